@@ -1,0 +1,59 @@
+# Everything here is one command of a program in .venv; the targets only see to it that .venv exists.
+# A fresh machine needs Python >= 3.11 with venv, make and git. KEEP=1 leaves the demo's Airflow up, ORDERS=n sets its size.
+
+PYTHON ?= python3
+VENV := .venv
+RUN := $(VENV)/bin/python -m
+UV_VERSION := 0.13.8
+PYTEST_ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-quick lint format types contracts bench lock clean
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: $(VENV)/installed ## Run the main job end to end: an unpaid order is cancelled by its timeout message
+	$(RUN) duewheel.cli demo $(if $(ORDERS),--orders $(ORDERS)) $(if $(filter-out 0,$(KEEP)),--keep)
+
+test: $(VENV)/installed ## Run every test
+	$(RUN) pytest $(PYTEST_ARGS)
+
+test-quick: $(VENV)/installed ## Run the tests that need neither Airflow nor Spark nor patience
+	$(RUN) pytest -m "not slow and not airflow and not spark and not demo" $(PYTEST_ARGS)
+
+lint: $(VENV)/installed ## Check style and format
+	$(RUN) ruff check .
+	$(RUN) ruff format --check .
+
+format: $(VENV)/installed ## Put style and format right
+	$(RUN) ruff check --fix .
+	$(RUN) ruff format .
+
+types: $(VENV)/installed ## Check types, strictly
+	$(RUN) mypy
+
+contracts: $(VENV)/installed ## Check which package may import which
+	$(VENV)/bin/lint-imports
+
+bench: $(VENV)/installed ## Measure against the physical limit and against other queues
+	$(RUN) benchmarks
+
+lock: $(VENV)/installed ## Choose the newest versions of everything and write them down
+	$(VENV)/bin/uv pip compile pyproject.toml --all-extras --universal --python-version 3.11 --upgrade \
+	    --no-emit-index-url --no-emit-find-links --no-header --no-annotate --quiet --output-file requirements.lock
+
+clean: ## Remove what the other targets made, the virtual environment included
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build dist src/*.egg-info .duewheel
+
+# The project itself is installed editable: a link, so only a change of dependencies makes it necessary again.
+$(VENV)/installed: requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	    { echo "duewheel needs Python 3.11 or newer; $(PYTHON) is older. Name another one: make PYTHON=python3.12 ..."; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' || \
+	    { echo "$(PYTHON) comes without venv. On Debian and Ubuntu: apt-get install python3-venv"; exit 1; }
+	test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
+	$(RUN) pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
+	$(VENV)/bin/uv pip install --quiet --compile-bytecode --python $(VENV)/bin/python -r requirements.lock
+	$(VENV)/bin/uv pip install --quiet --python $(VENV)/bin/python --no-deps --no-build-isolation --editable .
+	@touch $@

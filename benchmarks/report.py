@@ -1,0 +1,128 @@
+"""The table and the file of results.
+
+Numbers are written with the precision the readings carry: three significant digits. A row that misses its
+goal says so in the same place and as plainly as one that reaches it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from collections.abc import Sequence
+from dataclasses import asdict, fields
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from benchmarks.measure import Goal, Row, Spread
+
+RESULTS = Path(__file__).parent / "results"
+
+
+def number(value: float) -> str:
+    """`value` with three significant digits and thin groups of thousands: 0.512, 3.14, 84 300."""
+    if value == 0:
+        return "0"
+    if abs(value) >= 100:
+        digits = len(str(int(abs(value))))
+        return f"{round(value, 3 - digits):,.0f}".replace(",", " ")
+    return f"{value:#.3g}".rstrip(".")
+
+
+def goal_text(goal: Goal, unit: str) -> str:
+    """The goal as a reader says it: `ratio at least 0.5`, `at most 2 ms`."""
+    if goal.of == "ratio":
+        return f"ratio {goal.direction} {goal.bound:g}"
+    more = "more " if goal.of == "difference" else ""
+    return f"{goal.direction} {goal.bound:g} {unit} {more}".strip()
+
+
+def _spread(spread: Spread | None) -> str:
+    if spread is None:
+        return "—"
+    return f"**{number(spread.median)}** ({number(spread.smallest)} to {number(spread.largest)})"
+
+
+def line(row: Row) -> str:
+    """One row of the table."""
+    baseline = "—"
+    if row.baseline:
+        baseline = f"{number(Spread.of(row.baseline).median)} {row.unit}: {row.baseline_name}"
+    goals = ", ".join(goal_text(goal, row.unit) for goal in row.goals) or "—"
+    reached = {True: "yes", False: "**no**", None: "—"}[row.reached()]
+    ours = f"{number(Spread.of(row.ours).median)} {row.unit}".strip()
+    busy = f"{row.load_average:.1f} | {row.flush_ms:.2f} ms"
+    cells = (row.what, ours, baseline, _spread(row.spread("ratio")), goals, reached, busy)
+    return f"| {' | '.join(cells)} |"
+
+
+def table(rows: Sequence[Row], facts: dict[str, str], *, pairs: int, quick: bool) -> str:
+    """The whole report as Markdown."""
+    lines = [
+        "# Benchmark",
+        "",
+        f"Medians of {pairs} interleaved pairs{', small sizes (a quick run)' if quick else ''}.",
+        "Ratio = ours / baseline of the same pair: median (smallest to largest).",
+        "",
+        "Each row is one run of its own, at the time given in results.json.",
+        "Load (average, 1 min) and flush (the disk's time for one durable page) are those at the row's end.",
+        "",
+        "| what | ours | baseline | ratio | goal | reached | load | flush |",
+        "|---|---|---|---|---|---|---|---|",
+        *(line(row) for row in rows),
+        "",
+    ]
+    notes = [f"- {row.what}: {note}" for row in rows for note in row.notes]
+    if notes:
+        lines += ["Notes:", "", *notes, ""]
+    lines += [
+        "Run on: " + ", ".join(f"{name} {value}" for name, value in facts.items()) + ".",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def machine_facts() -> dict[str, str]:
+    """What the figures were taken on."""
+    return {
+        "processors": str(os.cpu_count()),
+        "architecture": platform.machine(),
+        "python": platform.python_version(),
+        "psycopg2": version("psycopg2-binary"),
+        "procrastinate": version("procrastinate"),
+        "pgqueuer": version("pgqueuer"),
+    }
+
+
+def updated(rows: Sequence[Row]) -> list[Row]:
+    """The rows of the last results, with `rows` in the places of those of their names."""
+    last = json.loads((RESULTS / "results.json").read_text(encoding="utf-8"))["rows"]
+    names = {field.name for field in fields(Row)}
+    merged = {row["name"]: _from_json({name: row[name] for name in names & row.keys()}) for row in last}
+    merged.update({row.name: row for row in rows})
+    return list(merged.values())
+
+
+def _from_json(values: dict[str, Any]) -> Row:
+    goals = [Goal(**goal) for goal in values.pop("goals")]
+    return Row(goals=goals, **values)
+
+
+def write(rows: Sequence[Row], facts: dict[str, str], *, pairs: int) -> None:
+    """Write `results/table.md` and `results/results.json`."""
+    RESULTS.mkdir(exist_ok=True)
+    (RESULTS / "table.md").write_text(table(rows, facts, pairs=pairs, quick=False), encoding="utf-8")
+    document = {"pairs": pairs, "facts": facts, "rows": [_as_json(row) for row in rows]}
+    (RESULTS / "results.json").write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+
+
+def _as_json(row: Row) -> dict[str, object]:
+    ratio, difference = row.spread("ratio"), row.spread("difference")
+    return {
+        **asdict(row),
+        "ours_spread": asdict(Spread.of(row.ours)),
+        "ratio_spread": asdict(ratio) if ratio else None,
+        "difference_spread": asdict(difference) if difference else None,
+        "reached": row.reached(),
+    }

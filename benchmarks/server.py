@@ -1,0 +1,151 @@
+"""One real Postgres with production-like settings, and fresh databases on it.
+
+Durability is on (`fsync`, `synchronous_commit`, `full_page_writes`), memory and checkpoints are set as for
+a small production server, and autovacuum runs. Both sides of every pair live on this one server.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psycopg2
+from psycopg2.extensions import connection as Connection  # noqa: N812 - it is a class
+
+from duewheel.store import Broker
+from duewheel.store.embedded import EmbeddedPostgres
+
+SETTINGS = {
+    "autovacuum_naptime": "15s",
+    "checkpoint_completion_target": "0.9",
+    "checkpoint_timeout": "15min",
+    "effective_cache_size": "4GB",
+    "fsync": "on",
+    "full_page_writes": "on",
+    "maintenance_work_mem": "256MB",
+    "max_wal_size": "4GB",
+    "min_wal_size": "1GB",
+    "random_page_cost": "1.1",
+    "shared_buffers": "512MB",
+    "synchronous_commit": "on",
+    "wal_buffers": "16MB",
+    "work_mem": "16MB",
+}
+
+TEMPLATE = "duewheel_template"
+
+
+def connect(dsn: str, options: str = "") -> Connection:
+    """A connection in autocommit mode, with server options such as `-c work_mem=1MB`."""
+    connection = psycopg2.connect(dsn, options=options)
+    connection.autocommit = True
+    return connection
+
+
+def settle(dsn: str) -> None:
+    """Bring a loaded database to rest: vacuumed, analyzed, everything written back.
+
+    Done to both sides alike before the clock starts, so that neither pays for setting hint bits or for the
+    other's dirty pages.
+    """
+    connection = connect(dsn)
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute("VACUUM ANALYZE")
+            cursor.execute("CHECKPOINT")
+    finally:
+        connection.close()
+
+
+class Server:
+    """The server of one run; a context manager that removes everything it made."""
+
+    def __init__(self) -> None:
+        self._directory = Path(tempfile.mkdtemp(prefix="duewheel-bench-"))
+        self._numbers = itertools.count(1)
+        self._has_template = False
+
+    def __enter__(self) -> Server:
+        self._postgres = EmbeddedPostgres(self._directory / "postgres", settings=SETTINGS).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._postgres.stop()
+        shutil.rmtree(self._directory)
+
+    @contextmanager
+    def empty(self) -> Iterator[str]:
+        """A fresh, empty database; yields its connection string and drops it afterwards."""
+        with self._database("template1") as dsn:
+            yield dsn
+
+    @contextmanager
+    def duewheel(self) -> Iterator[str]:
+        """A fresh database with duewheel's schema; yields its connection string and drops it afterwards."""
+        if not self._has_template:
+            with Broker(self._postgres.ensure_database(TEMPLATE)) as broker:
+                broker.upgrade()
+            self._has_template = True
+        with self._database(TEMPLATE) as dsn:
+            yield dsn
+
+    @contextmanager
+    def _database(self, template: str) -> Iterator[str]:
+        name = f"bench_{next(self._numbers)}"
+        self._execute(f"CREATE DATABASE {name} TEMPLATE {template}")
+        try:
+            yield self._postgres.dsn(name)
+        finally:
+            self._execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+    def flush_milliseconds(self) -> float:
+        """How long the disk takes now to make one page durable, the median of 20: most of a small commit."""
+        taken = []
+        with tempfile.TemporaryFile(dir=self._directory) as file:
+            for _ in range(20):
+                os.write(file.fileno(), bytes(8192))
+                started = time.perf_counter()
+                os.fdatasync(file.fileno())
+                taken.append(time.perf_counter() - started)
+        return statistics.median(taken) * 1000
+
+    @contextmanager
+    def without_autovacuum(self) -> Iterator[None]:
+        """Autovacuum off, so that nothing is cleaned away before it is counted."""
+        self._execute("ALTER SYSTEM SET autovacuum = off")
+        self._execute("SELECT pg_reload_conf()")
+        try:
+            yield
+        finally:
+            self._execute("ALTER SYSTEM RESET autovacuum")
+            self._execute("SELECT pg_reload_conf()")
+
+    def facts(self) -> dict[str, str]:
+        """The version and the settings that matter, as the server itself reports them."""
+        connection = connect(self._postgres.dsn())
+        try:
+            with connection.cursor() as cursor:
+                cursor.execute("SHOW server_version")
+                (version,) = cursor.fetchone() or ("",)
+                cursor.execute(
+                    "SELECT name, current_setting(name) FROM pg_settings WHERE name = ANY (%s) ORDER BY name",
+                    (list(SETTINGS),),
+                )
+                return {"server_version": version, **dict(cursor.fetchall())}
+        finally:
+            connection.close()
+
+    def _execute(self, statement: str) -> None:
+        connection = connect(self._postgres.dsn())
+        try:
+            with connection.cursor() as cursor:
+                cursor.execute(statement)
+        finally:
+            connection.close()

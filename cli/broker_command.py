@@ -1,0 +1,63 @@
+"""What every command that talks to a broker has in common: `--dsn`, `--json`, and the broker itself."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Concatenate, ParamSpec
+
+import click
+
+from duewheel.cli.answer import Answer
+from duewheel.store import Broker
+
+P = ParamSpec("P")
+
+
+def data_folder() -> Path:
+    """Return the folder of duewheel's own files for this user: the embedded broker, and the demo."""
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Application Support" / "duewheel"
+    return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "duewheel"
+
+
+@contextmanager
+def open_broker(dsn: str | None) -> Iterator[Broker]:
+    """Open the broker at `dsn`; without one, the embedded broker of this user, made ready if it is new."""
+    if dsn:
+        with Broker(dsn) as broker:
+            yield broker
+        return
+    folder = data_folder()
+    folder.mkdir(parents=True, exist_ok=True)
+    with Broker.embedded(folder / "broker") as broker:
+        broker.upgrade()
+        yield broker
+
+
+def with_broker(command: Callable[Concatenate[Broker, Answer, P], None]) -> Callable[P, None]:
+    """Give a command the options `--dsn` and `--json`, and hand it an open broker and the way to answer.
+
+    Example::
+
+        @topic.command("list")
+        @with_broker
+        def list_topics(broker: Broker, answer: Answer) -> None: ...
+    """
+
+    @click.option(
+        "--dsn",
+        envvar="DUEWHEEL_DSN",
+        help="The broker's database, as a URI or libpq string. [env: DUEWHEEL_DSN; else an embedded one]",
+    )
+    @click.option("--json", "as_json", is_flag=True, help="Answer with one JSON document.")
+    @functools.wraps(command)
+    def with_options(dsn: str | None, as_json: bool, *args: P.args, **kwargs: P.kwargs) -> None:
+        with open_broker(dsn) as broker:
+            command(broker, Answer(as_json=as_json), *args, **kwargs)
+
+    return with_options  # type: ignore[return-value]  # click fills in dsn and as_json

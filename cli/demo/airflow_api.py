@@ -1,0 +1,115 @@
+"""The few calls of Airflow's public REST API (v2) that the demo makes.
+
+Written on `urllib` so that the command line needs no HTTP library; proxies are never used, because the demo's
+Airflow listens on the loopback interface only.
+"""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlencode
+
+_TIMEOUT_SECONDS = 30.0
+# As many as Airflow gives in one answer.
+_PAGE = 100
+_RUNNING_STATES = frozenset({"queued", "running"})
+
+
+class AirflowUnreachableError(Exception):
+    """Airflow does not answer at its address (it is not up yet, or not any more)."""
+
+
+class AirflowRefusedError(Exception):
+    """Airflow answered a request with an error; the message holds its status and words."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class AirflowApi:
+    """A client of one Airflow.
+
+    Args:
+        url: address of the API server, such as `http://127.0.0.1:8080`.
+        user: name to log in with; not needed for `health`.
+        password: its password.
+    """
+
+    def __init__(self, url: str, user: str = "", password: str = "") -> None:
+        self._url = url
+        self._login = {"username": user, "password": password}
+        self._token: str | None = None
+        self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+    def health(self) -> dict[str, str]:
+        """Return the state of each part, such as `{"scheduler": "healthy", ...}`."""
+        parts: dict[str, dict[str, str] | None] = self._call("GET", "/api/v2/monitor/health", log_in=False)
+        return {name: str(part["status"]) for name, part in parts.items() if part}
+
+    def warm_up(self) -> None:
+        """Make the API that tasks talk to ready: its first request builds it, which takes seconds."""
+        self._call("GET", "/execution/health", log_in=False)
+
+    def knows_dag(self, dag_id: str) -> bool:
+        """Whether the DAG has been parsed and stored."""
+        try:
+            self._call("GET", f"/api/v2/dags/{dag_id}")
+        except AirflowRefusedError as refusal:
+            if refusal.status == 404:
+                return False
+            raise
+        return True
+
+    def import_errors(self) -> dict[str, str]:
+        """Return file name -> stack trace of every DAG file that failed to import."""
+        answer = self._call("GET", "/api/v2/importErrors")
+        return {error["filename"]: error["stack_trace"] for error in answer["import_errors"]}
+
+    def start_run(self, dag_id: str, parameters: Mapping[str, object]) -> str:
+        """Start a run of the DAG with these parameters; return the run's id."""
+        body = {"logical_date": None, "conf": dict(parameters)}
+        return str(self._call("POST", f"/api/v2/dags/{dag_id}/dagRuns", body)["dag_run_id"])
+
+    def run_state(self, dag_id: str, run_id: str) -> str:
+        """Return `queued`, `running`, `success` or `failed`."""
+        return str(self._call("GET", f"/api/v2/dags/{dag_id}/dagRuns/{run_id}")["state"])
+
+    def run_states(self, dag_id: str, *, since: str) -> dict[str, int]:
+        """Return how many of the DAG's runs since `since` (ISO 8601) are in each state."""
+        query = urlencode({"run_after_gte": since, "order_by": "-run_after", "limit": _PAGE})
+        counts: dict[str, int] = {}
+        for run in self._call("GET", f"/api/v2/dags/{dag_id}/dagRuns?{query}")["dag_runs"]:
+            counts[run["state"]] = counts.get(run["state"], 0) + 1
+        return counts
+
+    def _call(
+        self, method: str, path: str, body: dict[str, Any] | None = None, *, log_in: bool = True
+    ) -> Any:
+        headers = {"Content-Type": "application/json"}
+        if log_in:
+            headers["Authorization"] = f"Bearer {self._access_token()}"
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(self._url + path, data=data, headers=headers, method=method)
+        try:
+            with self._opener.open(request, timeout=_TIMEOUT_SECONDS) as response:
+                return json.load(response)
+        except urllib.error.HTTPError as error:
+            detail = error.read().decode(errors="replace")
+            raise AirflowRefusedError(error.code, f"{method} {path}: {error.code} {detail}") from error
+        except (urllib.error.URLError, OSError) as error:
+            raise AirflowUnreachableError(f"no answer from Airflow at {self._url}: {error}") from error
+
+    def _access_token(self) -> str:
+        if self._token is None:
+            self._token = str(self._call("POST", "/auth/token", self._login, log_in=False)["access_token"])
+        return self._token
+
+
+def is_finished(state: str) -> bool:
+    """Whether a run in this state will not change any more."""
+    return state not in _RUNNING_STATES

@@ -1,0 +1,195 @@
+"""A real Airflow for the demo: API server, scheduler, DAG processor and triggerer as child processes.
+
+What `airflow standalone` does, with four differences: the metadata database is the embedded Postgres, every
+address is a free port on the loopback interface, the settings spare a small machine, and nothing of the
+caller's own Airflow (home folder, settings, connections) is read or touched.
+
+Task logs are files in AIRFLOW_HOME that the API server reads itself, so the two log servers, which would
+listen on all interfaces, are not started.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import socket
+import sys
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from psycopg2.extensions import parse_dsn
+
+from duewheel.cli.demo.airflow_api import AirflowApi, AirflowUnreachableError
+from duewheel.cli.demo.processes import Child, end, start
+
+USER = "admin"
+_COMPONENTS: dict[str, tuple[str, ...]] = {
+    "api-server": ("api-server",),
+    "scheduler": ("scheduler", "--skip-serve-logs"),
+    "triggerer": ("triggerer", "--skip-serve-logs"),
+    "dag-processor": ("dag-processor",),
+}
+_HEALTH_OF: dict[str, str] = {
+    "scheduler": "scheduler",
+    "triggerer": "triggerer",
+    "dag-processor": "dag_processor",
+}
+_POLL_SECONDS = 0.2
+_STOP_GRACE_SECONDS = 6.0
+
+
+class AirflowFailedError(Exception):
+    """A part of Airflow did not start, or ended while it was needed. The message names its log."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Where this Airflow lives: home folder, database, port, DAGs, the broker, the login."""
+
+    home: Path
+    database_dsn: str
+    port: int
+    dags_folder: Path
+    broker_dsn: str
+    password: str
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def environment(self) -> dict[str, str]:
+        """Return the whole environment of the components, as AIRFLOW__SECTION__NAME variables."""
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW_")}
+        return inherited | {
+            "AIRFLOW_HOME": str(self.home),
+            "AIRFLOW_CONN_DUEWHEEL_DEFAULT": _connection(self.broker_dsn),
+            "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": self.database_dsn,
+            "AIRFLOW__CORE__EXECUTOR": "LocalExecutor",
+            "AIRFLOW__CORE__DAGS_FOLDER": str(self.dags_folder),
+            "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+            "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
+            "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{self.url}/execution/",
+            "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": f"{USER}:admin",
+            "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(self._passwords_file),
+            # The machine's own name may not resolve, or slowly; every component is on this machine.
+            "AIRFLOW__CORE__HOSTNAME_CALLABLE": "socket.gethostname",
+            "AIRFLOW__API__HOST": "127.0.0.1",
+            "AIRFLOW__API__PORT": str(self.port),
+            "AIRFLOW__API__BASE_URL": self.url,
+            "AIRFLOW__API__WORKERS": "1",
+            "AIRFLOW__API__SECRET_KEY": secrets.token_hex(32),
+            "AIRFLOW__API_AUTH__JWT_SECRET": secrets.token_hex(32),
+            # Four files to parse that do not change: one parser, now and then.
+            "AIRFLOW__DAG_PROCESSOR__PARSING_PROCESSES": "1",
+            "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "600",
+            # The API server of a busy machine may take longer than the 5 seconds it has otherwise.
+            "AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT": "30",
+            # After a crash, tasks of the scheduler that died are taken up again soon.
+            "AIRFLOW__SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL": "20",
+            # One worker per DAG that can run at a time, and one spare.
+            "AIRFLOW__CORE__PARALLELISM": "4",
+            # A loopback address must not go through a proxy.
+            "NO_PROXY": "127.0.0.1,localhost",
+            "no_proxy": "127.0.0.1,localhost",
+            "PYSPARK_PYTHON": sys.executable,
+            "PYSPARK_DRIVER_PYTHON": sys.executable,
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            # A job of seconds never earns back what the second compiler and a parallel collector cost.
+            "SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        }
+
+    def write_login(self) -> None:
+        """Give the only user its password, before Airflow would make one up."""
+        self._passwords_file.touch(mode=0o600)
+        self._passwords_file.write_text(json.dumps({USER: self.password}), encoding="utf-8")
+
+    @property
+    def _passwords_file(self) -> Path:
+        return self.home / "passwords.json"
+
+
+def _connection(dsn: str) -> str:
+    """Return the broker at `dsn` as a connection of type `duewheel`, in the JSON that Airflow reads."""
+    parts = parse_dsn(dsn)
+    return json.dumps(
+        {
+            "conn_type": "duewheel",
+            "host": parts["host"],
+            "port": int(parts["port"]),
+            "schema": parts["dbname"],
+            "login": parts["user"],
+            "password": parts["password"],
+        }
+    )
+
+
+def free_port() -> int:
+    """Return a port of the loopback interface that was free a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+class AirflowStandalone:
+    """The four components: `migrate`, `start`, wait until `unhealthy` is empty, and always `stop`."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self._environment = settings.environment()
+        self._children: list[Child] = []
+
+    @property
+    def sessions(self) -> dict[str, tuple[int, float]]:
+        """Session id and start (seconds since the epoch) of each component, by its name."""
+        return {child.name: (child.process.pid, child.started_at) for child in self._children}
+
+    def migrate(self, stopping: threading.Event) -> None:
+        """Make or upgrade the metadata tables; return early when `stopping` is set.
+
+        Raises:
+            AirflowFailedError: the command failed; the message names its log.
+        """
+        migration = self._start("db-migrate", ("db", "migrate"))
+        while (code := migration.process.poll()) is None and not stopping.wait(_POLL_SECONDS):
+            pass
+        if code:
+            raise AirflowFailedError(
+                f"Airflow's tables could not be made (status {code}); see {migration.log}"
+            )
+
+    def start(self) -> None:
+        """Start the components, the API server first because it takes longest."""
+        self.settings.write_login()
+        for name, arguments in _COMPONENTS.items():
+            self._start(name, arguments)
+
+    def unhealthy(self) -> list[str]:
+        """Return the components that do not answer, or whose heartbeat Airflow does not report yet."""
+        api = AirflowApi(self.settings.url)
+        try:
+            health = api.health()
+            api.warm_up()
+        except AirflowUnreachableError:
+            return list(_COMPONENTS)
+        return [name for name, key in _HEALTH_OF.items() if health.get(key) != "healthy"]
+
+    def check(self) -> None:
+        """Raise AirflowFailedError if a component has ended by itself."""
+        for child in self._children:
+            if child.name in _COMPONENTS and (code := child.process.poll()) is not None:
+                raise AirflowFailedError(f"Airflow's {child.name} ended with status {code}; see {child.log}")
+
+    def stop(self) -> None:
+        """End the components and whatever they started: workers, tasks, Spark."""
+        end(self._children, grace_seconds=_STOP_GRACE_SECONDS)
+        self._children.clear()
+
+    def _start(self, name: str, arguments: Sequence[str]) -> Child:
+        command = [sys.executable, "-m", "airflow", *arguments]
+        child = start(name, command, environment=self._environment, log=self.settings.home / f"{name}.log")
+        self._children.append(child)
+        return child

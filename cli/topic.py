@@ -1,0 +1,180 @@
+"""`duewheel topic`: make, look at, change and delete topics (D11)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import click
+
+from duewheel.cli.answer import Answer, as_mapping
+from duewheel.cli.broker_command import with_broker
+from duewheel.cli.parameters import duration
+from duewheel.store import Broker, MessageType
+from duewheel.store.errors import UnknownTopic
+
+_COLUMNS = ("name", "message_type", "queues", "max_delay", "out_of_range", "granularity", "retention")
+_TYPES = [kind.value for kind in MessageType]
+
+
+def _settings(command: Callable[..., None]) -> Callable[..., None]:
+    for option in (
+        click.option("--retention", type=duration, help="How long messages are kept after delivery (D09)."),
+        click.option(
+            "--granularity", type=duration, help="A busy topic is released at most this often (D05)."
+        ),
+        click.option(
+            "--out-of-range",
+            type=click.Choice(["reject", "deliver"]),
+            help="A longer delay is refused, or delivered at once (D04).",
+        ),
+        click.option("--max-delay", type=duration, help="The longest delay (D04)."),
+        click.option(
+            "--delay-level",
+            "delay_levels",
+            type=duration,
+            multiple=True,
+            help="A delay level; give it once for each, from level 1 on. [default: RocketMQ's 18] (L04)",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def _given(**settings: Any) -> dict[str, Any]:
+    return {name: value for name, value in settings.items() if value not in (None, ())}
+
+
+@click.group()
+def topic() -> None:
+    """Topics: create, list, show, update, delete.
+
+    \b
+    duewheel topic create order-timeout --max-delay 7d
+    """
+
+
+@topic.command()
+@click.argument("name")
+@click.option(
+    "--type",
+    "message_type",
+    type=click.Choice(_TYPES, case_sensitive=False),
+    default="DELAY",
+    show_default=True,
+    help="What kind of messages it takes (D10).",
+)
+@click.option(
+    "--queues", type=click.IntRange(min=1), help="How many consumers of a group can work side by side."
+)
+@_settings
+@with_broker
+def create(
+    broker: Broker,
+    answer: Answer,
+    name: str,
+    message_type: str,
+    queues: int | None,
+    max_delay: timedelta | None,
+    out_of_range: str | None,
+    granularity: timedelta | None,
+    retention: timedelta | None,
+    delay_levels: tuple[timedelta, ...],
+) -> None:
+    """Create topic NAME; the same again with the same settings changes nothing.
+
+    \b
+    duewheel topic create order-timeout --max-delay 7d --granularity 10ms
+    duewheel topic create reminders --delay-level 1m --delay-level 1h --delay-level 1d
+    """
+    settings = _given(
+        queues=queues,
+        max_delay=max_delay,
+        out_of_range=out_of_range,
+        granularity=granularity,
+        retention=retention,
+        delay_levels=delay_levels,
+    )
+    broker.create_topic(name, message_type=message_type.upper(), **settings)
+    answer.done(f"Topic {name} is there.", **_found(broker, name))
+
+
+@topic.command("list")
+@with_broker
+def list_topics(broker: Broker, answer: Answer) -> None:
+    """List the topics.
+
+    \b
+    duewheel topic list --json
+    """
+    answer.rows(
+        (as_mapping(found) for found in broker.topics()), columns=_COLUMNS, empty="There are no topics."
+    )
+
+
+@topic.command()
+@click.argument("name")
+@with_broker
+def show(broker: Broker, answer: Answer, name: str) -> None:
+    """Show the settings of topic NAME.
+
+    \b
+    duewheel topic show order-timeout
+    """
+    answer.record(_found(broker, name))
+
+
+@topic.command()
+@click.argument("name")
+@_settings
+@with_broker
+def update(
+    broker: Broker,
+    answer: Answer,
+    name: str,
+    max_delay: timedelta | None,
+    out_of_range: str | None,
+    granularity: timedelta | None,
+    retention: timedelta | None,
+    delay_levels: tuple[timedelta, ...],
+) -> None:
+    """Change settings of topic NAME; its type and queues stay as they are.
+
+    \b
+    duewheel topic update order-timeout --retention 7d
+    """
+    settings = _given(
+        max_delay=max_delay,
+        out_of_range=out_of_range,
+        granularity=granularity,
+        retention=retention,
+        delay_levels=delay_levels,
+    )
+    if not settings:
+        raise click.UsageError("Give at least one setting to change.")
+    broker.update_topic(name, **settings)
+    answer.done(f"Topic {name} is changed.", **_found(broker, name))
+
+
+@topic.command()
+@click.argument("name")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@with_broker
+def delete(broker: Broker, answer: Answer, name: str, yes: bool) -> None:
+    """Delete topic NAME and all its messages.
+
+    \b
+    duewheel topic delete order-timeout --yes
+    """
+    if not yes:
+        click.confirm(f"Delete topic {name} and all its messages?", abort=True, err=True)
+    broker.delete_topic(name)
+    answer.done(f"Topic {name} is deleted.", name=name)
+
+
+def _found(broker: Broker, name: str) -> dict[str, Any]:
+    for found in broker.topics():
+        if found.name == name:
+            return as_mapping(found)
+    raise UnknownTopic(f"there is no topic {name!r}: `duewheel topic list` shows those there are")

@@ -1,0 +1,45 @@
+"""`duewheel wheel run`: the timing wheel outside Airflow."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from types import FrameType
+
+import click
+
+from duewheel.cli.answer import Answer
+from duewheel.cli.broker_command import with_broker
+from duewheel.store import Broker
+
+
+@click.group()
+def wheel() -> None:
+    """The timing wheel: run.
+
+    \b
+    duewheel wheel run --dsn postgresql://app@db/shop
+    """
+
+
+@wheel.command()
+@with_broker
+def run(broker: Broker, answer: Answer) -> None:
+    """Release messages at their instant until Ctrl-C or SIGTERM.
+
+    Airflow's triggerer runs a wheel of its own as soon as a DAG watches a topic. Without any wheel nothing
+    is lost: messages are then released when somebody receives.
+
+    \b
+    duewheel wheel run
+    """
+    stopping = threading.Event()
+
+    def stop(_signal: int, _frame: FrameType | None) -> None:
+        stopping.set()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, stop)
+    click.echo("The wheel is turning. Ctrl-C ends it.", err=True)
+    broker.wheel().run(stopping)
+    answer.done("The wheel has stopped.", stopped=True)

@@ -1,0 +1,3 @@
+"""From an Airflow connection to a broker."""
+
+from __future__ import annotations

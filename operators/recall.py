@@ -1,0 +1,93 @@
+"""Take a waiting message back.
+
+Recalling is a question with three true answers (X01), so "it was too late" is an answer and no failure unless
+the author of the DAG says so.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseOperator
+from airflow.sdk.exceptions import AirflowFailException
+
+from duewheel.hooks.broker import DueWheelHook
+from duewheel.store.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from airflow.sdk import Context
+
+WHAT_NAMES_A_MESSAGE = "Give either message_id, or both topic and key: that is what names one message."
+
+
+class RecallMessageOperator(BaseOperator):
+    """Recall a message by its id, or by topic and key, and return what became of it.
+
+    Args:
+        message_id: the id that sending returned. Either this, or ``topic`` and ``key``.
+        topic: the topic of the message.
+        key: the key the message was sent with (X02).
+        fail_on_already_released: whether to fail, without retries, when consumers may have the message
+            already.
+        duewheel_conn_id: the connection to the broker.
+
+    Returns:
+        ``recalled``, ``already_released`` or ``not_found``, as the task's XCom. What is ``recalled`` is never
+        delivered.
+
+    Raises:
+        InvalidArgument: neither an id nor topic and key, or both.
+        AirflowFailException: it was too late and ``fail_on_already_released`` is set.
+
+    Example::
+
+        RecallMessageOperator(
+            task_id="order_is_paid", topic="order-timeout", key="order-{{ params.order_id }}"
+        )
+
+    Rules: X01, X02.
+    """
+
+    template_fields: Sequence[str] = ("message_id", "topic", "key")
+    ui_color = "#dfe9f5"
+
+    def __init__(
+        self,
+        *,
+        message_id: str | None = None,
+        topic: str | None = None,
+        key: str | None = None,
+        fail_on_already_released: bool = False,
+        duewheel_conn_id: str = DueWheelHook.default_conn_name,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        if (message_id is None) == (topic is None and key is None) or (topic is None) != (key is None):
+            raise InvalidArgument(WHAT_NAMES_A_MESSAGE)
+        self.message_id = message_id
+        self.topic = topic
+        self.key = key
+        self.fail_on_already_released = fail_on_already_released
+        self.duewheel_conn_id = duewheel_conn_id
+
+    def execute(self, context: Context) -> str:  # noqa: ARG002 - Airflow's signature
+        """Recall the message."""
+        with DueWheelHook(self.duewheel_conn_id).get_conn() as broker:
+            if self.message_id is not None:
+                named = f"message {self.message_id}"
+                outcome = broker.recall(self.message_id)
+            elif self.topic is not None and self.key is not None:
+                named = f"key {self.key!r} on topic {self.topic}"
+                outcome = broker.recall_key(self.topic, self.key)
+            else:
+                raise InvalidArgument(WHAT_NAMES_A_MESSAGE)
+        answer = str(outcome.value)
+        self.log.info("Recall of %s: %s", named, answer)
+        if answer == "already_released" and self.fail_on_already_released:
+            raise AirflowFailException(
+                f"The {named} was released before it could be recalled, so a consumer may have it or get it. "
+                "Let the handler look whether its work is still to be done, or recall earlier."
+            )
+        return answer

@@ -1,0 +1,117 @@
+"""What templates render, as the broker takes it.
+
+A template renders text. The broker takes spans of time and instants, and refuses plain numbers for spans
+because their unit would be a guess. So a rendered span is text that names its units, and a rendered instant
+names its offset. Values that are no text pass through untouched, for the broker to judge.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
+
+import pendulum
+
+from duewheel.store.errors import InvalidArgument, InvalidDelayLevel, InvalidInstant
+
+if TYPE_CHECKING:
+    from duewheel.store.instants import Instant
+
+STR_OF_TIMEDELTA = re.compile(
+    r"(?:(?P<days>-?\d+) days?, )?(?P<hours>\d{1,2}):(?P<minutes>\d\d):(?P<seconds>\d\d(?:\.\d{1,6})?)"
+)
+WHOLE_NUMBER = re.compile(r"[+-]?\d+")
+
+
+def as_span(value: timedelta | str | None, name: str = "delay") -> timedelta | None:
+    """Return the span of time that ``value`` means.
+
+    Args:
+        value: a timedelta; or text, either an ISO 8601 duration such as ``PT15M`` or ``P1DT2H``, or what
+            ``str`` makes of a timedelta, such as ``0:15:00`` or ``1 day, 2:00:00``; or None. Empty text
+            counts as None.
+        name: the parameter's name, for the error.
+
+    Raises:
+        InvalidArgument: text of another form; a plain number has no unit.
+
+    Example:
+        >>> as_span("PT1M30S")
+        datetime.timedelta(seconds=90)
+    """
+    if not isinstance(value, str):
+        return value
+    text = value.strip()
+    if not text or text == "None":
+        return None
+    if match := STR_OF_TIMEDELTA.fullmatch(text):
+        return timedelta(**{unit: float(number) for unit, number in match.groupdict(default="0").items()})
+    if re.fullmatch(r"[Pp].*\d.*", text):
+        try:
+            duration = pendulum.parse(text.upper())
+        except ValueError:
+            duration = None
+        if isinstance(duration, timedelta):
+            return timedelta(days=duration.days, seconds=duration.seconds, microseconds=duration.microseconds)
+    raise InvalidArgument(
+        f"{name} {value!r} is not a span of time: give a timedelta, an ISO 8601 duration such as PT15M, or "
+        "H:MM:SS; a plain number has no unit"
+    )
+
+
+def as_instant(value: Instant | str | None, name: str = "deliver_at") -> Instant | None:
+    """Return the instant that ``value`` means.
+
+    Args:
+        value: an aware datetime or Unix milliseconds, as they are; or text, either ISO 8601 with an offset,
+            or a whole number of Unix milliseconds; or None. Empty text counts as None.
+        name: the parameter's name, for the error.
+
+    Raises:
+        InvalidInstant: text of another form, or without an offset.
+
+    Example:
+        >>> as_instant("2022-06-09T19:20:00+08:00")
+        datetime.datetime(2022, 6, 9, 19, 20, tzinfo=datetime.timezone(datetime.timedelta(seconds=28800)))
+    """
+    if not isinstance(value, str):
+        return value
+    text = value.strip()
+    if not text or text == "None":
+        return None
+    if WHOLE_NUMBER.fullmatch(text):
+        return int(text)
+    try:
+        instant = datetime.fromisoformat(text)
+    except ValueError:
+        instant = None
+    if instant is None or instant.tzinfo is None:
+        raise InvalidInstant(
+            f"{name} {value!r} is not an instant: give ISO 8601 with an offset, such as "
+            "2022-06-09T19:20:00+08:00, or Unix milliseconds"
+        )
+    return instant
+
+
+def as_level(value: int | str | None) -> int | None:
+    """Return the delay level that ``value`` means: a whole number, also as text, or None. Empty text counts
+    as None.
+
+    Raises:
+        InvalidDelayLevel: other text.
+
+    Example:
+        >>> as_level("3")
+        3
+    """
+    if not isinstance(value, str):
+        return value
+    text = value.strip()
+    if not text or text == "None":
+        return None
+    if not WHOLE_NUMBER.fullmatch(text):
+        raise InvalidDelayLevel(
+            f"delay_level {value!r} is not a whole number: give 0 (no delay) to 18, see L01"
+        )
+    return int(text)

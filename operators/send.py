@@ -1,0 +1,160 @@
+"""Send one message to be delivered later.
+
+Airflow retries tasks, and a task may die after its message was committed and before Airflow learnt so. The
+message therefore carries an idempotency key made of what stays the same over all tries: dag, run, task and
+map index. The second try gets the receipt of the first message (X07).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from airflow.sdk import BaseOperator
+
+from duewheel.hooks.broker import DueWheelHook
+from duewheel.operators.rendered import as_instant, as_level, as_span
+from duewheel.store.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from datetime import timedelta
+
+    from airflow.sdk import Context
+
+    from duewheel.store.instants import Instant
+
+READABLE_KEY_CHARACTERS = 200
+"""A longer idempotency key is replaced by a digest, which is as unique and fits the broker's limit."""
+
+
+class SendDelayMessageOperator(BaseOperator):
+    """Send a message that is delivered at an instant, and return its id.
+
+    All fields of the message are templated. At most one of ``delay``, ``deliver_at`` and ``delay_level`` may
+    be given.
+
+    Args:
+        topic: the topic to send to. It has to exist: see ``CreateTopicOperator``.
+        body: the message itself: text, bytes, or anything that can be written as JSON.
+        delay: how long from now on, by the database's clock (D02). Text may be an ISO 8601 duration or
+            ``H:MM:SS``.
+        deliver_at: the instant of delivery: an aware datetime, Unix milliseconds, or either as text (D01).
+        delay_level: one of the broker's levels, 1 (1 s) to 18 (2 h) (L01).
+        key: what to find, recall or replace the message by, 1 to 255 characters (X02).
+        tag: what consumers filter by (D12).
+        properties: further data, up to 16 KiB as JSON (D12).
+        message_group: on a FIFO topic, messages of one group are delivered in order.
+        idempotency_key: sending twice with the same one is one message. By default made of dag, run, task and
+            map index, so that a retried or cleared task sends once (X07).
+        on_conflict: what to do when a message with the same key waits: ``allow``, ``keep`` or ``replace``
+            (X04).
+        duewheel_conn_id: the connection to the broker.
+
+    Returns:
+        The message id, as the task's XCom.
+
+    Raises:
+        UnknownTopic, WrongMessageType, DelayOutOfRange, InvalidInstant, ...: the errors of ``Broker.send``;
+            nothing is sent then.
+
+    Example::
+
+        SendDelayMessageOperator(
+            task_id="remind_in_15_minutes",
+            topic="order-timeout",
+            key="order-{{ params.order_id }}",
+            body={"order": "{{ params.order_id }}"},
+            delay=timedelta(minutes=15),
+        )
+
+    Rules: D01, D02, D12, D13, L01, X04, X07.
+    """
+
+    template_fields: Sequence[str] = (
+        "topic",
+        "body",
+        "delay",
+        "deliver_at",
+        "delay_level",
+        "key",
+        "tag",
+        "properties",
+        "message_group",
+        "idempotency_key",
+        "on_conflict",
+    )
+    template_fields_renderers: ClassVar[dict[str, str]] = {"body": "json", "properties": "json"}
+    ui_color = "#dfe9f5"
+
+    def __init__(
+        self,
+        *,
+        topic: str,
+        body: Any,
+        delay: timedelta | str | None = None,
+        deliver_at: Instant | str | None = None,
+        delay_level: int | str | None = None,
+        key: str | None = None,
+        tag: str | None = None,
+        properties: Mapping[str, Any] | None = None,
+        message_group: str | None = None,
+        idempotency_key: str | None = None,
+        on_conflict: str = "allow",
+        duewheel_conn_id: str = DueWheelHook.default_conn_name,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        if sum(when is not None for when in (delay, deliver_at, delay_level)) > 1:
+            raise InvalidArgument("Give one of delay, deliver_at and delay_level: each says when to deliver.")
+        self.topic = topic
+        self.body = body
+        self.delay = delay
+        self.deliver_at = deliver_at
+        self.delay_level = delay_level
+        self.key = key
+        self.tag = tag
+        self.properties = properties
+        self.message_group = message_group
+        self.idempotency_key = idempotency_key
+        self.on_conflict = on_conflict
+        self.duewheel_conn_id = duewheel_conn_id
+
+    def execute(self, context: Context) -> str:
+        """Send the message."""
+        with DueWheelHook(self.duewheel_conn_id).get_conn() as broker:
+            receipt = broker.send(
+                self.topic,
+                self.body,
+                delay=as_span(self.delay),
+                deliver_at=as_instant(self.deliver_at),
+                delay_level=as_level(self.delay_level),
+                key=self.key,
+                tag=self.tag,
+                properties=self.properties,
+                message_group=self.message_group,
+                idempotency_key=self.idempotency_key or key_of_try(context),
+                on_conflict=self.on_conflict,
+            )
+        self.log.info(
+            "Message %s on topic %s is due at %s (%s)",
+            receipt.message_id,
+            self.topic,
+            receipt.deliver_at.isoformat(),
+            receipt.outcome,
+        )
+        return receipt.message_id
+
+
+def key_of_try(context: Context) -> str:
+    """Return the idempotency key that all tries of one task instance share (X07).
+
+    Example: ``airflow:place_orders/manual__2026-01-01T00:00:00+00:00/send/-1``; a digest when that is too
+    long.
+    """
+    task_instance = context["ti"]
+    parts = (task_instance.dag_id, task_instance.run_id, task_instance.task_id, str(task_instance.map_index))
+    key = f"airflow:{'/'.join(parts)}"
+    if len(key) <= READABLE_KEY_CHARACTERS:
+        return key
+    return f"airflow:sha256:{hashlib.sha256(key.encode()).hexdigest()}"

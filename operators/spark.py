@@ -1,0 +1,327 @@
+"""Run a PySpark function over leased messages, and ack them only after the work (X09).
+
+The messages never pass through the Airflow worker: it takes a lease, Spark's executors read the messages from
+Postgres in parallel, and the worker answers the lease. The lease is kept alive while the job runs, however
+long it takes (X11). When the function returns, the batch is acked as a whole; when it raises, the batch is
+nacked and the task fails, so that the messages come back after the retry interval of their group (R03).
+
+The function may ack by itself, inside the database transaction that holds the result of its work
+(``batch.ack(connection)``): then work and ack are committed together or not at all, and the operator leaves
+the batch alone.
+
+A killed task ends its Spark jobs and pulls the lease back, so the messages are ready again at once. A worker
+that dies without a word stops extending; the lease ends by itself, and so do the JVM and the Python workers
+of a local Spark. A message is thus worked on at least once and never lost. When the lease is lost meanwhile,
+the jobs are ended, because somebody else may have the messages already (X10).
+"""
+
+from __future__ import annotations
+
+import threading
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from airflow.sdk import BaseOperator
+from airflow.sdk.exceptions import AirflowSkipException
+
+from duewheel.hooks.broker import DueWheelHook
+from duewheel.operators.rendered import as_span
+from duewheel.store import Broker
+from duewheel.store.errors import DueWheelError, InvalidArgument, LeaseLost
+from duewheel.store.reasons import reason_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from airflow.sdk import Context
+    from pyspark.sql import DataFrame, SparkSession
+
+    from duewheel.spark.leased_batch import LeasedBatch
+    from duewheel.store.lease_keeper import LeaseKeeper
+
+CANCEL_SECONDS = 3.0
+"""How long a killed task waits for Spark to take the order to stop; Airflow gives a task 5 seconds in all."""
+WATCH_SECONDS = 1.0
+"""How often the lease is looked at while a job runs."""
+
+
+@dataclass(frozen=True)
+class HeldBatch:
+    """What a killed task needs to stop its work and give the messages back."""
+
+    dsn: str
+    batch: LeasedBatch
+    keeper: LeaseKeeper
+
+
+class SparkConsumeMessagesOperator(BaseOperator):
+    """Lease messages of a group and run a PySpark function over them as a DataFrame.
+
+    Args:
+        topic: the topic to read.
+        group: the consumer group that reads; made when it does not exist yet, from the earliest message on.
+        python_callable: called with the Spark session, the DataFrame (columns:
+            :data:`duewheel.spark.message_columns.SPARK_SCHEMA`), the
+            :class:`~duewheel.spark.leased_batch.LeasedBatch`, and with ``op_kwargs``. Not called when nothing
+            is ready. A subclass may define :meth:`handle` instead.
+        tags: only messages with one of these tags, as ``"a || b"``; ``*`` means all (D12).
+        filter: only messages with such properties, as ``"region = 'north' AND amount > 100"`` (D12).
+        max_messages: how many to take at most in one batch; no upper limit.
+        invisible: how long a lease lasts without a sign of life of the worker, 1 s to 12 h (D07).
+        master: where Spark runs, as ``spark-submit --master`` takes it (``local[2]``, ``spark://host:7077``,
+            ``yarn``, ``k8s://...``), or ``sc://host:port`` for Spark Connect. The broker's database has to be
+            reachable from the executors, and this package installed there.
+        spark_conf: settings of the Spark session. Do not put a password there: Spark shows its settings.
+        app_name: the name shown by the cluster; DAG and task when left out.
+        partitions: into how many partitions a batch is dealt out at most.
+        drain: whether to go on, batch after batch in the same session, until nothing is ready.
+        op_kwargs: further arguments of the function, templated.
+        skip_if_empty: whether to skip the task, and what depends on it, when nothing is ready.
+        duewheel_conn_id: the connection to the broker.
+
+    Returns:
+        How many messages were handled, as the task's XCom; 0 when nothing was ready.
+
+    Raises:
+        InvalidArgument: there is neither a ``python_callable`` nor a :meth:`handle` of a subclass.
+        LeaseLost: the lease ended before the work did; what was worked on is delivered again (X10).
+        JavaNotFound: the driver runs here and finds no Java; nothing was leased.
+        Exception: whatever the function raised; the batch is nacked before.
+
+    Example::
+
+        def cancel_unpaid(spark: SparkSession, messages: DataFrame, batch: LeasedBatch) -> None:
+            orders = spark.read.table("orders").where("paid_at is null")
+            unpaid = messages.join(orders, messages.key == orders.number).select("number").collect()
+            with closing(psycopg2.connect(DSN)) as connection, connection:
+                cancel(connection, [row.number for row in unpaid])
+                batch.ack(connection)
+
+        SparkConsumeMessagesOperator(
+            task_id="cancel_unpaid", topic="order-timeout", group="canceller", python_callable=cancel_unpaid
+        )
+
+    Rules: D07, R03, X09, X10, X11.
+    """
+
+    template_fields: Sequence[str] = (
+        "topic",
+        "group",
+        "tags",
+        "filter",
+        "master",
+        "spark_conf",
+        "app_name",
+        "op_kwargs",
+    )
+    template_fields_renderers: ClassVar[dict[str, str]] = {"spark_conf": "json", "op_kwargs": "py"}
+    ui_color = "#fbe5d6"
+
+    def __init__(
+        self,
+        *,
+        topic: str,
+        group: str,
+        python_callable: Callable[..., Any] | None = None,
+        tags: str = "*",
+        filter: str | None = None,  # noqa: A002 -- as the consumer's parameter
+        max_messages: int = 100_000,
+        invisible: timedelta | str = timedelta(seconds=60),
+        master: str = "local[2]",
+        spark_conf: Mapping[str, str] | None = None,
+        app_name: str | None = None,
+        partitions: int = 4,
+        drain: bool = False,
+        op_kwargs: Mapping[str, Any] | None = None,
+        skip_if_empty: bool = False,
+        duewheel_conn_id: str = DueWheelHook.default_conn_name,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        if python_callable is None and type(self).handle is SparkConsumeMessagesOperator.handle:
+            raise InvalidArgument("there is nothing to run: give python_callable, or define handle()")
+        self.topic = topic
+        self.group = group
+        self.python_callable = python_callable
+        self.tags = tags
+        self.filter = filter
+        self.max_messages = max_messages
+        self.invisible = invisible
+        self.master = master
+        self.spark_conf = dict(spark_conf or {})
+        self.app_name = app_name
+        self.partitions = partitions
+        self.drain = drain
+        self.op_kwargs = dict(op_kwargs or {})
+        self.skip_if_empty = skip_if_empty
+        self.duewheel_conn_id = duewheel_conn_id
+        self._held: HeldBatch | None = None
+        self._spark: SparkSession | None = None
+        self._killed = False
+
+    def handle(self, spark: SparkSession, messages: DataFrame, batch: LeasedBatch) -> None:
+        """Work on a batch; calls ``python_callable``. A subclass may define its own.
+
+        Args:
+            spark: the session.
+            messages: the leased messages.
+            batch: their lease, for an ack in the transaction that does the work.
+        """
+        if self.python_callable is None:
+            raise InvalidArgument(
+                "there is nothing to run: give python_callable, or define handle() in a subclass"
+            )
+        self.python_callable(spark, messages, batch, **self.op_kwargs)
+
+    def execute(self, context: Context) -> int:  # noqa: ARG002 - Airflow's signature
+        """Lease, start Spark when there is something, call the function, ack; again if ``drain``."""
+        # Imported here: a DAG file that names this operator must not need Spark to be parsed.
+        from duewheel.spark.leased_batch import LeasedBatch
+
+        invisible = as_span(self.invisible, "invisible") or timedelta(seconds=60)
+        handled = 0
+        with ExitStack() as stack:
+            broker = stack.enter_context(DueWheelHook(self.duewheel_conn_id).get_conn())
+            self._require_java()
+            while not self._killed:
+                batch = LeasedBatch.take(
+                    broker,
+                    self.topic,
+                    self.group,
+                    tags=self.tags,
+                    filter=self.filter,
+                    max_messages=self.max_messages,
+                    invisible=invisible,
+                    partitions=self.partitions,
+                )
+                if not batch:
+                    break
+                self.log.info("Leased %d messages of topic %s", batch.count, self.topic)
+                self._work(stack, broker.dsn, batch)
+                handled += batch.count
+                if not self.drain:
+                    break
+        if not handled:
+            self.log.info("Nothing is ready on topic %s for group %s", self.topic, self.group)
+            if self.skip_if_empty:
+                raise AirflowSkipException(f"Nothing is ready on topic {self.topic} for group {self.group}.")
+        return handled
+
+    def _require_java(self) -> None:
+        """Look for Java before anything is leased: what is missing is no failure of a message."""
+        from duewheel.spark.java_runtime import find_java
+        from duewheel.spark.session import CONNECT_SCHEME
+
+        if not self.master.startswith(CONNECT_SCHEME):
+            find_java()
+
+    def _session(self, stack: ExitStack) -> SparkSession:
+        """The session of this run, started with the first batch."""
+        from duewheel.spark.session import spark_session
+
+        if self._spark is None:
+            name = self.app_name or f"{self.dag_id}.{self.task_id}"
+            stack.callback(self._forget_session)
+            self._spark = stack.enter_context(spark_session(name, master=self.master, conf=self.spark_conf))
+        return self._spark
+
+    def _forget_session(self) -> None:
+        self._spark = None
+
+    def _work(self, stack: ExitStack, dsn: str, batch: LeasedBatch) -> None:
+        with batch.kept_alive() as keeper:
+            self._held = HeldBatch(dsn, batch, keeper)
+            try:
+                spark = self._session(stack)
+                with _jobs_end_with_the_lease(spark, keeper):
+                    self.handle(spark, batch.dataframe(spark), batch)
+            except BaseException as error:
+                self._held = None
+                keeper.stop()
+                if keeper.error is not None:
+                    raise keeper.error from error
+                if not self._killed:
+                    self._nack(batch, error)
+                raise
+            self._held = None
+        if batch.answered:
+            self.log.info("The function answered its %d messages itself", batch.count)
+        else:
+            batch.ack()
+            self.log.info("Acked %d messages", batch.count)
+
+    def _nack(self, batch: LeasedBatch, cause: BaseException) -> None:
+        """Give the batch back after ``cause``, which stays the error the task fails with."""
+        if batch.in_open_transaction():
+            self.log.warning(
+                "The function failed with its transaction open; its %d messages come when their lease ends",
+                batch.count,
+            )
+            return
+        acked = batch.answered
+        try:
+            batch.nack(reason=reason_of(cause))
+        except LeaseLost as error:
+            if acked:
+                self.log.info("The function had acked its %d messages before it failed", batch.count)
+            else:
+                self.log.warning("Could not nack %d messages: %s", batch.count, error)
+        except DueWheelError as error:
+            self.log.warning(
+                "Could not nack %d messages; they come back when their lease ends: %s", batch.count, error
+            )
+        else:
+            self.log.info("Nacked %d messages after %s", batch.count, type(cause).__name__)
+
+    def on_kill(self) -> None:
+        """End the Spark jobs and pull the lease back: the messages are ready again at once.
+
+        Runs in the middle of whatever the task was doing, so it talks to Spark and to the broker over
+        connections of its own and shares no lock with it.
+        """
+        from duewheel.spark.session import cancel_jobs
+
+        self._killed = True
+        held, self._held = self._held, None
+        spark = self._spark
+        if spark is not None:
+            canceller = threading.Thread(
+                target=cancel_jobs, args=[spark], name="duewheel-cancel", daemon=True
+            )
+            canceller.start()
+            canceller.join(CANCEL_SECONDS)
+        if held is None or held.batch.answered:
+            return
+        held.keeper.stop()
+        try:
+            with Broker(held.dsn) as broker:
+                consumer = broker.consumer(self.topic, self.group, tags=self.tags, filter=self.filter)
+                consumer.nack(held.batch.leases, delay=timedelta(0), reason="the task was killed")
+        except DueWheelError as error:
+            self.log.warning("The lease on %d messages could not be pulled back: %s", held.batch.count, error)
+        else:
+            self.log.info("Pulled the lease on %d messages back", held.batch.count)
+
+
+@contextmanager
+def _jobs_end_with_the_lease(spark: SparkSession, keeper: LeaseKeeper) -> Iterator[None]:
+    """End the session's jobs when the lease is lost while the block runs."""
+    from duewheel.spark.session import cancel_jobs
+
+    done = threading.Event()
+
+    def watch() -> None:
+        while not done.wait(WATCH_SECONDS):
+            if keeper.lost.is_set():
+                cancel_jobs(spark)
+                return
+
+    watcher = threading.Thread(target=watch, name="duewheel-lease-watcher", daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        done.set()
+        watcher.join()

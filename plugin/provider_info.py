@@ -1,0 +1,98 @@
+"""What the package offers to Airflow: the entry point ``apache_airflow_provider`` calls
+:func:`get_provider_info`.
+
+Airflow calls it in every process, so nothing is imported here; classes are named by their paths. The form of
+the connection is described here too, because since Airflow 3.2 the form needs no hook to be imported for it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+INTEGRATION = "duewheel"
+
+
+def get_provider_info() -> dict[str, Any]:
+    """Return the provider's description in the form of Airflow's ``provider_info.schema.json``.
+
+    Example:
+        >>> get_provider_info()["connection-types"][0]["connection-type"]
+        'duewheel'
+    """
+    return {
+        "package-name": "airflow-provider-duewheel",
+        "name": "duewheel",
+        "description": "Delay messages on Postgres, released by a timing wheel, handled by DAGs and Spark.",
+        "integrations": [{"integration-name": INTEGRATION, "tags": ["service"]}],
+        "hooks": [{"integration-name": INTEGRATION, "python-modules": ["duewheel.hooks.broker"]}],
+        "operators": [
+            {
+                "integration-name": INTEGRATION,
+                "python-modules": [
+                    "duewheel.operators.consume",
+                    "duewheel.operators.recall",
+                    "duewheel.operators.send",
+                    "duewheel.operators.spark",
+                    "duewheel.operators.topic",
+                ],
+            }
+        ],
+        "sensors": [{"integration-name": INTEGRATION, "python-modules": ["duewheel.sensors.due_messages"]}],
+        "triggers": [
+            {
+                "integration-name": INTEGRATION,
+                "python-modules": ["duewheel.triggers.due_messages", "duewheel.triggers.timing_wheel"],
+            }
+        ],
+        "queues": ["duewheel.triggers.queue_provider.DueWheelMessageQueueProvider"],
+        "connection-types": [
+            {
+                "connection-type": "duewheel",
+                "hook-class-name": "duewheel.hooks.broker.DueWheelHook",
+                "hook-name": "duewheel",
+                "ui-field-behaviour": {
+                    "hidden-fields": ["extra"],
+                    "relabeling": {"schema": "Database", "login": "User"},
+                    "placeholders": {
+                        "host": "localhost, or /path of a Unix socket's folder",
+                        "port": "5432",
+                        "schema": "duewheel",
+                        "login": "duewheel",
+                    },
+                },
+                "conn-fields": _conn_fields(),
+            }
+        ],
+    }
+
+
+def _conn_fields() -> dict[str, Any]:
+    """The fields of the form that are kept in the connection's extras: what the hook reads, and nothing
+    else."""
+    return {
+        "listen": {
+            "label": "LISTEN/NOTIFY",
+            "description": "Off behind a pooler that shares sessions, such as PgBouncer in transaction mode.",
+            "schema": {"type": ["boolean", "null"], "default": True},
+        },
+        "sslmode": {
+            "label": "SSL mode",
+            "schema": {
+                "type": ["string", "null"],
+                "enum": ["disable", "allow", "prefer", "require", "verify-ca", "verify-full"],
+            },
+        },
+        "sslrootcert": {"label": "SSL root certificate (path)", "schema": {"type": ["string", "null"]}},
+        "sslcert": {"label": "SSL client certificate (path)", "schema": {"type": ["string", "null"]}},
+        "sslkey": {"label": "SSL client key (path)", "schema": {"type": ["string", "null"]}},
+        "sslcrl": {"label": "SSL revocation list (path)", "schema": {"type": ["string", "null"]}},
+        "connect_timeout": {
+            "label": "Connect timeout (seconds)",
+            "schema": {"type": ["integer", "null"], "minimum": 1},
+        },
+        "target_session_attrs": {
+            "label": "Target session attributes",
+            "description": "With several hosts: which one to take, such as read-write.",
+            "schema": {"type": ["string", "null"]},
+        },
+    }

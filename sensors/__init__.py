@@ -1,0 +1,3 @@
+"""Tasks that wait until messages are due."""
+
+from __future__ import annotations

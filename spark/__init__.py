@@ -1,0 +1,39 @@
+"""Delay messages in PySpark: leased batches as DataFrames, read in Arrow.
+
+``register(spark)`` makes ``spark.read.format("duewheel")`` known; :class:`LeasedBatch` is a batch with its
+answers. Names are imported on first use, so that importing this package costs nothing without Spark.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from duewheel.spark.java_runtime import JavaNotFound as JavaNotFound
+    from duewheel.spark.leased_batch import LeasedBatch as LeasedBatch
+    from duewheel.spark.session import register as register
+    from duewheel.spark.session import spark_session as spark_session
+
+# Each public name and the module it lives in.
+_HOMES = {
+    "JavaNotFound": "java_runtime",
+    "LeasedBatch": "leased_batch",
+    "register": "session",
+    "spark_session": "session",
+}
+
+__all__ = ["JavaNotFound", "LeasedBatch", "register", "spark_session"]
+
+
+def __getattr__(name: str) -> object:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value: object = getattr(import_module(f"{__name__}.{home}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

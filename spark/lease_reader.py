@@ -1,0 +1,114 @@
+"""Reading leased messages on an executor: Arrow batches straight from Postgres, never row by row.
+
+A lease names its messages once and for all: what a tick released and a group leased neither changes nor goes
+away while the lease is held. So a query for a lease yields the same rows however often it runs, in a retried
+task or in two speculative copies of it at once, and needs neither a lock nor a transaction around it.
+
+The rows come through COPY in binary form and are passed on batch by batch; how much memory a task needs
+follows from ``batch_bytes`` and not from the size of the lease. Postgres, the network and Spark work at the
+same time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import adbc_driver_manager
+import adbc_driver_postgresql
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+
+from duewheel.spark.message_columns import message_batch
+from duewheel.store.errors import LeaseLost
+
+DEFAULT_BATCH_BYTES = 4 * 1024 * 1024
+"""About how large one Arrow batch becomes; a single message may be larger."""
+
+_READ_LEASE = (Path(__file__).parent / "read_lease.sql").read_text()
+
+
+@dataclass(frozen=True)
+class LeaseToRead:
+    """One lease as an executor needs it.
+
+    Attributes:
+        topic_id: the topic it is on: a retry's lease is on the retry topic of its group.
+        queue: its queue there.
+        n: its number in the queue, for error messages.
+        count: how many messages it covers.
+        handle: what the receipt handles of its messages begin with: group, topic, queue, number and token.
+        topic: name of the topic the messages were sent to.
+        query: the SELECT that yields exactly its messages, as ``duewheel.lease_query`` answered.
+    """
+
+    topic_id: int
+    queue: int
+    n: int
+    count: int
+    handle: str
+    topic: str
+    query: str
+
+
+class LeasePartition(InputPartition):
+    """The leases that one Spark task reads, one after the other."""
+
+    def __init__(self, leases: tuple[LeaseToRead, ...]) -> None:
+        super().__init__(leases)
+        self.leases = leases
+
+    @property
+    def count(self) -> int:
+        """How many messages the task reads."""
+        return sum(lease.count for lease in self.leases)
+
+
+def read_leases(dsn: str, leases: tuple[LeaseToRead, ...], batch_bytes: int) -> Iterator[pa.RecordBatch]:
+    """Read leases over one connection of their own.
+
+    Args:
+        dsn: libpq string or URL.
+        leases: which leases.
+        batch_bytes: about how large a batch may become.
+
+    Yields:
+        Batches of :func:`~duewheel.spark.message_columns.arrow_schema`.
+
+    Raises:
+        LeaseLost: fewer messages are there than were leased: the lease is over, and retention has dropped
+            some.
+    """
+    if not leases:
+        return
+    with (
+        adbc_driver_postgresql.connect(dsn) as database,
+        adbc_driver_manager.AdbcConnection(database) as connection,
+    ):
+        for lease in leases:
+            yield from _read(connection, lease, batch_bytes)
+
+
+def _read(
+    connection: adbc_driver_manager.AdbcConnection, lease: LeaseToRead, batch_bytes: int
+) -> Iterator[pa.RecordBatch]:
+    with adbc_driver_manager.AdbcStatement(connection) as statement:
+        statement.set_options(
+            **{
+                adbc_driver_postgresql.StatementOptions.BATCH_SIZE_HINT_BYTES.value: str(batch_bytes),
+            }
+        )
+        statement.set_sql_query(_READ_LEASE.format(lease_query=lease.query))
+        stream, _ = statement.execute_query()
+        count = 0
+        with pa.RecordBatchReader.from_stream(stream) as rows:
+            for batch in rows:
+                count += batch.num_rows
+                yield message_batch(batch, lease.topic_id, lease.queue, lease.topic, lease.handle)
+    if count != lease.count:
+        raise LeaseLost(
+            f"Lease {lease.n} on queue {lease.queue} of topic {lease.topic} covers {lease.count} messages, "
+            f"and {count} are there: the lease ended long ago and retention has dropped its messages. "
+            "Take a new lease."
+        )

@@ -1,0 +1,104 @@
+"""A Spark session for one piece of work: started on any master, and gone afterwards.
+
+``master`` is what ``spark-submit --master`` takes (``local[2]``, ``spark://host:7077``, ``yarn``,
+``k8s://...``), or ``sc://host:port`` for Spark Connect. What the session needs of this machine (a Java, the
+Python of the workers) is set in the environment before the JVM starts; a Connect client needs neither.
+
+A local session listens on the loopback interface only and brings no web page up, unless the configuration
+says otherwise.
+
+The JVM that PySpark starts ends when its standard input closes, which the operating system sees to however
+this process ends: a killed process leaves no JVM and no Python workers behind.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from pyspark.sql import SparkSession
+
+from duewheel.spark.data_source import DueWheelDataSource
+from duewheel.spark.java_runtime import prepare_environment
+
+log = logging.getLogger(__name__)
+
+CONNECT_SCHEME = "sc://"
+
+LOCAL_CONF = {
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+}
+"""What a session with a local master starts with; the given configuration goes over it."""
+
+
+def register(spark: SparkSession) -> None:
+    """Make ``spark.read.format("duewheel")`` known to a session, classic or Connect.
+
+    Example::
+
+        spark = SparkSession.builder.getOrCreate()
+        register(spark)
+        messages = spark.read.format("duewheel").option("dsn", dsn).option("lease", lease).load()
+    """
+    spark.dataSource.register(DueWheelDataSource)
+
+
+@contextmanager
+def spark_session(
+    app_name: str, *, master: str = "local[2]", conf: Mapping[str, str] | None = None
+) -> Iterator[SparkSession]:
+    """Start a session that knows the data source ``duewheel``, and stop it at the end of the block.
+
+    A process has one Spark context. When there is an active session already, it is used as it is and left
+    running: it belongs to whoever started it, and ``master`` and ``conf`` are then ignored.
+
+    Args:
+        app_name: the name shown by the cluster.
+        master: where to run, as ``spark-submit`` takes it, or ``sc://host:port`` for Spark Connect.
+        conf: settings of Spark, over the defaults of this module.
+
+    Raises:
+        JavaNotFound: the driver runs here, and there is no Java.
+
+    Example::
+
+        with spark_session("cancel unpaid", master="spark://spark:7077", conf={"spark.executor.memory": "2g"})
+        as spark:
+            spark.range(3).count()
+    """
+    active = SparkSession.getActiveSession()
+    if active is not None:
+        log.info(
+            "Using the Spark session that is active in this process; its master and settings stay as they are"
+        )
+        register(active)
+        yield active
+        return
+    builder = SparkSession.builder.appName(app_name)
+    if master.startswith(CONNECT_SCHEME):
+        builder = builder.remote(master)
+    else:
+        prepare_environment()
+        builder = builder.master(master)
+    settings = {**(LOCAL_CONF if master.startswith("local") else {}), **(conf or {})}
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
+    try:
+        register(spark)
+        yield spark
+    finally:
+        spark.stop()
+
+
+def cancel_jobs(spark: SparkSession) -> None:
+    """End all that runs in a session; whoever waits for a result gets an error. May be called from any
+    thread."""
+    if type(spark).__module__.startswith("pyspark.sql.connect"):
+        spark.interruptAll()
+    else:
+        spark.sparkContext.cancelAllJobs()

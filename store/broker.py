@@ -1,0 +1,993 @@
+"""The broker as Python programs see it: one object, one database, every operation a method.
+
+The methods say what they promise; how each is done stands in the module of its own that does it. An object
+may be used by many threads at once and costs nothing until its first call, which also checks once that the
+schema is there and that the logs belong to this database cluster.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from datetime import datetime, timedelta
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from duewheel.store import (
+    dead_letters,
+    doorbells,
+    groups,
+    lookups,
+    recalling,
+    schema,
+    sending,
+    settings,
+    stats,
+    topics,
+    upkeep,
+)
+from duewheel.store.bodies import check_text
+from duewheel.store.connections import Database, DriverConnection
+from duewheel.store.consumer import Consumer
+from duewheel.store.instants import Instant
+from duewheel.store.messages import (
+    ConsumeMode,
+    MessageType,
+    NewMessage,
+    OnConflict,
+    OutOfRange,
+    RecallOutcome,
+    SendReceipt,
+)
+from duewheel.store.push_consumer import Listener, PushConsumer
+from duewheel.store.signals import Signals
+from duewheel.store.tags import EVERY
+
+if TYPE_CHECKING:
+    from duewheel.store.connections import CallerConnection
+    from duewheel.store.dead_letters import DeadLetter, Redriven
+    from duewheel.store.doorbells import Doorbell
+    from duewheel.store.groups import Group, Rewound
+    from duewheel.store.lookups import HistoryEntry, StoredMessage
+    from duewheel.store.migration import SchemaState
+    from duewheel.store.rebasing import Rebased
+    from duewheel.store.recalling import BulkRecall
+    from duewheel.store.retry_policy import RetryPolicy
+    from duewheel.store.runner import WheelRunner
+    from duewheel.store.schedules import Misfire, Schedule
+    from duewheel.store.settings import Settings, WhenFull
+    from duewheel.store.stats import Stats
+    from duewheel.store.topics import Topic
+    from duewheel.store.upkeep import Maintenance
+
+log = logging.getLogger(__name__)
+
+_MINUTE = timedelta(minutes=1)
+
+
+class Broker:
+    """A broker in a Postgres database.
+
+    Args:
+        dsn: libpq string or URL, also SQLAlchemy's ``postgresql+psycopg2://``.
+        clock: gives the instant that every call takes for now, for tests; None is the database's clock (X13).
+        listen: whether waiting consumers and the wheel use LISTEN; false behind a pooler that shares
+            sessions, such as PgBouncer by transaction.
+
+    Raises:
+        InvalidArgument: the dsn cannot be read. Whether the database is there shows at the first call:
+            BrokerUnreachable, BrokerNotUpgraded, BrokerMoved.
+
+    Example::
+
+        with Broker("postgresql://shop@localhost/shop") as broker:
+            broker.create_topic("orders.timeout")
+            broker.send("orders.timeout", {"order": 4711}, delay=timedelta(minutes=30), key="4711")
+    """
+
+    def __init__(self, dsn: str, *, clock: Callable[[], datetime] | None = None, listen: bool = True) -> None:
+        self._database = Database(dsn, clock=clock, on_first_connection=schema.verify, prepare=listen)
+        self._signals = Signals(self._database.dsn, listen=listen)
+        self._listen = listen
+        self._known_hours: set[int] = set()
+
+    @classmethod
+    @contextmanager
+    def embedded(cls, directory: str | Path) -> Iterator[Self]:
+        """A broker in a Postgres of its own, which is started from a directory and upgraded.
+
+        The server is shared by all processes that open the same directory and ends with the last of them.
+        Needs the extra ``embedded``.
+
+        Args:
+            directory: where the database lives; made if missing.
+
+        Example::
+
+            with Broker.embedded("var/duewheel") as broker:
+                print(broker.dsn)
+        """
+        from duewheel.store.embedded import EmbeddedPostgres
+
+        with EmbeddedPostgres(Path(directory)) as server, cls(server.ensure_database("duewheel")) as broker:
+            broker.upgrade()
+            yield broker
+
+    @property
+    def dsn(self) -> str:
+        """The database's address as libpq takes it, password included."""
+        return self._database.dsn
+
+    def now(self) -> datetime | None:
+        """The instant of the injected clock in UTC, or None where the database's own clock counts (X13)."""
+        return self._database.now()
+
+    def close(self) -> None:
+        """Close the connections that are idle; those in use are closed when their call is done."""
+        self._signals.close()
+        self._database.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def connection(self) -> AbstractContextManager[DriverConnection]:
+        """An autocommit psycopg2 connection of the broker's pool, for the length of a ``with`` block.
+
+        What is open at its end is rolled back.
+        """
+        return self._database.lend()
+
+    # --- the schema
+
+    def upgrade(self) -> SchemaState:
+        """Make the schema, or bring it to this program's revision; any number of processes may do it at once.
+
+        Raises:
+            BrokerUnreachable: the server does not answer.
+        """
+        from duewheel.store import migration
+
+        return migration.upgrade(self.dsn)
+
+    def check(self) -> SchemaState:
+        """Say what the database has, if this program can work with it.
+
+        Raises:
+            BrokerNotUpgraded: the schema is missing or old, or its functions are not this program's.
+            BrokerMoved: the database was restored into another cluster.
+        """
+        from duewheel.store import migration
+
+        return migration.check(self.dsn)
+
+    def rebase(self) -> Rebased:
+        """Take over a broker that came with a logical dump and restore, so that it can go on in this cluster.
+
+        Until then every call is refused with BrokerMoved. Afterwards each waiting message comes exactly
+        once, what was acked does not come again, and what was leased comes again when its lease ends, unless
+        it is answered before: leases and receipt handles stay valid. What the broker did after the dump was
+        taken is not in it. Nothing changes where the broker had not been moved, so a restore script may call
+        it always. All message rows are rewritten in one transaction, which keeps other callers out: about
+        10 s per million messages and, until vacuum has run, twice the space.
+
+        A promoted standby and a point-in-time recovery are the same cluster and need no rebase.
+
+        Returns:
+            What was done.
+
+        Raises:
+            BrokerNotUpgraded: the schema is missing or older than this program.
+            BrokerUnreachable: the server does not answer.
+
+        Example::
+
+            with Broker("postgresql://shop@new-host/shop") as broker:
+                broker.rebase()
+        """
+        from duewheel.store import rebasing
+
+        return rebasing.rebase(self.dsn)
+
+    # --- topics
+
+    def create_topic(
+        self,
+        name: str,
+        *,
+        message_type: MessageType | str = MessageType.DELAY,
+        queues: int = 4,
+        max_delay: timedelta = timedelta(hours=24),
+        out_of_range: OutOfRange | str = OutOfRange.REJECT,
+        granularity: timedelta = timedelta(milliseconds=100),
+        retention: timedelta = timedelta(hours=72),
+        delay_levels: Sequence[timedelta] | None = None,
+    ) -> None:
+        """Make a topic; the same topic with the same settings may be made again (D11).
+
+        Args:
+            name: 1 to 127 letters, digits, dots, hyphens and underscores.
+            message_type: what it takes: DELAY or NORMAL (D10). Cannot be changed later.
+            queues: how many consumers of one group read in parallel, 1 to 64. Cannot be changed later.
+            max_delay: the longest delay, up to 3660 days (D04).
+            out_of_range: what becomes of a longer one: "reject" or "deliver" (D04).
+            granularity: a busy topic is ticked at most once per granularity, 1 ms to 1 h (D05).
+            retention: how long a message is kept, counted from its delivery (D09).
+            delay_levels: the delay of level 1, of level 2 and so on, 1 to 64 of them, each up to 3660 days
+                (L04); None is RocketMQ's eighteen, 1 s to 2 h (L01). A level over ``max_delay`` is out of
+                range when a message asks for it.
+
+        Raises:
+            TopicExists: there is one with other settings.
+            InvalidArgument: a setting out of its limits.
+
+        Example::
+
+            broker.create_topic("orders.timeout", message_type="DELAY", max_delay=timedelta(days=7))
+        """
+        topics.create_topic(
+            self._database,
+            name,
+            message_type=message_type,
+            queues=queues,
+            max_delay=max_delay,
+            out_of_range=out_of_range,
+            granularity=granularity,
+            retention=retention,
+            delay_levels=delay_levels,
+        )
+
+    def update_topic(
+        self,
+        name: str,
+        *,
+        max_delay: timedelta | None = None,
+        out_of_range: OutOfRange | str | None = None,
+        granularity: timedelta | None = None,
+        retention: timedelta | None = None,
+        delay_levels: Sequence[timedelta] | None = None,
+    ) -> None:
+        """Change settings of a topic; what is not given stays (D11).
+
+        Args:
+            name: the topic.
+            max_delay, out_of_range, granularity, retention, delay_levels: as for :meth:`create_topic`; what
+                waits keeps its instant.
+
+        Raises:
+            UnknownTopic: there is none of this name.
+            InvalidArgument: a setting out of its limits.
+        """
+        topics.update_topic(
+            self._database,
+            name,
+            max_delay=max_delay,
+            out_of_range=out_of_range,
+            granularity=granularity,
+            retention=retention,
+            delay_levels=delay_levels,
+        )
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic with all its messages and the subscriptions to it.
+
+        Raises:
+            UnknownTopic: there is none of this name.
+        """
+        topics.delete_topic(self._database, name)
+
+    def topics(self) -> list[Topic]:
+        """All topics with their settings, by name."""
+        return topics.topics(self._database)
+
+    # --- sending
+
+    def send(
+        self,
+        topic: str,
+        body: object,
+        *,
+        delay: timedelta | None = None,
+        deliver_at: Instant | None = None,
+        delay_level: int | None = None,
+        key: str | None = None,
+        tag: str | None = None,
+        properties: Mapping[str, Any] | None = None,
+        message_group: str | None = None,
+        idempotency_key: str | None = None,
+        on_conflict: OnConflict | str = OnConflict.ALLOW,
+        connection: CallerConnection | None = None,
+    ) -> SendReceipt:
+        """Send one message; to a DELAY topic with one of ``delay``, ``deliver_at`` and ``delay_level``.
+
+        Args:
+            topic: where to.
+            body: bytes, a str (sent as UTF-8) or a JSON-able value; at most 4 MiB (D12).
+            delay: how long from now, by the database's clock (D02).
+            deliver_at: the instant: an aware datetime, a pendulum instant, or an int of Unix milliseconds
+                (D01). One in the past is delivered at once (D03).
+            delay_level: 1 to 18 for 1 s to 2 h, or the topic's own ``delay_levels``; 0 is no delay, more than
+                the last counts as the last (L01, L02, L03, L04).
+            key: the sender's own name for it, 1 to 255 characters, to find and recall it by (D12, X02).
+            tag: 1 to 127 characters without spaces and ``|``, for consumers to choose by (D12).
+            properties: names and JSON-able values, at most 16 KiB as JSON.
+            message_group: messages of one group go to one queue.
+            idempotency_key: a second send with the same one is the same message: the receipt is the first
+                one's (X07).
+            on_conflict: what to do when a message with the same key waits: "allow", "keep" or "replace"
+                (X04).
+            connection: a transaction of the caller, a psycopg2 connection or a SQLAlchemy ``Connection`` or
+                ``Session``: the message exists if and when that commits (X06).
+
+        Returns:
+            The id and the delivery instant (D13).
+
+        Raises:
+            UnknownTopic, WrongMessageType, DelayOutOfRange, InvalidDelayLevel, InvalidInstant, BodyTooLarge,
+            PropertiesTooLarge, InvalidKey, InvalidTag, NulInText, InvalidArgument: what is wrong; nothing is
+                sent.
+
+        Example::
+
+            broker.send("orders.timeout", b"4711", delay=timedelta(minutes=30), connection=connection)
+        """
+        return sending.send(
+            self._database,
+            topic,
+            body,
+            delay,
+            deliver_at,
+            delay_level,
+            key,
+            tag,
+            properties,
+            message_group,
+            idempotency_key,
+            on_conflict,
+            connection,
+        )
+
+    def send_many(
+        self,
+        topic: str,
+        messages: Iterable[NewMessage | Mapping[str, Any]],
+        connection: CallerConnection | None = None,
+    ) -> Sequence[SendReceipt]:
+        """Send many messages at once: all of them or, with an error, none.
+
+        Args:
+            topic: where to.
+            messages: mappings with the names of :meth:`send`'s parameters, or ``NewMessage``; at most
+                a million.
+            connection: a transaction of the caller, as for :meth:`send`.
+
+        Returns:
+            The receipts, in the order given.
+
+        Raises:
+            DueWheelError: as for :meth:`send`; its ``index`` says which message it is about. Nothing is sent.
+
+        Example::
+
+            broker.send_many("orders.timeout", [{"body": b"1", "delay": timedelta(minutes=30)}, ...])
+        """
+        return sending.send_many(self._database, topic, messages, connection, known_hours=self._known_hours)
+
+    # --- recalling
+
+    def recall(self, message_id: str, *, connection: CallerConnection | None = None) -> RecallOutcome:
+        """Take a waiting message back (X01).
+
+        Args:
+            message_id: of a receipt.
+            connection: a transaction of the caller. The recall counts when that commits; if the message has
+                been released by then, the commit fails with SQLSTATE DW012.
+
+        Returns:
+            ``recalled``: it is never delivered. ``already_released``: too late. ``not_found``: there is no
+                such one.
+
+        Raises:
+            InvalidArgument: not a message id.
+
+        Example::
+
+            if broker.recall(receipt.message_id) is RecallOutcome.ALREADY_RELEASED: ...
+        """
+        return recalling.recall(self._database, message_id, connection)
+
+    def recall_key(
+        self, topic: str, key: str, *, connection: CallerConnection | None = None
+    ) -> RecallOutcome:
+        """Take back everything that waits under a key (X02).
+
+        Args:
+            topic: where it was sent to.
+            key: the key it was sent with.
+            connection: a transaction of the caller, as for :meth:`recall`.
+
+        Returns:
+            ``recalled`` if something waited, ``already_released`` if all of it had been released, else
+            ``not_found``.
+
+        Raises:
+            UnknownTopic: there is none of this name.
+        """
+        return recalling.recall_key(self._database, topic, key, connection)
+
+    def reschedule(
+        self,
+        message_id: str,
+        *,
+        delay: timedelta | None = None,
+        deliver_at: Instant | None = None,
+        connection: CallerConnection | None = None,
+    ) -> SendReceipt:
+        """Move a waiting message to another instant, in one step (X03).
+
+        Args:
+            message_id: of a receipt.
+            delay: how long from now.
+            deliver_at: or the new instant.
+            connection: a transaction of the caller, as for :meth:`recall`.
+
+        Returns:
+            The receipt of the message at its new instant: a new id.
+
+        Raises:
+            AlreadyReleased: too late.
+            UnknownMessage: there is no such message, or it was recalled.
+            DelayOutOfRange, InvalidInstant: as for :meth:`send`.
+        """
+        return recalling.reschedule(self._database, message_id, delay, deliver_at, connection)
+
+    def reschedule_key(
+        self,
+        topic: str,
+        key: str,
+        *,
+        delay: timedelta | None = None,
+        deliver_at: Instant | None = None,
+        connection: CallerConnection | None = None,
+    ) -> list[SendReceipt]:
+        """Move everything that waits under a key to another instant, in one step (X02, X03).
+
+        Args:
+            topic: where it was sent to.
+            key: the key it was sent with.
+            delay: how long from now.
+            deliver_at: or the new instant.
+            connection: a transaction of the caller, as for :meth:`recall`.
+
+        Returns:
+            A receipt for each message that was moved, in the order they had been due; as a rule one.
+
+        Raises:
+            AlreadyReleased: too late, for all of them or for one just now; none is moved.
+            UnknownMessage: there is none, or all were recalled.
+            UnknownTopic: there is none of this name.
+            DelayOutOfRange, InvalidInstant: as for :meth:`send`.
+
+        Example::
+
+            broker.reschedule_key("orders.timeout", "4711", delay=timedelta(hours=1))
+        """
+        return recalling.reschedule_key(self._database, topic, key, delay, deliver_at, connection)
+
+    def recall_many(
+        self,
+        topic: str,
+        *,
+        tag: str | None = None,
+        key_prefix: str | None = None,
+        due_from: Instant | None = None,
+        due_until: Instant | None = None,
+        everything: bool = False,
+        dry_run: bool = False,
+        connection: CallerConnection | None = None,
+    ) -> BulkRecall:
+        """Take back all waiting messages that meet every criterion given, or count them (X05).
+
+        Without ``connection`` this goes in transactions of 10 000 messages, so that the topic's wheel never
+        waits for more than one of these, about a tenth of a second. Interrupted, it has taken back what it
+        has; run it again for the rest. What is sent while it runs may be taken back or not.
+
+        Args:
+            topic: where they were sent to.
+            tag: this tag.
+            key_prefix: keys that begin with exactly this; ``%`` and ``_`` stand for themselves.
+            due_from, due_until: a delivery instant from the first and before the second. Without
+                ``due_from``, what has been released is counted as far back as it is kept.
+            everything: all that waits; instead of criteria.
+            dry_run: only count.
+            connection: a transaction of the caller: all in that one, while nobody waits for it. If one of the
+                messages has been released by the commit, the commit fails with SQLSTATE DW012.
+
+        Returns:
+            How many matched, how many of them were taken back and are never delivered, and for how many it
+            was too late.
+
+        Raises:
+            UnknownTopic: there is none of this name.
+            InvalidArgument: no criterion, an empty window, or criteria beside ``everything``.
+            InvalidTag, InvalidKey, InvalidInstant: what can be no tag, key or instant.
+
+        Example::
+
+            broker.recall_many("orders.timeout", key_prefix="shop-7/", dry_run=True)
+        """
+        return recalling.recall_many(
+            self._database,
+            topic,
+            tag=tag,
+            key_prefix=key_prefix,
+            due_from=due_from,
+            due_until=due_until,
+            everything=everything,
+            dry_run=dry_run,
+            connection=connection,
+        )
+
+    # --- looking up
+
+    def find(self, message_id: str) -> StoredMessage | None:
+        """A message by its id, or None where there is none, or none any more (X02).
+
+        Raises:
+            InvalidArgument: not a message id.
+        """
+        return lookups.find(self._database, message_id)
+
+    def find_key(self, topic: str, key: str) -> list[StoredMessage]:
+        """The messages of a key that are kept, in order of delivery (X02).
+
+        Raises:
+            UnknownTopic: there is none of this name.
+        """
+        return lookups.find_key(self._database, topic, key)
+
+    def history(self, message_id: str) -> list[HistoryEntry]:
+        """What happened to a message, one entry for each state and group, by time (D06, X08).
+
+        Empty where there is no such message.
+
+        Raises:
+            InvalidArgument: not a message id.
+        """
+        return lookups.history(self._database, message_id)
+
+    def dead_letters(
+        self,
+        group: str,
+        topic: str | None = None,
+        *,
+        max_messages: int = 100,
+        redriven: bool | None = None,
+    ) -> list[DeadLetter]:
+        """The dead letters of a consumer group that are kept, oldest first (R14).
+
+        Args:
+            group: the group.
+            topic: of this topic only; None is all it reads.
+            max_messages: at most so many, 1 to 10 000.
+            redriven: False for those that have not been sent again, True for those that have; None is both.
+
+        Raises:
+            UnknownGroup: there is none of this name.
+        """
+        return dead_letters.dead_letters(self._database, group, topic, max_messages, redriven)
+
+    def redrive(
+        self,
+        group: str,
+        topic: str | None = None,
+        *,
+        message_ids: Sequence[str] | None = None,
+        tag: str | None = None,
+        key_prefix: str | None = None,
+        reason_contains: str | None = None,
+        dead_from: Instant | None = None,
+        dead_until: Instant | None = None,
+        max_messages: int | None = None,
+        per_second: float | None = None,
+        dry_run: bool = False,
+    ) -> Redriven:
+        """Send dead letters of a group again, each once, however often and by how many this is called (X12).
+
+        A dead letter that was sent again comes to the group at once, with its id, its last error and one
+        attempt more, and if it fails, it is a new dead letter. It goes in chunks, each a transaction that
+        sends messages and notes which: interrupted, it has sent what it has, and the next call sends the
+        rest. What becomes a dead letter meanwhile is left alone.
+
+        Args:
+            group: the group.
+            topic: dead letters of this topic only; None is all it reads.
+            message_ids: these messages only; the ids that the senders were given.
+            tag: of this tag.
+            key_prefix: with a key that begins with exactly this.
+            reason_contains: whose reason contains exactly this.
+            dead_from, dead_until: dead since an instant from the first and before the second.
+            max_messages: at most so many, the oldest.
+            per_second: how many a second, 0.001 to 1 000 000; the call lasts as long. None is no pause.
+            dry_run: only count.
+
+        Returns:
+            How many matched, and how many of them this call has sent again.
+
+        Raises:
+            UnknownGroup, UnknownTopic: there is none of this name.
+            InvalidArgument: not a message id, an empty window, or a number out of its limits.
+            InvalidInstant: what can be no instant.
+
+        Example::
+
+            broker.redrive("cancel-unpaid-orders", reason_contains="timeout", per_second=50)
+        """
+        return dead_letters.redrive(
+            self._database,
+            group,
+            topic,
+            message_ids=message_ids,
+            tag=tag,
+            key_prefix=key_prefix,
+            reason_contains=reason_contains,
+            dead_from=dead_from,
+            dead_until=dead_until,
+            max_messages=max_messages,
+            per_second=per_second,
+            dry_run=dry_run,
+        )
+
+    def stats(self) -> Stats:
+        """Numbers of all topics and groups; as cheap with ten million waiting messages as with ten (X08)."""
+        return stats.stats(self._database)
+
+    # --- consuming
+
+    def consumer(
+        self,
+        topic: str,
+        group: str,
+        tags: str = EVERY,
+        start: str | Instant = "earliest",
+        *,
+        name: str | None = None,
+        filter: str | None = None,  # noqa: A002 -- the parameter's public name
+        mode: ConsumeMode | str = ConsumeMode.CLUSTERING,
+        retry: RetryPolicy | None = None,
+    ) -> Consumer:
+        """A consumer that asks for messages, and its group's subscription where that is new (D15).
+
+        Args:
+            topic: what to read.
+            group: the consumer group: each message goes to one of its consumers.
+            tags: which messages: ``*``, or tags joined by ``||`` (D12).
+            start: where a new subscription begins: "earliest" with what is kept, "latest" with what is
+                released from now on, or an instant: with what is due from then on or came, later than its own
+                instant, after it. Of no effect on one that exists; for that there is :meth:`rewind`.
+            name: says who holds a lease; host and process when None. In broadcasting it names the instance,
+                which goes on where it was when it starts again under the same name: give one that stays.
+            filter: which messages, by their properties: an expression of SQL-92 as RocketMQ has it, such as
+                ``region = 'north' AND amount > 100``; with ``tags``, both must choose a message. What is not
+                chosen counts as read. Retries are not chosen again.
+            mode: "clustering", or "broadcasting": each instance gets every message, and what fails there is
+                passed over, without retry and dead letter (R02). An instance that has not received for longer
+                than the topic's retention is forgotten, and messages are not kept for it.
+            retry: sets how the whole group retries, from now on; None leaves that as it is. The consumer
+                started last decides; what it changed is logged as a warning (R12).
+
+        Raises:
+            UnknownTopic: there is none of this name.
+            InvalidTagExpression, InvalidFilter: no such expression.
+            InvalidArgument: another ``start``, no name for a group, the group has the other mode, or the
+                policy does not fit the topic.
+
+        Example::
+
+            consumer = broker.consumer("orders.timeout", "cancel")
+            batch = consumer.receive(wait=timedelta(seconds=20))
+        """
+        return Consumer(
+            self._database,
+            self._signals,
+            topic,
+            group,
+            tags=tags,
+            start=start,
+            name=name,
+            filter=filter,
+            mode=mode,
+            retry=retry,
+        )
+
+    def push_consumer(
+        self,
+        topic: str,
+        group: str,
+        listener: Listener,
+        *,
+        tags: str = EVERY,
+        start: str | Instant = "earliest",
+        threads: int = 8,
+        invisible: timedelta = _MINUTE,
+        consume_timeout: timedelta = timedelta(minutes=15),
+        name: str | None = None,
+        filter: str | None = None,  # noqa: A002 -- the parameter's public name
+        mode: ConsumeMode | str = ConsumeMode.CLUSTERING,
+        retry: RetryPolicy | None = None,
+    ) -> PushConsumer:
+        """A consumer that calls a listener with each message, in threads of its own (D14).
+
+        Args:
+            topic, group, tags, start, name, filter, mode, retry: as for :meth:`consumer`.
+            listener: called with each message. ``"success"`` acks it; ``"reconsume_later"``, None, anything
+                else, or an exception lets it come again (R03, R10).
+            threads: how many messages are worked on at once, 1 to 256.
+            invisible: the length of a lease; it is extended while a listener works.
+            consume_timeout: a listener that takes longer has failed (R03).
+
+        Raises:
+            As :meth:`consumer`.
+
+        Example::
+
+            def cancel(message: Message) -> str:
+                ...
+                return "success"
+
+            with broker.push_consumer("orders.timeout", "cancel", cancel):
+                stop.wait()
+        """
+        consumer = self.consumer(topic, group, tags, start, name=name, filter=filter, mode=mode, retry=retry)
+        return PushConsumer(
+            consumer, listener, threads=threads, invisible=invisible, consume_timeout=consume_timeout
+        )
+
+    def groups(self) -> list[Group]:
+        """All consumer groups: what they read, how they retry, how far they are (R12, X08)."""
+        return groups.groups(self._database)
+
+    def rewind(self, group: str, topic: str, to: Instant | str) -> Rewound:
+        """Let a group consume again what was released since an instant; other groups notice nothing (D08).
+
+        What was in the hands of its consumers is taken from them: a late answer gets LeaseLost. Of these, and
+        of the retries, what was released before the instant is not lost: it stays, or is ready again. So does
+        what had been set aside on a FIFO topic, because a message before it in its message group was not
+        done. Dead letters stay. What is past retention does not come again.
+
+        Args:
+            group: the group; of a broadcasting one all instances, or one of them as ``group/instance``.
+            topic: one that it reads.
+            to: the instant up to now, or "earliest" for everything that is kept, or "latest" for what is
+                released from now on. A message counts by when it was released, not by when it was due.
+
+        Returns:
+            How many leases ended, messages are ready again and retries were taken back.
+
+        Raises:
+            UnknownTopic, UnknownGroup: there is none of this name, or the group does not read the topic.
+            GroupBusy: an answer of the group stands in a transaction that has been open for 10 s.
+            InvalidArgument: another ``to``, or one in the future.
+            InvalidInstant: no instant.
+
+        Example::
+
+            broker.rewind("cancel", "orders.timeout", datetime.now(UTC) - timedelta(hours=1))
+        """
+        return groups.rewind(self._database, group, topic, to)
+
+    def doorbells(self, topics: Sequence[str], groups: Sequence[str]) -> list[Doorbell]:
+        """What is ready and in nobody's hands, for pairs of a topic and a group; releases what is due first.
+
+        Args:
+            topics, groups: the pairs, as two sequences of the same length; those without a subscription are
+                left out.
+        """
+        return doorbells.doorbells(self._database, topics, groups)
+
+    # --- schedules
+
+    def add_schedule(
+        self,
+        name: str,
+        topic: str,
+        body: object,
+        *,
+        cron: str | None = None,
+        every: timedelta | None = None,
+        timezone: str = "UTC",
+        start_at: Instant | None = None,
+        misfire: Misfire | str = "once",
+        key: str | None = None,
+        tag: str | None = None,
+        properties: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Send a message again and again; the same schedule may be added again (D18).
+
+        A wheel sends each occurrence up to 60 s ahead, as an ordinary delay message: exactly one for each,
+        with any number of wheels and through crashes. Its properties tell the ``schedule`` by name and the
+        ``occurrence`` as ISO 8601 in UTC, whenever it is delivered. Occurrences of one schedule go to one
+        queue, so that they are read in their order.
+
+        Args:
+            name: 1 to 127 letters, digits, dots, hyphens and underscores; unique in the broker.
+            topic: where to: a topic of type DELAY.
+            body: as for :meth:`send`.
+            cron: five fields, minute, hour, day of month, month and day of week, or ``@daily`` and the like.
+                It occurs at every instant whose local time matches: a wall time that the clocks go through
+                twice counts twice, one that they jump over does not count. Where both days are given, one of
+                them has to match.
+            every: or an interval of 1 s to 3660 days, in absolute time.
+            timezone: the zone of the cron expression, by its IANA name.
+            start_at: no occurrence before this instant, up to 3660 days ahead; intervals are counted from it.
+                None is now, so that the first interval ends ``every`` from now.
+            misfire: what becomes of occurrences that no wheel sent until a minute after they were due:
+                "skip" sends none of them, "once" only the last that has passed, "all" each of them.
+            key, tag, properties: of each message, as for :meth:`send`; ``schedule`` and ``occurrence`` are
+                names that cannot be used among the properties.
+
+        Raises:
+            InvalidSchedule: no such expression, zone or interval, or not one of ``cron`` and ``every``.
+            ScheduleExists: there is one of this name with other settings; the message says which.
+            UnknownTopic, WrongMessageType, BodyTooLarge, PropertiesTooLarge, InvalidKey, InvalidTag,
+                InvalidInstant, InvalidArgument: as for :meth:`send`.
+
+        Example::
+
+            broker.add_schedule("clean-up", "files", b"", cron="0 5 * * *", timezone="Europe/Berlin")
+            broker.add_schedule("push", "messages", b"", every=timedelta(minutes=2))
+        """
+        from duewheel.store import schedules
+
+        schedules.add_schedule(
+            self._database,
+            name,
+            topic,
+            body,
+            cron=cron,
+            every=every,
+            timezone=timezone,
+            start_at=start_at,
+            misfire=misfire,
+            key=key,
+            tag=tag,
+            properties=properties,
+        )
+
+    def schedules(self) -> list[Schedule]:
+        """All schedules with what comes next, by name (D18)."""
+        from duewheel.store import schedules
+
+        return schedules.schedules(self._database)
+
+    def remove_schedule(self, name: str) -> None:
+        """Remove a schedule and take back what it has sent ahead; what has come due is delivered (D18).
+
+        Raises:
+            UnknownSchedule: there is none of this name.
+        """
+        from duewheel.store import schedules
+
+        schedules.remove_schedule(self._database, name)
+
+    def pause_schedule(self, name: str) -> None:
+        """Let a schedule rest, and take back what it has sent ahead; no effect on one that rests (D18).
+
+        Raises:
+            UnknownSchedule: there is none of this name.
+        """
+        from duewheel.store import schedules
+
+        schedules.pause_schedule(self._database, name)
+
+    def resume_schedule(self, name: str) -> None:
+        """Let a paused schedule go on from now; what fell into the pause is not made up for (D18).
+
+        Raises:
+            UnknownSchedule: there is none of this name.
+        """
+        from duewheel.store import schedules
+
+        schedules.resume_schedule(self._database, name)
+
+    def advance_schedules(self) -> int:
+        """Send what comes next of all schedules, as far as it is due within 30 s; the wheel does so in time.
+
+        For programs that have no wheel, to be called at least twice a minute, and for tests. Any number of
+        them, beside any number of wheels, send each occurrence once (D18).
+
+        Returns:
+            How many messages were sent.
+        """
+        from duewheel.store import schedules
+
+        return schedules.advance_schedules(self._database)
+
+    # --- the wheel
+
+    def tick(self, topic: str) -> bool:
+        """Release what is due on a topic; true if something was.
+
+        Nobody has to call it: receiving ticks by itself, and a wheel does so on time.
+
+        Raises:
+            UnknownTopic: there is none of this name.
+        """
+        check_text(topic, "topic")
+        rows = self._database.rows("select duewheel.tick(%s, %s)", (topic, self._database.now()))
+        return bool(rows[0][0])
+
+    def maintain(self) -> Maintenance:
+        """Make slots ahead, drop those past retention, and trim the logs; the wheel does so every hour (D09).
+
+        Slots are dropped whole, the oldest first: those past retention that every group has finished, and
+        while all of them together are larger than the broker's ``retention_bytes``, more of the past ones.
+        What waits is never dropped. What is lost unread is logged as a warning.
+
+        Returns:
+            What was done, and what somebody should know of.
+        """
+
+        def maintain() -> Mapping[str, Any]:
+            report: dict[str, Any] = self._database.rows(
+                "select duewheel.maintain(%s)", (self._database.now(),)
+            )[0][0]
+            return report
+
+        done = upkeep.maintenance(upkeep.in_rounds(maintain))
+        upkeep.warn(done, log)
+        return done
+
+    def settings(self) -> Settings:
+        """The broker's own settings, and how large its messages are on disk (D09)."""
+        return settings.settings(self._database)
+
+    def update_settings(
+        self, *, retention_bytes: int | None = None, when_full: WhenFull | str | None = None
+    ) -> None:
+        """Change settings of the broker; what is not given stays (D09).
+
+        Args:
+            retention_bytes: above this size on disk, indexes included, the oldest slots go before their
+                retention ends; 0 is no limit, as at first. It is looked at once an hour, by :meth:`maintain`.
+            when_full: what then happens to a slot that a group has not finished: ``"drop_unread"`` drops it
+                with a warning, ``"keep_unread"`` keeps it with a warning. Broadcasting instances keep
+                nothing.
+
+        Raises:
+            InvalidArgument: a setting out of its limits.
+
+        Example::
+
+            broker.update_settings(retention_bytes=50 * 2**30, when_full="keep_unread")
+        """
+        settings.update_settings(self._database, retention_bytes, when_full)
+
+    def wheel(
+        self,
+        *,
+        listen: bool | None = None,
+        topics: Sequence[str] | None = None,
+        on_released: Callable[[int], None] | None = None,
+    ) -> WheelRunner:
+        """A timing wheel for this broker, to be run in a thread or an event loop (W01).
+
+        Args:
+            listen: whether it uses LISTEN; None is the broker's own setting.
+            topics: look after these only, by name; None is all.
+            on_released: called with a topic's number after something of it was released.
+        """
+        from duewheel.store.runner import WheelRunner
+
+        return WheelRunner(
+            self.dsn,
+            listen=self._listen if listen is None else listen,
+            topics=topics,
+            on_released=on_released,
+        )

@@ -1,0 +1,442 @@
+"""Consuming by asking: receive under a lease, do the work, then answer (D15).
+
+A receive is one round trip. Where nothing is there and time is given, the consumer sleeps until a tick says
+that its topic released something, until the instant at which it knows something becomes due, or for one
+second, whichever is first: so it is punctual without a wheel, and a lost notification costs a second and no
+message.
+
+A lease covers many messages and is answered with one row when all of them are answered alike. An answer after
+the lease ended is refused (X10). A consumer may be used by many threads at once.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import logging
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterable
+from datetime import timedelta
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from duewheel.store import filters
+from duewheel.store import leases as lease_handles
+from duewheel.store import tags as tag_expressions
+from duewheel.store.bodies import check_text
+from duewheel.store.connections import Database, Rows
+from duewheel.store.errors import InvalidArgument
+from duewheel.store.instants import Instant, to_datetime, to_span
+from duewheel.store.leases import Lease
+from duewheel.store.messages import ROW_COLUMNS, Batch, ConsumeMode, Message, leases_of, named
+from duewheel.store.prepared import Prepared
+from duewheel.store.retry_policy import NO_LIMIT, RetryPolicy
+from duewheel.store.signals import Signals
+
+if TYPE_CHECKING:
+    from duewheel.store.connections import CallerConnection
+
+log = logging.getLogger(__name__)
+
+#: What the answers take: messages or leases, one or several, or a whole batch.
+Answered = Message | Lease | Iterable[Message | Lease]
+
+#: The longest time, in seconds, that a waiting consumer goes without asking.
+LONGEST_PAUSE_SECONDS = 1.0
+#: The longest ``wait`` of a receive.
+LONGEST_WAIT = timedelta(seconds=30)
+# Where something is ready and somebody else is just taking it: pauses double from the first to the second.
+_FIRST_PAUSE_SECONDS = 0.001
+_LAST_PAUSE_SECONDS = 0.1
+
+# A wheel that was heard so short ago is taken to be turning still: the consumer leaves releasing to it, and
+# where nothing is ready listens for so long before it asks what is next. A wheel that stops makes messages
+# late by as much, once.
+_WHEEL_SECONDS = 1.0
+_WHEEL_PAUSE_SECONDS = 0.02
+
+# While batches come back full, a consumer releases what came due so often itself; a wheel does it anyway.
+_TICK_SECONDS = 0.1
+
+# From so many messages on, the copy that Postgres makes of what a prepared statement returns costs more than
+# preparing saves.
+_MANY = 200
+
+_SUBSCRIBE = "select group_id, topic_id, made from duewheel.subscribe(%s, %s, %s, %s, %s, %s, %s)"
+
+_SET_RETRY_POLICY = """
+select changed, old_max_retries,
+    array(select (extract(epoch from i) * 1000000)::bigint
+          from unnest(old_intervals) with ordinality w (i, place) order by place),
+    old_jitter, old_set_by, old_set_at
+from duewheel.set_retry_policy(%s, %s, %s, %s::interval[], %s, %s, %s, %s)
+"""
+
+# Instants come as microseconds and JSON as text until somebody looks at them: what psycopg2 makes of them
+# costs more than reading the row. date_part is exact to the microsecond until the year 2255.
+_AS = {
+    "properties": "properties::text",
+    "lease": "case when attempt is null then json_build_array((lease).topic_id, (lease).queue, (lease).n, "
+    "(lease).token, (lease).expires_at, (lease).message_count)::text end",
+    **{
+        name: f"(date_part('epoch', {name}) * 1000000)::bigint"
+        for name in ("deliver_at", "born_at", "asked_at")
+    },
+}
+_RECEIVE = Prepared(
+    "duewheel_receive",
+    f"""
+select {", ".join(_AS.get(name, name) for name in ROW_COLUMNS)}
+from duewheel.receive_batch(%s, %s, %s::text[], %s, %s, %s, %s, false, %s, %s, p_filter => %s::jsonpath)
+""",
+)
+
+_SECONDS_TO_NEXT = """
+select extract(epoch from duewheel.next_due(%s, %s, n.now) - coalesce(n.now, clock_timestamp()))::float8
+from (select %s::timestamptz) n (now)
+"""
+
+_ANSWER = Prepared(
+    "duewheel_answer",
+    """
+select duewheel.answer(%s, %s, %s::int[], %s::int[], %s::bigint[], %s::bigint[], %s::jsonb, %s, %s, %s, %s)
+""",
+)
+
+
+class Consumer:
+    """Reads a topic for a consumer group; made by :meth:`duewheel.store.broker.Broker.consumer`.
+
+    Attributes:
+        topic: the topic's name.
+        group: the consumer group's name.
+        tags: the tag expression.
+        filter: the expression over the properties, None for all.
+        mode: clustering or broadcasting.
+        name: says who holds a lease, for the history of a message.
+        group_id: the number of the group, which its leases name.
+        topic_id: the number of the topic.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        signals: Signals,
+        topic: str,
+        group: str,
+        *,
+        tags: str = tag_expressions.EVERY,
+        start: str | Instant = "earliest",
+        name: str | None = None,
+        filter: str | None = None,  # noqa: A002 -- the parameter's public name
+        mode: ConsumeMode | str = ConsumeMode.CLUSTERING,
+        retry: RetryPolicy | None = None,
+    ) -> None:
+        check_text(topic, "topic")
+        check_text(group, "group")
+        check_text(name, "name", optional=True)
+        self.topic = topic
+        self.group = group
+        self.tags = tags
+        self.name = name or f"{socket.gethostname()}/{os.getpid()}"
+        self.filter = filter
+        self.mode = named(ConsumeMode, mode, "mode")
+        self._tag_list = tag_expressions.parse(tags)
+        self._path = None if filter is None else filters.to_jsonpath(filter)
+        if retry is not None and self.mode is ConsumeMode.BROADCASTING:
+            raise InvalidArgument(
+                "a broadcasting consumer does not retry what failed: leave retry out, or use clustering"
+            )
+        self._database = database
+        self._signals = signals
+        # Consumers begin to look at different queues, and each looks at another one next.
+        self._tick_at = 0.0
+        self._wheel_at = float("-inf")
+        self._next_source = itertools.count(int.from_bytes(os.urandom(1), "big"))
+        self._first_source = next(self._next_source) % 64
+        by_name = isinstance(start, str)
+        check_text(start if by_name else "earliest", "start")
+        row = database.rows(
+            _SUBSCRIBE,
+            (
+                topic,
+                group,
+                start if by_name else "earliest",
+                None if isinstance(start, str) else to_datetime(start, "start"),
+                database.now(),
+                self.mode.value,
+                self.name,
+            ),
+        )[0]
+        self.group_id: int = row[0]
+        self.topic_id: int = row[1]
+        if retry is not None:
+            self._set_retry_policy(retry, is_new=row[2])
+
+    @cached_property
+    def is_fifo(self) -> bool:
+        """Whether the topic is of type FIFO: a message group comes in order, to one holder at a time."""
+        answer: bool = self._database.read("select duewheel.is_fifo(%s)", (self.topic_id,))[0][0]
+        return answer
+
+    def receive(
+        self,
+        max_messages: int = 32,
+        invisible: timedelta = timedelta(seconds=60),
+        wait: timedelta = timedelta(0),
+    ) -> Batch:
+        """Lease what is ready, for the invisible duration.
+
+        Args:
+            max_messages: at most so many, 1 to 10 000.
+            invisible: how long nobody else gets them, 1 s to 12 h; what is not answered by then comes again
+                (D07).
+            wait: how long to wait for the first message when none is ready (long poll), up to 30 s (D15).
+
+        Returns:
+            The messages, ordered by delivery instant within each queue; empty when there were none.
+
+        Raises:
+            InvalidArgument: a number or a duration out of range.
+            BrokerUnreachable: the connection broke; receive again. What was leased then comes again (D07,
+                D15).
+
+        Example::
+
+            batch = consumer.receive(max_messages=100, wait=timedelta(seconds=20))
+            for message in batch:
+                handle(message.body)
+            consumer.ack(batch)
+        """
+        return self.receive_until(max_messages, invisible, wait, None)
+
+    def receive_until(
+        self, max_messages: int, invisible: timedelta, wait: timedelta, stop: threading.Event | None
+    ) -> Batch:
+        """As :meth:`receive`; once ``stop`` is set, gives up within a second and leases nothing more."""
+        wait = to_span(wait, "wait")
+        if not timedelta(0) <= wait <= LONGEST_WAIT:
+            raise InvalidArgument(
+                f"wait is {wait}, the limit is 0 to {LONGEST_WAIT}: receive again to wait longer"
+            )
+        if type(max_messages) is not int or not 1 <= max_messages <= 10_000:
+            raise InvalidArgument(
+                f"max_messages is {max_messages!r}, the limit is 1 to 10000: receive again for more"
+            )
+        invisible = to_span(invisible, "invisible")
+        if not wait:
+            return self._batch(self._leased(max_messages, invisible))
+        until = time.monotonic() + wait.total_seconds()
+        with self._signals.lend(self.topic_id) as signal:
+            crowded_seconds = _FIRST_PAUSE_SECONDS
+            has_waited = False
+            while True:
+                if stop is not None and stop.is_set():
+                    return self._batch([])
+                signal.catch_up()
+                self._wheel_at = max(self._wheel_at, signal.wheel_at)
+                rows = self._leased(max_messages, invisible)
+                now = time.monotonic()
+                left = until - now
+                if rows or left <= 0 or (stop is not None and stop.is_set()):
+                    return self._batch(rows)
+                if now < self._wheel_at + _WHEEL_SECONDS and not has_waited:
+                    # The wheel says when to look again; asking what is next would cost more than the look.
+                    has_waited = True
+                    signal.wait(min(left, _WHEEL_PAUSE_SECONDS))
+                    continue
+                has_waited = False
+                pause = min(left, LONGEST_PAUSE_SECONDS)
+                to_next = self._seconds_to_next()
+                if to_next is None or to_next > 0:
+                    crowded_seconds = _FIRST_PAUSE_SECONDS
+                    pause = pause if to_next is None else min(pause, to_next)
+                else:
+                    pause = min(pause, crowded_seconds)
+                    crowded_seconds = min(crowded_seconds * 2, _LAST_PAUSE_SECONDS)
+                signal.wait(pause)
+
+    def ack(self, messages: Answered, *, connection: CallerConnection | None = None) -> None:
+        """Say that the work on these messages is done; they are not delivered to this group again (X09).
+
+        Args:
+            messages: a batch, messages, or leases; of one receive or several.
+            connection: a transaction of the caller, a psycopg2 connection or SQLAlchemy ``Connection`` or
+                ``Session``: the work and the ack are then committed, or rolled back, together.
+
+        Raises:
+            LeaseLost: a lease had ended or was answered before; nothing is changed, for none of the messages
+                (X10).
+        """
+        self._answer("ack", messages, connection=connection)
+
+    def nack(
+        self,
+        messages: Answered,
+        delay: timedelta | None = None,
+        *,
+        reason: str | None = None,
+        connection: CallerConnection | None = None,
+    ) -> None:
+        """Say that the work failed: each message comes again, or is a dead letter after its last retry.
+
+        Rules: R03, R05.
+
+        Args:
+            messages: a batch, messages, or leases.
+            delay: when they come again, counted from now; None is the group's interval for that retry.
+            reason: kept with the retry, to be read in the message's history.
+            connection: a transaction of the caller, as for :meth:`ack`.
+
+        Raises:
+            LeaseLost: a lease had ended or was answered before; nothing is changed, for none of the messages
+                (X10).
+        """
+        check_text(reason, "reason", optional=True)
+        self._answer(
+            "nack",
+            messages,
+            delay=None if delay is None else to_span(delay),
+            reason=reason,
+            connection=connection,
+        )
+
+    def change_invisible_duration(
+        self, messages: Answered, duration: timedelta, *, connection: CallerConnection | None = None
+    ) -> None:
+        """Let the leases of these messages end ``duration`` from now, be it later or sooner (X11).
+
+        Args:
+            messages: a batch, messages, or leases. It is always whole leases that are extended.
+            duration: 1 s to 12 h.
+            connection: a transaction of the caller, as for :meth:`ack`.
+
+        Raises:
+            LeaseLost: a lease had ended or was answered before; nothing is changed, for none of them (X10).
+        """
+        self._answer("extend", messages, duration=to_span(duration, "duration"), connection=connection)
+
+    def __repr__(self) -> str:
+        return f"Consumer(topic={self.topic!r}, group={self.group!r}, tags={self.tags!r})"
+
+    def _set_retry_policy(self, retry: RetryPolicy, *, is_new: bool) -> None:
+        """Decides for the whole group, and says what it overrides (R12)."""
+        changed, max_retries, waits, jitter, set_by, set_at = self._database.rows(
+            _SET_RETRY_POLICY,
+            (
+                self.topic,
+                self.group,
+                retry.max_retries,
+                list(retry.waits),
+                retry.jitter,
+                self.name,
+                retry.is_ordered,
+                self._database.now(),
+            ),
+        )[0]
+        # A group that this consumer has just made had nobody's settings.
+        if changed and (set_by is not None or not is_new):
+            log.warning(
+                "consumer %s set the retries of group %s: %s; before, %s had set: %s",
+                self.name,
+                self.group,
+                retry,
+                "nobody" if set_by is None else f"consumer {set_by}, at {to_datetime(set_at)},",
+                RetryPolicy(
+                    None if retry.is_ordered and max_retries == NO_LIMIT else max_retries,
+                    tuple(timedelta(microseconds=wait) for wait in waits),
+                    jitter,
+                    retry.is_ordered,
+                ),
+            )
+
+    def _leased(self, max_messages: int, invisible: timedelta) -> Rows:
+        now = self._database.now()
+        looked_at = time.monotonic()
+        tick = now is not None or looked_at >= max(self._tick_at, self._wheel_at + _WHEEL_PAUSE_SECONDS)
+        parameters = (
+            self.group_id,
+            self.topic_id,
+            self._tag_list,
+            max_messages,
+            invisible,
+            self.name,
+            self._first_source,
+            now,
+            tick,
+            self._path,
+        )
+        statement = _RECEIVE if max_messages < _MANY else _RECEIVE.text
+        rows = self._database.rows(statement, parameters)
+        # A full batch means that more is likely there, in the queue it came from, where no other was:
+        # this one stays, and what came due meanwhile waits for its turn. The turn comes by time, not by
+        # emptiness, so no queue waits for another.
+        full = len(rows) > max_messages
+        if full and not tick:
+            topic_id, queue = json.loads(rows[-1][-1])[:2]
+            self._first_source = queue + 1 if topic_id == self.topic_id else 0
+        else:
+            self._first_source = next(self._next_source) % 64
+            self._tick_at = looked_at + _TICK_SECONDS if full else 0.0
+        return rows
+
+    def _batch(self, rows: Rows) -> Batch:
+        return Batch(rows, topic=self.topic, group=self.group, group_id=self.group_id)
+
+    def _seconds_to_next(self) -> float | None:
+        seconds: float | None = self._database.read(
+            _SECONDS_TO_NEXT, (self.group_id, self.topic_id, self._database.now())
+        )[0][0]
+        return seconds
+
+    def _answer(
+        self,
+        action: str,
+        messages: Answered,
+        *,
+        delay: timedelta | None = None,
+        reason: str | None = None,
+        duration: timedelta | None = None,
+        connection: CallerConnection | None = None,
+    ) -> None:
+        leases = lease_handles.joined(_leases(messages))
+        # Always in this order: two answers to the same leases wait for each other and never in a circle.
+        leases.sort(key=lambda lease: (lease.topic_id, lease.queue, lease.n))
+        if not leases:
+            return
+        for lease in leases:
+            if lease.group_id != self.group_id:
+                raise InvalidArgument(
+                    f"a lease belongs to group number {lease.group_id}, this consumer "
+                    f"to {self.group!r} (number {self.group_id}): answer with a consumer of that group"
+                )
+        whole = action == "extend" or all(lease.seqs is None for lease in leases)
+        parameters = (
+            action,
+            self.group_id,
+            [lease.topic_id for lease in leases],
+            [lease.queue for lease in leases],
+            [lease.n for lease in leases],
+            [lease.token for lease in leases],
+            None if whole else json.dumps([lease.seqs for lease in leases]),
+            delay,
+            reason,
+            duration,
+            self._database.now(),
+        )
+        if action == "nack":
+            # Not to be repeated: the second one would find the lease answered.
+            self._database.rows(_ANSWER, parameters, connection)
+        else:
+            self._database.read(_ANSWER, parameters, connection)
+
+
+def _leases(messages: Answered) -> Iterable[Lease]:
+    if isinstance(messages, Batch):
+        return messages.leases
+    if isinstance(messages, (Message, Lease)):
+        messages = [messages]
+    return leases_of(messages)

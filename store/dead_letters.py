@@ -1,0 +1,184 @@
+"""Dead letters: the messages whose retries are used up, and sending them again (R14, X12)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from duewheel.store.bodies import check_text
+from duewheel.store.connections import Database
+from duewheel.store.errors import InvalidArgument
+from duewheel.store.instants import Instant, to_datetime
+from duewheel.store.lookups import properties_of
+
+_DEAD_LETTERS = """
+select topic, message_id, key, tag, properties::text, body, born_at, dead_at, attempt, reason, redriven_at
+from duewheel.dead_letters(%s, %s, %s, %s)
+"""
+_REDRIVE = """
+select matched, redriven, next::text
+from duewheel.redrive_chunk(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s::jsonb, %s)
+"""
+
+#: How many dead letters are sent again in one transaction; fewer where they go at a rate.
+CHUNK = 1_000
+_CHUNKS_PER_SECOND = 10
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """A message whose last retry failed, kept for its group (R14).
+
+    Attributes:
+        topic, message_id, key, tag, properties, body: of the message that was sent.
+        born_at: when it was sent, in UTC.
+        dead_at: when it became a dead letter, in UTC.
+        attempt: how often it had been delivered.
+        reason: why the last delivery failed: the error's text, or that no answer came.
+        redriven_at: when it was sent again, in UTC; None where it was not. If that failed too, there is
+            another dead letter of the same message.
+    """
+
+    topic: str
+    message_id: str
+    key: str | None
+    tag: str | None
+    properties: dict[str, Any]
+    body: bytes
+    born_at: datetime
+    dead_at: datetime
+    attempt: int
+    reason: str | None
+    redriven_at: datetime | None
+
+
+def dead_letters(
+    database: Database, group: str, topic: str | None, max_messages: int, redriven: bool | None
+) -> list[DeadLetter]:
+    """The dead letters of a group; see :meth:`duewheel.store.broker.Broker.dead_letters`."""
+    check_text(group, "group")
+    check_text(topic, "topic", optional=True)
+    if type(max_messages) is not int or not 1 <= max_messages <= 10_000:
+        raise InvalidArgument(f"max_messages is {max_messages!r}, the limit is 1 to 10000")
+    return [
+        DeadLetter(
+            topic_name,
+            identity,
+            key,
+            tag,
+            properties_of(properties),
+            bytes(body),
+            to_datetime(born_at),
+            to_datetime(dead_at),
+            attempt,
+            reason,
+            None if redriven_at is None else to_datetime(redriven_at),
+        )
+        for (
+            topic_name,
+            identity,
+            key,
+            tag,
+            properties,
+            body,
+            born_at,
+            dead_at,
+            attempt,
+            reason,
+            redriven_at,
+        ) in database.read(_DEAD_LETTERS, (group, topic, max_messages, redriven))
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Redriven:
+    """What a redrive came to (X12).
+
+    Attributes:
+        matched: the dead letters that the criteria chose and that had not been sent again.
+        redriven: those of them that this call sent again; 0 in a dry run, fewer than ``matched`` where
+            another redrive was at it too.
+    """
+
+    matched: int
+    redriven: int
+
+
+def redrive(
+    database: Database,
+    group: str,
+    topic: str | None,
+    *,
+    message_ids: Sequence[str] | None,
+    tag: str | None,
+    key_prefix: str | None,
+    reason_contains: str | None,
+    dead_from: Instant | None,
+    dead_until: Instant | None,
+    max_messages: int | None,
+    per_second: float | None,
+    dry_run: bool,
+) -> Redriven:
+    """Send dead letters again; see :meth:`duewheel.store.broker.Broker.redrive`."""
+    check_text(group, "group")
+    check_text(topic, "topic", optional=True)
+    check_text(tag, "tag", optional=True)
+    check_text(key_prefix, "key_prefix", optional=True)
+    check_text(reason_contains, "reason_contains", optional=True)
+    criteria = (
+        group,
+        topic,
+        _ids(message_ids),
+        tag,
+        key_prefix,
+        reason_contains,
+        None if dead_from is None else to_datetime(dead_from, "dead_from"),
+        None if dead_until is None else to_datetime(dead_until, "dead_until"),
+    )
+    most = _whole(max_messages)
+    pace = _rate(per_second)
+    chunk = CHUNK if pace is None else max(1, min(CHUNK, int(pace / _CHUNKS_PER_SECOND)))
+    began = time.monotonic()
+    matched = redriven = 0
+    after: str | None = None
+    while True:
+        room = chunk if most is None else min(chunk, most - matched)
+        parameters = (*criteria, room, dry_run, after, database.now())
+        found, sent, after = database.rows(_REDRIVE, parameters)[0]
+        matched += found
+        redriven += sent
+        if after is None or matched == most:
+            return Redriven(matched, redriven)
+        if pace is not None and not dry_run:
+            time.sleep(max(0.0, began + redriven / pace - time.monotonic()))
+
+
+def _ids(message_ids: Sequence[str] | None) -> list[str] | None:
+    if message_ids is None:
+        return None
+    given: object = message_ids
+    if isinstance(given, (str, bytes)) or not isinstance(given, Sequence):
+        raise InvalidArgument(f"message_ids is a {type(given).__name__}: give a list of message ids")
+    for message_id in message_ids:
+        check_text(message_id, "message_ids")
+    return list(message_ids)
+
+
+def _whole(max_messages: int | None) -> int | None:
+    if max_messages is not None and (type(max_messages) is not int or max_messages < 1):
+        raise InvalidArgument(f"max_messages is {max_messages!r}: give 1 or more, or None for all")
+    return max_messages
+
+
+def _rate(per_second: float | None) -> float | None:
+    if per_second is None:
+        return None
+    if type(per_second) not in (int, float) or not 0.001 <= per_second <= 1_000_000:
+        raise InvalidArgument(
+            f"per_second is {per_second!r}, the limit is 0.001 to 1000000 messages in a second: "
+            "give a number within the limit, or None to send without a pause"
+        )
+    return float(per_second)

@@ -1,0 +1,119 @@
+"""Consumer groups: what they read, how they retry and who said so, and how far they are (R12, X08)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from duewheel.store.bodies import check_text
+from duewheel.store.connections import Database, Rows
+from duewheel.store.instants import Instant, to_datetime
+from duewheel.store.messages import ConsumeMode
+from duewheel.store.retry_policy import NO_LIMIT, RetryPolicy
+
+_GROUPS = """
+select consumer_group, topic, mode, instance, max_retries,
+    array(select (extract(epoch from i) * 1000000)::bigint
+          from unnest(retry_intervals) with ordinality w (i, place) order by place),
+    retry_jitter, message_type = 'FIFO', settings_by, settings_at, read_to, released_to
+from duewheel.groups
+order by consumer_group, topic, instance
+"""
+
+_REWIND = """
+select sum(leases_ended)::bigint, sum(messages_returned)::bigint, sum(retries_taken_back)::bigint
+from duewheel.rewind(%s, %s, %s, %s, %s)
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A consumer group on one topic; instants in UTC.
+
+    Attributes:
+        group: the group's name.
+        topic: what it reads.
+        mode: clustering or broadcasting.
+        instances: of a broadcasting group the names of its instances.
+        retry: when failed messages come again; None in broadcasting, where they do not (R02).
+        retry_set_by: the consumer that set this, None while it is the default (R12).
+        retry_set_at: when it did.
+        read_to: everything due up to here has been received, by every instance; None before the first.
+        lag: how far ``read_to`` is behind what is released; zero where nothing is ready, None where nothing
+            has been received of what is.
+    """
+
+    group: str
+    topic: str
+    mode: ConsumeMode
+    instances: tuple[str, ...]
+    retry: RetryPolicy | None
+    retry_set_by: str | None
+    retry_set_at: datetime | None
+    read_to: datetime | None
+    lag: timedelta | None
+
+
+@dataclass(frozen=True, slots=True)
+class Rewound:
+    """What a rewind did.
+
+    Attributes:
+        leases_ended: leases that were not answered; an answer that comes now is refused.
+        messages_returned: of these, messages released before the instant: they are ready again.
+        retries_taken_back: retries of messages that come again anyway.
+    """
+
+    leases_ended: int
+    messages_returned: int
+    retries_taken_back: int
+
+
+def groups(database: Database) -> list[Group]:
+    """All groups, by name and topic; see :meth:`duewheel.store.broker.Broker.groups`."""
+    instances: dict[tuple[str, str], Rows] = {}
+    for row in database.read(_GROUPS, ()):
+        instances.setdefault(row[:2], []).append(row)
+    return [_group(rows) for rows in instances.values()]
+
+
+def rewind(database: Database, group: str, topic: str, to: Instant | str) -> Rewound:
+    """Lets a group go back; see :meth:`duewheel.store.broker.Broker.rewind`."""
+    check_text(group, "group")
+    check_text(topic, "topic")
+    if isinstance(to, str):
+        check_text(to, "to")
+        instant, start = None, to
+    else:
+        instant, start = to_datetime(to, "to"), None
+    return Rewound(*database.rows(_REWIND, (group, topic, instant, start, database.now()))[0])
+
+
+def _group(rows: Rows) -> Group:
+    group, topic, mode, _, max_retries, waits, jitter, is_ordered, set_by, set_at, *_ = rows[0]
+    broadcasting = mode == ConsumeMode.BROADCASTING
+    read = [row[10] for row in rows]
+    read_to = None if None in read else min(read)
+    retry = RetryPolicy(
+        None if is_ordered and max_retries == NO_LIMIT else max_retries,
+        tuple(timedelta(microseconds=wait) for wait in waits),
+        jitter,
+        is_ordered,
+    )
+    return Group(
+        group,
+        topic,
+        ConsumeMode(mode),
+        tuple(row[3] for row in rows if row[3] is not None),
+        None if broadcasting else retry,
+        set_by,
+        None if set_at is None else to_datetime(set_at),
+        None if read_to is None else to_datetime(read_to),
+        _lag(read_to, rows[0][11]),
+    )
+
+
+def _lag(read_to: datetime | None, released_to: datetime | None) -> timedelta | None:
+    if released_to is None:
+        return timedelta(0)
+    return None if read_to is None else max(timedelta(0), released_to - read_to)

@@ -1,0 +1,126 @@
+"""Looking messages up, and what became of them: nothing here changes anything (X02, X08)."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from duewheel.store.bodies import check_text
+from duewheel.store.connections import Database
+from duewheel.store.instants import to_datetime
+
+_COLUMNS = """
+topic, message_id, key, tag, properties::text, body, born_at, deliver_at, asked_at, message_group, recalled,
+released
+"""
+_FIND = f"select {_COLUMNS} from duewheel.find(%s)"
+_FIND_KEY = f"select {_COLUMNS} from duewheel.find_key(%s, %s)"
+_HISTORY = """
+select consumer_group, state, at, until_at, attempt, consumer, reason from duewheel.history(%s, %s)
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredMessage:
+    """A message as it lies in the broker, whoever consumes it; instants in UTC.
+
+    Attributes:
+        topic, message_id, key, tag, properties, body, message_group: as it was sent.
+        born_at: when it was sent.
+        deliver_at: the instant it is delivered at.
+        asked_at: the instant that was asked for, where that is another one (D03).
+        recalled: it is never delivered (X01).
+        released: consumers have been given it, or can be.
+    """
+
+    topic: str
+    message_id: str
+    key: str | None
+    tag: str | None
+    properties: dict[str, Any]
+    body: bytes
+    born_at: datetime
+    deliver_at: datetime
+    asked_at: datetime | None
+    message_group: str | None
+    recalled: bool
+    released: bool
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryEntry:
+    """One state of a message, for one consumer group or for all (D06, R15).
+
+    Attributes:
+        consumer_group: whose state it is; None is the message's own, before any group has it.
+        state: Initialized, Timing, Ready, Inflight, Acked, WaitingRetry, DLQ or Deleted; in broadcasting
+            Skipped for what failed (R02).
+        at: since when, in UTC; None where the logs do not say.
+        until_at: of Timing and WaitingRetry the delivery instant, of Inflight the end of the lease.
+        attempt: which delivery, from 1.
+        consumer: who holds or held the lease.
+        reason: why it is in this state, of a retry the error of the attempt before.
+    """
+
+    consumer_group: str | None
+    state: str
+    at: datetime | None
+    until_at: datetime | None
+    attempt: int | None
+    consumer: str | None
+    reason: str | None
+
+
+def find(database: Database, message_id: str) -> StoredMessage | None:
+    """One message; see :meth:`duewheel.store.broker.Broker.find`."""
+    check_text(message_id, "message_id")
+    rows = database.read(_FIND, (message_id,))
+    return _stored(rows[0]) if rows else None
+
+
+def find_key(database: Database, topic: str, key: str) -> list[StoredMessage]:
+    """The messages of a key; see :meth:`duewheel.store.broker.Broker.find_key`."""
+    check_text(topic, "topic")
+    check_text(key, "key")
+    return [_stored(row) for row in database.read(_FIND_KEY, (topic, key))]
+
+
+def history(database: Database, message_id: str) -> list[HistoryEntry]:
+    """What happened to a message; see :meth:`duewheel.store.broker.Broker.history`."""
+    check_text(message_id, "message_id")
+    return [
+        HistoryEntry(group, state, _utc(at), _utc(until_at), attempt, consumer, reason)
+        for group, state, at, until_at, attempt, consumer, reason in database.read(
+            _HISTORY, (message_id, database.now())
+        )
+    ]
+
+
+def _stored(row: tuple[Any, ...]) -> StoredMessage:
+    topic, identity, key, tag, properties, body, born_at, deliver_at, asked_at, *rest = row
+    group, recalled, released = rest
+    return StoredMessage(
+        topic,
+        identity,
+        key,
+        tag,
+        properties_of(properties),
+        bytes(body),
+        to_datetime(born_at),
+        to_datetime(deliver_at),
+        _utc(asked_at),
+        group,
+        recalled,
+        released,
+    )
+
+
+def properties_of(text: str | None) -> dict[str, Any]:
+    """Properties as a dictionary, from their JSON text; null is none."""
+    return {} if text is None else json.loads(text)
+
+
+def _utc(at: datetime | None) -> datetime | None:
+    return None if at is None else to_datetime(at)

@@ -1,0 +1,18 @@
+-- The broker itself: one row that says which database cluster the logs belong to.
+create table duewheel.broker (
+    only_row boolean primary key default true check (only_row),
+    -- pg_control_system().system_identifier: transaction ids and snapshots mean something only inside this cluster.
+    system_identifier bigint not null,
+    installed_at timestamptz not null default clock_timestamp(),
+    -- When the logs were last stamped anew for another cluster.
+    rebased_at timestamptz,
+    -- Checksum of the function files that were applied last; `duewheel db check` compares it with the package's.
+    functions_checksum text not null default '',
+    -- Above this many bytes in all slots the oldest slots go before their retention ends; null for no limit.
+    retention_bytes bigint check (retention_bytes > 0),
+    -- What then happens to messages that a group has not read: they go too, with a warning, or they are kept.
+    when_full text not null default 'drop_unread' check (when_full in ('drop_unread', 'keep_unread'))
+);
+
+insert into duewheel.broker (system_identifier)
+select system_identifier from pg_control_system();

@@ -1,0 +1,24 @@
+-- Topics: what can be sent to, with the limits a sender and the wheel go by.
+create table duewheel.topic (
+    -- Part of every message id and of advisory lock keys, hence the upper bound.
+    topic_id integer generated always as identity primary key check (topic_id < 1048576),
+    name text not null unique,
+    -- NORMAL, DELAY and FIFO are the user's; RETRY and DEAD_LETTER belong to one subscription.
+    message_type text not null check (message_type in ('NORMAL', 'DELAY', 'FIFO', 'RETRY', 'DEAD_LETTER')),
+    -- Consumers of one group take different queues in parallel.
+    queues smallint not null check (queues between 1 and 64),
+    max_delay interval not null check (max_delay > interval '0'),
+    -- What happens to a delay past max_delay: an error, or delivery at once.
+    out_of_range text not null check (out_of_range in ('reject', 'deliver')),
+    -- A busy topic is ticked at most once per granularity.
+    granularity interval not null check (granularity >= interval '1 millisecond'),
+    -- Counted from the delivery instant.
+    retention interval not null check (retention > interval '0'),
+    -- delay_levels[n] is the delay of level n.
+    delay_levels interval[] not null,
+    -- RETRY and DEAD_LETTER: the topic whose consumers the messages come from.
+    parent_topic_id integer references duewheel.topic,
+    created_at timestamptz not null default clock_timestamp(),
+    -- A deleted topic keeps its row under another name until its slots are dropped.
+    deleted_at timestamptz
+);

@@ -1,0 +1,36 @@
+-- Ticks: one row releases everything due in (lo, hi] that its snapshot sees, however many messages that is.
+create table duewheel.tick (
+    topic_id integer not null,
+    tick_id bigint generated always as identity,
+    lo timestamptz not null,
+    -- Never falls from one tick of a topic to the next.
+    hi timestamptz not null,
+    -- Taken after hi was read and after tick_xid was taken; lists every id up to tick_xid that it does not see.
+    snapshot pg_snapshot not null,
+    -- Every transaction that sent something due at or before hi has an id below this one.
+    tick_xid xid8 not null,
+    -- How many other transactions were open then: while it is not 0, stragglers of this tick may still come.
+    open_count integer not null,
+    ticked_at timestamptz not null,
+    -- A wheel ticked: it comes again at hi + granularity.
+    by_wheel boolean not null,
+    stragglers integer not null,
+    -- queue_hi[q + 1]: hi of the newest tick that found something due in queue q; carried from tick to tick.
+    queue_hi timestamptz[] not null,
+    primary key (topic_id, hi, tick_id)
+);
+create index tick_xid on duewheel.tick (topic_id, tick_xid);
+
+-- Stragglers: messages whose transaction committed after their instant had been released. They are delivered by the
+-- tick that first sees them, in a stream of their own beside the interval.
+create table duewheel.straggler (
+    topic_id integer not null,
+    queue smallint not null,
+    -- Handed out under the topic's tick lock, so its order is the order of commits.
+    straggler_id bigint generated always as identity,
+    tick_id bigint not null,
+    deliver_at timestamptz not null,
+    seq bigint not null,
+    primary key (topic_id, queue, straggler_id)
+);
+create index straggler_message on duewheel.straggler (topic_id, queue, deliver_at, seq);

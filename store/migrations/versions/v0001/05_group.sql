@@ -1,0 +1,40 @@
+-- Consumer groups and what they subscribe to.
+create table duewheel.consumer_group (
+    group_id integer generated always as identity primary key check (group_id < 1048576),
+    name text not null unique,
+    -- After this many retries a failed message is a dead letter.
+    max_retries integer not null default 16 check (max_retries >= 0),
+    -- retry_intervals[n] is the wait before retry n; the last one serves for all further retries.
+    retry_intervals interval[] not null default array[
+        '10 s', '30 s', '1 min', '2 min', '3 min', '4 min', '5 min', '6 min', '7 min', '8 min', '9 min', '10 min',
+        '20 min', '30 min', '1 hour', '2 hours']::interval[],
+    -- Each wait is drawn evenly from its interval times 1 - retry_jitter to 1 + retry_jitter.
+    retry_jitter real not null default 0 check (retry_jitter between 0 and 1),
+    -- FIFO topics: the wait before every retry, and how many there are; 2147483647 for no limit.
+    ordered_interval interval not null default '1 second' check (ordered_interval > interval '0'),
+    ordered_max_retries integer not null default 2147483647 check (ordered_max_retries >= 0),
+    -- The consumer that set the retry settings, and when; null while they are the defaults.
+    settings_by text,
+    settings_at timestamptz,
+    -- Clustering: the consumers share the messages. Broadcasting: this row is one instance, which reads every message by
+    -- itself and never retries; its name is broadcast_group/instance.
+    mode text not null default 'clustering' check (mode in ('clustering', 'broadcasting')),
+    broadcast_group text,
+    instance text,
+    created_at timestamptz not null default clock_timestamp(),
+    check ((mode = 'broadcasting') = (broadcast_group is not null and instance is not null))
+);
+create index consumer_group_broadcast on duewheel.consumer_group (broadcast_group) where broadcast_group is not null;
+
+create table duewheel.subscription (
+    group_id integer not null references duewheel.consumer_group,
+    topic_id integer not null references duewheel.topic,
+    -- Null for a broadcasting instance: its messages are not retried.
+    retry_topic_id integer unique references duewheel.topic,
+    dead_letter_topic_id integer unique references duewheel.topic,
+    created_at timestamptz not null default clock_timestamp(),
+    -- A broadcasting instance: when it last asked for messages, to the hour.
+    seen_at timestamptz,
+    primary key (group_id, topic_id)
+);
+create index subscription_topic on duewheel.subscription (topic_id);

@@ -1,0 +1,54 @@
+-- Leases: a group reads on from where its newest lease of a queue ended. A lease covers a range of one slot, or a range
+-- of stragglers; a lease of no messages only moves the position.
+create table duewheel.lease (
+    from_at timestamptz not null,       -- exclusive, with from_seq
+    from_seq bigint not null,
+    to_at timestamptz not null,         -- inclusive, with to_seq
+    to_seq bigint not null,
+    straggler_from bigint not null,     -- exclusive
+    straggler_to bigint not null,       -- inclusive
+    n bigint not null,
+    -- Drawn anew for every lease: a handle from before a crash cannot answer a later lease of the same number. 0 where
+    -- only the position moved, -1 where a rewind set it.
+    token bigint not null,
+    leased_at timestamptz not null,
+    expires_at timestamptz not null,
+    -- Every lease of this queue that ended up to here has been looked at: answered, or its messages revived.
+    revived_to timestamptz not null,
+    topic_id integer not null,
+    group_id integer not null,
+    message_count integer not null,
+    queue smallint not null,
+    -- The tags the messages were chosen by; null for all.
+    tags text[],
+    consumer text,
+    -- The property filter the messages were chosen by; null for all. Retries are not filtered again.
+    filter jsonpath,
+    -- FIFO: its messages stand in lease_message; the range only moves the position.
+    listed boolean not null default false,
+    primary key (topic_id, group_id, queue, n)
+);
+create index lease_expiry on duewheel.lease (topic_id, group_id, queue, expires_at) where message_count > 0;
+create index lease_reach on duewheel.lease (topic_id, group_id, queue, to_at, to_seq) where message_count > 0;
+-- Between two rewinds the ranges follow each other.
+create index lease_rewound on duewheel.lease (topic_id, group_id, queue, n) where token = -1;
+
+-- What became of a lease. Final kinds: acked, failed and returned with null seqs, expired, rewound.
+-- Returned: the messages wait again at once, without a retry. Rewound: the group was set back to an earlier instant.
+create table duewheel.lease_event (
+    n bigint not null,
+    event_id bigint generated always as identity,
+    at timestamptz not null,
+    -- extended and deferred: the new end of the lease.
+    expires_at timestamptz,
+    topic_id integer not null,
+    group_id integer not null,
+    queue smallint not null,
+    kind text not null check (kind in ('acked', 'failed', 'extended', 'deferred', 'expired', 'returned', 'rewound')),
+    -- The messages it is about; null for all that had no answer before.
+    seqs bigint[],
+    reason text,
+    primary key (topic_id, group_id, queue, n, event_id)
+);
+create index lease_event_expiry on duewheel.lease_event (topic_id, group_id, queue, expires_at)
+where expires_at is not null;

@@ -1,0 +1,143 @@
+"""Taking back what waits, with a true answer, or moving it to another instant (X01, X02, X03, X05).
+
+On the broker's own connection an answer is final: it is given under the lock that a tick takes. In a
+transaction of the caller the last word is spoken when that commits: a recall that comes too late by then
+makes the commit fail with SQLSTATE DW012, so that what was answered ``recalled`` and committed is never
+delivered. Until then the topic's wheel does not wait for the transaction.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
+
+from duewheel.store.bodies import check_text
+from duewheel.store.connections import Database
+from duewheel.store.instants import Instant, to_datetime
+from duewheel.store.messages import RecallOutcome, SendOutcome, SendReceipt
+from duewheel.store.sending import when
+
+if TYPE_CHECKING:
+    from duewheel.store.connections import CallerConnection
+
+#: How many messages a bulk recall takes back in one transaction: so long the topic's wheel may have to wait.
+CHUNK = 10_000
+
+_CHECK = "select duewheel.check_bulk_recall(%s, %s, %s, %s, %s)"
+_CHUNK = """
+select matched, recalled, already_released, next::text
+from duewheel.recall_chunk(%s, %s, %s, %s, %s, %s, false, %s, %s::jsonb, %s)
+"""
+_MANY = """
+select matched, recalled, already_released
+from duewheel.recall_many(%s, tag => %s, key_prefix => %s, due_from => %s, due_until => %s, everything => %s,
+    dry_run => %s, now => %s)
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class BulkRecall:
+    """What a bulk recall came to (X05).
+
+    Attributes:
+        matched: the messages that the criteria chose and that nobody had recalled before.
+        recalled: those of them that were taken back and are never delivered; 0 in a dry run.
+        already_released: those for which it is too late: released before, or meanwhile.
+    """
+
+    matched: int
+    recalled: int
+    already_released: int
+
+
+def recall(database: Database, message_id: str, connection: CallerConnection | None = None) -> RecallOutcome:
+    """Take one message back; see :meth:`duewheel.store.broker.Broker.recall`."""
+    check_text(message_id, "message_id")
+    statement = "select duewheel.recall(%s, %s, %s)"
+    parameters = (message_id, connection is not None, database.now())
+    return RecallOutcome(database.rows(statement, parameters, connection)[0][0])
+
+
+def recall_key(
+    database: Database, topic: str, key: str, connection: CallerConnection | None = None
+) -> RecallOutcome:
+    """Take back what waits under a key; see :meth:`duewheel.store.broker.Broker.recall_key`."""
+    check_text(topic, "topic")
+    check_text(key, "key")
+    statement = "select duewheel.recall_key(%s, %s, %s, %s)"
+    parameters = (topic, key, connection is not None, database.now())
+    return RecallOutcome(database.rows(statement, parameters, connection)[0][0])
+
+
+def reschedule(
+    database: Database,
+    message_id: str,
+    delay: timedelta | None,
+    deliver_at: Instant | None,
+    connection: CallerConnection | None = None,
+) -> SendReceipt:
+    """Move a message to another instant; see :meth:`duewheel.store.broker.Broker.reschedule`."""
+    check_text(message_id, "message_id")
+    delay, at, _ = when(delay, deliver_at, None)
+    statement = "select message_id, deliver_at, outcome from duewheel.reschedule(%s, %s, %s, %s)"
+    row = database.rows(statement, (message_id, at, delay, database.now()), connection)[0]
+    identity: str = row[0]
+    new_at: datetime = row[1]
+    return SendReceipt(identity, new_at, SendOutcome(row[2]))
+
+
+def reschedule_key(
+    database: Database,
+    topic: str,
+    key: str,
+    delay: timedelta | None,
+    deliver_at: Instant | None,
+    connection: CallerConnection | None = None,
+) -> list[SendReceipt]:
+    """Move what waits under a key; see :meth:`duewheel.store.broker.Broker.reschedule_key`."""
+    check_text(topic, "topic")
+    check_text(key, "key")
+    delay, at, _ = when(delay, deliver_at, None)
+    statement = "select message_id, deliver_at, outcome from duewheel.reschedule_key(%s, %s, %s, %s, %s)"
+    rows = database.rows(statement, (topic, key, at, delay, database.now()), connection)
+    return [SendReceipt(identity, new_at, SendOutcome(outcome)) for identity, new_at, outcome in rows]
+
+
+def recall_many(
+    database: Database,
+    topic: str,
+    *,
+    tag: str | None,
+    key_prefix: str | None,
+    due_from: Instant | None,
+    due_until: Instant | None,
+    everything: bool,
+    dry_run: bool,
+    connection: CallerConnection | None = None,
+) -> BulkRecall:
+    """Take many messages back; see :meth:`duewheel.store.broker.Broker.recall_many`."""
+    check_text(topic, "topic")
+    check_text(tag, "tag", optional=True)
+    check_text(key_prefix, "key_prefix", optional=True)
+    criteria = (
+        tag,
+        key_prefix,
+        None if due_from is None else to_datetime(due_from, "due_from"),
+        None if due_until is None else to_datetime(due_until, "due_until"),
+    )
+    if connection is not None:
+        asked = (topic, *criteria, everything, dry_run, database.now())
+        return BulkRecall(*database.rows(_MANY, asked, connection)[0])
+    database.read(_CHECK, (*criteria, everything))
+    matched = recalled = already_released = 0
+    after: str | None = None
+    while True:
+        parameters = (topic, *criteria, dry_run, CHUNK, after, database.now())
+        chunk = database.rows(_CHUNK, parameters)[0]
+        matched += chunk[0]
+        recalled += chunk[1]
+        already_released += chunk[2]
+        after = chunk[3]
+        if after is None:
+            return BulkRecall(matched, recalled, already_released)

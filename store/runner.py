@@ -1,0 +1,470 @@
+"""The wheel at work: releases messages at their instant, and wakes up for nothing else.
+
+`WheelRunner` carries out what `duewheel.store.wheel_schedule` decides. It makes things punctual and nothing
+more: without a wheel, receivers release what is due; with two, the second finds nothing to do; and one that
+is killed at any point leaves a transaction that was committed or was not. So it holds no lock, keeps no state
+that matters, and may be started, doubled and killed at will (D16, X14).
+
+One event loop decides, worker threads ask the database. psycopg2 blocks, so each job runs in a thread on a
+connection of its own, and is cut off when it takes longer than its time; LISTEN sits on the event loop. A
+failed job is logged and tried again after a pause; only being stopped ends the wheel.
+
+Memory holds timers for topics, at most one per granularity within the look-ahead, never messages (W05).
+Connections: one to listen, and one per job that runs at once, at most seven; an idle wheel looks once per
+`poll_seconds`, and at the recurring schedules every 2 s.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import math
+import os
+import selectors
+import socket
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+import psycopg2
+from psycopg2 import extensions
+
+from duewheel.store import schedules, schema, upkeep
+from duewheel.store.backoff import Backoff
+from duewheel.store.connections import explained, libpq_dsn
+from duewheel.store.database_clock import ClockReading
+from duewheel.store.listening import GAP, Listener, Notification, connect
+from duewheel.store.wheel_schedule import (
+    LANES,
+    Advance,
+    AdvanceAnswer,
+    Answer,
+    DoneAnswer,
+    DueInstant,
+    Job,
+    LeaseEnd,
+    Look,
+    LookAnswer,
+    Maintain,
+    Revive,
+    Tick,
+    TickAnswer,
+    WheelSchedule,
+)
+
+log = logging.getLogger(__name__)
+
+#: A sender notifies the wheel of what is due less than 0.6 s after it was sent; looking finds the rest.
+POLL_SECONDS: Final = 0.5
+LOOKAHEAD_SECONDS: Final = 2.0
+MAINTAIN_SECONDS: Final = 3_600.0
+
+#: After this long a job is cut off: the server, or the way to it, is gone.
+TIMEOUT_SECONDS: Final[dict[type[Job], float]] = {
+    Look: 15.0,
+    Tick: 15.0,
+    Revive: 60.0,
+    Maintain: 900.0,
+    Advance: 60.0,
+}
+
+#: How far back a look reaches; what came due before that and was committed only now is found by looking at
+#: everything, which costs more when a topic was idle for long: at first, and then once in so many looks.
+LOOKBACK_SECONDS: Final = 600.0
+LOOKS_PER_LOOK_AT_EVERYTHING: Final = 120
+
+#: How long jobs may go on when the wheel is stopped.
+STOP_SECONDS: Final = 2.0
+
+APPLICATION_NAME: Final = "duewheel wheel"
+
+_CLOCK = "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::double precision"
+
+_LOOK = """
+SELECT d.topic_id, duewheel.unix_micros(d.due_at), (extract(epoch FROM d.granularity) * 1000000)::bigint
+FROM duewheel.due_instants(
+    CASE WHEN NOT %(everything)s THEN clock_timestamp() - %(lookback)s * interval '1 second' END,
+    clock_timestamp() + %(lookahead)s * interval '1 second') d
+"""
+
+_LEASE_ENDS = """
+SELECT l.group_id, l.topic_id, duewheel.unix_micros(l.expires_at)
+FROM duewheel.lease_ends(NULL, clock_timestamp() + %(lookahead)s * interval '1 second') l
+WHERE l.expires_at IS NOT NULL
+"""
+
+# A topic's retries and dead letters belong to it.
+_TOPICS = """
+SELECT t.topic_id FROM duewheel.topic t LEFT JOIN duewheel.topic parent ON parent.topic_id = t.parent_topic_id
+WHERE coalesce(parent.name, t.name) = ANY (%(topics)s)
+"""
+
+# statement_timestamp(): when the question came, before the tick reads its clock. What is due by then is out.
+_TICK = """
+SELECT duewheel.unix_micros(statement_timestamp()), t.released, duewheel.unix_micros(t.hi), t.unsettled,
+       coalesce((SELECT (extract(epoch FROM granularity) * 1000000)::bigint
+                 FROM duewheel.topic WHERE topic_id = %(topic_id)s), 1000)
+FROM duewheel.tick_topic(%(topic_id)s) t
+"""
+
+_REVIVE = "SELECT duewheel.revive(%(group_id)s, %(topic_id)s)"
+
+_MAINTAIN = "SELECT duewheel.maintain()"
+
+
+class WheelRunner:
+    """Releases the messages of a broker at their instants until it is stopped.
+
+    Args:
+        dsn: the broker's database.
+        poll_seconds: the time between two looks at what is due next. More than 0.5 s makes messages late
+            that are sent between 0.6 s and `poll_seconds` before they are due.
+        lookahead_seconds: how far a look reaches; more than `poll_seconds`.
+        maintain_seconds: the time between two rounds of maintenance.
+        topics: names of the topics to look after, with their retries; None is all of them.
+        listen: whether to LISTEN; False where a pooler does not allow it. Then what is sent less than
+            `poll_seconds` before it is due is up to `poll_seconds` late.
+        on_released: called on the event loop, with the id of the topic, right after something of it was
+            released by this wheel and, when listening, by anyone else. It must not block. It may be called
+            twice for one release.
+
+    Raises:
+        ValueError: times that make no sense.
+
+    Example::
+
+        stop = threading.Event()
+        WheelRunner(dsn).run(stop)
+    """
+
+    def __init__(
+        self,
+        dsn: str,
+        *,
+        poll_seconds: float = POLL_SECONDS,
+        lookahead_seconds: float = LOOKAHEAD_SECONDS,
+        maintain_seconds: float = MAINTAIN_SECONDS,
+        topics: Sequence[str] | None = None,
+        listen: bool = True,
+        on_released: Callable[[int], None] | None = None,
+    ) -> None:
+        if not 0 < poll_seconds < lookahead_seconds:
+            raise ValueError(
+                f"poll_seconds is {poll_seconds} and lookahead_seconds is {lookahead_seconds}: the wheel has "
+                "to look further than to its next look; choose 0 < poll_seconds < lookahead_seconds"
+            )
+        if maintain_seconds <= 0:
+            raise ValueError(f"maintain_seconds is {maintain_seconds}: choose more than 0")
+        self._dsn = libpq_dsn(dsn)
+        self._poll_seconds = poll_seconds
+        self._lookahead_seconds = lookahead_seconds
+        self._maintain_seconds = maintain_seconds
+        self._topics = None if topics is None else list(topics)
+        self._listen = listen
+        self._on_released = on_released
+
+    def run(self, stop: threading.Event) -> None:
+        """Turns the wheel until `stop` is set or the process is interrupted; for a process of its own."""
+        with asyncio.Runner(loop_factory=_precise_event_loop) as runner:
+            runner.run(self._run_until(stop))
+
+    async def arun(self) -> None:
+        """Turns the wheel on the running event loop until cancelled; nothing in it blocks the loop."""
+        await _Turning(
+            self._dsn,
+            schedule=WheelSchedule(
+                _monotonic_ms(),
+                poll_ms=self._poll_seconds * 1_000,
+                lookahead_ms=self._lookahead_seconds * 1_000,
+                maintain_ms=self._maintain_seconds * 1_000,
+            ),
+            questions=_Questions(self._lookahead_seconds, self._topics),
+            listen=self._listen,
+            on_released=self._on_released,
+        ).turn()
+
+    async def _run_until(self, stop: threading.Event) -> None:
+        loop = asyncio.get_running_loop()
+        stopped = asyncio.Event()
+
+        def watch() -> None:
+            stop.wait()
+            # The loop is closed when the wheel was interrupted instead.
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(stopped.set)
+
+        threading.Thread(target=watch, name="duewheel wheel stop", daemon=True).start()
+        turning = asyncio.create_task(self.arun())
+        waiting = asyncio.create_task(stopped.wait())
+        try:
+            await asyncio.wait({turning, waiting}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            waiting.cancel()
+            turning.cancel()
+            await asyncio.wait({turning, waiting})
+        if not turning.cancelled():
+            turning.result()
+
+
+class _Questions:
+    """What each job asks the database."""
+
+    def __init__(self, lookahead_seconds: float, topics: list[str] | None) -> None:
+        self._lookahead_seconds = lookahead_seconds
+        self._topics = topics
+        self._looks = 0
+
+    def ask(self, connection: extensions.connection, job: Job) -> Answer:
+        """Carries a job out on a connection and returns the answer."""
+        match job:
+            case Look():
+                return self._look(connection)
+            case Tick(topic_id):
+                return _tick(connection, topic_id)
+            case Revive(group_id, topic_id):
+                _rows(connection, _REVIVE, group_id=group_id, topic_id=topic_id)
+            case Maintain():
+                report = upkeep.in_rounds(lambda: _rows(connection, _MAINTAIN)[0][0])
+                upkeep.warn(upkeep.maintenance(report), log)
+                log.info("Maintained: %s", report)
+            case Advance():
+                advanced = schedules.advance(connection, topics=self._topics)
+                pause = 0.0 if advanced.more else advanced.pause.total_seconds()
+                return AdvanceAnswer(pause * 1_000)
+        return DoneAnswer()
+
+    def _look(self, connection: extensions.connection) -> LookAnswer:
+        # The clock is asked for alone, because the answer is worth the more the sooner it comes.
+        sent_ms = _monotonic_ms()
+        ((database_ms,),) = _rows(connection, _CLOCK)
+        reading = ClockReading(database_ms, sent_ms, _monotonic_ms())
+        found = _rows(
+            connection,
+            _LOOK,
+            everything=self._looks % LOOKS_PER_LOOK_AT_EVERYTHING == 0,
+            lookback=LOOKBACK_SECONDS,
+            lookahead=self._lookahead_seconds,
+        )
+        due = [DueInstant(*row) for row in found]
+        ends = [LeaseEnd(*row) for row in _rows(connection, _LEASE_ENDS, lookahead=self._lookahead_seconds)]
+        watched: frozenset[int] | None = None
+        if self._topics is not None:
+            watched = frozenset(topic_id for (topic_id,) in _rows(connection, _TOPICS, topics=self._topics))
+            due = [instant for instant in due if instant.topic_id in watched]
+            ends = [end for end in ends if end.topic_id in watched]
+        self._looks += 1
+        return LookAnswer(reading, due, ends, watched)
+
+
+def _tick(connection: extensions.connection, topic_id: int) -> TickAnswer:
+    sent_ms = _monotonic_ms()
+    ((asked_at_us, released, hi_us, unsettled, granularity_us),) = _rows(connection, _TICK, topic_id=topic_id)
+    return TickAnswer(
+        reading=ClockReading(asked_at_us / 1_000, sent_ms, _monotonic_ms()),
+        asked_at_us=asked_at_us,
+        released=released,
+        hi_us=hi_us,
+        unsettled=unsettled,
+        granularity_us=granularity_us,
+    )
+
+
+def _rows(connection: extensions.connection, statement: str, **parameters: object) -> list[tuple[Any, ...]]:
+    with explained(connection), connection.cursor() as cursor:
+        cursor.execute(statement, parameters)
+        return cursor.fetchall()
+
+
+class _Session:
+    """A connection for one job at a time, made when it is first needed and again after it was lost."""
+
+    def __init__(self, dsn: str) -> None:
+        self._dsn = dsn
+        self._connection: extensions.connection | None = None
+
+    def carry_out(self, questions: _Questions, job: Job) -> Answer:
+        """Runs in a worker thread. Raises what the database raises; the next call may connect again."""
+        if self._connection is None:
+            connection = connect(self._dsn, APPLICATION_NAME)
+            try:
+                schema.verify(connection)
+            except BaseException:
+                connection.close()
+                raise
+            self._connection = connection
+        try:
+            return questions.ask(self._connection, job)
+        except BaseException:
+            if self._connection.closed:
+                self._connection = None
+            raise
+
+    def cut_off(self) -> None:
+        """Ends the conversation from another thread: whatever waits for an answer fails at once."""
+        connection = self._connection
+        if connection is None:
+            return
+        # It may be lost already, and its descriptor closed.
+        with contextlib.suppress(OSError, psycopg2.InterfaceError):
+            with socket.socket(fileno=os.dup(connection.fileno())) as conversation:
+                conversation.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Closes the connection; nothing runs on it."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+
+class _Turning:
+    """One turning of the wheel, from start to stop: its schedule, its sessions, and the sleep in between."""
+
+    def __init__(
+        self,
+        dsn: str,
+        *,
+        schedule: WheelSchedule,
+        questions: _Questions,
+        listen: bool,
+        on_released: Callable[[int], None] | None,
+    ) -> None:
+        self._dsn = dsn
+        self._schedule = schedule
+        self._questions = questions
+        self._listen = listen
+        self._on_released = on_released
+        self._wake = asyncio.Event()
+        self._listener: Listener | None = None
+        self._ended = False
+        self._idle: list[_Session] = []
+        self._busy: dict[asyncio.Task[None], _Session] = {}
+        self._threads = ThreadPoolExecutor(sum(LANES.values()), thread_name_prefix="duewheel wheel")
+
+    async def turn(self) -> None:
+        """Never returns; ends by being cancelled."""
+        async with self._ended_in_order(), asyncio.TaskGroup() as group:
+            if self._listen:
+                group.create_task(self._hear())
+            group.create_task(self._work())
+
+    async def _work(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            self._wake.clear()
+            for job in self._schedule.take(_monotonic_ms()):
+                session = self._idle.pop() if self._idle else _Session(self._dsn)
+                task = loop.create_task(self._carry_out(job, session))
+                self._busy[task] = session
+                task.add_done_callback(self._busy.pop)
+            # The clock is read again: beginning jobs took time.
+            sleep_ms = self._schedule.sleep_ms(_monotonic_ms())
+            alarm = None if math.isinf(sleep_ms) else loop.call_later(sleep_ms / 1_000, self._wake.set)
+            await self._wake.wait()
+            if alarm is not None:
+                alarm.cancel()
+
+    async def _carry_out(self, job: Job, session: _Session) -> None:
+        loop = asyncio.get_running_loop()
+        alarm = loop.call_later(TIMEOUT_SECONDS[type(job)], session.cut_off)
+        try:
+            answer = await loop.run_in_executor(self._threads, session.carry_out, self._questions, job)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the wheel goes on
+            pause_seconds = self._schedule.failed(job, _monotonic_ms())
+            reason = str(error).strip() or repr(error)
+            log.warning("%s failed; next attempt in %.1f s: %s", job, pause_seconds, reason)
+        else:
+            self._schedule.finished(job, answer, _monotonic_ms())
+            if isinstance(job, Tick) and isinstance(answer, TickAnswer) and answer.released:
+                self._tell_released(job.topic_id)
+        finally:
+            alarm.cancel()
+            self._idle.append(session)
+            self._wake.set()
+
+    async def _hear(self) -> None:
+        backoff = Backoff()
+        channels = ["duewheel_due"] if self._on_released is None else ["duewheel_due", "duewheel_released"]
+        while True:
+            try:
+                listener = await asyncio.to_thread(self._open_listener, channels)
+            except psycopg2.Error as error:
+                pause_seconds = backoff.next_seconds()
+                log.warning("Cannot listen; next attempt in %.1f s: %s", pause_seconds, str(error).strip())
+                await asyncio.sleep(pause_seconds)
+                continue
+            with listener:
+                self._missed_some()
+                async with contextlib.aclosing(listener.notifications()) as notifications:
+                    async for notification in notifications:
+                        if notification is GAP:
+                            self._missed_some()
+                        else:
+                            self._heard(notification)
+
+    def _open_listener(self, channels: list[str]) -> Listener:
+        """Runs in a worker thread; whichever of this and the end comes second closes the listener."""
+        listener = Listener(self._dsn, channels, application_name=f"{APPLICATION_NAME} listening")
+        self._listener = listener
+        if self._ended:
+            listener.close()
+        return listener
+
+    def _missed_some(self) -> None:
+        self._schedule.look_again(_monotonic_ms())
+        self._wake.set()
+
+    def _heard(self, notification: Notification) -> None:
+        try:
+            topic_id, *rest = map(int, notification.payload.split())
+            if notification.channel == "duewheel_due":
+                (due_at_us,) = rest
+                self._schedule.notified(topic_id, due_at_us, _monotonic_ms())
+                self._wake.set()
+            else:
+                self._tell_released(topic_id)
+        except ValueError:
+            # Anyone may send a NOTIFY.
+            log.warning("Heard something that no sender of duewheel says: %s", notification)
+
+    def _tell_released(self, topic_id: int) -> None:
+        if self._on_released is None:
+            return
+        try:
+            self._on_released(topic_id)
+        except Exception:  # the wheel outlives the errors of those it calls
+            log.exception("on_released failed for topic %s", topic_id)
+
+    @asynccontextmanager
+    async def _ended_in_order(self) -> AsyncIterator[None]:
+        """At the end gives running jobs a moment to finish, cuts off the rest and closes the connections."""
+        try:
+            yield
+        finally:
+            if self._busy:
+                await asyncio.wait(self._busy, timeout=STOP_SECONDS)
+            for session in self._busy.values():
+                session.cut_off()
+            if self._busy:
+                await asyncio.wait(self._busy, timeout=STOP_SECONDS)
+            self._threads.shutdown(wait=False, cancel_futures=True)
+            self._ended = True
+            if self._listener is not None:
+                self._listener.close()
+            for session in self._idle:
+                session.close()
+
+
+def _precise_event_loop() -> asyncio.AbstractEventLoop:
+    """An event loop that wakes within 0.1 ms of its time; epoll, the usual one, is up to 2 ms late.
+
+    select() cannot watch descriptors above 1023, of which a process that only turns a wheel has none.
+    """
+    return asyncio.SelectorEventLoop(selectors.SelectSelector())
+
+
+def _monotonic_ms() -> float:
+    return time.monotonic() * 1_000

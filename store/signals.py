@@ -1,0 +1,129 @@
+"""Waiting until a topic releases something, without asking again and again.
+
+A tick that releases messages notifies the channel ``duewheel_released`` with its topic's number, and a 1
+behind it if it is a wheel's. Whoever
+waits borrows a listener, a connection of its own that sleeps in the kernel until that happens or the time is
+over; a few stay open, one for each consumer that waits at the same time. Behind a pooler that shares sessions
+(PgBouncer by transaction) nothing can listen: there the waiting is bounded by time alone.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import psycopg2
+
+from duewheel.store.errors import BrokerUnreachable
+from duewheel.store.listening import GAP, Listener, Notification
+
+CHANNEL = "duewheel_released"
+
+
+class Signal:
+    """Waits for one topic.
+
+    Args:
+        listener: hears the channel; None where nothing can listen.
+        topic_id: the topic's number; what others release does not wake.
+
+    Attributes:
+        wheel_at: when a wheel was last heard to release something of the topic, as monotonic seconds.
+    """
+
+    def __init__(self, listener: Listener | None, topic_id: int) -> None:
+        self._listener = listener
+        self._payload = str(topic_id)
+        self._payload_of_wheel = f"{topic_id} 1"
+        self.wheel_at = float("-inf")
+
+    def catch_up(self) -> None:
+        """Hear what was said so far, so that it wakes nobody: whoever looks at the tables now sees it."""
+        if self._listener is not None:
+            self._concerns(self._listener.wait(0))
+
+    def wait(self, seconds: float) -> None:
+        """Sleep until the topic releases something, or may have unheard, or the time is over."""
+        if self._listener is None:
+            time.sleep(seconds)
+            return
+        until = time.monotonic() + seconds
+        while True:
+            heard = self._listener.wait(until - time.monotonic())
+            if not heard or self._concerns(heard):
+                return
+
+    def _concerns(self, heard: list[Notification]) -> bool:
+        """Whether the topic may have released something."""
+        payloads = {one.payload for one in heard}
+        if self._payload_of_wheel in payloads:
+            self.wheel_at = time.monotonic()
+            return True
+        return self._payload in payloads or GAP in heard
+
+
+class Signals:
+    """The listeners of one broker.
+
+    Args:
+        dsn: of the database.
+        listen: false for poolers that share sessions.
+    """
+
+    def __init__(self, dsn: str, *, listen: bool) -> None:
+        self._dsn = dsn
+        self._listen = listen
+        self._lock = threading.Lock()
+        self._idle: list[Listener] = []
+        self._process = os.getpid()
+        self._closed = False
+
+    @contextmanager
+    def lend(self, topic_id: int) -> Iterator[Signal]:
+        """A signal for the length of the block; what is released from its beginning on wakes it.
+
+        Raises:
+            BrokerUnreachable: there is no idle listener, and the server does not answer.
+        """
+        if not self._listen:
+            yield Signal(None, topic_id)
+            return
+        listener = self._take()
+        try:
+            yield Signal(listener, topic_id)
+        finally:
+            with self._lock:
+                keep = not self._closed
+                if keep:
+                    self._idle.append(listener)
+            if not keep:
+                listener.close()
+
+    def close(self) -> None:
+        """Close the idle listeners; those in use are closed when they come back."""
+        with self._lock:
+            self._closed = True
+            idle, self._idle = self._idle, []
+            inherited = self._process != os.getpid()
+        if not inherited:
+            for listener in idle:
+                listener.close()
+
+    def _take(self) -> Listener:
+        with self._lock:
+            if self._process != os.getpid():
+                # The sockets are shared with the parent process: forget them without a word to the server.
+                self._idle = []
+                self._process = os.getpid()
+            if self._idle:
+                return self._idle.pop()
+        try:
+            return Listener(self._dsn, [CHANNEL], application_name="duewheel consumer")
+        except psycopg2.OperationalError as error:
+            raise BrokerUnreachable(
+                f"the database cannot be reached ({str(error).strip()}): "
+                "check that the server runs, then try again"
+            ) from error

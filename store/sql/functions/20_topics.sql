@@ -1,0 +1,184 @@
+-- Topics: made, changed, deleted, found.
+
+create or replace function duewheel.default_delay_levels() returns interval[]
+language sql immutable parallel safe
+return array['1 s', '5 s', '10 s', '30 s', '1 min', '2 min', '3 min', '4 min', '5 min', '6 min', '7 min', '8 min',
+             '9 min', '10 min', '20 min', '30 min', '1 hour', '2 hours']::interval[];
+
+-- A table of delay levels as spans of hours; whether a level is within max_delay is decided when a message asks for it.
+create or replace function duewheel.checked_delay_levels(p_levels interval[]) returns interval[]
+language plpgsql immutable as $$
+declare
+    v_problem text;
+begin
+    v_problem := case
+        when array_ndims(p_levels) <> 1 or cardinality(p_levels) not between 1 and 64
+            then format('delay_levels has %s levels; the limit is 1 to 64', cardinality(p_levels))
+        when array_position(p_levels, null) is not null
+            then 'a level of delay_levels is null'
+        else (select format('level %s of delay_levels is %s; the limit is 0 to 3660 days', l.n, l.level)
+              from unnest(p_levels) with ordinality l (level, n)
+              where l.level < interval '0' or l.level > interval '3660 days' order by l.n limit 1)
+    end;
+    if v_problem is not null then
+        raise exception using
+            errcode = 'DW010', message = v_problem, hint = 'Give the delay of level 1, of level 2 and so on.';
+    end if;
+    return array(select duewheel.span(l.level) from unnest(p_levels) with ordinality l (level, n) order by l.n);
+end
+$$;
+
+create or replace function duewheel.check_topic_settings(
+    p_queues integer, p_max_delay interval, p_out_of_range text, p_granularity interval, p_retention interval
+) returns void
+language plpgsql as $$
+declare
+    v_problem text;
+begin
+    v_problem := case
+        when p_queues not between 1 and 64
+            then format('queues is %s; the limit is 1 to 64', p_queues)
+        when p_max_delay <= interval '0' or p_max_delay > interval '3660 days'
+            then format('max_delay is %s; the limit is more than 0 and at most 3660 days', p_max_delay)
+        when p_out_of_range not in ('reject', 'deliver')
+            then format('out_of_range is "%s"; it is "reject" or "deliver"', p_out_of_range)
+        when p_granularity < interval '1 ms' or p_granularity > interval '1 hour'
+            then format('granularity is %s; the limit is 1 ms to 1 hour', p_granularity)
+        when p_retention <= interval '0' or p_retention > interval '3660 days'
+            then format('retention is %s; the limit is more than 0 and at most 3660 days', p_retention)
+    end;
+    if v_problem is not null then
+        raise exception using errcode = 'DW010', message = v_problem, hint = 'Give a value within the limit.';
+    end if;
+end
+$$;
+
+create or replace function duewheel.topic_by_name(p_name text) returns duewheel.topic
+language plpgsql stable as $$
+declare
+    v_topic duewheel.topic;
+begin
+    perform duewheel.require_home();
+    select * into v_topic from duewheel.topic t where t.name = p_name and t.deleted_at is null;
+    if not found then
+        raise exception using
+            errcode = 'DW001',
+            message = format('there is no topic "%s"', left(p_name, 127)),
+            hint = 'Make it first: duewheel topic create NAME, broker.create_topic(NAME) or select duewheel.create_topic(NAME).';
+    end if;
+    return v_topic;
+end
+$$;
+
+create or replace function duewheel.is_fifo(p_topic_id integer) returns boolean
+language sql stable
+begin atomic
+    select t.message_type = 'FIFO' from duewheel.topic t where t.topic_id = p_topic_id;
+end;
+
+create or replace function duewheel.create_topic(
+    name text,
+    message_type text default 'DELAY',
+    queues integer default 4,
+    max_delay interval default '24 hours',
+    out_of_range text default 'reject',
+    granularity interval default '100 ms',
+    retention interval default '72 hours',
+    -- The delay of level 1, of level 2 and so on; null for RocketMQ's eighteen.
+    delay_levels interval[] default null
+) returns void
+language plpgsql as $$
+#variable_conflict use_column
+declare
+    v_topic duewheel.topic;
+begin
+    perform duewheel.require_home();
+    if create_topic.name is null or create_topic.name !~ '^[A-Za-z0-9_.-]{1,127}$' then
+        raise exception using
+            errcode = 'DW010',
+            message = format('"%s" is not a topic name: a name has 1 to 127 letters, digits, dots, hyphens or underscores',
+                             left(create_topic.name, 200)),
+            hint = 'Choose another name.';
+    end if;
+    if create_topic.message_type is null or create_topic.message_type not in ('NORMAL', 'DELAY', 'FIFO') then
+        raise exception using
+            errcode = 'DW010',
+            message = format('message_type is "%s"; a topic is of type DELAY, NORMAL or FIFO',
+                             left(create_topic.message_type, 80)),
+            hint = 'Choose DELAY for messages with a delivery time, NORMAL for messages without one, FIFO for messages '
+                   'without one that are consumed in order within their message group.';
+    end if;
+    max_delay := duewheel.span(max_delay);
+    retention := duewheel.span(retention);
+    perform duewheel.check_topic_settings(queues, max_delay, out_of_range, granularity, retention);
+    delay_levels := duewheel.checked_delay_levels(coalesce(delay_levels, duewheel.default_delay_levels()));
+    insert into duewheel.topic
+        (name, message_type, queues, max_delay, out_of_range, granularity, retention, delay_levels)
+    values (create_topic.name, create_topic.message_type, create_topic.queues, create_topic.max_delay,
+            create_topic.out_of_range, create_topic.granularity, create_topic.retention,
+            create_topic.delay_levels)
+    on conflict on constraint topic_name_key do nothing;
+    if found then
+        perform duewheel.make_slots_ahead(clock_timestamp());
+        return;
+    end if;
+    v_topic := duewheel.topic_by_name(create_topic.name);
+    if (v_topic.message_type, v_topic.queues::integer, v_topic.max_delay, v_topic.out_of_range, v_topic.granularity,
+        v_topic.retention, v_topic.delay_levels)
+       is distinct from
+       (create_topic.message_type, create_topic.queues, create_topic.max_delay, create_topic.out_of_range,
+        create_topic.granularity, create_topic.retention, create_topic.delay_levels) then
+        raise exception using
+            errcode = 'DW002',
+            message = format('topic "%s" exists with other settings: message_type %s, queues %s, max_delay %s, '
+                             'out_of_range %s, granularity %s, retention %s, delay_levels %s', v_topic.name, v_topic.message_type,
+                             v_topic.queues, v_topic.max_delay, v_topic.out_of_range, v_topic.granularity,
+                             v_topic.retention, v_topic.delay_levels),
+            hint = 'Change it with update_topic, or create a topic of another name.';
+    end if;
+end
+$$;
+
+create or replace function duewheel.update_topic(
+    name text,
+    max_delay interval default null,
+    out_of_range text default null,
+    granularity interval default null,
+    retention interval default null,
+    delay_levels interval[] default null
+) returns void
+language plpgsql as $$
+#variable_conflict use_column
+declare
+    v_topic duewheel.topic := duewheel.topic_by_name(update_topic.name);
+begin
+    v_topic.max_delay := coalesce(duewheel.span(update_topic.max_delay), v_topic.max_delay);
+    v_topic.out_of_range := coalesce(update_topic.out_of_range, v_topic.out_of_range);
+    v_topic.granularity := coalesce(update_topic.granularity, v_topic.granularity);
+    v_topic.retention := coalesce(duewheel.span(update_topic.retention), v_topic.retention);
+    perform duewheel.check_topic_settings(v_topic.queues, v_topic.max_delay, v_topic.out_of_range,
+                                          v_topic.granularity, v_topic.retention);
+    if update_topic.delay_levels is not null then
+        v_topic.delay_levels := duewheel.checked_delay_levels(update_topic.delay_levels);
+    end if;
+    update duewheel.topic t
+    set max_delay = v_topic.max_delay, out_of_range = v_topic.out_of_range,
+        granularity = v_topic.granularity, retention = v_topic.retention, delay_levels = v_topic.delay_levels
+    where t.topic_id = v_topic.topic_id;
+    perform duewheel.make_slots_ahead(clock_timestamp());
+end
+$$;
+
+-- Deleted topics take no more messages and are no longer released; their schedules go with them, their rows with their slots.
+create or replace function duewheel.delete_topic(name text) returns void
+language plpgsql as $$
+#variable_conflict use_column
+declare
+    v_topic duewheel.topic := duewheel.topic_by_name(delete_topic.name);
+begin
+    update duewheel.topic t
+    set name = format('%s~deleted~%s', t.name, t.topic_id), deleted_at = clock_timestamp()
+    where t.topic_id = v_topic.topic_id or t.parent_topic_id = v_topic.topic_id;
+    delete from duewheel.schedule s where s.topic_id = v_topic.topic_id;
+end
+$$;

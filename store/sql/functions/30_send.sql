@@ -1,0 +1,364 @@
+-- Sending. The sender holds its transaction id before it reads the clock, so whatever it sends at or before a tick's hi
+-- has an id that the tick knows of.
+
+-- The limits of a message that do not depend on its topic.
+create or replace function duewheel.check_message(
+    p_body bytea, p_key text, p_tag text, p_properties jsonb, p_message_group text, p_idempotency_key text
+) returns void
+language plpgsql immutable as $$
+begin
+    if p_body is null then
+        raise exception using
+            errcode = 'DW010', message = 'the body is null', hint = 'Send an empty body instead.';
+    end if;
+    if octet_length(p_body) > 4194304 then
+        raise exception using
+            errcode = 'DW005',
+            message = format('the body has %s bytes; the limit is 4194304 bytes (4 MiB)', octet_length(p_body)),
+            hint = 'Store the data elsewhere and send a reference to it.';
+    end if;
+    if p_properties is not null then
+        if jsonb_typeof(p_properties) <> 'object' then
+            raise exception using
+                errcode = 'DW010',
+                message = format('properties is a JSON %s; it must be an object', jsonb_typeof(p_properties)),
+                hint = 'Give names and values.';
+        end if;
+        if octet_length(p_properties::text) > 16384 then
+            raise exception using
+                errcode = 'DW006',
+                message = format('the properties have %s bytes as JSON text; the limit is 16384 bytes (16 KiB)',
+                                 octet_length(p_properties::text)),
+                hint = 'Put large values into the body.';
+        end if;
+    end if;
+    if p_key is not null and (p_key = '' or length(p_key) > 255) then
+        raise exception using
+            errcode = 'DW007',
+            message = format('the key has %s characters; the limit is 1 to 255', length(p_key)),
+            hint = 'Leave the key out, or give one within the limit.';
+    end if;
+    if p_tag is not null and p_tag !~ '^[^|[:space:][:cntrl:]*][^|[:space:][:cntrl:]]{0,126}$' then
+        raise exception using
+            errcode = 'DW009',
+            message = format('"%s" is not a tag: a tag has 1 to 127 characters without spaces or "|", and does not '
+                             'begin with "*"', left(p_tag, 200)),
+            hint = 'Leave the tag out, or give one within the limit.';
+    end if;
+    if p_message_group is not null and (p_message_group = '' or length(p_message_group) > 255) then
+        raise exception using
+            errcode = 'DW010',
+            message = format('the message group has %s characters; the limit is 1 to 255', length(p_message_group)),
+            hint = 'Leave the message group out, or give one within the limit.';
+    end if;
+    if p_idempotency_key is not null and (p_idempotency_key = '' or length(p_idempotency_key) > 512) then
+        raise exception using
+            errcode = 'DW007',
+            message = format('the idempotency key has %s characters; the limit is 1 to 512', length(p_idempotency_key)),
+            hint = 'Leave it out, or give one within the limit.';
+    end if;
+end
+$$;
+
+-- FIFO: a message says whose order it is part of.
+create or replace function duewheel.check_message_group(p_topic text, p_message_type text, p_message_group text)
+returns void
+language plpgsql immutable as $$
+begin
+    if p_message_type = 'FIFO' and p_message_group is null then
+        raise exception using
+            errcode = 'DW003',
+            message = format('topic "%s" is of type FIFO and the message has no message group', p_topic),
+            hint = 'Give message_group, which names what the messages are kept in order for, or send to a topic of type '
+                   'NORMAL.';
+    end if;
+end
+$$;
+
+-- FIFO: what is sent after others of a queue is not due before them, though the clock may have stepped back. The newest of
+-- them is at most as far ahead as the clock stepped; more than an hour is not looked at.
+create or replace function duewheel.fifo_floor(p_topic_id integer, p_queues smallint[], p_floor timestamptz)
+returns timestamptz
+language sql stable
+begin atomic
+    select greatest(p_floor, max(m.deliver_at))
+    from unnest(p_queues) q (queue)
+    cross join lateral (
+        select m.deliver_at from duewheel.message m
+        where m.topic_id = p_topic_id and m.queue = q.queue and m.deliver_at > p_floor
+          and m.deliver_at <= p_floor + interval '1 hour'
+        order by m.deliver_at desc limit 1
+    ) m;
+end;
+
+-- Begins a COPY of many messages: takes the transaction id, then reads the clock, and reserves message numbers.
+create or replace function duewheel.begin_send(
+    p_topic text, p_block_count integer, p_now timestamptz default null,
+    out topic_id integer, out message_type text, out queues integer, out first_block bigint, out xid xid8,
+    out now_at timestamptz, out floor_at timestamptz, out max_delay interval, out out_of_range text,
+    out delay_levels interval[], out quiet_until timestamptz, out notify_before timestamptz
+)
+-- One plan for all, by the keys, though tables were small when it was made.
+language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_sort = off as $$
+#variable_conflict use_column
+declare
+    v_topic duewheel.topic;
+    v_tick record;
+begin
+    perform duewheel.require_home();
+    xid := pg_current_xact_id();
+    now_at := coalesce(p_now, clock_timestamp());
+    v_topic := duewheel.topic_by_name(p_topic);
+    select t.hi, t.by_wheel into v_tick
+    from duewheel.tick t where t.topic_id = v_topic.topic_id order by t.hi desc, t.tick_id desc limit 1;
+    topic_id := v_topic.topic_id;
+    message_type := v_topic.message_type;
+    queues := v_topic.queues;
+    floor_at := greatest(now_at, v_tick.hi + interval '1 microsecond');
+    if v_topic.message_type = 'FIFO' then
+        floor_at := duewheel.fifo_floor(
+            v_topic.topic_id, array(select generate_series(0, v_topic.queues - 1)::smallint), floor_at);
+    end if;
+    max_delay := v_topic.max_delay;
+    out_of_range := v_topic.out_of_range;
+    delay_levels := v_topic.delay_levels;
+    select quiet.quiet_until, quiet.notify_before into quiet_until, notify_before
+    from duewheel.quiet_bounds(now_at, v_tick.hi, v_tick.by_wheel, v_topic.granularity) quiet;
+    if p_block_count is null or p_block_count not between 1 and 16 then
+        raise exception using
+            errcode = 'DW010', message = format('%s blocks of 65536 messages are asked for; the limit is 16', p_block_count),
+            hint = 'Send in several calls.';
+    end if;
+    first_block := nextval('duewheel.message_block');
+end
+$$;
+
+-- When a sender needs no NOTIFY: a wheel looks ahead by itself for all that is due later than notify_before, and ticks a
+-- busy topic again at quiet_until. NOTIFY takes a lock of the whole database cluster at commit, so it is not sent for less.
+create or replace function duewheel.quiet_bounds(
+    p_now_at timestamptz, p_hi timestamptz, p_by_wheel boolean, p_granularity interval,
+    out quiet_until timestamptz, out notify_before timestamptz
+)
+language sql immutable parallel safe
+begin atomic
+    select
+        case when p_by_wheel and p_hi + p_granularity > p_now_at + interval '20 milliseconds'
+            then p_hi + p_granularity end,
+        greatest(p_now_at, p_hi) + interval '600 milliseconds';
+end;
+
+-- Behind a topic's last tick by a clock that stepped back, the wheel should come at once.
+create or replace function duewheel.notify_due(p_topic_id integer, p_deliver_at timestamptz) returns void
+language sql
+begin atomic
+    select pg_notify('duewheel_due', p_topic_id || ' ' || duewheel.unix_micros(
+        case when p_deliver_at <= (
+                select t.hi + interval '1 microsecond' from duewheel.tick t
+                where t.topic_id = p_topic_id order by t.hi desc, t.tick_id desc limit 1)
+            then least(p_deliver_at, clock_timestamp()) else p_deliver_at end));
+end;
+
+-- Sends one message in the caller's transaction.
+create or replace function duewheel.send(
+    topic text,
+    body bytea,
+    delay interval default null,
+    deliver_at timestamptz default null,
+    delay_level integer default null,
+    key text default null,
+    tag text default null,
+    properties jsonb default null,
+    message_group text default null,
+    idempotency_key text default null,
+    on_conflict text default 'allow',
+    now timestamptz default null
+) returns duewheel.send_receipt
+-- One plan for all, by the keys, though tables were small when it was made.
+language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_sort = off as $$
+#variable_conflict use_column
+declare
+    v_has_written constant boolean := pg_current_xact_id_if_assigned() is not null;
+    -- The transaction id is taken before the clock is read.
+    v_now constant timestamptz :=
+        case when pg_current_xact_id() is not null then coalesce(send.now, clock_timestamp()) end;
+    v_topic record;
+    v_whole duewheel.topic;
+    v_asked timestamptz := coalesce(send.deliver_at, v_now + duewheel.span(send.delay), v_now);
+    v_deliver_at timestamptz;
+    v_queue smallint;
+    v_outcome text := 'sent';
+    v_kept record;
+    v_receipt duewheel.send_receipt;
+    v_quiet record;
+begin
+    select t.topic_id, t.message_type, t.queues, t.max_delay, t.granularity, k.hi, k.by_wheel,
+           nextval('duewheel.message_block') as block
+    into v_topic
+    from duewheel.topic t
+    left join lateral (
+        select hi, by_wheel from duewheel.tick where topic_id = t.topic_id order by hi desc, tick_id desc limit 1
+    ) k on true
+    where t.name = send.topic and t.deleted_at is null;
+    -- A body with its time and perhaps a key, all within the limits, is what most senders send: it needs no closer look.
+    if (num_nonnulls(send.delay, send.deliver_at) = case v_topic.message_type when 'DELAY' then 1 when 'NORMAL' then 0 end
+        and num_nonnulls(send.delay_level, send.tag, send.properties, send.message_group, send.idempotency_key) = 0
+        and send.on_conflict = 'allow' and octet_length(send.body) <= 4194304
+        and (send.key is null or length(send.key) between 1 and 255)
+        and isfinite(v_asked) and v_asked <= v_now + v_topic.max_delay
+        and current_setting('duewheel.home', true) = 'duewheel.broker'::regclass::oid::text) is true
+    then
+        v_deliver_at := greatest(v_asked, v_now, v_topic.hi + interval '1 microsecond');
+        v_queue := v_topic.block / 16 % v_topic.queues;
+    else
+        v_whole := duewheel.topic_by_name(send.topic);
+        perform duewheel.check_message(send.body, send.key, send.tag, send.properties, send.message_group,
+                                       send.idempotency_key);
+        v_asked := duewheel.asked_instant(send.topic, v_whole.message_type, v_whole.max_delay, v_whole.out_of_range,
+                                          v_whole.delay_levels, v_now, send.delay, send.deliver_at, send.delay_level);
+        v_deliver_at := greatest(v_asked, v_now, v_topic.hi + interval '1 microsecond');
+        v_queue := case
+            when send.message_group is null then v_topic.block / 16 % v_topic.queues
+            else (hashtextextended(send.message_group, 0) & 2147483647) % v_topic.queues
+        end;
+        if v_topic.message_type = 'FIFO' then
+            perform duewheel.check_message_group(send.topic, v_topic.message_type, send.message_group);
+            v_deliver_at := duewheel.fifo_floor(v_topic.topic_id, array[v_queue], v_deliver_at);
+        end if;
+
+        if send.idempotency_key is not null then
+            insert into duewheel.idempotency (topic_id, idempotency_key, queue, deliver_at, seq, until_at)
+            values (v_topic.topic_id, send.idempotency_key, v_queue, v_deliver_at, v_topic.block * 65536,
+                    v_deliver_at + v_whole.retention)
+            on conflict on constraint idempotency_pkey do nothing;
+            if not found then
+                select duewheel.message_id(i.topic_id, i.queue, i.deliver_at, i.seq), i.deliver_at, 'duplicate'
+                into v_receipt
+                from duewheel.idempotency i
+                where i.topic_id = v_topic.topic_id and i.idempotency_key = send.idempotency_key;
+                return v_receipt;
+            end if;
+        end if;
+
+        if send.on_conflict <> 'allow' or send.on_conflict is null then
+            v_receipt := duewheel.resolve_key_conflict(v_topic.topic_id, send.key, send.on_conflict, v_now);
+            v_outcome := v_receipt.outcome;
+            if v_outcome = 'kept' then
+                -- The same idempotency key again finds the message that was kept.
+                v_kept := duewheel.parse_message_id(v_receipt.message_id);
+                update duewheel.idempotency i
+                set queue = v_kept.queue, deliver_at = v_kept.deliver_at, seq = v_kept.seq
+                where i.topic_id = v_topic.topic_id and i.idempotency_key = send.idempotency_key;
+                return v_receipt;
+            end if;
+        end if;
+    end if;
+
+    if not exists (select from duewheel.slot s where s.starts_at = duewheel.slot_start(v_deliver_at)) then
+        perform duewheel.make_slot(v_deliver_at);
+    end if;
+    if v_has_written then
+        perform duewheel.notice_slot(duewheel.slot_start(v_deliver_at));
+    end if;
+    insert into duewheel.message
+        (topic_id, queue, deliver_at, seq, born_at, asked_at, tag, key, properties, message_group, body)
+    values (v_topic.topic_id, v_queue, v_deliver_at, v_topic.block * 65536, v_now, nullif(v_asked, v_deliver_at), send.tag,
+            send.key, send.properties, send.message_group, send.body);
+
+    if v_deliver_at < greatest(v_now, v_topic.hi) + interval '600 milliseconds' then
+        v_quiet := duewheel.quiet_bounds(v_now, v_topic.hi, v_topic.by_wheel, v_topic.granularity);
+        if v_quiet.quiet_until is null or v_deliver_at > v_quiet.quiet_until then
+            perform duewheel.notify_due(v_topic.topic_id, v_deliver_at);
+        end if;
+    end if;
+    return (
+        duewheel.message_id(v_topic.topic_id, v_queue, v_deliver_at, v_topic.block * 65536), v_deliver_at, v_outcome
+    )::duewheel.send_receipt;
+end
+$$;
+
+-- The instant a sender asks for, from exactly one of delay, deliver_at and delay_level, checked against the topic.
+create or replace function duewheel.asked_instant(
+    p_topic text, p_message_type text, p_max_delay interval, p_out_of_range text, p_delay_levels interval[],
+    p_now timestamptz, p_delay interval, p_deliver_at timestamptz, p_delay_level integer
+) returns timestamptz
+language plpgsql stable as $$
+declare
+    v_asked timestamptz;
+begin
+    if num_nonnulls(p_delay, p_deliver_at, p_delay_level) > 1 then
+        raise exception using
+            errcode = 'DW010',
+            message = 'more than one of delay, deliver_at and delay_level is given',
+            hint = 'Give exactly one of them.';
+    end if;
+    if p_delay_level < 0 then
+        raise exception using
+            errcode = 'DW008',
+            message = format('the delay level is %s; the limit is 0 (not delayed) or more', p_delay_level),
+            hint = 'Levels above the last one count as the last one.';
+    end if;
+    if p_message_type = 'DELAY' then
+        if num_nonnulls(p_delay, p_deliver_at, p_delay_level) = 0 then
+            raise exception using
+                errcode = 'DW003',
+                message = format('topic "%s" is of type DELAY and the message has no delivery time', p_topic),
+                hint = 'Give delay, deliver_at or delay_level, or send to a topic of type NORMAL.';
+        end if;
+    elsif p_message_type in ('NORMAL', 'FIFO') then
+        if p_delay is not null or p_deliver_at is not null or p_delay_level > 0 then
+            raise exception using
+                errcode = 'DW003',
+                message = format('topic "%s" is of type %s and the message has a delivery time', p_topic, p_message_type),
+                hint = 'Leave delay, deliver_at and delay_level out, or send to a topic of type DELAY.';
+        end if;
+    else
+        raise exception using
+            errcode = 'DW003',
+            message = format('topic "%s" is of type %s; only retries and dead letters go there', p_topic, p_message_type),
+            hint = 'Send to the topic the consumers subscribe to.';
+    end if;
+    v_asked := case
+        when p_deliver_at is not null then p_deliver_at
+        when p_delay is not null then p_now + duewheel.span(p_delay)
+        when p_delay_level > 0 then p_now + p_delay_levels[least(p_delay_level, cardinality(p_delay_levels))]
+        else p_now
+    end;
+    if v_asked > p_now + p_max_delay then
+        if p_out_of_range = 'reject' or not isfinite(v_asked) then
+            raise exception using
+                errcode = 'DW004',
+                message = format('the delivery instant %s is more than %s ahead; the limit of topic "%s" is %s',
+                                 v_asked, p_max_delay, p_topic, p_max_delay),
+                hint = 'Choose an earlier instant, or raise the topic''s max_delay.';
+        end if;
+        return p_now;
+    end if;
+    -- A past instant is delivered at once; it is kept beside deliver_at as far as a row can hold it.
+    return case when isfinite(v_asked) then v_asked else p_now end;
+end
+$$;
+
+-- Text and JSON bodies are sent as their UTF-8 bytes.
+create or replace function duewheel.send(
+    topic text, body text, delay interval default null, deliver_at timestamptz default null,
+    delay_level integer default null, key text default null, tag text default null, properties jsonb default null,
+    message_group text default null, idempotency_key text default null, on_conflict text default 'allow',
+    now timestamptz default null
+) returns duewheel.send_receipt
+language sql
+begin atomic
+    select duewheel.send(topic, convert_to(body, 'UTF8'), delay, deliver_at, delay_level, key, tag, properties,
+                         message_group, idempotency_key, on_conflict, now);
+end;
+
+create or replace function duewheel.send(
+    topic text, body jsonb, delay interval default null, deliver_at timestamptz default null,
+    delay_level integer default null, key text default null, tag text default null, properties jsonb default null,
+    message_group text default null, idempotency_key text default null, on_conflict text default 'allow',
+    now timestamptz default null
+) returns duewheel.send_receipt
+language sql
+begin atomic
+    select duewheel.send(topic, convert_to(body::text, 'UTF8'), delay, deliver_at, delay_level, key, tag, properties,
+                         message_group, idempotency_key, on_conflict, now);
+end;

@@ -1,0 +1,219 @@
+-- Ticks: the release of everything due, in one row.
+--
+-- A message belongs to exactly one tick: by its interval (lo, hi] if its transaction is visible in that tick's snapshot,
+-- else as a straggler of the first later tick that sees it. A tick's snapshot says of every transaction up to the tick's own
+-- whether it is seen: Postgres's own snapshot ends at the latest completed id + 1, and open transactions above that are not
+-- in its list; here they are. What the tick's own transaction sent before is seen.
+
+-- Tables of the slots that overlap (p_after, p_to], in order of time.
+create or replace function duewheel.slots_between(p_after timestamptz, p_to timestamptz)
+returns setof duewheel.slot
+language sql stable
+begin atomic
+    select * from duewheel.slot where ends_at > p_after and starts_at <= p_to order by starts_at;
+end;
+
+-- The snapshot to store with a tick of this transaction: of Postgres's snapshot, with the ids from its end to the
+-- transaction's own listed as open, and its own as seen.
+create or replace function duewheel.tick_snapshot(p_snapshot pg_snapshot, p_tick_xid xid8) returns pg_snapshot
+language sql immutable
+begin atomic
+    select format('%s:%s:%s', coalesce(min(x), p_tick_xid::text::bigint + 1), p_tick_xid::text::bigint + 1,
+                  string_agg(x::text, ',' order by x))::pg_snapshot
+    from (
+        select x::text::bigint as x from pg_snapshot_xip(p_snapshot) x where x < p_tick_xid
+        union
+        select generate_series(pg_snapshot_xmax(p_snapshot)::text::bigint, p_tick_xid::text::bigint - 1)
+    ) open_transactions;
+end;
+
+-- A snapshot that says of every transaction that has an id by now whether it is seen: for a transaction whose own id is
+-- older than that. A subtransaction takes the newest id there is and is rolled back, which makes it the latest completed
+-- one; Postgres's snapshot reaches as far as that. A message to logical decoding takes an id and leaves no row behind.
+create or replace function duewheel.fenced_snapshot() returns pg_snapshot
+language plpgsql as $$
+begin
+    begin
+        perform pg_logical_emit_message(true, 'duewheel', '');
+        raise exception using errcode = 'FENCE';
+    exception when sqlstate 'FENCE' then
+        null;
+    end;
+    return pg_current_snapshot();
+end
+$$;
+
+-- The transactions a tick saw as open that a later snapshot sees as ended.
+create or replace function duewheel.ended_since_tick(p_tick duewheel.tick, p_snapshot pg_snapshot) returns xid8[]
+language sql stable
+begin atomic
+    select coalesce(array_agg(x), '{}')
+    from pg_snapshot_xip((p_tick).snapshot) x
+    where pg_visible_in_snapshot(x, p_snapshot);
+end;
+
+-- No message of these transactions that is due at or before the topic's last hi is due before this: they took their ids
+-- after the newest tick below them had read its hi.
+create or replace function duewheel.oldest_due_of(p_topic_id integer, p_xids xid8[]) returns timestamptz
+language sql stable
+begin atomic
+    select coalesce(
+        (select t.hi from duewheel.tick t
+         where t.topic_id = p_topic_id and t.tick_xid < (select min(x) from unnest(p_xids) x)
+         order by t.tick_xid desc limit 1),
+        '-infinity'::timestamptz);
+end;
+
+create or replace function duewheel.tick_topic(
+    p_topic_id integer,
+    p_now timestamptz default null,
+    p_by_wheel boolean default true,
+    p_wait boolean default true,
+    -- Also where nothing is due: says that nothing is, up to now.
+    p_force boolean default false,
+    out released boolean, out hi timestamptz, out unsettled boolean
+)
+-- One plan for every instant: slots are pruned when it runs, and it walks the primary key however small a slot is yet.
+language plpgsql
+set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
+set jit = off
+as $$
+#variable_conflict use_column
+declare
+    -- Its id is older than the clock that is read here: there may be senders with later ids and earlier instants.
+    v_has_written constant boolean := pg_current_xact_id_if_assigned() is not null;
+    v_topic duewheel.topic;
+    v_last duewheel.tick;
+    v_now timestamptz;
+    v_lo timestamptz;
+    -- How far this tick may reach: the clock, or one step past the last hi when the clock has stepped back behind it.
+    v_reach timestamptz;
+    v_slot record;
+    v_any boolean := false;
+    v_queues smallint[];
+    v_due smallint[] := '{}';
+    v_ended xid8[];
+    v_oldest_at timestamptz;
+    v_tick_xid xid8;
+    v_snapshot pg_snapshot;
+    v_tick_id bigint;
+    v_count integer;
+    v_stragglers integer := 0;
+    v_open_count integer;
+begin
+    released := false;
+    unsettled := false;
+    perform duewheel.require_read_committed();
+    if p_wait then
+        perform pg_advisory_xact_lock(duewheel.tick_lock_class(), p_topic_id);
+    elsif not pg_try_advisory_xact_lock(duewheel.tick_lock_class(), p_topic_id) then
+        return;
+    end if;
+    select * into v_topic from duewheel.topic t where t.topic_id = p_topic_id and t.deleted_at is null;
+    if not found then
+        return;
+    end if;
+    select * into v_last from duewheel.tick t
+    where t.topic_id = p_topic_id order by t.hi desc, t.tick_id desc limit 1;
+    -- One microsecond behind the clock: a sender that reads the clock after this has a later deliver_at.
+    v_now := coalesce(p_now, clock_timestamp() - interval '1 microsecond');
+    v_lo := coalesce(v_last.hi, '-infinity');
+    v_reach := greatest(v_now, v_last.hi + interval '1 microsecond');
+    hi := v_last.hi;
+    v_queues := array(select generate_series(0, v_topic.queues - 1)::smallint);
+
+    -- Without anything to do an idle tick writes nothing and takes no transaction id.
+    v_any := exists (
+        select from unnest(v_queues) q cross join lateral (
+            select from duewheel.message m
+            where m.topic_id = p_topic_id and m.queue = q and m.deliver_at > v_lo and m.deliver_at <= v_reach
+            order by m.deliver_at, m.seq limit 1) m);
+    if v_any then
+        hi := v_reach;
+    elsif v_last.tick_id is not null then
+        v_ended := duewheel.ended_since_tick(v_last, pg_current_snapshot());
+        if cardinality(v_ended) > 0 then
+            v_oldest_at := duewheel.oldest_due_of(p_topic_id, v_ended);
+            for v_slot in select * from duewheel.slots_between(v_oldest_at, v_last.hi) loop
+                execute format(
+                    'select exists (select from duewheel.%I m
+                        where m.topic_id = $1 and m.xid = any ($2) and m.deliver_at <= $3)', v_slot.table_name)
+                into v_any using p_topic_id, v_ended, v_last.hi;
+                exit when v_any;
+            end loop;
+        end if;
+        hi := greatest(v_now, v_last.hi);
+    end if;
+    if not v_any and p_force then
+        hi := v_reach;
+    elsif not v_any then
+        hi := v_last.hi;
+        if v_last.tick_id is not null then
+            select coalesce(bool_or(not pg_visible_in_snapshot(x, pg_current_snapshot())), false) into unsettled
+            from pg_snapshot_xip(v_last.snapshot) x;
+        end if;
+        return;
+    end if;
+
+    -- In this order, each in a statement of its own: hi (above), the transaction id, the snapshot. What follows goes by
+    -- that snapshot, not by what was seen on the way here.
+    if v_has_written then
+        v_snapshot := duewheel.fenced_snapshot();
+        v_tick_xid := (pg_snapshot_xmax(v_snapshot)::text::bigint - 1)::text::xid8;
+    else
+        v_tick_xid := pg_current_xact_id();
+        v_snapshot := pg_current_snapshot();
+    end if;
+    v_snapshot := duewheel.tick_snapshot(v_snapshot, v_tick_xid);
+    v_tick_id := nextval('duewheel.tick_tick_id_seq');
+
+    v_due := array(
+        select q from unnest(v_queues) q cross join lateral (
+            select from duewheel.message m
+            where m.topic_id = p_topic_id and m.queue = q and m.deliver_at > v_lo and m.deliver_at <= hi
+            order by m.deliver_at, m.seq limit 1) m);
+
+    if v_last.tick_id is not null then
+        v_ended := duewheel.ended_since_tick(v_last, v_snapshot);
+        if cardinality(v_ended) > 0 then
+            v_oldest_at := duewheel.oldest_due_of(p_topic_id, v_ended);
+            for v_slot in select * from duewheel.slots_between(v_oldest_at, v_last.hi) loop
+                execute format(
+                    'insert into duewheel.straggler (topic_id, queue, tick_id, deliver_at, seq)
+                     select m.topic_id, m.queue, $4, m.deliver_at, m.seq from duewheel.%I m
+                     where m.topic_id = $1 and m.xid = any ($2) and m.deliver_at <= $3
+                     order by m.deliver_at, m.seq', v_slot.table_name)
+                using p_topic_id, v_ended, v_last.hi, v_tick_id;
+                get diagnostics v_count = row_count;
+                v_stragglers := v_stragglers + v_count;
+            end loop;
+        end if;
+    end if;
+
+    select count(*) into v_open_count from pg_snapshot_xip(v_snapshot) x;
+    insert into duewheel.tick
+        (topic_id, tick_id, lo, hi, snapshot, tick_xid, open_count, ticked_at, by_wheel, stragglers, queue_hi)
+    overriding system value
+    values (p_topic_id, v_tick_id, v_lo, hi, v_snapshot, v_tick_xid, v_open_count, coalesce(p_now, clock_timestamp()), p_by_wheel,
+            v_stragglers,
+            array(select case when (q - 1)::smallint = any (v_due) then hi else coalesce(v_last.queue_hi[q], '-infinity') end
+                  from generate_series(1, v_topic.queues) q order by q));
+    released := v_any or cardinality(v_due) > 0 or v_stragglers > 0;
+    if released then
+        -- The 1 says that a wheel is turning.
+        perform pg_notify('duewheel_released',
+                          coalesce(v_topic.parent_topic_id, p_topic_id) || case when p_by_wheel then ' 1' else '' end);
+    end if;
+    unsettled := v_open_count > 0;
+end
+$$;
+
+-- For callers in any language: releases what is due now; answers whether anything was.
+create or replace function duewheel.tick(topic text, now timestamptz default null) returns boolean
+language plpgsql as $$
+declare
+    v_topic duewheel.topic := duewheel.topic_by_name(tick.topic);
+begin
+    return (duewheel.tick_topic(v_topic.topic_id, tick.now, false)).released;
+end
+$$;

@@ -1,0 +1,309 @@
+-- Recall. The row in duewheel.recall holds only if the message's topic had not been ticked past it when the recall
+-- committed: the check runs at COMMIT under the shared tick lock, so a recall in a long transaction holds up nobody.
+
+create or replace function duewheel.check_recall_in_time() returns trigger
+language plpgsql as $$
+declare
+    v_hi timestamptz;
+begin
+    perform duewheel.require_read_committed();
+    perform pg_advisory_xact_lock_shared(duewheel.tick_lock_class(), new.topic_id);
+    select t.hi into v_hi from duewheel.tick t
+    where t.topic_id = new.topic_id order by t.hi desc, t.tick_id desc limit 1;
+    -- A rewind also takes retries back that are released and nobody has; it holds the locks under which they are given out.
+    if v_hi >= new.deliver_at and not exists (
+        select from duewheel.topic t where t.topic_id = new.topic_id and t.message_type = 'RETRY'
+    ) then
+        raise exception using
+            errcode = 'DW012',
+            message = format('message %s was released at %s, before its recall was committed',
+                             duewheel.message_id(new.topic_id, new.queue, new.deliver_at, new.seq), v_hi),
+            hint = 'The whole transaction is rolled back. Run it again without this recall: the message is delivered.';
+    end if;
+    return null;
+end
+$$;
+
+do $$
+begin
+    if not exists (select from pg_trigger where tgname = 'recall_in_time' and tgrelid = 'duewheel.recall'::regclass) then
+        create constraint trigger recall_in_time after insert on duewheel.recall
+        deferrable initially deferred for each row when (not new.bulk) execute function duewheel.check_recall_in_time();
+    end if;
+end
+$$;
+
+-- Recalls one message by its position: recalled, recalled_before (by somebody else) or already_released. Not deferred: the
+-- answer is final once the caller commits, and the topic's wheel waits until then. The row comes before the lock: another
+-- recall of the message that is still open is waited for without holding up the wheel.
+create or replace function duewheel.recall_position(
+    p_topic_id integer, p_queue integer, p_deliver_at timestamptz, p_seq bigint, p_deferred boolean, p_now timestamptz
+) returns text
+language plpgsql as $$
+declare
+    v_hi timestamptz;
+begin
+    -- The tick first: once it has passed the message, every recall that came in time is committed and is seen below.
+    select t.hi into v_hi from duewheel.tick t
+    where t.topic_id = p_topic_id order by t.hi desc, t.tick_id desc limit 1;
+    if exists (
+        select from duewheel.recall r
+        where r.topic_id = p_topic_id and r.queue = p_queue and r.deliver_at = p_deliver_at and r.seq = p_seq
+    ) then
+        return 'recalled_before';
+    end if;
+    if v_hi >= p_deliver_at then
+        return 'already_released';
+    end if;
+    begin
+        insert into duewheel.recall (topic_id, queue, deliver_at, seq, recalled_at)
+        values (p_topic_id, p_queue, p_deliver_at, p_seq, coalesce(p_now, clock_timestamp()))
+        on conflict on constraint recall_pkey do nothing;
+        if not found then
+            return 'recalled_before';
+        end if;
+        if not p_deferred then
+            perform pg_advisory_xact_lock_shared(duewheel.tick_lock_class(), p_topic_id);
+            select t.hi into v_hi from duewheel.tick t
+            where t.topic_id = p_topic_id order by t.hi desc, t.tick_id desc limit 1;
+            if v_hi >= p_deliver_at then
+                raise exception using errcode = 'DW012';
+            end if;
+        end if;
+    exception when sqlstate 'DW012' then
+        return 'already_released';
+    end;
+    return 'recalled';
+end
+$$;
+
+create or replace function duewheel.recall(
+    message_id text, deferred boolean default true, now timestamptz default null
+) returns text
+-- One plan for all, by the keys, though tables were small when it was made.
+language plpgsql
+set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
+set jit = off
+as $$
+#variable_conflict use_column
+declare
+    v_id record := duewheel.parse_message_id(recall.message_id);
+begin
+    perform duewheel.require_read_committed();
+    if not exists (
+        select from duewheel.message m join duewheel.topic t on t.topic_id = m.topic_id
+        where m.topic_id = v_id.topic_id and m.queue = v_id.queue and m.deliver_at = v_id.deliver_at
+          and m.seq = v_id.seq and t.message_type not in ('RETRY', 'DEAD_LETTER')
+    ) then
+        return 'not_found';
+    end if;
+    return replace(
+        duewheel.recall_position(v_id.topic_id, v_id.queue, v_id.deliver_at, v_id.seq, recall.deferred, recall.now),
+        'recalled_before', 'recalled');
+end
+$$;
+
+-- The topic of a name for whoever takes back or moves what was sent to it. What waits on a retry topic is a delivery that goes on,
+-- and the check at COMMIT passes it over for the sake of rewinds: only a rewind takes it back.
+create or replace function duewheel.topic_to_recall_from(p_name text) returns duewheel.topic
+language plpgsql stable as $$
+declare
+    v_topic duewheel.topic := duewheel.topic_by_name(p_name);
+begin
+    if v_topic.message_type in ('RETRY', 'DEAD_LETTER') then
+        raise exception using
+            errcode = 'DW003',
+            message = format('topic "%s" is of type %s; retries and dead letters are not recalled or rescheduled',
+                             v_topic.name, v_topic.message_type),
+            hint = 'Give the topic that the messages were sent to.';
+    end if;
+    return v_topic;
+end
+$$;
+
+-- Recalls every waiting message of a key. The answer is recalled if one waited, else already_released if one had been
+-- released, else recalled if they had been recalled before, else not_found.
+create or replace function duewheel.recall_key(
+    topic text, key text, deferred boolean default true, now timestamptz default null
+) returns text
+-- One plan for all, by the keys, though tables were small when it was made.
+language plpgsql
+set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
+set jit = off
+as $$
+#variable_conflict use_column
+declare
+    v_topic duewheel.topic := duewheel.topic_to_recall_from(recall_key.topic);
+    v_message record;
+    v_outcome text := 'not_found';
+    v_one text;
+begin
+    perform duewheel.require_read_committed();
+    for v_message in
+        select m.queue, m.deliver_at, m.seq,
+               exists (
+                    select from duewheel.recall r
+                    where r.topic_id = m.topic_id and r.queue = m.queue and r.deliver_at = m.deliver_at and r.seq = m.seq)
+                    as recalled_before
+        from duewheel.message m
+        where m.topic_id = v_topic.topic_id and m.key = recall_key.key
+        order by recalled_before, m.deliver_at desc, m.seq desc
+    loop
+        if v_message.recalled_before then
+            v_outcome := case v_outcome when 'not_found' then 'recalled' else v_outcome end;
+            continue;
+        end if;
+        v_one := replace(
+            duewheel.recall_position(v_topic.topic_id, v_message.queue, v_message.deliver_at, v_message.seq,
+                                     recall_key.deferred, recall_key.now),
+            'recalled_before', 'recalled');
+        if v_one = 'recalled' or v_outcome = 'not_found' then
+            v_outcome := v_one;
+        end if;
+    end loop;
+    return v_outcome;
+end
+$$;
+
+-- What a send with on_conflict keep or replace does with the waiting messages of its key. outcome: kept, replaced or sent.
+create or replace function duewheel.resolve_key_conflict(
+    p_topic_id integer, p_key text, p_on_conflict text, p_now timestamptz
+) returns duewheel.send_receipt
+language plpgsql as $$
+declare
+    v_hi timestamptz;
+    v_message record;
+    v_receipt duewheel.send_receipt;
+begin
+    if p_on_conflict is null or p_on_conflict not in ('keep', 'replace') then
+        raise exception using
+            errcode = 'DW010',
+            message = format('on_conflict is "%s"; it is "allow", "keep" or "replace"', left(p_on_conflict, 80)),
+            hint = 'Give one of the three.';
+    end if;
+    if p_key is null then
+        raise exception using
+            errcode = 'DW007',
+            message = format('on_conflict is "%s" and the message has no key', p_on_conflict),
+            hint = 'Give the key that the waiting message was sent with.';
+    end if;
+    perform duewheel.require_read_committed();
+    perform pg_advisory_xact_lock(duewheel.key_lock_key(p_topic_id, p_key));
+    select t.hi into v_hi from duewheel.tick t
+    where t.topic_id = p_topic_id order by t.hi desc, t.tick_id desc limit 1;
+    v_receipt.outcome := 'sent';
+    for v_message in
+        select m.queue, m.deliver_at, m.seq from duewheel.message m
+        where m.topic_id = p_topic_id and m.key = p_key and m.deliver_at > coalesce(v_hi, '-infinity')
+          and not exists (
+            select from duewheel.recall r
+            where r.topic_id = m.topic_id and r.queue = m.queue and r.deliver_at = m.deliver_at and r.seq = m.seq)
+        order by m.deliver_at, m.seq
+    loop
+        if p_on_conflict = 'keep' then
+            return (duewheel.message_id(p_topic_id, v_message.queue, v_message.deliver_at, v_message.seq),
+                    v_message.deliver_at, 'kept')::duewheel.send_receipt;
+        end if;
+        if duewheel.recall_position(p_topic_id, v_message.queue, v_message.deliver_at, v_message.seq, true, p_now)
+           = 'recalled' then
+            v_receipt.outcome := 'replaced';
+        end if;
+    end loop;
+    return v_receipt;
+end
+$$;
+
+-- Recall and send in one step: the same message at another instant.
+create or replace function duewheel.reschedule(
+    message_id text, deliver_at timestamptz default null, delay interval default null, now timestamptz default null
+) returns duewheel.send_receipt
+language plpgsql as $$
+#variable_conflict use_column
+declare
+    v_id record := duewheel.parse_message_id(reschedule.message_id);
+    v_message record;
+    v_outcome text;
+begin
+    perform duewheel.require_home();
+    select t.name, m.tag, m.key, m.properties, m.message_group, m.body into v_message
+    from duewheel.message m join duewheel.topic t on t.topic_id = m.topic_id
+    where m.topic_id = v_id.topic_id and m.queue = v_id.queue and m.deliver_at = v_id.deliver_at and m.seq = v_id.seq
+      and t.message_type = 'DELAY';
+    if not found then
+        raise exception using
+            errcode = 'DW013',
+            message = format('there is no delay message %s', reschedule.message_id),
+            hint = 'It may have been dropped when its retention ended; look it up with find.';
+    end if;
+    v_outcome := duewheel.recall_position(v_id.topic_id, v_id.queue, v_id.deliver_at, v_id.seq, true, reschedule.now);
+    -- Also where another transaction took it back just now: whoever recalls a message has it, and nobody sends it again.
+    if v_outcome = 'recalled_before' then
+        raise exception using
+            errcode = 'DW013',
+            message = format('message %s was recalled before', reschedule.message_id),
+            hint = 'Send a new message.';
+    end if;
+    if v_outcome <> 'recalled' then
+        raise exception using
+            errcode = 'DW012',
+            message = format('message %s has been released already', reschedule.message_id),
+            hint = 'It is delivered; send a new message if another is wanted.';
+    end if;
+    return duewheel.send(v_message.name, v_message.body, reschedule.delay, reschedule.deliver_at, null, v_message.key,
+                         v_message.tag, v_message.properties, v_message.message_group, null, 'allow', reschedule.now);
+end
+$$;
+
+-- Moves every waiting message of a key to another instant; a receipt for each, in the order they were due.
+create or replace function duewheel.reschedule_key(
+    topic text, key text, deliver_at timestamptz default null, delay interval default null, now timestamptz default null
+) returns setof duewheel.send_receipt
+-- One plan for all, by the keys, though tables were small when it was made.
+language plpgsql
+set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
+set jit = off
+as $$
+#variable_conflict use_column
+declare
+    v_topic duewheel.topic := duewheel.topic_to_recall_from(reschedule_key.topic);
+    v_hi timestamptz;
+    v_message_ids text[];
+    v_message_id text;
+begin
+    perform duewheel.require_read_committed();
+    -- One at a time with sends that keep or replace what waits under the key.
+    perform pg_advisory_xact_lock(duewheel.key_lock_key(v_topic.topic_id, reschedule_key.key));
+    select t.hi into v_hi from duewheel.tick t
+    where t.topic_id = v_topic.topic_id order by t.hi desc, t.tick_id desc limit 1;
+    -- Read to the end first: a new instant may need a new slot.
+    v_message_ids := array(
+        select duewheel.message_id(m.topic_id, m.queue, m.deliver_at, m.seq) from duewheel.message m
+        where m.topic_id = v_topic.topic_id and m.key = reschedule_key.key and m.deliver_at > coalesce(v_hi, '-infinity')
+          and not exists (
+            select from duewheel.recall r
+            where r.topic_id = m.topic_id and r.queue = m.queue and r.deliver_at = m.deliver_at and r.seq = m.seq)
+        order by m.deliver_at, m.seq);
+    foreach v_message_id in array v_message_ids loop
+        return next duewheel.reschedule(v_message_id, reschedule_key.deliver_at, reschedule_key.delay, reschedule_key.now);
+    end loop;
+    if cardinality(v_message_ids) > 0 then
+        return;
+    end if;
+    if exists (
+        select from duewheel.message m
+        where m.topic_id = v_topic.topic_id and m.key = reschedule_key.key and m.deliver_at <= v_hi
+          and not exists (
+            select from duewheel.recall r
+            where r.topic_id = m.topic_id and r.queue = m.queue and r.deliver_at = m.deliver_at and r.seq = m.seq)
+    ) then
+        raise exception using
+            errcode = 'DW012',
+            message = format('every message with the key "%s" has been released already', reschedule_key.key),
+            hint = 'They are delivered; send a new message if another is wanted.';
+    end if;
+    raise exception using
+        errcode = 'DW013',
+        message = format('no message with the key "%s" waits on topic "%s"', reschedule_key.key, v_topic.name),
+        hint = 'It was recalled, or dropped when its retention ended; look it up with find_key.';
+end
+$$;

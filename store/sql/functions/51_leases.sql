@@ -1,0 +1,295 @@
+-- Leases: which messages one covers, and how it ends.
+
+-- When a lease ends: at its newest extension, and not while an answer to it is in an open transaction.
+create or replace function duewheel.lease_end(p_group_id integer, p_topic_id integer, p_queue integer, p_n bigint)
+returns timestamptz
+language sql stable
+begin atomic
+    select greatest(
+        coalesce(
+            (select e.expires_at from duewheel.lease_event e
+             where e.topic_id = p_topic_id and e.group_id = p_group_id and e.queue = p_queue and e.n = p_n
+               and e.kind = 'extended' order by e.event_id desc limit 1),
+            (select l.expires_at from duewheel.lease l
+             where l.topic_id = p_topic_id and l.group_id = p_group_id and l.queue = p_queue and l.n = p_n)),
+        (select max(e.expires_at) from duewheel.lease_event e
+         where e.topic_id = p_topic_id and e.group_id = p_group_id and e.queue = p_queue and e.n = p_n
+           and e.kind = 'deferred'));
+end;
+
+-- Leases of a queue that ended in (p_after, p_to] without a final answer and without a later end.
+create or replace function duewheel.ended_leases(
+    p_group_id integer, p_topic_id integer, p_queue integer, p_after timestamptz, p_to timestamptz
+) returns setof bigint
+language sql stable
+begin atomic
+    select ended.n
+    from (
+        select l.n from duewheel.lease l
+        where l.topic_id = p_topic_id and l.group_id = p_group_id and l.queue = p_queue and l.message_count > 0
+          and l.expires_at > p_after and l.expires_at <= p_to
+        union
+        select e.n from duewheel.lease_event e
+        where e.topic_id = p_topic_id and e.group_id = p_group_id and e.queue = p_queue
+          and e.expires_at is not null and e.expires_at > p_after and e.expires_at <= p_to
+    ) ended
+    -- A look-up by the key for each lease; as a join the events of all leases would be read for each.
+    where (
+        select true from duewheel.lease_event e
+        where e.topic_id = p_topic_id and e.group_id = p_group_id and e.queue = p_queue and e.n = ended.n
+          and (e.kind in ('expired', 'rewound') or (e.kind in ('acked', 'failed', 'returned') and e.seqs is null))
+        limit 1) is null
+      and duewheel.lease_end(p_group_id, p_topic_id, p_queue, ended.n) <= p_to;
+end;
+
+-- Whether leases ended unanswered, or more than 32 ended in all, in (p_after, p_to].
+create or replace function duewheel.has_ended_leases(
+    p_group_id integer, p_topic_id integer, p_queue integer, p_after timestamptz, p_to timestamptz
+) returns boolean
+language plpgsql stable as $$
+begin
+    if (select count(*) from (
+            select from duewheel.lease l
+            where l.topic_id = p_topic_id and l.group_id = p_group_id and l.queue = p_queue and l.message_count > 0
+              and l.expires_at > p_after and l.expires_at <= p_to limit 33) l) > 32 then
+        return true;
+    end if;
+    return exists (select from duewheel.ended_leases(p_group_id, p_topic_id, p_queue, p_after, p_to));
+end
+$$;
+
+-- The SELECT that yields exactly the messages of one lease: seen by their tick's snapshot, not recalled, chosen by the
+-- lease's tags and filter. A client may run it itself, for instance through COPY.
+create or replace function duewheel.lease_query(p_group_id integer, p_topic_id integer, p_queue integer, p_n bigint)
+returns text
+language plpgsql stable as $$
+declare
+    v_lease duewheel.lease;
+    v_first_at timestamptz;
+    v_last_at timestamptz;
+    v_columns constant text :=
+        'm.deliver_at, m.seq, m.born_at, m.asked_at, m.tag, m.key, m.properties, m.message_group, m.body, m.attempt, '
+        'm.origin_topic_id, m.origin_queue, m.origin_deliver_at, m.origin_seq';
+    v_filter text := '';
+begin
+    perform duewheel.require_home();
+    select * into v_lease from duewheel.lease l
+    where l.topic_id = p_topic_id and l.group_id = p_group_id and l.queue = p_queue and l.n = p_n;
+    if not found then
+        raise exception using
+            errcode = 'DW011', message = 'there is no such lease',
+            hint = 'The database may have lost it in a crash; receive again.';
+    end if;
+    if v_lease.listed then
+        select min(m.deliver_at), max(m.deliver_at) into v_first_at, v_last_at from duewheel.lease_message m
+        where m.topic_id = p_topic_id and m.group_id = p_group_id and m.queue = p_queue and m.n = p_n;
+        return format(
+            'select %s from duewheel.lease_message h join duewheel.message m'
+            ' on m.topic_id = h.source_topic_id and m.queue = h.source_queue and m.deliver_at = h.deliver_at'
+            ' and m.seq = h.seq and m.deliver_at between %L and %L'
+            ' where h.topic_id = %s and h.group_id = %s and h.queue = %s and h.n = %s'
+            ' order by h.place_n, h.deliver_at, h.seq',
+            replace(v_columns, 'm.attempt', 'h.attempt'), v_first_at, v_last_at, p_topic_id, p_group_id, p_queue, p_n);
+    end if;
+    if v_lease.tags is not null then
+        v_filter := v_filter || format(' and m.tag = any (%L::text[])', v_lease.tags);
+    end if;
+    if v_lease.filter is not null then
+        v_filter := v_filter || format(' and coalesce(m.properties, ''{}'') @@ %L::jsonpath', v_lease.filter);
+    end if;
+    if v_lease.straggler_to > v_lease.straggler_from or exists (
+        select from duewheel.recall r
+        where r.topic_id = p_topic_id and r.queue = p_queue and r.deliver_at >= v_lease.from_at
+          and r.deliver_at <= v_lease.to_at
+    ) then
+        v_filter := v_filter
+            || ' and not exists (select from duewheel.recall r where r.topic_id = m.topic_id and r.queue = m.queue'
+               ' and r.deliver_at = m.deliver_at and r.seq = m.seq)';
+    end if;
+    if v_lease.straggler_to > v_lease.straggler_from then
+        return format(
+            'select %s from duewheel.straggler s join duewheel.message m'
+            ' on m.topic_id = s.topic_id and m.queue = s.queue and m.deliver_at = s.deliver_at and m.seq = s.seq'
+            ' where s.topic_id = %s and s.queue = %s and s.straggler_id > %s and s.straggler_id <= %s%s'
+            ' order by s.straggler_id',
+            v_columns, p_topic_id, p_queue, v_lease.straggler_from, v_lease.straggler_to, v_filter);
+    end if;
+    -- Ids below the xmin of the first tick that reaches into the lease are seen by all its ticks.
+    return format(
+        'select %s from duewheel.message m where m.topic_id = %s and m.queue = %s'
+        ' and m.deliver_at >= %L and (m.deliver_at, m.seq) > (%L::timestamptz, %s)'
+        ' and m.deliver_at <= %L and (m.deliver_at, m.seq) <= (%L::timestamptz, %s)'
+        ' and (m.xid < %L::xid8 or pg_visible_in_snapshot(m.xid, (select t.snapshot from duewheel.tick t'
+        ' where t.topic_id = %s and t.hi >= m.deliver_at order by t.hi, t.tick_id limit 1)))%s'
+        ' order by m.deliver_at, m.seq',
+        v_columns, p_topic_id, p_queue, v_lease.from_at, v_lease.from_at, v_lease.from_seq, v_lease.to_at, v_lease.to_at,
+        v_lease.to_seq,
+        (select pg_snapshot_xmin(t.snapshot) from duewheel.tick t
+         where t.topic_id = p_topic_id and t.hi >= v_lease.from_at order by t.hi, t.tick_id limit 1),
+        p_topic_id, v_filter);
+end
+$$;
+
+create or replace function duewheel.lease_rows(p_group_id integer, p_topic_id integer, p_queue integer, p_n bigint)
+returns table (
+    deliver_at timestamptz, seq bigint, born_at timestamptz, asked_at timestamptz, tag text, key text, properties jsonb,
+    message_group text, body bytea, attempt integer, origin_topic_id integer, origin_queue smallint,
+    origin_deliver_at timestamptz, origin_seq bigint
+)
+language plpgsql stable as $$
+begin
+    return query execute duewheel.lease_query(p_group_id, p_topic_id, p_queue, p_n);
+end
+$$;
+
+-- The name of the topic that the messages of a lease were sent to: a retry's lease is on the retry topic of its group.
+create or replace function duewheel.lease_topic(p_topic_id integer) returns text
+language sql stable
+begin atomic
+    select coalesce(parent.name, t.name) from duewheel.topic t
+    left join duewheel.topic parent on parent.topic_id = t.parent_topic_id
+    where t.topic_id = p_topic_id;
+end;
+
+-- When the next attempt of a message is due: at p_due_at, or after the interval of its retry, spread by the group's jitter
+-- and p_random of 0 to 1; a dead letter, at once.
+create or replace function duewheel.retry_due_at(
+    p_group duewheel.consumer_group, p_attempt integer, p_due_at timestamptz, p_now timestamptz, p_floor timestamptz,
+    p_born_at timestamptz, p_random double precision
+) returns timestamptz
+language sql immutable
+return greatest(p_floor, p_born_at, case
+    when p_attempt > (p_group).max_retries then p_now
+    else coalesce(p_due_at, p_now + coalesce(
+        (p_group).retry_intervals[least(p_attempt, cardinality((p_group).retry_intervals))]
+            * (1 + (p_group).retry_jitter * (2 * p_random - 1)), interval '0')) end);
+
+-- Sends the messages of a lease on: as retries due at p_due_at, or after the policy's interval where that is null, or to
+-- the dead letters once the retries are used up. p_seqs: only these; null: all that had no answer yet.
+create or replace function duewheel.retry_messages(
+    p_lease duewheel.lease, p_seqs bigint[], p_reason text, p_due_at timestamptz, p_now timestamptz
+) returns integer
+language plpgsql as $$
+declare
+    -- Before the clock is read: these messages are sends too.
+    v_xid constant xid8 := pg_current_xact_id();
+    v_now timestamptz;
+    v_group duewheel.consumer_group;
+    v_subscription duewheel.subscription;
+    v_floor timestamptz;
+    v_answered bigint[];
+    v_dues timestamptz[];
+    v_count integer;
+begin
+    if (p_lease).listed then
+        return (duewheel.fifo_fail(p_lease, p_seqs, p_reason, p_due_at, p_now)).failed;
+    end if;
+    v_now := coalesce(p_now, clock_timestamp());
+    select * into v_group from duewheel.consumer_group g where g.group_id = (p_lease).group_id;
+    select * into v_subscription from duewheel.subscription s
+    where s.group_id = (p_lease).group_id and (s.topic_id = (p_lease).topic_id or s.retry_topic_id = (p_lease).topic_id);
+    if v_subscription.retry_topic_id is null then
+        -- Broadcasting: what failed is passed over.
+        return 0;
+    end if;
+    select coalesce(array_agg(seq), '{}') into v_answered
+    from duewheel.lease_event e, unnest(e.seqs) seq
+    where e.topic_id = (p_lease).topic_id and e.group_id = (p_lease).group_id and e.queue = (p_lease).queue
+      and e.n = (p_lease).n and e.kind in ('acked', 'failed');
+    select greatest(v_now, max(t.hi) + interval '1 microsecond') into v_floor from (
+        select t.hi from duewheel.tick t
+        where t.topic_id = v_subscription.retry_topic_id order by t.hi desc, t.tick_id desc limit 1) t;
+
+    -- Drawn once, for the slots and for the insert; a lease always yields its messages in the same order.
+    v_dues := array(
+        select duewheel.retry_due_at(v_group, m.attempt, p_due_at, v_now, v_floor, m.born_at, random())
+        from duewheel.lease_rows((p_lease).group_id, (p_lease).topic_id, (p_lease).queue, (p_lease).n) m
+        where (p_seqs is null or m.seq = any (p_seqs)) and m.seq <> all (v_answered));
+    perform duewheel.make_slots(v_dues);
+    insert into duewheel.message
+        (topic_id, queue, deliver_at, seq, born_at, tag, key, properties, message_group, body, attempt,
+         origin_topic_id, origin_queue, origin_deliver_at, origin_seq, reason)
+    select case when m.attempt > v_group.max_retries then v_subscription.dead_letter_topic_id
+                else v_subscription.retry_topic_id end,
+           0, v_dues[row_number() over ()], nextval('duewheel.message_block') * 65536, m.born_at, m.tag, m.key,
+           m.properties, m.message_group, m.body,
+           case when m.attempt > v_group.max_retries then m.attempt else m.attempt + 1 end,
+           coalesce(m.origin_topic_id, (p_lease).topic_id), coalesce(m.origin_queue, (p_lease).queue),
+           coalesce(m.origin_deliver_at, m.deliver_at), coalesce(m.origin_seq, m.seq), p_reason
+    from duewheel.lease_rows((p_lease).group_id, (p_lease).topic_id, (p_lease).queue, (p_lease).n) m
+    where (p_seqs is null or m.seq = any (p_seqs)) and m.seq <> all (v_answered);
+    get diagnostics v_count = row_count;
+    if v_count > 0 and coalesce(p_due_at, v_now) < v_now + interval '600 milliseconds' then
+        perform duewheel.notify_due(v_subscription.retry_topic_id, greatest(v_floor, p_due_at));
+    end if;
+    return v_count;
+end
+$$;
+
+-- Ends the leases of a queue whose time was over at p_to: their messages are due again at once. The caller holds the queue's
+-- lock. p_now is the injected instant; the messages are sends, and read the clock for themselves.
+create or replace function duewheel.revive_queue(
+    p_group_id integer, p_topic_id integer, p_queue integer, p_after timestamptz, p_to timestamptz, p_now timestamptz
+) returns integer
+language plpgsql as $$
+declare
+    v_lease duewheel.lease;
+    v_n bigint;
+    v_revived integer := 0;
+begin
+    for v_n in select * from duewheel.ended_leases(p_group_id, p_topic_id, p_queue, p_after, p_to) order by 1 loop
+        if not pg_try_advisory_xact_lock(duewheel.lease_lock_key(p_group_id, p_topic_id, p_queue, v_n)) then
+            -- Being answered in a transaction that is still open: look again in a second.
+            insert into duewheel.lease_event (topic_id, group_id, queue, n, kind, at, expires_at)
+            values (p_topic_id, p_group_id, p_queue, v_n, 'deferred', p_to, p_to + interval '1 second');
+            continue;
+        end if;
+        -- Under the lock: an answer may have been committed since.
+        if not exists (select from duewheel.ended_leases(p_group_id, p_topic_id, p_queue, p_after, p_to) n where n = v_n) then
+            continue;
+        end if;
+        select * into v_lease from duewheel.lease l
+        where l.topic_id = p_topic_id and l.group_id = p_group_id and l.queue = p_queue and l.n = v_n;
+        v_revived := v_revived + duewheel.retry_messages(
+            v_lease, null, format('not answered until %s', v_lease.expires_at), '-infinity', p_now);
+        insert into duewheel.lease_event (topic_id, group_id, queue, n, kind, at)
+        values (p_topic_id, p_group_id, p_queue, v_n, 'expired', p_to);
+    end loop;
+    return v_revived;
+end
+$$;
+
+-- For the wheel: revives what ended in any queue of a subscription; answers how many messages.
+create or replace function duewheel.revive(p_group_id integer, p_topic_id integer, p_now timestamptz default null)
+returns integer
+-- One plan for all, by the keys, though tables were small when it was made.
+language plpgsql
+set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
+set jit = off
+as $$
+declare
+    v_now constant timestamptz := coalesce(p_now, clock_timestamp());
+    v_position record;
+    v_revived integer := 0;
+begin
+    perform duewheel.require_read_committed();
+    for v_position in select * from duewheel.positions(p_group_id, p_topic_id) loop
+        if duewheel.has_ended_leases(p_group_id, v_position.topic_id, v_position.queue, v_position.revived_to, v_now)
+           and pg_try_advisory_xact_lock(
+               duewheel.queue_lock_key(p_group_id, v_position.topic_id, v_position.queue)) then
+            v_revived := v_revived + duewheel.revive_queue(p_group_id, v_position.topic_id, v_position.queue,
+                                                           v_position.revived_to, v_now, p_now);
+            -- The position stays; the mark up to which leases were looked at moves.
+            insert into duewheel.lease
+                (topic_id, group_id, queue, n, token, from_at, from_seq, to_at, to_seq, straggler_from, straggler_to,
+                 message_count, leased_at, expires_at, revived_to)
+            select l.topic_id, l.group_id, l.queue, l.n + 1, 0, l.to_at, l.to_seq, l.to_at, l.to_seq, l.straggler_to,
+                   l.straggler_to, 0, v_now, v_now, greatest(v_now, l.revived_to)
+            from duewheel.lease l
+            where l.topic_id = v_position.topic_id and l.group_id = p_group_id and l.queue = v_position.queue
+            order by l.n desc limit 1;
+        end if;
+    end loop;
+    return v_revived;
+end
+$$;

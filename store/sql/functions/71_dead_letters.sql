@@ -1,0 +1,172 @@
+-- Dead letters: the messages whose retries are used up, kept for their group.
+
+-- The dead letters of a group that are kept, oldest first: all, or those that were or were not redriven.
+create or replace function duewheel.dead_letters(
+    consumer_group text, topic text default null, max_messages integer default 100, redriven boolean default null
+) returns setof duewheel.dead_letter
+language plpgsql stable as $$
+#variable_conflict use_column
+declare
+    v_group duewheel.consumer_group := duewheel.group_by_name(dead_letters.consumer_group);
+begin
+    return query
+    select t.name, duewheel.message_id(m.origin_topic_id, m.origin_queue, m.origin_deliver_at, m.origin_seq), m.key, m.tag,
+           m.properties, m.body, m.born_at, m.deliver_at, m.attempt, m.reason, r.redriven_at
+    from duewheel.subscription s
+    join duewheel.topic t on t.topic_id = s.topic_id
+    join duewheel.message m on m.topic_id = s.dead_letter_topic_id and m.queue = 0
+    left join duewheel.redrive r on r.topic_id = m.topic_id and r.deliver_at = m.deliver_at and r.seq = m.seq
+    where s.group_id = v_group.group_id and (dead_letters.topic is null or t.name = dead_letters.topic)
+      and (dead_letters.redriven is null or dead_letters.redriven = (r.seq is not null))
+    order by m.deliver_at, m.seq
+    limit dead_letters.max_messages;
+end
+$$;
+
+-- One chunk of a redrive: sends up to p_limit dead letters again, as messages of the group's retry topic that are due now. A
+-- row in duewheel.redrive goes with each, so that of two redrives at once, or one after another, only one sends it. p_after is
+-- where the chunk before it ended, null at first; next is where this one did, null at the end. What becomes a dead letter
+-- after the first chunk is left to the next redrive.
+create or replace function duewheel.redrive_chunk(
+    p_group text, p_topic text, p_message_ids text[], p_tag text, p_key_prefix text, p_reason_contains text,
+    p_dead_from timestamptz, p_dead_until timestamptz, p_limit integer, p_dry_run boolean, p_after jsonb,
+    p_now timestamptz,
+    out matched bigint, out redriven bigint, out next jsonb
+)
+-- By the keys, though tables were small when they were last looked at.
+language plpgsql
+set enable_seqscan = off set enable_bitmapscan = off set jit = off
+as $$
+#variable_conflict use_column
+declare
+    -- Before the clock is read: these messages are sends too.
+    v_xid xid8;
+    v_now timestamptz;
+    v_group duewheel.consumer_group := duewheel.group_by_name(p_group);
+    v_criteria constant text :=
+        case when p_message_ids is not null
+             then ' and m.origin_seq = any ($8) and duewheel.message_id('
+                  'm.origin_topic_id, m.origin_queue, m.origin_deliver_at, m.origin_seq) = any ($7)' else '' end
+        || case when p_tag is not null then ' and m.tag = $9' else '' end
+        || case when p_key_prefix is not null then ' and starts_with(m.key, $10)' else '' end
+        || case when p_reason_contains is not null then ' and strpos(m.reason, $11) > 0' else '' end;
+    v_origin_seqs bigint[];
+    v_before_seq constant bigint := coalesce((p_after ->> 'before')::bigint, nextval('duewheel.message_block') * 65536);
+    v_subscription record;
+    v_some record;
+    v_room integer;
+    v_due_at timestamptz;
+    v_count bigint;
+begin
+    perform duewheel.require_read_committed();
+    if p_topic is not null then
+        perform duewheel.topic_by_name(p_topic);
+    end if;
+    if p_limit is null or p_limit < 1 then
+        raise exception using
+            errcode = 'DW010', message = format('%s dead letters are to be redriven at most; the limit is 1 or more', p_limit),
+            hint = 'Give a number within the limit, or none for all.';
+    end if;
+    if p_dead_from >= p_dead_until then
+        raise exception using
+            errcode = 'DW010',
+            message = format('dead_from is %s and dead_until is %s; the window is empty', p_dead_from, p_dead_until),
+            hint = 'Give a dead_until after dead_from: it is exclusive.';
+    end if;
+    v_origin_seqs := array(select (duewheel.parse_message_id(i)).seq from unnest(p_message_ids) i);
+    matched := 0;
+    redriven := 0;
+    for v_subscription in
+        select s.dead_letter_topic_id, s.retry_topic_id
+        from duewheel.subscription s join duewheel.topic t on t.topic_id = s.topic_id and t.deleted_at is null
+        where s.group_id = v_group.group_id and (p_topic is null or t.name = p_topic)
+          and s.dead_letter_topic_id >= coalesce((p_after ->> 'topic')::integer, 0)
+        order by s.dead_letter_topic_id
+    loop
+        v_room := p_limit - matched;
+        execute format(
+            'select count(*) as count, max(m.born_at) as born_at, array_agg(m.deliver_at order by m.deliver_at, m.seq) as ats,
+                    array_agg(m.seq order by m.deliver_at, m.seq) as seqs
+             from (select m.born_at, m.deliver_at, m.seq from duewheel.message m
+                   where m.topic_id = $1 and m.queue = 0 and m.deliver_at >= greatest($2, $4) and m.deliver_at < $3
+                     and (m.deliver_at, m.seq) > ($4, $5) and m.seq < $6 %s
+                     and (select true from duewheel.redrive r where r.topic_id = m.topic_id and r.deliver_at = m.deliver_at
+                          and r.seq = m.seq limit 1) is null
+                   order by m.deliver_at, m.seq limit $12) m', v_criteria)
+        into v_some
+        using v_subscription.dead_letter_topic_id, coalesce(p_dead_from, '-infinity'), coalesce(p_dead_until, 'infinity'),
+              case when (p_after ->> 'topic')::integer = v_subscription.dead_letter_topic_id
+                   then (p_after ->> 'at')::timestamptz else '-infinity' end,
+              coalesce((p_after ->> 'seq')::bigint, 0), v_before_seq, p_message_ids, v_origin_seqs, p_tag, p_key_prefix,
+              p_reason_contains, v_room;
+        continue when v_some.count = 0;
+        matched := matched + v_some.count;
+        if not p_dry_run then
+            v_xid := pg_current_xact_id();
+            v_now := coalesce(p_now, clock_timestamp());
+            select greatest(v_now, v_some.born_at, max(t.hi) + interval '1 microsecond') into v_due_at from (
+                select t.hi from duewheel.tick t
+                where t.topic_id = v_subscription.retry_topic_id order by t.hi desc, t.tick_id desc limit 1) t;
+            perform duewheel.make_slots(array[v_due_at]);
+            -- Always in this order: two redrives wait for each other and never in a circle.
+            with claimed as (
+                insert into duewheel.redrive (topic_id, deliver_at, seq, retry_deliver_at, retry_seq, redriven_at)
+                select v_subscription.dead_letter_topic_id, c.deliver_at, c.seq, v_due_at,
+                       nextval('duewheel.message_block') * 65536, v_now
+                from unnest(v_some.ats, v_some.seqs) c (deliver_at, seq) order by c.deliver_at, c.seq
+                on conflict on constraint redrive_pkey do nothing
+                returning deliver_at, seq, retry_deliver_at, retry_seq
+            )
+            insert into duewheel.message
+                (topic_id, queue, deliver_at, seq, born_at, tag, key, properties, message_group, body, attempt,
+                 origin_topic_id, origin_queue, origin_deliver_at, origin_seq, reason)
+            select v_subscription.retry_topic_id, 0, c.retry_deliver_at, c.retry_seq, m.born_at, m.tag, m.key, m.properties,
+                   m.message_group, m.body, m.attempt + 1, m.origin_topic_id, m.origin_queue, m.origin_deliver_at,
+                   m.origin_seq, m.reason
+            from claimed c
+            join duewheel.message m
+              on m.topic_id = v_subscription.dead_letter_topic_id and m.queue = 0 and m.deliver_at = c.deliver_at
+             and m.seq = c.seq;
+            get diagnostics v_count = row_count;
+            redriven := redriven + v_count;
+            if v_count > 0 then
+                perform duewheel.notify_due(v_subscription.retry_topic_id, v_due_at);
+            end if;
+        end if;
+        if v_some.count = v_room then
+            next := jsonb_build_object('topic', v_subscription.dead_letter_topic_id, 'at', v_some.ats[v_room],
+                                       'seq', v_some.seqs[v_room], 'before', v_before_seq);
+            exit;
+        end if;
+    end loop;
+end
+$$;
+
+-- Sends the dead letters of a group again, those that meet every criterion given and were not sent again before, oldest
+-- first; in the caller's transaction. Each has its id, attempts and last error still, and one attempt more.
+create or replace function duewheel.redrive(
+    consumer_group text, topic text default null, message_ids text[] default null, tag text default null,
+    key_prefix text default null, reason_contains text default null, dead_from timestamptz default null,
+    dead_until timestamptz default null, max_messages integer default null, dry_run boolean default false,
+    now timestamptz default null,
+    out matched bigint, out redriven bigint
+)
+language plpgsql as $$
+#variable_conflict use_column
+declare
+    v_chunk record;
+    v_after jsonb;
+begin
+    matched := 0;
+    redriven := 0;
+    loop
+        v_chunk := duewheel.redrive_chunk(
+            consumer_group, topic, message_ids, tag, key_prefix, reason_contains, dead_from, dead_until,
+            least(1000, max_messages - matched)::integer, coalesce(dry_run, false), v_after, redrive.now);
+        matched := matched + v_chunk.matched;
+        redriven := redriven + v_chunk.redriven;
+        v_after := v_chunk.next;
+        exit when v_after is null or matched >= max_messages;
+    end loop;
+end
+$$;

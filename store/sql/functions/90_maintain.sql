@@ -1,0 +1,385 @@
+-- Upkeep: slots made ahead, the sweep of sealed slots, retention.
+
+-- A slot is sealed once no open transaction can still send into it: every topic with rows there was ticked past its end, and
+-- all transactions up to that tick have ended. Then every row is covered, by its tick's snapshot or as a straggler. The
+-- sweep looks; what it finds uncovered is released as stragglers of a tick of its own, and counted. Answers null while
+-- the slot cannot be sealed yet.
+create or replace function duewheel.sweep_slot(p_slot duewheel.slot, p_now timestamptz) returns bigint
+language plpgsql as $$
+declare
+    v_topic_id integer;
+    v_any boolean;
+    v_last duewheel.tick;
+    v_past xid8;
+    v_tick_id bigint;
+    v_rows bigint;
+    v_swept bigint := 0;
+begin
+    for v_topic_id in
+        select t.topic_id from duewheel.topic t
+        where t.deleted_at is null and t.message_type <> 'DEAD_LETTER' order by t.topic_id
+    loop
+        execute format('select exists (select from duewheel.%I m where m.topic_id = $1)', (p_slot).table_name)
+        into v_any using v_topic_id;
+        continue when not v_any;
+        perform pg_advisory_xact_lock(duewheel.tick_lock_class(), v_topic_id);
+        select t.tick_xid into v_past from duewheel.tick t
+        where t.topic_id = v_topic_id and t.hi >= (p_slot).ends_at order by t.hi, t.tick_id limit 1;
+        if v_past is null then
+            -- Nothing has been due since: a tick of its own says so, for the next round to go by.
+            perform duewheel.tick_topic(v_topic_id, p_now, false, true, true);
+        end if;
+        if v_past is null or v_past >= pg_snapshot_xmin(pg_current_snapshot()) then
+            return null;
+        end if;
+        select * into v_last from duewheel.tick t
+        where t.topic_id = v_topic_id order by t.hi desc, t.tick_id desc limit 1;
+        v_tick_id := nextval('duewheel.tick_tick_id_seq');
+        -- What the newest tick does not see is left to the next one.
+        execute format(
+            'insert into duewheel.straggler (topic_id, queue, tick_id, deliver_at, seq)
+             select m.topic_id, m.queue, $2, m.deliver_at, m.seq from duewheel.%I m
+             where m.topic_id = $1
+               and m.xid >= (select pg_snapshot_xmin(t.snapshot) from duewheel.tick t
+                             where t.topic_id = $1 and t.hi >= $3 order by t.hi, t.tick_id limit 1)
+               and pg_visible_in_snapshot(m.xid, $4)
+               and not pg_visible_in_snapshot(m.xid, (select t.snapshot from duewheel.tick t
+                        where t.topic_id = m.topic_id and t.hi >= m.deliver_at order by t.hi, t.tick_id limit 1))
+               and not exists (select from duewheel.straggler s
+                        where s.topic_id = m.topic_id and s.queue = m.queue and s.deliver_at = m.deliver_at and s.seq = m.seq)
+             order by m.deliver_at, m.seq', (p_slot).table_name)
+        using v_topic_id, v_tick_id, (p_slot).starts_at, v_last.snapshot;
+        get diagnostics v_rows = row_count;
+        if v_rows > 0 then
+            v_swept := v_swept + v_rows;
+            insert into duewheel.tick
+                (topic_id, tick_id, lo, hi, snapshot, tick_xid, open_count, ticked_at, by_wheel, stragglers, queue_hi)
+            overriding system value
+            values (v_topic_id, v_tick_id, v_last.hi, v_last.hi, v_last.snapshot, v_last.tick_xid, v_last.open_count,
+                    p_now, false, v_rows, v_last.queue_hi);
+        end if;
+    end loop;
+    return v_swept;
+end
+$$;
+
+-- Drops a slot, unless somebody uses messages just now for longer than a tenth of a second: dropping takes a lock of the
+-- whole table, and senders would queue up behind a wait for it.
+create or replace function duewheel.drop_slot(p_slot duewheel.slot, p_reason text, p_now timestamptz) returns boolean
+language plpgsql as $$
+begin
+    perform set_config('lock_timeout', '100ms', true);
+    perform duewheel.fifo_forget_slot(p_slot);
+    execute format('drop table duewheel.%I', (p_slot).table_name);
+    delete from duewheel.slot s where s.starts_at = (p_slot).starts_at;
+    insert into duewheel.dropped_slot (starts_at, dropped_at, reason)
+    values ((p_slot).starts_at, p_now, p_reason) on conflict do nothing;
+    return true;
+exception when lock_not_available then
+    return false;
+end
+$$;
+
+-- Makes the slots of the time ahead, sweeps and seals slots, forgets what speaks of slots that are gone, and drops slots: those
+-- past retention that every group has finished, and while all slots together are larger than the broker's retention_bytes,
+-- the oldest ones, finished or not, as its when_full says. A slot in which a message waits or may still come is never
+-- dropped. What it did comes back as JSON; "more" says that there was more to do than one transaction should: it keeps topics
+-- from being ticked, and it locks what it drops.
+create or replace function duewheel.maintain(now timestamptz default null) returns jsonb
+language plpgsql as $$
+#variable_conflict use_column
+declare
+    v_now constant timestamptz := coalesce(maintain.now, clock_timestamp());
+    v_slot duewheel.slot;
+    v_past duewheel.slot[] := '{}';
+    v_dropped text[] := '{}';
+    v_unread text[] := '{}';
+    v_busy text[] := '{}';
+    v_limit bigint;
+    v_when_full text;
+    v_bytes bigint;
+    v_size bigint;
+    v_lost jsonb;
+    v_full duewheel.slot[] := '{}';
+    v_full_report jsonb[] := '{}';
+    v_dropped_full jsonb := '[]';
+    v_kept_full jsonb := '[]';
+    v_swept bigint := 0;
+    v_rows bigint;
+    v_oldest timestamptz;
+    -- So many slots are sealed, and so many dropped, in one transaction.
+    v_most constant integer := 48;
+    v_sealed integer := 0;
+    v_more boolean := false;
+begin
+    perform duewheel.require_read_committed();
+    -- One upkeep at a time; a second has nothing to do.
+    if not pg_try_advisory_xact_lock(duewheel.tick_lock_class(), -2) then
+        return '{"busy": true}'::jsonb;
+    end if;
+    perform duewheel.make_slots_ahead(v_now);
+    perform duewheel.forget_instances(v_now);
+
+    for v_slot in select * from duewheel.slot s where s.sealed_at is null and s.ends_at < v_now order by s.starts_at loop
+        v_more := v_sealed >= v_most;
+        exit when v_more;
+        v_rows := duewheel.sweep_slot(v_slot, v_now);
+        exit when v_rows is null;
+        v_swept := v_swept + v_rows;
+        update duewheel.slot s set sealed_at = v_now where s.starts_at = v_slot.starts_at;
+        v_sealed := v_sealed + 1;
+    end loop;
+
+    for v_slot in
+        select * from duewheel.slot s
+        where s.ends_at <= v_now - coalesce((select max(t.retention) from duewheel.topic t where t.deleted_at is null),
+                                            interval '72 hours')
+        order by s.starts_at
+    loop
+        if cardinality(v_past) >= v_most then
+            v_more := true;
+            exit;
+        end if;
+        if duewheel.slot_is_unread(v_slot) then
+            v_unread := v_unread || v_slot.table_name;
+        else
+            v_past := v_past || v_slot;
+        end if;
+    end loop;
+
+    select b.retention_bytes, b.when_full, duewheel.message_bytes() into v_limit, v_when_full, v_bytes
+    from duewheel.broker b;
+    foreach v_slot in array v_past loop
+        v_bytes := v_bytes - duewheel.slot_bytes(v_slot);
+    end loop;
+    for v_slot in
+        select * from duewheel.slot s
+        where v_bytes > v_limit and s.ends_at <= v_now and s.sealed_at is not null
+          and s.starts_at <> all (array(select p.starts_at from unnest(v_past) p))
+        order by s.starts_at
+    loop
+        exit when v_bytes <= v_limit;
+        if cardinality(v_past) + cardinality(v_full) >= v_most then
+            v_more := true;
+            exit;
+        end if;
+        v_size := duewheel.slot_bytes(v_slot);
+        select coalesce(jsonb_agg(to_jsonb(u)), '[]') into v_lost from duewheel.slot_unread(v_slot) u;
+        v_lost := jsonb_build_object('slot', v_slot.table_name, 'starts_at', v_slot.starts_at, 'bytes', v_size,
+                                     'unread', v_lost);
+        if v_when_full = 'keep_unread' and jsonb_array_length(v_lost -> 'unread') > 0 then
+            v_kept_full := v_kept_full || v_lost;
+            continue;
+        end if;
+        v_full := v_full || v_slot;
+        v_full_report := v_full_report || v_lost;
+        v_bytes := v_bytes - v_size;
+    end loop;
+
+    -- Logs are forgotten up to the first slot there is: what speaks of a slot goes after the slot.
+    delete from duewheel.idempotency i where i.until_at < v_now;
+    select coalesce(min(s.starts_at), v_now) into v_oldest from duewheel.slot s;
+    delete from duewheel.straggler s where s.deliver_at < v_oldest;
+    delete from duewheel.recall r where r.deliver_at < v_oldest;
+    delete from duewheel.bulk_recall r where r.first_deliver_at < v_oldest;
+    delete from duewheel.redrive r where r.retry_deliver_at < v_oldest;
+    delete from duewheel.dropped_slot d where d.dropped_at < v_now - interval '365 days';
+    -- The newest tick of a topic and the newest lease of a queue are the state itself and stay.
+    delete from duewheel.tick t where t.hi < v_oldest
+        and exists (select from duewheel.tick n where n.topic_id = t.topic_id and n.hi > t.hi and n.hi < v_oldest);
+    delete from duewheel.lease_event e using duewheel.lease l
+    where l.topic_id = e.topic_id and l.group_id = e.group_id and l.queue = e.queue and l.n = e.n
+      and l.to_at < v_oldest and greatest(l.leased_at, l.expires_at, e.at, e.expires_at) < v_oldest;
+    with gone as (
+        delete from duewheel.lease l
+        where l.to_at < v_oldest and greatest(l.leased_at, l.expires_at) < v_oldest
+          and not exists (select from duewheel.lease_event e
+                          where e.topic_id = l.topic_id and e.group_id = l.group_id and e.queue = l.queue and e.n = l.n)
+          and exists (select from duewheel.lease n
+                      where n.topic_id = l.topic_id and n.group_id = l.group_id and n.queue = l.queue and n.n > l.n
+                        and n.revived_to >= l.expires_at)
+        returning l.topic_id, l.group_id, l.queue, l.n, l.listed
+    )
+    delete from duewheel.lease_message m using gone g
+    where g.listed and m.topic_id = g.topic_id and m.group_id = g.group_id and m.queue = g.queue and m.n = g.n;
+
+    -- Last, as the lock is held until the end.
+    foreach v_slot in array v_past loop
+        if duewheel.drop_slot(v_slot, 'its slot was dropped when its retention ended', v_now) then
+            v_dropped := v_dropped || v_slot.table_name;
+        else
+            v_busy := v_busy || v_slot.table_name;
+        end if;
+    end loop;
+    for i in 1 .. cardinality(v_full) loop
+        if duewheel.drop_slot(
+            v_full[i],
+            format('its slot was dropped because all slots together were over the %s bytes of retention_bytes%s', v_limit,
+                   case when jsonb_array_length(v_full_report[i] -> 'unread') > 0
+                        then ', though not every group had finished it' else '' end),
+            v_now) then
+            v_dropped_full := v_dropped_full || v_full_report[i];
+        else
+            v_busy := v_busy || v_full[i].table_name;
+        end if;
+    end loop;
+    return jsonb_build_object(
+        'dropped', v_dropped, 'dropped_full', v_dropped_full, 'kept_unread', v_unread, 'kept_full', v_kept_full,
+        'kept_in_use', v_busy, 'swept', v_swept,
+        -- Where nothing gets on, the rest is for a later time.
+        'more', v_more and v_sealed + cardinality(v_dropped) + jsonb_array_length(v_dropped_full) > 0, 'message_bytes', duewheel.message_bytes(), 'retention_bytes', v_limit);
+end
+$$;
+
+-- The size of a slot on disk, with its indexes.
+create or replace function duewheel.slot_bytes(p_slot duewheel.slot) returns bigint
+language sql stable
+return pg_total_relation_size(format('duewheel.%I', (p_slot).table_name)::regclass);
+
+create or replace function duewheel.message_bytes() returns bigint
+language sql stable
+begin atomic
+    select coalesce(sum(duewheel.slot_bytes(s)), 0)::bigint from duewheel.slot s;
+end;
+
+-- How many messages of a slot each clustering group has still to read, or to answer for.
+create or replace function duewheel.slot_unread(p_slot duewheel.slot)
+returns table (topic text, consumer_group text, messages bigint)
+language plpgsql stable as $$
+#variable_conflict use_column
+declare
+    v_subscription record;
+    v_position record;
+    v_count bigint;
+begin
+    for v_subscription in
+        select s.group_id, s.topic_id, t.name as topic, g.name as consumer_group
+        from duewheel.subscription s
+        join duewheel.topic t on t.topic_id = s.topic_id and t.deleted_at is null
+        join duewheel.consumer_group g on g.group_id = s.group_id and g.mode = 'clustering'
+        order by t.name, g.name
+    loop
+        topic := v_subscription.topic;
+        consumer_group := v_subscription.consumer_group;
+        select count(*) into messages from duewheel.fifo_backlog b
+        where b.group_id = v_subscription.group_id and b.topic_id = v_subscription.topic_id
+          and b.deliver_at >= (p_slot).starts_at and b.deliver_at < (p_slot).ends_at;
+        for v_position in select * from duewheel.positions(v_subscription.group_id, v_subscription.topic_id) loop
+            -- Released late and not read; what is released late and lies behind the position was read as such, or waits here.
+            select count(*) into v_count from duewheel.straggler s
+            where s.topic_id = v_position.topic_id and s.queue = v_position.queue and s.straggler_id > v_position.straggler_to
+              and s.deliver_at >= (p_slot).starts_at and s.deliver_at < (p_slot).ends_at;
+            messages := messages + v_count;
+            execute format(
+                'select count(*) from duewheel.%I m where m.topic_id = $1 and m.queue = $2
+                    and (m.deliver_at, m.seq) > ($3, $4)
+                    and not exists (select from duewheel.recall r where r.topic_id = m.topic_id and r.queue = m.queue
+                                    and r.deliver_at = m.deliver_at and r.seq = m.seq)
+                    and not exists (select from duewheel.straggler s where s.topic_id = m.topic_id and s.queue = m.queue
+                                    and s.deliver_at = m.deliver_at and s.seq = m.seq)', (p_slot).table_name)
+            into v_count using v_position.topic_id, v_position.queue, v_position.to_at, v_position.to_seq;
+            messages := messages + v_count;
+            select count(*) into v_count
+            from duewheel.ended_leases(v_subscription.group_id, v_position.topic_id, v_position.queue, v_position.revived_to,
+                                       'infinity') ended (n)
+            cross join lateral duewheel.lease_rows(v_subscription.group_id, v_position.topic_id, v_position.queue, ended.n) m
+            where m.deliver_at >= (p_slot).starts_at and m.deliver_at < (p_slot).ends_at
+              and not exists (
+                select from duewheel.lease_event e
+                where e.topic_id = v_position.topic_id and e.group_id = v_subscription.group_id
+                  and e.queue = v_position.queue and e.n = ended.n and e.kind in ('acked', 'failed')
+                  and m.seq = any (e.seqs));
+            messages := messages + v_count;
+        end loop;
+        if messages > 0 then
+            return next;
+        end if;
+    end loop;
+end
+$$;
+
+-- Whether a group has still to read from a slot, or to answer for what it read there.
+create or replace function duewheel.slot_is_unread(p_slot duewheel.slot) returns boolean
+language plpgsql stable as $$
+declare
+    v_position record;
+    v_unread boolean;
+begin
+    for v_position in
+        select s.group_id, p.*
+        from duewheel.subscription s
+        join duewheel.topic t on t.topic_id = s.topic_id and t.deleted_at is null
+        -- Nothing is kept for broadcasting instances.
+        join duewheel.consumer_group g on g.group_id = s.group_id and g.mode = 'clustering'
+        cross join lateral duewheel.positions(s.group_id, s.topic_id) p
+    loop
+        execute format(
+            'select exists (select from duewheel.%I m where m.topic_id = $1 and m.queue = $2
+                and (m.deliver_at, m.seq) > ($3, $4))', (p_slot).table_name)
+        into v_unread using v_position.topic_id, v_position.queue, v_position.to_at, v_position.to_seq;
+        if v_unread
+           or exists (select from duewheel.straggler s
+                      where s.topic_id = v_position.topic_id and s.queue = v_position.queue
+                        and s.straggler_id > v_position.straggler_to
+                        and s.deliver_at >= (p_slot).starts_at and s.deliver_at < (p_slot).ends_at)
+           or exists (select from duewheel.ended_leases(v_position.group_id, v_position.topic_id, v_position.queue,
+                                                        v_position.revived_to, 'infinity') ended (n)
+                      join duewheel.lease l
+                        on l.topic_id = v_position.topic_id and l.group_id = v_position.group_id
+                       and l.queue = v_position.queue and l.n = ended.n
+                      where case when l.listed then exists (
+                            select from duewheel.lease_message m
+                            where m.topic_id = l.topic_id and m.group_id = l.group_id and m.queue = l.queue and m.n = l.n
+                              and m.deliver_at >= (p_slot).starts_at and m.deliver_at < (p_slot).ends_at)
+                        else l.from_at < (p_slot).ends_at and l.to_at >= (p_slot).starts_at end) then
+            return true;
+        end if;
+    end loop;
+    return exists (
+        select from duewheel.fifo_backlog b
+        join duewheel.topic t on t.topic_id = b.topic_id and t.deleted_at is null
+        join duewheel.consumer_group g on g.group_id = b.group_id and g.mode = 'clustering'
+        where date_bin(interval '1 hour', b.deliver_at, timestamptz '2000-01-01 00:00:00+00') = (p_slot).starts_at);
+end
+$$;
+
+-- The broker's own settings, and how large all slots together are now.
+create or replace function duewheel.settings(
+    out retention_bytes bigint, out when_full text, out message_bytes bigint
+)
+language plpgsql stable as $$
+#variable_conflict use_column
+begin
+    perform duewheel.require_home();
+    select b.retention_bytes, b.when_full, duewheel.message_bytes() into retention_bytes, when_full, message_bytes
+    from duewheel.broker b;
+end
+$$;
+
+-- Changes what is given. retention_bytes 0 is no limit.
+create or replace function duewheel.update_settings(
+    retention_bytes bigint default null, when_full text default null
+) returns void
+language plpgsql as $$
+#variable_conflict use_column
+begin
+    perform duewheel.require_home();
+    if update_settings.retention_bytes < 0 then
+        raise exception using
+            errcode = 'DW010',
+            message = format('retention_bytes is %s; the limit is 1 or more, or 0 for no limit',
+                             update_settings.retention_bytes),
+            hint = 'Give a number of bytes.';
+    end if;
+    if update_settings.when_full not in ('drop_unread', 'keep_unread') then
+        raise exception using
+            errcode = 'DW010',
+            message = format('when_full is "%s"; it is "drop_unread" or "keep_unread"', left(update_settings.when_full, 80)),
+            hint = 'Give one of the two.';
+    end if;
+    update duewheel.broker b
+    set retention_bytes = case when update_settings.retention_bytes is null then b.retention_bytes
+                               else nullif(update_settings.retention_bytes, 0) end,
+        when_full = coalesce(update_settings.when_full, b.when_full);
+end
+$$;

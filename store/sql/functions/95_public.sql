@@ -1,0 +1,126 @@
+-- Consuming from any language. A receipt handle names a message and the lease it was received under:
+-- group_id.topic_id.queue.lease_n.token.seq.
+
+create or replace function duewheel.receive(
+    topic text, consumer_group text, tags text default '*', max_messages integer default 32,
+    invisible interval default '60 seconds', consumer text default null, now timestamptz default null,
+    -- A predicate over the properties, such as '$.region == "north" && $.amount > 100'.
+    filter jsonpath default null
+) returns setof duewheel.received_message
+language plpgsql as $$
+#variable_conflict use_column
+declare
+    v_subscription record := duewheel.subscribe(receive.topic, receive.consumer_group, 'earliest', null, receive.now);
+begin
+    if receive.max_messages is null or receive.max_messages not between 1 and 10000 then
+        raise exception using
+            errcode = 'DW010', message = format('max_messages is %s; the limit is 1 to 10000', receive.max_messages),
+            hint = 'Give a number within the limit, and receive again for more.';
+    end if;
+    -- A lease's row follows the rows of its messages.
+    return query
+    select concat_ws('.', v_subscription.group_id, (m.held).topic_id, (m.held).queue, (m.held).n, (m.held).token, m.seq),
+           coalesce(m.origin_id,
+                    duewheel.message_id((m.held).topic_id, (m.held).queue, m.deliver_at, m.seq)),
+           receive.topic, m.key, m.tag, m.properties, m.body, m.born_at, m.deliver_at, m.attempt, (m.held).expires_at
+    from (
+        select r.*, first_value(r.lease) over (partition by r.lease_number order by r.place desc) as held
+        from (
+            select r.*, count(r.lease) over (order by r.place desc) as lease_number
+            from duewheel.receive_batch(
+                v_subscription.group_id, v_subscription.topic_id, duewheel.parse_tags(receive.tags),
+                receive.max_messages, receive.invisible, receive.consumer, (random() * 64)::integer, true,
+                receive.now, p_filter => receive.filter) with ordinality r (lease, deliver_at, seq, born_at, asked_at, tag, key, properties,
+                                                message_group, body, attempt, origin_id, place)
+        ) r
+    ) m
+    where m.attempt is not null
+    order by m.place;
+end
+$$;
+
+-- A tag expression: "*" for all, else tags separated by "||".
+create or replace function duewheel.parse_tags(p_tags text) returns text[]
+language plpgsql immutable as $$
+declare
+    v_tags text[];
+begin
+    if p_tags is null or btrim(p_tags) = '*' then
+        return null;
+    end if;
+    v_tags := array(select btrim(tag) from unnest(string_to_array(p_tags, '||')) tag);
+    if cardinality(v_tags) = 0 or exists (
+        select from unnest(v_tags) tag where tag !~ '^[^|[:space:][:cntrl:]*][^|[:space:][:cntrl:]]{0,126}$'
+    ) then
+        raise exception using
+            errcode = 'DW009',
+            message = format('"%s" is not a tag expression', left(p_tags, 200)),
+            hint = 'Write "*" for all messages, or tags separated by "||", such as "A || B".';
+    end if;
+    return v_tags;
+end
+$$;
+
+create or replace function duewheel.answer_handles(
+    p_action text, p_handles text[], p_delay interval, p_reason text, p_duration interval, p_now timestamptz
+) returns void
+language plpgsql as $$
+declare
+    v_group record;
+    v_bad text;
+begin
+    select h into v_bad from unnest(p_handles) h where h is null or h !~ '^\d{1,9}(\.\d{1,18}){5}$' limit 1;
+    if found then
+        raise exception using
+            errcode = 'DW010',
+            message = format('"%s" is not a receipt handle', left(v_bad, 120)),
+            hint = 'Pass the receipt_handle of a received message unchanged.';
+    end if;
+    for v_group in
+        -- Always in this order: two answers to the same leases wait for each other and never in a circle.
+        select l.group_id, array_agg(l.topic_id) as topic_ids, array_agg(l.queue) as queues, array_agg(l.n) as ns,
+               array_agg(l.token) as tokens, jsonb_agg(l.seqs) as seqs
+        from (
+            select h.group_id, h.topic_id, h.queue, h.n, h.token,
+                   case when count(distinct h.seq) < coalesce((
+                            select l.message_count from duewheel.lease l
+                            where l.group_id = h.group_id and l.topic_id = h.topic_id and l.queue = h.queue
+                              and l.n = h.n), 0)
+                        then jsonb_agg(distinct h.seq) end as seqs
+            from (
+                select p[1]::integer as group_id, p[2]::integer as topic_id, p[3]::integer as queue,
+                       p[4]::bigint as n, p[5]::bigint as token, p[6]::bigint as seq
+                from unnest(p_handles) handle, string_to_array(handle, '.') p
+            ) h
+            group by h.group_id, h.topic_id, h.queue, h.n, h.token
+            order by h.group_id, h.topic_id, h.queue, h.n
+        ) l
+        group by l.group_id order by l.group_id
+    loop
+        perform duewheel.answer(p_action, v_group.group_id, v_group.topic_ids, v_group.queues, v_group.ns,
+                                v_group.tokens, v_group.seqs, p_delay, p_reason, p_duration, p_now);
+    end loop;
+end
+$$;
+
+create or replace function duewheel.ack(receipt_handles text[], now timestamptz default null) returns void
+language sql
+begin atomic
+    select duewheel.answer_handles('ack', receipt_handles, null, null, null, now);
+end;
+
+create or replace function duewheel.nack(
+    receipt_handles text[], delay interval default null, reason text default null, now timestamptz default null
+) returns void
+language sql
+begin atomic
+    select duewheel.answer_handles('nack', receipt_handles, delay, reason, null, now);
+end;
+
+create or replace function duewheel.change_invisible_duration(
+    receipt_handles text[], duration interval, now timestamptz default null
+) returns void
+language sql
+begin atomic
+    select duewheel.answer_handles('extend', receipt_handles, null, null, duration, now);
+end;

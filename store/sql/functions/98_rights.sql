@@ -1,0 +1,171 @@
+-- Rights: who may call what. The tables belong to whoever upgrades; programs that log in as somebody else get a role:
+-- duewheel_producer sends and takes back, and reads no message; duewheel_consumer receives, answers and looks up;
+-- duewheel_admin is both, keeps the topics, the groups and the schedules, and turns the wheel.
+--
+-- The functions below are the entry points. They run with their owner's rights and a search path of their own, so a role
+-- needs nothing but EXECUTE, and no object of a caller's can slip under a name they use. All other functions are called by
+-- these, and by nobody else.
+
+create or replace function duewheel.entry_points() returns table (function_name text, role_name text)
+language sql immutable
+begin atomic
+    select e.* from (values
+        ('begin_send', 'duewheel_producer'),
+        ('check_bulk_recall', 'duewheel_producer'),
+        ('recall', 'duewheel_producer'),
+        ('recall_chunk', 'duewheel_producer'),
+        ('recall_key', 'duewheel_producer'),
+        ('recall_many', 'duewheel_producer'),
+        ('reschedule', 'duewheel_producer'),
+        ('reschedule_key', 'duewheel_producer'),
+        ('send', 'duewheel_producer'),
+
+        ('ack', 'duewheel_consumer'),
+        ('answer', 'duewheel_consumer'),
+        ('change_invisible_duration', 'duewheel_consumer'),
+        ('dead_letters', 'duewheel_consumer'),
+        ('doorbells', 'duewheel_consumer'),
+        ('find', 'duewheel_consumer'),
+        ('find_key', 'duewheel_consumer'),
+        ('group_stats', 'duewheel_consumer'),
+        ('history', 'duewheel_consumer'),
+        ('is_fifo', 'duewheel_consumer'),
+        ('lateness', 'duewheel_consumer'),
+        ('lease_query', 'duewheel_consumer'),
+        ('lease_range', 'duewheel_consumer'),
+        ('lease_rows', 'duewheel_consumer'),
+        ('lease_topic', 'duewheel_consumer'),
+        ('nack', 'duewheel_consumer'),
+        ('next_due', 'duewheel_consumer'),
+        ('progress', 'duewheel_consumer'),
+        ('receive', 'duewheel_consumer'),
+        ('receive_batch', 'duewheel_consumer'),
+        ('set_retry_policy', 'duewheel_consumer'),
+        ('settings', 'duewheel_consumer'),
+        ('subscribe', 'duewheel_consumer'),
+        ('topic_stats', 'duewheel_consumer'),
+
+        ('add_schedule', 'duewheel_admin'),
+        ('advance_schedule', 'duewheel_admin'),
+        ('asked_instant', 'duewheel_admin'),
+        ('check_message', 'duewheel_admin'),
+        ('check_message_group', 'duewheel_admin'),
+        ('create_topic', 'duewheel_admin'),
+        ('delete_topic', 'duewheel_admin'),
+        ('due_instants', 'duewheel_admin'),
+        ('due_schedules', 'duewheel_admin'),
+        ('lease_ends', 'duewheel_admin'),
+        ('maintain', 'duewheel_admin'),
+        ('make_slots', 'duewheel_admin'),
+        ('notify_due', 'duewheel_admin'),
+        ('pause_schedule', 'duewheel_admin'),
+        ('paused_schedule', 'duewheel_admin'),
+        ('rebase', 'duewheel_admin'),
+        ('redrive', 'duewheel_admin'),
+        ('redrive_chunk', 'duewheel_admin'),
+        ('remove_schedule', 'duewheel_admin'),
+        ('resume_schedule', 'duewheel_admin'),
+        ('revive', 'duewheel_admin'),
+        ('rewind', 'duewheel_admin'),
+        ('schedules', 'duewheel_admin'),
+        ('tick', 'duewheel_admin'),
+        ('tick_topic', 'duewheel_admin'),
+        ('topic_by_name', 'duewheel_admin'),
+        ('update_settings', 'duewheel_admin'),
+        ('update_topic', 'duewheel_admin')
+    ) e (function_name, role_name);
+end;
+
+-- Arithmetic that reads no table, for all three roles: it runs with the caller's own rights, so that it can be inlined.
+create or replace function duewheel.plain_functions() returns text[]
+language sql immutable
+return array['from_unix_micros', 'message_id', 'unix_micros'];
+
+-- Whether the roles are there, have their rights, and nobody else has any: false after a restore without them, too.
+create or replace function duewheel.rights_are_granted() returns boolean
+language plpgsql stable as $$
+begin
+    return (select count(*) from pg_roles r join pg_roles admin on admin.rolname = 'duewheel_admin'
+            where r.rolname in ('duewheel_producer', 'duewheel_consumer', 'duewheel_admin')
+              and has_schema_privilege(r.oid, 'duewheel', 'usage') and pg_has_role(admin.oid, r.oid, 'member')) = 3
+       and not exists (select from pg_proc p where p.pronamespace = 'duewheel'::regnamespace and p.proacl is null);
+end
+$$;
+
+-- Makes the roles where they are missing and gives every function and table the rights it is to have. What the caller may
+-- not do comes back as the statements that somebody else has to run first; the rest is done.
+create or replace function duewheel.grant_rights() returns setof text
+language plpgsql as $$
+declare
+    v_role text;
+    v_function record;
+    v_relation record;
+begin
+    foreach v_role in array array['duewheel_producer', 'duewheel_consumer', 'duewheel_admin'] loop
+        continue when exists (select from pg_roles r where r.rolname = v_role);
+        begin
+            execute format('create role %I nologin', v_role);
+        exception
+            when insufficient_privilege then
+                return next format('create role %I nologin', v_role);
+            when duplicate_object or unique_violation then
+                -- Roles belong to the whole cluster: another database was upgraded at the same moment.
+                continue;
+        end;
+    end loop;
+    foreach v_role in array array['duewheel_producer', 'duewheel_consumer'] loop
+        begin
+            if not pg_has_role('duewheel_admin', v_role, 'member') then
+                execute format('grant %I to duewheel_admin', v_role);
+            end if;
+        exception
+            when insufficient_privilege or undefined_object then
+                return next format('grant %I to duewheel_admin', v_role);
+            when unique_violation then
+                continue;
+        end;
+    end loop;
+
+    revoke all on schema duewheel from public;
+    revoke all on all functions in schema duewheel from public;
+    for v_function in
+        select p.oid::regprocedure as signature, p.prorettype = 'trigger'::regtype as is_trigger,
+               p.proname = any (duewheel.plain_functions()) as is_plain,
+               array(select e.role_name from duewheel.entry_points() e where e.function_name = p.proname) as roles
+        from pg_proc p
+        where p.pronamespace = 'duewheel'::regnamespace and p.prokind = 'f'
+    loop
+        if v_function.is_trigger or cardinality(v_function.roles) > 0 then
+            execute format('alter function %s security definer set search_path = pg_catalog, pg_temp',
+                           v_function.signature);
+        end if;
+        if v_function.is_plain then
+            v_function.roles := array['duewheel_producer', 'duewheel_consumer'];
+        end if;
+        foreach v_role in array v_function.roles loop
+            if to_regrole(v_role) is not null then
+                execute format('grant execute on function %s to %I', v_function.signature, v_role);
+            end if;
+        end loop;
+    end loop;
+
+    foreach v_role in array array['duewheel_producer', 'duewheel_consumer', 'duewheel_admin'] loop
+        continue when to_regrole(v_role) is null;
+        execute format('grant usage on schema duewheel to %I', v_role);
+        -- What a program looks at before its first call.
+        execute format('grant select on duewheel.alembic_version, duewheel.broker, duewheel.topics to %I', v_role);
+    end loop;
+    if to_regrole('duewheel_consumer') is not null then
+        grant select on duewheel.groups, duewheel.waiting to duewheel_consumer;
+    end if;
+    if to_regrole('duewheel_admin') is not null then
+        -- Slots are read through duewheel.message.
+        for v_relation in
+            select c.oid::regclass as name from pg_class c
+            where c.relnamespace = 'duewheel'::regnamespace and c.relkind in ('r', 'p', 'v') and not c.relispartition
+        loop
+            execute format('grant select on %s to duewheel_admin', v_relation.name);
+        end loop;
+    end if;
+end
+$$;

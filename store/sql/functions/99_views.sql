@@ -1,0 +1,33 @@
+-- What may be read. Tables are not an interface.
+
+create or replace view duewheel.topics as
+select t.name as topic, t.message_type, t.queues, t.max_delay, t.out_of_range, t.granularity, t.retention,
+       t.created_at, t.delay_levels
+from duewheel.topic t
+where t.deleted_at is null and t.message_type not in ('RETRY', 'DEAD_LETTER');
+
+-- How far each group has read a topic: read_to is where the queue that is furthest behind stands; null where nothing has
+-- been released or read yet. Of a FIFO topic the retry settings are the ordered ones; a max_retries of 2147483647 is none.
+create or replace view duewheel.groups as
+select coalesce(g.broadcast_group, g.name) as consumer_group, t.name as topic, t.message_type, g.mode, g.instance,
+       case when t.message_type = 'FIFO' then g.ordered_max_retries else g.max_retries end as max_retries,
+       case when t.message_type = 'FIFO' then array[g.ordered_interval] else g.retry_intervals end as retry_intervals,
+       case when t.message_type = 'FIFO' then 0 else g.retry_jitter end as retry_jitter,
+       g.settings_by, g.settings_at, p.read_to, p.released_to, s.created_at, s.seen_at
+from duewheel.subscription s
+join duewheel.consumer_group g on g.group_id = s.group_id
+join duewheel.topic t on t.topic_id = s.topic_id
+cross join lateral duewheel.progress(g.group_id, t.topic_id) p
+where t.deleted_at is null;
+
+create or replace view duewheel.waiting as
+select t.name as topic, duewheel.message_id(m.topic_id, m.queue, m.deliver_at, m.seq) as message_id, m.key, m.tag,
+       m.born_at, m.deliver_at
+from duewheel.topic t
+join duewheel.message m on m.topic_id = t.topic_id
+where t.deleted_at is null and t.message_type not in ('RETRY', 'DEAD_LETTER')
+  and m.deliver_at > coalesce((
+      select k.hi from duewheel.tick k where k.topic_id = t.topic_id order by k.hi desc, k.tick_id desc limit 1), '-infinity')
+  and not exists (
+      select from duewheel.recall r
+      where r.topic_id = m.topic_id and r.queue = m.queue and r.deliver_at = m.deliver_at and r.seq = m.seq);

@@ -1,0 +1,92 @@
+"""What a round of maintenance did, and what somebody should know of it (D09)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Maintenance:
+    """What a round of maintenance came to; a slot is called as its table, ``message_YYYYMMDDHH`` in UTC.
+
+    Attributes:
+        dropped: slots past retention.
+        dropped_when_full: slots that went before, because there was no room for them.
+        kept_unread: slots past retention that a group has not finished.
+        kept_when_full: slots there is no room for that a group has not finished.
+        kept_in_use: slots that could not be dropped just now, because their messages were being read.
+        swept: messages that no release had covered; anything but 0 is a bug of this program.
+        message_bytes: the size of all slots afterwards.
+        warnings: what was lost, or kept over the limit: one sentence each.
+    """
+
+    dropped: tuple[str, ...]
+    dropped_when_full: tuple[str, ...]
+    kept_unread: tuple[str, ...]
+    kept_when_full: tuple[str, ...]
+    kept_in_use: tuple[str, ...]
+    swept: int
+    message_bytes: int
+    warnings: tuple[str, ...]
+
+
+def in_rounds(maintain: Callable[[], Mapping[str, Any]]) -> Mapping[str, Any]:
+    """One report for as many rounds as it takes: after a long time without a wheel there is much to do.
+
+    Args:
+        maintain: calls ``duewheel.maintain`` in a transaction of its own and returns its report.
+    """
+    report = maintain()
+    while report.get("more"):
+        further = maintain()
+        if further.get("busy"):
+            # Another process goes on with it.
+            break
+        report = {
+            **further,
+            **{name: report[name] + further[name] for name in ("dropped", "dropped_full", "swept")},
+        }
+    return report
+
+
+def maintenance(report: Mapping[str, Any]) -> Maintenance:
+    """The answer of ``duewheel.maintain``; where another process was at it, nothing was done."""
+    dropped, kept = report.get("dropped_full", []), report.get("kept_full", [])
+    warnings = [
+        f"dropped slot {slot['slot']} over the limit of {report['retention_bytes']} bytes: group "
+        f"{unread['consumer_group']} has lost {unread['messages']} messages of topic {unread['topic']}"
+        for slot in dropped
+        for unread in slot["unread"]
+    ]
+    warnings += [
+        f"kept slot {slot['slot']} over the limit of {report['retention_bytes']} bytes: group "
+        f"{unread['consumer_group']} has not finished {unread['messages']} messages of topic "
+        f"{unread['topic']}"
+        for slot in kept
+        for unread in slot["unread"]
+    ]
+    size, limit = report.get("message_bytes", 0), report.get("retention_bytes")
+    if limit is not None and size > limit:
+        warnings.append(
+            f"the messages take {size} bytes, over the limit of {limit}, and nothing more can be dropped: "
+            "what waits, and what is of the last hours, is kept; raise retention_bytes"
+        )
+    return Maintenance(
+        dropped=tuple(report.get("dropped", [])),
+        dropped_when_full=tuple(slot["slot"] for slot in dropped),
+        kept_unread=tuple(report.get("kept_unread", [])),
+        kept_when_full=tuple(slot["slot"] for slot in kept),
+        kept_in_use=tuple(report.get("kept_in_use", [])),
+        swept=report.get("swept", 0),
+        message_bytes=size,
+        warnings=tuple(warnings),
+    )
+
+
+def warn(done: Maintenance, log: logging.Logger) -> None:
+    """Say at WARNING what was lost, or kept over the limit."""
+    for warning in done.warnings:
+        log.warning("Maintenance: %s", warning)

@@ -1,0 +1,349 @@
+"""What the wheel does next: the decisions of the runner, without its clock, threads and connections.
+
+A state machine. The runner asks it which jobs to begin (`take`) and how long to sleep (`sleep_ms`), and tells
+it what was answered (`finished`), what went wrong (`failed`) and what was heard (`notified`, `look_again`).
+The instant is always an argument, on the monotonic clock in milliseconds, so a test plays hours of it, with a
+simulated database, in no time.
+
+Two wheels turn in it, because there are two kinds of time. Instants of messages and ends of leases are the
+database's, whose clock may be set; they wait in one wheel. The pauses of the wheel itself (look again, follow
+up, try again) are measured on the monotonic clock, which never steps; they wait in the other.
+
+The rules
+    *Look* once per `poll_ms`: what is due within `lookahead_ms` and which leases end by then. What was due
+    before and has not been released is part of the answer, so whatever a notification did not tell is found
+    by then.
+
+    *Tick* a topic at the instant something of it is due. Instants of one topic within one granularity share a
+    timer, at the earliest of them; the latest is remembered, and ticked for if the first tick did not reach
+    it. So there are at most `lookahead / granularity` timers per topic, however many messages wait. A topic
+    that was never ticked is taken for one of 1 ms.
+
+    After a tick that released something the topic rests for its granularity and is then ticked again, because
+    senders do not notify the wheel of what falls into the rest. This goes on until a tick releases nothing.
+    An idle topic has no rest to wait for and is ticked to the millisecond.
+
+    After a tick that is *unsettled* (transactions are open that may still bring messages for it) the topic is
+    ticked again, at growing pauses up to 1 s, until it is settled.
+
+    A tick that came too early by the database's clock has done nothing; its timer is set again.
+
+    *Revive* the leases of a group and topic when one ends. *Maintain* at the start and once per
+    `maintain_ms`. *Advance* the recurring schedules at the start and whenever the last round said so.
+
+    A job that failed is not begun again before a pause that grows with each failure (0.1 s to 30 s), or until
+    the database turns out to be back; other jobs go on.
+
+    No job runs twice at once. Each kind of job has lanes of its own, so a long one does not hold up ticks
+    (W02).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, deque
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from duewheel.store.backoff import Backoff
+from duewheel.store.database_clock import ClockReading, DatabaseClock
+from duewheel.store.wheel import TimingWheel
+
+LONGEST_UNSETTLED_PAUSE_SECONDS: Final = 1.0
+SHORTEST_UNSETTLED_PAUSE_SECONDS: Final = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """Ask what is due next."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Release what is due on a topic."""
+
+    topic_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Revive:
+    """Turn leases that have ended into retries."""
+
+    group_id: int
+    topic_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Maintain:
+    """Make slots ahead, drop those past retention, trim logs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Advance:
+    """Send the next occurrences of recurring schedules."""
+
+
+Job = Look | Tick | Revive | Maintain | Advance
+
+#: How many jobs of a kind run at once, each on a connection of its own.
+LANES: Final[dict[type[Job], int]] = {Look: 1, Tick: 3, Revive: 1, Maintain: 1, Advance: 1}
+
+
+class DueInstant(NamedTuple):
+    """An instant at which something of a topic is due (Unix microseconds)."""
+
+    topic_id: int
+    due_at_us: int
+    granularity_us: int
+
+
+class LeaseEnd(NamedTuple):
+    """The end of a lease (Unix microseconds)."""
+
+    group_id: int
+    topic_id: int
+    expires_at_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class LookAnswer:
+    """What is due within the look-ahead."""
+
+    reading: ClockReading
+    due: list[DueInstant] = field(default_factory=list)
+    lease_ends: list[LeaseEnd] = field(default_factory=list)
+    #: The topics looked after; None is all of them.
+    watched: frozenset[int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TickAnswer:
+    """What a tick did.
+
+    `asked_at_us` is the database's clock when the question reached it, `hi_us` how far the topic is released.
+    """
+
+    reading: ClockReading
+    asked_at_us: int
+    released: bool
+    hi_us: int | None
+    unsettled: bool
+    granularity_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class AdvanceAnswer:
+    """Occurrences were sent ahead; there are none to send for ``pause_ms``."""
+
+    pause_ms: float
+    reading: ClockReading | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DoneAnswer:
+    """A job without a result that matters here is done."""
+
+    reading: ClockReading | None = None
+
+
+Answer = LookAnswer | TickAnswer | AdvanceAnswer | DoneAnswer
+
+
+class _DueTimer(NamedTuple):
+    """Stands for the instants of a topic within one granularity."""
+
+    topic_id: int
+    window: int
+
+
+@dataclass(slots=True)
+class _Topic:
+    """What the wheel remembers of a topic."""
+
+    granularity_us: int = 1_000
+    #: A tick is still to reach this instant.
+    until_us: int = 0
+    unsettled: Backoff | None = None
+
+
+class WheelSchedule:
+    """Decides what to do next; see the module for the rules.
+
+    Args:
+        now_ms: the instant, on the monotonic clock in milliseconds.
+        poll_ms: between two looks.
+        lookahead_ms: how far a look reaches.
+        maintain_ms: between two rounds of maintenance.
+    """
+
+    def __init__(self, now_ms: float, *, poll_ms: float, lookahead_ms: float, maintain_ms: float) -> None:
+        self._poll_ms = poll_ms
+        self._lookahead_ms = lookahead_ms
+        self._maintain_ms = maintain_ms
+        self._clock = DatabaseClock()
+        self._due: TimingWheel[_DueTimer | Revive] = TimingWheel(0)
+        self._pauses: TimingWheel[Job] = TimingWheel(math.floor(now_ms))
+        self._until_us: dict[_DueTimer, int] = {}
+        self._topics: dict[int, _Topic] = {}
+        self._watched: frozenset[int] | None = None
+        self._queued: dict[type[Job], deque[Job]] = {kind: deque() for kind in LANES}
+        self._in_queue: set[Job] = set()
+        self._running: set[Job] = set()
+        self._lanes_taken: Counter[type[Job]] = Counter()
+        self._again: set[Job] = set()
+        self._not_before_ms: dict[Job, float] = {}
+        self._failures: dict[Job, Backoff] = {}
+        self._pause(Look(), now_ms)
+        self._pause(Maintain(), now_ms)
+        self._pause(Advance(), now_ms)
+
+    def take(self, now_ms: float) -> list[Job]:
+        """The jobs to begin now; each has to be answered by `finished` or `failed`."""
+        for pause in self._pauses.advance(math.floor(now_ms)):
+            self._want(pause.payload, now_ms)
+        if self._clock.known:
+            for timer in self._due.advance(math.floor(self._clock.database_ms(now_ms))):
+                if isinstance(timer.payload, Revive):
+                    self._want(timer.payload, now_ms)
+                else:
+                    topic = self._topics[timer.payload.topic_id]
+                    topic.until_us = max(topic.until_us, self._until_us.pop(timer.payload))
+                    self._want(Tick(timer.payload.topic_id), now_ms)
+        begun: list[Job] = []
+        for kind, queue in self._queued.items():
+            while queue and self._lanes_taken[kind] < LANES[kind]:
+                job = queue.popleft()
+                self._in_queue.remove(job)
+                self._running.add(job)
+                self._lanes_taken[kind] += 1
+                begun.append(job)
+        return begun
+
+    def sleep_ms(self, now_ms: float) -> float:
+        """How long there is nothing to begin unless something is finished or heard; may be infinite."""
+        wake_at_ms = math.inf
+        pause_ends_at_ms = self._pauses.next_due_at_ms()
+        if pause_ends_at_ms is not None:
+            wake_at_ms = pause_ends_at_ms
+        due_at_ms = self._due.next_due_at_ms()
+        if due_at_ms is not None and self._clock.known:
+            wake_at_ms = min(wake_at_ms, self._clock.monotonic_ms(due_at_ms))
+        return max(0.0, wake_at_ms - now_ms)
+
+    def finished(self, job: Job, answer: Answer, now_ms: float) -> None:
+        """A job is done; learns from its answer and decides what follows from it."""
+        was_failing = self._failures.pop(job, None) is not None
+        self._not_before_ms.pop(job, None)
+        if answer.reading is not None:
+            self._clock.observe(answer.reading)
+        match answer:
+            case LookAnswer():
+                self._looked(answer, now_ms)
+            case TickAnswer() if isinstance(job, Tick):
+                self._ticked(job, answer)
+            case AdvanceAnswer():
+                self._pause(job, now_ms + answer.pause_ms)
+            case _:
+                pass
+        if isinstance(job, Look):
+            self._pause(job, now_ms + self._poll_ms)
+            if was_failing:
+                self._try_again_now(now_ms)
+        elif isinstance(job, Maintain):
+            self._pause(job, now_ms + self._maintain_ms)
+        self._release(job, now_ms)
+
+    def failed(self, job: Job, now_ms: float) -> float:
+        """A job went wrong; returns the pause before it is tried again, in seconds."""
+        pause_seconds = self._failures.setdefault(job, Backoff()).next_seconds()
+        self._not_before_ms[job] = now_ms + 1_000 * pause_seconds
+        self._pause(job, self._not_before_ms[job])
+        self._release(job, now_ms)
+        return pause_seconds
+
+    def notified(self, topic_id: int, due_at_us: int, now_ms: float) -> None:
+        """A sender said what will be due; what is beyond the look-ahead is left to the next look."""
+        if not self._clock.known or (self._watched is not None and topic_id not in self._watched):
+            return
+        if due_at_us / 1_000 <= self._clock.database_ms(now_ms) + self._lookahead_ms:
+            self._add_due(topic_id, due_at_us)
+
+    def look_again(self, now_ms: float) -> None:
+        """Something may have been missed, and the database is there: look now, whatever failed before."""
+        self._try_again_now(now_ms)
+        self._pause(Look(), now_ms)
+
+    def waiting(self) -> int:
+        """How many timers wait: bounded by topics and the look-ahead, not by messages."""
+        return len(self._due) + len(self._pauses)
+
+    def _looked(self, answer: LookAnswer, now_ms: float) -> None:
+        self._watched = answer.watched
+        for instant in answer.due:
+            self._topic(instant.topic_id).granularity_us = instant.granularity_us
+            self._add_due(instant.topic_id, instant.due_at_us)
+        for end in answer.lease_ends:
+            self._due.add(Revive(end.group_id, end.topic_id), _ceil_ms(end.expires_at_us))
+        for job in [job for job, not_before_ms in self._not_before_ms.items() if not_before_ms <= now_ms]:
+            del self._not_before_ms[job]
+
+    def _ticked(self, job: Tick, answer: TickAnswer) -> None:
+        topic = self._topic(job.topic_id)
+        topic.granularity_us = answer.granularity_us
+        reached_us = answer.asked_at_us
+        if answer.released and answer.hi_us is not None:
+            reached_us = answer.hi_us
+            topic.unsettled = None
+            hi_ms = self._clock.monotonic_ms(answer.hi_us / 1_000)
+            # The tick read the database's clock while it was asked; the estimate is no better than that.
+            ticked_at_ms = min(max(hi_ms, answer.reading.sent_ms), answer.reading.received_ms)
+            rest_ends_at_ms = ticked_at_ms + answer.granularity_us / 1_000
+            self._not_before_ms[job] = rest_ends_at_ms
+            self._pause(job, rest_ends_at_ms)
+        elif answer.unsettled:
+            if topic.unsettled is None:
+                first_seconds = max(SHORTEST_UNSETTLED_PAUSE_SECONDS, topic.granularity_us / 1_000_000)
+                topic.unsettled = Backoff(first_seconds, max(LONGEST_UNSETTLED_PAUSE_SECONDS, first_seconds))
+            self._pause(job, answer.reading.received_ms + 1_000 * topic.unsettled.next_seconds())
+        else:
+            topic.unsettled = None
+        if topic.until_us > reached_us:
+            self._add_due(job.topic_id, topic.until_us)
+        topic.until_us = 0
+
+    def _topic(self, topic_id: int) -> _Topic:
+        return self._topics.setdefault(topic_id, _Topic())
+
+    def _add_due(self, topic_id: int, due_at_us: int) -> None:
+        timer = _DueTimer(topic_id, due_at_us // self._topic(topic_id).granularity_us)
+        self._until_us[timer] = max(self._until_us.get(timer, 0), due_at_us)
+        self._due.add(timer, _ceil_ms(due_at_us))
+
+    def _try_again_now(self, now_ms: float) -> None:
+        """The database is back: what failed waits no longer. If it fails again its pauses go on growing."""
+        for job in self._failures:
+            self._not_before_ms.pop(job, None)
+            self._pause(job, now_ms)
+
+    def _pause(self, job: Job, until_ms: float) -> None:
+        self._pauses.add(job, math.ceil(until_ms))
+
+    def _want(self, job: Job, now_ms: float) -> None:
+        if job in self._running:
+            self._again.add(job)
+        elif self._not_before_ms.get(job, 0.0) > now_ms:
+            self._pause(job, self._not_before_ms[job])
+        elif job not in self._in_queue:
+            self._in_queue.add(job)
+            self._queued[type(job)].append(job)
+
+    def _release(self, job: Job, now_ms: float) -> None:
+        self._running.remove(job)
+        self._lanes_taken[type(job)] -= 1
+        if job in self._again:
+            self._again.remove(job)
+            self._want(job, now_ms)
+
+
+def _ceil_ms(instant_us: int) -> int:
+    return -(-instant_us // 1_000)

@@ -1,0 +1,41 @@
+"""A way to run the command line on the test's database."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from duewheel.cli import main
+
+Run = Callable[..., Result]
+RunJson = Callable[..., Any]
+
+
+@pytest.fixture
+def run(dsn: str, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Run the command line with these arguments, on the test's database, and return what it did."""
+    monkeypatch.setenv("DUEWHEEL_DSN", dsn)
+
+    def invoke(*arguments: str, stdin: str | bytes | None = None) -> Result:
+        result = CliRunner().invoke(main, arguments, input=stdin)
+        if result.exception is not None and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        return result
+
+    return invoke
+
+
+@pytest.fixture
+def run_json(run: Run) -> RunJson:
+    """Run the command line with `--json` and return the document; fails if the command fails."""
+
+    def invoke(*arguments: str, stdin: str | bytes | None = None) -> Any:
+        result = run(*arguments, "--json", stdin=stdin)
+        assert result.exit_code == 0, result.stderr
+        return json.loads(result.stdout)
+
+    return invoke

@@ -1,0 +1,314 @@
+"""Every command on a real broker: what it answers, and its exit status."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from select import select
+from typing import Any
+
+import click
+import psycopg2
+import pytest
+from click.testing import Result
+
+from duewheel.cli import main
+from duewheel.store import Broker, EmbeddedPostgres
+
+Run = Callable[..., Result]
+RunJson = Callable[..., Any]
+
+
+def all_commands(
+    group: click.Group, path: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
+        yield (*path, name), command
+        if isinstance(command, click.Group):
+            yield from all_commands(command, (*path, name))
+
+
+COMMANDS = dict(all_commands(main))
+
+
+@pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
+def test_help_explains_with_an_example(path: tuple[str, ...], run: Run) -> None:
+    result = run(*path, "--help")
+    assert result.exit_code == 0
+    assert f"duewheel {path[0]}" in (COMMANDS[path].help or "")
+
+
+@pytest.mark.parametrize(
+    "path", [path for path, command in COMMANDS.items() if not isinstance(command, click.Group)], ids=" ".join
+)
+def test_every_command_can_answer_in_json(path: tuple[str, ...]) -> None:
+    assert "as_json" in {parameter.name for parameter in COMMANDS[path].params}
+
+
+def test_module_runs_as_a_program() -> None:
+    result = subprocess.run(
+        [sys.executable, "-m", "duewheel.cli", "--version"], capture_output=True, text=True, check=True
+    )
+    assert result.stdout.startswith("duewheel, version ")
+
+
+def test_d11_topics_are_made_looked_at_changed_and_deleted(run: Run, run_json: RunJson) -> None:
+    made = run_json("topic", "create", "t", "--max-delay", "7d", "--granularity", "10ms", "--queues", "2")
+    assert (made["name"], made["message_type"], made["max_delay"], made["queues"]) == (
+        "t",
+        "DELAY",
+        604800,
+        2,
+    )
+    assert run_json("topic", "list") == [made]
+    assert run_json("topic", "show", "t") == made
+    assert run_json("topic", "update", "t", "--retention", "1h")["retention"] == 3600
+    assert "t " in run("topic", "list").stdout
+    assert run_json("topic", "delete", "t", "--yes") == {"name": "t"}
+    assert run("topic", "list").stdout == "There are no topics.\n"
+
+
+def test_topic_is_deleted_only_when_said_yes(run: Run, broker: Broker) -> None:
+    broker.create_topic("t")
+    assert run("topic", "delete", "t", stdin="n\n").exit_code == 1
+    assert [topic.name for topic in broker.topics()] == ["t"]
+    assert run("topic", "delete", "t", stdin="y\n").exit_code == 0
+    assert broker.topics() == []
+
+
+def test_l04_topic_has_delay_levels_of_its_own(run: Run, run_json: RunJson) -> None:
+    levels = ("--delay-level", "1m", "--delay-level", "1h")
+    assert run_json("topic", "create", "t", *levels)["delay_levels"] == [60, 3600]
+    assert "delay levels  1m 1h\n" in run("topic", "show", "t").stdout
+    assert run_json("topic", "update", "t", "--delay-level", "5s")["delay_levels"] == [5]
+    assert run_json("topic", "update", "t", "--retention", "1h")["delay_levels"] == [5]
+
+
+def test_topic_update_needs_something_to_change(run: Run, broker: Broker) -> None:
+    broker.create_topic("t")
+    assert run("topic", "update", "t").exit_code == 2
+
+
+def test_message_is_sent_found_recalled_and_its_history_told(
+    run: Run, run_json: RunJson, broker: Broker
+) -> None:
+    broker.create_topic("t")
+    sent = run_json(
+        "send", "t", '{"order": 42}', "--delay", "30m", "--key", "42", "--tag", "a", "--property", "x=y"
+    )
+    assert sent["outcome"] == "sent"
+    wait = datetime.fromisoformat(sent["deliver_at"]) - datetime.now(UTC)
+    assert timedelta(minutes=29) < wait <= timedelta(minutes=30)
+
+    (found,) = run_json("find", sent["message_id"])
+    assert (found["key"], found["tag"], found["properties"]) == ("42", "a", {"x": "y"})
+    assert (found["body"], found["recalled"]) == ('{"order": 42}', False)
+    assert run_json("find", "--topic", "t", "--key", "42") == [found]
+
+    assert run_json("recall", "--topic", "t", "--key", "42") == {"outcome": "recalled"}
+    assert run("recall", sent["message_id"]).stdout in ("recalled\n", "not_found\n")
+    assert [entry["state"] for entry in run_json("history", sent["message_id"])][-1] == "Deleted"
+
+
+def test_d01_message_is_sent_for_an_instant(run_json: RunJson, broker: Broker) -> None:
+    broker.create_topic("t")
+    at = datetime.now(UTC).replace(microsecond=0) + timedelta(hours=1)
+    sent = run_json("send", "t", "x", "--at", at.isoformat())
+    assert datetime.fromisoformat(sent["deliver_at"]) == at
+    sent = run_json("send", "t", "x", "--at", str(int(at.timestamp() * 1000)))
+    assert datetime.fromisoformat(sent["deliver_at"]) == at
+
+
+def test_body_comes_from_standard_input_as_it_is(run_json: RunJson, broker: Broker) -> None:
+    broker.create_topic("t")
+    sent = run_json("send", "t", "-", "--delay", "1h", stdin=b"\xff\x00")
+    (found,) = run_json("find", sent["message_id"])
+    assert found["body"] == {"base64": "/wA="}
+
+
+def test_d03_message_due_at_once_is_received_and_acked(run: Run, run_json: RunJson, broker: Broker) -> None:
+    broker.create_topic("t")
+    sent = run_json("send", "t", "hello", "--delay", "0s", "--key", "k")
+    (received,) = run_json("receive", "t", "g", "--ack", "--wait", "5s")
+    assert (received["message_id"], received["body"]) == (sent["message_id"], "hello")
+    assert received["attempt"] == 1
+    assert run("receive", "t", "g").stdout == "Nothing is due.\n"
+    states = [entry["state"] for entry in run_json("history", sent["message_id"])]
+    assert states == ["Initialized", "Timing", "Ready", "Inflight", "Acked"]
+
+
+def test_stats_tell_what_waits_and_what_is_leased(run: Run, run_json: RunJson, broker: Broker) -> None:
+    broker.create_topic("t")
+    run("send", "t", "x", "--delay", "1h")
+    run("send", "t", "x", "--delay", "0s")
+    run("receive", "t", "g", "--wait", "5s")
+    stats = run_json("stats")
+    (topic,) = stats["topics"]
+    (group,) = topic["groups"]
+    assert (topic["topic"], topic["waiting"]) == ("t", 1)
+    assert (group["group"], group["inflight"], group["ready"]) == ("g", 1, 0)
+    assert run("stats").exit_code == 0
+
+
+def test_r14_dead_letters_of_a_group_are_listed(run: Run, run_json: RunJson, broker: Broker) -> None:
+    broker.create_topic("t")
+    broker.consumer("t", "g")
+    assert run_json("dlq", "list", "g") == []
+    assert run("dlq", "list", "g").stdout == "g has no dead letters.\n"
+    with broker.connection() as connection, connection.cursor() as cursor:
+        cursor.execute("update duewheel.consumer_group set max_retries = 0")
+    sent = broker.send("t", "x", delay=timedelta(0), key="k")
+    consumer = broker.consumer("t", "g")
+    consumer.nack(consumer.receive(wait=timedelta(seconds=5)), reason="no such order")
+    for options in ((), ("--open",), ("--topic", "t")):
+        (letter,) = run_json("dlq", "list", "g", *options)
+        assert (letter["message_id"], letter["key"], letter["reason"]) == (
+            sent.message_id,
+            "k",
+            "no such order",
+        )
+    assert run_json("dlq", "list", "g", "--redriven") == []
+    assert sent.message_id in run("dlq", "list", "g").stdout
+
+
+def test_d09_settings_of_the_broker_are_shown_and_changed(run: Run, run_json: RunJson) -> None:
+    settings = run_json("db", "settings")
+    assert (settings["retention_bytes"], settings["when_full"]) == (None, "drop_unread")
+    changed = run("db", "settings", "--retention-bytes", "20GiB", "--when-full", "keep_unread").stdout
+    assert "retention size  20GiB\n" in changed
+    assert "when full       keep_unread\n" in changed
+    assert run_json("db", "settings", "--retention-bytes", "0")["retention_bytes"] is None
+    assert run_json("db", "settings")["when_full"] == "keep_unread"
+    assert run("db", "settings", "--retention-bytes", "much").exit_code == 2
+
+
+def test_broker_that_was_restored_elsewhere_is_rebased(
+    run: Run, run_json: RunJson, broker: Broker, dsn: str
+) -> None:
+    assert run("db", "rebase").stdout == "The broker was at home here already: nothing to do.\n"
+    assert run_json("db", "rebase") == {"rebased": False, "messages": 0, "ticks": 0, "released_late": 0}
+    broker.create_topic("t")
+    broker.send("t", "x", delay=timedelta(hours=1))
+    broker.close()
+    with closing(psycopg2.connect(dsn)) as connection, connection, connection.cursor() as cursor:
+        cursor.execute("update duewheel.broker set system_identifier = system_identifier - 1")
+    refused = run("stats")
+    assert refused.exit_code == 1
+    assert "duewheel db rebase" in refused.stderr
+    assert run("db", "rebase").stdout == (
+        "The broker is at home here: 1 message and 0 ticks stamped anew, 0 messages released late.\n"
+    )
+    assert run("stats").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("receive", "t", "g"), "Nothing is due."),
+        (("find", "--topic", "t", "--key", "other"), "Nothing found."),
+        (("recall", "--topic", "t", "--key", "other"), "not_found"),
+        (("recall", "--topic", "t", "--key", "out"), "already_released"),
+    ],
+)
+def test_status_3_says_that_there_was_nothing(
+    run: Run, broker: Broker, arguments: tuple[str, ...], words: str
+) -> None:
+    broker.create_topic("t")
+    broker.send("t", "x", key="out", delay=timedelta(0))
+    broker.consumer("t", "g").receive(wait=timedelta(seconds=5))
+    result = run(*arguments)
+    assert (result.exit_code, result.stdout) == (3, f"{words}\n")
+    result = run(*arguments, "--json")
+    assert result.exit_code == 3
+    assert json.loads(result.stdout) in ([], {"outcome": words})
+
+
+def test_messages_are_shown_on_one_line_each(run: Run, broker: Broker) -> None:
+    broker.create_topic("t", max_delay=timedelta(days=36500 // 10))
+    sent = broker.send("t", "a\nb", deliver_at=datetime(2036, 1, 5, tzinfo=UTC), key="k")
+    title, line = run("find", "--topic", "t", "--key", "k").stdout.splitlines()
+    assert title.split("  ")[0] == "message id"
+    assert line == f"{sent.message_id}  k    -    2036-01-05T00:00:00Z  no        no        a\\nb"
+    assert "max delay     3650d\n" in run("topic", "show", "t").stdout
+
+
+def test_database_is_upgraded_and_checked(run: Run, run_json: RunJson) -> None:
+    assert run_json("db", "upgrade") == run_json("db", "check")
+    assert run("db", "check").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("send", "nowhere", "x", "--delay", "1s"), "nowhere"),
+        (("topic", "show", "nowhere"), "nowhere"),
+        (("dlq", "list", "nobody"), "nobody"),
+        (("history", "00" * 22), "no message"),
+        (("stats", "--dsn", "host=127.0.0.1 port=1 dbname=x"), "cannot be reached"),
+    ],
+)
+def test_error_of_the_broker_is_one_message_and_status_1(
+    run: Run, arguments: tuple[str, ...], words: str
+) -> None:
+    result = run(*arguments)
+    assert result.exit_code == 1
+    assert result.stderr.startswith("Error: ")
+    assert words in result.stderr
+    assert result.stdout == ""
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("send", "t"),
+        ("send", "t", "x", "--delay", "soon"),
+        ("send", "t", "x", "--at", "2030-01-01T00:00:00"),
+        ("recall",),
+        ("recall", "00", "--topic", "t"),
+        ("find", "--key", "k"),
+        ("nonsense",),
+        ("topic", "create", "t", "--type", "ODD"),
+        ("demo", "--orders", "3", "up"),
+    ],
+)
+def test_wrong_usage_is_status_2(run: Run, arguments: tuple[str, ...]) -> None:
+    assert run(*arguments).exit_code == 2
+
+
+def test_wheel_releases_until_sigterm(dsn: str, broker: Broker) -> None:
+    broker.create_topic("t")
+    with (
+        subprocess.Popen(
+            [sys.executable, "-m", "duewheel.cli", "wheel", "run", "--dsn", dsn, "--json"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as wheel,
+        closing(psycopg2.connect(dsn)) as listener,
+    ):
+        assert wheel.stderr is not None
+        assert wheel.stdout is not None
+        assert wheel.stderr.readline() == "The wheel is turning. Ctrl-C ends it.\n"
+        listener.autocommit = True
+        with listener.cursor() as cursor:
+            cursor.execute("listen duewheel_released")
+        broker.send("t", "x", delay=timedelta(milliseconds=50))
+        assert select([listener], [], [], 60)[0]
+        wheel.terminate()
+        assert json.loads(wheel.stdout.read()) == {"stopped": True}
+        assert wheel.wait() == 0
+    (topic,) = broker.stats().topics
+    assert topic.waiting == 0
+
+
+def test_missing_schema_is_told(run: Run, postgres: EmbeddedPostgres) -> None:
+    result = run("db", "check", "--dsn", postgres.dsn())
+    assert result.exit_code == 1
+    assert "duewheel db upgrade" in result.stderr

@@ -1,0 +1,104 @@
+"""Groups on the command line: what they choose, how they share, how far they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from click.testing import Result
+
+from duewheel.store import Broker, RetryPolicy
+
+Run = Callable[..., Result]
+RunJson = Callable[..., Any]
+
+
+@pytest.fixture
+def released(broker: Broker) -> Broker:
+    """A broker with three messages on the topic `t`, just due."""
+    broker.create_topic("t")
+    for region in ("north", "south", "west"):
+        broker.send("t", region, delay=timedelta(0), tag=region, properties={"region": region})
+    broker.tick("t")
+    return broker
+
+
+def bodies(received: list[dict[str, Any]]) -> list[str]:
+    return sorted(message["body"] for message in received)
+
+
+@pytest.mark.usefixtures("released")
+def test_messages_are_chosen_by_tag_and_properties(run: Run, run_json: RunJson) -> None:
+    assert bodies(run_json("receive", "t", "g1", "--filter", "region <> 'south'", "--wait", "5s")) == [
+        "north",
+        "west",
+    ]
+    both = ("--filter", "region <> 'south'", "--tags", "south || west")
+    assert bodies(run_json("receive", "t", "g2", *both, "--wait", "5s")) == ["west"]
+    refused = run("receive", "t", "g3", "--filter", "region LIKE 'n%'")
+    assert refused.exit_code == 1
+    assert "position 7" in refused.stderr
+
+
+@pytest.mark.usefixtures("released")
+def test_r02_every_instance_of_a_broadcasting_group_gets_every_message(run: Run, run_json: RunJson) -> None:
+    for name in ("one", "two"):
+        instance = ("--mode", "broadcasting", "--name", name, "--wait", "5s", "--ack")
+        assert bodies(run_json("receive", "t", "g", *instance)) == ["north", "south", "west"]
+    (group,) = run_json("group", "list")
+    assert (group["mode"], group["instances"], group["retries"]) == ("broadcasting", ["one", "two"], None)
+    assert "one two" in run("group", "list").stdout
+
+
+@pytest.mark.usefixtures("released")
+def test_new_group_starts_where_it_is_told(run: Run, run_json: RunJson) -> None:
+    assert run("receive", "t", "late", "--start", "latest").exit_code == 3
+    ago = (datetime.now(UTC) - timedelta(hours=1)).isoformat()
+    assert len(run_json("receive", "t", "back", "--start", ago, "--wait", "5s")) == 3
+    assert run("receive", "t", "g", "--start", "yesterday").exit_code == 2
+
+
+def test_groups_are_listed_with_who_set_their_retries(run: Run, run_json: RunJson, released: Broker) -> None:
+    released.create_topic("u", message_type="FIFO")
+    assert run("group", "list").stdout == "There are no consumer groups.\n"
+    released.consumer("t", "g", name="host-1", retry=RetryPolicy.unordered(3)).receive()
+    released.consumer("u", "g")
+    on_t, on_u = run_json("group", "list")
+    assert (on_t["group"], on_t["topic"], on_t["retries"], on_t["retry_set_by"]) == ("g", "t", 3, "host-1")
+    assert (on_t["retry"]["max_retries"], on_t["retry"]["waits"][:2]) == (3, [10, 30])
+    assert (on_u["topic"], on_u["retries"], on_u["retry"]["is_ordered"]) == ("u", "no limit", True)
+    assert run_json("group", "list", "--topic", "u") == [on_u]
+    assert run("group", "list", "--topic", "v").stdout == "No consumer group reads v.\n"
+    assert "host-1" in run("group", "list").stdout
+
+
+def test_d10_fifo_topic_takes_messages_of_message_groups(run: Run, run_json: RunJson) -> None:
+    assert run_json("topic", "create", "steps", "--type", "fifo")["message_type"] == "FIFO"
+    assert run("send", "steps", "placed").exit_code == 1
+    for step in ("placed", "paid"):
+        assert run_json("send", "steps", step, "--message-group", "4711")["outcome"] == "sent"
+    received = run_json("receive", "steps", "g", "--wait", "5s", "--ack")
+    assert [(message["body"], message["message_group"]) for message in received] == [
+        ("placed", "4711"),
+        ("paid", "4711"),
+    ]
+
+
+def test_d08_group_goes_back_in_time(run: Run, run_json: RunJson, released: Broker) -> None:
+    assert len(run_json("receive", "t", "g", "--wait", "5s", "--ack")) == 3
+    assert run("receive", "t", "g").exit_code == 3
+    ago = (datetime.now(UTC) - timedelta(hours=1)).isoformat()
+    assert set(run_json("group", "rewind", "g", "t", "--to", ago)) == {
+        "leases_ended",
+        "messages_returned",
+        "retries_taken_back",
+    }
+    assert bodies(run_json("receive", "t", "g")) == ["north", "south", "west"]
+    assert run_json("group", "rewind", "g", "t", "--to", "earliest")["leases_ended"] > 0
+    assert "leases ended" in run("group", "rewind", "g", "t", "--to", "latest").stdout
+    assert run("receive", "t", "g").exit_code == 3
+    assert run("group", "rewind", "g", "t").exit_code == 2
+    assert run("group", "rewind", "g", "t", "--to", "once").exit_code == 2
+    assert run("group", "rewind", "other", "t", "--to", "latest").exit_code == 1

@@ -1,0 +1,165 @@
+"""What every test stands on: a real Postgres, a database of its own for each test, and a clock that only
+moves when told.
+
+One server is started for the session and one database in it is upgraded to the current schema: the template.
+Each test that asks for ``dsn`` gets a fresh copy of it, a matter of milliseconds, and no test sees another's
+messages. The server's directory is temporary; the server ends with the last process that uses it, also when
+the run is killed.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psycopg2
+import pytest
+
+from duewheel.store.embedded import EmbeddedPostgres
+
+if TYPE_CHECKING:
+    from duewheel.store.broker import Broker
+
+#: Airflow looks for its home once, when it is first imported, and writes there: tests get an empty one.
+AIRFLOW_HOME = Path(tempfile.mkdtemp(prefix="duewheel-airflow-"))
+os.environ["AIRFLOW_HOME"] = str(AIRFLOW_HOME)
+os.environ["AIRFLOW__CORE__LOAD_EXAMPLES"] = "False"
+
+#: Folders of tests stand below a root of this run. The one pytest shares between the runs of a user is closed
+#: to others at every start, and a Postgres that runs as another user would lose its files under it.
+TEMPORARY_ROOT = Path(tempfile.mkdtemp(prefix="duewheel-tmp-"))
+os.environ["PYTEST_DEBUG_TEMPROOT"] = str(TEMPORARY_ROOT)
+
+
+def pytest_unconfigure() -> None:
+    """Removes the folders of the run when it ends."""
+    shutil.rmtree(AIRFLOW_HOME)
+    shutil.rmtree(TEMPORARY_ROOT)
+
+
+#: Speed instead of durability: what a test server loses in a power cut nobody misses.
+TEST_SETTINGS = {
+    "fsync": "off",
+    "synchronous_commit": "off",
+    "full_page_writes": "off",
+    "autovacuum": "off",
+    "max_wal_size": "1GB",
+    "checkpoint_timeout": "1h",
+}
+
+
+class Clock:
+    """An instant that moves when told; give it to ``Broker(dsn, clock=clock)``."""
+
+    def __init__(self, now: datetime) -> None:
+        self._now = now
+
+    def __call__(self) -> datetime:
+        """The instant it is."""
+        return self._now
+
+    def advance(self, by: timedelta) -> datetime:
+        """Moves by a duration (back, if negative) and returns the new instant."""
+        self._now += by
+        return self._now
+
+    def set(self, now: datetime) -> datetime:
+        """Jumps to an aware instant and returns it."""
+        if now.tzinfo is None:
+            raise ValueError(f"{now!r} has no time zone: give an aware datetime")
+        self._now = now
+        return now
+
+
+def execute(dsn: str, statement: str) -> None:
+    """Runs one statement on a connection of its own, outside a transaction."""
+    with closing(psycopg2.connect(dsn)) as connection:
+        connection.autocommit = True
+        with connection.cursor() as cursor:
+            cursor.execute(statement)
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[EmbeddedPostgres]:
+    """The session's server: fast, not durable. A test of durability starts one of its own."""
+    directory = Path(tempfile.mkdtemp(prefix="duewheel-test-"))
+    try:
+        with EmbeddedPostgres(directory, settings=TEST_SETTINGS) as server:
+            yield server
+    finally:
+        shutil.rmtree(directory)
+
+
+@pytest.fixture(scope="session")
+def other_postgres() -> Iterator[EmbeddedPostgres]:
+    """A second server: another cluster, with transaction ids of its own."""
+    directory = Path(tempfile.mkdtemp(prefix="duewheel-other-"))
+    try:
+        with EmbeddedPostgres(directory, settings=TEST_SETTINGS) as server:
+            yield server
+    finally:
+        shutil.rmtree(directory)
+
+
+@pytest.fixture(scope="session")
+def template_dsn(postgres: EmbeddedPostgres) -> str:
+    """A database at the current schema, to be copied and never written to."""
+    from duewheel.store import migration
+
+    dsn = postgres.ensure_database("template_duewheel")
+    migration.upgrade(dsn)
+    execute(postgres.dsn(), "ALTER DATABASE template_duewheel WITH is_template true allow_connections false")
+    return dsn
+
+
+@pytest.fixture(scope="session")
+def fresh_database(postgres: EmbeddedPostgres, template_dsn: str) -> Callable[[], tuple[str, str]]:
+    """Makes a copy of the template; returns its name and address."""
+    assert template_dsn
+    numbers = count(1)
+
+    def make() -> tuple[str, str]:
+        name = f"test_{next(numbers)}"
+        execute(postgres.dsn(), f"CREATE DATABASE {name} TEMPLATE template_duewheel STRATEGY wal_log")
+        return name, postgres.dsn(name)
+
+    return make
+
+
+@pytest.fixture
+def dsn(postgres: EmbeddedPostgres, fresh_database: Callable[[], tuple[str, str]]) -> Iterator[str]:
+    """The address of a database of this test alone, at the current schema and empty."""
+    name, address = fresh_database()
+    yield address
+    execute(postgres.dsn(), f"DROP DATABASE {name} WITH (FORCE)")
+
+
+@pytest.fixture
+def broker(dsn: str) -> Iterator[Broker]:
+    """A broker on ``dsn`` with the database's own clock."""
+    from duewheel.store.broker import Broker
+
+    with Broker(dsn) as broker:
+        yield broker
+
+
+@pytest.fixture
+def clock() -> Clock:
+    """A clock that stands at a fixed instant until it is moved."""
+    return Clock(datetime(2026, 1, 5, 9, 30, tzinfo=UTC))
+
+
+@pytest.fixture
+def timed_broker(dsn: str, clock: Clock) -> Iterator[Broker]:
+    """A broker on ``dsn`` that takes ``clock`` for the database's clock."""
+    from duewheel.store.broker import Broker
+
+    with Broker(dsn, clock=clock) as broker:
+        yield broker

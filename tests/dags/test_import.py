@@ -1,0 +1,37 @@
+"""Every DAG file imports without errors or warnings and says what it does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from airflow.dag_processing.dagbag import DagBag
+
+import duewheel.dags
+
+FOLDER = Path(duewheel.dags.__path__[0]).resolve()
+DAG_IDS = {"place_orders", "pay_orders", "cancel_unpaid_orders"}
+
+
+@pytest.fixture(scope="module")
+def dag_bag() -> DagBag:
+    return DagBag(dag_folder=FOLDER)
+
+
+def test_all_dags_import_without_errors_or_warnings(dag_bag: DagBag) -> None:
+    assert dag_bag.import_errors == {}
+    assert dag_bag.captured_warnings == {}
+    assert set(dag_bag.dags) == DAG_IDS
+
+
+@pytest.mark.parametrize("dag_id", sorted(DAG_IDS))
+def test_dag_explains_itself(dag_bag: DagBag, dag_id: str) -> None:
+    dag = dag_bag.dags[dag_id]
+    assert dag.doc_md
+    assert "example" in dag.tags
+
+
+def test_an_order_has_30_minutes_unless_told_otherwise(dag_bag: DagBag) -> None:
+    parameters = dag_bag.dags["place_orders"].params
+    assert parameters["timeout_seconds"] == 30 * 60
+    assert parameters["spread_seconds"] == 0

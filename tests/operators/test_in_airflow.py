@@ -1,0 +1,173 @@
+"""Every operator and the sensor, run by Airflow itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from tests.airflow_runs import AirflowHome, RunResult
+
+from duewheel.store import Broker
+
+pytestmark = [pytest.mark.airflow, pytest.mark.slow]
+
+DAGS = Path(__file__).parent / "dags"
+
+
+@pytest.fixture(scope="module")
+def home(
+    tmp_path_factory: pytest.TempPathFactory, fresh_database: Callable[[], tuple[str, str]]
+) -> tuple[AirflowHome, str]:
+    """An Airflow whose DAGs reach a broker, and the broker's address."""
+    _, dsn = fresh_database()
+    directory = tmp_path_factory.mktemp("airflow")
+    home = AirflowHome(directory, dsn, DUEWHEEL_TEST_DIRECTORY=str(directory))
+    for file in DAGS.glob("*.py"):
+        shutil.copy(file, home.dags)
+    return home, dsn
+
+
+@pytest.fixture(scope="module")
+def story(home: tuple[AirflowHome, str]) -> RunResult:
+    """What became of the DAG ``story``."""
+    return home[0].run("story")
+
+
+@pytest.fixture
+def shop(home: tuple[AirflowHome, str], story: RunResult) -> Iterator[Broker]:
+    """The broker after the story."""
+    assert story.tasks
+    with Broker(home[1]) as broker:
+        yield broker
+
+
+def test_d11_making_a_topic_twice_is_making_it_once(story: RunResult, shop: Broker) -> None:
+    assert story.tasks["make_topic"].state == "success"
+    assert story.tasks["make_topic_again"].state == "success"
+    (topic,) = shop.topics()
+    assert topic.name == "orders"
+    assert topic.delay_levels == (timedelta(seconds=1), timedelta(days=2))
+
+
+def test_d11_making_a_topic_with_other_settings_fails(story: RunResult) -> None:
+    assert story.tasks["make_other_topic"].state == "failed"
+    assert "TopicExists" in story.log
+
+
+def test_d12_d13_a_sent_message_is_found_by_the_id_in_the_xcom(story: RunResult, shop: Broker) -> None:
+    found = shop.find(story.tasks["send"].xcom)
+    assert found is not None
+    assert found.key == "story-1"
+    assert found.tag == "late"
+    assert found.properties == {"from": "send"}
+    body = json.loads(found.body)
+    assert body["lines"] == ["send"]
+    assert body["run"].startswith("manual__")
+
+
+def test_x07_a_task_that_is_retried_after_its_send_sends_once(story: RunResult, shop: Broker) -> None:
+    assert story.tasks["send_retried"].state == "success"
+    assert f"lost after sending {story.tasks['send_retried'].xcom}" in story.log
+    assert [found.message_id for found in shop.find_key("orders", "retried")] == [
+        story.tasks["send_retried"].xcom
+    ]
+
+
+def test_x07_mapped_tasks_send_a_message_each(story: RunResult) -> None:
+    assert len({story.tasks[f"send_mapped[{index}]"].xcom for index in range(3)}) == 3
+
+
+def test_d04_a_delay_out_of_range_fails_the_task(story: RunResult) -> None:
+    assert story.tasks["send_too_late"].state == "failed"
+    assert "DelayOutOfRange" in story.log
+
+
+def test_x01_x02_a_recall_has_three_answers(story: RunResult) -> None:
+    assert story.tasks["recall_by_key"].xcom == "recalled"
+    assert story.tasks["recall_by_id"].xcom == "recalled"
+    assert story.tasks["recall_too_late"].xcom == "already_released"
+    assert story.tasks["recall_unknown"].xcom == "not_found"
+
+
+def test_x01_a_late_recall_fails_where_the_author_wants_it(story: RunResult) -> None:
+    assert story.tasks["recall_must_not_be_late"].state == "failed"
+    assert "was released before it could be recalled" in story.log
+
+
+def test_the_sensor_says_what_is_ready(story: RunResult, shop: Broker) -> None:
+    sent = shop.find(story.tasks["send"].xcom)
+    assert sent is not None
+    assert story.tasks["wait"].xcom == {
+        "topic": "orders",
+        "group": "handler",
+        "ready": 1,
+        "oldest_deliver_at": sent.deliver_at.isoformat(),
+    }
+
+
+def test_the_sensor_pokes_and_times_out(story: RunResult) -> None:
+    assert story.tasks["wait_in_vain"].state == "skipped"
+
+
+def test_x09_what_was_handled_is_acked(story: RunResult, shop: Broker) -> None:
+    assert story.tasks["consume"].xcom == ["story-1!"]
+    states = [
+        step.state for step in shop.history(story.tasks["send"].xcom) if step.consumer_group == "handler"
+    ]
+    assert states[-1] == "Acked"
+
+
+def test_nothing_to_consume_skips_the_task_where_the_author_wants_it(story: RunResult) -> None:
+    assert story.tasks["consume_nothing"].state == "skipped"
+
+
+def test_r03_what_could_not_be_handled_waits_for_its_retry(story: RunResult, shop: Broker) -> None:
+    assert story.tasks["consume_in_vain"].state == "failed"
+    assert "cannot handle 1 messages" in story.log
+    states = [
+        step.state for step in shop.history(story.tasks["send"].xcom) if step.consumer_group == "careless"
+    ]
+    assert states[-1] == "WaitingRetry"
+
+
+def test_x09_a_killed_task_gives_its_messages_back_at_once(home: tuple[AirflowHome, str]) -> None:
+    airflow, dsn = home
+    with Broker(dsn) as broker:
+        broker.create_topic("killed")
+        receipt = broker.send("killed", b"x", delay_level=1)
+        pipes = Path(airflow.environment["DUEWHEEL_TEST_DIRECTORY"])
+        os.mkfifo(pipes / "holds")
+        os.mkfifo(pipes / "end")
+        process = airflow.start("killed")
+        assert (pipes / "holds").read_text() == receipt.message_id
+        process.send_signal(signal.SIGTERM)
+        (again,) = broker.consumer("killed", "handler").receive(wait=timedelta(seconds=30))
+        assert again.message_id == receipt.message_id
+        assert again.attempt == 2
+        (pipes / "end").write_text("done")
+        result = airflow.finish("killed", process)
+    assert result.tasks["consume"].state == "failed"
+    assert "Pulled the lease on 1 messages back" in result.log
+    assert "LeaseLost" in result.log
+
+
+def test_d16_the_sensor_defers_and_wakes_when_a_message_is_due(home: tuple[AirflowHome, str]) -> None:
+    airflow, dsn = home
+    with Broker(dsn) as broker:
+        broker.create_topic("waiting")
+        process = airflow.start("waiting")
+        assert process.stdout is not None
+        for line in process.stdout:
+            if "running trigger in line" in line:
+                break
+        broker.send("waiting", b"x", delay=timedelta(milliseconds=200))
+        result = airflow.finish("waiting", process)
+    assert result.tasks["wait"].state == "success"
+    assert result.tasks["wait"].xcom["ready"] == 1
+    assert "Woken: 1 messages were ready on topic waiting" in result.log

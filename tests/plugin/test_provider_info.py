@@ -1,0 +1,75 @@
+"""Airflow finds what the package says it offers."""
+
+from __future__ import annotations
+
+import json
+from importlib import import_module
+from importlib.metadata import entry_points
+from importlib.resources import files
+from typing import Any
+
+import jsonschema
+import pytest
+from airflow.providers_manager import ProvidersManager
+from airflow.sdk.providers_manager_runtime import ProvidersManagerTaskRuntime
+
+from duewheel.hooks.broker import LIBPQ_EXTRAS, DueWheelHook
+from duewheel.plugin.provider_info import get_provider_info
+from duewheel.triggers.queue_provider import DueWheelMessageQueueProvider
+
+PACKAGE = "airflow-provider-duewheel"
+
+
+@pytest.fixture(scope="module")
+def manager() -> ProvidersManager:
+    """Airflow's own register of providers."""
+    return ProvidersManager()
+
+
+def test_the_description_has_the_form_that_airflow_asks_for() -> None:
+    schema = json.loads(files("airflow").joinpath("provider_info.schema.json").read_text())
+    jsonschema.validate(get_provider_info(), schema)
+
+
+def test_the_entry_point_leads_to_it() -> None:
+    (entry,) = entry_points(group="apache_airflow_provider", name="provider_info").select(
+        value="duewheel.plugin.provider_info:get_provider_info"
+    )
+    assert entry.load() is get_provider_info
+
+
+def test_airflow_lists_the_provider(manager: ProvidersManager) -> None:
+    assert PACKAGE in manager.providers
+
+
+def test_airflow_lists_the_connection_type_with_a_test_button() -> None:
+    hook = ProvidersManagerTaskRuntime().hooks["duewheel"]
+    assert hook is not None
+    assert hook.hook_class_name == "duewheel.hooks.broker.DueWheelHook"
+    assert hook.connection_id_attribute_name == DueWheelHook.conn_name_attr
+    assert hook.connection_testable
+
+
+def test_the_form_has_its_own_labels_and_only_the_fields_that_are_read(manager: ProvidersManager) -> None:
+    behaviour = manager.field_behaviours["duewheel"]
+    assert behaviour["relabeling"]["schema"] == "Database"
+    assert "extra" in behaviour["hidden_fields"]
+    widgets = manager.connection_form_widgets
+    offered = {widget.field_name for name, widget in widgets.items() if name.startswith("extra__duewheel__")}
+    assert offered == {*LIBPQ_EXTRAS, "listen"}
+
+
+def test_airflow_lists_the_message_queue(manager: ProvidersManager) -> None:
+    queue = DueWheelMessageQueueProvider
+    assert f"{queue.__module__}.{queue.__name__}" in manager.queue_class_names
+
+
+def listed_modules(info: dict[str, Any]) -> list[str]:
+    """Every module the description names."""
+    kinds = ("hooks", "operators", "sensors", "triggers")
+    return [module for kind in kinds for entry in info[kind] for module in entry["python-modules"]]
+
+
+@pytest.mark.parametrize("module", listed_modules(get_provider_info()))
+def test_every_module_it_names_exists(module: str) -> None:
+    assert import_module(module).__doc__

@@ -1,0 +1,42 @@
+"""How the plays of a state machine are drawn: the same ones in each run unless told how many others."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+from hypothesis import HealthCheck, settings
+from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
+from tests.conftest import execute
+
+from duewheel.store.embedded import EmbeddedPostgres
+
+#: Makes the machine of one play from what makes and what drops its database.
+Machine = Callable[[Callable[[], tuple[str, str]], Callable[[str], None]], RuleBasedStateMachine]
+
+
+def play(
+    machine: Machine,
+    postgres: EmbeddedPostgres,
+    fresh_database: Callable[[], tuple[str, str]],
+    *,
+    steps: int,
+) -> None:
+    """Let a machine play 25 fixed times, or ``DUEWHEEL_MODEL_EXAMPLES`` random ones, of ``steps`` steps."""
+
+    def drop(name: str) -> None:
+        execute(postgres.dsn(), f"DROP DATABASE {name} WITH (FORCE)")
+
+    examples = os.environ.get("DUEWHEEL_MODEL_EXAMPLES")
+    run_state_machine_as_test(
+        lambda: machine(fresh_database, drop),
+        settings=settings(
+            max_examples=int(examples or 25),
+            stateful_step_count=steps,
+            derandomize=examples is None,
+            database=None,
+            deadline=None,
+            report_multiple_bugs=False,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )

@@ -1,0 +1,143 @@
+"""Races against the release of a message: threads that strike about when it is due, while a wheel turns.
+
+A runner sends a few messages that are due one after the other, and strikes at each about its instant. It
+takes aim by what came of the last ones: in time, so strike later; too late, so strike earlier. So about half
+of the strikes win, on a fast machine as on a busy one, and nobody has to know how long anything takes.
+"""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+from tests.proof.waiting import PATIENCE_SECONDS, ask, until
+
+from duewheel.store.broker import Broker
+
+if TYPE_CHECKING:
+    from duewheel.store.consumer import Consumer
+    from duewheel.store.messages import Message, SendReceipt
+
+TOPIC = "races"
+RUNNERS = 4
+_AT_ONCE = 25
+#: How far a strike is moved by the outcome of the last one, in seconds.
+_STEP_SECONDS = 0.000_3
+
+#: Does the thing that races the release of a message; answers whether it was in time.
+Strike = Callable[["SendReceipt", str], bool]
+
+TURN_A_WHEEL = """
+import sys, threading
+from duewheel.store.broker import Broker
+Broker(sys.argv[1]).wheel().run(threading.Event())
+"""
+
+
+@contextmanager
+def wheel_process(dsn: str) -> Iterator[None]:
+    """A wheel turns in a process of its own for the length of the block."""
+    wheel = subprocess.Popen([sys.executable, "-c", TURN_A_WHEEL, dsn], stdin=subprocess.DEVNULL)
+    try:
+        yield
+        assert wheel.poll() is None, "the wheel ended by itself"
+    finally:
+        wheel.kill()
+        wheel.wait()
+
+
+@contextmanager
+def consumed(broker: Broker) -> Iterator[list[Message]]:
+    """What the topic delivers during the block, and afterwards until nothing is left; all of it is acked."""
+    consumer = broker.consumer(TOPIC, "g")
+    got: list[Message] = []
+    stop = threading.Event()
+
+    def consume() -> None:
+        while not stop.is_set():
+            batch = consumer.receive_until(1_000, timedelta(minutes=10), timedelta(seconds=1), stop)
+            consumer.ack(batch)
+            got.extend(batch)
+
+    with ThreadPoolExecutor(1) as threads:
+        consuming = threads.submit(consume)
+        try:
+            yield got
+        finally:
+            stop.set()
+        consuming.result()
+    got.extend(rest(broker, consumer))
+
+
+def rest(broker: Broker, consumer: Consumer) -> list[Message]:
+    """All that is delivered until nothing waits any more, acked."""
+    got: list[Message] = []
+
+    def is_empty() -> bool:
+        batch = consumer.receive(1_000)
+        consumer.ack(batch)
+        got.extend(batch)
+        return (
+            not batch
+            and _is_all_released(broker)
+            and not broker.doorbells([TOPIC], [consumer.group])[0].ready
+        )
+
+    until(is_empty, "everything to be delivered")
+    return got
+
+
+def _is_all_released(broker: Broker) -> bool:
+    with broker.connection() as connection:
+        return ask(connection, "select exists (select from duewheel.waiting)") == [(False,)]
+
+
+def race(dsn: str, count: int, strike: Callable[[Broker], Strike], *, key: bool = False) -> list[bool]:
+    """Race ``count`` messages, by several runners with a broker each; whether each strike was in time.
+
+    The bodies are unique; with ``key`` each message's key is its body.
+    """
+    each = count // RUNNERS
+
+    def run(runner: int) -> list[bool]:
+        chance = random.Random(runner)
+        outcomes: list[bool] = []
+        lead, spacing = 0.001, 0.002
+        with Broker(dsn) as broker:
+            hit = strike(broker)
+            while len(outcomes) < each:
+                names = [f"{runner}-{len(outcomes) + n}" for n in range(min(_AT_ONCE, each - len(outcomes)))]
+                start = time.time() + 0.02 + max(lead, 0)
+                dues = [start + n * spacing for n in range(len(names))]
+                receipts = broker.send_many(
+                    TOPIC,
+                    [
+                        {
+                            "body": name,
+                            "deliver_at": datetime.fromtimestamp(due, UTC),
+                            "key": name if key else None,
+                        }
+                        for name, due in zip(names, dues, strict=True)
+                    ],
+                )
+                for name, due, receipt in zip(names, dues, receipts, strict=True):
+                    time.sleep(max(0.0, due - lead + chance.uniform(-0.001, 0.001) - time.time()))
+                    in_time = hit(receipt, name)
+                    outcomes.append(in_time)
+                    lead += -_STEP_SECONDS if in_time else _STEP_SECONDS
+                # As close together as strikes can keep up with.
+                behind = time.time() > dues[-1] + 0.005
+                spacing = min(max(spacing * (1.2 if behind else 0.9), 0.000_5), 0.01)
+        return outcomes
+
+    with ThreadPoolExecutor(RUNNERS) as threads:
+        running = [threads.submit(run, runner) for runner in range(RUNNERS)]
+        return [outcome for future in running for outcome in future.result(PATIENCE_SECONDS * 3)]

@@ -1,0 +1,337 @@
+"""Text that looks like SQL is text: in every field that takes any, through Python and through SQL."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+import psycopg2
+import pytest
+
+from duewheel.store import Broker, DueWheelError, RecallOutcome
+from duewheel.store.consumer import Consumer
+from duewheel.store.retry_policy import RetryPolicy
+
+NOW = timedelta(0)
+LATER = timedelta(minutes=10)
+
+#: What ends a literal, an identifier, a dollar quote, an array or a format, and goes on with a statement.
+ATTEMPTS = (
+    "'; drop schema duewheel cascade; --",
+    '"; drop schema duewheel cascade; --',
+    "$$; drop schema duewheel cascade; --",
+    "') or true; delete from duewheel.message; --",
+    "\\'; delete from duewheel.message; --",
+    "x' || (select pg_sleep(30)) || '",
+    "' union select body from duewheel.message --",
+    '{a,b}","\'NULL',
+    "%s %% %(x)s %1$I %L {0}",
+    "*/ drop table duewheel.topic; /*",
+    "E'\\047; drop table duewheel.topic'",
+    "tail\\",
+    "line\n;drop table duewheel.topic;",
+    "ʼ’＇; drop table duewheel.topic; --",
+)
+#: The same as one word, for fields that take no spaces.
+WORDS = tuple(re.sub(r"[\s|*]+", "/**/", attempt) for attempt in ATTEMPTS)
+
+
+@pytest.fixture
+def shop(broker: Broker, dsn: str) -> Iterator[Broker]:
+    """A broker with a message that has to survive, and a schema that has to stay as it is."""
+    broker.create_topic("t", queues=1, granularity=timedelta(milliseconds=1))
+    canary = broker.send("t", b"canary", delay=LATER, key="canary")
+    before = inventory(dsn)
+    started = time.monotonic()
+    yield broker
+    assert inventory(dsn) == before
+    found = broker.find(canary.message_id)
+    assert found is not None
+    assert (found.body, found.recalled) == (b"canary", False)
+    assert time.monotonic() - started < 30, "something slept"
+
+
+def inventory(dsn: str) -> list[tuple[Any, ...]]:
+    """The tables, views and functions there are."""
+    with closing(psycopg2.connect(dsn)) as connection, connection.cursor() as cursor:
+        cursor.execute(
+            "select relname::text from pg_class where relnamespace = 'duewheel'::regnamespace"
+            " and not relispartition and relkind in ('r', 'p', 'v')"
+            " union all select oid::regprocedure::text from pg_proc"
+            " where pronamespace = 'duewheel'::regnamespace order by 1"
+        )
+        return cursor.fetchall()
+
+
+def refused(call: Callable[[], object]) -> None:
+    """The broker says no, in an error of its own."""
+    with pytest.raises(DueWheelError) as caught:
+        call()
+    assert "syntax error" not in str(caught.value)
+
+
+def received(consumer: Consumer) -> Any:
+    (message,) = consumer.receive(wait=timedelta(seconds=5))
+    return message
+
+
+# --- through Python: stored and found again as they are, or refused
+
+
+def test_x02_a_key_is_text(shop: Broker) -> None:
+    for attempt in ATTEMPTS:
+        sent = shop.send("t", b"1", delay=LATER, key=attempt)
+        assert [m.message_id for m in shop.find_key("t", attempt)] == [sent.message_id]
+        again = shop.send("t", b"2", delay=LATER, key=attempt, on_conflict="keep")
+        assert again.message_id == sent.message_id
+        shop.send("t", b"3", delay=LATER, key=attempt, on_conflict="replace")
+        shop.reschedule_key("t", attempt, delay=2 * LATER)
+        assert shop.recall_many("t", key_prefix=attempt, dry_run=True).matched == 1
+        assert shop.recall_key("t", attempt) is RecallOutcome.RECALLED
+        (copied,) = shop.send_many("t", [{"body": b"4", "delay": LATER, "key": attempt}])
+        assert shop.find(copied.message_id).key == attempt  # type: ignore[union-attr]
+
+
+def test_d12_what_a_message_carries_is_text(shop: Broker) -> None:
+    for attempt in ATTEMPTS:
+        properties = {attempt: attempt, "nested": {"x": [attempt]}}
+        message = {"body": attempt, "delay": LATER, "properties": properties, "message_group": attempt}
+        identities = [shop.send("t", **message).message_id, shop.send_many("t", [message])[0].message_id]  # type: ignore[arg-type]
+        for identity in identities:
+            found = shop.find(identity)
+            assert found is not None
+            assert found.body == attempt.encode()
+            assert found.properties == properties
+            assert found.message_group == attempt
+
+
+def test_x07_an_idempotency_key_is_text(shop: Broker) -> None:
+    for attempt in ATTEMPTS:
+        first = shop.send("t", b"1", delay=LATER, idempotency_key=attempt)
+        assert shop.send("t", b"2", delay=LATER, idempotency_key=attempt).message_id == first.message_id
+        many = [{"body": b"3", "delay": LATER, "idempotency_key": attempt}]
+        assert shop.send_many("t", many)[0].message_id == first.message_id
+
+
+def test_d12_a_tag_is_text(shop: Broker) -> None:
+    for word in WORDS:
+        sent = shop.send("t", b"1", delay=NOW, tag=word)
+        shop.send_many("t", [{"body": b"2", "delay": LATER, "tag": word}])
+        assert received(shop.consumer("t", f"g{WORDS.index(word)}", tags=word)).message_id == sent.message_id
+        assert shop.recall_many("t", tag=word, dry_run=True).matched == 2
+        consumer = shop.consumer("t", f"h{WORDS.index(word)}", tags=f"other || {word}")
+        consumer.nack(received(consumer), NOW)
+        assert received(consumer).tag == word
+
+
+def test_d12_a_tag_expression_is_no_sql(shop: Broker) -> None:
+    for attempt in ATTEMPTS:
+        if re.search(r"\s", attempt):
+            refused(partial(shop.consumer, "t", "g", tags=attempt))
+        else:
+            assert not shop.consumer("t", "g", tags=attempt).receive()
+
+
+def test_d12_a_filter_is_no_sql(shop: Broker) -> None:
+    for attempt in ATTEMPTS:
+        refused(partial(shop.consumer, "t", "g", filter=attempt))
+        number = ATTEMPTS.index(attempt)
+        shop.send("t", b"1", delay=NOW, properties={"a": attempt, "n": number})
+        quoted = attempt.replace("'", "''")
+        consumer = shop.consumer("t", f"g{number}", filter=f"a = '{quoted}'")
+        assert received(consumer).properties["a"] == attempt
+        others = shop.consumer("t", f"h{number}", filter=f"a <> '{quoted}' and n = {number}")
+        assert not others.receive()
+
+
+def test_d11_names_of_topics_and_groups_are_names(shop: Broker) -> None:
+    for attempt in ATTEMPTS:
+        calls = (
+            partial(shop.create_topic, attempt),
+            partial(shop.update_topic, attempt, retention=LATER),
+            partial(shop.delete_topic, attempt),
+            partial(shop.send, attempt, b"", delay=LATER),
+            partial(shop.send_many, attempt, [{"body": b"", "delay": LATER}]),
+            partial(shop.find_key, attempt, "k"),
+            partial(shop.recall_key, attempt, "k"),
+            partial(shop.recall_many, attempt, everything=True),
+            partial(shop.reschedule_key, attempt, "k", delay=LATER),
+            partial(shop.tick, attempt),
+            partial(shop.consumer, attempt, "g"),
+            partial(shop.consumer, "t", attempt),
+            partial(shop.dead_letters, attempt),
+            partial(shop.redrive, attempt),
+            partial(shop.create_topic, "u", message_type=attempt),
+            partial(shop.create_topic, "u", out_of_range=attempt),
+            partial(shop.send, "t", b"", delay=LATER, key="k", on_conflict=attempt),
+            partial(shop.consumer, "t", "g", start=attempt),
+            partial(shop.consumer, "t", "g", mode=attempt),
+        )
+        for call in calls:
+            refused(call)
+        assert shop.doorbells([attempt, "t"], ["g", attempt]) == []
+
+
+def test_d13_message_ids_are_ids(shop: Broker) -> None:
+    for attempt in ATTEMPTS:
+        for identity in (attempt, attempt[:44].ljust(44, "0")):
+            for call in (shop.find, shop.recall, shop.history):
+                refused(partial(call, identity))
+            refused(partial(shop.reschedule, identity, delay=LATER))
+
+
+def test_x08_consumers_and_reasons_are_text(shop: Broker) -> None:
+    for attempt in ATTEMPTS:
+        sent = shop.send("t", b"1", delay=NOW)
+        consumer = shop.consumer("t", "g", name=attempt)
+        consumer.nack(received(consumer), NOW, reason=attempt)
+        consumer.ack(received(consumer))
+        history = shop.history(sent.message_id)
+        assert {entry.consumer for entry in history if entry.consumer is not None} == {attempt}
+        assert attempt in [entry.reason for entry in history]
+
+
+def test_x12_what_chooses_dead_letters_is_text(shop: Broker) -> None:
+    consumer = shop.consumer("t", "g", retry=RetryPolicy.unordered(max_retries=0))
+    for attempt in ATTEMPTS:
+        sent = shop.send("t", b"1", delay=NOW, key=attempt)
+        consumer.nack(received(consumer), NOW, reason=f"because {attempt}")
+        (letter,) = shop.dead_letters("g", redriven=False)
+        assert (letter.message_id, letter.reason) == (sent.message_id, f"because {attempt}")
+        assert shop.redrive("g", tag=attempt, dry_run=True).matched == 0
+        refused(partial(shop.redrive, "g", attempt))
+        refused(partial(shop.redrive, "g", message_ids=[attempt]))
+        found = shop.redrive("g", reason_contains=attempt, key_prefix=attempt)
+        assert (found.matched, found.redriven) == (1, 1)
+        consumer.ack(received(consumer))
+
+
+def test_d18_what_a_schedule_is_made_of_is_text(shop: Broker) -> None:
+    for attempt in ATTEMPTS:
+        for call in (
+            partial(shop.add_schedule, attempt, "t", b"", every=LATER),
+            partial(shop.add_schedule, "s", attempt, b"", every=LATER),
+            partial(shop.add_schedule, "s", "t", b"", cron=attempt),
+            partial(shop.add_schedule, "s", "t", b"", cron="0 5 * * *", timezone=attempt),
+            partial(shop.add_schedule, "s", "t", b"", every=LATER, misfire=attempt),
+            partial(shop.pause_schedule, attempt),
+            partial(shop.resume_schedule, attempt),
+            partial(shop.remove_schedule, attempt),
+        ):
+            refused(call)
+        assert shop.schedules() == []
+        shop.add_schedule("s", "t", attempt, every=LATER, key=attempt, properties={attempt: attempt})
+        (schedule,) = shop.schedules()
+        assert (schedule.body, schedule.key) == (attempt.encode(), attempt)
+        shop.remove_schedule("s")
+
+
+# --- through SQL: every text parameter of every function that somebody may call
+
+#: What the other parameters get: by name where a name means something, else by type.
+BY_NAME = {
+    "topic": "'t'",
+    "p_topic": "'t'",
+    "topics": "array['t']",
+    "p_topics": "array['t']",
+    "name": "'t'",
+    "consumer_group": "'g'",
+    "p_group": "'g'",
+    "p_groups": "array['g']",
+    "p_start": "'earliest'",
+    "message_type": "'DELAY'",
+    "out_of_range": "'reject'",
+    "on_conflict": "'allow'",
+    "tags": "'*'",
+    "p_action": "'ack'",
+    "delay": "interval '10 min'",
+    "deliver_at": "null",
+    "delay_level": "null",
+    "invisible": "interval '1 min'",
+}
+BY_TYPE = {
+    "text": "'x'",
+    "text[]": "array['x']",
+    "integer": "1",
+    "integer[]": "array[1]",
+    "bigint": "1",
+    "bigint[]": "array[1]",
+    "smallint": "1::smallint",
+    "boolean": "false",
+    "real": "0.5",
+    "double precision": "0.5",
+    "bytea": "'\\x00'",
+    "jsonb": "'{}'",
+    "jsonpath": "'$.a == 1'",
+    "interval": "interval '1 min'",
+    "interval[]": "array[interval '1 min']",
+    "timestamp with time zone": "null",
+    "timestamp with time zone[]": "array[now()]",
+}
+#: Syntax errors, names that are not there, rights; and errors of the server itself.
+NEVER = ("42", "XX", "0A", "53", "57", "58")
+
+
+def calls(dsn: str) -> list[tuple[str, str]]:
+    """For each text parameter of an entry point, what it is and the statement with one parameter for it."""
+    with closing(psycopg2.connect(dsn)) as connection, connection.cursor() as cursor:
+        cursor.execute(
+            "select p.proname::text, p.proargnames[1:p.pronargs],"
+            " array(select format_type(t, null)"
+            " from unnest(p.proargtypes) with ordinality a (t, n) order by n)"
+            " from pg_proc p where p.pronamespace = 'duewheel'::regnamespace"
+            " and p.proname in (select function_name from duewheel.entry_points())"
+            " order by p.oid::regprocedure::text"
+        )
+        found = cursor.fetchall()
+    statements = []
+    for function, names, types in found:
+        values = [
+            f"({BY_NAME.get(name, BY_TYPE.get(kind, 'null'))})::{kind}"
+            for name, kind in zip(names, types, strict=True)
+        ]
+        for place, kind in enumerate(types):
+            if kind in ("text", "text[]"):
+                given = values.copy()
+                given[place] = "%s::text" if kind == "text" else "array[%s]::text[]"
+                statements.append(
+                    (f"{function}.{names[place]}", f"select * from duewheel.{function}({', '.join(given)})")
+                )
+    return statements
+
+
+def test_every_text_parameter_of_every_function_is_text(shop: Broker, dsn: str) -> None:
+    consumer = shop.consumer("t", "g")
+    shop.send("t", b"1", delay=NOW)
+    received(consumer)
+    statements = calls(dsn)
+    assert len(statements) > 60
+    errors = []
+    with closing(psycopg2.connect(dsn)) as connection, connection.cursor() as cursor:
+        for what, statement in statements:
+            for attempt in (*ATTEMPTS, *WORDS):
+                try:
+                    cursor.execute(statement, (attempt,))
+                    cursor.fetchall()
+                    # What is judged at a commit is judged now.
+                    cursor.execute("set constraints all immediate")
+                except psycopg2.Error as error:
+                    errors.append((error.pgcode or "XX", what, str(error)))
+                finally:
+                    connection.rollback()
+    assert [error for error in errors if error[0].startswith(NEVER)] == []
+
+
+@pytest.mark.parametrize("call", ["ack({})", "nack({})", "change_invisible_duration({}, '1 min')"])
+def test_receipt_handles_are_handles(shop: Broker, call: str) -> None:
+    with closing(psycopg2.connect(shop.dsn)) as connection, connection.cursor() as cursor:
+        for attempt in ATTEMPTS:
+            with pytest.raises(psycopg2.Error, match="is not a receipt handle") as caught:
+                cursor.execute(f"select duewheel.{call.format('array[%s]')}", (f"1.1.0.1.1.{attempt}",))
+            assert caught.value.pgcode == "DW010"
+            connection.rollback()

@@ -1,0 +1,288 @@
+"""Every hot statement touches a bounded number of pages, however much waits (design: measured).
+
+A topic with a million waiting messages in a hundred slots, and one busy topic beside it. The functions were
+first called, and their plans made, while all tables were empty: those plans must stay good. What counts is
+what the server counts: the pages a call touches (``EXPLAIN (ANALYZE, BUFFERS)``, nested statements included)
+and the sequential scans and tuples of tables in ``pg_stat_xact_user_tables``. Nothing here measures time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from tests.conftest import execute
+from tests.proof.waiting import ask, connected
+
+from duewheel.store.broker import Broker
+from duewheel.store.connections import DriverConnection
+from duewheel.store.embedded import EmbeddedPostgres
+
+pytestmark = pytest.mark.slow
+
+WAITING = 1_000_000
+SLOTS = 100
+QUEUES = 4
+HOUR = timedelta(hours=1)
+#: One page per partition and index would be more than this; what a call needs is far less.
+PAGES_OF_ONE_CALL = 1_500
+
+
+@dataclass
+class Grown:
+    """The database after it grew, and the session whose plans are older than that."""
+
+    broker: Broker
+    connection: DriverConnection
+    group_id: int
+    topic_id: int
+    now: datetime
+
+    @contextmanager
+    def undone(self) -> Iterator[None]:
+        """A transaction that leaves nothing behind for the next test."""
+        ask(self.connection, "begin")
+        try:
+            yield
+        finally:
+            ask(self.connection, "rollback")
+
+    def pages(self, statement: str, *parameters: object) -> int:
+        """The pages that one execution touches."""
+        ((plan,),) = ask(self.connection, f"explain (analyze, buffers, format json) {statement}", *parameters)
+        top = plan[0]["Plan"]
+        return int(top["Shared Hit Blocks"]) + int(top["Shared Read Blocks"])
+
+    def scans(self, statement: str, *parameters: object) -> dict[str, tuple[int, int]]:
+        """For each table one execution looked at: sequential scans, and tuples read by any way."""
+        before = self._counters()
+        ask(self.connection, statement, *parameters)
+        after = self._counters()
+        return {
+            name: (counts[0] - before.get(name, (0, 0))[0], counts[1] - before.get(name, (0, 0))[1])
+            for name, counts in after.items()
+            if counts != before.get(name, (0, 0))
+        }
+
+    def _counters(self) -> dict[str, tuple[int, int]]:
+        """What this session has counted in its transaction."""
+        rows = ask(
+            self.connection,
+            "select relname, coalesce(seq_scan, 0),"
+            " coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0)"
+            " from pg_stat_xact_user_tables where schemaname = 'duewheel'",
+        )
+        return {name: (scans, tuples) for name, scans, tuples in rows}
+
+
+@pytest.fixture(scope="module")
+def grown(postgres: EmbeddedPostgres, template_dsn: str) -> Iterator[Grown]:
+    """A million messages wait; plans were made before there was one."""
+    assert template_dsn
+    execute(postgres.dsn(), "CREATE DATABASE plans TEMPLATE template_duewheel STRATEGY wal_log")
+    dsn = postgres.dsn("plans")
+    now = datetime(2026, 1, 5, 9, 30, tzinfo=UTC)
+    try:
+        with Broker(dsn, clock=lambda: now) as broker, connected(dsn) as connection:
+            for name in ("grown", "idle"):
+                broker.create_topic(name, queues=QUEUES, max_delay=SLOTS * HOUR)
+            consumer = broker.consumer("grown", "g")
+            found = Grown(broker, connection, consumer.group_id, consumer.topic_id, now)
+            # First, as new slots make a session plan anew.
+            broker.maintain()
+            for _ in range(7):
+                # More often than it takes a session to settle for a plan.
+                warm_up(found)
+            ask(
+                connection,
+                "insert into duewheel.message"
+                " (topic_id, queue, deliver_at, seq, xid, born_at, key, tag, body)"
+                " select %s, n %% %s, %s + n * interval '350 milliseconds' + interval '1 second',"
+                "  (1000000 + n)::bigint * 65536, pg_current_xact_id(), %s, 'key' || n, 'tag', 'x'"
+                " from generate_series(1, %s) n",
+                found.topic_id, QUEUES, now, now, WAITING,
+            )  # fmt: skip
+            yield found
+    finally:
+        execute(postgres.dsn(), "DROP DATABASE plans WITH (FORCE)")
+
+
+SEND = "select duewheel.send('grown', 'x'::text, delay => '30 minutes', key => 'new', now => %s)"
+TICK = "select duewheel.tick_topic(%s, %s)"
+LEASE = (
+    "select (lease).topic_id, (lease).queue, (lease).n, (lease).token"
+    " from duewheel.receive_batch(%s, %s, null, %s, '60 s', 'c', 0, true, %s) where lease is not null"
+)
+ACK = "select duewheel.answer('ack', %s, %s, %s, %s, %s::bigint[], null, null, null, null, %s)"
+RECEIVE = "select * from duewheel.receive_batch(%s, %s, null, %s, '60 s', 'c', 0, true, %s)"
+NEXT_DUE = "select duewheel.next_due(%s, %s, %s)"
+DUE_INSTANTS = "select * from duewheel.due_instants(null, %s)"
+LEASE_ENDS = "select * from duewheel.lease_ends(null, %s)"
+DOORBELLS = "select * from duewheel.doorbells(array['grown'], array['g'], %s)"
+FIND = "select * from duewheel.find(%s)"
+FIND_KEY = "select * from duewheel.find_key('grown', %s)"
+RECALL = "select duewheel.recall(%s, false, %s)"
+RECALL_KEY = "select duewheel.recall_key('grown', %s, false, %s)"
+RECALL_CHUNK = (
+    "select matched from duewheel.recall_chunk('grown', null, %s, %s, %s, false, false, %s, null, %s)"
+)
+RESCHEDULE_KEY = "select deliver_at from duewheel.reschedule_key('grown', %s, null, '30 minutes', %s)"
+
+
+def warm_up(found: Grown) -> None:
+    """Every statement once, in the session that is looked at later."""
+    now = found.now
+    ((receipt,),) = ask(
+        found.connection,
+        "select (duewheel.send('grown', 'x'::text, delay => '1 hour', now => %s)).message_id",
+        now,
+    )
+    ask(found.connection, RECALL, receipt, now)
+    ask(found.connection, RECALL_KEY, "none", now)
+    ask(found.connection, TICK, found.topic_id, now)
+    ask(found.connection, "select duewheel.send('idle', 'x'::text, delay => '0', now => %s)", now)
+    idle = found.broker.consumer("idle", "g")
+    leases = ask(found.connection, LEASE, idle.group_id, idle.topic_id, 10, now)
+    ask(found.connection, ACK, idle.group_id, *map(list, zip(*leases, strict=True)), now)
+    ask(found.connection, RECEIVE, found.group_id, found.topic_id, 10, now)
+    ask(found.connection, NEXT_DUE, found.group_id, found.topic_id, now)
+    ask(found.connection, DUE_INSTANTS, now)
+    ask(found.connection, LEASE_ENDS, now)
+    ask(found.connection, DOORBELLS, now)
+    ask(found.connection, FIND, receipt)
+    ask(found.connection, FIND_KEY, "none")
+
+
+def sequential(scans: dict[str, tuple[int, int]]) -> dict[str, int]:
+    """The tables that were read from end to end; those of a few rows and pages do not count."""
+    return {
+        name: counts[0]
+        for name, counts in scans.items()
+        if counts[0] and name.startswith(("message", "lease", "tick"))
+    }
+
+
+def tuples_of_messages(scans: dict[str, tuple[int, int]]) -> int:
+    """How many messages were looked at."""
+    return sum(read for name, (_, read) in scans.items() if name.startswith("message"))
+
+
+def identity_of(found: Grown, number: int) -> str:
+    """The id of a waiting message."""
+    ((identity,),) = ask(
+        found.connection, "select message_id from duewheel.find_key('grown', %s)", f"key{number}"
+    )
+    return str(identity)
+
+
+def check(found: Grown, pages: int, statement: str, *parameters: object) -> None:
+    """One execution for the counters, one for the pages; neither reads from end to end."""
+    with found.undone():
+        assert sequential(found.scans(statement, *parameters)) == {}
+    with found.undone():
+        touched = found.pages(statement, *parameters)
+    assert touched <= pages, f"{touched} pages"
+
+
+def test_sending_one(grown: Grown) -> None:
+    check(grown, PAGES_OF_ONE_CALL, SEND, grown.now)
+
+
+def test_a_tick_with_nothing_due(grown: Grown) -> None:
+    check(grown, PAGES_OF_ONE_CALL, TICK, grown.topic_id, grown.now)
+
+
+def test_a_tick_with_one_due_and_one_with_ten_thousand(grown: Grown) -> None:
+    """The release of ten thousand costs what the release of one does."""
+    one, many = grown.now + timedelta(seconds=1.4), grown.now + HOUR
+    for instant in (one, many):
+        with grown.undone():
+            scans = grown.scans(TICK, grown.topic_id, instant)
+        assert sequential(scans) == {}
+        assert tuples_of_messages(scans) <= 100, scans
+        check(grown, PAGES_OF_ONE_CALL, TICK, grown.topic_id, instant)
+
+
+def test_receiving_nothing_one_and_a_thousand(grown: Grown) -> None:
+    arguments = (grown.group_id, grown.topic_id)
+    check(grown, PAGES_OF_ONE_CALL, RECEIVE, *arguments, 32, grown.now)
+    later = grown.now + HOUR
+    for most in (1, 1_000):
+        with grown.undone():
+            ask(grown.connection, TICK, grown.topic_id, later)
+            scans = grown.scans(RECEIVE, *arguments, most, later)
+            assert sequential(scans) == {}
+            # The rows handed out, and a look beyond them.
+            assert most <= tuples_of_messages(scans) <= 2 * most + 200, scans
+        with grown.undone():
+            ask(grown.connection, TICK, grown.topic_id, later)
+            assert grown.pages(RECEIVE, *arguments, most, later) <= PAGES_OF_ONE_CALL + 4 * most
+
+
+def test_acking_a_thousand(grown: Grown) -> None:
+    later = grown.now + 2 * HOUR
+    with grown.undone():
+        ask(grown.connection, TICK, grown.topic_id, later)
+        leases = ask(grown.connection, LEASE, grown.group_id, grown.topic_id, 1_000, later)
+        assert leases
+        columns = [list(column) for column in zip(*leases, strict=True)]
+        touched = grown.pages(ACK, grown.group_id, *columns, later)
+    assert touched <= 200, f"{touched} pages"
+
+
+def test_recalling(grown: Grown) -> None:
+    check(grown, PAGES_OF_ONE_CALL, RECALL, identity_of(grown, 900_000), grown.now)
+    check(grown, PAGES_OF_ONE_CALL, RECALL_KEY, "key900001", grown.now)
+
+
+def test_recalling_many(grown: Grown) -> None:
+    """A prefix walks the index of the keys, a window the messages in it; one call walks one chunk."""
+    nothing = (None, None)
+    for prefix, found in (("key90000", 11), ("key900001", 1), ("none", 0)):
+        with grown.undone():
+            assert ask(grown.connection, RECALL_CHUNK, prefix, *nothing, 100, grown.now) == [(found,)]
+        check(grown, 2 * PAGES_OF_ONE_CALL, RECALL_CHUNK, prefix, *nothing, 100, grown.now)
+    window = (grown.now + 10 * HOUR, grown.now + 10 * HOUR + timedelta(seconds=7))
+    for criteria, most in (((None, *window), 100), ((None, *nothing), 1_000), (("key", *nothing), 1_000)):
+        with grown.undone():
+            scans = grown.scans(RECALL_CHUNK, *criteria, most, grown.now)
+            assert sequential(scans) == {}
+            assert tuples_of_messages(scans) <= 20_000, scans
+        with grown.undone():
+            touched = grown.pages(RECALL_CHUNK, *criteria, most, grown.now)
+            assert touched <= PAGES_OF_ONE_CALL + 20 * most, f"{touched} pages"
+
+
+def test_rescheduling_by_key(grown: Grown) -> None:
+    check(grown, PAGES_OF_ONE_CALL, RESCHEDULE_KEY, "key900001", grown.now)
+
+
+def test_looking_up(grown: Grown) -> None:
+    check(grown, PAGES_OF_ONE_CALL, FIND, identity_of(grown, 500_000))
+    check(grown, PAGES_OF_ONE_CALL, FIND_KEY, "key500001")
+
+
+def test_what_the_wheel_and_the_doorbells_ask(grown: Grown) -> None:
+    soon = grown.now + timedelta(seconds=3)
+    check(grown, PAGES_OF_ONE_CALL, NEXT_DUE, grown.group_id, grown.topic_id, grown.now)
+    check(grown, PAGES_OF_ONE_CALL, LEASE_ENDS, soon)
+    check(grown, PAGES_OF_ONE_CALL, DUE_INSTANTS, soon)
+    check(grown, PAGES_OF_ONE_CALL, DOORBELLS, grown.now)
+
+
+def test_numbers_of_a_million_waiting(grown: Grown) -> None:
+    pages_of_all_waiting = WAITING // 100
+    assert grown.pages("select * from duewheel.topic_stats(%s)", grown.now) < pages_of_all_waiting
+    assert grown.pages("select * from duewheel.group_stats(%s)", grown.now) < pages_of_all_waiting
+    # As autovacuum does after so many inserts.
+    ask(grown.connection, "analyze duewheel.message")
+    ((waiting, exact),) = ask(
+        grown.connection,
+        "select waiting, waiting_is_exact from duewheel.topic_stats(%s) where topic = 'grown'",
+        grown.now,
+    )
+    assert not exact
+    assert WAITING / 2 < waiting < WAITING * 2

@@ -1,0 +1,258 @@
+"""A physical copy of the cluster is the same cluster: a promoted standby, and a recovery to a point in time.
+
+Transaction ids and snapshots mean the same there, so nothing is rebased, and what was committed and had
+reached the copy comes exactly once.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
+from datetime import timedelta
+from pathlib import Path
+
+import psycopg2
+import pytest
+from tests.proof.waiting import until
+from tests.servers import base_backup, copied_server, own_folder
+
+from duewheel.store import Broker, BrokerUnreachable, Message, RecallOutcome
+from duewheel.store.embedded import EmbeddedPostgres
+
+SEED = 20260105
+LEASE = timedelta(seconds=1)
+NOW = timedelta(0)
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A folder for servers."""
+    folder = Path(tempfile.mkdtemp(prefix="duewheel-copies-"))
+    yield folder
+    shutil.rmtree(folder)
+
+
+def ask(dsn: str, statement: str, *parameters: object) -> list[tuple[object, ...]]:
+    with closing(psycopg2.connect(dsn)) as connection:
+        connection.autocommit = True
+        with connection.cursor() as cursor:
+            cursor.execute(statement, parameters or None)
+            return cursor.fetchall() if cursor.description else []
+
+
+class Traffic:
+    """Senders, a recaller and a consumer in threads, and what they were told."""
+
+    def __init__(self, dsn: str) -> None:
+        self.dsn = dsn
+        self.sent: dict[bytes, str] = {}
+        self.recalled: set[bytes] = set()
+        self.asked_back: set[bytes] = set()
+        self.acked: Counter[bytes] = Counter()
+        self.answered: set[bytes] = set()
+        self.rolled_back: set[bytes] = set()
+        self._stop = threading.Event()
+        self._pool = ThreadPoolExecutor(5)
+        self._work = [self._pool.submit(self._send, sender) for sender in range(3)]
+        self._work += [self._pool.submit(self._recall), self._pool.submit(self._consume)]
+
+    def stop(self) -> None:
+        """Ends it; whatever failed otherwise than by the server's end fails the test."""
+        self._stop.set()
+        self._pool.shutdown()
+        for work in self._work:
+            with suppress(BrokerUnreachable, psycopg2.OperationalError, psycopg2.InterfaceError):
+                work.result()
+
+    def _send(self, sender: int) -> None:
+        chance = random.Random(SEED + sender)
+        number = 0
+        with Broker(self.dsn) as broker:
+            while not self._stop.is_set():
+                with closing(psycopg2.connect(self.dsn)) as connection:
+                    receipts = {}
+                    for _ in range(chance.choice([1, 3, 20])):
+                        number += 1
+                        body = f"{sender}-{number}".encode()
+                        delay = timedelta(seconds=chance.choice([0, 0, 0.1, chance.uniform(0, 6)]))
+                        receipts[body] = broker.send("t", body, delay=delay, connection=connection).message_id
+                    time.sleep(chance.choice([0, 0.01, 0.2]))
+                    if chance.random() < 0.2:
+                        connection.rollback()
+                        self.rolled_back.update(receipts)
+                    else:
+                        connection.commit()
+                        self.sent.update(receipts)
+
+    def _recall(self) -> None:
+        chance = random.Random(SEED)
+        with Broker(self.dsn) as broker:
+            while not self._stop.wait(0.01):
+                waiting = [body for body in list(self.sent) if body not in self.asked_back]
+                if waiting:
+                    body = chance.choice(waiting)
+                    self.asked_back.add(body)
+                    if broker.recall(self.sent[body]) is RecallOutcome.RECALLED:
+                        self.recalled.add(body)
+
+    def _consume(self) -> None:
+        with Broker(self.dsn) as broker:
+            consumer = broker.consumer("t", "g")
+            while not self._stop.is_set():
+                batch = consumer.receive(20, LEASE, wait=timedelta(seconds=0.2))
+                # Some are left to their lease's end.
+                done = [m for m in batch if m.attempt > 1 or int(m.body.split(b"-")[1]) % 3]
+                if done:
+                    self.answered.update(message.body for message in done)
+                    consumer.ack(done)
+                    self.acked.update(message.body for message in done)
+
+
+@pytest.mark.slow
+def test_x14_a_promoted_standby_delivers_what_had_reached_it_exactly_once(folder: Path) -> None:
+    settings = {"wal_level": "replica", "max_wal_senders": 4, "hot_standby": "on"}
+    primary = EmbeddedPostgres(folder / "primary", settings=settings)
+    with primary:
+        dsn = primary.ensure_database("duewheel")
+        with Broker(dsn) as broker:
+            broker.upgrade()
+            broker.create_topic("t", queues=2, granularity=timedelta(milliseconds=1))
+        base_backup(primary, folder / "standby", "--write-recovery-conf", "--wal-method=stream")
+        with copied_server(folder / "standby", primary, dsn) as standby:
+            standby.wait_until_ready(promoted=False)
+            traffic = Traffic(dsn)
+            time.sleep(4)
+            # What they have been told by now reaches the standby; what comes after may, or may not.
+            sent, recalled, acked = dict(traffic.sent), set(traffic.recalled), Counter(traffic.acked)
+            ((reached,),) = ask(dsn, "select pg_current_wal_insert_lsn()::text")
+            until(
+                lambda: (
+                    ask(standby.dsn, "select pg_last_wal_replay_lsn() >= %s::pg_lsn", reached) == [(True,)]
+                ),
+                "the standby",
+            )
+            time.sleep(0.5)
+            assert primary.pid is not None
+            os.kill(primary.pid, signal.SIGKILL)
+            traffic.stop()
+
+            ask(standby.dsn, "select pg_promote()")
+            standby.wait_until_ready(promoted=True)
+            with Broker(standby.dsn) as broker:
+                assert not broker.rebase().rebased
+                consumer = broker.consumer("t", "g")
+                expected = sent.keys() - recalled - acked.keys() - traffic.answered - traffic.asked_back
+                assert len(expected) > 50
+                assert len(recalled) > 5
+                assert len(acked) > 50
+                came: Counter[bytes] = Counter()
+
+                def drain() -> bool:
+                    batch = consumer.receive(1000, wait=timedelta(seconds=0.2))
+                    came.update(message.body for message in batch)
+                    if batch:
+                        consumer.ack(batch)
+                    return expected <= came.keys() and not batch and not broker.stats().topics[0].waiting
+
+                until(drain, "all messages")
+                time.sleep(LEASE.total_seconds() + 0.3)
+                while not drain():
+                    pass
+    again = {body for body, times in (acked + came).items() if times > 1}
+    assert again == set()
+    assert not came.keys() & (recalled | traffic.rolled_back)
+
+
+@pytest.mark.slow
+def test_x14_a_recovery_to_an_instant_is_the_broker_of_that_instant(folder: Path) -> None:
+    archive = own_folder(folder / "archive")
+    settings = {"archive_mode": "on", "archive_command": f"cp %p {archive}/%f", "wal_level": "replica"}
+    ids: dict[bytes, str] = {}
+    with EmbeddedPostgres(folder / "original", settings=settings) as original:
+        dsn = original.ensure_database("duewheel")
+        with Broker(dsn) as broker:
+            broker.upgrade()
+            broker.create_topic("t", queues=1, granularity=timedelta(milliseconds=1))
+            base_backup(original, folder / "recovered", "--wal-method=none")
+            consumer = broker.consumer("t", "g")
+
+            def send(name: str, delay: timedelta = NOW) -> None:
+                ids[name.encode()] = broker.send("t", name, delay=delay).message_id
+
+            send("acked before")
+            consumer.ack(consumer.receive())
+            send("leased before")
+            held = consumer.receive(invisible=LEASE)
+            send("waiting", timedelta(seconds=1))
+            send("recalled before", timedelta(minutes=1))
+            assert broker.recall(ids[b"recalled before"]) is RecallOutcome.RECALLED
+            send("recalled after", timedelta(minutes=1))
+            straggler = psycopg2.connect(dsn)
+            broker.send("t", "straggler", delay=NOW, connection=straggler)
+            never = psycopg2.connect(dsn)
+            broker.send("t", "committed after", delay=NOW, connection=never)
+            send("released before")
+            broker.tick("t")
+            straggler.commit()
+            straggler.close()
+            ((target,),) = ask(dsn, "select clock_timestamp()::text")
+            time.sleep(0.05)
+
+            never.commit()
+            never.close()
+            send("sent after")
+            consumer.ack(held)
+            assert broker.recall(ids[b"recalled after"]) is RecallOutcome.RECALLED
+            until(lambda: any(m.body == b"released before" for m in take(broker)), "what was released")
+            ((segment,),) = ask(dsn, "select pg_walfile_name(pg_switch_wal())")
+            until(lambda: (archive / str(segment)).exists(), "the archive")
+            until(
+                lambda: (
+                    ask(dsn, "select last_archived_wal >= %s from pg_stat_archiver", segment) == [(True,)]
+                ),
+                "the archive",
+            )
+        with (folder / "recovered" / "postgresql.auto.conf").open("a") as configuration:
+            configuration.write(
+                f"restore_command = 'cp {archive}/%f %p'\narchive_mode = off\n"
+                f"recovery_target_time = '{target}'\nrecovery_target_action = 'promote'\n"
+            )
+        (folder / "recovered" / "recovery.signal").touch()
+        with copied_server(folder / "recovered", original, dsn) as recovered:
+            recovered.wait_until_ready(promoted=True)
+            with Broker(recovered.dsn) as broker:
+                assert not broker.rebase().rebased
+                came: Counter[bytes] = Counter()
+                end = time.monotonic() + 2.5
+                while time.monotonic() < end:
+                    came.update(message.body for message in take(broker))
+                assert came == {
+                    b"leased before": 1,
+                    b"waiting": 1,
+                    b"straggler": 1,
+                    b"released before": 1,
+                }
+                assert broker.find(ids[b"sent after"]) is None
+                recalled = {
+                    name: broker.recall(identity) for name, identity in ids.items() if b"recalled" in name
+                }
+                assert set(recalled.values()) == {RecallOutcome.RECALLED}
+                assert broker.history(ids[b"acked before"])[-1].state == "Acked"
+
+
+def take(broker: Broker) -> list[Message]:
+    """What is ready, acked at once."""
+    consumer = broker.consumer("t", "g")
+    batch = consumer.receive(100, wait=timedelta(milliseconds=100))
+    if batch:
+        consumer.ack(batch)
+    return list(batch)

@@ -1,0 +1,698 @@
+"""The whole store against a model of it, under a clock that also steps back (design: invariants).
+
+Hypothesis plays a user with two topics, four consumer groups, a transaction that stays open for a while, and
+a bad sense of time. After each call the answer is compared with the model's; at the end the clock runs far
+ahead, everything is received and acked, and each group must have had exactly what the model says.
+
+The number of runs is small and the same every time. ``DUEWHEEL_MODEL_EXAMPLES=2000`` plays so many new ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import psycopg2
+import pytest
+from hypothesis import note
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+)
+from tests.conftest import Clock
+from tests.proof.playing import play
+from tests.proof.store_model import HOUR, MICROSECOND, Copy, Lease, Message, State, Topic, fail, hour_of
+
+from duewheel.store.broker import Broker
+from duewheel.store.embedded import EmbeddedPostgres
+from duewheel.store.errors import AlreadyReleased, DelayOutOfRange, LeaseLost, UnknownMessage
+from duewheel.store.messages import Message as Received
+from duewheel.store.messages import RecallOutcome, SendOutcome, SendReceipt
+
+BEGINNING = datetime(2026, 1, 5, 9, 30, tzinfo=UTC)
+MAX_DELAY = 2 * HOUR
+RETENTION = 5 * HOUR
+MAX_RETRIES = 2
+EVERYTHING: frozenset[str] | None = None
+
+ZERO = timedelta(0)
+DELAYS = st.one_of(
+    st.sampled_from(
+        [
+            *(timedelta(days=-1), -MICROSECOND, ZERO, MICROSECOND, timedelta(milliseconds=1)),
+            *(timedelta(seconds=1), timedelta(minutes=30), HOUR, MAX_DELAY, MAX_DELAY + MICROSECOND),
+        ]
+    ),
+    st.integers(-2_000, 7_200_000).map(lambda ms: timedelta(milliseconds=ms)),
+)
+STEPS = st.sampled_from(
+    [
+        *(MICROSECOND, timedelta(milliseconds=1), timedelta(seconds=1), timedelta(seconds=10)),
+        *(timedelta(minutes=1), timedelta(minutes=30), HOUR, 3 * HOUR, timedelta(days=1)),
+    ]
+)
+TOPICS = st.sampled_from(["one", "three"])
+GROUPS = st.sampled_from(["all", "some"])
+KEYS = st.sampled_from([None, "k1", "k2"])
+TAGS = st.sampled_from([None, "red", "blue", "green"])
+IDEMPOTENCY_KEYS = st.sampled_from([None, None, None, "i1", "i2"])
+CONFLICTS = st.sampled_from(["allow", "allow", "keep", "replace"])
+SPANS = st.sampled_from([timedelta(seconds=s) for s in (1, 2, 10, 60, 3600)])
+CHOICE = st.integers(0, 1_000)
+
+
+class StoreAgainstModel(RuleBasedStateMachine):
+    """One run; the database is made by `make_database` and removed by `drop_database`."""
+
+    def __init__(
+        self, make_database: Callable[[], tuple[str, str]], drop_database: Callable[[str], None]
+    ) -> None:
+        super().__init__()
+        self.database, self.dsn = make_database()
+        self.drop_database = drop_database
+        self.clock = Clock(BEGINNING)
+        self.broker = Broker(self.dsn, clock=self.clock)
+        self.sender: Any = None
+        self.sent = 0
+        self.leases: dict[tuple[int, ...], Lease] = {}
+        #: What was received and not forgotten yet: topic, group and the messages of one receive.
+        self.hands: list[tuple[Topic, str, list[Received]]] = []
+        self.topics: dict[str, Topic] = {}
+        self.consumers: dict[tuple[str, str], Any] = {}
+        self.retry_topics: dict[tuple[str, str], int] = {}
+
+    @property
+    def now(self) -> datetime:
+        return self.clock()
+
+    @initialize()
+    def set_up(self) -> None:
+        for name, queues, policy in (("one", 1, "reject"), ("three", 3, "deliver")):
+            self.broker.create_topic(
+                name, queues=queues, max_delay=MAX_DELAY, out_of_range=policy, retention=RETENTION
+            )
+            tags = {"all": EVERYTHING, "some": frozenset({"red", "blue"})}
+            self.topics[name] = Topic(name, queues, MAX_DELAY, policy == "reject", tags)
+            for group, expression in (("all", "*"), ("some", "red || blue")):
+                consumer = self.broker.consumer(name, group, expression)
+                self.consumers[name, group] = consumer
+                ((number,),) = self.ask(
+                    "select retry_topic_id from duewheel.subscription where group_id = %s and topic_id = %s",
+                    (consumer.group_id, consumer.topic_id),
+                )
+                self.retry_topics[name, group] = number
+        self.ask("update duewheel.consumer_group set max_retries = %s", (MAX_RETRIES,))
+        self.broker.maintain()
+
+    # --- time
+
+    @rule(step=STEPS)
+    def clock_forward(self, step: timedelta) -> None:
+        self.clock.advance(step)
+
+    @rule(choice=CHOICE, early=st.sampled_from([ZERO, MICROSECOND]))
+    def clock_to_something(self, choice: int, early: timedelta) -> None:
+        """To the instant of something that waits, or just before it."""
+        ahead = sorted({i for topic in self.topics.values() for i in topic.next_instants(self.now)})
+        if ahead:
+            self.clock.set(max(self.now, ahead[choice % len(ahead)] - early))
+
+    @rule(step=st.sampled_from([MICROSECOND, timedelta(milliseconds=1), timedelta(seconds=2)]))
+    def clock_back(self, step: timedelta) -> None:
+        self.clock.advance(-step)
+
+    # --- sending
+
+    @rule(
+        name=TOPICS, delay=DELAYS, absolute=st.sampled_from(["no", "exact", "hour"]), key=KEYS, tag=TAGS,
+        idempotency_key=IDEMPOTENCY_KEYS, on_conflict=CONFLICTS,
+    )  # fmt: skip
+    def send(
+        self, name: str, delay: timedelta, absolute: str, key: str | None, tag: str | None,
+        idempotency_key: str | None, on_conflict: str,
+    ) -> None:  # fmt: skip
+        topic = self.topics[name]
+        if key is None:
+            on_conflict = "allow"
+        asked, when = self.asked(delay, absolute)
+        body = self.new_body()
+
+        def call() -> SendReceipt:
+            return self.broker.send(
+                name, body, **when, key=key, tag=tag,
+                idempotency_key=idempotency_key, on_conflict=on_conflict,
+            )  # fmt: skip
+
+        known = topic.idempotency.get(idempotency_key or "")
+        if topic.rejects and topic.is_out_of_range(asked, self.now):
+            with pytest.raises(DelayOutOfRange):
+                call()
+            return
+        receipt = call()
+        if known is not None and (known[1] > self.now or receipt.outcome is SendOutcome.DUPLICATE):
+            # Once its time is over the broker may have forgotten the key.
+            assert receipt.outcome is SendOutcome.DUPLICATE
+            assert receipt.message_id == known[0].identity
+            return
+        expected = SendOutcome.SENT
+        if on_conflict != "allow":
+            waiting = [m for m in topic.of_key(str(key)) if topic.is_waiting(m)]
+            if waiting and on_conflict == "keep":
+                assert receipt.outcome is SendOutcome.KEPT
+                assert receipt.message_id == waiting[0].identity
+                if idempotency_key is not None:
+                    forgotten_at = topic.delivery(asked, self.now) + RETENTION
+                    topic.idempotency[idempotency_key] = (waiting[0], forgotten_at)
+                return
+            for message in waiting:
+                message.recalled = True
+                expected = SendOutcome.REPLACED
+        assert receipt.outcome is expected, receipt
+        message = self.accepted(topic, receipt, asked, body, key, tag)
+        if idempotency_key is not None:
+            topic.idempotency[idempotency_key] = (message, message.deliver_at + RETENTION)
+
+    @rule(name=TOPICS, wanted=st.lists(st.tuples(DELAYS, KEYS, TAGS), min_size=1, max_size=5))
+    def send_many(self, name: str, wanted: list[tuple[timedelta, str | None, str | None]]) -> None:
+        topic = self.topics[name]
+        messages = [
+            {"body": self.new_body(), "delay": delay, "key": key, "tag": tag} for delay, key, tag in wanted
+        ]
+        if topic.rejects and any(topic.is_out_of_range(self.now + delay, self.now) for delay, _, _ in wanted):
+            with pytest.raises(DelayOutOfRange):
+                self.broker.send_many(name, messages)
+            return
+        receipts = self.broker.send_many(name, messages)
+        assert len(receipts) == len(messages)
+        for receipt, message, (delay, key, tag) in zip(receipts, messages, wanted, strict=True):
+            self.accepted(topic, receipt, self.now + delay, bytes(message["body"]), key, tag)  # type: ignore[arg-type]
+
+    @rule(name=TOPICS, delay=st.one_of(DELAYS.filter(lambda delay: delay <= MAX_DELAY)), tag=TAGS)
+    def send_in_open_transaction(self, name: str, delay: timedelta, tag: str | None) -> None:
+        """Leaves the transaction open: its messages are due before anybody can see them."""
+        topic = self.topics[name]
+        asked = self.now + delay
+        # A slot that an open transaction makes would keep other senders waiting for it.
+        self.ask("select duewheel.make_slots(array[%s])", (topic.delivery(asked, self.now),))
+        if self.sender is None:
+            self.sender = psycopg2.connect(self.dsn)
+        body = self.new_body()
+        receipt = self.broker.send(name, body, delay=delay, tag=tag, connection=self.sender)
+        self.accepted(topic, receipt, asked, body, None, tag, committed=False)
+
+    @precondition(lambda self: self.sender is not None)
+    @rule(commits=st.booleans())
+    def end_open_transaction(self, commits: bool) -> None:
+        if commits:
+            self.sender.commit()
+        else:
+            self.sender.rollback()
+        self.sender.close()
+        self.sender = None
+        for topic in self.topics.values():
+            if commits:
+                for message in topic.messages.values():
+                    message.committed = True
+            topic.forget_uncommitted()
+
+    # --- recalling
+
+    @rule(name=TOPICS, choice=CHOICE)
+    def recall(self, name: str, choice: int) -> None:
+        topic = self.topics[name]
+        message = self.pick(topic, choice)
+        if message is None:
+            return
+        answer = self.broker.recall(message.identity)
+        if not message.committed or message.dropped:
+            assert answer is RecallOutcome.NOT_FOUND
+        elif topic.is_waiting(message):
+            assert answer is RecallOutcome.RECALLED
+            message.recalled = True
+        elif message.recalled:
+            # It is true whoever asks.
+            assert answer is RecallOutcome.RECALLED
+        else:
+            assert answer is RecallOutcome.ALREADY_RELEASED
+
+    @rule(name=TOPICS, key=KEYS.filter(bool))
+    def recall_key(self, name: str, key: str) -> None:
+        topic = self.topics[name]
+        found = topic.of_key(key)
+        waiting = [message for message in found if topic.is_waiting(message)]
+        answer = self.broker.recall_key(name, key)
+        if waiting:
+            assert answer is RecallOutcome.RECALLED
+            for message in waiting:
+                message.recalled = True
+        elif not found:
+            assert answer is RecallOutcome.NOT_FOUND
+        elif any(not message.recalled for message in found):
+            assert answer is RecallOutcome.ALREADY_RELEASED
+        else:
+            assert answer is not RecallOutcome.ALREADY_RELEASED
+
+    @rule(name=TOPICS, choice=CHOICE, delay=DELAYS)
+    def reschedule(self, name: str, choice: int, delay: timedelta) -> None:
+        topic = self.topics[name]
+        message = self.pick(topic, choice)
+        if message is None:
+            return
+        asked = self.now + delay
+        if not message.committed or message.dropped or message.recalled:
+            with pytest.raises(UnknownMessage):
+                self.broker.reschedule(message.identity, delay=delay)
+        elif not topic.is_waiting(message):
+            with pytest.raises(AlreadyReleased):
+                self.broker.reschedule(message.identity, delay=delay)
+        elif topic.rejects and topic.is_out_of_range(asked, self.now):
+            with pytest.raises(DelayOutOfRange):
+                self.broker.reschedule(message.identity, delay=delay)
+        else:
+            receipt = self.broker.reschedule(message.identity, delay=delay)
+            message.recalled = True
+            self.accepted(topic, receipt, asked, message.body, message.key, message.tag)
+
+    @rule(name=TOPICS, tag=TAGS, prefix=st.sampled_from([None, "k", "k2"]), dry_run=st.booleans())
+    def recall_many(self, name: str, tag: str | None, prefix: str | None, dry_run: bool) -> None:
+        topic = self.topics[name]
+        criteria = {"tag": tag, "key_prefix": prefix} if tag or prefix else {"everything": True}
+        chosen = [
+            message
+            for message in topic.messages.values()
+            if message.committed and not message.dropped and not message.recalled
+            if tag is None or message.tag == tag
+            if prefix is None or (message.key or "").startswith(prefix)
+        ]
+        waiting = [message for message in chosen if topic.is_waiting(message)]
+        done = self.broker.recall_many(name, **criteria, dry_run=dry_run)
+        assert done.matched == len(chosen)
+        assert done.already_released == len(chosen) - len(waiting)
+        assert done.recalled == (0 if dry_run else len(waiting))
+        if not dry_run:
+            for message in waiting:
+                message.recalled = True
+
+    # --- consuming
+
+    @rule(name=TOPICS, group=GROUPS)
+    def redrive(self, name: str, group: str) -> None:
+        """Every dead letter that is kept goes out once more, with one attempt more."""
+        topic = self.topics[name]
+        floor = self.retry_floor(name, group)
+        kept = {
+            letter.message_id: letter.attempt
+            for letter in self.broker.dead_letters(group, name, max_messages=1_000, redriven=False)
+        }
+        done = self.broker.redrive(group, name)
+        assert (done.matched, done.redriven) == (len(kept), len(kept))
+        for identity, attempt in kept.items():
+            message = topic.messages[identity]
+            copy = message.copies[group]
+            assert (copy.state, copy.attempt) == (State.DEAD, attempt)
+            copy.state, copy.attempt = State.RETRY, attempt + 1
+            copy.due_at = self.due_of_retry(name, group, message, copy)
+            earliest = max(self.now, message.born_at)
+            assert earliest <= copy.due_at <= max(earliest, floor)
+            copy.hours.add(hour_of(copy.due_at))
+
+    @rule(name=TOPICS, group=GROUPS, most=st.sampled_from([1, 2, 3, 100]), invisible=SPANS)
+    def receive(self, name: str, group: str, most: int, invisible: timedelta) -> None:
+        self.received(name, group, most, invisible)
+
+    def received(self, name: str, group: str, most: int, invisible: timedelta) -> list[Received]:
+        topic = self.topics[name]
+        now = self.now
+        topic.tick(now)
+        retries_to = self.retries_to(name, group, now)
+        ready = {message.identity: message for message in topic.ready(group, now, retries_to)}
+        received = list(self.consumers[name, group].receive(most, invisible))
+        self.observe_revivals(topic, group, now)
+        got = [message.message_id for message in received]
+        note(f"received {len(got)} of {len(ready)} ready")
+        assert len(set(got)) == len(got), "a message came twice in one receive"
+        for message in received:
+            self.check_received(topic, group, message, ready)
+        missing = [message for identity, message in ready.items() if identity not in got]
+        assert len(got) == min(most, len(ready)), f"ready and not given out: {missing}"
+        firsts = [
+            (m.queue, m.deliver_at, m.seq)
+            for m in (topic.messages[message.message_id] for message in received if message.attempt == 1)
+            if not m.straggler
+        ]
+        for queue in range(topic.queues):
+            places = [place for place in firsts if place[0] == queue]
+            assert places == sorted(places), "a queue was not read in order of delivery"
+        for message in received:
+            handle = message.lease
+            place = (handle.group_id, handle.topic_id, handle.queue, handle.n)
+            assert handle.expires_at == now + invisible
+            lease = self.leases.setdefault(place, Lease(handle.expires_at))
+            lease.holds.append(message.message_id)
+            copy = topic.messages[message.message_id].copies[group]
+            copy.lease, copy.state = lease, State.INFLIGHT
+            copy.deliveries += 1
+        if received:
+            self.hands.append((topic, group, received))
+        return received
+
+    def check_received(self, topic: Topic, group: str, received: Received, ready: dict[str, Message]) -> None:
+        message = ready.get(received.message_id)
+        if message is None:
+            sent = topic.messages.get(received.message_id)
+            raise AssertionError(f"what nobody may be given now was received: {received!r}, {sent}")
+        copy = message.copies[group]
+        assert copy.state in (State.WAITING, State.RETRY), "it is in somebody's hands"
+        assert received.attempt == copy.attempt
+        assert received.reconsume_times == copy.attempt - 1
+        assert (received.body, received.key, received.tag) == (message.body, message.key, message.tag)
+        reached = topic.released_to if copy.attempt == 1 else received.deliver_at
+        assert reached is not None
+        assert received.deliver_at <= reached
+        assert received.deliver_at == (message.deliver_at if copy.attempt == 1 else copy.due_at)
+
+    @precondition(lambda self: self.hands)
+    @rule(choice=CHOICE, part=st.integers(0, 7), whole=st.booleans())
+    def ack(self, choice: int, part: int, whole: bool) -> None:
+        self.acked(*self.hand(choice, part, whole))
+
+    def acked(self, topic: Topic, group: str, messages: list[Received]) -> None:
+        if self.answered(topic, group, messages, "ack", lambda consumer: consumer.ack(messages)):
+            for message in messages:
+                copy = topic.messages[message.message_id].copies[group]
+                if copy.state is State.INFLIGHT:
+                    copy.state, copy.lease = State.ACKED, None
+
+    @precondition(lambda self: self.hands)
+    @rule(
+        choice=CHOICE, part=st.integers(0, 7), whole=st.booleans(),
+        delay=st.sampled_from([None, ZERO, timedelta(seconds=5), timedelta(minutes=30), HOUR]),
+    )  # fmt: skip
+    def nack(self, choice: int, part: int, whole: bool, delay: timedelta | None) -> None:
+        topic, group, messages = self.hand(choice, part, whole)
+        floor = self.retry_floor(topic.name, group)
+        before = {m.message_id: topic.messages[m.message_id].copies[group] for m in messages}
+        if self.answered(topic, group, messages, "nack", lambda c: c.nack(messages, delay, reason="no")):
+            due_at = None if delay is None else self.now + delay
+            failed = [copy for copy in before.values() if copy.state is State.INFLIGHT]
+            self.send_on(topic, failed, due_at, self.now, floor)
+
+    @precondition(lambda self: self.hands)
+    @rule(choice=CHOICE, duration=SPANS)
+    def extend(self, choice: int, duration: timedelta) -> None:
+        topic, group, messages = self.hand(choice, 0, True)
+        leases = self.leases_of(group, topic, messages)
+        consumer = self.consumers[topic.name, group]
+        if all(lease.is_live(self.now) for lease in leases):
+            consumer.change_invisible_duration(messages, duration)
+            for lease in leases:
+                lease.ends_at = self.now + duration
+        else:
+            with pytest.raises(LeaseLost):
+                consumer.change_invisible_duration(messages, duration)
+
+    def answered(
+        self, topic: Topic, group: str, messages: list[Received], kind: str, call: Callable[[Any], None]
+    ) -> bool:
+        """Give an answer and compare what came of it; true if it counts and was not given before."""
+        final = "acked" if kind == "ack" else "failed"
+        changes: list[tuple[Lease, list[str], bool]] = []
+        refused = False
+        for lease in self.leases_of(group, topic, messages):
+            named = [m.message_id for m in messages if m.message_id in lease.holds]
+            whole = len(named) == len(lease.holds)
+            if lease.final == "acked" and kind == "ack":
+                continue
+            answered = lease.failed | (lease.acked if kind == "nack" else set())
+            if not lease.is_live(self.now) or (not whole and answered.intersection(named)):
+                refused = True
+            changes.append((lease, named, whole))
+        consumer = self.consumers[topic.name, group]
+        if refused:
+            with pytest.raises(LeaseLost):
+                call(consumer)
+            return False
+        call(consumer)
+        for lease, named, whole in changes:
+            done = lease.acked if kind == "ack" else lease.failed
+            done.update(named if not whole else lease.unanswered())
+            if whole:
+                lease.final = final
+        return bool(changes)
+
+    # --- releasing and keeping order
+
+    @rule(name=TOPICS)
+    def tick(self, name: str) -> None:
+        released = self.topics[name].tick(self.now)
+        assert self.broker.tick(name) is released
+
+    @rule()
+    def ring(self) -> None:
+        """Asking for what is ready releases and revives, and hands out nothing."""
+        now = self.now
+        pairs = list(self.consumers)
+        expected = {}
+        for name, group in pairs:
+            topic = self.topics[name]
+            topic.tick(now)
+            expected[name, group] = len(topic.ready(group, now, self.retries_to(name, group, now)))
+        bells = self.broker.doorbells([name for name, _ in pairs], [group for _, group in pairs])
+        for bell in bells:
+            topic = self.topics[bell.topic]
+            self.observe_revivals(topic, bell.group, now)
+            if topic.groups[bell.group] is EVERYTHING:
+                note(f"{bell}")
+        assert len(bells) == len(pairs)
+
+    @rule()
+    def maintain(self) -> None:
+        now = self.now
+        ((report,),) = self.ask("select duewheel.maintain(%s)", (now,))
+        assert report["swept"] == 0, "ticks left something out"
+        for topic in self.topics.values():
+            self.observe_tick(topic, now)
+        for name in report["dropped"]:
+            hour = datetime.strptime(name, "message_%Y%m%d%H").replace(tzinfo=UTC)
+            assert hour + HOUR + RETENTION <= now
+            for topic in self.topics.values():
+                for message in topic.messages.values():
+                    self.drop(topic, message, hour)
+
+    def observe_tick(self, topic: Topic, now: datetime) -> None:
+        """Upkeep ticks a topic that had nothing to do for long, to say so; what is due goes out with it."""
+        ((hi,),) = self.ask(
+            "select max(hi) from duewheel.tick where topic_id = %s",
+            (self.consumers[topic.name, "all"].topic_id,),
+        )
+        if hi is None or hi == topic.released_to:
+            return
+        latest = topic.floor(now)
+        topic.tick(now)
+        assert (topic.released_to or BEGINNING - HOUR) <= hi <= latest
+        topic.released_to = hi.astimezone(UTC)
+
+    def drop(self, topic: Topic, message: Message, hour: datetime) -> None:
+        for group, copy in message.copies.items():
+            finished = topic.is_finished(group, message)
+            last = hour_of(copy.due_at if copy.due_at is not None else message.deliver_at)
+            assert finished or last != hour, f"dropped before {group} was done with it: {message}"
+            if hour in copy.hours:
+                copy.hours.add(datetime.min.replace(tzinfo=UTC))
+        if hour_of(message.deliver_at) == hour:
+            assert message.committed
+            message.dropped = True
+
+    # --- looking up
+
+    @rule(name=TOPICS, choice=CHOICE)
+    def find(self, name: str, choice: int) -> None:
+        topic = self.topics[name]
+        message = self.pick(topic, choice)
+        if message is None:
+            return
+        stored = self.broker.find(message.identity)
+        if not message.committed or message.dropped:
+            assert stored is None
+            return
+        assert stored is not None
+        assert (stored.message_id, stored.topic, stored.body) == (message.identity, name, message.body)
+        assert (stored.key, stored.tag, stored.deliver_at) == (message.key, message.tag, message.deliver_at)
+        assert stored.recalled == message.recalled
+        if not message.recalled:
+            assert stored.released == message.released
+        assert message.key is None or message.identity in {
+            m.message_id for m in self.broker.find_key(name, message.key)
+        }
+
+    @rule(name=TOPICS, choice=CHOICE)
+    def history(self, name: str, choice: int) -> None:
+        message = self.pick(self.topics[name], choice)
+        if message is None or not message.committed or message.dropped:
+            return
+        entries = self.broker.history(message.identity)
+        states = [entry.state for entry in entries if entry.consumer_group is None]
+        assert {"Initialized", "Timing"} <= set(states)
+        assert ("Deleted" in states) == message.recalled
+        if not message.recalled:
+            assert ("Ready" in states) == message.released
+        for group, copy in message.copies.items():
+            if datetime.min.replace(tzinfo=UTC) in copy.hours:
+                # Slots of its retries are gone, and what they would tell.
+                continue
+            of_group = [entry for entry in entries if entry.consumer_group == group]
+            seen = [entry.state for entry in of_group]
+            assert seen.count("Inflight") == copy.deliveries, (group, entries)
+            assert seen.count("Acked") == (copy.state is State.ACKED), (group, entries)
+            assert seen.count("DLQ") == copy.deaths, (group, entries)
+
+    @invariant()
+    def every_group_has_its_dead_letters(self) -> None:
+        for topic in self.topics.values():
+            for group in topic.groups:
+                dead = {
+                    message.identity
+                    for message in topic.messages.values()
+                    if message.copies[group].state is State.DEAD
+                }
+                if dead and not any(m.dropped for m in topic.messages.values()):
+                    letters = self.broker.dead_letters(group, topic.name, max_messages=1_000, redriven=False)
+                    assert {letter.message_id for letter in letters} == dead
+
+    # --- the end
+
+    def teardown(self) -> None:
+        try:
+            if self.topics:
+                self.drain()
+        finally:
+            if self.sender is not None:
+                self.sender.close()
+            self.broker.close()
+            self.drop_database(self.database)
+
+    def drain(self) -> None:
+        """Everything that was accepted reaches each group, at last and exactly as often as said."""
+        if self.sender is not None:
+            self.end_open_transaction(True)
+        for _ in range(2 * MAX_RETRIES + 4):
+            self.clock.advance(13 * HOUR)
+            for name, group in self.consumers:
+                while received := self.received(name, group, 1_000, timedelta(minutes=1)):
+                    self.acked(self.topics[name], group, received)
+        for topic in self.topics.values():
+            for message in topic.messages.values():
+                for group in topic.groups:
+                    assert topic.is_finished(group, message), f"{group} never got {message}"
+
+    # --- helpers
+
+    def ask(self, statement: str, parameters: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+        with self.broker.connection() as connection, connection.cursor() as cursor:
+            cursor.execute(statement, parameters)
+            return cursor.fetchall() if cursor.description else []
+
+    def new_body(self) -> bytes:
+        self.sent += 1
+        return b"%d" % self.sent
+
+    def asked(self, delay: timedelta, absolute: str) -> tuple[datetime, dict[str, Any]]:
+        if absolute == "no":
+            return self.now + delay, {"delay": delay}
+        # An instant that many choose: the full hour.
+        instant = hour_of(self.now + delay) + HOUR if absolute == "hour" else self.now + delay
+        return instant, {"deliver_at": instant}
+
+    def accepted(
+        self, topic: Topic, receipt: SendReceipt, asked: datetime, body: bytes, key: str | None,
+        tag: str | None, *, committed: bool = True,
+    ) -> Message:  # fmt: skip
+        assert receipt.deliver_at == topic.delivery(asked, self.now)
+        message = Message(
+            receipt.message_id, receipt.deliver_at, self.now, body, key, tag, committed=committed
+        )
+        topic.accept(message)
+        return message
+
+    def pick(self, topic: Topic, choice: int) -> Message | None:
+        messages = list(topic.messages.values())
+        return messages[choice % len(messages)] if messages else None
+
+    def hand(self, choice: int, part: int, whole: bool) -> tuple[Topic, str, list[Received]]:
+        topic, group, messages = self.hands[choice % len(self.hands)]
+        if whole:
+            return topic, group, messages
+        chosen = [message for place, message in enumerate(messages) if (part >> place % 3) & 1]
+        return topic, group, chosen or messages[:1]
+
+    def leases_of(self, group: str, topic: Topic, messages: list[Received]) -> list[Lease]:
+        handles = {(m.lease.group_id, m.lease.topic_id, m.lease.queue, m.lease.n) for m in messages}
+        return [self.leases[handle] for handle in sorted(handles)]
+
+    def send_on(
+        self, topic: Topic, copies: list[Copy], due_at: datetime | None, now: datetime, floor: datetime
+    ) -> None:
+        births = {id(c): m.born_at for m in topic.messages.values() for c in m.copies.values()}
+        for copy in copies:
+            fail([copy], MAX_RETRIES, due_at, now, max(floor, births[id(copy)]))
+
+    def retry_hi(self, name: str, group: str) -> datetime | None:
+        ((released_to,),) = self.ask(
+            "select max(hi) from duewheel.tick where topic_id = %s", (self.retry_topics[name, group],)
+        )
+        return None if released_to is None else released_to.astimezone(UTC)
+
+    def retry_floor(self, name: str, group: str) -> datetime:
+        released_to = self.retry_hi(name, group)
+        return self.now if released_to is None else max(self.now, released_to + MICROSECOND)
+
+    def retries_to(self, name: str, group: str, now: datetime) -> datetime:
+        """Up to where a receive releases retries, at the latest."""
+        self.floor_before = self.retry_floor(name, group)
+        return self.floor_before
+
+    def observe_revivals(self, topic: Topic, group: str, now: datetime) -> None:
+        """Which leases the broker ended, and when it says their messages are due again."""
+        consumer = self.consumers[topic.name, group]
+        places = self.ask(
+            "select group_id, topic_id, queue, n from duewheel.lease_event"
+            " where kind = 'expired' and group_id = %s and topic_id in (%s, %s)",
+            (consumer.group_id, consumer.topic_id, self.retry_topics[topic.name, group]),
+        )
+        for place in places:
+            lease = self.leases.get(place)
+            if lease is None or lease.final is not None:
+                continue
+            assert lease.ends_at <= now, "a lease was ended while it was live"
+            lease.final = "expired"
+            for identity in lease.unanswered():
+                message = topic.messages[identity]
+                copy = message.copies[group]
+                fail([copy], MAX_RETRIES, now, now, now)
+                if copy.state is State.RETRY:
+                    copy.due_at = self.due_of_retry(topic.name, group, message, copy)
+                    # At once: by the clock, or one step past what was released before it stepped back.
+                    latest = max(now, message.born_at, self.floor_before + 4 * MICROSECOND)
+                    assert max(now, message.born_at) <= copy.due_at <= latest
+                    copy.hours.add(hour_of(copy.due_at))
+
+    def due_of_retry(self, name: str, group: str, message: Message, copy: Copy) -> datetime:
+        ((due_at,),) = self.ask(
+            "select deliver_at from duewheel.message where topic_id = %s and origin_seq = %s"
+            " and origin_deliver_at = %s and attempt = %s",
+            (self.retry_topics[name, group], message.seq, message.deliver_at, copy.attempt),
+        )
+        assert isinstance(due_at, datetime)
+        return due_at.astimezone(UTC)
+
+
+@pytest.mark.slow
+def test_the_store_does_what_the_model_does(
+    postgres: EmbeddedPostgres, fresh_database: Callable[[], tuple[str, str]]
+) -> None:
+    play(StoreAgainstModel, postgres, fresh_database, steps=40)

@@ -1,0 +1,200 @@
+"""A worker of the concurrency test: a process of its own that does one thing to the broker and logs it.
+
+Run as ``python traffic.py ROLE DSN LOG SEED SECONDS``. A line of the log is JSON and is on its way to the
+disk before the next thing is done: what was about to be done, then what came of it. So a process that is
+killed has said what it may have done, and a server that is killed leaves the sender's answer unknown, not
+wrong.
+
+Roles: ``sender``, ``recaller``, ``consumer``, ``wheel``, ``ticker``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import closing
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import psycopg2
+
+from duewheel.store.broker import Broker
+from duewheel.store.errors import AlreadyReleased, BrokerUnreachable, LeaseLost
+from duewheel.store.messages import RecallOutcome
+
+TOPIC = "traffic"
+GROUPS = ("one", "two")
+#: Short, so that leases of killed consumers end within the test.
+INVISIBLE = timedelta(seconds=2)
+
+
+class Log:
+    """Appends lines; each is handed to the system in one write."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+
+    def __call__(self, what: str, **values: object) -> None:
+        os.write(self._file, json.dumps({"what": what, **values}).encode() + b"\n")
+
+
+class Worker:
+    """What every role has: a broker, a log, chance, and an end."""
+
+    def __init__(self, dsn: str, log: Path, seed: int, seconds: float) -> None:
+        self.dsn = dsn
+        self.broker = Broker(dsn)
+        self.log = Log(log)
+        self.chance = random.Random(seed)
+        self.ends = time.monotonic() + seconds
+        self.shared = log.parent / "sent"
+        self.number = 0
+        self.name = log.stem
+
+    def turns(self, step: Callable[[], None]) -> None:
+        """Take steps until the end; a server that is away for a moment is come back to."""
+        while time.monotonic() < self.ends:
+            try:
+                step()
+            except (BrokerUnreachable, psycopg2.OperationalError, psycopg2.InterfaceError) as error:
+                self.log("unreachable", error=str(error)[:80])
+                time.sleep(0.05)
+
+    def new_message(self) -> dict[str, Any]:
+        """A message whose body is unique; often due before its sender commits."""
+        self.number += 1
+        delay = timedelta(seconds=self.chance.choice([0, 0, 0.05, 0.3, 1, self.chance.uniform(0, 3)]))
+        return {"body": f"{self.name}-{self.number}", "delay": delay}
+
+    def sender(self) -> None:
+        """One message, a transaction that stays open for up to 1.5 s, or many at once; some roll back."""
+        if self.chance.random() < 0.4:
+            message = self.new_message()
+            self.log("sending", bodies=[message["body"]])
+            receipt = self.broker.send(TOPIC, **message)
+            self.committed([message["body"]], [receipt.message_id])
+            return
+        count = self.chance.choice([1, 2, 5, 200])
+        messages = [self.new_message() for _ in range(count)]
+        names = [message["body"] for message in messages]
+        self.log("sending", bodies=names)
+        with closing(psycopg2.connect(self.dsn)) as connection:
+            if count > 5:
+                receipts = list(self.broker.send_many(TOPIC, messages, connection=connection))
+            else:
+                receipts = [self.broker.send(TOPIC, **m, connection=connection) for m in messages]
+            ids = [receipt.message_id for receipt in receipts]
+            # The transaction is open meanwhile: that is what is tested.
+            time.sleep(self.chance.choice([0, 0.01, self.chance.uniform(0, 1.5)]))
+            if self.chance.random() < 0.25:
+                connection.rollback()
+                self.log("rolled back", bodies=names)
+            else:
+                connection.commit()
+                self.committed(names, ids)
+
+    def committed(self, bodies: list[str], ids: list[str]) -> None:
+        """The commit was answered: these exist. Recallers choose among them."""
+        self.log("sent", bodies=bodies, ids=ids)
+        with self.shared.open("a") as shared:
+            shared.write("".join(f"{body} {identity}\n" for body, identity in zip(bodies, ids, strict=True)))
+
+    def recaller(self) -> None:
+        """Recalls around the instant of release, at once or in a transaction that stays open."""
+        newest = self.shared.read_text().splitlines()[-400:] if self.shared.exists() else []
+        if not newest:
+            time.sleep(0.01)
+            return
+        body, identity = self.chance.choice(newest).split()
+        self.log("recalling", body=body)
+        if self.chance.random() < 0.5:
+            outcome = self.broker.recall(identity)
+            self.log("recall", body=body, outcome=outcome.value)
+            return
+        with closing(psycopg2.connect(self.dsn)) as connection:
+            outcome = self.broker.recall(identity, connection=connection)
+            time.sleep(self.chance.choice([0, 0.05, self.chance.uniform(0, 0.5)]))
+            try:
+                if self.chance.random() < 0.2:
+                    connection.rollback()
+                    return
+                connection.commit()
+            except psycopg2.Error as error:
+                if error.pgcode != AlreadyReleased.sqlstate:
+                    raise
+                outcome = RecallOutcome.ALREADY_RELEASED
+            self.log("recall", body=body, outcome=outcome.value)
+
+    def consumer(self) -> None:
+        """Receives for one group, says what and when by the database's clock, and acks most of it."""
+        group = GROUPS[self.chance.randrange(len(GROUPS))]
+        consumer = self.broker.consumer(TOPIC, group)
+        batch = consumer.receive(self.chance.choice([1, 7, 100]), INVISIBLE, timedelta(seconds=0.2))
+        if not batch:
+            return
+        with self.broker.connection() as connection, connection.cursor() as cursor:
+            cursor.execute("select clock_timestamp()")
+            ((now,),) = cursor.fetchall()
+        self.log(
+            "received",
+            group=group,
+            early=[m.body.decode() for m in batch if m.deliver_at > now],
+            messages=[[m.body.decode(), m.message_id, m.attempt] for m in batch],
+        )
+        fate = self.chance.random()
+        if fate < 0.03:
+            # Nobody answers; the lease ends.
+            return
+        names = [m.body.decode() for m in batch]
+        try:
+            if fate < 0.06:
+                consumer.nack(batch, timedelta(seconds=0.1))
+                self.log("nacked", group=group, bodies=names)
+            elif fate < 0.2:
+                with closing(psycopg2.connect(self.dsn)) as connection:
+                    consumer.ack(batch, connection=connection)
+                    time.sleep(self.chance.uniform(0, 0.3))
+                    if fate < 0.1:
+                        connection.rollback()
+                        return
+                    self.log("acking", group=group, bodies=names)
+                    connection.commit()
+                    self.log("acked", group=group, bodies=names)
+            else:
+                self.log("acking", group=group, bodies=names)
+                consumer.ack(batch)
+                self.log("acked", group=group, bodies=names)
+        except LeaseLost:
+            self.log("lease lost", group=group, bodies=names)
+
+    def ticker(self) -> None:
+        """A second wheel of the simplest kind."""
+        self.broker.tick(TOPIC)
+        time.sleep(0.01)
+
+    def wheel(self) -> None:
+        """The wheel that is shipped."""
+        stop = threading.Event()
+        threading.Timer(max(0.0, self.ends - time.monotonic()), stop.set).start()
+        self.broker.wheel().run(stop)
+
+
+def main() -> None:
+    """Be one worker until its time is over."""
+    role, dsn, log, seed, seconds = sys.argv[1:]
+    worker = Worker(dsn, Path(log), int(seed), float(seconds))
+    if role == "wheel":
+        worker.wheel()
+    else:
+        worker.turns(getattr(worker, role))
+    worker.log("done")
+
+
+if __name__ == "__main__":
+    main()

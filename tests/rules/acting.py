@@ -1,0 +1,55 @@
+"""What the rule tests do over and over: take everything, run SQL, run a command, tell a state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from tests.proof.waiting import ask
+
+if TYPE_CHECKING:
+    from duewheel.store.broker import Broker
+    from duewheel.store.consumer import Consumer
+    from duewheel.store.messages import Message
+
+MICROSECOND = timedelta(microseconds=1)
+MILLISECOND = timedelta(milliseconds=1)
+SECOND = timedelta(seconds=1)
+MINUTE = timedelta(minutes=1)
+HOUR = timedelta(hours=1)
+DAY = timedelta(days=1)
+NOW = timedelta(0)
+
+#: Runs the command line with these arguments and ``--json``, and returns the document it wrote.
+Command = Callable[..., Any]
+
+
+def bodies(messages: Iterable[Message]) -> list[bytes]:
+    """What was received, in order."""
+    return [message.body for message in messages]
+
+
+def taken(consumer: Consumer) -> list[Message]:
+    """All that is ready now, acked."""
+    everything: list[Message] = []
+    while batch := consumer.receive(1_000):
+        consumer.ack(batch)
+        everything += batch
+    return everything
+
+
+def sql(broker: Broker, statement: str, *parameters: object) -> list[tuple[Any, ...]]:
+    """The rows of one statement, as any program with a connection would run it."""
+    with broker.connection() as connection:
+        return ask(connection, statement, *parameters)
+
+
+def states(broker: Broker, message_id: str, group: str | None = None) -> list[str]:
+    """The states a message went through: its own, before any group has it, and those of one group."""
+    return [entry.state for entry in broker.history(message_id) if entry.consumer_group in (None, group)]
+
+
+def state(broker: Broker, message_id: str, group: str | None = None) -> str:
+    """The state a message is in now, for a group."""
+    return states(broker, message_id, group)[-1]

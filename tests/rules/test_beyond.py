@@ -1,0 +1,521 @@
+"""What users of other systems ask for in vain (X01 to X15): the readable specification, a rule each."""
+
+from __future__ import annotations
+
+import threading
+import time
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import psycopg2
+import pytest
+from tests.conftest import Clock
+from tests.outages import outage
+from tests.proof.waiting import PATIENCE_SECONDS, ask, connected, until
+from tests.rules.acting import (
+    DAY,
+    HOUR,
+    MICROSECOND,
+    MILLISECOND,
+    MINUTE,
+    NOW,
+    SECOND,
+    Command,
+    bodies,
+    sql,
+    state,
+    taken,
+)
+
+from duewheel.store.broker import Broker
+from duewheel.store.embedded import EmbeddedPostgres
+from duewheel.store.errors import AlreadyReleased, LeaseLost, UnknownMessage
+from duewheel.store.lease_keeper import LeaseKeeper
+from duewheel.store.messages import Message, SendOutcome
+from duewheel.store.retry_policy import RetryPolicy
+
+if TYPE_CHECKING:
+    from duewheel.store.consumer import Consumer
+
+
+def test_x01_recall_answers_truly_and_what_was_recalled_is_never_delivered(
+    topic: Broker, clock: Clock
+) -> None:
+    waits, released = (
+        topic.send("t", body, delay=delay) for body, delay in ((b"waits", HOUR), (b"out", NOW))
+    )
+    consumer = topic.consumer("t", "g")
+    assert bodies(consumer.receive()) == [b"out"]
+    unknown = waits.message_id[:-16] + "7" * 16
+    assert topic.recall(waits.message_id) == "recalled"
+    assert topic.recall(released.message_id) == "already_released"
+    assert topic.recall(unknown) == "not_found"
+    # True whoever asks, however often, and later.
+    clock.advance(2 * HOUR)
+    assert topic.recall(waits.message_id) == "recalled"
+    assert bodies(taken(consumer)) == [b"out"], "only the one that was not answered"
+    assert bodies(taken(topic.consumer("t", "new"))) == [b"out"]
+    assert state(topic, waits.message_id) == "Deleted"
+
+
+def test_x01_recall_is_a_command_and_an_sql_function_too(broker: Broker, command: Command) -> None:
+    broker.create_topic("t")
+    for_command, for_sql = (broker.send("t", b"x", delay=HOUR).message_id for _ in range(2))
+    assert command("recall", for_command) == {"outcome": "recalled"}
+    assert sql(broker, "select duewheel.recall(%s)", for_sql) == [("recalled",)]
+
+
+def test_x02_recall_and_look_up_by_the_senders_own_key(topic: Broker, clock: Clock) -> None:
+    topic.send("t", b"4711", delay=HOUR, key="order 4711")
+    topic.send("t", b"4712", delay=HOUR, key="order 4712")
+    assert [found.body for found in topic.find_key("t", "order 4711")] == [b"4711"]
+    assert topic.recall_key("t", "order 4711") == "recalled"
+    assert topic.recall_key("t", "order 4713") == "not_found"
+    clock.advance(HOUR)
+    assert bodies(taken(topic.consumer("t", "g"))) == [b"4712"]
+    assert topic.recall_key("t", "order 4712") == "already_released"
+
+
+def test_x02_reschedule_by_the_senders_own_key(topic: Broker, clock: Clock) -> None:
+    topic.send("t", b"4711", delay=HOUR, key="order 4711")
+    (moved,) = topic.reschedule_key("t", "order 4711", delay=2 * HOUR)
+    assert moved.deliver_at == clock() + 2 * HOUR
+    consumer = topic.consumer("t", "g")
+    clock.advance(2 * HOUR - MICROSECOND)
+    assert taken(consumer) == []
+    with pytest.raises(UnknownMessage):
+        topic.reschedule_key("t", "order 4712", delay=HOUR)
+    clock.advance(MICROSECOND)
+    assert [message.message_id for message in taken(consumer)] == [moved.message_id]
+    with pytest.raises(AlreadyReleased):
+        topic.reschedule_key("t", "order 4711", delay=HOUR)
+
+
+def test_x03_reschedule_is_one_atomic_step(topic: Broker, clock: Clock, dsn: str) -> None:
+    """Nobody ever sees two of them, or none; later, sooner, or not at all if the caller rolls back."""
+    what = {"key": "k", "tag": "a", "properties": {"p": 1}}
+    sent = topic.send("t", b"x", delay=HOUR, **what)
+    with connected(dsn, autocommit=False) as caller:
+        topic.reschedule(sent.message_id, delay=2 * HOUR, connection=caller)
+        caller.rollback()
+        later = topic.reschedule(sent.message_id, delay=3 * HOUR, connection=caller)
+        assert state(topic, sent.message_id) == "Timing"
+        assert [found.recalled for found in topic.find_key("t", "k")] == [False]
+        caller.commit()
+    assert [found.message_id for found in topic.find_key("t", "k") if not found.recalled] == [
+        later.message_id
+    ]
+    consumer = topic.consumer("t", "g")
+    clock.advance(2 * HOUR)
+    assert taken(consumer) == []
+    sooner = topic.reschedule(later.message_id, deliver_at=clock() + MINUTE)
+    with pytest.raises(UnknownMessage):
+        topic.reschedule(later.message_id, delay=HOUR)
+    clock.advance(MINUTE)
+    (message,) = taken(consumer)
+    assert (message.message_id, message.body, message.key, message.tag, message.properties) == (
+        sooner.message_id, b"x", "k", "a", {"p": 1},
+    )  # fmt: skip
+    with pytest.raises(AlreadyReleased):
+        topic.reschedule(sooner.message_id, delay=HOUR)
+    clock.advance(5 * HOUR)
+    assert taken(consumer) == []
+
+
+@pytest.mark.parametrize(
+    ("on_conflict", "outcome", "delivered"),
+    [
+        ("allow", SendOutcome.SENT, [b"first", b"second"]),
+        ("keep", SendOutcome.KEPT, [b"first"]),
+        ("replace", SendOutcome.REPLACED, [b"second"]),
+    ],
+)
+def test_x04_send_with_allow_keep_or_replace_for_the_same_key(
+    topic: Broker, clock: Clock, on_conflict: str, outcome: SendOutcome, delivered: list[bytes]
+) -> None:
+    first = topic.send("t", b"first", delay=HOUR, key="k", on_conflict=on_conflict)
+    second = topic.send("t", b"second", delay=2 * HOUR, key="k", on_conflict=on_conflict)
+    other = topic.send("t", b"other", delay=DAY, key="another key", on_conflict=on_conflict)
+    assert (first.outcome, second.outcome, other.outcome) == (SendOutcome.SENT, outcome, SendOutcome.SENT)
+    assert (second.message_id == first.message_id) is (on_conflict == "keep")
+    clock.advance(2 * HOUR)
+    assert bodies(taken(topic.consumer("t", "g"))) == delivered
+    # What has been released is in nobody's way.
+    assert topic.send("t", b"third", delay=HOUR, key="k", on_conflict=on_conflict).outcome is SendOutcome.SENT
+
+
+@pytest.mark.parametrize(
+    ("criteria", "left"),
+    [
+        ({"tag": "a"}, {"shop-1/2", "shop_1/4", "shop-2/5"}),
+        ({"key_prefix": "shop-1/"}, {"shop_1/4", "shop-2/5"}),
+        ({"due_from": 2 * HOUR, "due_until": 4 * HOUR}, {"shop-1/1", "shop_1/4", "shop-2/5"}),
+        (
+            {"tag": "a", "key_prefix": "shop-1/", "due_until": 2 * HOUR},
+            {"shop-1/2", "shop-1/3", "shop_1/4", "shop-2/5"},
+        ),
+        ({"everything": True}, set()),
+    ],
+    ids=["tag", "key prefix", "time window", "all of them", "topic"],
+)
+def test_x05_bulk_recall_with_a_dry_run_and_a_count(
+    topic: Broker, clock: Clock, criteria: dict[str, Any], left: set[str]
+) -> None:
+    keys = {"shop-1/1": "a", "shop-1/2": "b", "shop-1/3": "a", "shop_1/4": "b", "shop-2/5": "b"}
+    for hour, (key, tag) in enumerate(keys.items(), 1):
+        topic.send("t", key, delay=hour * HOUR, key=key, tag=tag)
+    topic.create_topic("other")
+    topic.send("other", b"x", delay=HOUR, key="shop-1/1", tag="a")
+    start = clock()
+    given = {
+        name: start + value if isinstance(value, timedelta) else value for name, value in criteria.items()
+    }
+    expected = len(keys) - len(left)
+    counted = topic.recall_many("t", **given, dry_run=True)
+    assert (counted.matched, counted.recalled, counted.already_released) == (expected, 0, 0)
+    assert not any(topic.find_key("t", key)[0].recalled for key in keys), "a dry run changes nothing"
+    done = topic.recall_many("t", **given)
+    assert (done.matched, done.recalled, done.already_released) == (expected, expected, 0)
+    again = topic.recall_many("t", **given)
+    assert (again.matched, again.recalled) == (0, 0)
+    clock.advance(10 * HOUR)
+    assert {message.key for message in taken(topic.consumer("t", "g"))} == left
+    assert len(taken(topic.consumer("other", "g"))) == 1
+
+
+def test_x05_bulk_recall_says_for_how_many_it_was_too_late(topic: Broker, clock: Clock) -> None:
+    topic.send_many("t", [{"body": b"x", "delay": n * HOUR, "tag": "a"} for n in (1, 2, 3)])
+    clock.advance(HOUR)
+    assert len(taken(topic.consumer("t", "g"))) == 1
+    done = topic.recall_many("t", tag="a")
+    assert (done.recalled, done.already_released) == (2, 1)
+
+
+@pytest.mark.parametrize("commits", [True, False])
+def test_x06_a_message_is_sent_in_the_callers_own_transaction_in_sql(
+    topic: Broker, clock: Clock, dsn: str, commits: bool
+) -> None:
+    with connected(dsn, autocommit=False) as shop:
+        ask(shop, "create table orders (number text primary key)")
+        shop.commit()
+        ask(
+            shop,
+            "with placed as (insert into orders values ('4711') returning number)"
+            " select duewheel.send('t', number, delay => '30 minutes', key => number, now => %s) from placed",
+            clock(),
+        )
+        assert topic.find_key("t", "4711") == [], "nobody sees it before the commit"
+        if commits:
+            shop.commit()
+        else:
+            shop.rollback()
+        orders = ask(shop, "select number from orders")
+    clock.advance(HOUR)
+    assert orders == ([("4711",)] if commits else [])
+    assert bodies(taken(topic.consumer("t", "g"))) == ([b"4711"] if commits else [])
+
+
+def test_x07_the_same_idempotency_key_twice_is_one_message(topic: Broker, clock: Clock) -> None:
+    def send() -> tuple[str, str]:
+        receipt = topic.send("t", b"x", delay=HOUR, idempotency_key="dag/run 1/task 2")
+        return receipt.message_id, receipt.outcome
+
+    first, outcome = send()
+    assert outcome == "sent"
+    assert send() == (first, "duplicate")
+    clock.advance(HOUR)
+    assert send() == (first, "duplicate"), "also after its delivery"
+    assert [message.message_id for message in taken(topic.consumer("t", "g"))] == [first]
+
+
+def test_x08_shows_what_waits_and_why_it_has_not_come(topic: Broker, clock: Clock) -> None:
+    start = clock()
+    consumer = topic.consumer("t", "g", name="worker 7")
+    sent = topic.send("t", b"x", delay=HOUR, key="k")
+    waiting = sql(topic, "select message_id, key, deliver_at from duewheel.waiting")
+    assert waiting == [(sent.message_id, "k", start + HOUR)], "it is not due yet"
+    (numbers,) = topic.stats().topics
+    assert (numbers.waiting, numbers.next_due_at) == (1, start + HOUR)
+
+    # A minute late: nobody has released it before.
+    clock.advance(HOUR + MINUTE)
+    (message,) = consumer.receive(invisible=10 * MINUTE)
+    entries = {entry.state: entry for entry in topic.history(sent.message_id)}
+    assert entries["Ready"].at == start + HOUR + MINUTE
+    held = entries["Inflight"]
+    assert (held.consumer, held.attempt, held.until_at) == ("worker 7", 1, clock() + 10 * MINUTE)
+    assert topic.stats().topics[0].groups[0].inflight == 1
+
+    consumer.nack(message, reason="no stock")
+    retry = topic.history(sent.message_id)[-1]
+    assert (retry.state, retry.attempt, retry.reason) == ("WaitingRetry", 2, "no stock")
+    assert retry.until_at == clock() + 10 * SECOND
+    assert topic.stats().topics[0].groups[0].waiting_retry == 1
+
+
+def test_x09_ack_after_the_work_and_together_with_it(topic: Broker, clock: Clock, dsn: str) -> None:
+    sent = topic.send("t", b"x", delay=NOW)
+    consumer = topic.consumer("t", "g")
+    for commits in (False, True):
+        batch = consumer.receive()
+        assert state(topic, sent.message_id, "g") == "Inflight", "receiving is not acking"
+        with connected(dsn, autocommit=False) as worker:
+            ask(worker, "create table work_done (n integer)")
+            consumer.ack(batch, connection=worker)
+            if commits:
+                worker.commit()
+            else:
+                # As if the worker had crashed: neither the work nor the ack exists.
+                worker.rollback()
+        clock.advance(HOUR)
+    assert state(topic, sent.message_id, "g") == "Acked"
+    assert not consumer.receive()
+
+
+def test_x09_a_push_consumer_acks_after_its_listener_came_back(broker: Broker) -> None:
+    broker.create_topic("t")
+    sent = broker.send("t", b"x", delay=NOW)
+    seen: list[str] = []
+
+    def listener(message: Message) -> str:
+        seen.append(state(broker, message.message_id, "g"))
+        return "success"
+
+    with broker.push_consumer("t", "g", listener):
+        until(lambda: state(broker, sent.message_id, "g") == "Acked", "the ack")
+    assert seen == ["Inflight"]
+
+
+def test_x10_a_late_ack_is_refused_and_says_so(topic: Broker, clock: Clock) -> None:
+    sent = topic.send("t", b"x", delay=NOW)
+    slow, fast = topic.consumer("t", "g", name="slow"), topic.consumer("t", "g", name="fast")
+    lost = slow.receive(invisible=MINUTE)
+    clock.advance(MINUTE)
+    with pytest.raises(
+        LeaseLost, match=r"the lease ended at 2026-01-05 09:31:00.*may be delivered to others"
+    ):
+        slow.ack(lost)
+    again = fast.receive(invisible=MINUTE)
+    with pytest.raises(LeaseLost):
+        slow.ack(lost)
+    assert state(topic, sent.message_id, "g") == "Inflight"
+    fast.ack(again)
+    assert state(topic, sent.message_id, "g") == "Acked"
+
+
+def test_x11_a_lease_can_be_extended(topic: Broker, clock: Clock) -> None:
+    topic.send("t", b"x", delay=NOW)
+    consumer = topic.consumer("t", "g")
+    batch = consumer.receive(invisible=MINUTE)
+    for _ in range(10):
+        clock.advance(MINUTE - MICROSECOND)
+        consumer.change_invisible_duration(batch, MINUTE)
+    clock.advance(MINUTE - MICROSECOND)
+    assert not consumer.receive()
+    consumer.ack(batch)
+    clock.advance(HOUR)
+    assert not consumer.receive()
+
+
+def test_x11_a_lease_is_kept_alive_while_long_work_runs(broker: Broker, dsn: str) -> None:
+    broker.create_topic("t")
+    sent = broker.send("t", b"x", delay=NOW)
+    consumer = broker.consumer("t", "g")
+    batch = consumer.receive(invisible=SECOND)
+    with connected(dsn) as connection, LeaseKeeper(consumer, batch.leases, SECOND):
+        until(
+            lambda: ask(connection, "select 1 where clock_timestamp() > %s", batch.expires_at + SECOND),  # type: ignore[operator]
+            "the first lease to be over by far",
+        )
+        assert not consumer.receive()
+        assert state(broker, sent.message_id, "g") == "Inflight"
+        consumer.ack(batch)
+    assert state(broker, sent.message_id, "g") == "Acked"
+
+
+def dead_letters(topic: Broker, *bodies_and_reasons: tuple[str, str]) -> Consumer:
+    """A consumer whose group has these dead letters, in this order."""
+    consumer = topic.consumer("t", "g", retry=RetryPolicy.unordered(0))
+    for body, reason in bodies_and_reasons:
+        topic.send("t", body, delay=NOW, key=f"key {body}", tag=reason.partition(" ")[0])
+        consumer.nack(consumer.receive(), reason=reason)
+    return consumer
+
+
+@pytest.mark.parametrize(
+    ("criteria", "redriven"),
+    [
+        ({}, ["1", "2", "3"]),
+        ({"reason_contains": "stock"}, ["2", "3"]),
+        ({"tag": "timeout"}, ["1"]),
+        ({"key_prefix": "key 2"}, ["2"]),
+        ({"reason_contains": "stock", "max_messages": 1}, ["2"]),
+        ({"topic": "t", "reason_contains": "%"}, []),
+    ],
+    ids=str,
+)
+def test_x12_redrive_with_a_filter_keeping_ids_attempts_and_errors(
+    topic: Broker, clock: Clock, criteria: dict[str, Any], redriven: list[str]
+) -> None:
+    consumer = dead_letters(topic, ("1", "timeout of 5 s"), ("2", "no stock"), ("3", "no stock left"))
+    before = {dead.body.decode(): dead for dead in topic.dead_letters("g")}
+    counted = topic.redrive("g", **criteria, dry_run=True)
+    assert (counted.matched, counted.redriven) == (len(redriven), 0)
+    assert not consumer.receive()
+    assert topic.redrive("g", **criteria).redriven == len(redriven)
+    got = list(consumer.receive())
+    assert [message.body.decode() for message in got] == redriven
+    for message in got:
+        dead = before[message.body.decode()]
+        assert message.message_id == dead.message_id
+        assert message.attempt == dead.attempt + 1
+        reasons = [entry.reason for entry in topic.history(message.message_id) if entry.state == "DLQ"]
+        assert reasons == [dead.reason], "the error is not forgotten"
+    # It fails again: a new dead letter of the same message, and the attempts go on.
+    consumer.nack(got, reason="still not")
+    again = {dead.body.decode(): dead for dead in topic.dead_letters("g") if dead.reason == "still not"}
+    assert {body: dead.attempt for body, dead in again.items()} == dict.fromkeys(redriven, 2)
+
+
+def test_x12_redrive_is_resumable_and_sends_each_once(topic: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Interrupted in its pause between two lots, then run twice."""
+    consumer = dead_letters(topic, *((f"{n}", "no stock") for n in range(30)))
+    pause = time.sleep
+
+    def interrupted(_: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(time, "sleep", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        topic.redrive("g", per_second=100)
+    monkeypatch.setattr(time, "sleep", pause)
+    first = taken(consumer)
+    assert 0 < len(first) < 30
+    assert topic.redrive("g").redriven == 30 - len(first)
+    assert topic.redrive("g").redriven == 0
+    assert sorted(int(body) for body in bodies([*first, *taken(consumer)])) == list(range(30))
+
+
+def test_x12_redrive_goes_at_a_rate(topic: Broker) -> None:
+    consumer = dead_letters(topic, *((f"{n}", "no stock") for n in range(20)))
+    began = time.monotonic()
+    assert topic.redrive("g", per_second=40).redriven == 20
+    # The first lot goes at once, the others at their time.
+    assert time.monotonic() - began > 20 / 40 / 2
+    assert len(taken(consumer)) == 20
+
+
+def test_x13_only_the_databases_clock_decides(
+    broker: Broker, dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sender's machine is a year ahead, the consumer's a year behind."""
+    broker.create_topic("t", queues=1)
+    consumer = broker.consumer("t", "g")
+    real = time.time
+    with connected(dsn) as connection:
+        monkeypatch.setattr(time, "time", lambda: real() + 366 * 86_400)
+        ((before,),) = ask(connection, "select clock_timestamp()")
+        due = broker.send("t", b"due", delay=NOW)
+        broker.send("t", b"waits", delay=HOUR)
+        ((after,),) = ask(connection, "select clock_timestamp()")
+        assert before <= due.deliver_at <= after
+        monkeypatch.setattr(time, "time", lambda: real() - 366 * 86_400)
+        batch = consumer.receive(invisible=MINUTE)
+        assert bodies(batch) == [b"due"]
+        assert batch.expires_at is not None
+        assert before + MINUTE <= batch.expires_at
+        consumer.ack(batch)
+
+
+@pytest.mark.slow
+def test_x14_being_down_for_any_length_of_time_loses_nothing(topic: Broker, clock: Clock) -> None:
+    """A year. The message was due in its first hour, a lease was open, a retry waited."""
+    topic.update_topic("t", max_delay=400 * DAY)
+    consumer = topic.consumer("t", "g")
+    topic.send("t", b"nacked", delay=NOW)
+    consumer.nack(consumer.receive())
+    topic.send("t", b"leased", delay=NOW)
+    consumer.receive()
+    topic.send("t", b"due meanwhile", delay=HOUR)
+    topic.send("t", b"due later", delay=366 * DAY)
+    clock.advance(365 * DAY)
+    topic.maintain()
+    got = taken(consumer)
+    assert sorted((message.body, message.attempt) for message in got) == [
+        (b"due meanwhile", 1),
+        (b"leased", 2),
+        (b"nacked", 2),
+    ]
+    clock.advance(DAY)
+    assert bodies(taken(consumer)) == [b"due later"]
+
+
+def test_x14_a_wheel_goes_on_after_its_database_was_away(
+    broker: Broker, dsn: str, postgres: EmbeddedPostgres
+) -> None:
+    broker.create_topic("t", granularity=MILLISECOND)
+    stop = threading.Event()
+    wheel = threading.Thread(target=broker.wheel().run, args=(stop,))
+    wheel.start()
+    try:
+        first = broker.send("t", b"x", delay=NOW)
+        until(lambda: state(broker, first.message_id) == "Ready", "the wheel to turn")
+        second = broker.send("t", b"x", delay=timedelta(milliseconds=200))
+        with outage(postgres, dsn):
+            pass
+        until(lambda: state(broker, second.message_id) == "Ready", "the wheel to turn again")
+    finally:
+        stop.set()
+        wheel.join(PATIENCE_SECONDS)
+    assert not wheel.is_alive()
+
+
+def test_x15_one_poison_message_never_stops_the_others(topic: Broker, clock: Clock) -> None:
+    """It fails every time, also by never being answered; all others are consumed in their order."""
+    consumer = topic.consumer("t", "g")
+    poison = topic.send("t", b"poison", delay=NOW).message_id
+    done: list[bytes] = []
+    for n in range(40):
+        topic.send("t", b"%d" % n, delay=NOW)
+        for message in consumer.receive(invisible=MINUTE):
+            if message.message_id != poison:
+                done.append(message.body)
+                consumer.ack(message)
+            elif n % 2:
+                consumer.nack(message, reason="poison")
+        clock.advance(2 * HOUR)
+    assert done == [b"%d" % n for n in range(40)]
+    assert state(topic, poison, "g") == "DLQ"
+
+
+def test_x15_a_stuck_listener_never_stops_the_others(broker: Broker) -> None:
+    broker.create_topic("t")
+    let_go, others = threading.Event(), threading.Semaphore(0)
+
+    def listener(message: Message) -> str:
+        if message.body == b"poison":
+            let_go.wait(PATIENCE_SECONDS)
+        else:
+            others.release()
+        return "success"
+
+    with broker.push_consumer("t", "g", listener, threads=2):
+        broker.send("t", b"poison", delay=NOW)
+        broker.send_many("t", [{"body": b"x", "delay": NOW}] * 20)
+        for _ in range(20):
+            assert others.acquire(timeout=PATIENCE_SECONDS)
+        let_go.set()
+
+
+def test_x06_a_recall_that_comes_too_late_fails_the_whole_transaction(
+    topic: Broker, clock: Clock, dsn: str
+) -> None:
+    sent = topic.send("t", b"x", delay=MINUTE)
+    with connected(dsn, autocommit=False) as shop:
+        assert topic.recall(sent.message_id, connection=shop) == "recalled"
+        clock.advance(MINUTE)
+        assert topic.tick("t")
+        with pytest.raises(psycopg2.Error) as refusal:
+            shop.commit()
+    assert refusal.value.pgcode == AlreadyReleased.sqlstate
+    assert bodies(taken(topic.consumer("t", "g"))) == [b"x"]

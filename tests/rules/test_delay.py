@@ -1,0 +1,508 @@
+"""Delay messages (D01 to D19): the readable specification, a rule each."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta, timezone
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from psycopg2.extensions import make_dsn
+from tests.conftest import Clock
+from tests.outages import outage
+from tests.proof.waiting import PATIENCE_SECONDS, ask, connected, until
+from tests.rules.acting import (
+    DAY,
+    HOUR,
+    MICROSECOND,
+    MILLISECOND,
+    MINUTE,
+    NOW,
+    SECOND,
+    Command,
+    bodies,
+    sql,
+    state,
+    states,
+    taken,
+)
+
+from duewheel.store.broker import Broker
+from duewheel.store.embedded import EmbeddedPostgres
+from duewheel.store.errors import (
+    BrokerUnreachable,
+    DelayOutOfRange,
+    InvalidArgument,
+    LeaseLost,
+    WrongMessageType,
+)
+from duewheel.store.messages import Message, OutOfRange
+from duewheel.store.retry_policy import RetryPolicy
+
+
+@contextmanager
+def turning(broker: Broker) -> Iterator[None]:
+    """A wheel turns for the length of the block."""
+    stop = threading.Event()
+    thread = threading.Thread(target=broker.wheel().run, args=(stop,))
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join(PATIENCE_SECONDS)
+        assert not thread.is_alive(), "the wheel does not stop"
+
+
+@pytest.mark.parametrize(
+    ("milliseconds", "hour", "minute"), [(1_654_773_600_000, 19, 20), (1_654_770_600_000, 18, 30)]
+)
+def test_d01_an_absolute_instant_in_unix_milliseconds(
+    topic: Broker, clock: Clock, milliseconds: int, hour: int, minute: int
+) -> None:
+    """At 17:30:00 (+08:00), for 19:20:00 and for one hour later."""
+    beijing = timezone(timedelta(hours=8))
+    clock.set(datetime(2022, 6, 9, 17, 30, tzinfo=beijing))
+    instant = datetime(2022, 6, 9, hour, minute, tzinfo=beijing)
+    number = topic.send("t", b"number", deliver_at=milliseconds)
+    moment = topic.send("t", b"datetime", deliver_at=instant)
+    assert number.deliver_at == moment.deliver_at == instant
+    consumer = topic.consumer("t", "g")
+    clock.set(instant - MILLISECOND)
+    assert taken(consumer) == []
+    clock.set(instant)
+    assert [(m.body, m.deliver_at) for m in taken(consumer)] == [(b"number", instant), (b"datetime", instant)]
+
+
+def test_d01_sql_takes_an_instant(topic: Broker, clock: Clock) -> None:
+    clock.set(datetime(2022, 6, 9, 9, 30, tzinfo=UTC))
+    ((deliver_at,),) = sql(
+        topic,
+        "select deliver_at from duewheel.send('t', 'x'::text,"
+        " deliver_at => '2022-06-09 19:20:00+08'::timestamptz, now => %s)",
+        clock(),
+    )
+    assert int(deliver_at.timestamp() * 1000) == 1_654_773_600_000
+
+
+def test_d02_a_relative_delay_counts_from_the_databases_clock(broker: Broker, dsn: str) -> None:
+    broker.create_topic("t")
+    with connected(dsn) as connection:
+        ((before,),) = ask(connection, "select clock_timestamp()")
+        from_python = broker.send("t", b"x", delay=90 * MINUTE).deliver_at
+        ((from_sql,),) = ask(
+            connection, "select deliver_at from duewheel.send('t', 'x'::text, delay => '90 minutes')"
+        )
+        ((after,),) = ask(connection, "select clock_timestamp()")
+    assert before + 90 * MINUTE <= from_python <= from_sql <= after + 90 * MINUTE
+
+
+@pytest.mark.parametrize("how", ["send", "send_many", "reschedule", "sql", "nack", "policy"])
+def test_d02_a_day_is_24_hours_whatever_the_sessions_time_zone(dsn: str, clock: Clock, how: str) -> None:
+    """In the night in which the clocks of the session's time zone go back."""
+    clock.set(datetime(2026, 10, 24, 12, tzinfo=UTC))
+    with Broker(make_dsn(dsn, options="-c timezone=Europe/Berlin"), clock=clock) as broker:
+        broker.create_topic("t", max_delay=DAY)
+        consumer = broker.consumer("t", "g")
+        if how == "send":
+            broker.send("t", b"x", delay=DAY)
+        elif how == "send_many":
+            broker.send_many("t", [{"body": b"x", "delay": DAY}])
+        elif how == "reschedule":
+            broker.reschedule(broker.send("t", b"x", delay=HOUR).message_id, delay=DAY)
+        elif how == "sql":
+            sql(broker, "select duewheel.send('t', 'x'::text, delay => '1 day', now => %s)", clock())
+        else:
+            broker.send("t", b"x", delay=NOW)
+            consumer = broker.consumer("t", "g", retry=RetryPolicy.intervals([DAY]))
+            consumer.nack(consumer.receive(), delay=DAY if how == "nack" else None)
+        clock.advance(24 * HOUR - MICROSECOND)
+        assert taken(consumer) == []
+        clock.advance(MICROSECOND)
+        assert len(taken(consumer)) == 1
+
+
+@pytest.mark.parametrize("past", [NOW, -MICROSECOND, -HOUR, -1000 * DAY])
+def test_d03_past_time_is_delivered_at_once(topic: Broker, clock: Clock, past: timedelta) -> None:
+    receipt = topic.send("t", b"x", deliver_at=clock() + past)
+    assert receipt.deliver_at == clock()
+    assert [m.message_id for m in taken(topic.consumer("t", "g"))] == [receipt.message_id]
+
+
+def test_d04_a_delay_past_the_maximum_is_rejected_naming_the_limit(topic: Broker, clock: Clock) -> None:
+    (settings,) = topic.topics()
+    assert (settings.max_delay, settings.out_of_range) == (24 * HOUR, OutOfRange.REJECT)
+    topic.send("t", b"longest", delay=24 * HOUR)
+    for beyond in ({"delay": 24 * HOUR + MICROSECOND}, {"deliver_at": clock() + 25 * HOUR}):
+        with pytest.raises(DelayOutOfRange, match='the limit of topic "t" is 24:00:00'):
+            topic.send("t", b"too long", **beyond)
+    clock.advance(30 * HOUR)
+    assert bodies(taken(topic.consumer("t", "g"))) == [b"longest"]
+
+
+def test_d04_a_delay_past_the_maximum_is_delivered_at_once_where_that_is_chosen(
+    timed_broker: Broker, clock: Clock
+) -> None:
+    timed_broker.create_topic("t", out_of_range="deliver", max_delay=HOUR)
+    receipt = timed_broker.send("t", b"too long", delay=HOUR + MICROSECOND)
+    waits = timed_broker.send("t", b"longest", delay=HOUR)
+    assert (receipt.deliver_at, waits.deliver_at) == (clock(), clock() + HOUR)
+    assert bodies(taken(timed_broker.consumer("t", "g"))) == [b"too long"]
+
+
+def test_d05_granularity_down_to_a_millisecond_and_never_early(broker: Broker) -> None:
+    """By a wheel that turns, and by the database's clock."""
+    with pytest.raises(InvalidArgument, match="1 ms"):
+        broker.create_topic("finer", granularity=timedelta(microseconds=999))
+    broker.create_topic("t", granularity=MILLISECOND)
+    with turning(broker):
+        start = sql(broker, "select clock_timestamp() + interval '300 ms'")[0][0]
+        receipts = [broker.send("t", b"x", deliver_at=start + n * 7 * MILLISECOND) for n in range(60)]
+        until(lambda: state(broker, receipts[-1].message_id) == "Ready", "the last one to be released")
+    released = [(entry.at, r.deliver_at) for r in receipts for entry in broker.history(r.message_id)[2:]]
+    assert len(released) == 60
+    assert all(at is not None and at >= due_at for at, due_at in released)
+
+
+def test_d05_the_default_granularity_is_finer_than_a_second(topic: Broker) -> None:
+    assert topic.topics()[0].granularity == timedelta(milliseconds=100)
+
+
+def test_d06_every_state_can_be_asked_for_per_group(topic: Broker, clock: Clock) -> None:
+    good, bad = (topic.consumer("t", name) for name in ("good", "bad"))
+    message_id = topic.send("t", b"x", delay=HOUR).message_id
+    assert states(topic, message_id) == ["Initialized", "Timing"]
+    clock.advance(HOUR)
+    topic.tick("t")
+    assert state(topic, message_id, "good") == state(topic, message_id, "bad") == "Ready"
+    held = good.receive()
+    assert (state(topic, message_id, "good"), state(topic, message_id, "bad")) == ("Inflight", "Ready")
+    good.ack(held)
+    bad.nack(bad.receive())
+    assert (state(topic, message_id, "good"), state(topic, message_id, "bad")) == ("Acked", "WaitingRetry")
+    while state(topic, message_id, "bad") != "DLQ":
+        clock.advance(2 * HOUR)
+        bad.nack(bad.receive())
+    assert state(topic, message_id, "good") == "Acked"
+    clock.advance(80 * HOUR)
+    topic.maintain()
+    assert [entry.state for entry in topic.history(message_id)] == ["Deleted"]
+
+
+def test_d07_what_is_not_answered_for_the_invisible_duration_comes_again(topic: Broker, clock: Clock) -> None:
+    sent = topic.send("t", b"x", delay=NOW)
+    consumer = topic.consumer("t", "g")
+    assert len(consumer.receive(invisible=30 * SECOND)) == 1
+    clock.advance(30 * SECOND - MICROSECOND)
+    assert not consumer.receive()
+    clock.advance(MICROSECOND)
+    (again,) = consumer.receive()
+    assert (again.message_id, again.attempt) == (sent.message_id, 2)
+
+
+def test_d08_an_acked_message_is_kept_and_a_group_can_go_back_in_time(topic: Broker, clock: Clock) -> None:
+    """It gets exactly what was released since; its leases end; other groups notice nothing."""
+    start = clock()
+    group, other = topic.consumer("t", "g"), topic.consumer("t", "other")
+    for hour in range(1, 6):
+        topic.send("t", b"%d" % hour, delay=hour * HOUR)
+    for _ in range(4):
+        clock.advance(HOUR)
+        assert len(taken(group)) == len(taken(other)) == 1
+    clock.advance(HOUR)
+    held = group.receive()
+    assert bodies(held) == [b"5"]
+    assert topic.find(held[0].message_id) is not None
+    topic.rewind("g", "t", start + 2 * HOUR)
+    assert bodies(taken(group)) == [b"2", b"3", b"4", b"5"], "what was released at the instant counts, too"
+    with pytest.raises(LeaseLost):
+        group.ack(held)
+    assert bodies(taken(other)) == [b"5"]
+    topic.rewind("g", "t", "earliest")
+    assert bodies(taken(group)) == [b"1", b"2", b"3", b"4", b"5"]
+    topic.rewind("g", "t", "latest")
+    assert taken(group) == []
+    # Until retention ends.
+    clock.advance(70 * HOUR)
+    topic.maintain()
+    topic.rewind("g", "t", "earliest")
+    assert bodies(taken(group)) == [b"3", b"4", b"5"]
+
+
+def test_d08_a_group_can_begin_at_an_instant(topic: Broker, clock: Clock, dsn: str) -> None:
+    """What was due before and released before does not belong to it, late commits included."""
+    topic.maintain()
+    with connected(dsn, autocommit=False) as sender:
+        topic.send("t", b"late", delay=MINUTE, connection=sender)
+        topic.send("t", b"in time", delay=MINUTE)
+        clock.advance(2 * MINUTE)
+        assert topic.tick("t")
+        sender.commit()
+    clock.advance(MINUTE)
+    assert topic.tick("t")
+    topic.send("t", b"at the instant", delay=HOUR)
+    start = clock() + HOUR
+    topic.send("t", b"later", delay=2 * HOUR)
+    clock.advance(3 * HOUR)
+    assert bodies(taken(topic.consumer("t", "g", start=start))) == [b"at the instant", b"later"]
+    assert len(taken(topic.consumer("t", "everything"))) == 4
+    assert taken(topic.consumer("t", "nothing", start="latest")) == []
+
+
+def test_d09_retention_by_size_drops_the_oldest_slots_first(topic: Broker, clock: Clock) -> None:
+    consumer = topic.consumer("t", "g")
+    sent = [
+        topic.send("t", os.urandom(200_000), delay=hour * HOUR + MINUTE).message_id for hour in range(1, 5)
+    ]
+    waits = topic.send("t", os.urandom(200_000), delay=20 * HOUR).message_id
+    for _ in range(6):
+        clock.advance(HOUR)
+        taken(consumer)
+    topic.maintain()
+    topic.maintain()
+    assert all(topic.find(message_id) for message_id in sent), "without a limit nothing goes by its size"
+    # Room for what there is, less more than one of its slots takes.
+    topic.update_settings(retention_bytes=topic.settings().message_bytes - 500_000)
+    done = topic.maintain()
+    assert len(done.dropped_when_full) == 2, "whole slots"
+    assert [topic.find(message_id) is not None for message_id in [*sent, waits]] == [
+        False, False, True, True, True,
+    ]  # fmt: skip
+    for message_id in sent[:2]:
+        (entry,) = topic.history(message_id)
+        assert entry.state == "Deleted"
+        assert "retention_bytes" in str(entry.reason)
+
+
+def test_d09_retention_counts_from_the_delivery_and_not_from_the_send(topic: Broker, clock: Clock) -> None:
+    assert topic.topics()[0].retention == 72 * HOUR
+    sent = topic.send("t", b"x", delay=24 * HOUR)
+    consumer = topic.consumer("t", "g")
+    clock.advance(24 * HOUR)
+    assert len(taken(consumer)) == 1
+    clock.advance(72 * HOUR - SECOND)
+    topic.maintain()
+    assert topic.find(sent.message_id) is not None, "dropped 96 hours after the send, 72 after the delivery"
+    # Whole slots are dropped: an hour later at the latest the last of its hour is past retention, too.
+    clock.advance(HOUR)
+    topic.maintain()
+    assert topic.find(sent.message_id) is None
+    assert [entry.state for entry in topic.history(sent.message_id)] == ["Deleted"]
+
+
+def test_d10_a_message_of_the_wrong_type_is_refused(timed_broker: Broker, clock: Clock) -> None:
+    timed_broker.create_topic("delayed", message_type="DELAY")
+    timed_broker.create_topic("normal", message_type="NORMAL")
+    with pytest.raises(WrongMessageType, match='"delayed" is of type DELAY and the message has no'):
+        timed_broker.send("delayed", b"x")
+    for when in ({"delay": SECOND}, {"deliver_at": clock() + SECOND}, {"delay_level": 1}):
+        with pytest.raises(WrongMessageType, match='"normal" is of type NORMAL and the message has a'):
+            timed_broker.send("normal", b"x", **when)
+    timed_broker.create_topic("fifo", message_type="FIFO")
+    for wrong in ({}, {"message_group": "a", "delay": SECOND}):
+        with pytest.raises(WrongMessageType, match='"fifo" is of type FIFO'):
+            timed_broker.send("fifo", b"x", **wrong)
+    timed_broker.send("delayed", b"x", delay=NOW)
+    timed_broker.send("normal", b"x")
+    timed_broker.send("fifo", b"x", message_group="a")
+
+
+def test_d11_topics_are_made_with_a_command_that_takes_the_type(command: Command, broker: Broker) -> None:
+    command("topic", "create", "delayed", "--type", "DELAY")
+    command("topic", "create", "fifo", "--type", "FIFO")
+    command("topic", "create", "normal", "--type", "NORMAL")
+    assert [(topic.name, topic.message_type) for topic in broker.topics()] == [
+        ("delayed", "DELAY"),
+        ("fifo", "FIFO"),
+        ("normal", "NORMAL"),
+    ]
+
+
+def test_d12_a_message_has_topic_key_tag_properties_and_a_body_of_bytes(topic: Broker) -> None:
+    body = bytes(range(256))
+    properties = {"shop": "Köln", "total": 12.5, "items": [1, None]}
+    topic.send("t", body, delay=NOW, key="4711", tag="unpaid", properties=properties)
+    topic.send("t", b"", delay=NOW, key="4712", tag="paid")
+    (found,) = topic.find_key("t", "4711")
+    (received,) = topic.consumer("t", "g", "unpaid").receive()
+    for one in (found, received):
+        assert (one.topic, one.key, one.tag, one.properties, one.body) == (
+            "t", "4711", "unpaid", properties, body,
+        )  # fmt: skip
+    assert found.message_id == received.message_id
+
+
+def test_d13_a_receipt_names_the_message(topic: Broker) -> None:
+    receipts = [
+        topic.send("t", b"1", delay=NOW),
+        *topic.send_many("t", [{"body": b"2", "delay": NOW}, {"body": b"3", "delay": NOW}]),
+    ]
+    received = topic.consumer("t", "g").receive()
+    assert {m.message_id: m.body for m in received} == {
+        receipt.message_id: b"%d" % (n + 1) for n, receipt in enumerate(receipts)
+    }
+
+
+def test_d14_a_listener_is_called_with_each_message_and_says_how_it_went(broker: Broker) -> None:
+    broker.create_topic("t")
+    called: dict[str, Message] = {}
+    answered = threading.Semaphore(0)
+
+    def listener(message: Message) -> str:
+        called[message.message_id] = message
+        answered.release()
+        return "success" if message.body == b"good" else "reconsume_later"
+
+    good, bad = (broker.send("t", body, delay=NOW).message_id for body in (b"good", b"bad"))
+    with broker.push_consumer("t", "g", listener):
+        for _ in range(2):
+            assert answered.acquire(timeout=PATIENCE_SECONDS)
+    assert set(called) == {good, bad}
+    assert (state(broker, good, "g"), state(broker, bad, "g")) == ("Acked", "WaitingRetry")
+
+
+def test_d15_a_long_poll_then_an_ack_each(broker: Broker) -> None:
+    broker.create_topic("t")
+    consumer = broker.consumer("t", "g")
+    with ThreadPoolExecutor(1) as threads:
+        # Asked for before it is sent.
+        receiving = threads.submit(consumer.receive, 10, MINUTE, 30 * SECOND)
+        sent = broker.send("t", b"x", delay=100 * MILLISECOND)
+        (message,) = receiving.result()
+    assert message.message_id == sent.message_id
+    consumer.ack(message)
+    assert state(broker, sent.message_id, "g") == "Acked"
+    assert not consumer.receive()
+
+
+def test_d15_after_an_error_one_receives_again(broker: Broker, dsn: str, postgres: EmbeddedPostgres) -> None:
+    broker.create_topic("t")
+    consumer = broker.consumer("t", "g")
+    sent = broker.send("t", b"x", delay=NOW)
+    with outage(postgres, dsn), pytest.raises(BrokerUnreachable):
+        consumer.receive()
+    assert [m.message_id for m in consumer.receive()] == [sent.message_id]
+
+
+@pytest.mark.slow
+def test_d16_state_survives_a_crash_of_the_server(tmp_path: Path, clock: Clock) -> None:
+    with EmbeddedPostgres(tmp_path / "server", settings={"shared_buffers": "32MB"}) as server:
+        dsn = server.ensure_database("duewheel")
+        with Broker(dsn, clock=clock) as broker:
+            broker.upgrade()
+            broker.create_topic("t", queues=1)
+            consumer = broker.consumer("t", "g")
+            broker.send("t", b"acked", delay=NOW)
+            consumer.ack(consumer.receive())
+            broker.send("t", b"due meanwhile", delay=MINUTE)
+            broker.send("t", b"due later", delay=HOUR)
+            recalled = broker.send("t", b"recalled", delay=MINUTE)
+            broker.recall(recalled.message_id)
+        pid = server.pid
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+        until(lambda: server.pid != pid, "the server to be gone")
+        server.start()
+        clock.advance(2 * MINUTE)
+        with Broker(dsn, clock=clock) as broker:
+            consumer = broker.consumer("t", "g")
+            assert bodies(taken(consumer)) == [b"due meanwhile"]
+            clock.advance(HOUR)
+            assert bodies(taken(consumer)) == [b"due later"]
+
+
+def test_d17_very_many_messages_due_at_one_instant_are_an_ordinary_case(
+    timed_broker: Broker, clock: Clock
+) -> None:
+    timed_broker.create_topic("t")
+    instant = clock() + HOUR
+    receipts = timed_broker.send_many("t", [{"body": b"x", "deliver_at": instant}] * 20_000)
+    clock.set(instant - MICROSECOND)
+    assert not timed_broker.tick("t")
+    clock.set(instant)
+    assert timed_broker.tick("t")
+    clock.advance(MICROSECOND)
+    assert not timed_broker.tick("t"), "one tick released them all"
+    got = [message.message_id for message in taken(timed_broker.consumer("t", "g"))]
+    assert sorted(got) == sorted(receipt.message_id for receipt in receipts)
+
+
+@pytest.mark.parametrize(
+    ("when", "expected"),
+    [
+        (
+            {"cron": "0 5 * * *", "timezone": "UTC"},
+            [(24 * day - 5) * HOUR + 30 * MINUTE for day in (1, 2, 3)],
+        ),
+        ({"every": 2 * MINUTE}, [n * 2 * MINUTE for n in range(1, 20)]),
+    ],
+    ids=["every day at 5 o'clock", "every 2 minutes"],
+)
+def test_d18_timed_scheduling(
+    topic: Broker, clock: Clock, when: dict[str, Any], expected: list[timedelta]
+) -> None:
+    """From 9:30, by a wheel that comes by every half minute: one message for each occurrence."""
+    start = clock()
+    topic.add_schedule("clean-up", "t", b"files", **when)
+    consumer = topic.consumer("t", "g")
+    for due in expected:
+        for step in (MINUTE, 30 * SECOND, MICROSECOND, NOW):
+            clock.set(start + due - step)
+            topic.advance_schedules()
+            assert len(taken(consumer)) == (0 if step else 1)
+
+
+def test_d18_a_wheel_sends_what_is_scheduled(broker: Broker) -> None:
+    broker.create_topic("t", queues=1)
+    consumer = broker.consumer("t", "g")
+    broker.add_schedule("tick", "t", b"tick", every=SECOND)
+    got: list[Message] = []
+    with turning(broker):
+        while len(got) < 3:
+            batch = consumer.receive(wait=10 * SECOND)
+            consumer.ack(batch)
+            got += batch
+    assert [after.deliver_at - before.deliver_at for before, after in pairwise(got)] == [SECOND] * (
+        len(got) - 1
+    )
+
+
+def test_d19_an_order_unpaid_in_time_is_cancelled_and_a_paid_one_is_not(
+    topic: Broker, clock: Clock, dsn: str
+) -> None:
+    with connected(dsn, autocommit=False) as shop:
+        ask(shop, "create table orders (number text primary key, status text not null)")
+        shop.commit()
+        for number in ("paid", "unpaid", "paid too late"):
+            ask(shop, "insert into orders values (%s, 'placed')", number)
+            topic.send("t", number, delay=30 * MINUTE, key=number, connection=shop)
+            shop.commit()
+
+        def pay(number: str) -> str:
+            answer = topic.recall_key("t", number, connection=shop)
+            if answer == "recalled":
+                ask(shop, "update orders set status = 'paid' where number = %s", number)
+            shop.commit()
+            return answer
+
+        clock.advance(29 * MINUTE)
+        assert pay("paid") == "recalled"
+        clock.advance(MINUTE)
+        consumer = topic.consumer("t", "cancel")
+        for message in (batch := consumer.receive()):
+            ask(shop, "update orders set status = 'cancelled' where number = %s", message.body.decode())
+        consumer.ack(batch, connection=shop)
+        shop.commit()
+        assert pay("paid too late") == "already_released"
+        assert dict(ask(shop, "select number, status from orders")) == {
+            "paid": "paid",
+            "unpaid": "cancelled",
+            "paid too late": "cancelled",
+        }

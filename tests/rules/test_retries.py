@@ -1,0 +1,385 @@
+"""Retries (R01 to R15): the readable specification, a rule each."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import random
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from tests.conftest import Clock
+from tests.proof.waiting import PATIENCE_SECONDS, until
+from tests.rules.acting import HOUR, MICROSECOND, MINUTE, NOW, SECOND, bodies, state, taken
+
+from duewheel.store.broker import Broker
+from duewheel.store.consumer import Consumer
+from duewheel.store.errors import InvalidArgument, LeaseLost
+from duewheel.store.messages import Message
+from duewheel.store.retry_policy import RetryPolicy
+
+#: R05: the sixteen intervals of an unordered group.
+INTERVALS = [
+    10 * SECOND,
+    30 * SECOND,
+    1 * MINUTE,
+    2 * MINUTE,
+    3 * MINUTE,
+    4 * MINUTE,
+    5 * MINUTE,
+    6 * MINUTE,
+    7 * MINUTE,
+    8 * MINUTE,
+    9 * MINUTE,
+    10 * MINUTE,
+    20 * MINUTE,
+    30 * MINUTE,
+    1 * HOUR,
+    2 * HOUR,
+]
+
+
+def fail_until_dead(
+    consumer: Consumer, clock: Clock, intervals: list[timedelta], *, first_attempt: int = 1
+) -> None:
+    """Fail one message over and over: it must come exactly after each interval, and then no more."""
+    for attempt, interval in enumerate(intervals, first_attempt):
+        (message,) = consumer.receive(invisible=HOUR)
+        assert message.attempt == attempt
+        consumer.nack(message)
+        clock.advance(interval - MICROSECOND)
+        assert not consumer.receive(), f"retry {attempt} came early"
+        clock.advance(MICROSECOND)
+    (message,) = consumer.receive(invisible=HOUR)
+    assert message.attempt == first_attempt + len(intervals)
+    consumer.nack(message)
+    clock.advance(10_000 * HOUR)
+    assert not consumer.receive(), "came again after the last retry"
+
+
+def called_with(broker: Broker, listener: Callable[[Message], Any]) -> str:
+    """The id of a message that the listener was called with once, after its answer was written."""
+    called = threading.Event()
+
+    def noted(message: Message) -> Any:
+        called.set()
+        return listener(message)
+
+    receipt = broker.send("t", b"x", delay=NOW)
+    with broker.push_consumer("t", "g", noted):
+        assert called.wait(PATIENCE_SECONDS)
+    return receipt.message_id
+
+
+def test_r01_the_message_id_stays_the_same_over_all_retries(topic: Broker, clock: Clock) -> None:
+    sent = topic.send("t", b"x", delay=NOW).message_id
+    consumer = topic.consumer("t", "g")
+    seen = []
+    while batch := consumer.receive():
+        seen += [message.message_id for message in batch]
+        consumer.nack(batch)
+        clock.advance(2 * HOUR)
+    (dead,) = topic.dead_letters("g")
+    assert seen == [sent] * 17
+    assert dead.message_id == sent
+    assert topic.find(sent) is not None
+
+
+def test_r02_retries_in_clustering_only_and_broadcasting_goes_on(topic: Broker, clock: Clock) -> None:
+    instances = [topic.consumer("t", "all", mode="broadcasting", name=name) for name in ("one", "two")]
+    cluster = topic.consumer("t", "cluster")
+    for body in (b"fails", b"is fine"):
+        topic.send("t", body, delay=NOW)
+    for instance in instances:
+        failed, fine = instance.receive(invisible=MINUTE)
+        assert (failed.body, fine.body) == (b"fails", b"is fine"), "every instance gets everything"
+        instance.nack(failed, reason="no stock")
+        if instance is instances[0]:
+            instance.ack(fine)
+        # Else it is never answered.
+    cluster.nack(cluster.receive())
+    clock.advance(24 * HOUR)
+    topic.send("t", b"next", delay=NOW)
+    for instance in instances:
+        assert bodies(taken(instance)) == [b"next"], "what failed is not redelivered, the consumer goes on"
+    assert sorted(bodies(taken(cluster))) == [b"fails", b"is fine", b"next"]
+
+
+def fails(_: Message) -> str:
+    raise RuntimeError("no stock")
+
+
+def test_r03_a_failure_an_exception_and_a_timeout_start_a_retry(broker: Broker) -> None:
+    broker.create_topic("t")
+    failure = called_with(broker, lambda _: "reconsume_later")
+    exception = called_with(broker, fails)
+    working, let_go = threading.Event(), threading.Event()
+
+    def stuck(_: Message) -> str:
+        working.set()
+        let_go.wait(PATIENCE_SECONDS)
+        return "success"
+
+    timeout = broker.send("t", b"x", delay=NOW).message_id
+    with broker.push_consumer("t", "g", stuck, consume_timeout=timedelta(milliseconds=50)):
+        assert working.wait(PATIENCE_SECONDS)
+        until(lambda: state(broker, timeout, "g") == "WaitingRetry", "the timeout to count as a failure")
+        let_go.set()
+    assert [state(broker, one, "g") for one in (failure, exception, timeout)] == ["WaitingRetry"] * 3
+    assert "no stock" in str(broker.history(exception)[-1].reason)
+
+
+def test_r03_a_lease_that_ends_starts_a_retry_and_the_last_one_ends_as_a_dead_letter(
+    topic: Broker, clock: Clock
+) -> None:
+    sent = topic.send("t", b"x", delay=NOW).message_id
+    consumer = topic.consumer("t", "g")
+    for attempt in range(1, 18):
+        (message,) = consumer.receive(invisible=MINUTE)
+        assert message.attempt == attempt
+        clock.advance(MINUTE)
+    assert not consumer.receive()
+    assert state(topic, sent, "g") == "DLQ"
+    assert [dead.message_id for dead in topic.dead_letters("g")] == [sent]
+
+
+def test_r04_the_interval_counts_from_the_failure(topic: Broker, clock: Clock) -> None:
+    """6 s of consuming, an interval of 10 s, 5 s until it is polled: 21 s from delivery to delivery."""
+    sent = topic.send("t", b"x", delay=NOW).message_id
+    consumer = topic.consumer("t", "g")
+    (first,) = consumer.receive()
+    consumed_at = clock()
+    clock.advance(6 * SECOND)
+    consumer.nack(first)
+    clock.advance(10 * SECOND - MICROSECOND)
+    assert not consumer.receive(), "the interval counts from the failure, not from the delivery"
+    clock.advance(MICROSECOND)
+    topic.doorbells(["t"], ["g"])
+    clock.advance(5 * SECOND)
+    (second,) = consumer.receive()
+    assert clock() - consumed_at == 21 * SECOND
+    entries = [entry for entry in topic.history(sent) if entry.consumer_group == "g"]
+    assert [(entry.state, entry.at - consumed_at) for entry in entries if entry.at] == [
+        ("Inflight", 0 * SECOND),
+        ("WaitingRetry", 6 * SECOND),
+        ("Ready", 16 * SECOND),
+        ("Inflight", 21 * SECOND),
+    ]
+    assert second.deliver_at == consumed_at + 16 * SECOND
+
+
+def test_r05_sixteen_retries_at_exactly_these_intervals(topic: Broker, clock: Clock) -> None:
+    sent = topic.send("t", b"x", delay=NOW).message_id
+    fail_until_dead(topic.consumer("t", "g"), clock, INTERVALS)
+    assert [dead.message_id for dead in topic.dead_letters("g")] == [sent]
+
+
+def test_r06_above_16_every_further_retry_comes_after_two_hours(topic: Broker, clock: Clock) -> None:
+    consumer = topic.consumer("t", "g", retry=RetryPolicy.unordered(40))
+    topic.send("t", b"x", delay=NOW)
+    fail_until_dead(consumer, clock, [*INTERVALS, *[2 * HOUR] * 24])
+
+
+def test_r06_there_is_no_upper_bound(topic: Broker) -> None:
+    topic.consumer("t", "g", retry=RetryPolicy.unordered(2**31 - 1))
+    assert [group.retry.max_retries for group in topic.groups() if group.retry] == [2**31 - 1]
+
+
+def test_r07_a_failed_ordered_message_blocks_its_group_and_no_other(
+    timed_broker: Broker, clock: Clock
+) -> None:
+    timed_broker.create_topic("t", message_type="FIFO", queues=1)
+    consumer = timed_broker.consumer("t", "g")
+    for group, body in (("a", b"a1"), ("a", b"a2"), ("b", b"b1"), ("b", b"b2")):
+        timed_broker.send("t", body, message_group=group)
+    first = {message.body: message for message in consumer.receive(invisible=HOUR)}
+    assert list(first) == [b"a1", b"a2", b"b1", b"b2"]
+    consumer.nack(first[b"a1"])
+    consumer.ack([first[b"b1"], first[b"b2"]])
+    timed_broker.send("t", b"b3", message_group="b")
+    assert bodies(taken(consumer)) == [b"b3"], "a is blocked, b goes on"
+    clock.advance(SECOND - MICROSECOND)
+    assert taken(consumer) == []
+    clock.advance(MICROSECOND)
+    assert [(m.body, m.attempt) for m in taken(consumer)] == [(b"a1", 2), (b"a2", 1)]
+
+
+def test_r07_ordered_retries_have_no_limit_unless_one_is_set(timed_broker: Broker, clock: Clock) -> None:
+    timed_broker.create_topic("t", message_type="FIFO")
+    consumer = timed_broker.consumer("t", "g")
+    timed_broker.send("t", b"x", message_group="a")
+    for attempt in range(1, 100):
+        (message,) = consumer.receive()
+        assert message.attempt == attempt
+        consumer.nack(message)
+        clock.advance(SECOND)
+    consumer = timed_broker.consumer("t", "limited", retry=RetryPolicy.ordered(max_retries=3))
+    fail_until_dead(consumer, clock, [SECOND] * 3)
+    assert RetryPolicy.ordered(max_retries=2**31 - 1) == RetryPolicy.ordered()
+
+
+@pytest.mark.parametrize("milliseconds", [10, 250, 30_000])
+def test_r07_the_ordered_interval_is_10_to_30_000_milliseconds(
+    timed_broker: Broker, clock: Clock, milliseconds: int
+) -> None:
+    interval = timedelta(milliseconds=milliseconds)
+    timed_broker.create_topic("t", message_type="FIFO")
+    timed_broker.send("t", b"x", message_group="a")
+    consumer = timed_broker.consumer("t", "g", retry=RetryPolicy.ordered(interval, max_retries=2))
+    fail_until_dead(consumer, clock, [interval] * 2)
+    for wrong in (9, 30_001):
+        with pytest.raises(InvalidArgument, match="10 ms to 30 s"):
+            RetryPolicy.ordered(timedelta(milliseconds=wrong))
+
+
+@pytest.mark.slow
+def test_r08_the_ordered_http_profile_is_288_times_a_minute(timed_broker: Broker, clock: Clock) -> None:
+    timed_broker.create_topic("t", message_type="FIFO")
+    timed_broker.send("t", b"x", message_group="a")
+    consumer = timed_broker.consumer("t", "g", retry=RetryPolicy.http_ordered())
+    fail_until_dead(consumer, clock, [MINUTE] * 288)
+
+
+@pytest.mark.slow
+def test_r09_the_unordered_http_profile_is_288_times_five_minutes(topic: Broker, clock: Clock) -> None:
+    topic.send("t", b"x", delay=NOW)
+    consumer = topic.consumer("t", "g", retry=RetryPolicy.http())
+    fail_until_dead(consumer, clock, [5 * MINUTE] * 288)
+
+
+@pytest.mark.parametrize(
+    "listener", [lambda _: "reconsume_later", lambda _: None, fails], ids=["reconsume later", "None", "raise"]
+)
+def test_r10_three_ways_for_a_listener_to_ask_for_a_retry(
+    broker: Broker, listener: Callable[[Message], Any]
+) -> None:
+    broker.create_topic("t")
+    assert state(broker, called_with(broker, listener), "g") == "WaitingRetry"
+
+
+def test_r11_a_listener_that_catches_everything_and_commits_has_no_retries(broker: Broker) -> None:
+    def careless(message: Message) -> str:
+        try:
+            return fails(message)
+        except RuntimeError:
+            return "success"
+
+    broker.create_topic("t")
+    assert state(broker, called_with(broker, careless), "g") == "Acked"
+
+
+def test_r12_the_consumer_that_started_last_decides_for_the_whole_group(
+    timed_broker: Broker, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Max retries, and on a FIFO topic the interval."""
+    for name, message_type, old, new in (
+        ("t", "DELAY", RetryPolicy.intervals([HOUR]), RetryPolicy.intervals([MINUTE, 2 * MINUTE])),
+        ("fifo", "FIFO", RetryPolicy.ordered(5 * SECOND), RetryPolicy.ordered(30 * SECOND, max_retries=1)),
+    ):
+        timed_broker.create_topic(name, message_type=message_type)
+        first = timed_broker.consumer(name, f"g-{name}", name="first", retry=old)
+        with caplog.at_level(logging.WARNING, "duewheel.store"):
+            timed_broker.consumer(name, f"g-{name}", name="second", retry=new)
+            # One that asks for nothing changes nothing.
+            timed_broker.consumer(name, f"g-{name}", name="third")
+        (warning,) = [record.getMessage() for record in caplog.records]
+        caplog.clear()
+        assert str(old) in warning
+        assert str(new) in warning
+        assert "first" in warning
+        (group,) = (group for group in timed_broker.groups() if group.topic == name)
+        assert (group.retry, group.retry_set_by) == (new, "second")
+        if name == "t":
+            timed_broker.send(name, b"x", delay=NOW)
+        else:
+            timed_broker.send(name, b"x", message_group="a")
+        # The first one has to go by it, too.
+        assert new.max_retries is not None
+        fail_until_dead(first, clock, list(new.waits))
+
+
+def test_r13_a_consumer_can_ask_how_often_a_message_was_retried(topic: Broker, clock: Clock) -> None:
+    topic.send("t", b"x", delay=NOW)
+    consumer = topic.consumer("t", "g")
+    for retries in range(17):
+        (message,) = consumer.receive()
+        assert (message.reconsume_times, message.attempt) == (retries, retries + 1)
+        consumer.nack(message, delay=NOW)
+        clock.advance(MICROSECOND)
+
+
+def test_r14_dead_letters_are_kept_per_group_and_can_be_looked_at(topic: Broker, clock: Clock) -> None:
+    sent = topic.send("t", b"x", delay=NOW, key="k", tag="a", properties={"p": 1}).message_id
+    consumer, other = topic.consumer("t", "g"), topic.consumer("t", "other")
+    while batch := consumer.receive():
+        consumer.nack(batch, reason=f"failure {batch[0].attempt}")
+        clock.advance(2 * HOUR)
+    (dead,) = topic.dead_letters("g")
+    assert (dead.topic, dead.message_id, dead.key, dead.tag, dead.properties, dead.body) == (
+        "t", sent, "k", "a", {"p": 1}, b"x",
+    )  # fmt: skip
+    assert (dead.attempt, dead.reason) == (17, "failure 17")
+    assert topic.dead_letters("other") == []
+    assert bodies(taken(other)) == [b"x"]
+
+
+def test_r14_dead_letters_can_be_used_to_go_on_with_the_business(topic: Broker, clock: Clock) -> None:
+    sent = topic.send("t", b"x", delay=NOW).message_id
+    consumer = topic.consumer("t", "g", retry=RetryPolicy.unordered(0))
+    other = topic.consumer("t", "other")
+    assert len(taken(other)) == 1
+    consumer.nack(consumer.receive(), reason="no stock")
+    assert not consumer.receive()
+    redriven = topic.redrive("g")
+    assert (redriven.matched, redriven.redriven) == (1, 1)
+    assert [(m.message_id, m.body) for m in taken(consumer)] == [(sent, b"x")]
+    assert taken(other) == [], "another group has nothing to do with it"
+
+
+#: R15: every move there is. Before the first is what all groups share: the message waits and is released.
+MOVES = {
+    ("Ready", "Inflight"),
+    ("Inflight", "Acked"),
+    ("Inflight", "WaitingRetry"),
+    ("Inflight", "DLQ"),
+    ("WaitingRetry", "Ready"),
+}
+
+
+def test_r15_exactly_these_states_and_moves(topic: Broker, clock: Clock) -> None:
+    """Messages are answered at random, in time and too late, until nothing moves any more."""
+    chance = random.Random(15)
+    consumer = topic.consumer("t", "g")
+    sent = [receipt.message_id for receipt in topic.send_many("t", [{"body": b"x", "delay": NOW}] * 30)]
+    held: list[Message] = []
+    for _ in range(200):
+        held += consumer.receive(chance.choice([1, 3, 10]), chance.choice([SECOND, MINUTE, HOUR]))
+        chance.shuffle(held)
+        for message in held[: chance.randrange(4)]:
+            answer = chance.choice([consumer.ack, consumer.nack, consumer.nack, consumer.nack])
+            try:
+                answer(message)
+            except LeaseLost:
+                # Too late, or answered before: nothing moves.
+                continue
+        clock.advance(chance.choice([NOW, SECOND, 30 * SECOND, 10 * MINUTE]))
+    for _ in range(20):
+        clock.advance(2 * HOUR)
+        consumer.nack(consumer.receive(100))
+    final = {message_id: topic.history(message_id) for message_id in sent}
+    moves = set()
+    for message_id, entries in final.items():
+        walk = [entry.state for entry in entries]
+        assert walk[:3] == ["Initialized", "Timing", "Ready"], message_id
+        assert walk[-1] in ("Acked", "DLQ"), walk
+        moves |= set(itertools.pairwise(walk[2:]))
+    assert moves == MOVES
+    for message in held:
+        with pytest.raises(LeaseLost):
+            consumer.nack(message)
+    clock.advance(1_000 * HOUR)
+    assert not consumer.receive(), "a final state is final"
+    assert {message_id: topic.history(message_id) for message_id in sent} == final

@@ -1,0 +1,29 @@
+"""Program: run the one DAG of a file with ``dag.test()`` and write what became of its tasks.
+
+python tests/run_dag.py DAG_FILE RESULT_FILE
+"""
+
+from __future__ import annotations
+
+import json
+import runpy
+import sys
+from pathlib import Path
+
+from airflow.sdk import DAG
+
+
+def main(dag_file: str, result_file: str) -> None:
+    """Run it."""
+    (dag,) = {value for value in runpy.run_path(dag_file).values() if isinstance(value, DAG)}
+    run = dag.test()
+    tasks = {}
+    for task in run.get_task_instances():
+        name = task.task_id if task.map_index < 0 else f"{task.task_id}[{task.map_index}]"
+        xcom = task.xcom_pull(task_ids=task.task_id, map_indexes=task.map_index)
+        tasks[name] = {"state": str(task.state), "xcom": xcom}
+    Path(result_file).write_text(json.dumps({"state": str(run.state), "tasks": tasks}))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

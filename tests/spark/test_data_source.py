@@ -1,0 +1,385 @@
+"""``spark.read.format("duewheel")``: exactly the leased rows, however often they are read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import psycopg2
+import pytest
+from psycopg2.extensions import make_dsn
+from pyspark.errors import PySparkException
+from pyspark.taskcontext import TaskContext
+
+from duewheel.spark.data_source import DueWheelDataSource, LeaseDataReader
+from duewheel.spark.leased_batch import LeasedBatch
+from duewheel.spark.message_columns import SPARK_SCHEMA
+from duewheel.store.broker import Broker
+from duewheel.store.errors import DueWheelError, InvalidArgument, LeaseLost
+from duewheel.store.instants import from_microseconds
+from duewheel.store.leases import to_json
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, Row, SparkSession
+    from tests.conftest import Clock
+
+pytestmark = pytest.mark.spark
+
+TOPIC = "orders"
+GROUP = "canceller"
+HOUR = timedelta(hours=1)
+
+
+@pytest.fixture
+def orders(broker: Broker) -> Broker:
+    """A broker with a topic."""
+    broker.create_topic(TOPIC)
+    return broker
+
+
+@pytest.fixture
+def timed_orders(timed_broker: Broker) -> Broker:
+    """The same at the time of ``clock``."""
+    timed_broker.create_topic(TOPIC)
+    return timed_broker
+
+
+def send(broker: Broker, count: int, **fields: Any) -> list[str]:
+    """Send messages, due at once unless said otherwise; their ids."""
+    common = {"delay": timedelta(0), **fields}
+    messages = [{"body": f"body {number}", "key": f"key-{number}", **common} for number in range(count)]
+    return [receipt.message_id for receipt in broker.send_many(TOPIC, messages)]
+
+
+def take(broker: Broker, **options: Any) -> LeasedBatch:
+    return LeasedBatch.take(broker, TOPIC, GROUP, **options)
+
+
+def ids(frame: DataFrame) -> list[str]:
+    """The message ids of a DataFrame, sorted, each as often as it occurs."""
+    return sorted(row.message_id for row in frame.select("message_id").collect())
+
+
+def loaded(spark: SparkSession, **options: str) -> DataFrame:
+    return spark.read.format("duewheel").options(**options).load()
+
+
+def test_every_column_is_what_was_sent(orders: Broker, spark: SparkSession) -> None:
+    receipt = orders.send(
+        TOPIC,
+        b"\x00\xff body",
+        delay=timedelta(0),
+        key="order-1",
+        tag="unpaid",
+        properties={"customer": "Zoë", "items": 3, "gift": None},
+    )
+
+    frame = take(orders).dataframe(spark)
+    instants = ("unix_micros(deliver_at) deliver_microseconds", "unix_micros(born_at) born_microseconds")
+    (row,) = frame.selectExpr("*", *instants).collect()
+    found = orders.find(receipt.message_id)
+
+    assert frame.schema == SPARK_SCHEMA
+    assert row.message_id == receipt.message_id
+    assert row.topic == TOPIC
+    assert row.key == "order-1"
+    assert row.tag == "unpaid"
+    assert json.loads(row.properties) == {"customer": "Zoë", "items": 3, "gift": None}
+    assert row.message_group is None
+    assert bytes(row.body) == b"\x00\xff body"
+    assert row.attempt == 1
+    assert from_microseconds(row.deliver_microseconds) == receipt.deliver_at
+    assert found is not None
+    assert from_microseconds(row.born_microseconds) == found.born_at
+
+
+def test_what_was_not_given_is_null(orders: Broker, spark: SparkSession) -> None:
+    orders.send(TOPIC, b"", delay=timedelta(0))
+
+    (row,) = take(orders).dataframe(spark).collect()
+
+    assert (row.key, row.tag, row.properties, row.message_group) == (None, None, None, None)
+    assert bytes(row.body) == b""
+
+
+def test_message_group_is_told(orders: Broker, spark: SparkSession) -> None:
+    orders.send(TOPIC, b"1", delay=timedelta(0), message_group="parcel-1")
+
+    (row,) = take(orders).dataframe(spark).collect()
+
+    assert row.message_group == "parcel-1"
+
+
+def test_rows_are_exactly_those_of_the_lease(timed_orders: Broker, clock: Clock, spark: SparkSession) -> None:
+    due = send(timed_orders, 20, delay=HOUR, tag="unpaid")
+    send(timed_orders, 5, delay=HOUR, tag="paid")
+    send(timed_orders, 5, delay=3 * HOUR, tag="unpaid")
+    recalled = due[::4]
+    for message_id in recalled:
+        assert timed_orders.recall(message_id) == "recalled"
+    clock.advance(2 * HOUR)
+
+    batch = take(timed_orders, tags="unpaid", now=clock())
+
+    assert ids(batch.dataframe(spark)) == sorted(set(due) - set(recalled))
+    assert batch.count == len(due) - len(recalled)
+
+
+def test_d12_a_filter_chooses_rows_by_their_properties(
+    timed_orders: Broker, clock: Clock, spark: SparkSession
+) -> None:
+    dear = send(timed_orders, 3, delay=HOUR, properties={"amount": 500})
+    send(timed_orders, 4, delay=HOUR, properties={"amount": 5})
+    clock.advance(2 * HOUR)
+
+    batch = take(timed_orders, filter="amount > 100", now=clock())
+
+    assert ids(batch.dataframe(spark)) == sorted(dear)
+    assert batch.count == len(dear)
+
+
+def test_message_of_another_lease_is_left_out(orders: Broker, spark: SparkSession) -> None:
+    sent = send(orders, 40)
+    first = take(orders, max_messages=15)
+    second = take(orders, max_messages=100)
+
+    assert (first.count, second.count) == (15, 25)
+    assert sorted(ids(first.dataframe(spark)) + ids(second.dataframe(spark))) == sorted(sent)
+
+
+def test_straggler_is_read_by_the_lease_that_follows_its_commit(orders: Broker, spark: SparkSession) -> None:
+    prompt = orders.send(TOPIC, b"prompt", delay=timedelta(0))
+    with closing(psycopg2.connect(orders.dsn)) as connection:
+        late = orders.send(TOPIC, b"late", delay=timedelta(0), connection=connection)
+        first = take(orders)
+        connection.commit()
+    second = take(orders)
+
+    assert ids(first.dataframe(spark)) == [prompt.message_id]
+    assert ids(second.dataframe(spark)) == [late.message_id]
+
+
+def test_r01_r13_retry_keeps_its_id_and_counts_its_attempt(
+    timed_orders: Broker, clock: Clock, spark: SparkSession
+) -> None:
+    sent = send(timed_orders, 3, delay=HOUR)
+    clock.advance(2 * HOUR)
+    take(timed_orders, now=clock()).nack(delay=timedelta(seconds=10))
+    clock.advance(timedelta(seconds=11))
+
+    frame = take(timed_orders, now=clock()).dataframe(spark)
+
+    assert ids(frame) == sorted(sent)
+    assert {(row.topic, row.attempt) for row in frame.collect()} == {(TOPIC, 2)}
+
+
+def test_retries_and_first_deliveries_come_in_one_frame(
+    timed_orders: Broker, clock: Clock, spark: SparkSession
+) -> None:
+    old = send(timed_orders, 3, delay=HOUR)
+    clock.advance(2 * HOUR)
+    take(timed_orders, now=clock()).nack(delay=timedelta(seconds=10))
+    new = send(timed_orders, 4)
+    clock.advance(timedelta(seconds=11))
+
+    rows = take(timed_orders, now=clock()).dataframe(spark).collect()
+
+    assert {row.message_id: row.attempt for row in rows} == dict.fromkeys(old, 2) | dict.fromkeys(new, 1)
+
+
+def test_nothing_ready_is_an_empty_frame(orders: Broker, spark: SparkSession) -> None:
+    batch = take(orders)
+
+    assert not batch
+    assert batch.expires_at is None
+    assert batch.dataframe(spark).collect() == []
+
+
+def test_large_lease_is_dealt_out_to_partitions(orders: Broker, spark: SparkSession) -> None:
+    sent = send(orders, 5_000)
+
+    frame = take(orders, max_messages=5_000, partitions=3).dataframe(spark)
+
+    assert frame.rdd.getNumPartitions() == 3
+    assert ids(frame) == sorted(sent)
+
+
+def test_one_queue_gives_work_to_every_partition(broker: Broker, spark: SparkSession) -> None:
+    broker.create_topic(TOPIC, queues=1)
+    sent = send(broker, 4_000)
+
+    frame = take(broker, max_messages=4_000, partitions=4).dataframe(spark)
+
+    assert frame.rdd.getNumPartitions() == 4
+    assert ids(frame) == sorted(sent)
+
+
+def test_frame_leases_once_however_often_it_is_read(orders: Broker, spark: SparkSession) -> None:
+    sent = send(orders, 30)
+    options = {"dsn": orders.dsn, "topic": TOPIC, "group": GROUP, "max_messages": "20"}
+
+    frame = loaded(spark, **options)
+
+    assert frame.count() == 20
+    assert frame.count() == 20
+    assert frame.join(frame.select("message_id"), "message_id").count() == 20
+    rest = loaded(spark, **options)
+    assert sorted(ids(frame) + ids(rest)) == sorted(sent)
+    assert loaded(spark, **options).count() == 0
+
+
+def test_retried_task_reads_the_same_rows(orders: Broker, spark: SparkSession) -> None:
+    sent = send(orders, 2_000)
+
+    def fail_first(rows: Iterable[Row]) -> Iterable[str]:
+        yield from [row.message_id for row in rows]
+        task = TaskContext.get()
+        if task is not None and task.attemptNumber() == 0:
+            raise RuntimeError("the first attempt of every task fails after it has read everything")
+
+    frame = take(orders, max_messages=2_000).dataframe(spark)
+
+    assert sorted(frame.select("message_id").rdd.mapPartitions(fail_first).collect()) == sorted(sent)
+
+
+def test_two_copies_of_a_task_read_the_same_rows(orders: Broker) -> None:
+    send(orders, 3_000)
+    batch = take(orders, max_messages=3_000)
+    reader = LeaseDataReader(dsn=orders.dsn, leases=batch.leases, partitions=2, batch_bytes=50_000)
+    partition, _ = reader.partitions()
+
+    def read(_: int) -> list[str]:
+        return [
+            message_id for rows in reader.read(partition) for message_id in rows["message_id"].to_pylist()
+        ]
+
+    with ThreadPoolExecutor(4) as threads:
+        first, *others = threads.map(read, range(4))
+
+    assert len(first) > 1_000
+    assert others == [first] * 3
+
+
+def test_memory_follows_from_the_batch_size_and_not_from_the_lease(orders: Broker) -> None:
+    send(orders, 500, body=b"x" * 10_000)
+    batch = take(orders)
+    reader = LeaseDataReader(dsn=orders.dsn, leases=batch.leases, partitions=1, batch_bytes=100_000)
+    (partition,) = reader.partitions()
+
+    sizes = [rows.nbytes for rows in reader.read(partition)]
+
+    assert sum(sizes) > 5_000_000
+    assert max(sizes) < 200_000
+
+
+def test_message_larger_than_a_batch_is_read(orders: Broker, spark: SparkSession) -> None:
+    body = bytes(range(256)) * 4 * 4096
+    orders.send(TOPIC, body, delay=timedelta(0))
+
+    frame = take(orders).dataframe(spark)
+
+    assert [bytes(row.body) for row in frame.collect()] == [body]
+
+
+def test_receipt_handle_answers_for_one_message(orders: Broker, spark: SparkSession) -> None:
+    send(orders, 3)
+    handles = {row.key: row.receipt_handle for row in take(orders).dataframe(spark).collect()}
+
+    with closing(psycopg2.connect(orders.dsn)) as connection, connection, connection.cursor() as cursor:
+        cursor.execute("select duewheel.ack(%s)", ([handles["key-0"], handles["key-2"]],))
+        cursor.execute("select duewheel.nack(%s, interval '0')", ([handles["key-1"]],))
+    consumer = orders.consumer(TOPIC, GROUP)
+
+    assert [(message.key, message.attempt) for message in consumer.receive()] == [("key-1", 2)]
+
+
+def test_password_shows_in_no_plan(
+    orders: Broker, spark: SparkSession, capfd: pytest.CaptureFixture[str]
+) -> None:
+    send(orders, 1)
+    dsn = make_dsn(orders.dsn, options="-c application_name=sesame")
+
+    frame = loaded(spark, dsn=dsn, topic=TOPIC, group=GROUP).where("attempt = 1")
+    frame.explain(extended=True)
+    frame.explain("formatted")
+
+    assert frame.count() == 1
+    said = "".join(capfd.readouterr())
+    assert "duewheel" in said
+    assert "sesame" not in said
+    assert "sesame" not in repr(
+        LeaseDataReader(dsn=dsn, leases=take(orders).leases, partitions=1, batch_bytes=1).partitions()
+    )
+
+
+def test_lease_whose_messages_are_gone_is_an_error(orders: Broker, spark: SparkSession) -> None:
+    send(orders, 10)
+    batch = take(orders)
+    short = [replace(lease, count=lease.count + 1) for lease in batch.leases]
+
+    with pytest.raises(PySparkException, match=r"LeaseLost.*retention has dropped"):
+        loaded(spark, dsn=orders.dsn, lease=to_json(short)).collect()
+
+
+def test_lease_that_the_broker_does_not_know_is_an_error(orders: Broker) -> None:
+    send(orders, 10)
+    unknown = [replace(lease, n=lease.n + 1000) for lease in take(orders).leases]
+
+    with pytest.raises(LeaseLost, match="no such lease"):
+        LeaseDataReader(dsn=orders.dsn, leases=unknown, partitions=1, batch_bytes=1).partitions()
+
+
+def test_lease_of_single_messages_cannot_be_read(orders: Broker) -> None:
+    send(orders, 10)
+    (message, *_) = orders.consumer(TOPIC, GROUP).receive()
+
+    with pytest.raises(InvalidArgument, match="whole leases"):
+        LeaseDataReader(dsn=orders.dsn, leases=[message.lease], partitions=1, batch_bytes=1).partitions()
+
+
+def test_unknown_topic_is_an_error_when_loading(orders: Broker, spark: SparkSession) -> None:
+    with pytest.raises(PySparkException, match="UnknownTopic"):
+        loaded(spark, dsn=orders.dsn, topic="no-such-topic", group=GROUP)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({}, "'dsn' is missing"),
+        ({"dsn": "here"}, "cannot be read"),
+        ({"topic": TOPIC}, "'group' is missing"),
+        ({"group": GROUP}, "'topic' is missing"),
+        ({"topic": TOPIC, "group": GROUP, "max_messages": "many"}, "'max_messages' is 'many'"),
+        ({"topic": TOPIC, "group": GROUP, "invisible_seconds": "0"}, "'invisible_seconds' is '0'"),
+        ({"topic": TOPIC, "group": GROUP, "tag": "unpaid"}, r"unknown options \['tag'\]"),
+        ({"topic": TOPIC, "group": GROUP, "tags": "a | b"}, "not a tag expression"),
+        ({"topic": TOPIC, "group": GROUP, "filter": "a ~ 5"}, "position 2 of the filter"),
+    ],
+)
+def test_bad_option_is_an_error_that_names_it(orders: Broker, options: dict[str, str], said: str) -> None:
+    address = {} if "dsn" in said or "dsn" in options else {"dsn": orders.dsn}
+
+    with pytest.raises(DueWheelError, match=said):
+        DueWheelDataSource(address | options).schema()
+
+
+def test_columns_cannot_be_chosen_by_a_schema(orders: Broker, spark: SparkSession) -> None:
+    frame = spark.read.format("duewheel").schema("message_id string").option("dsn", orders.dsn).load()
+
+    with pytest.raises(PySparkException, match="columns of its own"):
+        frame.collect()
+
+
+def test_instant_of_another_time_zone_is_the_same_instant(orders: Broker, spark: SparkSession) -> None:
+    receipts = orders.send_many(
+        TOPIC, [{"body": b"", "deliver_at": datetime.fromisoformat("2026-01-01T00:00:00.123+02:00")}]
+    )
+
+    (row,) = take(orders).dataframe(spark).selectExpr("unix_micros(deliver_at) at").collect()
+
+    assert from_microseconds(row.at) == receipts[0].deliver_at

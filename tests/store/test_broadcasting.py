@@ -1,0 +1,264 @@
+"""Broadcasting groups: every instance sees everything, and nothing is retried."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from typing import Any, Protocol
+
+import psycopg2
+import pytest
+
+from duewheel.store.broker import Broker
+from duewheel.store.consumer import Consumer
+from duewheel.store.errors import InvalidArgument, LeaseLost, UnknownTopic
+from duewheel.store.messages import ConsumeMode
+from duewheel.store.retry_policy import RetryPolicy
+
+SECOND = timedelta(seconds=1)
+MINUTE = timedelta(minutes=1)
+HOUR = timedelta(hours=1)
+NOW = datetime(2026, 1, 5, 9, 30, tzinfo=UTC)
+
+
+class Clock(Protocol):
+    def __call__(self) -> datetime: ...
+    def advance(self, by: timedelta) -> datetime: ...
+
+
+@pytest.fixture
+def topic(timed_broker: Broker) -> Broker:
+    timed_broker.create_topic("t", message_type="NORMAL", queues=2)
+    return timed_broker
+
+
+def instance(broker: Broker, name: str, **given: Any) -> Consumer:
+    return broker.consumer("t", "g", name=name, mode="broadcasting", **given)
+
+
+def send(broker: Broker, *bodies: str) -> None:
+    broker.send_many("t", [{"body": body} for body in bodies])
+
+
+def bodies(consumer: Consumer, *, ack: bool = True) -> list[str]:
+    batch = consumer.receive(max_messages=100)
+    if ack:
+        consumer.ack(batch)
+    return sorted(message.body.decode() for message in batch)
+
+
+def test_every_instance_sees_every_message(topic: Broker, clock: Clock) -> None:
+    one, two = instance(topic, "one"), instance(topic, "two")
+    send(topic, *"abcdef")
+    assert bodies(one) == bodies(two) == list("abcdef")
+    assert bodies(one) == []
+    clock.advance(SECOND)
+    send(topic, "g")
+    assert bodies(two) == bodies(one) == ["g"]
+
+
+def test_an_instance_goes_on_where_it_was(topic: Broker, clock: Clock) -> None:
+    send(topic, "a")
+    assert bodies(instance(topic, "one")) == ["a"]
+    clock.advance(SECOND)
+    send(topic, "b")
+    assert bodies(instance(topic, "one", start="latest")) == ["b"]
+
+
+@pytest.mark.parametrize(
+    ("start", "seen"),
+    [
+        ("earliest", ["after", "before"]),
+        ("latest", ["after"]),
+        (NOW + SECOND, ["after"]),
+        (NOW - HOUR, ["after", "before"]),
+    ],
+)
+def test_a_new_instance_begins_where_it_is_told(
+    topic: Broker, clock: Clock, start: str | datetime, seen: list[str]
+) -> None:
+    send(topic, "before")
+    topic.tick("t")
+    clock.advance(MINUTE)
+    consumer = instance(topic, "one", start=start)
+    send(topic, "after")
+    assert bodies(consumer) == seen
+
+
+def test_r02_what_fails_in_broadcasting_is_passed_over(topic: Broker, clock: Clock) -> None:
+    send(topic, "a", "b", "c")
+    one, two = instance(topic, "one"), instance(topic, "two")
+    batch = one.receive(invisible=MINUTE)
+    one.nack(batch[0], reason="broken")
+    clock.advance(2 * MINUTE)
+    topic.maintain()
+    for _ in range(3):
+        clock.advance(3 * HOUR)
+        assert bodies(one) == []
+    with pytest.raises(LeaseLost):
+        one.ack(batch[1])
+    assert bodies(two) == ["a", "b", "c"]
+    (stats,) = topic.stats().topics
+    assert [(group.inflight, group.waiting_retry, group.dead, group.ready) for group in stats.groups] == [
+        (0, 0, 0, 0)
+    ] * 2
+    assert topic.dead_letters("g/one") == []
+
+
+def test_r02_the_listener_of_a_broadcasting_push_consumer_is_called_once(broker: Broker) -> None:
+    broker.create_topic("t", message_type="NORMAL")
+    send(broker, "a", "b")
+    called: list[bytes] = []
+    done = threading.Event()
+
+    def listener(message: Any) -> str:
+        called.append(message.body)
+        if len(called) == 2:
+            done.set()
+        raise RuntimeError("broken")
+
+    with broker.push_consumer("t", "g", listener, name="one", mode=ConsumeMode.BROADCASTING):
+        assert done.wait(30)
+    assert sorted(called) == [b"a", b"b"]
+    assert not instance(broker, "one").receive()
+
+
+def test_tags_and_filters_choose_for_an_instance(topic: Broker) -> None:
+    topic.send("t", "a", tag="x", properties={"n": 1})
+    topic.send("t", "b", tag="x", properties={"n": 2})
+    topic.send("t", "c", properties={"n": 2})
+    assert bodies(instance(topic, "one", tags="x", filter="n > 1")) == ["b"]
+
+
+def test_a_group_has_one_mode(topic: Broker) -> None:
+    instance(topic, "one")
+    with pytest.raises(InvalidArgument, match='group "g" is broadcasting; this consumer is clustering'):
+        topic.consumer("t", "g")
+    topic.consumer("t", "shared")
+    with pytest.raises(InvalidArgument, match='group "shared" is clustering; this consumer is broadcasting'):
+        topic.consumer("t", "shared", mode="broadcasting")
+    # Also on another topic, where the group has no consumer yet.
+    topic.create_topic("u")
+    with pytest.raises(InvalidArgument, match="is broadcasting"):
+        topic.consumer("u", "g")
+    assert {(group.group, group.mode.value) for group in topic.groups()} == {
+        ("g", "broadcasting"),
+        ("shared", "clustering"),
+    }
+
+
+def test_of_consumers_that_start_at_once_one_decides_the_mode(dsn: str) -> None:
+    with Broker(dsn) as broker:
+        broker.create_topic("t")
+        for number in range(20):
+
+            def start(mode: str, number: int = number) -> bool:
+                try:
+                    broker.consumer("t", f"g{number}", name="i", mode=mode)
+                except InvalidArgument:
+                    return False
+                return True
+
+            with ThreadPoolExecutor(4) as pool:
+                started = list(pool.map(start, ["clustering", "broadcasting"] * 2))
+            assert started in ([True, False] * 2, [False, True] * 2)
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"mode": "both"}, "give one of 'clustering', 'broadcasting'"),
+        ({"mode": "broadcasting", "retry": RetryPolicy.http()}, "does not retry"),
+        ({"mode": "broadcasting", "name": "x" * 128}, "1 to 127 characters"),
+        ({"mode": "broadcasting", "name": "a\nb"}, "no control characters"),
+    ],
+)
+def test_bad_consumers_are_refused(topic: Broker, given: dict[str, Any], says: str) -> None:
+    with pytest.raises(InvalidArgument, match=says):
+        topic.consumer("t", "g", **given)
+    assert topic.groups() == []
+
+
+def test_instances_are_listed_with_their_group(topic: Broker, clock: Clock) -> None:
+    instance(topic, "two")
+    one = instance(topic, "one")
+    assert topic.groups()[0].lag == timedelta(0)
+    send(topic, "a", "b")
+    topic.tick("t")
+    assert topic.groups()[0].lag is None
+    bodies(one)
+    clock.advance(MINUTE)
+    send(topic, "c", "d")
+    topic.tick("t")
+    bodies(instance(topic, "two"))
+    (group,) = topic.groups()
+    assert (group.group, group.topic, group.mode) == ("g", "t", ConsumeMode.BROADCASTING)
+    assert (group.instances, group.retry, group.read_to, group.lag) == (("one", "two"), None, NOW, MINUTE)
+
+
+def test_messages_are_not_kept_for_instances(topic: Broker, clock: Clock) -> None:
+    stopped = instance(topic, "stopped")
+    send(topic, "a")
+    topic.tick("t")
+    receipt_of_b = topic.send("t", "b")
+    clock.advance(timedelta(hours=80))
+    topic.maintain()
+    assert topic.find(receipt_of_b.message_id) is None
+    with pytest.raises(UnknownTopic, match="broadcasting instance that had not received"):
+        stopped.receive()
+    assert topic.groups() == []
+    # It begins anew.
+    send(topic, "c")
+    assert bodies(instance(topic, "stopped")) == ["c"]
+
+
+def test_an_instance_that_asks_is_not_forgotten(topic: Broker, clock: Clock) -> None:
+    idle, stopped = instance(topic, "idle"), instance(topic, "stopped")
+    for _ in range(10):
+        clock.advance(timedelta(hours=10))
+        assert bodies(idle) == []
+    topic.maintain()
+    assert topic.groups()[0].instances == ("idle",)
+    send(topic, "a")
+    assert bodies(idle) == ["a"]
+    with pytest.raises(UnknownTopic):
+        stopped.receive()
+
+
+def test_an_instance_works_from_sql(topic: Broker, dsn: str) -> None:
+    send(topic, "a")
+    with closing(psycopg2.connect(dsn)) as connection, connection.cursor() as cursor:
+        connection.autocommit = True
+        cursor.execute(
+            "select made from duewheel.subscribe("
+            "'t', 'g', p_mode => 'broadcasting', p_instance => 'one', p_now => %s)",
+            (NOW,),
+        )
+        assert cursor.fetchall() == [(True,)]
+        cursor.execute(
+            "select convert_from(body, 'UTF8') from duewheel.receive('t', 'g/one', now => %s)", (NOW,)
+        )
+        assert cursor.fetchall() == [("a",)]
+        cursor.execute("select consumer_group, instance, mode from duewheel.groups")
+        assert cursor.fetchall() == [("g", "one", "broadcasting")]
+
+
+def test_what_waits_in_order_for_an_instance_is_not_kept(
+    timed_broker: Broker, clock: Clock, dsn: str
+) -> None:
+    timed_broker.create_topic("steps", message_type="FIFO", queues=1)
+    stopped = timed_broker.consumer("steps", "g", name="stopped", mode="broadcasting")
+    receipts = [timed_broker.send("steps", name, message_group="a") for name in ("a1", "a2")]
+    clock.advance(SECOND)
+    assert len(stopped.receive(1)) == 1
+    assert not stopped.receive(1)
+    clock.advance(timedelta(hours=80))
+    timed_broker.maintain()
+    with psycopg2.connect(dsn) as connection, connection.cursor() as cursor:
+        cursor.execute(
+            "select count(*) from duewheel.fifo_backlog union all select count(*) from duewheel.lease_message"
+        )
+        assert cursor.fetchall() == [(0,), (0,)]
+    assert [timed_broker.find(receipt.message_id) for receipt in receipts] == [None, None]

@@ -1,0 +1,229 @@
+"""Connections: the address, the pool, broken ones, forks, and the broker's own lifecycle."""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import psycopg2
+import pytest
+from psycopg2.extensions import TRANSACTION_STATUS_IDLE
+
+from duewheel.store.broker import Broker
+from duewheel.store.connections import IDLE_CONNECTIONS, Database, libpq_dsn
+from duewheel.store.errors import BrokerUnreachable, InvalidArgument, InvalidInstant
+
+HOUR = timedelta(hours=1)
+
+
+def backend(connection: psycopg2.extensions.connection) -> int:
+    return connection.info.backend_pid
+
+
+def end_sessions(dsn: str) -> None:
+    """Ends all other sessions of the database, as a restart of the server would."""
+    connection = psycopg2.connect(dsn)
+    with connection, connection.cursor() as cursor:
+        cursor.execute(
+            "select pg_terminate_backend(pid, 10000) from pg_stat_activity"
+            " where datname = current_database() and pid <> pg_backend_pid()"
+        )
+    connection.close()
+
+
+@pytest.mark.parametrize(
+    ("given", "taken"),
+    [
+        ("host=a dbname=b", "host=a dbname=b"),
+        ("postgresql://u@h/d", "postgresql://u@h/d"),
+        ("postgresql+psycopg2://u@h/d?host=/tmp", "postgresql://u@h/d?host=/tmp"),
+        ("postgres+psycopg://u@h/d", "postgresql://u@h/d"),
+    ],
+)
+def test_an_address_is_a_libpq_string_or_a_url(given: str, taken: str) -> None:
+    assert libpq_dsn(given) == taken
+    assert Broker(given).dsn == taken
+
+
+@pytest.mark.parametrize("given", ["nonsense", "mysql://h/d", "host=a nosuchoption=b"])
+def test_a_bad_address_is_refused_at_once(given: str) -> None:
+    with pytest.raises(InvalidArgument, match="dsn cannot be read"):
+        Broker(given)
+
+
+def test_a_server_that_is_not_there_is_unreachable(tmp_path: Path) -> None:
+    with Broker(f"host={tmp_path} dbname=d") as broker:
+        with pytest.raises(BrokerUnreachable, match="check the address"):
+            broker.topics()
+        with pytest.raises(BrokerUnreachable):
+            broker.check()
+        with pytest.raises(BrokerUnreachable):
+            broker.upgrade()
+
+
+def test_a_connection_is_used_again_and_has_its_name(broker: Broker) -> None:
+    with broker.connection() as first:
+        number = backend(first)
+        assert first.autocommit
+        assert first.info.parameter_status("application_name") == "duewheel"
+        assert first.encoding == "UTF8"
+    with broker.connection() as again:
+        assert backend(again) == number
+
+
+def test_an_application_name_of_the_dsn_stands(dsn: str) -> None:
+    named = psycopg2.extensions.make_dsn(dsn, application_name="shop")
+    with Broker(named) as broker, broker.connection() as connection:
+        assert connection.info.parameter_status("application_name") == "shop"
+
+
+def test_an_open_transaction_is_rolled_back_when_it_comes_back(broker: Broker) -> None:
+    with broker.connection() as connection, connection.cursor() as cursor:
+        cursor.execute("begin; create table left_open ()")
+        number = backend(connection)
+    with broker.connection() as connection, connection.cursor() as cursor:
+        connection.autocommit = False
+        cursor.execute("create table left_open ()")
+    with broker.connection() as connection, connection.cursor() as cursor:
+        assert (backend(connection), connection.autocommit) == (number, True)
+        assert connection.info.transaction_status == TRANSACTION_STATUS_IDLE
+        cursor.execute("select to_regclass('left_open')")
+        assert cursor.fetchone() == (None,)
+
+
+def test_the_pool_keeps_only_a_few(broker: Broker) -> None:
+    lent = [broker.connection() for _ in range(IDLE_CONNECTIONS + 3)]
+    connections = [one.__enter__() for one in lent]
+    for one in lent:
+        one.__exit__(None, None, None)
+    assert sum(not connection.closed for connection in connections) == IDLE_CONNECTIONS
+
+
+def test_reads_go_on_after_a_restart(broker: Broker) -> None:
+    broker.create_topic("t")
+    end_sessions(broker.dsn)
+    assert [topic.name for topic in broker.topics()] == ["t"]
+
+
+def test_writes_go_on_after_a_restart(broker: Broker) -> None:
+    broker.create_topic("t")
+    end_sessions(broker.dsn)
+    broker.send("t", b"", delay=HOUR)
+    end_sessions(broker.dsn)
+    broker.send_many("t", [{"body": b"", "delay": HOUR}])
+    assert broker.stats().topics[0].waiting == 2
+
+
+def end_what_waits(dsn: str) -> None:
+    """Ends the session that waits for a lock, as soon as there is one."""
+    connection = psycopg2.connect(dsn)
+    connection.autocommit = True
+    with connection.cursor() as cursor:
+        ended = 0
+        while not ended:
+            cursor.execute(
+                "select count(pg_terminate_backend(pid, 10000)) from pg_stat_activity"
+                " where datname = current_database() and wait_event_type = 'Lock'"
+            )
+            (ended,) = cursor.fetchone()
+    connection.close()
+
+
+@pytest.mark.parametrize("many", [False, True])
+def test_a_write_that_is_cut_off_says_so_and_the_next_one_works(broker: Broker, many: bool) -> None:
+    broker.create_topic("t")
+
+    def send() -> None:
+        if many:
+            broker.send_many("t", [{"body": b"", "delay": HOUR}])
+        else:
+            broker.send("t", b"", delay=HOUR)
+
+    with ThreadPoolExecutor() as threads, closing(psycopg2.connect(broker.dsn)) as blocker:
+        with blocker.cursor() as cursor:
+            cursor.execute("lock table duewheel.message in access exclusive mode")
+        cut_off = threads.submit(send)
+        end_what_waits(broker.dsn)
+        with pytest.raises(
+            BrokerUnreachable, match=r"whether the statement was carried out is unknown.*idempotency"
+        ):
+            cut_off.result()
+        blocker.rollback()
+    send()
+    assert broker.stats().topics[0].waiting == 1
+
+
+def test_a_read_that_is_cut_off_is_tried_again(broker: Broker) -> None:
+    broker.create_topic("t")
+    with ThreadPoolExecutor() as threads, closing(psycopg2.connect(broker.dsn)) as blocker:
+        with blocker.cursor() as cursor:
+            cursor.execute("lock table duewheel.topic in access exclusive mode")
+        read = threads.submit(broker.topics)
+        end_what_waits(broker.dsn)
+        blocker.rollback()
+        assert [topic.name for topic in read.result()] == ["t"]
+
+
+def test_a_waiting_consumer_survives_a_restart(broker: Broker) -> None:
+    broker.create_topic("t")
+    consumer = broker.consumer("t", "g")
+    consumer.receive(wait=timedelta(milliseconds=1))
+    end_sessions(broker.dsn)
+    broker.send("t", b"a", delay=timedelta(0))
+    assert len(consumer.receive(wait=timedelta(seconds=30))) == 1
+
+
+def test_many_threads_have_a_connection_each(broker: Broker) -> None:
+    broker.create_topic("t")
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(lambda number: broker.send("t", str(number), delay=HOUR), range(64)))
+    assert broker.stats().topics[0].waiting == 64
+
+
+def test_a_forked_process_opens_its_own_connections(broker: Broker) -> None:
+    broker.create_topic("t")
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        # Nothing of the test runner may run in here.
+        try:
+            broker.send("t", b"", delay=HOUR)
+            with broker.connection() as connection:
+                os.write(writer, str(backend(connection)).encode())
+            broker.close()
+        finally:
+            os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader) as said:
+        other = int(said.read())
+    os.waitpid(child, 0)
+    with broker.connection() as connection:
+        assert backend(connection) != other
+    assert broker.stats().topics[0].waiting == 1
+
+
+def test_a_closed_broker_says_so(broker: Broker) -> None:
+    broker.topics()
+    with broker.connection() as connection:
+        broker.close()
+        broker.close()
+    assert connection.closed
+    with pytest.raises(InvalidArgument, match="this broker is closed"):
+        broker.topics()
+
+
+def test_a_naive_clock_is_refused(dsn: str) -> None:
+    database = Database(dsn, clock=lambda: datetime(2026, 1, 5))  # noqa: DTZ001 -- the naive one is the point
+    with pytest.raises(InvalidInstant, match="no time zone"):
+        database.now()
+
+
+def test_an_embedded_broker_is_upgraded_and_can_be_opened_again(tmp_path: Path) -> None:
+    for number in range(2):
+        with Broker.embedded(tmp_path) as broker:
+            broker.create_topic("t")
+            broker.send("t", b"", delay=HOUR)
+            assert broker.stats().topics[0].waiting == number + 1

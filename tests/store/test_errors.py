@@ -1,0 +1,72 @@
+"""Errors: one class for each state of the world, the same from SQL and from Python."""
+
+from __future__ import annotations
+
+import inspect
+import re
+
+import psycopg2
+import pytest
+
+from duewheel.store import errors
+from duewheel.store.broker import Broker
+from duewheel.store.connections import fetch
+from duewheel.store.errors import BY_SQLSTATE, BrokerNotUpgraded, DueWheelError, UnknownTopic
+from duewheel.store.migration import FUNCTIONS
+
+CLASSES = [
+    kind
+    for _, kind in inspect.getmembers(errors, inspect.isclass)
+    if issubclass(kind, DueWheelError) and kind is not DueWheelError
+]
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+def test_every_error_is_a_duewheel_error_that_says_its_meaning(kind: type[DueWheelError]) -> None:
+    assert kind.__mro__[1] is DueWheelError
+    assert kind.__doc__
+    assert re.search(r"[;:,.]", kind.__doc__)
+
+
+def test_sqlstates_are_the_classes_own() -> None:
+    assert all(re.fullmatch(r"DW\d{3}", code) for code in BY_SQLSTATE)
+    assert len(set(BY_SQLSTATE.values())) == len(BY_SQLSTATE)
+    coded = [kind for kind in CLASSES if kind.sqlstate is not None and kind.sqlstate.startswith("DW")]
+    assert len({kind.sqlstate for kind in coded}) == len(coded) == len(BY_SQLSTATE)
+
+
+def test_every_sqlstate_the_functions_raise_has_a_class() -> None:
+    raised = set()
+    for path in FUNCTIONS.glob("*.sql"):
+        raised |= set(re.findall(r"'(DW\d+)'", path.read_text(encoding="utf-8")))
+    assert raised
+    assert raised <= set(BY_SQLSTATE)
+
+
+@pytest.mark.parametrize("code", sorted(BY_SQLSTATE))
+def test_an_sqlstate_becomes_its_class_with_message_and_hint(broker: Broker, code: str) -> None:
+    statement = f"""do $$ begin
+        raise exception using errcode = '{code}', message = 'what and the limit', hint = 'what to do';
+    end $$"""
+    with broker.connection() as connection:
+        with pytest.raises(BY_SQLSTATE[code], match=r"^what and the limit; what to do$") as caught:
+            fetch(connection, statement, ())
+    assert isinstance(caught.value.__cause__, psycopg2.Error)
+    assert caught.value.index is None
+
+
+def test_other_database_errors_stay_what_they_are(broker: Broker) -> None:
+    with broker.connection() as connection, pytest.raises(psycopg2.errors.DivisionByZero):
+        fetch(connection, "select 1 / 0", ())
+
+
+def test_a_missing_function_says_to_upgrade(broker: Broker) -> None:
+    with broker.connection() as connection, pytest.raises(BrokerNotUpgraded, match="duewheel db upgrade"):
+        fetch(connection, "select duewheel.no_such_function()", ())
+
+
+def test_an_error_can_say_which_message_it_means() -> None:
+    error = UnknownTopic("there is no topic").at(7)
+    assert isinstance(error, UnknownTopic)
+    assert error.index == 7
+    assert str(error) == "message 7: there is no topic"

@@ -1,0 +1,180 @@
+"""The history of a message: every state of every group with its instant and who held it (D06, R15, X08)."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any, Protocol
+
+import pytest
+
+from duewheel.store.broker import Broker
+from duewheel.store.retry_policy import RetryPolicy
+
+SECOND = timedelta(seconds=1)
+MINUTE = timedelta(minutes=1)
+HOUR = timedelta(hours=1)
+NOW = datetime(2026, 1, 5, 9, 30, tzinfo=UTC)
+
+
+class Clock(Protocol):
+    def __call__(self) -> datetime: ...
+    def advance(self, by: timedelta) -> datetime: ...
+
+
+@pytest.fixture
+def topic(timed_broker: Broker) -> Broker:
+    timed_broker.create_topic("t", message_type="NORMAL", queues=1)
+    return timed_broker
+
+
+def told(broker: Broker, message_id: str, group: str | None) -> list[tuple[Any, ...]]:
+    """State, minutes since the start, minutes of its end, attempt and holder of each entry of a group."""
+
+    def minutes(at: datetime | None) -> float | None:
+        return None if at is None else (at - NOW) / MINUTE
+
+    return [
+        (e.state, minutes(e.at), minutes(e.until_at), e.attempt, e.consumer)
+        for e in broker.history(message_id)
+        if e.consumer_group == group
+    ]
+
+
+def test_d06_a_message_that_is_consumed_again_after_a_rewind(topic: Broker, clock: Clock) -> None:
+    receipt = topic.send("t", "a")
+    topic.send("t", "other")
+    one, two = topic.consumer("t", "g", name="one"), topic.consumer("t", "g", name="two")
+    one.ack(one.receive(invisible=5 * MINUTE))
+    clock.advance(MINUTE)
+    topic.rewind("g", "t", "earliest")
+    batch = two.receive(invisible=5 * MINUTE)
+    clock.advance(MINUTE)
+    topic.rewind("g", "t", "earliest")
+    clock.advance(MINUTE)
+    one.ack(one.receive(invisible=5 * MINUTE)[0])
+    assert len(batch) == 2
+    assert told(topic, receipt.message_id, "g") == [
+        ("Inflight", 0, 5, 1, "one"),
+        ("Acked", 0, None, 1, "one"),
+        ("Ready", 1, None, 1, None),
+        ("Inflight", 1, 2, 1, "two"),
+        ("Ready", 2, None, 1, None),
+        ("Inflight", 3, 8, 1, "one"),
+        ("Acked", 3, None, 1, "one"),
+    ]
+
+
+def test_d06_retries_of_several_rounds_have_each_its_own_failure(topic: Broker, clock: Clock) -> None:
+    receipt = topic.send("t", "a")
+    consumer = topic.consumer("t", "g", name="me", retry=RetryPolicy.intervals([10 * MINUTE]))
+    consumer.nack(consumer.receive(), reason="first")
+    clock.advance(MINUTE)
+    topic.rewind("g", "t", "earliest")
+    consumer.nack(consumer.receive(), reason="second")
+    clock.advance(10 * MINUTE)
+    consumer.nack(consumer.receive(), reason="third")
+    assert told(topic, receipt.message_id, "g") == [
+        ("Inflight", 0, 1, 1, "me"),
+        ("WaitingRetry", 0, 10, 2, None),
+        ("Ready", 1, None, 1, None),
+        ("Inflight", 1, 2, 1, "me"),
+        ("Deleted", 1, None, 2, None),
+        ("WaitingRetry", 1, 11, 2, None),
+        ("Ready", 11, None, 2, None),
+        ("Inflight", 11, 12, 2, "me"),
+        ("DLQ", 11, None, 2, None),
+    ]
+    reasons = [e.reason for e in topic.history(receipt.message_id) if e.state in ("WaitingRetry", "DLQ")]
+    assert reasons == ["first", "second", "third"]
+
+
+def test_d06_what_was_in_flight_at_a_rewind_is_ready_again(topic: Broker, clock: Clock) -> None:
+    receipt = topic.send("t", "a")
+    consumer = topic.consumer("t", "g", name="me")
+    consumer.receive(invisible=HOUR)
+    clock.advance(MINUTE)
+    topic.rewind("g", "t", NOW + SECOND)
+    clock.advance(MINUTE)
+    consumer.ack(consumer.receive(invisible=MINUTE))
+    assert told(topic, receipt.message_id, "g") == [
+        ("Inflight", 0, 1, 1, "me"),
+        ("WaitingRetry", 1, 1, 1, None),
+        ("Ready", 2, None, 1, None),
+        ("Inflight", 2, 3, 1, "me"),
+        ("Acked", 2, None, 1, "me"),
+    ]
+
+
+def test_x08_some_of_a_lease_acked_and_the_rest_expired(topic: Broker, clock: Clock) -> None:
+    receipts = topic.send_many("t", [{"body": "a"}, {"body": "b"}])
+    consumer = topic.consumer("t", "g", name="me")
+    batch = consumer.receive(invisible=MINUTE)
+    consumer.ack(batch[0])
+    clock.advance(2 * MINUTE)
+    (again,) = consumer.receive(invisible=MINUTE)
+    first, second = batch[0].message_id, again.message_id
+    assert {first, second} == {receipt.message_id for receipt in receipts}
+    assert told(topic, first, "g") == [("Inflight", 0, 1, 1, "me"), ("Acked", 0, None, 1, "me")]
+    assert told(topic, second, "g") == [
+        ("Inflight", 0, 1, 1, "me"),
+        ("WaitingRetry", 2, 2, 2, None),
+        ("Ready", 2, None, 2, None),
+        ("Inflight", 2, 3, 2, "me"),
+    ]
+
+
+def test_d06_instances_have_each_their_own_states(topic: Broker, clock: Clock) -> None:
+    receipt = topic.send("t", "a")
+    one = topic.consumer("t", "g", name="one", mode="broadcasting")
+    two = topic.consumer("t", "g", name="two", mode="broadcasting")
+    one.nack(one.receive(invisible=MINUTE), reason="broken")
+    two.ack(two.receive(invisible=MINUTE))
+    assert told(topic, receipt.message_id, "g/one") == [
+        ("Inflight", 0, 1, 1, "one"),
+        ("Skipped", 0, None, 1, "one"),
+    ]
+    assert told(topic, receipt.message_id, "g/two") == [
+        ("Inflight", 0, 1, 1, "two"),
+        ("Acked", 0, None, 1, "two"),
+    ]
+
+
+def test_d06_a_message_of_a_fifo_topic(timed_broker: Broker, clock: Clock) -> None:
+    timed_broker.create_topic("f", message_type="FIFO", queues=1)
+    receipts = [timed_broker.send("f", body, message_group="m") for body in ("a", "b")]
+    policy = RetryPolicy.ordered(30 * SECOND, max_retries=1)
+    consumer = timed_broker.consumer("f", "g", name="me", retry=policy)
+    batch = consumer.receive(invisible=MINUTE)
+    assert len(batch) == 2
+    consumer.nack(batch[0], reason="broken")
+    assert told(timed_broker, receipts[0].message_id, "g") == [
+        ("Inflight", 0, 1, 1, "me"),
+        ("WaitingRetry", 0, 0.5, 2, None),
+    ]
+    assert told(timed_broker, receipts[1].message_id, "g") == [
+        ("Inflight", 0, 1, 1, "me"),
+        ("Ready", 0, None, 1, None),
+    ]
+    clock.advance(MINUTE)
+    batch = consumer.receive(invisible=MINUTE)
+    consumer.nack(batch[0], reason="broken again")
+    states = told(timed_broker, receipts[0].message_id, "g")
+    assert [(state, attempt) for state, _, _, attempt, _ in states] == [
+        ("Inflight", 1),
+        ("WaitingRetry", 2),
+        ("Inflight", 2),
+        ("DLQ", 2),
+    ]
+    assert states[-1][1] == 1
+    batch = consumer.receive(invisible=MINUTE)
+    consumer.ack(batch)
+    assert told(timed_broker, receipts[1].message_id, "g")[-1][0] == "Acked"
+
+
+def test_d06_a_group_that_did_not_choose_it_has_no_part_in_it(topic: Broker, clock: Clock) -> None:
+    receipt = topic.send("t", "a", tag="x")
+    assert not topic.consumer("t", "other", "y").receive()
+    consumer = topic.consumer("t", "g", "x", name="me")
+    consumer.ack(consumer.receive(invisible=MINUTE))
+    assert told(topic, receipt.message_id, "other") == []
+    assert [state for state, *_ in told(topic, receipt.message_id, "g")] == ["Inflight", "Acked"]

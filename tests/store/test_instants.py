@@ -1,0 +1,85 @@
+"""Instants and spans: what callers may give, and what is refused."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta, timezone
+from zoneinfo import ZoneInfo
+
+import pendulum
+import pytest
+
+from duewheel.store.errors import InvalidArgument, InvalidInstant
+from duewheel.store.instants import (
+    from_microseconds,
+    span_to_microseconds,
+    to_datetime,
+    to_microseconds,
+    to_span,
+)
+
+BEIJING = timezone(timedelta(hours=8))
+
+
+def test_d01_unix_milliseconds_are_instants() -> None:
+    assert to_datetime(1654773600000) == datetime(2022, 6, 9, 19, 20, tzinfo=BEIJING)
+    assert to_datetime(1654770600000) == datetime(2022, 6, 9, 18, 30, tzinfo=BEIJING)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        datetime(2022, 6, 9, 11, 20, 0, 123456, tzinfo=UTC),
+        datetime(2022, 6, 9, 19, 20, 0, 123456, tzinfo=BEIJING),
+        datetime(2022, 6, 9, 20, 20, 0, 123456, tzinfo=ZoneInfo("Asia/Tokyo")),
+        pendulum.datetime(2022, 6, 9, 20, 20, 0, 123456, tz="Asia/Tokyo"),
+    ],
+)
+def test_d01_an_instant_is_the_same_in_every_zone(given: datetime) -> None:
+    found = to_datetime(given)
+    assert found == datetime(2022, 6, 9, 11, 20, 0, 123456, tzinfo=UTC)
+    assert type(found) is datetime
+    assert found.tzinfo is UTC
+    assert to_microseconds(given) == 1654773600123456
+
+
+def test_the_two_instants_of_a_repeated_hour_stay_apart() -> None:
+    berlin = ZoneInfo("Europe/Berlin")
+    first = datetime(2026, 10, 25, 2, 30, tzinfo=berlin)
+    second = datetime(2026, 10, 25, 2, 30, tzinfo=berlin, fold=1)
+    assert to_microseconds(second) - to_microseconds(first) == 3_600_000_000
+
+
+def test_microseconds_before_1970_are_whole() -> None:
+    at = datetime(1969, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC)
+    assert to_microseconds(at) == -1
+    assert from_microseconds(-1) == at
+
+
+def test_a_naive_datetime_is_refused_with_advice() -> None:
+    with pytest.raises(InvalidInstant, match=r"deliver_at 2026-01-05 09:30:00 has no time zone.*aware"):
+        to_datetime(datetime(2026, 1, 5, 9, 30))  # noqa: DTZ001 -- the naive one is the point
+
+
+@pytest.mark.parametrize("given", ["2026-01-05", 1.5, True, None, timedelta(1)])
+def test_other_types_are_no_instants(given: object) -> None:
+    with pytest.raises(InvalidInstant, match="not an instant"):
+        to_datetime(given)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("given", [10**15, -(10**15)])
+def test_milliseconds_out_of_range_are_refused(given: int) -> None:
+    with pytest.raises(InvalidInstant, match="years 1 to 9999"):
+        to_datetime(given)
+
+
+def test_a_span_is_a_timedelta_whatever_its_class() -> None:
+    found = to_span(pendulum.duration(months=1, hours=3, microseconds=7))
+    assert type(found) is timedelta
+    assert found == timedelta(days=30, hours=3, microseconds=7)
+    assert span_to_microseconds(timedelta(days=-1, microseconds=1)) == -86_399_999_999
+
+
+@pytest.mark.parametrize("given", [60, 1.5, "60 s", None])
+def test_a_number_is_no_span(given: object) -> None:
+    with pytest.raises(InvalidArgument, match="give a timedelta"):
+        to_span(given)  # type: ignore[arg-type]

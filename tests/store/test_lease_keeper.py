@@ -1,0 +1,92 @@
+"""A lease is kept alive while the work goes on, and a lost one is said."""
+
+from __future__ import annotations
+
+import threading
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.logged import logged
+from tests.outages import outage
+
+from duewheel.store.errors import LeaseLost
+from duewheel.store.lease_keeper import LeaseKeeper
+
+if TYPE_CHECKING:
+    from duewheel.store.broker import Broker
+    from duewheel.store.consumer import Consumer
+    from duewheel.store.embedded import EmbeddedPostgres
+
+#: The shortest there is.
+SHORT = timedelta(seconds=1)
+
+#: Long enough on the slowest machine; nothing waits for it unless something is broken.
+PATIENCE_SECONDS = 60
+
+
+@pytest.fixture
+def consumer(broker: Broker) -> Consumer:
+    """A consumer with three ready messages."""
+    broker.create_topic("orders", message_type="NORMAL")
+    for number in range(3):
+        broker.send("orders", str(number))
+    return broker.consumer("orders", "worker")
+
+
+def test_x11_a_lease_is_extended_while_the_work_goes_on(consumer: Consumer) -> None:
+    batch = consumer.receive(invisible=SHORT)
+    with LeaseKeeper(consumer, batch, SHORT) as keeper:
+        # Five extensions, a third of the duration apart, are more than the lease would have lasted.
+        for _ in range(5):
+            assert keeper.extended.wait(PATIENCE_SECONDS)
+            keeper.extended.clear()
+        keeper.raise_if_lost()
+        assert len(consumer.receive()) == 0
+    consumer.ack(batch)
+    assert not keeper.lost.is_set()
+
+
+def test_x10_a_lost_lease_is_said_and_its_ack_refused(consumer: Consumer) -> None:
+    batch = consumer.receive(invisible=SHORT)
+    with LeaseKeeper(consumer, batch, SHORT) as keeper:
+        consumer.nack(batch, delay=timedelta(0))
+        assert keeper.lost.wait(PATIENCE_SECONDS)
+        with pytest.raises(LeaseLost):
+            keeper.raise_if_lost()
+    with pytest.raises(LeaseLost):
+        consumer.ack(batch)
+
+
+def test_x10_a_lease_that_cannot_be_extended_for_its_whole_duration_is_lost(
+    consumer: Consumer, postgres: EmbeddedPostgres, dsn: str
+) -> None:
+    batch = consumer.receive(invisible=SHORT)
+    with outage(postgres, dsn), LeaseKeeper(consumer, batch, SHORT) as keeper:
+        assert keeper.lost.wait(PATIENCE_SECONDS)
+    assert "could not be extended for its whole duration of 1 s" in str(keeper.error)
+
+
+def test_x11_a_short_outage_does_not_lose_the_lease(
+    consumer: Consumer, postgres: EmbeddedPostgres, dsn: str
+) -> None:
+    lease = timedelta(seconds=6)
+    batch = consumer.receive(invisible=lease)
+    with LeaseKeeper(consumer, batch, lease) as keeper:
+        with logged("duewheel.store.lease_keeper", "trying again") as failed, outage(postgres, dsn):
+            failed.wait()
+        assert keeper.extended.wait(PATIENCE_SECONDS)
+    consumer.ack(batch)
+
+
+def test_a_keeper_of_nothing_does_nothing(consumer: Consumer) -> None:
+    with LeaseKeeper(consumer, [], SHORT) as keeper:
+        keeper.raise_if_lost()
+    assert not keeper.extended.is_set()
+
+
+def test_leaving_the_block_ends_the_extending(consumer: Consumer) -> None:
+    batch = consumer.receive(invisible=SHORT)
+    with LeaseKeeper(consumer, batch, SHORT) as keeper:
+        assert keeper.extended.wait(PATIENCE_SECONDS)
+    assert "duewheel-lease-keeper" not in {thread.name for thread in threading.enumerate()}

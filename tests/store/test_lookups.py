@@ -1,0 +1,250 @@
+"""Finding messages, their history, dead letters, numbers, doorbells, topics."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any, Protocol
+
+import pytest
+
+from duewheel.store.broker import Broker
+from duewheel.store.doorbells import Doorbell
+from duewheel.store.errors import InvalidArgument, NulInText, TopicExists, UnknownGroup, UnknownTopic
+from duewheel.store.messages import MessageType, OutOfRange
+from duewheel.store.stats import GroupStats
+from duewheel.store.topics import Topic
+
+SECOND = timedelta(seconds=1)
+HOUR = timedelta(hours=1)
+NOW = datetime(2026, 1, 5, 9, 30, tzinfo=UTC)
+
+
+class Clock(Protocol):
+    def advance(self, by: timedelta) -> datetime: ...
+
+
+@pytest.fixture
+def topic(timed_broker: Broker) -> Broker:
+    timed_broker.create_topic("t", queues=1)
+    return timed_broker
+
+
+# --- messages
+
+
+def test_x02_messages_are_found_by_key_and_id(topic: Broker, clock: Clock) -> None:
+    second = topic.send("t", b"2", delay=2 * HOUR, key="k")
+    first = topic.send("t", b"1", delay=HOUR, key="k")
+    assert [one.message_id for one in topic.find_key("t", "k")] == [first.message_id, second.message_id]
+    assert topic.find_key("t", "other") == []
+    clock.advance(HOUR)
+    topic.tick("t")
+    topic.recall(second.message_id)
+    found = [topic.find(receipt.message_id) for receipt in (first, second)]
+    assert [(one.released, one.recalled) for one in found if one] == [(True, False), (False, True)]
+    assert topic.find("0" * 44) is None
+
+
+def test_d06_x08_the_history_of_a_message(topic: Broker, clock: Clock) -> None:
+    receipt = topic.send("t", b"a", delay=HOUR)
+    assert [entry.state for entry in topic.history(receipt.message_id)] == ["Initialized", "Timing"]
+    clock.advance(HOUR)
+    consumer = topic.consumer("t", "g", name="me")
+    consumer.nack(consumer.receive(), reason="no stock")
+    clock.advance(10 * SECOND)
+    consumer.ack(consumer.receive())
+    entries = topic.history(receipt.message_id)
+    assert [(entry.consumer_group, entry.state, entry.attempt) for entry in entries] == [
+        (None, "Initialized", 1),
+        (None, "Timing", 1),
+        (None, "Ready", 1),
+        ("g", "Inflight", 1),
+        ("g", "WaitingRetry", 2),
+        ("g", "Ready", 2),
+        ("g", "Inflight", 2),
+        ("g", "Acked", 2),
+    ]
+    by_state = {(entry.state, entry.attempt): entry for entry in entries}
+    timing, held = by_state["Timing", 1], by_state["Inflight", 1]
+    retry, acked = by_state["WaitingRetry", 2], by_state["Acked", 2]
+    assert (timing.at, timing.until_at) == (NOW, NOW + HOUR)
+    assert (held.at, held.until_at, held.consumer) == (NOW + HOUR, NOW + HOUR + 60 * SECOND, "me")
+    assert (retry.at, retry.until_at) == (NOW + HOUR, NOW + HOUR + 10 * SECOND)
+    assert "no stock" in str(retry.reason)
+    assert acked.at == NOW + HOUR + 10 * SECOND
+
+
+def test_the_history_of_a_recalled_and_of_an_unknown_message(topic: Broker) -> None:
+    receipt = topic.send("t", b"a", delay=HOUR)
+    topic.recall(receipt.message_id)
+    assert topic.history(receipt.message_id)[-1].state == "Deleted"
+    assert topic.history("0" * 44) == []
+
+
+def test_r14_dead_letters_belong_to_a_known_group(topic: Broker) -> None:
+    with pytest.raises(UnknownGroup):
+        topic.dead_letters("g")
+    topic.consumer("t", "g")
+    assert topic.dead_letters("g") == []
+    for bad in (0, 10_001, "5"):
+        with pytest.raises(InvalidArgument, match="1 to 10000"):
+            topic.dead_letters("g", max_messages=bad)  # type: ignore[arg-type]
+
+
+# --- numbers
+
+
+def test_numbers_of_topics_and_groups(topic: Broker, clock: Clock) -> None:
+    topic.create_topic("empty", message_type="NORMAL")
+    topic.send_many("t", [{"body": b"", "delay": n * SECOND} for n in range(1, 11)])
+    consumer = topic.consumer("t", "g")
+    clock.advance(4 * SECOND)
+    consumer.nack(consumer.receive(max_messages=1), delay=HOUR)
+    consumer.receive(max_messages=2)
+    empty, found = topic.stats().topics
+    assert (empty.topic, empty.message_type, empty.waiting, empty.groups) == (
+        "empty",
+        MessageType.NORMAL,
+        0,
+        (),
+    )
+    assert (found.topic, found.message_type) == ("t", MessageType.DELAY)
+    assert (found.waiting, found.waiting_is_exact) == (6, True)
+    assert (found.next_due_at, found.released_to) == (NOW + 5 * SECOND, NOW + 4 * SECOND)
+    assert found.groups == (
+        GroupStats("g", ready=1, oldest_deliver_at=NOW + 4 * SECOND, inflight=2, waiting_retry=1, dead=0),
+    )
+
+
+def test_doorbells_say_what_is_ready_and_in_nobodys_hands(topic: Broker, clock: Clock) -> None:
+    topic.consumer("t", "g")
+    topic.send_many("t", [{"body": b"", "delay": 10 * SECOND}] * 3)
+    (before,) = topic.doorbells(["t"], ["g"])
+    assert before == Doorbell("t", "g", 0, None, NOW + 10 * SECOND, inflight=False)
+    clock.advance(10 * SECOND)
+    (ready,) = topic.doorbells(["t", "t"], ["g", "unknown"])
+    assert (ready.ready, ready.oldest_deliver_at, ready.inflight) == (3, NOW + 10 * SECOND, False)
+    topic.consumer("t", "g").receive()
+    (taken,) = topic.doorbells(["t"], ["g"])
+    assert (taken.ready, taken.inflight) == (0, True)
+
+
+def test_doorbells_come_in_pairs(topic: Broker) -> None:
+    assert topic.doorbells([], []) == []
+    with pytest.raises(InvalidArgument, match="pairs"):
+        topic.doorbells(["t"], [])
+    with pytest.raises(NulInText):
+        topic.doorbells(["t"], ["\0"])
+
+
+# --- topics
+
+
+def test_d11_a_topic_has_the_settings_it_was_made_with(broker: Broker) -> None:
+    broker.create_topic("plain")
+    broker.create_topic(
+        "special",
+        message_type=MessageType.NORMAL,
+        queues=2,
+        max_delay=timedelta(days=30, microseconds=1),
+        out_of_range="deliver",
+        granularity=timedelta(milliseconds=1),
+        retention=timedelta(hours=1),
+    )
+    plain, special = broker.topics()
+    day = timedelta(days=1)
+    assert plain == Topic(
+        "plain",
+        MessageType.DELAY,
+        4,
+        day,
+        OutOfRange.REJECT,
+        timedelta(milliseconds=100),
+        3 * day,
+        plain.created_at,
+        plain.delay_levels,
+    )
+    assert plain.created_at.tzinfo is UTC
+    assert (special.message_type, special.queues, special.out_of_range) == ("NORMAL", 2, OutOfRange.DELIVER)
+    assert special.max_delay == timedelta(days=30, microseconds=1)
+    assert (special.granularity, special.retention) == (timedelta(milliseconds=1), HOUR)
+
+
+def test_d11_making_a_topic_again_needs_the_same_settings(broker: Broker) -> None:
+    for _ in range(2):
+        broker.create_topic("t", message_type="delay", max_delay=HOUR)
+    with pytest.raises(TopicExists):
+        broker.create_topic("t", max_delay=2 * HOUR)
+    assert len(broker.topics()) == 1
+
+
+def test_d11_a_topic_can_be_changed(broker: Broker) -> None:
+    broker.create_topic("t")
+    broker.update_topic("t", max_delay=HOUR, out_of_range="DELIVER")
+    (found,) = broker.topics()
+    assert (found.max_delay, found.out_of_range, found.retention) == (HOUR, OutOfRange.DELIVER, 72 * HOUR)
+    with pytest.raises(UnknownTopic):
+        broker.update_topic("none", max_delay=HOUR)
+
+
+def test_d11_a_topic_can_be_deleted_and_made_anew(broker: Broker) -> None:
+    broker.create_topic("t")
+    broker.send("t", b"old", delay=timedelta(0))
+    old = broker.consumer("t", "g")
+    broker.delete_topic("t")
+    assert broker.topics() == []
+    with pytest.raises(UnknownTopic):
+        broker.send("t", b"", delay=HOUR)
+    with pytest.raises(UnknownTopic):
+        old.receive()
+    with pytest.raises(UnknownTopic):
+        broker.delete_topic("t")
+    broker.create_topic("t", queues=1)
+    broker.send("t", b"new", delay=timedelta(0))
+    assert [message.body for message in broker.consumer("t", "g").receive()] == [b"new"]
+
+
+BAD_SETTINGS: list[dict[str, Any]] = [
+    {"name": ""},
+    {"name": "a b"},
+    {"name": "x" * 128},
+    {"name": "%RETRY%"},
+    {"name": None},
+    {"message_type": "LATER"},
+    {"queues": 0},
+    {"queues": 65},
+    {"queues": 2.0},
+    {"queues": 2**40},
+    {"max_delay": timedelta(0)},
+    {"max_delay": timedelta(days=3661)},
+    {"max_delay": 60},
+    {"out_of_range": "drop"},
+    {"granularity": timedelta(microseconds=999)},
+    {"granularity": timedelta(hours=2)},
+    {"retention": timedelta(0)},
+    {"delay_levels": []},
+    {"delay_levels": [timedelta(0)] * 65},
+    {"delay_levels": [timedelta(0), timedelta(microseconds=-1)]},
+    {"delay_levels": [timedelta(days=3661)]},
+    {"delay_levels": [60]},
+    {"delay_levels": "1s 5s"},
+    {"delay_levels": timedelta(seconds=1)},
+]
+
+
+@pytest.mark.parametrize("given", BAD_SETTINGS)
+def test_bad_settings_are_refused(broker: Broker, given: dict[str, Any]) -> None:
+    settings: dict[str, Any] = {"name": "t", **given}
+    with pytest.raises(InvalidArgument):
+        broker.create_topic(**settings)
+    assert broker.topics() == []
+
+
+def test_maintenance_can_be_asked_for(topic: Broker, clock: Clock) -> None:
+    receipt = topic.send("t", b"", delay=timedelta(0))
+    topic.maintain()
+    assert topic.find(receipt.message_id) is not None
+    clock.advance(timedelta(days=5))
+    topic.tick("t")
+    topic.maintain()
+    assert topic.find(receipt.message_id) is None

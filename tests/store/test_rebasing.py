@@ -1,0 +1,355 @@
+"""A broker that was dumped and restored into another cluster: refused until rebased, whole afterwards."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from contextlib import closing
+from datetime import timedelta
+from itertools import count
+from pathlib import Path
+
+import psycopg2
+import pytest
+from tests.restoring import dump, restore
+
+from duewheel.store import BrokerMoved, LeaseLost, RecallOutcome, migration
+from duewheel.store.broker import Broker
+from duewheel.store.connections import DriverConnection
+from duewheel.store.consumer import Consumer
+from duewheel.store.embedded import EmbeddedPostgres
+
+NUMBERS = count(1)
+SECOND = timedelta(seconds=1)
+HOUR = timedelta(hours=1)
+
+
+@pytest.fixture
+def restored_dsn(other_postgres: EmbeddedPostgres) -> str:
+    """An empty database there."""
+    return other_postgres.ensure_database(f"restored_{next(NUMBERS)}")
+
+
+def execute(dsn: str, statement: str, *parameters: object) -> list[tuple[object, ...]]:
+    with closing(psycopg2.connect(dsn)) as connection:
+        connection.autocommit = True
+        with connection.cursor() as cursor:
+            cursor.execute(statement, parameters)
+            return cursor.fetchall() if cursor.description else []
+
+
+def move(dsn: str) -> None:
+    """Let a database look as if it had been restored into this cluster."""
+    execute(dsn, "update duewheel.broker set system_identifier = system_identifier - 1")
+
+
+def open_sender(broker: Broker, dsn: str, topic: str, body: bytes) -> DriverConnection:
+    """A transaction that has sent a message due at once and not committed yet."""
+    connection = psycopg2.connect(dsn)
+    broker.send(topic, body, delay=timedelta(0), connection=connection)
+    return connection
+
+
+def drained(consumer: Consumer, seconds: float) -> Counter[bytes]:
+    """What comes within so many seconds, acked as it comes."""
+    came: Counter[bytes] = Counter()
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        batch = consumer.receive(100, wait=timedelta(milliseconds=100))
+        came.update(message.body for message in batch)
+        if batch:
+            consumer.ack(batch)
+    return came
+
+
+#: What any program calls, with what it calls it in plain SQL; X is a message id, H a receipt handle.
+CALLS = {
+    "send": "duewheel.send('t', 'x', delay => '1 s')",
+    "send_bytes": "duewheel.send('t', '\\x00'::bytea, delay => '1 s')",
+    "begin_send": "duewheel.begin_send('t', 1)",
+    "recall": "duewheel.recall('{X}')",
+    "recall_key": "duewheel.recall_key('t', 'k')",
+    "reschedule": "duewheel.reschedule('{X}', delay => '2 s')",
+    "receive": "duewheel.receive('t', 'g')",
+    "ack": "duewheel.ack(array['{H}'])",
+    "nack": "duewheel.nack(array['{H}'])",
+    "change_invisible_duration": "duewheel.change_invisible_duration(array['{H}'], '1 min')",
+    "tick": "duewheel.tick('t')",
+    "maintain": "duewheel.maintain()",
+    "create_topic": "duewheel.create_topic('u')",
+    "update_topic": "duewheel.update_topic('t', retention => '1 day')",
+    "delete_topic": "duewheel.delete_topic('t')",
+    "find": "duewheel.find('{X}')",
+    "find_key": "duewheel.find_key('t', 'k')",
+    "history": "duewheel.history('{X}')",
+    "dead_letters": "duewheel.dead_letters('g')",
+    "topic_stats": "duewheel.topic_stats()",
+    "group_stats": "duewheel.group_stats()",
+    "doorbells": "duewheel.doorbells(array['t'], array['g'])",
+    "due_instants": "duewheel.due_instants(null, now())",
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_every_caller_is_refused_after_a_move(broker: Broker, dsn: str, name: str) -> None:
+    broker.create_topic("t")
+    consumer = broker.consumer("t", "g")
+    receipt = broker.send("t", b"1", delay=timedelta(0), key="k")
+    message = consumer.receive()[0]
+    lease = message.lease
+    handle = f"{lease.group_id}.{lease.topic_id}.{lease.queue}.{lease.n}.{lease.token}.1"
+    move(dsn)
+    statement = CALLS[name].format(X=receipt.message_id, H=handle)
+    with closing(psycopg2.connect(dsn)) as connection, connection.cursor() as cursor:
+        with pytest.raises(psycopg2.Error, match="restored into another cluster") as refused:
+            cursor.execute(f"select {statement}")
+    assert refused.value.pgcode == "DW016"
+    assert "duewheel db rebase" in str(refused.value.diag.message_hint)
+    with Broker(dsn) as later, pytest.raises(BrokerMoved, match="duewheel db rebase"):
+        later.topics()
+
+
+def test_a_session_asks_once_where_it_is(dsn: str, broker: Broker) -> None:
+    broker.create_topic("t")
+    with closing(psycopg2.connect(dsn)) as connection, connection.cursor() as cursor:
+        cursor.execute("select duewheel.send('t', 'x', delay => '1 s')")
+        connection.rollback()
+        # What a transaction found out that was rolled back is forgotten with it.
+        cursor.execute("select coalesce(current_setting('duewheel.home', true), '')")
+        assert cursor.fetchall() == [("",)]
+        cursor.execute("select duewheel.send('t', 'x', delay => '1 s')")
+        connection.commit()
+        cursor.execute("select current_setting('duewheel.home') = 'duewheel.broker'::regclass::oid::text")
+        assert cursor.fetchall() == [(True,)]
+
+
+def test_rebase_where_nothing_moved_does_nothing(broker: Broker, dsn: str) -> None:
+    broker.create_topic("t")
+    broker.send("t", b"1", delay=timedelta(0))
+    before = execute(dsn, "select xid::text, ctid::text from duewheel.message")
+    done = broker.rebase()
+    assert (done.rebased, done.messages, done.ticks, done.released_late) == (False, 0, 0, 0)
+    assert execute(dsn, "select xid::text, ctid::text from duewheel.message") == before
+    assert execute(dsn, "select rebased_at from duewheel.broker") == [(None,)]
+
+
+def test_rebase_needs_read_committed(broker: Broker, dsn: str) -> None:
+    move(dsn)
+    with closing(psycopg2.connect(dsn)) as connection, connection.cursor() as cursor:
+        cursor.execute("set transaction isolation level repeatable read")
+        with pytest.raises(psycopg2.Error, match="READ COMMITTED") as refused:
+            cursor.execute("select duewheel.rebase()")
+    assert refused.value.pgcode == "DW015"
+
+
+def test_rebase_knows_every_column_that_holds_transaction_ids(dsn: str) -> None:
+    rows = execute(
+        dsn,
+        """
+        select c.relname || '.' || a.attname
+        from pg_attribute a join pg_class c on c.oid = a.attrelid
+        where c.relnamespace = 'duewheel'::regnamespace and c.relkind in ('r', 'p') and not c.relispartition
+          and a.attnum > 0 and a.atttypid in ('xid'::regtype, 'xid8'::regtype, 'pg_snapshot'::regtype,
+              'txid_snapshot'::regtype, 'xid8[]'::regtype)
+        order by 1
+        """,
+    )
+    assert [name for (name,) in rows] == ["message.xid", "tick.snapshot", "tick.tick_xid"]
+
+
+def test_a_transaction_older_than_the_rebase_sends_exactly_once(broker: Broker, dsn: str) -> None:
+    """Its id is below the rebase's own; what it sends afterwards must not be taken for what was there."""
+    broker.create_topic("t", queues=1, granularity=timedelta(milliseconds=1))
+    broker.send("t", b"before", delay=timedelta(0))
+    broker.tick("t")
+    move(dsn)
+    with closing(psycopg2.connect(dsn)) as old:
+        with old.cursor() as cursor:
+            cursor.execute("select pg_current_xact_id()")
+        assert broker.rebase().rebased
+        broker.send("t", b"old", delay=timedelta(0), connection=old)
+        broker.send("t", b"new", delay=timedelta(0))
+        broker.tick("t")
+        old.commit()
+    assert drained(broker.consumer("t", "g"), 0.5) == {b"before": 1, b"old": 1, b"new": 1}
+
+
+def test_stragglers_of_all_kinds_come_once_after_a_rebase(broker: Broker, dsn: str) -> None:
+    broker.create_topic("t", queues=2, granularity=timedelta(milliseconds=1))
+    early = broker.consumer("t", "early")
+    found = open_sender(broker, dsn, "t", b"found")
+    missed = open_sender(broker, dsn, "t", b"missed")
+    broker.send("t", b"punctual", delay=timedelta(0))
+    broker.tick("t")
+    found.commit()
+    broker.tick("t")
+    assert drained(early, 0.2) == {b"punctual": 1, b"found": 1}
+    # No tick looks again after this one is committed.
+    missed.commit()
+    move(dsn)
+    done = broker.rebase()
+    assert (done.rebased, done.messages, done.released_late) == (True, 3, 1)
+    assert drained(early, 0.2) == {b"missed": 1}
+    assert drained(broker.consumer("t", "late"), 0.2) == {b"punctual": 1, b"found": 1, b"missed": 1}
+    # The sweep of the sealed slots finds nothing either.
+    swept = execute(dsn, "select (duewheel.maintain(now() + interval '2 hours') ->> 'swept')::integer")
+    assert swept == [(0,)]
+    found.close()
+    missed.close()
+
+
+def test_the_order_of_message_groups_survives_a_rebase(broker: Broker, dsn: str) -> None:
+    broker.create_topic("t", message_type="FIFO", queues=1)
+    consumer = broker.consumer("t", "g")
+    for number in range(6):
+        broker.send("t", f"{number}", message_group="ab"[number % 2])
+    late = psycopg2.connect(dsn)
+    broker.send("t", b"6", message_group="a", connection=late)
+    # One message of group a is in somebody's hands; the rest of it has to wait.
+    held = consumer.receive(1, SECOND)
+    assert [message.body for message in held] == [b"0"]
+    broker.send("t", b"7", message_group="b")
+    broker.tick("t")
+    late.commit()
+    late.close()
+    move(dsn)
+    assert broker.rebase().rebased
+    came = []
+    end = time.monotonic() + 20
+    while len(came) < 8 and time.monotonic() < end:
+        batch = consumer.receive(1, wait=timedelta(milliseconds=200))
+        came += [message.body.decode() for message in batch]
+        consumer.ack(batch)
+    assert [body for body in came if body in "0246"] == ["0", "2", "4", "6"]
+    assert [body for body in came if body in "1357"] == ["1", "3", "5", "7"]
+    assert not consumer.receive()
+
+
+def test_rebase_again_after_a_second_move(broker: Broker, dsn: str) -> None:
+    broker.create_topic("t", granularity=timedelta(milliseconds=1))
+    late = open_sender(broker, dsn, "t", b"1")
+    broker.send("t", b"2", delay=timedelta(0))
+    broker.tick("t")
+    late.commit()
+    late.close()
+    move(dsn)
+    assert broker.rebase().released_late == 1
+    broker.send("t", b"3", delay=timedelta(0))
+    broker.tick("t")
+    move(dsn)
+    assert broker.rebase().released_late == 0
+    assert drained(broker.consumer("t", "g"), 0.3) == {b"1": 1, b"2": 1, b"3": 1}
+
+
+def test_two_rebases_at_once_are_one(broker: Broker, dsn: str) -> None:
+    broker.create_topic("t")
+    broker.send_many("t", [{"body": b"x", "delay": SECOND} for _ in range(1000)])
+    move(dsn)
+    done = []
+    threads = [threading.Thread(target=lambda: done.append(broker.rebase().rebased)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(done) == [False, False, False, True]
+
+
+def test_x14_a_dump_restored_elsewhere_delivers_what_waited_exactly_once(
+    broker: Broker, dsn: str, restored_dsn: str, tmp_path: Path
+) -> None:
+    """Everything a live broker has at the moment of its dump: open senders, stragglers, recalls, leases."""
+    broker.create_topic("t", granularity=timedelta(milliseconds=1))
+    consumer = broker.consumer("t", "g")
+    ids = {}
+
+    def send(body: str, delay: timedelta, **more: object) -> None:
+        ids[body] = broker.send("t", body.encode(), delay=delay, **more).message_id  # type: ignore[arg-type]
+
+    send("acked", timedelta(0))
+    send("nacked", timedelta(0))
+    batch = consumer.receive()
+    consumer.ack([m for m in batch if m.body == b"acked"])
+    consumer.nack([m for m in batch if m.body == b"nacked"], timedelta(seconds=1))
+    send("held", timedelta(0))
+    held = consumer.receive(invisible=timedelta(minutes=1))
+    assert [m.body for m in held] == [b"held"]
+    send("expiring", timedelta(0))
+    assert [m.body for m in consumer.receive(invisible=SECOND)] == [b"expiring"]
+    found = open_sender(broker, dsn, "t", b"straggler")
+    missed = open_sender(broker, dsn, "t", b"committed after the last tick")
+    rolled_back = open_sender(broker, dsn, "t", b"never committed")
+    send("released", timedelta(0))
+    broker.tick("t")
+    found.commit()
+    broker.tick("t")
+    send("soon", SECOND)
+    send("later", HOUR, key="later")
+    send("recalled", SECOND)
+    assert broker.recall(ids["recalled"]) is RecallOutcome.RECALLED
+    send("once", SECOND, idempotency_key="once")
+
+    # Senders go on while the dump is taken; what of theirs is in it, comes.
+    stop = threading.Event()
+
+    def go_on_sending() -> None:
+        number = 0
+        while not stop.is_set():
+            with closing(psycopg2.connect(dsn)) as connection:
+                for _ in range(5):
+                    broker.send("t", f"live {number}".encode(), delay=timedelta(0), connection=connection)
+                    number += 1
+                time.sleep(0.005)
+                broker.tick("t")
+                connection.commit()
+
+    senders = [threading.Thread(target=go_on_sending) for _ in range(2)]
+    for sender in senders:
+        sender.start()
+    time.sleep(0.1)
+    missed.commit()
+    dump(dsn, tmp_path / "dump")
+    stop.set()
+    for sender in senders:
+        sender.join()
+    rolled_back.rollback()
+    restore(tmp_path / "dump", restored_dsn)
+
+    with Broker(restored_dsn) as restored:
+        with pytest.raises(BrokerMoved, match="duewheel db rebase"):
+            restored.send("t", b"", delay=SECOND)
+        # The roles are the cluster's: an upgrade makes them there, and gives them their rights.
+        restored.upgrade()
+        assert execute(restored_dsn, "select duewheel.rights_are_granted()") == [(True,)]
+        done = restored.rebase()
+        assert done.rebased
+        assert migration.check(restored_dsn)
+        # A lease of before the dump is answered after it; a handle is as good as it was.
+        at_hand = restored.consumer("t", "g")
+        at_hand.ack(held)
+        with pytest.raises(LeaseLost):
+            at_hand.nack(held)
+        live = execute(
+            restored_dsn,
+            "select body from duewheel.message where body like 'live %%' and not exists ("
+            " select from duewheel.topic t where t.topic_id = message.topic_id and t.message_type = 'RETRY')",
+        )
+        expected: Counter[bytes] = Counter(bytes(body) for (body,) in live)  # type: ignore[call-overload]
+        assert len(live) > 0
+        expected.update(
+            name.encode()
+            for name in (
+                *("nacked", "expiring", "straggler", "committed after the last tick"),
+                *("released", "soon", "once"),
+            )
+        )
+        assert drained(at_hand, 2.5) == expected
+        # The rest of the state has come along too.
+        again = restored.send("t", b"once", delay=SECOND, idempotency_key="once")
+        assert (again.message_id, again.outcome) == (ids["once"], "duplicate")
+        assert restored.recall_key("t", "later") is RecallOutcome.RECALLED
+        assert restored.history(ids["acked"])[-1].state == "Acked"
+        states = [entry.state for entry in restored.history(ids["nacked"])]
+        assert states[-1] == "Acked"
+    for connection in (found, missed, rolled_back):
+        connection.close()

@@ -1,0 +1,307 @@
+"""Retention by size, the broker's settings, and what maintenance says of it."""
+
+from __future__ import annotations
+
+import os
+import threading
+from datetime import UTC, datetime, timedelta
+from typing import Any, Protocol
+
+import pytest
+from tests.logged import logged
+from tests.proof.waiting import ask, connected
+
+from duewheel.store.broker import Broker
+from duewheel.store.errors import InvalidArgument
+from duewheel.store.retry_policy import RetryPolicy
+from duewheel.store.runner import WheelRunner
+from duewheel.store.settings import WhenFull
+from duewheel.store.upkeep import Maintenance
+
+HOUR = timedelta(hours=1)
+NOW = datetime(2026, 1, 5, 9, 30, tzinfo=UTC)
+EACH = 5
+SLOTS = ("message_2026010510", "message_2026010511", "message_2026010512")
+
+
+class Clock(Protocol):
+    def advance(self, by: timedelta) -> datetime: ...
+
+
+@pytest.fixture
+def topic(timed_broker: Broker, clock: Clock) -> Broker:
+    """Half a megabyte in each of three slots, which are past, and one message that waits."""
+    timed_broker.create_topic("t", queues=1, max_delay=100 * HOUR)
+    for hours in (1, 2, 3):
+        timed_broker.send_many(
+            "t",
+            [
+                {"body": os.urandom(100_000), "delay": hours * HOUR, "key": f"{hours}", "tag": "x"}
+                for _ in range(EACH)
+            ],
+        )
+    timed_broker.send("t", os.urandom(500_000), delay=50 * HOUR, key="waits")
+    return timed_broker
+
+
+def pass_by(broker: Broker, clock: Clock) -> None:
+    """The three slots are over, released and sealed."""
+    clock.advance(5 * HOUR)
+    broker.tick("t")
+    broker.maintain()
+    broker.maintain()
+
+
+def read(broker: Broker, most: int = 10_000, group: str = "g", **given: Any) -> int:
+    consumer = broker.consumer("t", group, **given)
+    batch = consumer.receive(max_messages=most)
+    consumer.ack(batch)
+    return len(batch)
+
+
+def full(broker: Broker, by: int = 1, when_full: str = "drop_unread") -> Maintenance:
+    """A round of maintenance with a limit this many bytes below what there is."""
+    broker.update_settings(retention_bytes=broker.settings().message_bytes - by, when_full=when_full)
+    return broker.maintain()
+
+
+def test_d09_the_settings_of_a_broker(broker: Broker) -> None:
+    found = broker.settings()
+    assert (found.retention_bytes, found.when_full) == (None, WhenFull.DROP_UNREAD)
+    assert found.message_bytes > 0
+    broker.update_settings(retention_bytes=2**40)
+    broker.update_settings(when_full="KEEP_UNREAD")
+    found = broker.settings()
+    assert (found.retention_bytes, found.when_full) == (2**40, WhenFull.KEEP_UNREAD)
+    broker.update_settings(retention_bytes=0)
+    assert broker.settings().retention_bytes is None
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"retention_bytes": -1},
+        {"retention_bytes": 1.5},
+        {"retention_bytes": 2**63},
+        {"retention_bytes": "1 GB"},
+        {"when_full": "explode"},
+    ],
+)
+def test_bad_settings_are_refused(broker: Broker, given: dict[str, Any]) -> None:
+    with pytest.raises(InvalidArgument):
+        broker.update_settings(**given)
+
+
+def test_d09_over_the_limit_the_oldest_slots_go_first(topic: Broker, clock: Clock) -> None:
+    pass_by(topic, clock)
+    assert read(topic) == 3 * EACH
+    done = full(topic)
+    assert (done.dropped_when_full, done.warnings) == (SLOTS[:1], ())
+    assert done.message_bytes < 2**30
+    assert topic.maintain().dropped_when_full == ()
+    done = full(topic, by=900_000)
+    assert (done.dropped_when_full, done.dropped) == (SLOTS[1:], ())
+    assert topic.find_key("t", "waits")
+
+
+def test_d09_without_a_limit_nothing_goes_before_its_time(topic: Broker, clock: Clock) -> None:
+    pass_by(topic, clock)
+    done = topic.maintain()
+    assert (done.dropped, done.dropped_when_full, done.warnings) == ((), (), ())
+
+
+def test_d09_what_waits_and_what_is_of_this_hour_is_never_dropped(topic: Broker, clock: Clock) -> None:
+    pass_by(topic, clock)
+    topic.send("t", os.urandom(100_000), delay=timedelta(0), key="now")
+    topic.tick("t")
+    topic.update_settings(retention_bytes=1)
+    done = topic.maintain()
+    assert done.dropped_when_full == SLOTS
+    (warning,) = done.warnings
+    assert "nothing more can be dropped" in warning
+    assert [len(topic.find_key("t", key)) for key in ("1", "2", "3", "now", "waits")] == [0, 0, 0, 1, 1]
+    clock.advance(50 * HOUR)
+    assert read(topic) == 2
+
+
+def test_d09_unread_messages_go_with_a_warning(topic: Broker, clock: Clock) -> None:
+    topic.consumer("t", "late")
+    pass_by(topic, clock)
+    assert read(topic, most=EACH + 2) == EACH + 2
+    with logged("duewheel.store.broker", "Maintenance: dropped slot") as warned:
+        done = full(topic, by=900_000)
+        warned.wait()
+    assert done.dropped_when_full == SLOTS[:2]
+    limit = topic.settings().retention_bytes
+    assert done.warnings == (
+        f"dropped slot {SLOTS[0]} over the limit of {limit} bytes: group late has lost 5 messages of topic t",
+        f"dropped slot {SLOTS[1]} over the limit of {limit} bytes: group g has lost 3 messages of topic t",
+        f"dropped slot {SLOTS[1]} over the limit of {limit} bytes: group late has lost 5 messages of topic t",
+    )
+    # Both groups go on with what there is.
+    assert (read(topic), read(topic, group="late")) == (EACH, EACH)
+
+
+def test_d09_unread_messages_can_be_kept(topic: Broker, clock: Clock) -> None:
+    topic.consumer("t", "late")
+    pass_by(topic, clock)
+    read(topic)
+    done = full(topic, when_full="keep_unread")
+    assert (done.dropped_when_full, done.kept_when_full) == ((), SLOTS)
+    assert "kept slot message_2026010510" in done.warnings[0]
+    assert "group late has not finished 5 messages of topic t" in done.warnings[0]
+    assert read(topic, most=EACH, group="late") == EACH
+    done = topic.maintain()
+    assert (done.dropped_when_full, done.kept_when_full) == (SLOTS[:1], ())
+    assert read(topic, group="late") == 2 * EACH
+
+
+def test_d09_by_age_unread_messages_are_kept(topic: Broker, clock: Clock) -> None:
+    topic.consumer("t", "late")
+    pass_by(topic, clock)
+    read(topic)
+    clock.advance(80 * HOUR)
+    topic.tick("t")
+    done = topic.maintain()
+    assert not set(done.dropped) & set(SLOTS)
+    assert set(done.kept_unread) == set(SLOTS)
+    assert read(topic, group="late") == 3 * EACH + 1
+    assert set(SLOTS) <= set(topic.maintain().dropped)
+
+
+def test_d09_broadcasting_instances_keep_nothing(topic: Broker, clock: Clock) -> None:
+    topic.consumer("t", "b", mode="broadcasting", name="one")
+    pass_by(topic, clock)
+    done = full(topic, by=900_000, when_full="keep_unread")
+    assert (done.dropped_when_full, done.warnings) == (SLOTS[:2], ())
+    clock.advance(80 * HOUR)
+    topic.tick("t")
+    assert SLOTS[2] in topic.maintain().dropped
+
+
+def test_d09_a_recalled_message_is_not_unread(topic: Broker, clock: Clock) -> None:
+    topic.consumer("t", "late")
+    assert topic.recall_many("t", key_prefix="1").recalled == EACH
+    pass_by(topic, clock)
+    assert full(topic).warnings == ()
+
+
+def test_d06_the_history_says_why_a_message_is_gone(topic: Broker, clock: Clock) -> None:
+    ids = [topic.find_key("t", key)[0].message_id for key in ("1", "2")]
+    topic.consumer("t", "late")
+    pass_by(topic, clock)
+    full(topic)
+    (entry,) = topic.history(ids[0])
+    assert (entry.state, entry.at) == ("Deleted", NOW + 5 * HOUR)
+    assert "retention_bytes, though not every group had finished it" in str(entry.reason)
+    assert topic.find(ids[0]) is None
+    read(topic, group="late")
+    clock.advance(80 * HOUR)
+    topic.tick("t")
+    topic.maintain()
+    (entry,) = topic.history(ids[1])
+    assert (entry.state, entry.reason) == ("Deleted", "its slot was dropped when its retention ended")
+
+
+@pytest.mark.parametrize("answer", ["ack", "nack", "expire"])
+def test_d09_a_lease_over_a_dropped_slot_ends_in_order(topic: Broker, clock: Clock, answer: str) -> None:
+    """Its messages cannot come again; whatever the answer, the group goes on and loses nothing else."""
+    consumer = topic.consumer("t", "g")
+    pass_by(topic, clock)
+    batch = consumer.receive(max_messages=EACH + 2, invisible=HOUR)
+    done = full(topic)
+    assert done.dropped_when_full == SLOTS[:1]
+    assert "group g has lost 5 messages" in done.warnings[0]
+    if answer == "ack":
+        consumer.ack(batch)
+    elif answer == "nack":
+        consumer.nack(batch, delay=timedelta(0))
+    else:
+        clock.advance(HOUR)
+    again = 0 if answer == "ack" else 2
+    assert read(topic) == 2 * EACH - 2 + again
+    clock.advance(HOUR)
+    assert read(topic) == 0
+
+
+def test_d09_retries_and_dead_letters_of_a_dropped_message_go_on(topic: Broker, clock: Clock) -> None:
+    consumer = topic.consumer("t", "g", retry=RetryPolicy.unordered(max_retries=1))
+    pass_by(topic, clock)
+    consumer.nack(consumer.receive(max_messages=EACH), delay=timedelta(0))
+    consumer.ack(consumer.receive(max_messages=2 * EACH + EACH)[EACH:])
+    full(topic)
+    assert topic.find_key("t", "1") == []
+    clock.advance(timedelta(minutes=2))
+    consumer.nack(consumer.receive(max_messages=EACH))
+    assert len(topic.dead_letters("g")) == EACH
+    assert topic.redrive("g").redriven == EACH
+    assert read(topic) == EACH
+
+
+@pytest.mark.parametrize("answer", ["ack", "nack", "expire"])
+def test_d09_a_message_group_goes_on_behind_a_dropped_slot(
+    timed_broker: Broker, clock: Clock, answer: str
+) -> None:
+    """One message of a FIFO topic is held and more of its message group wait behind it when the slot goes."""
+    timed_broker.create_topic("f", message_type="FIFO", queues=1)
+    consumer = timed_broker.consumer("f", "g")
+    for number in range(4):
+        timed_broker.send("f", os.urandom(100_000), message_group="a", key=f"{number}")
+    clock.advance(timedelta(seconds=1))
+    consumer.receive(max_messages=1, invisible=timedelta(seconds=1))
+    clock.advance(2 * HOUR)
+    held = consumer.receive(max_messages=1, invisible=5 * HOUR)
+    timed_broker.send("f", b"new", message_group="a")
+    timed_broker.maintain()
+    timed_broker.maintain()
+    timed_broker.update_settings(retention_bytes=1)
+    done = timed_broker.maintain()
+    assert done.dropped_when_full == ("message_2026010509",)
+    assert "group g has lost 4 messages of topic f" in done.warnings[0]
+    if answer == "ack":
+        consumer.ack(held)
+    elif answer == "nack":
+        consumer.nack(held)
+    clock.advance(6 * HOUR)
+    found = []
+    while batch := consumer.receive(max_messages=1):
+        found += [message.body for message in batch]
+        consumer.ack(batch)
+        clock.advance(timedelta(seconds=1))
+    assert found == [b"new"]
+
+
+def test_d09_an_idle_topic_does_not_keep_the_slots_of_others(topic: Broker, clock: Clock) -> None:
+    """A topic on which nothing has been due since: its slot is sealed all the same."""
+    topic.create_topic("idle")
+    topic.send("idle", b"", delay=timedelta(0))
+    topic.tick("idle")
+    pass_by(topic, clock)
+    topic.consumer("idle", "g")
+    read(topic)
+    topic.update_settings(retention_bytes=1)
+    assert topic.maintain().dropped_when_full == ("message_2026010509", *SLOTS)
+
+
+def test_d09_a_slot_in_use_is_dropped_later(topic: Broker, clock: Clock) -> None:
+    pass_by(topic, clock)
+    with connected(topic.dsn, autocommit=False) as reader:
+        ask(reader, f"select count(*) from duewheel.{SLOTS[0]}")
+        done = full(topic)
+        assert (done.dropped_when_full, done.kept_in_use) == ((), SLOTS[:1])
+    assert topic.maintain().dropped_when_full == SLOTS[:1]
+
+
+def test_d09_the_wheel_warns_of_what_is_lost(topic: Broker, clock: Clock) -> None:
+    topic.consumer("t", "late")
+    pass_by(topic, clock)
+    topic.update_settings(retention_bytes=1)
+    stop = threading.Event()
+    with logged("duewheel.store.runner", f"dropped slot {SLOTS[0]}") as warned:
+        wheel = threading.Thread(target=WheelRunner(topic.dsn, listen=False).run, args=(stop,))
+        wheel.start()
+        try:
+            warned.wait()
+        finally:
+            stop.set()
+            wheel.join()

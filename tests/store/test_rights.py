@@ -1,0 +1,581 @@
+"""Rights: what the roles duewheel_producer, duewheel_consumer and duewheel_admin may do, and nobody else."""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from datetime import timedelta
+from itertools import count
+from pathlib import Path
+
+import psycopg2
+import pytest
+from psycopg2.extensions import make_dsn
+from tests.logged import logged
+from tests.logins import ROLES, login
+
+import duewheel.store
+from duewheel.store import (
+    AlreadyReleased,
+    Broker,
+    EmbeddedPostgres,
+    InvalidTag,
+    NotAllowed,
+    RecallOutcome,
+    SendOutcome,
+    migration,
+)
+from duewheel.store.errors import role_needed
+from duewheel.store.retry_policy import RetryPolicy
+from duewheel.store.runner import WheelRunner
+
+NUMBERS = count(1)
+NOW = timedelta(0)
+LATER = timedelta(minutes=10)
+
+
+@pytest.fixture
+def owner(broker: Broker) -> Broker:
+    """The broker of the schema's owner, with a topic."""
+    broker.create_topic("t", queues=2, granularity=timedelta(milliseconds=1))
+    return broker
+
+
+@pytest.fixture
+def producer(owner: Broker) -> Iterator[Broker]:
+    with Broker(login(owner.dsn, "duewheel_producer")) as broker:
+        yield broker
+
+
+@pytest.fixture
+def consumer_login(owner: Broker) -> Iterator[Broker]:
+    with Broker(login(owner.dsn, "duewheel_consumer")) as broker:
+        yield broker
+
+
+@pytest.fixture
+def admin(owner: Broker) -> Iterator[Broker]:
+    with Broker(login(owner.dsn, "duewheel_admin")) as broker:
+        yield broker
+
+
+def execute(dsn: str, statement: str, *parameters: object) -> list[tuple[object, ...]]:
+    with closing(psycopg2.connect(dsn)) as connection:
+        connection.autocommit = True
+        with connection.cursor() as cursor:
+            cursor.execute(statement, parameters or None)
+            return cursor.fetchall() if cursor.description else []
+
+
+@contextmanager
+def turning(wheel: WheelRunner) -> Iterator[None]:
+    """A wheel that turns in a thread for the length of the block."""
+    stop = threading.Event()
+    thread = threading.Thread(target=wheel.run, args=(stop,))
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+# --- the producer
+
+
+def test_a_producer_sends_and_takes_back(producer: Broker, owner: Broker) -> None:
+    kept = producer.send("t", {"a": 1}, delay=LATER, key="k", tag="x", properties={"p": 1}, message_group="g")
+    assert owner.find(kept.message_id) is not None
+    again = producer.send("t", b"1", delay=LATER, idempotency_key="i")
+    assert producer.send("t", b"2", delay=LATER, idempotency_key="i").message_id == again.message_id
+    assert producer.send("t", b"3", delay=LATER, key="k", on_conflict="keep").outcome is SendOutcome.KEPT
+    assert (
+        producer.send("t", b"4", delay=LATER, key="k", on_conflict="replace").outcome is SendOutcome.REPLACED
+    )
+    moved = producer.reschedule(again.message_id, delay=2 * LATER)
+    assert producer.recall(moved.message_id) is RecallOutcome.RECALLED
+    assert producer.recall_key("t", "k") is RecallOutcome.RECALLED
+    assert [topic.name for topic in producer.topics()] == ["t"]
+    waiting = producer.send("t", b"6", delay=LATER, key="many")
+    (moved,) = producer.reschedule_key("t", "many", delay=2 * LATER)
+    assert moved.message_id != waiting.message_id
+    assert producer.recall_many("t", key_prefix="man", dry_run=True).matched == 1
+    assert producer.recall_many("t", key_prefix="man").recalled == 1
+    # The next day's slot is not there yet: the function makes it, with its owner's rights.
+    owner.create_topic("far", max_delay=timedelta(days=100))
+    assert producer.send("far", b"5", delay=timedelta(days=90)).outcome is SendOutcome.SENT
+
+
+def test_a_recall_in_a_producers_transaction_is_judged_at_its_commit(producer: Broker, owner: Broker) -> None:
+    in_time = producer.send("t", b"1", delay=LATER)
+    too_late = producer.send("t", b"2", delay=timedelta(milliseconds=50))
+    with closing(psycopg2.connect(producer.dsn)) as connection:
+        producer.recall(in_time.message_id, connection=connection)
+        connection.commit()
+        producer.recall(too_late.message_id, connection=connection)
+        while not owner.tick("t"):
+            pass
+        with pytest.raises(psycopg2.Error) as caught:
+            connection.commit()
+        assert caught.value.pgcode == AlreadyReleased.sqlstate
+    assert owner.find(in_time.message_id).recalled  # type: ignore[union-attr]
+
+
+def test_a_producer_sends_many_without_a_right_to_the_table(
+    producer: Broker, owner: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("duewheel.store.sending._CHUNK_MESSAGES", 7)
+    messages = [
+        {
+            "body": bytes([n]),
+            "delay": NOW if n % 2 else timedelta(milliseconds=n),
+            "key": f"key {n}",
+            "tag": "tag" if n % 3 else None,
+            "properties": {"n": n} if n % 5 else None,
+            "message_group": "g" if n % 4 == 0 else None,
+        }
+        for n in range(50)
+    ]
+    receipts = producer.send_many("t", messages)
+    assert len({receipt.message_id for receipt in receipts}) == 50
+    for message, receipt in zip(messages, receipts, strict=True):
+        stored = owner.find(receipt.message_id)
+        assert stored is not None
+        assert (stored.body, stored.key, stored.tag) == (message["body"], message["key"], message["tag"])
+        assert stored.properties == (message["properties"] or {})
+        assert stored.deliver_at == receipt.deliver_at
+    # In the transaction of the caller, too: one that is rolled back has sent nothing.
+    with closing(psycopg2.connect(producer.dsn)) as connection:
+        first = producer.send_many("t", messages, connection=connection)[0]
+        connection.rollback()
+    assert owner.find(first.message_id) is None
+    assert producer.send_many("t", []) == []
+
+
+@pytest.mark.parametrize("own_transaction", [False, True])
+@pytest.mark.parametrize("wrong", [0, 6, 7, 30])
+def test_a_producers_wrong_message_is_named_and_nothing_is_sent(
+    producer: Broker, owner: Broker, monkeypatch: pytest.MonkeyPatch, wrong: int, own_transaction: bool
+) -> None:
+    monkeypatch.setattr("duewheel.store.sending._CHUNK_MESSAGES", 7)
+    messages: list[dict[str, object]] = [{"body": b"x", "delay": LATER} for _ in range(31)]
+    messages[wrong]["tag"] = "no tag"
+    with closing(psycopg2.connect(producer.dsn)) as connection:
+        with pytest.raises(InvalidTag, match=f"message {wrong}: ") as caught:
+            producer.send_many("t", messages, connection=connection if own_transaction else None)
+        connection.rollback()
+    assert caught.value.index == wrong
+    assert owner.stats().topics[0].waiting == 0
+
+
+PRODUCER_MAY_NOT: dict[str, tuple[Callable[[Broker], object], str]] = {
+    "find": (lambda b: b.find("0" * 44), "duewheel_consumer"),
+    "find_key": (lambda b: b.find_key("t", "k"), "duewheel_consumer"),
+    "history": (lambda b: b.history("0" * 44), "duewheel_consumer"),
+    "dead_letters": (lambda b: b.dead_letters("g"), "duewheel_consumer"),
+    "consumer": (lambda b: b.consumer("t", "g"), "duewheel_consumer"),
+    "doorbells": (lambda b: b.doorbells(["t"], ["g"]), "duewheel_consumer"),
+    "stats": (lambda b: b.stats(), "duewheel_consumer"),
+    "create_topic": (lambda b: b.create_topic("u"), "duewheel_admin"),
+    "update_topic": (lambda b: b.update_topic("t", retention=LATER), "duewheel_admin"),
+    "delete_topic": (lambda b: b.delete_topic("t"), "duewheel_admin"),
+    "tick": (lambda b: b.tick("t"), "duewheel_admin"),
+    "groups": (lambda b: b.groups(), "duewheel_consumer"),
+    "redrive": (lambda b: b.redrive("g"), "duewheel_admin"),
+    "add_schedule": (lambda b: b.add_schedule("s", "t", b"", every=LATER), "duewheel_admin"),
+    "remove_schedule": (lambda b: b.remove_schedule("s"), "duewheel_admin"),
+    "update_settings": (lambda b: b.update_settings(when_full="keep_unread"), "duewheel_admin"),
+    "maintain": (lambda b: b.maintain(), "duewheel_admin"),
+    "rebase": (lambda b: b.rebase(), "duewheel_admin"),
+    "upgrade": (lambda b: b.upgrade(), "upgrade"),
+}
+
+
+@pytest.mark.parametrize("call", PRODUCER_MAY_NOT)
+def test_what_a_producer_may_not_do_says_which_role_may(producer: Broker, call: str) -> None:
+    what, role = PRODUCER_MAY_NOT[call]
+    with pytest.raises(NotAllowed, match=role):
+        what(producer)
+
+
+def test_a_producer_reads_no_message(producer: Broker, owner: Broker) -> None:
+    owner.consumer("t", "g")
+    producer.send("t", b"secret", delay=NOW, key="k")
+    owner.tick("t")
+    relations = execute(
+        owner.dsn,
+        "select relname from pg_class"
+        " where relnamespace = 'duewheel'::regnamespace and relkind in ('r', 'p', 'v')",
+    )
+    readable = set()
+    for (name,) in relations:
+        with closing(psycopg2.connect(producer.dsn)) as connection, connection.cursor() as cursor:
+            try:
+                cursor.execute(f"select * from duewheel.{name}")
+            except psycopg2.errors.InsufficientPrivilege:
+                continue
+            readable.add(name)
+    assert readable == {"alembic_version", "broker", "topics"}
+    for statement in (
+        "select * from duewheel.receive('t', 'g')",
+        "select * from duewheel.receive_batch(1, 1, null, 1, '1 min', 'x', 0, true)",
+        "select * from duewheel.lease_rows(1, 1, 0, 1)",
+        "select * from duewheel.describe_messages(1, null, null, null, 'k')",
+        "copy duewheel.message to stdout",
+        "copy duewheel.message from stdin",
+        "insert into duewheel.message select",
+        "update duewheel.topic set max_delay = '1 s'",
+        "delete from duewheel.recall",
+        "create table duewheel.mine ()",
+        "create function duewheel.mine() returns int return 1",
+        "alter function duewheel.maintain(timestamptz) owner to current_user",
+        "drop schema duewheel cascade",
+    ):
+        with pytest.raises(psycopg2.errors.InsufficientPrivilege):
+            execute(producer.dsn, statement)
+
+
+# --- the consumer
+
+
+def test_a_consumer_receives_answers_and_looks_up(consumer_login: Broker, owner: Broker) -> None:
+    ids = [owner.send("t", f"{n}", delay=NOW, key=f"k{n}").message_id for n in range(4)]
+    consumer = consumer_login.consumer("t", "g", tags="*")
+    batch = consumer.receive(wait=timedelta(seconds=5))
+    while len(batch) < 4:
+        batch = [*batch, *consumer.receive(wait=timedelta(seconds=5))]  # type: ignore[assignment]
+    messages = {message.message_id: message for message in batch}
+    consumer.change_invisible_duration(messages.values(), LATER)
+    consumer.nack(messages[ids[0]], NOW, reason="again")
+    with closing(psycopg2.connect(consumer_login.dsn)) as connection:
+        consumer.ack(messages[ids[1]], connection=connection)
+        connection.commit()
+    consumer.ack([messages[ids[2]], messages[ids[3]]])
+    retried = consumer.receive(wait=timedelta(seconds=5))
+    assert [(message.message_id, message.attempt) for message in retried] == [(ids[0], 2)]
+    assert consumer_login.find(ids[0]).body == b"0"  # type: ignore[union-attr]
+    assert len(consumer_login.find_key("t", "k1")) == 1
+    assert consumer_login.history(ids[1])[-1].state == "Acked"
+    assert consumer_login.dead_letters("g") == []
+    assert consumer_login.stats().topics[0].groups[0].inflight == 1
+    assert [bell.inflight for bell in consumer_login.doorbells(["t"], ["g"])] == [True]
+    assert [group.group for group in consumer_login.groups()] == ["g"]
+
+
+def test_a_consumer_sets_its_groups_settings(consumer_login: Broker, owner: Broker) -> None:
+    owner.send("t", b"1", delay=NOW, properties={"a": 1})
+    owner.send("t", b"2", delay=NOW, properties={"a": 2})
+    chosen = consumer_login.consumer("t", "some", filter="a > 1", retry=RetryPolicy.unordered(max_retries=3))
+    assert [message.body for message in chosen.receive(wait=timedelta(seconds=5))] == [b"2"]
+    every = consumer_login.consumer("t", "all", mode="broadcasting", name="one")
+    assert len([*every.receive(wait=timedelta(seconds=5)), *every.receive()]) == 2
+
+
+def test_a_consumer_reads_a_fifo_topic(consumer_login: Broker, producer: Broker, owner: Broker) -> None:
+    owner.create_topic("ordered", message_type="FIFO")
+    consumer = consumer_login.consumer("ordered", "g")
+    producer.send("ordered", b"1", message_group="a")
+    producer.send_many(
+        "ordered", [{"body": b"2", "message_group": "a"}, {"body": b"3", "message_group": "a"}]
+    )
+    came = []
+    while len(came) < 3:
+        batch = consumer.receive(1, wait=timedelta(seconds=5))
+        came += [message.body for message in batch]
+        consumer.ack(batch)
+    assert came == [b"1", b"2", b"3"]
+
+
+def test_a_push_consumer_works_with_the_role_alone(consumer_login: Broker, producer: Broker) -> None:
+    came: list[bytes] = []
+    done = threading.Event()
+
+    def listener(message: duewheel.store.Message) -> str:
+        came.append(message.body)
+        if len(came) == 3:
+            done.set()
+        return "success"
+
+    with consumer_login.push_consumer("t", "g", listener):
+        producer.send_many("t", [{"body": f"{n}", "delay": NOW} for n in range(3)])
+        assert done.wait(10)
+    assert sorted(came) == [b"0", b"1", b"2"]
+
+
+CONSUMER_MAY_NOT: dict[str, tuple[Callable[[Broker], object], str]] = {
+    "send": (lambda b: b.send("t", b"", delay=NOW), "duewheel_producer"),
+    "send_many": (lambda b: b.send_many("t", [{"body": b"", "delay": NOW}]), "duewheel_producer"),
+    "recall": (lambda b: b.recall("0" * 44), "duewheel_producer"),
+    "recall_key": (lambda b: b.recall_key("t", "k"), "duewheel_producer"),
+    "recall_many": (lambda b: b.recall_many("t", tag="x"), "duewheel_producer"),
+    "reschedule_key": (lambda b: b.reschedule_key("t", "k", delay=NOW), "duewheel_producer"),
+    "reschedule": (lambda b: b.reschedule("0" * 44, delay=NOW), "duewheel_producer"),
+    **{
+        name: PRODUCER_MAY_NOT[name]
+        for name in (
+            *("create_topic", "update_topic", "delete_topic", "tick", "maintain"),
+            *("redrive", "add_schedule", "remove_schedule", "update_settings", "rebase", "upgrade"),
+        )
+    },
+}
+
+
+@pytest.mark.parametrize("call", CONSUMER_MAY_NOT)
+def test_what_a_consumer_may_not_do_says_which_role_may(consumer_login: Broker, call: str) -> None:
+    what, role = CONSUMER_MAY_NOT[call]
+    with pytest.raises(NotAllowed, match=role):
+        what(consumer_login)
+
+
+# --- the administrator, and nobody
+
+
+def test_an_administrator_does_everything_and_turns_the_wheel(admin: Broker) -> None:
+    admin.create_topic("mine", granularity=timedelta(milliseconds=1))
+    admin.update_topic("mine", retention=timedelta(days=1))
+    admin.maintain()
+    assert not admin.rebase().rebased
+    consumer = admin.consumer("mine", "g")
+    released = threading.Event()
+    with turning(admin.wheel(on_released=lambda _: released.set())):
+        admin.send_many("mine", [{"body": b"1", "delay": timedelta(milliseconds=300)}] * 3)
+        assert released.wait(10)
+    batch = [
+        *consumer.receive(wait=timedelta(seconds=2)),
+        *consumer.receive(wait=timedelta(milliseconds=100)),
+    ]
+    assert len(batch) == 3
+    consumer.ack(batch)
+    assert admin.redrive("g").matched == 0
+    admin.add_schedule("daily", "mine", b"1", cron="0 5 * * *")
+    admin.pause_schedule("daily")
+    admin.resume_schedule("daily")
+    assert [schedule.name for schedule in admin.schedules()] == ["daily"]
+    admin.remove_schedule("daily")
+    admin.update_settings(when_full="keep_unread")
+    assert admin.settings().when_full == "keep_unread"
+    admin.delete_topic("mine")
+    assert execute(admin.dsn, "select count(*) from duewheel.message") == [(3,)]
+    with pytest.raises(psycopg2.errors.InsufficientPrivilege):
+        execute(admin.dsn, "update duewheel.message set tag = 'x'")
+
+
+def test_the_wheel_of_another_role_says_what_it_lacks(consumer_login: Broker) -> None:
+    with (
+        logged("duewheel.store.runner", "it needs the role duewheel_admin") as refusal,
+        turning(consumer_login.wheel(listen=False)),
+    ):
+        refusal.wait()
+
+
+def test_a_login_without_a_role_is_told_which_there_are(owner: Broker) -> None:
+    with Broker(login(owner.dsn, None)) as nobody:
+        for call in (
+            lambda: nobody.send("t", b"", delay=NOW),
+            lambda: nobody.topics(),
+            lambda: nobody.stats(),
+        ):
+            with pytest.raises(NotAllowed, match=r"duewheel_producer .*duewheel_consumer .*duewheel_admin"):
+                call()
+
+
+# --- the functions themselves
+
+
+def functions(dsn: str) -> list[tuple[str, str, bool, list[str], bool, list[str]]]:
+    """Name, signature, security definer, settings, executable by all, roles."""
+    return execute(  # type: ignore[return-value]
+        dsn,
+        """
+        select p.proname::text, p.oid::regprocedure::text, p.prosecdef, coalesce(p.proconfig, '{}'),
+            p.proacl is null or exists (select from aclexplode(p.proacl) a where a.grantee = 0),
+            array(select r.rolname::text from pg_roles r
+                  where r.rolname like 'duewheel%%' and r.rolname not like '%%login'
+                    and has_function_privilege(r.oid, p.oid, 'execute') order by 1)
+        from pg_proc p where p.pronamespace = 'duewheel'::regnamespace
+        """.replace("%%", "%"),
+    )
+
+
+def test_what_a_role_may_execute_runs_with_a_search_path_of_its_own(dsn: str) -> None:
+    login(dsn, None)
+    plain = {name for (name,) in execute(dsn, "select unnest(duewheel.plain_functions())")}
+    listed: dict[str, set[str]] = {}
+    for name, role in execute(dsn, "select * from duewheel.entry_points()"):
+        listed.setdefault(str(name), set()).add(str(role))
+    found = functions(dsn)
+    assert set(listed) <= {name for name, *_ in found}, "a listed function is not there"
+    for name, signature, definer, settings, by_all, roles in found:
+        assert not by_all, f"{signature} can be executed by everybody"
+        if name in plain:
+            assert (definer, roles) == (False, sorted(ROLES)), signature
+        elif name in listed:
+            assert definer, signature
+            assert "search_path=pg_catalog, pg_temp" in settings, signature
+            # An administrator is a member of both others.
+            assert set(roles) == listed[name] | {"duewheel_admin"}, signature
+        else:
+            assert roles == [], f"{signature} is not in the list of 98_rights.sql"
+    triggers = execute(
+        dsn,
+        "select p.oid::regprocedure::text, p.prosecdef, p.proconfig from pg_proc p"
+        " where p.pronamespace = 'duewheel'::regnamespace and p.prorettype = 'trigger'::regtype",
+    )
+    assert triggers
+    for signature, definer, settings in triggers:
+        assert definer, signature
+        assert settings == ["search_path=pg_catalog, pg_temp"], signature
+
+
+def test_every_function_that_python_calls_belongs_to_a_role(dsn: str) -> None:
+    known = {name for name, *_ in functions(dsn)}
+    granted = {str(name) for (name,) in execute(dsn, "select function_name from duewheel.entry_points()")}
+    granted |= {str(name) for (name,) in execute(dsn, "select unnest(duewheel.plain_functions())")}
+    package = Path(duewheel.store.__path__[0]).resolve().parent
+    called = set()
+    for folder in ("store", "spark", "triggers", "hooks", "operators", "sensors", "cli", "plugin"):
+        for path in (package / folder).rglob("*"):
+            if path.suffix not in (".py", ".sql") or {"migrations", "functions"} & set(path.parts):
+                continue
+            if path.name != "migration.py":
+                called |= set(re.findall(r"\bduewheel\.(\w+)\(", path.read_text()))
+    assert len(called & known) > 20
+    assert called & known <= granted
+
+
+def test_functions_name_what_they_use_in_full(dsn: str) -> None:
+    """A name without its schema would be looked up where a caller can put something else."""
+    sources = execute(
+        dsn,
+        "select p.oid::regprocedure::text, p.prosrc from pg_proc p join pg_language l on l.oid = p.prolang"
+        " where p.pronamespace = 'duewheel'::regnamespace and l.lanname = 'plpgsql'",
+    )
+    names = sorted({name for name, *_ in functions(dsn)})
+    relations = [
+        str(name)
+        for (name,) in execute(
+            dsn,
+            "select relname from pg_class where relnamespace = 'duewheel'::regnamespace"
+            " and relkind in ('r', 'p', 'v', 'S') and not relispartition",
+        )
+    ]
+    call = re.compile(rf"(?<![\w.%\"])({'|'.join(names)})\s*\(")
+    use = re.compile(rf"\b(?:from|join|update|insert into|table|only)\s+({'|'.join(relations)})\b(?!\s*\()")
+    for signature, source in sources:
+        code = re.sub(r"--.*", "", str(source))
+        # Advice in messages and hints is for people.
+        code = re.sub(r"(message|hint) = (format\()?('[^']*'\s*)+", "", code)
+        assert not call.findall(code), signature
+        assert not use.findall(code), signature
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_a_view_that_may_be_read_can_be_read(owner: Broker, role: str) -> None:
+    """A view calls functions with its reader's rights, who needs a right to those too."""
+    owner.consumer("t", "g")
+    owner.send("t", b"1", delay=LATER)
+    dsn = login(owner.dsn, role)
+    views = execute(
+        dsn,
+        "select relname from pg_class where relnamespace = 'duewheel'::regnamespace and relkind = 'v'"
+        " and has_table_privilege(oid, 'select')",
+    )
+    assert views
+    for (view,) in views:
+        assert execute(dsn, f"select * from duewheel.{view}")
+
+
+def test_every_refusal_names_a_role() -> None:
+    assert role_needed("permission denied for function send") == "duewheel_producer"
+    assert role_needed("permission denied for function receive_batch") == "duewheel_consumer"
+    assert role_needed("permission denied for function create_topic") == "duewheel_admin"
+    assert role_needed("permission denied for function not_for_anybody") == "duewheel_admin"
+    assert role_needed("permission denied for view waiting") == "duewheel_consumer"
+    assert role_needed("permission denied for table message") == "duewheel_admin"
+    assert "duewheel_producer" in role_needed("permission denied for schema duewheel")
+    assert role_needed("must be owner of table message") == "duewheel_admin"
+
+
+# --- upgrading
+
+
+@pytest.fixture
+def without_roles(other_postgres: EmbeddedPostgres) -> Iterator[str]:
+    """A database in a cluster without the three roles, owned by a user who may not make any."""
+    superuser = other_postgres.dsn()
+    name = f"owned_{next(NUMBERS)}"
+    hidden = [
+        role
+        for (role,) in execute(
+            superuser, "select rolname from pg_roles where rolname = any (%s)", list(ROLES)
+        )
+    ]
+    for role in hidden:
+        execute(superuser, f"alter role {role} rename to hidden_{role}")
+    execute(superuser, f"create role {name} login password 'owner'")
+    execute(superuser, f"create database {name} owner {name}")
+    yield make_dsn(other_postgres.dsn(name), user=name, password="owner")
+    execute(superuser, f"drop database {name} with (force)")
+    for role in ROLES:
+        execute(superuser, f"drop role if exists {role}")
+    for role in hidden:
+        execute(superuser, f"alter role hidden_{role} rename to {role}")
+    execute(superuser, f"drop role {name}")
+
+
+def warnings_in(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """What was warned of; migrations also tell what they do, where something has asked all loggers to."""
+    return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+def test_an_upgrade_goes_on_where_it_may_not_make_roles(
+    without_roles: str, other_postgres: EmbeddedPostgres, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, logger="duewheel.store.migration"):
+        migration.upgrade(without_roles)
+    (warning,) = warnings_in(caplog)
+    statements = re.findall(r"(?:create role|grant) [^;]*?(?= and then upgrade|;)", warning)
+    assert len(statements) == 5
+    with Broker(without_roles) as broker:
+        broker.create_topic("t")
+        broker.send_many("t", [{"body": b"1", "delay": NOW}])
+        assert len(broker.consumer("t", "g").receive()) == 1
+    # The function list stays closed to everybody else.
+    assert not any(by_all for *_, by_all, _ in functions(without_roles))
+    # What the warning says helps.
+    for statement in statements:
+        execute(other_postgres.dsn(), statement)
+    caplog.clear()
+    migration.upgrade(without_roles)
+    assert not warnings_in(caplog)
+    name = without_roles.split("dbname=")[1].split()[0]
+    with Broker(login(other_postgres.dsn(name), "duewheel_producer")) as producer:
+        producer.send("t", b"2", delay=NOW)
+    execute(other_postgres.dsn(name), "drop role duewheel_producer_login")
+
+
+def test_an_upgrade_by_a_user_with_createrole_makes_the_roles(
+    without_roles: str, other_postgres: EmbeddedPostgres, caplog: pytest.LogCaptureFixture
+) -> None:
+    name = without_roles.split("dbname=")[1].split()[0]
+    execute(other_postgres.dsn(), f"alter role {name} createrole")
+    migration.upgrade(without_roles)
+    assert not warnings_in(caplog)
+    assert execute(without_roles, "select duewheel.rights_are_granted()") == [(True,)]
+    # Nothing is done again where all is as it should be.
+    written = "select xmin::text from pg_proc where proname = 'maintain'"
+    before = execute(without_roles, written)
+    migration.upgrade(without_roles)
+    assert execute(without_roles, written) == before
+
+
+def test_rights_that_were_lost_come_back_with_an_upgrade(dsn: str) -> None:
+    """As after a restore without privileges."""
+    execute(dsn, "grant execute on function duewheel.maintain(timestamptz) to public")
+    execute(dsn, "revoke usage on schema duewheel from duewheel_consumer")
+    migration.upgrade(dsn)
+    assert execute(dsn, "select has_schema_privilege('duewheel_consumer', 'duewheel', 'usage')") == [(True,)]
+    assert not any(by_all for *_, by_all, _ in functions(dsn))

@@ -1,0 +1,443 @@
+"""The wheel at work on a real Postgres. Tests wait for what is notified or logged, never for a time."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from typing import Any
+
+import psycopg2
+import pytest
+from psycopg2 import extensions
+from tests.logged import logged
+from tests.outages import outage
+
+from duewheel.store import migration
+from duewheel.store import runner as runner_module
+from duewheel.store.embedded import EmbeddedPostgres
+from duewheel.store.listening import Listener
+from duewheel.store.runner import WheelRunner
+from duewheel.store.wheel_schedule import Tick
+
+#: How long a broken wheel takes to fail a test.
+PATIENCE_SECONDS = 60.0
+
+WHEEL_CONNECTIONS = "application_name ~ '^duewheel wheel' AND datname = current_database()"
+
+TURN_A_WHEEL = """
+import sys, threading
+from duewheel.store.runner import WheelRunner
+WheelRunner(sys.argv[1]).run(threading.Event())
+"""
+
+
+class Console:
+    """An autocommit connection to look at and change things by hand, and one that hears of releases."""
+
+    def __init__(self, dsn: str) -> None:
+        self.dsn = dsn
+        self.connection = psycopg2.connect(dsn)
+        self.connection.autocommit = True
+        self.releases = Listener(dsn, ["duewheel_released"])
+
+    def close(self) -> None:
+        self.releases.close()
+        self.connection.close()
+
+    def rows(self, statement: str, *parameters: object) -> list[tuple[Any, ...]]:
+        return rows(self.connection, statement, *parameters)
+
+    def value(self, statement: str, *parameters: object) -> Any:
+        ((value,),) = self.rows(statement, *parameters)
+        return value
+
+    def create_topic(self, name: str, granularity: str = "5 ms") -> int:
+        self.rows("SELECT duewheel.create_topic(%s, granularity => %s::interval)", name, granularity)
+        # Else a sender whose transaction stays open makes the slot, and others wait for it.
+        self.rows("SELECT duewheel.maintain()")
+        topic_id: int = self.value("SELECT topic_id FROM duewheel.topic WHERE name = %s", name)
+        return topic_id
+
+    def send(self, topic: str, delay: str) -> None:
+        send(self.connection, topic, delay)
+
+    def wait_for_release(self, topic_id: int) -> None:
+        """Returns after the next commit of a tick that released something of the topic."""
+        while True:
+            heard = self.releases.wait(PATIENCE_SECONDS)
+            assert heard, "nothing was released"
+            if any(notification.payload.split()[0] == str(topic_id) for notification in heard):
+                return
+
+    def wait_until_all_released(self, topic_id: int) -> None:
+        while self.value("SELECT count(*) FROM duewheel.message WHERE topic_id = %s", topic_id) > self.value(
+            """
+            SELECT count(*) FROM duewheel.message m WHERE m.topic_id = %s AND EXISTS (
+                SELECT FROM duewheel.tick t WHERE t.topic_id = m.topic_id AND m.deliver_at > t.lo
+                    AND m.deliver_at <= t.hi AND pg_visible_in_snapshot(m.xid, t.snapshot))
+            """,
+            topic_id,
+        ):
+            assert self.releases.wait(PATIENCE_SECONDS), "some were not released"
+
+    def wait_until(self, statement: str) -> None:
+        """Asks until the answer is true."""
+        while not self.value(statement):
+            self.rows("SELECT pg_sleep(0.005)")
+
+
+def rows(connection: extensions.connection, statement: str, *parameters: object) -> list[tuple[Any, ...]]:
+    with connection.cursor() as cursor:
+        cursor.execute(statement, parameters)
+        return cursor.fetchall() if cursor.description else []
+
+
+def send(connection: extensions.connection, topic: str, delay: str) -> None:
+    rows(connection, "SELECT duewheel.send(%s, 'x'::text, delay => %s::interval)", topic, delay)
+
+
+@pytest.fixture
+def console(dsn: str) -> Iterator[Console]:
+    with closing(Console(dsn)) as console:
+        yield console
+
+
+@contextmanager
+def turning(dsn: str, **settings: Any) -> Iterator[None]:
+    """A wheel that turns in a thread for the length of the block, and ends when told."""
+    stop = threading.Event()
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            WheelRunner(dsn, **settings).run(stop)
+        except BaseException as error:
+            errors.append(error)
+            raise
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield
+        assert thread.is_alive(), f"the wheel ended by itself: {errors}"
+    finally:
+        stop.set()
+        thread.join(PATIENCE_SECONDS)
+        assert not thread.is_alive(), "the wheel does not stop"
+
+
+LOG = "duewheel.store.runner"
+
+
+@pytest.mark.parametrize("listen", [True, False])
+def test_w01_a_message_is_released_at_its_instant_without_a_receiver(
+    dsn: str, console: Console, listen: bool
+) -> None:
+    topic_id = console.create_topic("orders")
+    with turning(dsn, listen=listen):
+        console.send("orders", "50 ms")
+        console.wait_for_release(topic_id)
+        console.send("orders", "1200 ms")
+        console.wait_for_release(topic_id)
+    early = console.value(
+        "SELECT count(*) FROM duewheel.tick t, duewheel.message m "
+        "WHERE m.deliver_at > t.lo AND m.deliver_at <= t.hi AND t.ticked_at < m.deliver_at"
+    )
+    assert early == 0
+    assert console.value("SELECT bool_and(by_wheel) FROM duewheel.tick")
+
+
+def test_d16_what_came_due_before_the_wheel_started_is_released_at_once(dsn: str, console: Console) -> None:
+    topic_id = console.create_topic("orders")
+    console.send("orders", "1 us")
+    with turning(dsn):
+        console.wait_for_release(topic_id)
+
+
+def test_d01_many_instants_of_many_topics(dsn: str, console: Console) -> None:
+    topics = {name: console.create_topic(name, "1 ms") for name in ("a", "b", "c", "d", "e")}
+    with turning(dsn):
+        for number in range(200):
+            for name in topics:
+                console.send(name, f"{number * 7 % 1500} ms")
+        for topic_id in topics.values():
+            console.wait_until_all_released(topic_id)
+
+
+@pytest.mark.parametrize("listen", [True, False])
+def test_the_loss_of_its_connections_does_not_stop_the_wheel(
+    dsn: str, console: Console, listen: bool
+) -> None:
+    topic_id = console.create_topic("orders")
+    with turning(dsn, listen=listen):
+        for _ in range(3):
+            console.send("orders", "50 ms")
+            console.wait_for_release(topic_id)
+            console.rows(
+                f"SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity WHERE {WHEEL_CONNECTIONS}"
+            )
+        console.send("orders", "50 ms")
+        console.wait_for_release(topic_id)
+
+
+def test_x14_a_database_that_is_away_for_a_while_does_not_stop_the_wheel(
+    postgres: EmbeddedPostgres, dsn: str, console: Console
+) -> None:
+    topic_id = console.create_topic("orders")
+    console.send("orders", "1 s")
+    with turning(dsn):
+        with logged(LOG, "Look() failed") as failed, outage(postgres, dsn):
+            failed.wait()
+        with closing(Console(dsn)) as console_again:
+            console_again.wait_until_all_released(topic_id)
+
+
+def test_a_wheel_may_start_before_the_database_is_ready(
+    postgres: EmbeddedPostgres,
+) -> None:
+    dsn = postgres.ensure_database("wheel_before_schema")
+    with logged(LOG, "Look() failed") as failed, turning(dsn):
+        failed.wait()
+        migration.upgrade(dsn)
+        with closing(Console(dsn)) as console:
+            topic_id = console.create_topic("orders")
+            console.send("orders", "50 ms")
+            console.wait_for_release(topic_id)
+
+
+def test_two_wheels_release_each_message_once(dsn: str, console: Console) -> None:
+    topic_id = console.create_topic("orders")
+    with turning(dsn), turning(dsn):
+        for number in range(300):
+            console.send("orders", f"{number * 7 % 900} ms")
+        console.wait_until_all_released(topic_id)
+    released_by = console.rows(
+        """
+        SELECT count(*) FROM duewheel.message m JOIN duewheel.tick t
+            ON t.topic_id = m.topic_id AND m.deliver_at > t.lo AND m.deliver_at <= t.hi
+            AND pg_visible_in_snapshot(m.xid, t.snapshot)
+        GROUP BY m.seq
+        """
+    )
+    assert [count for (count,) in released_by] == [1] * 300
+
+
+def test_a_sender_that_commits_late_is_waited_for(dsn: str, console: Console) -> None:
+    # Without LISTEN, so that nothing but the unsettled tick tells the wheel.
+    topic_id = console.create_topic("orders")
+    with turning(dsn, listen=False), closing(psycopg2.connect(dsn)) as sender:
+        send(sender, "orders", "1 us")
+        console.send("orders", "1 ms")
+        console.wait_for_release(topic_id)
+        assert console.value("SELECT sum(stragglers) FROM duewheel.tick") == 0
+        sender.commit()
+        console.wait_for_release(topic_id)
+        assert console.value("SELECT sum(stragglers) FROM duewheel.tick") == 1
+
+
+def test_a_send_that_is_rolled_back_leaves_nothing_to_release(dsn: str, console: Console) -> None:
+    topic_id = console.create_topic("orders")
+    with turning(dsn), closing(psycopg2.connect(dsn)) as sender:
+        send(sender, "orders", "1 us")
+        console.send("orders", "1 ms")
+        console.wait_for_release(topic_id)
+        sender.rollback()
+        console.send("orders", "1 ms")
+        console.wait_for_release(topic_id)
+    assert console.value("SELECT sum(stragglers) FROM duewheel.tick") == 0
+    assert console.value("SELECT count(*) FROM duewheel.tick") == 2
+
+
+def test_d07_the_wheel_revives_what_was_not_answered(dsn: str, console: Console) -> None:
+    topic_id = console.create_topic("orders")
+    with turning(dsn):
+        console.rows("SELECT duewheel.receive('orders', 'shop')")
+        console.send("orders", "10 ms")
+        console.wait_for_release(topic_id)
+        received = console.rows(
+            "SELECT message_id, attempt FROM duewheel.receive('orders', 'shop', invisible => '1 s')"
+        )
+        console.wait_for_release(topic_id)
+        again = console.rows("SELECT message_id, attempt FROM duewheel.receive('orders', 'shop')")
+    ((message_id, attempt),) = received
+    assert again == [(message_id, attempt + 1)]
+
+
+@pytest.mark.parametrize("ends_backend", [True, False], ids=["rolled back", "committed after its death"])
+def test_d16_a_wheel_killed_in_the_middle_of_a_tick_loses_nothing(
+    dsn: str, console: Console, ends_backend: bool
+) -> None:
+    topic_id = console.create_topic("orders")
+    for _ in range(10):
+        console.send("orders", "1 us")
+    with closing(psycopg2.connect(dsn)) as blocker:
+        # The tick has its transaction id and its snapshot, and waits to write them down.
+        rows(blocker, "LOCK TABLE duewheel.tick IN SHARE MODE")
+        wheel = subprocess.Popen([sys.executable, "-c", TURN_A_WHEEL, dsn])
+        try:
+            console.wait_until(
+                "SELECT EXISTS (SELECT FROM pg_locks l JOIN pg_stat_activity a USING (pid) "
+                f"WHERE NOT l.granted AND l.relation = 'duewheel.tick'::regclass AND {WHEEL_CONNECTIONS})"
+            )
+        finally:
+            os.kill(wheel.pid, signal.SIGKILL)
+            wheel.wait()
+        if ends_backend:
+            console.rows(
+                f"SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity WHERE {WHEEL_CONNECTIONS}"
+            )
+        blocker.rollback()
+    console.send("orders", "10 ms")
+    with turning(dsn):
+        console.wait_until_all_released(topic_id)
+    received = console.rows("SELECT message_id FROM duewheel.receive('orders', 'shop')")
+    assert len(received) == len(set(received)) == 11
+
+
+def test_a_tick_that_takes_too_long_is_cut_off_and_tried_again(
+    dsn: str, console: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic_id = console.create_topic("orders")
+    monkeypatch.setitem(runner_module.TIMEOUT_SECONDS, Tick, 0.1)
+    with closing(psycopg2.connect(dsn)) as blocker:
+        rows(blocker, "SELECT pg_advisory_xact_lock(duewheel.tick_lock_class(), %s)", topic_id)
+        with logged(LOG, f"Tick(topic_id={topic_id}) failed") as failed, turning(dsn):
+            console.send("orders", "1 ms")
+            failed.wait()
+            blocker.rollback()
+            console.wait_for_release(topic_id)
+
+
+def test_what_nobody_should_say_does_not_stop_the_wheel(dsn: str, console: Console) -> None:
+    topic_id = console.create_topic("orders")
+    heard = logged(LOG, "no sender of duewheel says")
+    with heard as warning, turning(dsn, on_released=lambda topic_id: None):
+        console.wait_until(
+            f"SELECT count(*) >= 1 FROM pg_stat_activity WHERE {WHEEL_CONNECTIONS} AND query ~ 'LISTEN'"
+        )
+        for payload in ("", "nonsense", "1", "1 2 3", "x y"):
+            console.rows("SELECT pg_notify('duewheel_due', %s)", payload)
+        console.rows("NOTIFY duewheel_released, 'nonsense'")
+        warning.wait()
+        console.send("orders", "20 ms")
+        console.wait_for_release(topic_id)
+
+
+def test_topics_that_are_not_named_are_left_alone(dsn: str, console: Console) -> None:
+    console.create_topic("orders")
+    mine = console.create_topic("parcels")
+    with turning(dsn, topics=["parcels"]):
+        console.send("orders", "1 us")
+        for _ in range(3):
+            console.send("parcels", "700 ms")
+            console.wait_for_release(mine)
+    assert console.rows("SELECT DISTINCT topic_id FROM duewheel.tick") == [(mine,)]
+
+
+def test_a_stopped_wheel_leaves_no_connection(dsn: str, console: Console) -> None:
+    topic_id = console.create_topic("orders")
+    with turning(dsn):
+        console.send("orders", "20 ms")
+        console.wait_for_release(topic_id)
+    console.wait_until(f"SELECT count(*) = 0 FROM pg_stat_activity WHERE {WHEEL_CONNECTIONS}")
+
+
+def test_interrupting_the_process_ends_the_wheel_in_order(dsn: str, console: Console) -> None:
+    topic_id = console.create_topic("orders")
+    wheel = subprocess.Popen([sys.executable, "-c", TURN_A_WHEEL, dsn], stderr=subprocess.PIPE, text=True)
+    try:
+        console.send("orders", "20 ms")
+        console.wait_for_release(topic_id)
+        wheel.send_signal(signal.SIGINT)
+        _, complaints = wheel.communicate(timeout=PATIENCE_SECONDS)
+    finally:
+        wheel.kill()
+        wheel.wait()
+    assert complaints.strip().endswith("KeyboardInterrupt")
+    console.wait_until(f"SELECT count(*) = 0 FROM pg_stat_activity WHERE {WHEEL_CONNECTIONS}")
+
+
+def test_stopping_a_wheel_that_has_just_started(dsn: str, console: Console) -> None:
+    for _ in range(10):
+        with turning(dsn):
+            pass
+    console.wait_until(f"SELECT count(*) = 0 FROM pg_stat_activity WHERE {WHEEL_CONNECTIONS}")
+
+
+def test_on_the_event_loop_the_wheel_tells_what_it_released(dsn: str, console: Console) -> None:
+    topic_id = console.create_topic("orders")
+
+    async def turn() -> None:
+        told = asyncio.Event()
+
+        def on_released(released_topic_id: int) -> None:
+            assert released_topic_id == topic_id
+            told.set()
+
+        turning = asyncio.create_task(WheelRunner(dsn, on_released=on_released).arun())
+        await asyncio.to_thread(console.send, "orders", "50 ms")
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await told.wait()
+        turning.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await turning
+
+    asyncio.run(turn())
+    console.wait_until(f"SELECT count(*) = 0 FROM pg_stat_activity WHERE {WHEEL_CONNECTIONS}")
+
+
+def test_releases_by_others_are_told_too(dsn: str, console: Console) -> None:
+    theirs = console.create_topic("orders")
+    console.create_topic("parcels")
+    told = threading.Event()
+
+    def on_released(topic_id: int) -> None:
+        if topic_id == theirs:
+            told.set()
+
+    with turning(dsn, topics=["parcels"], on_released=on_released):
+        console.wait_until(
+            f"SELECT count(*) >= 1 FROM pg_stat_activity WHERE {WHEEL_CONNECTIONS} AND query ~ 'LISTEN'"
+        )
+        console.send("orders", "1 us")
+        console.rows("SELECT duewheel.tick('orders')")
+        assert told.wait(PATIENCE_SECONDS)
+
+
+def test_an_error_of_the_one_who_is_told_does_not_stop_the_wheel(dsn: str, console: Console) -> None:
+    topic_id = console.create_topic("orders")
+
+    def on_released(topic_id: int) -> None:
+        raise RuntimeError("not my day")
+
+    with logged(LOG, "on_released failed") as failed, turning(dsn, on_released=on_released):
+        console.send("orders", "20 ms")
+        failed.wait()
+        console.wait_for_release(topic_id)
+        console.send("orders", "20 ms")
+        console.wait_for_release(topic_id)
+
+
+def test_the_wheel_keeps_the_broker_in_order(dsn: str, console: Console) -> None:
+    with logged(LOG, "Maintained") as maintained, turning(dsn):
+        maintained.wait()
+    assert console.value("SELECT count(*) >= 24 FROM duewheel.slot")
+
+
+@pytest.mark.parametrize(
+    ("settings", "complaint"),
+    [
+        ({"poll_seconds": 0}, "poll_seconds is 0"),
+        ({"poll_seconds": 2, "lookahead_seconds": 2}, "look further"),
+        ({"maintain_seconds": -1}, "maintain_seconds is -1"),
+    ],
+)
+def test_times_that_make_no_sense_are_refused(settings: dict[str, float], complaint: str) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        WheelRunner("host=nowhere", **settings)  # type: ignore[arg-type]

@@ -1,0 +1,415 @@
+"""What the documents say holds: links lead somewhere, examples run, tables agree with the code."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from datetime import timedelta
+from enum import Enum
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import psycopg2
+import pytest
+
+import duewheel.store
+from duewheel.cli.main import main
+from duewheel.store import Broker, Consumer, EmbeddedPostgres, Message, RetryPolicy, errors
+
+if TYPE_CHECKING:
+    from psycopg2 import extensions
+
+ROOT = Path(__file__).parent.parent
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+README = (ROOT / "README.md").read_text()
+HOW_TO = (ROOT / "docs" / "how-to.md").read_text()
+TASKS = sorted((ROOT / "docs" / "how-to").glob("*.md"))
+PYTHON, SQL, COMMAND_LINE, SPARK = (
+    (ROOT / "docs" / "reference" / f"{name}.md").read_text()
+    for name in ("python", "sql", "command-line", "spark")
+)
+
+#: The functions that any language may call.
+SQL_FUNCTIONS = frozenset(
+    {
+        "ack",
+        "change_invisible_duration",
+        "create_topic",
+        "dead_letters",
+        "delete_topic",
+        "find",
+        "find_key",
+        "group_stats",
+        "history",
+        "lateness",
+        "maintain",
+        "nack",
+        "pause_schedule",
+        "rebase",
+        "recall",
+        "recall_key",
+        "recall_many",
+        "receive",
+        "redrive",
+        "reschedule",
+        "remove_schedule",
+        "reschedule_key",
+        "schedules",
+        "rewind",
+        "send",
+        "set_retry_policy",
+        "settings",
+        "subscribe",
+        "tick",
+        "topic_stats",
+        "update_settings",
+        "update_topic",
+    }
+)
+
+
+def headings(page: Path) -> set[str]:
+    """The anchors a page offers, made from its headings as Git hosts do."""
+    titles = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
+        if link.startswith("https://"):
+            continue
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        assert target.exists(), link
+        if anchor:
+            assert anchor in headings(target), link
+
+
+def test_rules_are_listed_once_and_in_order() -> None:
+    listed = re.findall(r"^\| ([DLWRX])(\d\d) \|", (ROOT / "docs" / "rules.md").read_text(), re.MULTILINE)
+    last = {"D": 19, "L": 6, "W": 5, "R": 15, "X": 15}
+    assert listed == [(kind, f"{number:02}") for kind in last for number in range(1, last[kind] + 1)]
+
+
+def test_every_error_is_in_the_reference_with_its_sqlstate() -> None:
+    page = (ROOT / "docs" / "reference" / "errors.md").read_text()
+    listed = dict(re.findall(r"^\| `(\w+)` \| (\w{5})? ?\|", page, re.MULTILINE))
+    defined = {
+        kind.__name__: kind.sqlstate or ""
+        for kind in errors.DueWheelError.__subclasses__()
+        if kind.__module__ == errors.__name__
+    }
+    assert listed == defined
+
+
+def test_readme_dag_is_a_dag_of_twenty_lines(tmp_path: Path) -> None:
+    example = re.findall(r"```python\n(from datetime.*?airflow.*?)```", README, re.DOTALL)[0]
+    ast.parse(example)
+    assert len([line for line in example.splitlines() if line.strip()]) <= 22
+
+
+@pytest.mark.airflow
+def test_readme_dag_loads(tmp_path: Path) -> None:
+    example = re.findall(r"```python\n(from datetime.*?airflow.*?)```", README, re.DOTALL)[0]
+    file = tmp_path / "readme.py"
+    file.write_text(example)
+    environment = {**os.environ, "AIRFLOW_HOME": str(tmp_path / "airflow")}
+    subprocess.run([sys.executable, str(file)], env=environment, check=True, timeout=120)
+
+
+def test_readme_program_runs(dsn: str, capsys: pytest.CaptureFixture[str]) -> None:
+    (example,) = re.findall(r"```python\n(from datetime[^`]*Broker\.embedded[^`]*)```", README)
+    exec(example.replace('Broker.embedded("./broker")', f"Broker({dsn!r})"), {})
+    assert capsys.readouterr().out == "recalled\n"
+
+
+def examples(page: str, language: str) -> list[str]:
+    """The fenced blocks of a page, without the indentation of the list they stand in."""
+    found = re.findall(rf"^( *)```{language}\n(.*?)^ *```", page, re.MULTILINE | re.DOTALL)
+    return [re.sub(rf"^{indent}", "", block, flags=re.MULTILINE) for indent, block in found]
+
+
+def signatures(page: str) -> Iterator[str]:
+    """The calls that the text blocks of a page list, each on one line."""
+    for block in examples(page, "text"):
+        yield from (re.sub(r"\s+", " ", call.strip()) for call in re.split(r"\n(?=\w)", block))
+
+
+@pytest.fixture
+def cursor(dsn: str) -> Iterator[extensions.cursor]:
+    """A cursor on ``dsn``, each statement a transaction of its own."""
+    with closing(psycopg2.connect(dsn)) as connection:
+        connection.autocommit = True
+        with connection.cursor() as cursor:
+            yield cursor
+
+
+def test_sql_functions_are_listed_as_the_database_has_them(cursor: extensions.cursor) -> None:
+    # Postgres itself reads the page: each signature is declared in a schema of its own and compared.
+    cursor.execute("create schema page; set search_path = page, duewheel, pg_catalog")
+    for call in signatures(SQL):
+        bodies = ("jsonb", "text", "bytea") if call.startswith("send(") else ("jsonb",)
+        for body in bodies:
+            declared = call.replace("body jsonb", f"body {body}", 1)
+            cursor.execute(f"create function {declared} language plpgsql as $$ begin end $$")
+    listing = """
+        select proname, pg_get_function_arguments(oid), pg_get_function_result(oid) from pg_proc
+        where pronamespace = %s::regnamespace and proname = any (%s) order by 1, 2
+    """
+    cursor.execute(listing, ("duewheel", sorted(SQL_FUNCTIONS)))
+    defined = cursor.fetchall()
+    cursor.execute(listing, ("page", sorted(SQL_FUNCTIONS)))
+    assert cursor.fetchall() == defined
+    assert {name for name, *_ in defined} == SQL_FUNCTIONS
+    cursor.execute("select distinct proname from pg_proc where pronamespace = 'page'::regnamespace")
+    assert {name for (name,) in cursor.fetchall()} == SQL_FUNCTIONS
+
+
+def test_every_listed_sql_function_is_for_a_role(cursor: extensions.cursor) -> None:
+    cursor.execute("select function_name from duewheel.entry_points()")
+    assert {name for (name,) in cursor.fetchall()} >= SQL_FUNCTIONS
+
+
+def test_sql_types_and_views_are_listed_with_their_columns(cursor: extensions.cursor) -> None:
+    listed = dict(re.findall(r"^\| `(\w+)` \| (\w+ \S+(?:, \w+ \S+)*) \|$", SQL, re.MULTILINE))
+    cursor.execute(
+        """
+        select c.relname, string_agg(a.attname || ' ' || format_type(a.atttypid, null), ', ' order by attnum)
+        from pg_class c join pg_attribute a on a.attrelid = c.oid
+        where c.relnamespace = 'duewheel'::regnamespace and (c.relkind = 'v' or c.relname = any (%s))
+        group by 1
+        """,
+        (["send_receipt", "received_message", "described_message", "dead_letter"],),
+    )
+    defined = {
+        name: columns.replace("timestamp with time zone", "timestamptz")
+        for name, columns in cursor.fetchall()
+    }
+    assert listed == defined
+
+
+def commands(group: click.Group, path: str) -> Iterator[tuple[str, click.Command]]:
+    """Every command below a group that does something, with the words to call it."""
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
+        if not isinstance(command, click.Group) or command.invoke_without_command:
+            yield f"{path} {name}", command
+        if isinstance(command, click.Group):
+            yield from commands(command, f"{path} {name}")
+
+
+def test_commands_are_listed_with_their_options() -> None:
+    listed = {
+        call: set(re.findall(r"`(--[\w-]+)`", options))
+        for call, options in re.findall(
+            r"^\| `(duewheel(?: [a-z]+)+)[ A-Z_]*` \| [^|]* \| ([^|]*) ?\|$", COMMAND_LINE, re.MULTILINE
+        )
+    }
+    common = {"--dsn", "--json", "--directory", "--help"}
+    defined = {
+        call: {
+            option
+            for parameter in command.params
+            if isinstance(parameter, click.Option)
+            for option in parameter.opts
+            if option not in common
+        }
+        for call, command in commands(main, "duewheel")
+    }
+    assert listed == defined
+
+
+def test_every_public_name_is_in_the_python_reference() -> None:
+    named = set(re.findall(r"\b[A-Z]\w+", re.sub(r"```.*?```", "", PYTHON, flags=re.DOTALL)))
+    assert set(duewheel.store.__all__) <= named
+
+
+def public(kind: type) -> set[str]:
+    """The names of a class's own methods and properties that are for callers."""
+    return {name for name in vars(kind) if not name.startswith("_")}
+
+
+def methods(kind: type) -> set[str]:
+    """The names of a class's own methods that are for callers."""
+    return {name for name in public(kind) if callable(getattr(kind, name))}
+
+
+def parameters(call: Callable[..., Any]) -> list[tuple[str, object, object]]:
+    """What a call takes: names, kinds and defaults, an enumeration's member as its text."""
+    return [
+        (entry.name, entry.kind, entry.default.value if isinstance(entry.default, Enum) else entry.default)
+        for entry in inspect.signature(call).parameters.values()
+        if entry.name not in ("self", "cls")
+    ]
+
+
+def test_python_calls_are_listed_with_their_parameters() -> None:
+    kinds: dict[str, type] = {kind.__name__: kind for kind in (Broker, EmbeddedPostgres)}
+    sections: dict[str, type] = {kind.__name__: kind for kind in (Consumer, RetryPolicy)}
+    listed: set[str] = set()
+    for section in re.split(r"^## ", PYTHON, flags=re.MULTILINE):
+        kind = sections.get(section.split("`")[1] if section.startswith("`") else "", Broker)
+        for signature in signatures(section):
+            name = signature.partition("(")[0]
+            scope: dict[str, Any] = {"timedelta": timedelta}
+            exec(f"def {signature}: pass", scope)
+            assert parameters(scope[name]) == parameters(kinds.get(name) or getattr(kind, name)), signature
+            listed.add(name if name in kinds else f"{kind.__name__}.{name}")
+    properties = {name for kind in sections.values() for name in public(kind) - methods(kind)}
+    assert properties <= set(re.findall(r"`(\w+)`", PYTHON))
+    assert listed == {
+        *kinds,
+        *(f"Broker.{name}" for name in methods(Broker)),
+        *(f"Consumer.{name}" for name in methods(Consumer)),
+        *(f"RetryPolicy.{name}" for name in methods(RetryPolicy)),
+    }
+
+
+def test_the_fields_of_a_message_are_listed() -> None:
+    (table,) = re.findall(r"^\| field of `Message` .*?\n\n", PYTHON, re.MULTILINE | re.DOTALL)
+    assert set(re.findall(r"`(\w+)`", table)) - {"Message", "deliver_at"} == public(Message) - {"deliver_at"}
+
+
+def test_python_reference_example_runs(dsn: str) -> None:
+    (example,) = examples(PYTHON, "python")
+    exec(example, {"dsn": dsn})
+
+
+@pytest.fixture
+def run_examples(
+    dsn: str, cursor: extensions.cursor, capsys: pytest.CaptureFixture[str]
+) -> Iterator[Callable[[str], None]]:
+    """Runs the SQL and Python examples of a text; what they print has to be as the comments beside it say."""
+    scope: dict[str, Any] = {"dsn": dsn.replace("postgresql:", "postgresql+psycopg2:")}
+
+    def run(text: str) -> None:
+        for language, example in re.findall(r"```(sql|python)\n(.*?)```", text, re.DOTALL):
+            if language == "sql":
+                cursor.execute(example)
+            elif "airflow" not in example:
+                capsys.readouterr()
+                exec(example, scope)
+                printed = capsys.readouterr().out.splitlines()
+                assert printed == re.findall(r"^ *print\(.*\)  # (.+)$", example, re.MULTILINE), example
+
+    yield run
+    for value in scope.values():
+        if isinstance(value, Broker):
+            value.close()
+    if "engine" in scope:
+        scope["engine"].dispose()
+
+
+@pytest.mark.parametrize("page", TASKS, ids=lambda page: page.stem)
+def test_how_to_examples_run(page: Path, run_examples: Callable[[str], None]) -> None:
+    run_examples(HOW_TO + page.read_text())
+
+
+def test_how_to_examples_do_what_they_say(
+    dsn: str, cursor: extensions.cursor, run_examples: Callable[[str], None]
+) -> None:
+    run_examples(HOW_TO + (ROOT / "docs" / "how-to" / "send-and-recall.md").read_text())
+    cursor.execute("select count(*) from orders")
+    assert cursor.fetchone() == (102,)
+    with Broker(dsn) as broker:
+        for key in ("4711", "4712"):
+            (message,) = broker.find_key("order-timeout", key)
+            assert message.recalled
+
+
+def test_how_to_pages_are_all_listed() -> None:
+    assert {f"how-to/{page.name}" for page in TASKS} <= set(re.findall(r"\]\(([^)]+)\)", HOW_TO))
+
+
+@pytest.mark.airflow
+def test_how_to_dags_load(tmp_path: Path) -> None:
+    file = tmp_path / "how_to.py"
+    blocks = [block for page in TASKS for block in examples(page.read_text(), "python")]
+    file.write_text("\n".join(block for block in blocks if "airflow" in block))
+    environment = {**os.environ, "AIRFLOW_HOME": str(tmp_path / "airflow")}
+    subprocess.run([sys.executable, str(file)], env=environment, check=True, timeout=120)
+
+
+def example_commands() -> Iterator[str]:
+    """The command lines that the pages and the helps of the commands give as examples."""
+    texts = [page.read_text() for page in PAGES if page.name != "command-line.md"]
+    texts += [COMMAND_LINE.split("## Commands")[0]]
+    texts += [command.help or "" for _, command in commands(main, "duewheel")]
+    for text in texts:
+        for line in re.findall(r"^ {2,}(duewheel .+)$|`(duewheel [a-z][^`]+)`", text, re.MULTILINE):
+            yield from (part.strip() for part in "".join(line).split("&&") if "duewheel" in part)
+        yield from re.findall(r"^(duewheel .+)$", text, re.MULTILINE)
+
+
+@pytest.mark.parametrize("line", sorted(set(example_commands())))
+def test_examples_of_commands_can_be_called_like_this(line: str) -> None:
+    words = shlex.split(line)[1:]
+    command: click.Command = main
+    while isinstance(command, click.Group) and words:
+        found = command.get_command(click.Context(command), words[0])
+        if found is None:
+            break
+        command, words = found, words[1:]
+    with command.make_context(line, words, resilient_parsing=False):
+        pass
+
+
+@pytest.mark.airflow
+def test_the_spark_operator_is_listed_with_its_parameters() -> None:
+    (path,) = re.findall(r"^## [^`\n]+: `(duewheel\.operators[\w.]+)`", SPARK, re.MULTILINE)
+    module, name = path.rsplit(".", 1)
+    (table,) = re.findall(r"^\| parameter .*?\n\n", SPARK, re.MULTILINE | re.DOTALL)
+    # Airflow wraps the constructors of operators.
+    constructor = inspect.unwrap(getattr(import_module(module), name).__init__)
+    defined = {}
+    for entry in inspect.signature(constructor).parameters.values():
+        default = entry.default
+        if entry.name == "self" or entry.kind is entry.VAR_KEYWORD:
+            continue
+        if default is entry.empty:
+            defined[entry.name] = "required"
+        elif isinstance(default, timedelta):
+            defined[entry.name] = f"{default.total_seconds():g} s"
+        else:
+            defined[entry.name] = f"`{default!r}`" if isinstance(default, str) else str(default)
+    assert dict(re.findall(r"^\| `(\w+)` \| (.+) \|$", table, re.MULTILINE)) == defined
+
+
+@pytest.mark.spark
+def test_spark_columns_and_options_are_listed() -> None:
+    from duewheel.spark import data_source
+    from duewheel.spark.message_columns import SPARK_SCHEMA
+
+    (columns,) = re.findall(r"^\| column .*?\n\n", SPARK, re.MULTILINE | re.DOTALL)
+    assert re.findall(r"^\| `(\w+)` \| (\w+) \|$", columns, re.MULTILINE) == [
+        (field.name, field.dataType.simpleString()) for field in SPARK_SCHEMA.fields
+    ]
+    (options,) = re.findall(r"^\| option .*?\n\n", SPARK, re.MULTILINE | re.DOTALL)
+    named = {
+        name for cell in re.findall(r"^\| (`[^|]+`) \|", options, re.MULTILINE) for name in cell.split("`")
+    }
+    assert named - {"", ", "} == data_source.OPTIONS
+
+
+@pytest.mark.spark
+def test_spark_example_runs(dsn: str, broker: Broker) -> None:
+    broker.create_topic("order-timeout")
+    broker.send("order-timeout", b"", delay=timedelta(0), tag="late")
+    (example,) = examples(SPARK, "python")
+    # A process of its own: a session that is active already would be taken instead.
+    program = [sys.executable, "-c", f"dsn = {dsn!r}\n{example}"]
+    done = subprocess.run(program, check=True, timeout=240, stdout=subprocess.PIPE, text=True)
+    assert done.stdout == "1\n"
+    assert broker.stats().topics[0].groups[0].inflight == 0

@@ -1,0 +1,70 @@
+"""docs/rules.md against the tests: no rule is missing from the table, no test that it names is missing."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parent
+TABLE = TESTS.parent / "docs" / "rules.md"
+
+SECTIONS = {"D": 19, "L": 6, "W": 5, "R": 15, "X": 15}
+RULES = [f"{section}{number:02}" for section, last in SECTIONS.items() for number in range(1, last + 1)]
+
+
+def rows() -> Iterator[list[str]]:
+    """The cells of every rule's row: id, rule, how, tests, difference."""
+    for line in TABLE.read_text().splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if re.fullmatch(r"[A-Z]\d\d", cells[0]):
+            yield cells
+
+
+def suite() -> Iterator[tuple[str, str]]:
+    """File and name of every test there is."""
+    for path in TESTS.rglob("test_*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
+                yield path.relative_to(TESTS).as_posix(), node.name
+
+
+def ids_in(name: str) -> set[str]:
+    """The rules whose ids a test's name begins with: ``test_d12_d13_...``."""
+    found = re.match(r"test_((?:[dlwrx]\d\d_)+)", name)
+    return set() if found is None else {part.upper() for part in found[1].strip("_").split("_")}
+
+
+def test_every_rule_is_in_the_table_once() -> None:
+    assert Counter(cells[0] for cells in rows()) == Counter(RULES)
+
+
+def test_every_row_says_what_and_how() -> None:
+    for cells in rows():
+        assert len(cells) == 5, cells[0]
+        assert all(cells[:4]), cells[0]
+
+
+def test_every_test_that_is_named_exists_and_proves_its_rule() -> None:
+    known = set(suite())
+    for rule, _, _, tests, _ in rows():
+        named = re.findall(r"`([^`]+)::([^`]+)`", tests)
+        assert named, rule
+        assert tests.count("`") == 2 * len(named), rule
+        for file, name in named:
+            assert (file, name) in known, f"{rule}: {file}::{name}"
+            assert rule in ids_in(name), f"{rule}: {name}"
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_every_rule_has_a_readable_test_that_carries_its_id(rule: str) -> None:
+    assert [name for file, name in suite() if file.startswith("rules/") and rule in ids_in(name)]
+
+
+def test_no_test_carries_the_id_of_a_rule_that_is_none() -> None:
+    for file, name in suite():
+        assert ids_in(name) <= set(RULES), f"{file}::{name}"

@@ -1,0 +1,84 @@
+"""A triggerer as small as it gets: Airflow's own shared streams on an event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any
+
+import pytest
+from airflow.triggers.base import BaseEventTrigger, TriggerEvent
+from airflow.triggers.shared_stream import SharedStreamManager
+from tests.airflow_runs import connection_json
+
+from duewheel.triggers import wheel_stream
+from duewheel.triggers.timing_wheel import TimingWheelTrigger
+
+#: Nothing waits for it unless something is broken.
+PATIENCE_SECONDS = 60
+
+
+class Triggerer:
+    """Runs triggers as ``TriggerRunner.run_trigger`` does, and hands out their events as they come."""
+
+    def __init__(self) -> None:
+        self.streams = SharedStreamManager()
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._looks: AsyncIterator[Any] | None = None
+
+    def run(self, trigger: BaseEventTrigger) -> asyncio.Queue[TriggerEvent]:
+        """Start the trigger; its events come in the queue."""
+        events: asyncio.Queue[TriggerEvent] = asyncio.Queue()
+        number = len(self._tasks) + 1
+        self._tasks[number] = asyncio.create_task(self._run(number, trigger, events))
+        return events
+
+    async def _run(self, number: int, trigger: BaseEventTrigger, events: asyncio.Queue[TriggerEvent]) -> None:
+        key = trigger.shared_stream_key()
+        try:
+            stream = self.streams.subscribe(trigger_id=number, trigger=trigger, key=key)
+            async for event in trigger.filter_shared_stream(stream):
+                events.put_nowait(event)
+        finally:
+            await self.streams.unsubscribe(number, key)
+
+    async def looks(self, count: int) -> None:
+        """Wait until the stream has told that often what the logs say, and the triggers have heard it."""
+        trigger = TimingWheelTrigger("any", "any")
+        key = trigger.shared_stream_key()
+        looks = self.streams.subscribe(trigger_id=0, trigger=trigger, key=key)
+        try:
+            # The last one has been put into every queue by then, and been taken out of the others.
+            for _ in range(count + 1):
+                await anext(looks)
+        finally:
+            await self.streams.unsubscribe(0, key)
+
+    async def stop(self) -> None:
+        """Cancel every trigger, as Airflow does when it ends."""
+        for task in self._tasks.values():
+            task.cancel()
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+
+
+OpenTriggerer = Callable[[], AbstractAsyncContextManager[Triggerer]]
+
+
+@pytest.fixture
+def triggerer(dsn: str, monkeypatch: pytest.MonkeyPatch) -> OpenTriggerer:
+    """Opens a triggerer whose connection ``duewheel_default`` leads to the test's database."""
+    monkeypatch.setenv("AIRFLOW_CONN_DUEWHEEL_DEFAULT", connection_json(dsn))
+    # Tests wait for looks, not for seconds.
+    monkeypatch.setattr(wheel_stream, "LOOK_AGAIN_SECONDS", 0.05)
+
+    @asynccontextmanager
+    async def opened() -> AsyncIterator[Triggerer]:
+        triggerer = Triggerer()
+        try:
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                yield triggerer
+        finally:
+            await triggerer.stop()
+
+    return opened

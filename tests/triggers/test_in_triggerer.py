@@ -1,0 +1,64 @@
+"""The triggers in the triggerer's own runner."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from airflow.jobs.triggerer_job_runner import TriggerRunner
+from tests.airflow_runs import connection_json
+
+from duewheel.triggers.due_messages import DueMessagesTrigger
+from duewheel.triggers.timing_wheel import TimingWheelTrigger
+
+if TYPE_CHECKING:
+    from airflow.triggers.base import BaseTrigger
+
+    from duewheel.store import Broker
+
+pytestmark = pytest.mark.airflow
+
+#: Nothing waits for it unless something is broken.
+PATIENCE_SECONDS = 60
+
+
+async def until(happened: Any) -> None:
+    """Return when ``happened()`` is true; Airflow's runner gives no sign of its own."""
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while not happened():
+            await asyncio.sleep(0.01)
+
+
+def start(runner: TriggerRunner, number: int, trigger: BaseTrigger) -> None:
+    """Start a trigger as the runner does with what it finds in Airflow's database."""
+    trigger.trigger_id = number
+    runner.triggers[number] = {"name": f"trigger {number}", "events": 0, "is_watcher": True}  # type: ignore[typeddict-item]
+    runner.triggers[number]["task"] = asyncio.create_task(runner.run_trigger(number, trigger))
+
+
+def test_watchers_and_deferred_tasks_share_a_wheel_and_are_cancelled_cleanly(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def play() -> None:
+        runner = TriggerRunner()
+        start(runner, 1, TimingWheelTrigger("orders", "watcher"))
+        start(runner, 2, DueMessagesTrigger("orders", "sensor"))
+        await until(lambda: len(runner._shared_streams._groups) == 1)
+        broker.send("orders", b"x", delay=timedelta(milliseconds=300))
+        await until(lambda: len(runner.events) == 2)
+        assert {entry.trigger_id for entry in runner.events} == {1, 2}
+        assert {entry.event.payload["group"] for entry in runner.events} == {"watcher", "sensor"}
+        await until(runner.triggers[2]["task"].done)
+        assert not runner.triggers[1]["task"].done()
+        runner.to_cancel.append(1)
+        await runner.cancel_triggers()
+        await until(runner.triggers[1]["task"].done)
+        assert await runner.cleanup_finished_triggers() == [1, 2]
+        assert not runner.failed_triggers
+        assert not runner._shared_streams._groups
+
+    broker.create_topic("orders")
+    monkeypatch.setenv("AIRFLOW_CONN_DUEWHEEL_DEFAULT", connection_json(broker.dsn))
+    asyncio.run(play())

@@ -1,0 +1,83 @@
+"""Which groups the stream asks the broker about, and which it leaves alone."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+
+from duewheel.triggers.wheel_stream import Porter
+
+if TYPE_CHECKING:
+    from duewheel.store import Broker
+
+NOTHING: frozenset[int] = frozenset()
+ORDERS = ("orders", "g")
+WATCHED = frozenset({ORDERS})
+
+
+@pytest.fixture
+def topic_id(broker: Broker) -> int:
+    """The number of the topic ``orders``."""
+    broker.create_topic("orders", message_type="DELAY")
+    return broker.consumer("orders", "someone").topic_id
+
+
+@pytest.fixture
+def porter(broker: Broker, topic_id: int) -> Porter:
+    """Somebody who has looked once, when there was nothing to see."""
+    porter = Porter(broker, left_alone_seconds=3600)
+    assert porter.look(WATCHED, NOTHING).doorbells[ORDERS].ready == 0
+    return porter
+
+
+def test_an_idle_group_is_left_alone(porter: Porter) -> None:
+    assert porter.look(WATCHED, NOTHING).doorbells == {}
+
+
+def test_a_release_of_its_topic_is_looked_at(broker: Broker, porter: Porter, topic_id: int) -> None:
+    broker.send("orders", b"x", delay_level=0)
+    assert porter.look(WATCHED, frozenset({topic_id + 1})).doorbells == {}
+    assert porter.look(WATCHED, frozenset({topic_id})).doorbells[ORDERS].ready == 1
+
+
+def test_what_is_ready_is_looked_at_again_and_again(broker: Broker, porter: Porter, topic_id: int) -> None:
+    broker.send("orders", b"x", delay_level=0)
+    porter.look(WATCHED, frozenset({topic_id}))
+    assert porter.look(WATCHED, NOTHING).doorbells[ORDERS].ready == 1
+
+
+def test_what_is_leased_is_looked_at_again_and_again(broker: Broker, porter: Porter, topic_id: int) -> None:
+    broker.send("orders", b"x", delay_level=0)
+    batch = broker.consumer("orders", "g").receive()
+    assert porter.look(WATCHED, frozenset({topic_id})).doorbells[ORDERS].inflight
+    assert porter.look(WATCHED, NOTHING).doorbells[ORDERS].inflight
+    broker.consumer("orders", "g").ack(batch)
+    assert not porter.look(WATCHED, NOTHING).doorbells[ORDERS].inflight
+    assert porter.look(WATCHED, NOTHING).doorbells == {}
+
+
+def test_a_message_on_its_way_is_looked_at_when_it_is_due(
+    broker: Broker, porter: Porter, topic_id: int
+) -> None:
+    broker.send("orders", b"x", delay=timedelta(seconds=1))
+    looks = [porter.look(WATCHED, frozenset({topic_id})).doorbells]
+    assert looks[0][ORDERS].next_at is not None
+    while ORDERS not in looks[-1] or len(looks) == 1:
+        looks.append(porter.look(WATCHED, NOTHING).doorbells)
+    assert looks[-1][ORDERS].ready == 1
+
+
+def test_nobody_is_left_alone_for_ever(broker: Broker, topic_id: int) -> None:
+    porter = Porter(broker, left_alone_seconds=0)
+    for _ in range(3):
+        assert porter.look(WATCHED, NOTHING).doorbells[ORDERS].ready == 0
+
+
+def test_a_group_of_a_deleted_topic_comes_back_with_it(broker: Broker, porter: Porter, topic_id: int) -> None:
+    broker.delete_topic("orders")
+    assert porter.look(WATCHED, frozenset({topic_id})).doorbells == {}
+    assert porter.look(WATCHED, NOTHING).doorbells == {}
+    broker.create_topic("orders")
+    assert porter.look(WATCHED, NOTHING).doorbells[ORDERS].ready == 0

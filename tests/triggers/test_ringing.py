@@ -1,0 +1,120 @@
+"""When the doorbell of one group rings, played through without a broker."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from duewheel.store import Doorbell
+from duewheel.triggers.ringing import Ringing
+
+NOON = datetime(2026, 1, 5, 12, 0, tzinfo=UTC)
+
+
+class Door:
+    """A bell with its clock: seconds since noon."""
+
+    def __init__(self, **arguments: float) -> None:
+        self.bell = Ringing(ring_again_seconds=arguments.pop("ring_again_seconds", 60), **arguments)  # type: ignore[arg-type]
+
+    def rings(self, second: float, ready: int, *, oldest: float = 0, inflight: bool = False) -> bool:
+        """Look at ``second``, when ``ready`` messages are ready, the oldest since second ``oldest``."""
+        doorbell = Doorbell(
+            topic="t",
+            group="g",
+            ready=ready,
+            oldest_deliver_at=NOON + timedelta(seconds=oldest) if ready else None,
+            inflight=inflight,
+            next_at=None,
+        )
+        return self.bell.rings(doorbell, looked_at=NOON + timedelta(seconds=second), at_seconds=1000 + second)
+
+
+def test_it_rings_when_something_is_ready_and_only_then() -> None:
+    door = Door()
+    assert not door.rings(0, 0)
+    assert door.rings(1, 5, oldest=1)
+
+
+def test_it_does_not_ring_on_and_on() -> None:
+    door = Door()
+    assert door.rings(0, 5)
+    assert not any(door.rings(second, 5 + second) for second in range(1, 60))
+
+
+def test_it_rings_again_when_nobody_came() -> None:
+    door = Door(ring_again_seconds=10)
+    assert door.rings(0, 5)
+    assert not door.rings(9.9, 5)
+    assert door.rings(10, 5)
+    assert not door.rings(19.9, 5)
+    assert door.rings(20, 5)
+
+
+def test_it_is_silent_while_somebody_is_at_work() -> None:
+    door = Door(ring_again_seconds=10)
+    assert door.rings(0, 5)
+    assert not any(door.rings(second, 3, inflight=True) for second in range(1, 100))
+
+
+def test_what_was_left_over_rings_when_the_work_has_ended() -> None:
+    door = Door()
+    assert door.rings(0, 5)
+    assert not door.rings(1, 3, inflight=True)
+    assert door.rings(2, 3)
+
+
+def test_new_messages_ring_after_the_group_was_empty() -> None:
+    door = Door()
+    assert door.rings(0, 5)
+    assert not door.rings(1, 0)
+    assert door.rings(2, 1, oldest=2)
+
+
+def test_somebody_who_came_and_went_between_two_looks_is_noticed_by_what_is_left() -> None:
+    door = Door()
+    assert door.rings(0, 5)
+    assert door.rings(1, 4)
+
+
+def test_somebody_who_came_and_went_is_noticed_though_more_was_sent_meanwhile() -> None:
+    door = Door()
+    assert door.rings(0, 5, oldest=0)
+    assert door.rings(2, 9, oldest=1)
+
+
+def test_more_messages_and_then_fewer_is_somebody_who_came() -> None:
+    door = Door()
+    assert door.rings(0, 5)
+    assert not door.rings(1, 50)
+    assert door.rings(2, 40)
+
+
+def test_a_retry_that_is_older_is_not_somebody_who_came() -> None:
+    door = Door()
+    assert door.rings(10, 5, oldest=5)
+    assert not door.rings(11, 6, oldest=3)
+
+
+def test_too_few_messages_do_not_ring() -> None:
+    door = Door(min_messages=10)
+    assert not door.rings(0, 9)
+    assert door.rings(1, 10)
+
+
+def test_too_few_messages_ring_after_their_longest_wait() -> None:
+    door = Door(min_messages=10, max_wait_seconds=30)
+    assert not door.rings(0, 1, oldest=0)
+    assert not door.rings(29.9, 2, oldest=0)
+    assert door.rings(30, 2, oldest=0)
+
+
+def test_the_longest_wait_counts_by_the_database_though_the_bell_was_made_later() -> None:
+    assert Door(min_messages=10, max_wait_seconds=30).rings(45, 1, oldest=15)
+
+
+@pytest.mark.parametrize("silent", [{"ready": 0}, {"ready": 5, "inflight": True}])
+def test_a_bell_that_forgot_rings_only_for_what_is_ready_and_not_leased(silent: dict[str, int]) -> None:
+    assert not Door().rings(0, **silent)
+    assert Door().rings(0, 5)

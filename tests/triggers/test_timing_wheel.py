@@ -1,0 +1,350 @@
+"""The wheel in the triggerer, on Airflow's shared streams and a real broker."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
+
+import psycopg2
+import pytest
+from airflow.providers.common.messaging.triggers.msg_queue import MessageQueueTrigger
+from airflow.sdk import Asset, AssetWatcher
+from airflow.serialization.encoders import encode_trigger
+from airflow.triggers.base import BaseEventTrigger
+from tests.airflow_runs import connection_json
+from tests.logged import logged
+from tests.outages import outage
+
+from duewheel.store import Broker
+from duewheel.triggers.due_messages import DueMessagesTrigger
+from duewheel.triggers.timing_wheel import TimingWheelTrigger
+
+if TYPE_CHECKING:
+    from tests.triggers.conftest import OpenTriggerer
+
+    from duewheel.store import EmbeddedPostgres
+
+#: Nothing waits for it unless something is broken.
+PATIENCE_SECONDS = 60
+
+SOON = timedelta(milliseconds=300)
+
+
+def connections(postgres: EmbeddedPostgres, dsn: str, application_name: str = "%") -> int:
+    """How many connections of such a name the database has."""
+    name = psycopg2.extensions.parse_dsn(dsn)["dbname"]
+    connection = psycopg2.connect(postgres.dsn())
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "select count(*) from pg_stat_activity where datname = %s and application_name like %s",
+                (name, application_name),
+            )
+            (count,) = cursor.fetchone()
+            return int(count)
+    finally:
+        connection.close()
+
+
+def test_d16_a_due_message_rings_the_bell_of_its_group(broker: Broker, triggerer: OpenTriggerer) -> None:
+    async def play() -> None:
+        async with triggerer() as airflow:
+            events = airflow.run(TimingWheelTrigger("orders", "canceller"))
+            receipt = broker.send("orders", b"x", delay=SOON)
+            event = await events.get()
+            assert event.payload == {
+                "topic": "orders",
+                "group": "canceller",
+                "ready": 1,
+                "oldest_deliver_at": receipt.deliver_at.isoformat(),
+            }
+            assert json.loads(json.dumps(event.payload)) == event.payload
+
+    broker.create_topic("orders")
+    asyncio.run(play())
+
+
+def test_w02_many_triggers_share_one_wheel(
+    broker: Broker, triggerer: OpenTriggerer, postgres: EmbeddedPostgres
+) -> None:
+    async def play() -> None:
+        async with triggerer() as airflow:
+            queues = [airflow.run(TimingWheelTrigger(f"t{number}", "g")) for number in range(5)]
+            queues.append(airflow.run(DueMessagesTrigger("t0", "other")))
+            for number in range(5):
+                broker.send(f"t{number}", b"x", delay=SOON)
+            for number, events in enumerate(queues):
+                assert (await events.get()).payload["topic"] == f"t{number % 5}"
+            assert connections(postgres, broker.dsn, "duewheel wheel listening") == 1
+
+    for number in range(5):
+        broker.create_topic(f"t{number}")
+    asyncio.run(play())
+
+
+def test_messages_of_others_do_not_ring(broker: Broker, triggerer: OpenTriggerer) -> None:
+    async def play() -> None:
+        async with triggerer() as airflow:
+            mine = airflow.run(TimingWheelTrigger("mine", "g"))
+            others = airflow.run(TimingWheelTrigger("others", "g"))
+            broker.send("others", b"x", delay=SOON)
+            await others.get()
+            await airflow.looks(2)
+            assert mine.empty()
+
+    broker.create_topic("mine")
+    broker.create_topic("others")
+    asyncio.run(play())
+
+
+def test_it_is_silent_while_messages_are_consumed_and_rings_for_what_is_left(
+    broker: Broker, triggerer: OpenTriggerer
+) -> None:
+    async def play() -> None:
+        async with triggerer() as airflow:
+            events = airflow.run(TimingWheelTrigger("orders", "g", ring_again=0.01))
+            assert (await events.get()).payload["ready"] == 3
+            batch = consumer.receive(max_messages=2)
+            # A ring may have been on its way when the lease was made.
+            await airflow.looks(1)
+            while not events.empty():
+                events.get_nowait()
+            await airflow.looks(3)
+            assert events.empty()
+            consumer.ack(batch)
+            assert (await events.get()).payload["ready"] == 1
+
+    broker.create_topic("orders", message_type="NORMAL", queues=1)
+    consumer = broker.consumer("orders", "g")
+    for _ in range(3):
+        broker.send("orders", b"x")
+    asyncio.run(play())
+
+
+def test_a_ring_that_nobody_answers_repeats(broker: Broker, triggerer: OpenTriggerer) -> None:
+    async def play() -> None:
+        async with triggerer() as airflow:
+            events = airflow.run(TimingWheelTrigger("orders", "g", ring_again=timedelta(milliseconds=10)))
+            first, second, third = [await events.get() for _ in range(3)]
+            assert first.payload == second.payload == third.payload
+
+    broker.create_topic("orders")
+    broker.send("orders", b"x", delay=SOON)
+    asyncio.run(play())
+
+
+def test_a_ring_does_not_repeat_before_its_time(broker: Broker, triggerer: OpenTriggerer) -> None:
+    async def play() -> None:
+        async with triggerer() as airflow:
+            events = airflow.run(TimingWheelTrigger("orders", "g", ring_again=3600))
+            await events.get()
+            await airflow.looks(3)
+            assert events.empty()
+
+    broker.create_topic("orders")
+    broker.send("orders", b"x", delay=SOON)
+    asyncio.run(play())
+
+
+def test_x01_a_recalled_message_does_not_ring(broker: Broker, triggerer: OpenTriggerer) -> None:
+    async def play() -> None:
+        async with triggerer() as airflow:
+            events = airflow.run(TimingWheelTrigger("orders", "g"))
+            recalled = broker.send("orders", b"recalled", delay=SOON)
+            broker.send("orders", b"kept", delay=2 * SOON)
+            assert broker.recall(recalled.message_id) == "recalled"
+            assert (await events.get()).payload["ready"] == 1
+
+    broker.create_topic("orders")
+    asyncio.run(play())
+
+
+def test_it_rings_for_few_messages_after_their_longest_wait(broker: Broker, triggerer: OpenTriggerer) -> None:
+    async def play() -> None:
+        async with triggerer() as airflow:
+            many = airflow.run(TimingWheelTrigger("orders", "many", min_messages=3))
+            patient = airflow.run(TimingWheelTrigger("orders", "patient", min_messages=3, max_wait=0.5))
+            sent = broker.send("orders", b"x", delay=SOON)
+            event = await patient.get()
+            assert event.payload["ready"] == 1
+            assert datetime.fromisoformat(event.payload["oldest_deliver_at"]) == sent.deliver_at
+            assert many.empty()
+            for _ in range(2):
+                broker.send("orders", b"x", delay=SOON)
+            assert (await many.get()).payload["ready"] == 3
+
+    broker.create_topic("orders")
+    asyncio.run(play())
+
+
+def test_x14_an_outage_of_the_database_only_makes_it_late(
+    broker: Broker, triggerer: OpenTriggerer, postgres: EmbeddedPostgres
+) -> None:
+    async def play() -> None:
+        async with triggerer() as airflow:
+            events = airflow.run(TimingWheelTrigger("orders", "g"))
+            await airflow.looks(1)
+            broker.send("orders", b"x", delay=SOON)
+            with outage(postgres, broker.dsn):
+                await asyncio.to_thread(stopped.wait)
+            assert (await events.get()).payload["ready"] == 1
+
+    broker.create_topic("orders")
+    with logged("duewheel.triggers.wheel_stream", "starts again in") as stopped:
+        asyncio.run(play())
+
+
+def test_a_topic_may_be_made_after_the_trigger(broker: Broker, triggerer: OpenTriggerer) -> None:
+    async def play() -> None:
+        async with triggerer() as airflow:
+            events = airflow.run(TimingWheelTrigger("later", "g"))
+            await airflow.looks(1)
+            broker.create_topic("later")
+            broker.send("later", b"x", delay=SOON)
+            assert (await events.get()).payload["topic"] == "later"
+
+    asyncio.run(play())
+
+
+def test_a_deleted_topic_does_not_silence_the_others(broker: Broker, triggerer: OpenTriggerer) -> None:
+    async def play() -> None:
+        async with triggerer() as airflow:
+            deleted = airflow.run(TimingWheelTrigger("deleted", "g"))
+            kept = airflow.run(TimingWheelTrigger("kept", "g"))
+            await airflow.looks(2)
+            broker.delete_topic("deleted")
+            broker.send("kept", b"x", delay=SOON)
+            await kept.get()
+            assert deleted.empty()
+
+    broker.create_topic("deleted")
+    broker.create_topic("kept")
+    asyncio.run(play())
+
+
+def test_a_connection_that_is_made_later_is_found(
+    broker: Broker, triggerer: OpenTriggerer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def play() -> None:
+        async with triggerer() as airflow:
+            events = airflow.run(TimingWheelTrigger("orders", "g", duewheel_conn_id="later"))
+            await asyncio.to_thread(stopped.wait)
+            monkeypatch.setenv("AIRFLOW_CONN_LATER", connection_json(broker.dsn))
+            await events.get()
+
+    broker.create_topic("orders")
+    broker.send("orders", b"x", delay=SOON)
+    with logged("duewheel.triggers.wheel_stream", "isn't defined") as stopped:
+        asyncio.run(play())
+
+
+def test_two_triggerers_do_each_others_work_without_harm(broker: Broker, triggerer: OpenTriggerer) -> None:
+    async def play() -> None:
+        async with triggerer() as one, triggerer() as two:
+            first = one.run(TimingWheelTrigger("orders", "a"))
+            second = two.run(TimingWheelTrigger("orders", "b"))
+            broker.send("orders", b"x", delay=SOON)
+            assert (await first.get()).payload["ready"] == 1
+            assert (await second.get()).payload["ready"] == 1
+            await one.looks(2)
+            await two.looks(2)
+            assert first.empty()
+            assert second.empty()
+
+    broker.create_topic("orders")
+    asyncio.run(play())
+
+
+def test_without_listen_it_rings_as_well(
+    broker: Broker, triggerer: OpenTriggerer, postgres: EmbeddedPostgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def play() -> None:
+        async with triggerer() as airflow:
+            events = airflow.run(TimingWheelTrigger("orders", "g"))
+            broker.send("orders", b"x", delay=SOON)
+            await events.get()
+            assert connections(postgres, broker.dsn, "duewheel wheel listening") == 0
+
+    broker.create_topic("orders")
+    monkeypatch.setenv("AIRFLOW_CONN_DUEWHEEL_DEFAULT", connection_json(broker.dsn, listen=False))
+    asyncio.run(play())
+
+
+def test_a_trigger_alone_runs_a_wheel_of_its_own(broker: Broker, triggerer: OpenTriggerer) -> None:
+    async def play() -> None:
+        async with triggerer():
+            events = TimingWheelTrigger("orders", "g").run()
+            assert (await anext(events)).payload["ready"] == 1
+            await events.aclose()
+
+    broker.create_topic("orders")
+    broker.send("orders", b"x", delay=SOON)
+    asyncio.run(play())
+
+
+def test_when_the_last_trigger_leaves_nothing_is_left_behind(
+    dsn: str, triggerer: OpenTriggerer, postgres: EmbeddedPostgres
+) -> None:
+    async def play() -> None:
+        async with triggerer() as airflow:
+            airflow.run(TimingWheelTrigger("orders", "g"))
+            await airflow.looks(2)
+            assert connections(postgres, dsn, "duewheel wheel%") > 1
+        # The server takes a moment to notice that a connection was closed.
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while connections(postgres, dsn):
+                await asyncio.sleep(0.01)
+
+    with Broker(dsn) as broker:
+        broker.create_topic("orders")
+    asyncio.run(play())
+
+
+def test_the_deferral_trigger_fires_once_and_ends(broker: Broker, triggerer: OpenTriggerer) -> None:
+    async def play() -> None:
+        async with triggerer():
+            events = [event async for event in DueMessagesTrigger("orders", "g", min_messages=2).run()]
+            assert [event.payload["ready"] for event in events] == [2]
+
+    broker.create_topic("orders")
+    for _ in range(2):
+        broker.send("orders", b"x", delay=SOON)
+    asyncio.run(play())
+
+
+def test_what_is_stored_is_numbers_and_text() -> None:
+    trigger = TimingWheelTrigger(
+        "orders", "g", ring_again=timedelta(minutes=2), min_messages=5, max_wait=timedelta(seconds=1.5)
+    )
+    path, arguments = trigger.serialize()
+    assert path == "duewheel.triggers.timing_wheel.TimingWheelTrigger"
+    assert arguments == {
+        "topic": "orders",
+        "group": "g",
+        "duewheel_conn_id": "duewheel_default",
+        "ring_again": 120.0,
+        "min_messages": 5,
+        "max_wait": 1.5,
+    }
+    assert TimingWheelTrigger(**json.loads(json.dumps(arguments))).serialize() == (path, arguments)
+
+
+def test_two_dags_that_watch_the_same_have_one_trigger() -> None:
+    one = encode_trigger(TimingWheelTrigger("orders", "g", ring_again=60))
+    other = encode_trigger(TimingWheelTrigger("orders", "g", ring_again=timedelta(minutes=1)))
+    assert BaseEventTrigger.hash(**one) == BaseEventTrigger.hash(**other)
+
+
+def test_arguments_stored_by_the_first_version_are_readable() -> None:
+    stored = {"topic": "orders", "group": "g", "duewheel_conn_id": "duewheel_default"}
+    assert TimingWheelTrigger(**stored).serialize()[1].items() >= stored.items()
+    assert DueMessagesTrigger(**stored).serialize()[1].items() >= stored.items()
+
+
+def test_it_is_reached_by_the_common_message_queue_trigger_and_an_asset_watcher() -> None:
+    trigger = MessageQueueTrigger(scheme="duewheel", topic="orders", group="g", min_messages=7)
+    assert trigger.serialize() == TimingWheelTrigger("orders", "g", min_messages=7).serialize()
+    asset = Asset("unpaid", watchers=[AssetWatcher(name="timeouts", trigger=trigger)])
+    assert asset.watchers[0].trigger is trigger

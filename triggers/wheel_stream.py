@@ -1,0 +1,247 @@
+"""One wheel for all triggers of a connection, and what it tells them.
+
+Airflow's triggerer lets triggers with the same ``shared_stream_key`` share one stream. Here the stream of a
+connection runs the timing wheel and, after each release and at least every second, asks the broker in one
+statement for the doorbells of the groups that triggers of this process watch and of which something can be
+new. Each trigger picks its own group out of the answer; none talks to the database itself. So a thousand DAGs
+cost one wheel, one LISTEN and a statement per second, and a DAG whose topic is idle costs nothing.
+
+Which groups are watched is known only to the triggers, and the stream learns it from :data:`WATCHED`, where
+each trigger enters its group for as long as it runs.
+
+The stream never ends by itself, because Airflow would fail every trigger on it: an error of the database or
+of the connection is logged, and after a pause that doubles up to half a minute everything is resolved and
+opened anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import aclosing, contextmanager, suppress
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from duewheel.hooks.broker import BrokerAddress, DueWheelHook
+from duewheel.store import Broker
+from duewheel.store.backoff import Backoff
+from duewheel.store.errors import UnknownTopic
+
+if TYPE_CHECKING:
+    from duewheel.store import Doorbell
+
+log = logging.getLogger(__name__)
+
+Group = tuple[str, str]
+"""A topic and a consumer group that reads it."""
+
+
+class Look(NamedTuple):
+    """What the logs said about the watched groups at one moment: the raw event of the stream."""
+
+    at: datetime
+    """The moment, by the database's clock."""
+    doorbells: Mapping[Group, Doorbell]
+    """By group; a group whose topic does not exist is left out."""
+
+
+LOOK_AGAIN_SECONDS = 1.0
+"""How long the stream waits for a release before it asks again: leases end and are acked without one."""
+
+LEFT_ALONE_SECONDS = 30.0
+"""How long a group is left alone at most while nothing is known to be new: less than the minute for which the
+broker names the next message. Not at all without LISTEN, where a release by a consumer may go unheard."""
+
+SETTLE_SECONDS = 0.05
+"""Releases closer together than this are told as one."""
+
+LONGEST_LOOK_SECONDS = 15.0
+"""A look that takes longer is given up: the server, or the way to it, is gone."""
+
+STOP_SECONDS = 2.0
+"""How long the stream waits for a look that is under way when it is stopped."""
+
+FIRST_PAUSE_SECONDS = 1.0
+"""How long the stream waits after a first error; each further one doubles it, up to half a minute."""
+
+
+class WatchedGroups:
+    """The groups that the triggers of this process watch, by connection.
+
+    Only touched from the event loop's thread, so it needs no lock.
+    """
+
+    def __init__(self) -> None:
+        self._groups: dict[str, Counter[Group]] = {}
+
+    @contextmanager
+    def watching(self, conn_id: str, group: Group) -> Iterator[None]:
+        """Count ``group`` as watched until the block is left."""
+        groups = self._groups.setdefault(conn_id, Counter())
+        groups[group] += 1
+        try:
+            yield
+        finally:
+            groups[group] -= 1
+            if groups[group] == 0:
+                del groups[group]
+
+    def over(self, conn_id: str) -> frozenset[Group]:
+        """Return the groups that are watched over this connection."""
+        return frozenset(self._groups.get(conn_id, ()))
+
+
+WATCHED = WatchedGroups()
+
+
+def stream_key(conn_id: str) -> tuple[str, str]:
+    """Return the key under which Airflow shares the stream of a connection."""
+    return ("duewheel", conn_id)
+
+
+def ring_payload(doorbell: Doorbell) -> dict[str, Any]:
+    """Return what an event says about a group, as JSON takes it.
+
+    Example: ``{"topic": "order-timeout", "group": "canceller", "ready": 3,
+    "oldest_deliver_at": "2026-01-05T09:30:00+00:00"}``
+    """
+    oldest = doorbell.oldest_deliver_at
+    return {
+        "topic": doorbell.topic,
+        "group": doorbell.group,
+        "ready": doorbell.ready,
+        "oldest_deliver_at": None if oldest is None else oldest.isoformat(),
+    }
+
+
+async def doorbell_stream(conn_id: str) -> AsyncGenerator[Look, None]:
+    """Run the wheel of a connection and yield what the doorbells of all watched groups say. Never ends.
+
+    Args:
+        conn_id: the Airflow connection to the broker.
+    """
+    backoff = Backoff(FIRST_PAUSE_SECONDS)
+    while True:
+        try:
+            address = await DueWheelHook(conn_id).aresolve()
+            async with aclosing(_looks(conn_id, address)) as looks:
+                async for look in looks:
+                    backoff.reset()
+                    yield look
+        except Exception:
+            log.exception("The wheel of connection %s stopped", conn_id)
+        pause_seconds = backoff.next_seconds()
+        log.info("The wheel of connection %s starts again in %g s", conn_id, pause_seconds)
+        await asyncio.sleep(pause_seconds)
+
+
+async def _looks(conn_id: str, address: BrokerAddress) -> AsyncGenerator[Look, None]:
+    """Yield one look after another, until something fails."""
+    loop = asyncio.get_running_loop()
+    worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="duewheel doorbells")
+    broker = address.open()
+    porter = Porter(broker, left_alone_seconds=LEFT_ALONE_SECONDS if address.listen else 0)
+    news = asyncio.Event()
+    released: set[int] = set()
+
+    def hear(topic_id: int) -> None:
+        released.add(topic_id)
+        news.set()
+
+    wheel = asyncio.create_task(broker.wheel(on_released=hear).arun())
+    wheel.add_done_callback(lambda _: news.set())
+    try:
+        while not wheel.done():
+            news.clear()
+            changed = frozenset(released)
+            released.clear()
+            async with asyncio.timeout(LONGEST_LOOK_SECONDS):
+                look = await loop.run_in_executor(worker, porter.look, WATCHED.over(conn_id), changed)
+            yield look
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_AGAIN_SECONDS):
+                    await news.wait()
+            await asyncio.sleep(SETTLE_SECONDS)
+        wheel.result()
+    finally:
+        wheel.cancel()
+        await asyncio.wait({wheel})
+        # Queued behind a look that is under way, so it waits for that; but not for a server that is gone.
+        await asyncio.wait({loop.run_in_executor(worker, broker.close)}, timeout=STOP_SECONDS)
+        worker.shutdown(wait=False)
+
+
+class Porter:
+    """Asks the broker for the doorbells of groups, and makes groups that do not exist yet.
+
+    A look costs the broker half a millisecond for each group, so a group of which nothing can be new is left
+    alone: where nothing was ready or leased, until its topic releases something, until the instant the broker
+    named for its next message, or until ``left_alone_seconds`` have passed.
+
+    Used from one worker thread. A topic that does not exist is left out until it does, and said once.
+
+    Args:
+        broker: the broker to ask.
+        left_alone_seconds: how long a group is left alone at most.
+    """
+
+    def __init__(self, broker: Broker, *, left_alone_seconds: float) -> None:
+        self._broker = broker
+        self._left_alone = timedelta(seconds=left_alone_seconds)
+        self._topic_ids: dict[Group, int] = {}
+        self._quiet_until: dict[Group, datetime] = {}
+        self._missing: set[Group] = set()
+
+    def look(self, groups: frozenset[Group], released: frozenset[int]) -> Look:
+        """Return what the logs say about the groups of which something can be new.
+
+        Args:
+            groups: all that are watched.
+            released: the ids of the topics that released something since the last look.
+        """
+        for new in groups - self._topic_ids.keys():
+            self._subscribe(*new)
+        at = self._database_now()
+        asked = [group for group in sorted(groups) if self._can_be_new(group, at, released)]
+        told = self._broker.doorbells([topic for topic, _ in asked], [group for _, group in asked])
+        doorbells = {(doorbell.topic, doorbell.group): doorbell for doorbell in told}
+        for group in asked:
+            self._note(group, doorbells.get(group), at)
+        return Look(at, doorbells)
+
+    def _can_be_new(self, group: Group, at: datetime, released: frozenset[int]) -> bool:
+        topic_id = self._topic_ids.get(group)
+        if topic_id is None:
+            return False
+        quiet_until = self._quiet_until.get(group)
+        return quiet_until is None or at >= quiet_until or topic_id in released
+
+    def _note(self, group: Group, doorbell: Doorbell | None, at: datetime) -> None:
+        self._quiet_until.pop(group, None)
+        if doorbell is None:
+            # It is gone, with its topic, and is made anew when the topic is.
+            del self._topic_ids[group]
+        elif not doorbell.ready and not doorbell.inflight:
+            at_most = at + self._left_alone
+            self._quiet_until[group] = min(at_most, doorbell.next_at or at_most)
+
+    def _database_now(self) -> datetime:
+        with self._broker.connection() as connection, connection.cursor() as cursor:
+            cursor.execute("select clock_timestamp()")
+            ((now,),) = cursor.fetchall()
+        at: datetime = now
+        return at
+
+    def _subscribe(self, topic: str, group: str) -> None:
+        try:
+            consumer = self._broker.consumer(topic, group)
+        except UnknownTopic as error:
+            if (topic, group) not in self._missing:
+                log.warning("No doorbell for group %s yet: %s", group, error)
+                self._missing.add((topic, group))
+        else:
+            self._topic_ids[topic, group] = consumer.topic_id
+            self._missing.discard((topic, group))
