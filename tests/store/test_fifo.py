@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 import psycopg2
 import pytest
 from tests.conftest import Clock, execute
-from tests.proof.waiting import ask
+from tests.proof.waiting import ask, beside, connected, until_somebody_waits
 
 from duewheel.store.broker import Broker
 from duewheel.store.connections import DriverConnection
@@ -447,6 +447,40 @@ def test_a_message_that_committed_late_keeps_its_place_for_a_group_that_lags(
         consumer.ack(batch)
         brought += bodies(batch)
     assert brought == ["a1", "a2", "b1", "a3"]
+
+
+def test_a_tick_while_a_queue_is_read_does_not_set_its_position_back(steps: Broker, clock: Clock) -> None:
+    """What such a tick releases late, and behind what this receive goes up to, is left to the next one."""
+    consumer = steps.consumer("steps", "g")
+    send(steps, "a1", "b1")
+    consumer.nack(receive(consumer, clock, 1), timedelta(0))
+    with (
+        connected(steps.dsn, autocommit=False) as holder,
+        connected(steps.dsn, autocommit=False) as late,
+        beside() as start,
+    ):
+        # Taking the retry from the backlog waits for this, and the position is known by then.
+        assert ask(holder, "select 1 from duewheel.fifo_backlog for update")
+        clock.advance(timedelta(milliseconds=1))
+        reading = start(lambda: consumer.receive(32, MINUTE))
+        until_somebody_waits(steps.dsn)
+        send(steps, "c1")
+        clock.advance(timedelta(milliseconds=1))
+        steps.send("steps", "d1", message_group="d", connection=late)
+        clock.advance(timedelta(milliseconds=1))
+        send(steps, "e1")
+        steps.tick("steps")
+        late.commit()
+        clock.advance(timedelta(milliseconds=1))
+        send(steps, "f1")
+        steps.tick("steps")
+        holder.rollback()
+        first = reading.result()
+    assert bodies(first) == ["a1", "b1"]
+    second = receive(consumer, clock)
+    assert bodies(second) == ["c1", "d1", "e1", "f1"]
+    consumer.ack([*first, *second])
+    assert bodies(receive(consumer, clock)) == []
 
 
 def test_d08_a_rewound_instance_gets_each_message_once_and_in_order(steps: Broker, clock: Clock) -> None:

@@ -363,7 +363,12 @@ begin
                     select from duewheel.lease_event e
                     where e.topic_id = p_topic_id and e.group_id = p_group_id and e.queue = v_queue
                       and e.expires_at is not null and e.expires_at > l.revived_to and e.expires_at <= v_now)
-                    as has_ended
+                    as has_ended,
+               -- Read with hi: a straggler of a later tick may lie behind it, where the position must not go yet.
+               coalesce((
+                    select s.straggler_id from duewheel.straggler s
+                    where s.topic_id = p_topic_id and s.queue = v_queue and s.straggler_id > l.straggler_to
+                    order by s.straggler_id desc limit 1), l.straggler_to) as last_straggler
         into v_source
         from (
             select l.n, l.to_at, l.to_seq, l.straggler_to, l.revived_to from duewheel.lease l
@@ -387,8 +392,7 @@ begin
             v_from_seq := v_seq;
             v_straggler_from := v_straggler_at;
             v_more := coalesce(v_source.queue_hi > v_at or (v_source.queue_hi = v_at and v_seq < c_last), false)
-                or exists (select from duewheel.straggler s
-                           where s.topic_id = p_topic_id and s.queue = v_queue and s.straggler_id > v_straggler_at);
+                or v_source.last_straggler > v_straggler_at;
             v_share := case when v_more then (v_room + (v_n + 1) % 2) / 2 else v_room end;
             if v_share > 0 then
                 v_held := duewheel.fifo_lease_backlog(p_group_id, p_topic_id, v_queue, v_n + 1, v_now, v_share);
@@ -400,7 +404,8 @@ begin
                 -- Stragglers and the interval are read as one stream in the order of delivery: a straggler that is due behind
                 -- the position waits until the position has come there. What was sent after it is due later still.
                 select s.straggler_id, s.deliver_at, s.seq into v_straggler from duewheel.straggler s
-                where s.topic_id = p_topic_id and s.queue = v_queue and s.straggler_id > v_straggler_at
+                where s.topic_id = p_topic_id and s.queue = v_queue
+                  and s.straggler_id > v_straggler_at and s.straggler_id <= v_source.last_straggler
                 order by s.straggler_id limit 1;
                 v_is_straggler := found and (v_straggler.deliver_at, v_straggler.seq) <= (v_at, v_seq);
                 if v_is_straggler then
@@ -409,7 +414,8 @@ begin
                                bool_and((s.deliver_at, s.seq) <= (v_at, v_seq)) over (order by s.straggler_id) as is_passed
                         from (
                             select s.straggler_id, s.deliver_at, s.seq from duewheel.straggler s
-                            where s.topic_id = p_topic_id and s.queue = v_queue and s.straggler_id > v_straggler_at
+                            where s.topic_id = p_topic_id and s.queue = v_queue
+                              and s.straggler_id > v_straggler_at and s.straggler_id <= v_source.last_straggler
                             order by s.straggler_id limit v_step) s
                     ) s where s.is_passed;
                     select array_agg(f.deliver_at), array_agg(f.seq), array_agg(f.message_group), array_agg(f.attempt),
