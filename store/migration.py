@@ -105,8 +105,8 @@ def _upgrade(engine: Engine) -> SchemaState:
             )
         else:
             command.upgrade(_alembic(connection), "head")
-            _apply_functions(connection)
-            _grant_rights(connection)
+            applied = _apply_functions(connection)
+            _grant_rights(connection, anew=applied)
             _run(connection, f"select {SCHEMA}.make_slots_ahead(clock_timestamp())")
         return _state(driver_connection(connection))
 
@@ -146,11 +146,12 @@ def _function_files() -> list[Path]:
     return sorted(FUNCTIONS.glob("*.sql"))
 
 
-def _apply_functions(connection: Connection) -> None:
+def _apply_functions(connection: Connection) -> bool:
+    """Whether they had to be."""
     driver = driver_connection(connection)
     wanted = functions_checksum()
     if _state(driver).functions_checksum == wanted:
-        return
+        return False
     with cursor_of(driver) as cursor:
         for path in _function_files():
             try:
@@ -159,11 +160,13 @@ def _apply_functions(connection: Connection) -> None:
                 error.add_note(f"while applying {path.name}")
                 raise
         cursor.execute(f"update {SCHEMA}.broker set functions_checksum = %s", (wanted,))
+    return True
 
 
-def _grant_rights(connection: Connection) -> None:
+def _grant_rights(connection: Connection, *, anew: bool) -> None:
     driver = driver_connection(connection)
-    if fetch(driver, f"select {SCHEMA}.rights_are_granted()", ())[0][0]:
+    # A function that was replaced has lost that it runs with its owner's rights.
+    if not anew and fetch(driver, f"select {SCHEMA}.rights_are_granted()", ())[0][0]:
         return
     left = [statement for (statement,) in fetch(driver, f"select {SCHEMA}.grant_rights()", ())]
     if left:

@@ -579,3 +579,36 @@ def test_rights_that_were_lost_come_back_with_an_upgrade(dsn: str) -> None:
     migration.upgrade(dsn)
     assert execute(dsn, "select has_schema_privilege('duewheel_consumer', 'duewheel', 'usage')") == [(True,)]
     assert not any(by_all for *_, by_all, _ in functions(dsn))
+
+
+def test_an_upgrade_with_new_functions_leaves_logins_their_rights(
+    owner: Broker, consumer_login: Broker
+) -> None:
+    """To replace a function takes away that it runs with its owner's rights."""
+    execute(owner.dsn, "update duewheel.broker set functions_checksum = 'of another version'")
+    migration.upgrade(owner.dsn)
+    owner.send("t", b"1", delay=NOW)
+    assert len(consumer_login.consumer("t", "g").receive(wait=timedelta(seconds=5))) == 1
+
+
+def test_an_upgrade_takes_rights_away_that_a_role_is_not_to_have(dsn: str) -> None:
+    """As where a function or a view was for a role in the version before, and is not any more."""
+    login(dsn, None)
+    before = functions(dsn)
+    others = "duewheel.maintain(timestamptz), duewheel.make_slots_ahead(timestamptz)"
+    execute(dsn, f"grant execute on function {others} to duewheel_consumer")
+    execute(dsn, "grant execute on function duewheel.tick(text, timestamptz) to nobody_login")
+    execute(dsn, "grant select, insert on duewheel.waiting, duewheel.message to duewheel_producer")
+    execute(dsn, "update duewheel.broker set functions_checksum = 'of the version before'")
+    migration.upgrade(dsn)
+    assert functions(dsn) == before
+    for relation in ("waiting", "message"):
+        for right in ("select", "insert"):
+            question = f"select has_table_privilege('duewheel_producer', 'duewheel.{relation}', '{right}')"
+            assert execute(dsn, question) == [(False,)]
+    assert execute(dsn, "select has_table_privilege('duewheel_consumer', 'duewheel.waiting', 'select')") == [
+        (True,)
+    ]
+    # What an administrator gave a login beside the roles is theirs.
+    kept = "select has_function_privilege('nobody_login', 'duewheel.tick(text, timestamptz)', 'execute')"
+    assert execute(dsn, kept) == [(True,)]

@@ -4,7 +4,7 @@
 --
 -- The functions below are the entry points. They run with their owner's rights and a search path of their own, so a role
 -- needs nothing but EXECUTE, and no object of a caller's can slip under a name they use. All other functions are called by
--- these, and by nobody else.
+-- these, and by nobody else. What programs of the version before call stays in the list until the version after.
 
 create or replace function duewheel.entry_points() returns table (function_name text, role_name text)
 language sql immutable
@@ -81,7 +81,8 @@ create or replace function duewheel.plain_functions() returns text[]
 language sql immutable
 return array['from_unix_micros', 'message_id', 'unix_micros'];
 
--- Whether the roles are there, have their rights, and nobody else has any: false after a restore without them, too.
+-- Whether the roles are there and have their rights, and everybody else has none: false after a restore without them, too.
+-- Which function is for which role it does not compare: whoever applies the functions grants all rights anew.
 create or replace function duewheel.rights_are_granted() returns boolean
 language plpgsql stable as $$
 begin
@@ -92,8 +93,9 @@ begin
 end
 $$;
 
--- Makes the roles where they are missing and gives every function and table the rights it is to have. What the caller may
--- not do comes back as the statements that somebody else has to run first; the rest is done.
+-- Makes the roles where they are missing and gives them the rights they are to have on every function and table, and no
+-- others; what a login was given beside the roles stays. What the caller may not do comes back as the statements that somebody
+-- else has to run first; the rest is done.
 create or replace function duewheel.grant_rights() returns setof text
 language plpgsql as $$
 declare
@@ -128,6 +130,11 @@ begin
 
     revoke all on schema duewheel from public;
     revoke all on all functions in schema duewheel from public;
+    foreach v_role in array array['duewheel_producer', 'duewheel_consumer', 'duewheel_admin'] loop
+        continue when to_regrole(v_role) is null;
+        execute format('revoke all on all functions in schema duewheel from %I', v_role);
+        execute format('revoke all on all tables in schema duewheel from %I', v_role);
+    end loop;
     for v_function in
         select p.oid::regprocedure as signature, p.prorettype = 'trigger'::regtype as is_trigger,
                p.proname = any (duewheel.plain_functions()) as is_plain,
