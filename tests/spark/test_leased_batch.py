@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import psycopg2
 import pytest
 from sqlalchemy import create_engine
+from tests.leasing import LEASE, consumer_at, extend_often, later_consumer, received, wait_for_extensions
 
 from duewheel.spark.leased_batch import LeasedBatch
 from duewheel.store.errors import InvalidArgument, InvalidTagExpression, LeaseLost, UnknownTopic
@@ -116,17 +117,17 @@ def test_x10_ack_after_the_lease_ended_is_refused(timed_broker: Broker, clock: C
 
 
 def test_x11_lease_lives_as_long_as_its_keeper(
-    broker: Broker, consumer: Consumer, batch: LeasedBatch
+    broker: Broker, consumer: Consumer, batch: LeasedBatch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    extend_often(monkeypatch)
     batch.nack(AT_ONCE)
-    again = LeasedBatch.take(broker, TOPIC, GROUP, invisible=timedelta(seconds=1))
+    again = LeasedBatch.take(broker, TOPIC, GROUP, invisible=LEASE)
+    first_end = max(lease.expires_at for lease in again.leases)
 
     with again.kept_alive() as keeper:
-        # Extended three times a second: after five extensions the first lease would have ended.
-        for _ in range(5):
-            assert keeper.extended.wait(60)
-            keeper.extended.clear()
-        assert not consumer.receive()
+        wait_for_extensions(keeper, 5)
+        with consumer_at(broker, consumer, first_end + timedelta(milliseconds=1)) as late:
+            assert not late.receive()
     again.ack()
 
 
@@ -142,9 +143,10 @@ def test_d07_lease_that_nobody_keeps_comes_again(
     broker: Broker, consumer: Consumer, batch: LeasedBatch
 ) -> None:
     batch.nack(AT_ONCE)
-    LeasedBatch.take(broker, TOPIC, GROUP, invisible=timedelta(seconds=1))
+    LeasedBatch.take(broker, TOPIC, GROUP, invisible=LEASE)
 
-    assert {message.attempt for message in consumer.receive(wait=timedelta(seconds=30))} == {3}
+    with later_consumer(broker, consumer) as late:
+        assert {message.attempt for message in received(late)} == {3}
 
 
 def test_lease_can_be_answered_elsewhere_from_its_json(batch: LeasedBatch, consumer: Consumer) -> None:

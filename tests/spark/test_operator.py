@@ -19,6 +19,15 @@ import pytest
 from airflow.sdk import Context
 from airflow.sdk.exceptions import AirflowSkipException
 from tests.airflow_runs import connection_json
+from tests.leasing import (
+    LEASE,
+    PATIENCE_SECONDS,
+    consumer_at,
+    extend_often,
+    later_consumer,
+    received,
+    wait_for_extensions,
+)
 
 from duewheel.operators.spark import SparkConsumeMessagesOperator
 from duewheel.spark.java_runtime import JavaNotFound
@@ -37,7 +46,6 @@ TOPIC = "orders"
 GROUP = "canceller"
 CONTEXT = Context()
 AT_ONCE = timedelta(0)
-LONG_POLL = timedelta(seconds=30)
 
 ORDERS = """
 create table orders (number text primary key, paid boolean, cancelled boolean default false);
@@ -208,17 +216,19 @@ def test_failure_after_the_committed_ack_leaves_the_messages_acked(
 
 
 def test_failure_with_an_open_transaction_does_not_hang(
-    consumer: Consumer, spark: SparkSession, shop: psycopg2.extensions.connection
+    broker: Broker, consumer: Consumer, spark: SparkSession, shop: psycopg2.extensions.connection
 ) -> None:
     def work(_spark: SparkSession, _messages: DataFrame, batch: LeasedBatch) -> None:
         batch.ack(shop)
         raise ZeroDivisionError("and the transaction stays open")
 
     with pytest.raises(ZeroDivisionError):
-        operator(work, invisible=timedelta(seconds=1)).execute(CONTEXT)
-    assert not consumer.receive()
-    shop.rollback()
-    assert {message.attempt for message in consumer.receive(wait=LONG_POLL)} == {2}
+        operator(work, invisible=LEASE).execute(CONTEXT)
+    with later_consumer(broker, consumer) as late:
+        # The lease is over, but only the transaction's end tells whether it was acked.
+        assert not any(late.receive() for _ in range(5))
+        shop.rollback()
+        assert {message.attempt for message in received(late)} == {2}
 
 
 def test_drain_goes_on_until_nothing_is_ready(consumer: Consumer, spark: SparkSession) -> None:
@@ -267,8 +277,10 @@ def test_x09_kill_ends_the_job_and_pulls_the_lease_back(
 
 
 def test_x10_jobs_end_when_the_lease_is_lost(
-    broker: Broker, consumer: Consumer, spark: SparkSession, tmp_path: Path
+    broker: Broker, consumer: Consumer, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # The next extension is what finds the lease gone.
+    extend_often(monkeypatch)
     job = RunningJob(tmp_path)
     leased: list[LeasedBatch] = []
 
@@ -279,19 +291,25 @@ def test_x10_jobs_end_when_the_lease_is_lost(
     losing = job.when_begun(lambda: consumer.nack(leased[0].leases, AT_ONCE))
 
     with pytest.raises(LeaseLost):
-        operator(work, invisible=timedelta(seconds=1)).execute(CONTEXT)
+        operator(work, invisible=LEASE).execute(CONTEXT)
     losing.join()
     assert len(consumer.receive()) == 10
 
 
-@pytest.mark.slow
-def test_x11_job_may_take_longer_than_the_lease(consumer: Consumer, spark: SparkSession) -> None:
-    def work(_spark: SparkSession, messages: DataFrame, _batch: LeasedBatch) -> None:
-        # Nobody of the group gets anything for five times as long as the lease would have lasted.
-        assert not consumer.receive(wait=timedelta(seconds=5))
+def test_x11_job_may_take_longer_than_the_lease(
+    broker: Broker, consumer: Consumer, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def work(_spark: SparkSession, messages: DataFrame, batch: LeasedBatch) -> None:
+        assert cancel._held is not None
+        wait_for_extensions(cancel._held.keeper, 5)
+        first_end = max(lease.expires_at for lease in batch.leases)
+        with consumer_at(broker, consumer, first_end + timedelta(milliseconds=1)) as late:
+            assert not late.receive()
         assert messages.count() == 10
 
-    assert operator(work, invisible=timedelta(seconds=1)).execute(CONTEXT) == 10
+    extend_often(monkeypatch)
+    cancel = operator(work, invisible=LEASE)
+    assert cancel.execute(CONTEXT) == 10
     assert not consumer.receive()
 
 
@@ -317,7 +335,6 @@ def test_dag_file_with_the_operator_needs_no_spark() -> None:
 
 KILLED_DRIVER = """
 import sys, threading
-from datetime import timedelta
 
 from airflow.sdk import Context
 
@@ -334,13 +351,13 @@ def work(spark, messages, batch):
     messages.rdd.coalesce(1).foreach(begin_and_stay)
 
 SparkConsumeMessagesOperator(
-    task_id="killed", topic="orders", group="canceller", python_callable=work, invisible=timedelta(seconds=2)
+    task_id="killed", topic="orders", group="canceller", python_callable=work
 ).execute(Context())
 """
 
 
 def test_x11_killed_driver_leaves_nothing_behind_and_its_messages_come_again(
-    consumer: Consumer, tmp_path: Path
+    broker: Broker, consumer: Consumer, tmp_path: Path
 ) -> None:
     begun_path = tmp_path / "begun"
     os.mkfifo(begun_path)
@@ -355,6 +372,7 @@ def test_x11_killed_driver_leaves_nothing_behind_and_its_messages_come_again(
         driver.send_signal(signal.SIGKILL)
         driver.wait()
 
-    _, alive = psutil.wait_procs(helpers, timeout=60)
+    _, alive = psutil.wait_procs(helpers, timeout=PATIENCE_SECONDS)
     assert alive == []
-    assert {message.attempt for message in consumer.receive(wait=LONG_POLL)} == {2}
+    with later_consumer(broker, consumer) as late:
+        assert {message.attempt for message in received(late)} == {2}
