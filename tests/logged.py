@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 #: Nothing waits for it unless something is broken.
-PATIENCE_SECONDS = 60
+PATIENCE_SECONDS = 240
 
 
 class Logged(logging.Handler):

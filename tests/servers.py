@@ -16,7 +16,7 @@ from psycopg2.extensions import make_dsn, parse_dsn
 from duewheel.store.embedded import EmbeddedPostgres
 from duewheel.store.embedded_machine import binaries, free_port, let_pass, server_account
 
-PATIENCE_SECONDS = 60
+PATIENCE_SECONDS = 240
 
 
 def own_folder(folder: Path) -> Path:

@@ -229,6 +229,8 @@ class Porter:
             self._quiet_until[group] = min(at_most, doorbell.next_at or at_most)
 
     def _database_now(self) -> datetime:
+        if (injected := self._broker.now()) is not None:
+            return injected
         with self._broker.connection() as connection, connection.cursor() as cursor:
             cursor.execute("select clock_timestamp()")
             ((now,),) = cursor.fetchall()

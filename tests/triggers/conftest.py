@@ -16,7 +16,14 @@ from duewheel.triggers import wheel_stream
 from duewheel.triggers.timing_wheel import TimingWheelTrigger
 
 #: Nothing waits for it unless something is broken.
-PATIENCE_SECONDS = 60
+PATIENCE_SECONDS = 240
+
+
+async def until(happened: Callable[[], bool]) -> None:
+    """Return when ``happened()`` is true: for what gives no sign of its own."""
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while not happened():
+            await asyncio.sleep(0.01)
 
 
 class Triggerer:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from airflow.jobs.triggerer_job_runner import TriggerRunner
 from tests.airflow_runs import connection_json
+from tests.triggers.conftest import until
 
 from duewheel.triggers.due_messages import DueMessagesTrigger
 from duewheel.triggers.timing_wheel import TimingWheelTrigger
@@ -19,16 +20,6 @@ if TYPE_CHECKING:
     from duewheel.store import Broker
 
 pytestmark = pytest.mark.airflow
-
-#: Nothing waits for it unless something is broken.
-PATIENCE_SECONDS = 60
-
-
-async def until(happened: Any) -> None:
-    """Return when ``happened()`` is true; Airflow's runner gives no sign of its own."""
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        while not happened():
-            await asyncio.sleep(0.01)
 
 
 def start(runner: TriggerRunner, number: int, trigger: BaseTrigger) -> None:

@@ -10,6 +10,8 @@ import pytest
 from duewheel.triggers.wheel_stream import Porter
 
 if TYPE_CHECKING:
+    from tests.conftest import Clock
+
     from duewheel.store import Broker
 
 NOTHING: frozenset[int] = frozenset()
@@ -58,15 +60,15 @@ def test_what_is_leased_is_looked_at_again_and_again(broker: Broker, porter: Por
     assert porter.look(WATCHED, NOTHING).doorbells == {}
 
 
-def test_a_message_on_its_way_is_looked_at_when_it_is_due(
-    broker: Broker, porter: Porter, topic_id: int
-) -> None:
-    broker.send("orders", b"x", delay=timedelta(seconds=1))
-    looks = [porter.look(WATCHED, frozenset({topic_id})).doorbells]
-    assert looks[0][ORDERS].next_at is not None
-    while ORDERS not in looks[-1] or len(looks) == 1:
-        looks.append(porter.look(WATCHED, NOTHING).doorbells)
-    assert looks[-1][ORDERS].ready == 1
+def test_a_message_on_its_way_is_looked_at_when_it_is_due(timed_broker: Broker, clock: Clock) -> None:
+    timed_broker.create_topic("orders", message_type="DELAY")
+    porter = Porter(timed_broker, left_alone_seconds=3600)
+    sent = timed_broker.send("orders", b"x", delay=timedelta(seconds=30))
+    assert porter.look(WATCHED, NOTHING).doorbells[ORDERS].next_at == sent.deliver_at
+    clock.advance(timedelta(seconds=29))
+    assert porter.look(WATCHED, NOTHING).doorbells == {}
+    clock.advance(timedelta(seconds=1))
+    assert porter.look(WATCHED, NOTHING).doorbells[ORDERS].ready == 1
 
 
 def test_nobody_is_left_alone_for_ever(broker: Broker, topic_id: int) -> None:
