@@ -6,6 +6,7 @@ Written to standard error, so that standard output holds only the result.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
@@ -54,11 +55,15 @@ class Progress:
 
     Args:
         console: where to; standard error unless given.
+        clock: gives the seconds that have passed since some moment; the monotonic clock unless given.
     """
 
-    def __init__(self, console: Console | None = None) -> None:
+    def __init__(
+        self, console: Console | None = None, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._console = console or Console(stderr=True)
-        self._started_at = time.monotonic()
+        self._clock = clock
+        self._started_at = clock()
         self._shown: View | None = None
         self._shown_at = float("-inf")
         self._live = Live(console=self._console, transient=True) if self._console.is_terminal else None
@@ -85,13 +90,13 @@ class Progress:
         if self._live is not None:
             self._live.update(Group(Text(f"{self._seconds()}  {view.doing}"), _table(view)))
             self._live.start()
-        elif view != self._shown and time.monotonic() - self._shown_at >= _SECONDS_BETWEEN_LINES:
-            self._shown, self._shown_at = view, time.monotonic()
+        elif view != self._shown and self._clock() - self._shown_at >= _SECONDS_BETWEEN_LINES:
+            self._shown, self._shown_at = view, self._clock()
             numbers = "  ".join(f"{name} {number:>5}" for name, number in view.numbers().items())
             self.say(f"{numbers}  {view.doing}")
 
     def _seconds(self) -> str:
-        return f"{time.monotonic() - self._started_at:6.1f} s"
+        return f"{self._clock() - self._started_at:6.1f} s"
 
 
 def _table(view: View) -> Table:

@@ -13,16 +13,22 @@ VIEW = View("DAG pay_orders: running", placed=20, paid=10, waiting=12, due=3, ca
 
 def test_elsewhere_each_change_is_a_line_but_not_more_than_one_in_two_seconds() -> None:
     output = StringIO()
-    with Progress(Console(file=output, width=200)) as progress:
-        progress.show(VIEW)
-        progress.show(VIEW)
-        progress.show(View("DAG pay_orders: success"))
+    now = [100.0]
+    with Progress(Console(file=output, width=200), clock=lambda: now[0]) as progress:
+        for now[0] in (100.0, 103.0):
+            progress.show(VIEW)
+        for now[0] in (103.0, 105.0, 106.9, 107.0):
+            progress.show(View("DAG pay_orders: success", placed=int(now[0])))
         progress.say("done")
-    first, last = output.getvalue().splitlines()
-    assert first.endswith(
-        "placed    20  paid    10  waiting    12  due     3  cancelled     1  DAG pay_orders: running"
-    )
-    assert last.endswith("s  done")
+    running = "placed    20  paid    10  waiting    12  due     3  cancelled     1  DAG pay_orders: running"
+    numbers = "paid     0  waiting     0  due     0  cancelled     0"
+    assert output.getvalue().splitlines() == [
+        f"   0.0 s  {running}",
+        f"   3.0 s  placed   103  {numbers}  DAG pay_orders: success",
+        f"   5.0 s  placed   105  {numbers}  DAG pay_orders: success",
+        f"   7.0 s  placed   107  {numbers}  DAG pay_orders: success",
+        "   7.0 s  done",
+    ]
 
 
 def test_on_a_terminal_lines_change_in_place_and_go_away() -> None:
