@@ -363,6 +363,62 @@ def test_an_administrator_does_everything_and_turns_the_wheel(admin: Broker) -> 
         execute(admin.dsn, "update duewheel.message set tag = 'x'")
 
 
+#: What changes a consumer group, and the role it takes; an administrator has the other roles too.
+GROUP_CHANGES: dict[str, tuple[Callable[[Broker], object], str]] = {
+    "consumer": (lambda b: b.consumer("t", "another"), "duewheel_consumer"),
+    "broadcasting consumer": (
+        lambda b: b.consumer("t", "every", mode="broadcasting", name="one"),
+        "duewheel_consumer",
+    ),
+    "retry policy": (
+        lambda b: b.consumer("t", "g", retry=RetryPolicy.unordered(max_retries=1)),
+        "duewheel_consumer",
+    ),
+    "rewind": (lambda b: b.rewind("g", "t", "earliest"), "duewheel_admin"),
+    "rewind ahead": (lambda b: b.rewind("g", "t", "latest"), "duewheel_admin"),
+    "redrive": (lambda b: b.redrive("g"), "duewheel_admin"),
+    "rewind in SQL": (
+        lambda b: execute(b.dsn, "select * from duewheel.rewind('g', 't', start => 'earliest')"),
+        "duewheel_admin",
+    ),
+    "redrive in SQL": (lambda b: execute(b.dsn, "select * from duewheel.redrive('g')"), "duewheel_admin"),
+    "ended leases in SQL": (lambda b: execute(b.dsn, "select duewheel.revive(1, 1)"), "duewheel_admin"),
+}
+
+
+@pytest.mark.parametrize("role", ROLES)
+@pytest.mark.parametrize("change", GROUP_CHANGES)
+def test_d08_a_group_is_changed_by_the_role_it_takes_and_rewound_by_administrators_alone(
+    owner: Broker, change: str, role: str
+) -> None:
+    owner.consumer("t", "g")
+    state = "select * from duewheel.consumer_group g, duewheel.subscription s, duewheel.lease l"
+    before = execute(owner.dsn, state)
+    call, needed = GROUP_CHANGES[change]
+    with Broker(login(owner.dsn, role)) as broker:
+        if role in (needed, "duewheel_admin"):
+            call(broker)
+        elif change.endswith("in SQL"):
+            with pytest.raises(psycopg2.errors.InsufficientPrivilege):
+                call(broker)
+        else:
+            with pytest.raises(NotAllowed, match=needed):
+                call(broker)
+            assert execute(owner.dsn, state) == before
+
+
+def test_d08_a_group_that_an_administrator_rewound_reads_again_with_the_consumers_role(
+    owner: Broker, consumer_login: Broker, admin: Broker
+) -> None:
+    owner.send("t", b"1", delay=NOW)
+    consumer = consumer_login.consumer("t", "g")
+    consumer.ack(consumer.receive(wait=timedelta(seconds=5)))
+    with pytest.raises(NotAllowed, match="duewheel_admin"):
+        consumer_login.rewind("g", "t", "earliest")
+    admin.rewind("g", "t", "earliest")
+    assert [message.body for message in consumer.receive(wait=timedelta(seconds=5))] == [b"1"]
+
+
 def test_the_wheel_of_another_role_says_what_it_lacks(consumer_login: Broker) -> None:
     with (
         logged("duewheel.store.runner", "it needs the role duewheel_admin") as refusal,
