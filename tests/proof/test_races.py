@@ -10,13 +10,15 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import datetime, timedelta
 from itertools import pairwise
 
 import pytest
 from psycopg2.extensions import make_dsn
+from tests.conftest import Clock
 from tests.proof.racing import RUNNERS, TOPIC, Strike, consumed, race, rest, wheel_process
-from tests.proof.waiting import connected, until
+from tests.proof.waiting import ask, beside, connected, until, until_somebody_waits
 
 from duewheel.store.broker import Broker
 from duewheel.store.errors import AlreadyReleased, UnknownMessage
@@ -241,6 +243,53 @@ def test_x07_of_many_with_one_idempotency_key_one_sends(topic: Broker, dsn: str)
 
 
 # --- inside a transaction that stays open
+
+
+#: After a send has met its idempotency key and before it reads the message of that key.
+STOP_BETWEEN = """
+create function stop() returns trigger language plpgsql as $$
+begin
+    perform pg_advisory_xact_lock(1);
+    return null;
+end
+$$;
+create trigger stop after insert on duewheel.idempotency for each statement execute function stop();
+"""
+
+
+@pytest.mark.parametrize("upkeep", ["ends before it", "ends in the middle of it", "is taken back"])
+def test_x07_a_send_whose_expired_idempotency_key_is_being_forgotten_has_a_receipt(
+    topic: Broker, dsn: str, clock: Clock, upkeep: str
+) -> None:
+    def send() -> SendReceipt:
+        with Broker(dsn, clock=clock) as broker:
+            return broker.send(TOPIC, b"", delay=HOUR, idempotency_key="i")
+
+    first = send()
+    clock.advance(timedelta(days=30))
+    forget = "select duewheel.maintain(%s)"
+    with beside() as start, connected(dsn, autocommit=False) as other, connected(dsn) as now:
+        if upkeep == "ends in the middle of it":
+            ask(now, STOP_BETWEEN)
+            ask(other, "select pg_advisory_xact_lock(1)")
+            second = start(send)
+            until_somebody_waits(dsn)
+            ask(now, forget, clock())
+        else:
+            ask(other, forget, clock())
+            second = start(send)
+            until_somebody_waits(dsn)
+        if upkeep == "is taken back":
+            other.rollback()
+        else:
+            other.commit()
+        receipt = second.result()
+    if upkeep == "is taken back":
+        assert receipt == replace(first, outcome=SendOutcome.DUPLICATE)
+    else:
+        assert receipt.outcome is SendOutcome.SENT
+        assert receipt.deliver_at == clock() + HOUR
+    assert send() == replace(receipt, outcome=SendOutcome.DUPLICATE)
 
 
 def recalls(broker: Broker, receipt: SendReceipt, connection: object) -> None:

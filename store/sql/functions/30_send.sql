@@ -226,17 +226,21 @@ begin
         end if;
 
         if send.idempotency_key is not null then
-            insert into duewheel.idempotency (topic_id, idempotency_key, queue, deliver_at, seq, until_at)
-            values (v_topic.topic_id, send.idempotency_key, v_queue, v_deliver_at, v_topic.block * 65536,
-                    v_deliver_at + v_whole.retention)
-            on conflict on constraint idempotency_pkey do nothing;
-            if not found then
+            loop
+                insert into duewheel.idempotency (topic_id, idempotency_key, queue, deliver_at, seq, until_at)
+                values (v_topic.topic_id, send.idempotency_key, v_queue, v_deliver_at, v_topic.block * 65536,
+                        v_deliver_at + v_whole.retention)
+                on conflict on constraint idempotency_pkey do nothing;
+                exit when found;
                 select duewheel.message_id(i.topic_id, i.queue, i.deliver_at, i.seq), i.deliver_at, 'duplicate'
                 into v_receipt
                 from duewheel.idempotency i
                 where i.topic_id = v_topic.topic_id and i.idempotency_key = send.idempotency_key;
-                return v_receipt;
-            end if;
+                if found then
+                    return v_receipt;
+                end if;
+                -- Upkeep has forgotten the key between the two statements.
+            end loop;
         end if;
 
         if send.on_conflict <> 'allow' or send.on_conflict is null then
