@@ -934,13 +934,10 @@ class Broker:
             What was done, and what somebody should know of.
         """
 
-        def maintain() -> Mapping[str, Any]:
-            report: dict[str, Any] = self._database.rows(
-                "select duewheel.maintain(%s)", (self._database.now(),)
-            )[0][0]
-            return report
+        def call(statement: str) -> tuple[Any, ...]:
+            return self._database.rows(statement, (self._database.now(),))[0]
 
-        done = upkeep.maintenance(upkeep.in_rounds(maintain))
+        done = upkeep.maintenance(upkeep.in_rounds(call))
         upkeep.warn(done, log)
         return done
 

@@ -35,7 +35,7 @@ from psycopg2 import extensions
 
 from duewheel.store import schedules, schema, upkeep
 from duewheel.store.backoff import Backoff
-from duewheel.store.connections import explained, libpq_dsn
+from duewheel.store.connections import explained, fetch, libpq_dsn
 from duewheel.store.database_clock import ClockReading
 from duewheel.store.listening import GAP, Listener, Notification, connect
 from duewheel.store.wheel_schedule import (
@@ -112,8 +112,6 @@ FROM duewheel.tick_topic(%(topic_id)s) t
 """
 
 _REVIVE = "SELECT duewheel.revive(%(group_id)s, %(topic_id)s)"
-
-_MAINTAIN = "SELECT duewheel.maintain()"
 
 
 class WheelRunner:
@@ -228,7 +226,7 @@ class _Questions:
             case Revive(group_id, topic_id):
                 _rows(connection, _REVIVE, group_id=group_id, topic_id=topic_id)
             case Maintain():
-                report = upkeep.in_rounds(lambda: _rows(connection, _MAINTAIN)[0][0])
+                report = upkeep.in_rounds(lambda statement: fetch(connection, statement, (None,))[0])
                 upkeep.warn(upkeep.maintenance(report), log)
                 log.info("Maintained: %s", report)
             case Advance():

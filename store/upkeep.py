@@ -5,7 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
+
+_SWEEP: Final = "select swept, more from duewheel.sweep(%s)"
+_MAINTAIN: Final = "select duewheel.maintain(%s)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,27 +36,29 @@ class Maintenance:
     warnings: tuple[str, ...]
 
 
-def in_rounds(maintain: Callable[[], Mapping[str, Any]]) -> Mapping[str, Any]:
-    """One report for as many rounds as it takes: after a long time without a wheel there is much to do.
+def in_rounds(call: Callable[[str], tuple[Any, ...]]) -> dict[str, Any]:
+    """One report for as many transactions as it takes: one for each topic that is swept, then one for each
+    48 slots that are dropped.
 
     Args:
-        maintain: calls ``duewheel.maintain`` in a transaction of its own and returns its report.
+        call: runs a statement, which takes an instant or None, in a transaction of its own; returns its row.
     """
-    report = maintain()
+    swept, more = 0, True
+    while more:
+        found, more = call(_SWEEP)
+        swept += found
+    (report,) = call(_MAINTAIN)
     while report.get("more"):
-        further = maintain()
+        (further,) = call(_MAINTAIN)
         if further.get("busy"):
             # Another process goes on with it.
             break
-        report = {
-            **further,
-            **{name: report[name] + further[name] for name in ("dropped", "dropped_full", "swept")},
-        }
-    return report
+        report = {**further, **{name: report[name] + further[name] for name in ("dropped", "dropped_full")}}
+    return {**report, "swept": swept}
 
 
 def maintenance(report: Mapping[str, Any]) -> Maintenance:
-    """The answer of ``duewheel.maintain``; where another process was at it, nothing was done."""
+    """What :func:`in_rounds` came to; where another process was at it, nothing was done."""
     dropped, kept = report.get("dropped_full", []), report.get("kept_full", [])
     warnings = [
         f"dropped slot {slot['slot']} over the limit of {report['retention_bytes']} bytes: group "

@@ -52,6 +52,7 @@ SQL_FUNCTIONS = frozenset(
         "history",
         "lateness",
         "maintain",
+        "sweep",
         "nack",
         "pause_schedule",
         "rebase",

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
-from tests.proof.waiting import ask, beside, connected, until_blocked
+from tests.conftest import Clock
+from tests.proof.waiting import ask, beside, connected, until_blocked, until_somebody_waits
 
 from duewheel.store.broker import Broker
 from duewheel.store.connections import DriverConnection
@@ -139,3 +140,65 @@ def test_x10_answers_to_the_same_leases_in_another_order_do_not_lock_each_other_
             second.result()
         theirs.commit()
     consumer.ack([first])
+
+
+@pytest.fixture
+def swept(timed_broker: Broker, clock: Clock) -> Broker:
+    """Two topics whose slot is over and not yet looked through; on each another message waits."""
+    for topic in ("a", "b"):
+        timed_broker.create_topic(topic, max_delay=100 * HOUR)
+        timed_broker.send(topic, b"", delay=HOUR)
+        timed_broker.send(topic, b"", delay=50 * HOUR, key="waits")
+    clock.advance(5 * HOUR)
+    for topic in ("a", "b"):
+        timed_broker.tick(topic)
+    return timed_broker
+
+
+TICK_LOCK = (
+    "select pg_advisory_xact_lock(duewheel.tick_lock_class(), topic_id) from duewheel.topic where name = %s"
+)
+TICK_LOCKS = """
+select count(*) from pg_locks l join duewheel.topic t on t.topic_id = l.objid::bigint
+where l.locktype = 'advisory' and l.classid::bigint = duewheel.tick_lock_class() and l.granted and l.pid <> %s
+"""
+SEALED = "select count(sealed_at) from duewheel.slot"
+
+
+@pytest.mark.parametrize("recalls", [("a", "b"), ("b", "a")])
+def test_x01_upkeep_and_a_recall_on_two_topics_do_not_wait_for_each_other(
+    swept: Broker, recalls: tuple[str, str]
+) -> None:
+    """A recall that commits takes the tick locks of its topics in the order it recalled."""
+    with (
+        beside() as start,
+        connected(swept.dsn, autocommit=False) as recalling,
+        connected(swept.dsn, autocommit=False) as ticking,
+        connected(swept.dsn) as console,
+    ):
+        for topic in recalls:
+            assert swept.recall_key(topic, "waits", connection=recalling) == "recalled"
+        ask(ticking, TICK_LOCK, "a")
+        upkeep = start(swept.maintain)
+        until_somebody_waits(swept.dsn)
+        commit = start(recalling.commit)
+        until_blocked(swept.dsn, recalling.info.backend_pid)
+        ticking.commit()
+        commit.result()
+        assert upkeep.result().swept == 0
+        assert ask(console, SEALED) == [(1,)]
+
+
+def test_w02_upkeep_that_waits_for_a_topic_keeps_no_other_from_being_ticked(swept: Broker) -> None:
+    with (
+        beside() as start,
+        connected(swept.dsn, autocommit=False) as ticking,
+        connected(swept.dsn) as console,
+    ):
+        ask(ticking, TICK_LOCK, "b")
+        upkeep = start(swept.maintain)
+        until_somebody_waits(swept.dsn)
+        assert ask(console, TICK_LOCKS, ticking.info.backend_pid) == [(0,)]
+        ticking.commit()
+        assert upkeep.result().swept == 0
+        assert ask(console, SEALED) == [(1,)]

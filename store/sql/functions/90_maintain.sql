@@ -1,65 +1,95 @@
 -- Upkeep: slots made ahead, the sweep of sealed slots, retention.
 
--- A slot is sealed once no open transaction can still send into it: every topic with rows there was ticked past its end, and
--- all transactions up to that tick have ended. Then every row is covered, by its tick's snapshot or as a straggler. The
--- sweep looks; what it finds uncovered is released as stragglers of a tick of its own, and counted. Answers null while
--- the slot cannot be sealed yet.
-create or replace function duewheel.sweep_slot(p_slot duewheel.slot, p_now timestamptz) returns bigint
+-- Looks through one topic's part of a slot for what no release covered; the caller holds the topic's tick lock. What is found
+-- is released as stragglers of a tick of its own, and counted.
+create or replace function duewheel.sweep_topic(p_slot duewheel.slot, p_topic_id integer, p_now timestamptz) returns bigint
 language plpgsql as $$
 declare
+    v_last duewheel.tick;
+    v_tick_id constant bigint := nextval('duewheel.tick_tick_id_seq');
+    v_rows bigint;
+begin
+    select * into v_last from duewheel.tick t
+    where t.topic_id = p_topic_id order by t.hi desc, t.tick_id desc limit 1;
+    -- What the newest tick does not see is left to the next one.
+    execute format(
+        'insert into duewheel.straggler (topic_id, queue, tick_id, deliver_at, seq)
+         select m.topic_id, m.queue, $2, m.deliver_at, m.seq from duewheel.%I m
+         where m.topic_id = $1
+           and m.xid >= (select pg_snapshot_xmin(t.snapshot) from duewheel.tick t
+                         where t.topic_id = $1 and t.hi >= $3 order by t.hi, t.tick_id limit 1)
+           and pg_visible_in_snapshot(m.xid, $4)
+           and not pg_visible_in_snapshot(m.xid, (select t.snapshot from duewheel.tick t
+                    where t.topic_id = m.topic_id and t.hi >= m.deliver_at order by t.hi, t.tick_id limit 1))
+           and not exists (select from duewheel.straggler s
+                    where s.topic_id = m.topic_id and s.queue = m.queue and s.deliver_at = m.deliver_at and s.seq = m.seq)
+         order by m.deliver_at, m.seq', (p_slot).table_name)
+    using p_topic_id, v_tick_id, (p_slot).starts_at, v_last.snapshot;
+    get diagnostics v_rows = row_count;
+    if v_rows > 0 then
+        insert into duewheel.tick
+            (topic_id, tick_id, lo, hi, snapshot, tick_xid, open_count, ticked_at, by_wheel, stragglers, queue_hi)
+        overriding system value
+        values (p_topic_id, v_tick_id, v_last.hi, v_last.hi, v_last.snapshot, v_last.tick_xid, v_last.open_count,
+                p_now, false, v_rows, v_last.queue_hi);
+    end if;
+    return v_rows;
+end
+$$;
+
+-- One step towards sealing the slots that are over: the next topic of the oldest of them. A slot is sealed once no open
+-- transaction can still send into it: every topic with rows there was ticked past its end, and all transactions up to that
+-- tick have ended. Then every row is covered, by its tick's snapshot or as a straggler, and the sweep that looks finds none.
+-- "more" says that there is more to do now. One topic for each transaction: it keeps that topic from being ticked, and whoever
+-- waited for a second tick lock could meet a transaction that recalls on both topics and waits for the first.
+create or replace function duewheel.sweep(now timestamptz default null, out swept bigint, out more boolean)
+language plpgsql as $$
+#variable_conflict use_column
+declare
+    v_now constant timestamptz := coalesce(sweep.now, clock_timestamp());
+    v_slot duewheel.slot;
     v_topic_id integer;
     v_any boolean;
-    v_last duewheel.tick;
     v_past xid8;
-    v_tick_id bigint;
-    v_rows bigint;
-    v_swept bigint := 0;
+    v_sealed integer := 0;
 begin
-    for v_topic_id in
-        select t.topic_id from duewheel.topic t
-        where t.deleted_at is null and t.message_type <> 'DEAD_LETTER' order by t.topic_id
-    loop
-        execute format('select exists (select from duewheel.%I m where m.topic_id = $1)', (p_slot).table_name)
-        into v_any using v_topic_id;
-        continue when not v_any;
-        perform pg_advisory_xact_lock(duewheel.tick_lock_class(), v_topic_id);
-        select t.tick_xid into v_past from duewheel.tick t
-        where t.topic_id = v_topic_id and t.hi >= (p_slot).ends_at order by t.hi, t.tick_id limit 1;
-        if v_past is null then
-            -- Nothing has been due since: a tick of its own says so, for the next round to go by.
-            perform duewheel.tick_topic(v_topic_id, p_now, false, true, true);
-        end if;
-        if v_past is null or v_past >= pg_snapshot_xmin(pg_current_snapshot()) then
-            return null;
-        end if;
-        select * into v_last from duewheel.tick t
-        where t.topic_id = v_topic_id order by t.hi desc, t.tick_id desc limit 1;
-        v_tick_id := nextval('duewheel.tick_tick_id_seq');
-        -- What the newest tick does not see is left to the next one.
-        execute format(
-            'insert into duewheel.straggler (topic_id, queue, tick_id, deliver_at, seq)
-             select m.topic_id, m.queue, $2, m.deliver_at, m.seq from duewheel.%I m
-             where m.topic_id = $1
-               and m.xid >= (select pg_snapshot_xmin(t.snapshot) from duewheel.tick t
-                             where t.topic_id = $1 and t.hi >= $3 order by t.hi, t.tick_id limit 1)
-               and pg_visible_in_snapshot(m.xid, $4)
-               and not pg_visible_in_snapshot(m.xid, (select t.snapshot from duewheel.tick t
-                        where t.topic_id = m.topic_id and t.hi >= m.deliver_at order by t.hi, t.tick_id limit 1))
-               and not exists (select from duewheel.straggler s
-                        where s.topic_id = m.topic_id and s.queue = m.queue and s.deliver_at = m.deliver_at and s.seq = m.seq)
-             order by m.deliver_at, m.seq', (p_slot).table_name)
-        using v_topic_id, v_tick_id, (p_slot).starts_at, v_last.snapshot;
-        get diagnostics v_rows = row_count;
-        if v_rows > 0 then
-            v_swept := v_swept + v_rows;
-            insert into duewheel.tick
-                (topic_id, tick_id, lo, hi, snapshot, tick_xid, open_count, ticked_at, by_wheel, stragglers, queue_hi)
-            overriding system value
-            values (v_topic_id, v_tick_id, v_last.hi, v_last.hi, v_last.snapshot, v_last.tick_xid, v_last.open_count,
-                    p_now, false, v_rows, v_last.queue_hi);
-        end if;
+    swept := 0;
+    more := false;
+    perform duewheel.require_read_committed();
+    -- One upkeep at a time; a second has nothing to do.
+    if not pg_try_advisory_xact_lock(duewheel.tick_lock_class(), -2) then
+        return;
+    end if;
+    for v_slot in select * from duewheel.slot s where s.sealed_at is null and s.ends_at < v_now order by s.starts_at loop
+        for v_topic_id in
+            select t.topic_id from duewheel.topic t
+            where t.deleted_at is null and t.message_type <> 'DEAD_LETTER' and t.topic_id <> all (v_slot.swept_topic_ids)
+            order by t.topic_id
+        loop
+            execute format('select exists (select from duewheel.%I m where m.topic_id = $1)', v_slot.table_name)
+            into v_any using v_topic_id;
+            continue when not v_any;
+            select t.tick_xid into v_past from duewheel.tick t
+            where t.topic_id = v_topic_id and t.hi >= v_slot.ends_at order by t.hi, t.tick_id limit 1;
+            if v_past is null then
+                -- Nothing has been due since: a tick of its own says so, for the next step to go by.
+                perform duewheel.tick_topic(v_topic_id, v_now, false, true, true);
+            elsif v_past >= pg_snapshot_xmin(pg_current_snapshot()) then
+                return;
+            else
+                perform pg_advisory_xact_lock(duewheel.tick_lock_class(), v_topic_id);
+                swept := duewheel.sweep_topic(v_slot, v_topic_id, v_now);
+                update duewheel.slot s set swept_topic_ids = s.swept_topic_ids || v_topic_id
+                where s.starts_at = v_slot.starts_at;
+            end if;
+            more := true;
+            return;
+        end loop;
+        update duewheel.slot s set sealed_at = v_now, swept_topic_ids = '{}' where s.starts_at = v_slot.starts_at;
+        v_sealed := v_sealed + 1;
+        more := v_sealed >= 48;
+        exit when more;
     end loop;
-    return v_swept;
 end
 $$;
 
@@ -80,11 +110,11 @@ exception when lock_not_available then
 end
 $$;
 
--- Makes the slots of the time ahead, sweeps and seals slots, forgets what speaks of slots that are gone, and drops slots: those
+-- Makes the slots of the time ahead, forgets what speaks of slots that are gone, and drops slots: those
 -- past retention that every group has finished, and while all slots together are larger than the broker's retention_bytes,
 -- the oldest ones, finished or not, as its when_full says. A slot in which a message waits or may still come is never
--- dropped. What it did comes back as JSON; "more" says that there was more to do than one transaction should: it keeps topics
--- from being ticked, and it locks what it drops.
+-- dropped. What it did comes back as JSON; "more" says that there was more to do than one transaction should: it locks what it
+-- drops.
 create or replace function duewheel.maintain(now timestamptz default null) returns jsonb
 language plpgsql as $$
 #variable_conflict use_column
@@ -104,12 +134,9 @@ declare
     v_full_report jsonb[] := '{}';
     v_dropped_full jsonb := '[]';
     v_kept_full jsonb := '[]';
-    v_swept bigint := 0;
-    v_rows bigint;
     v_oldest timestamptz;
-    -- So many slots are sealed, and so many dropped, in one transaction.
+    -- So many slots are dropped in one transaction.
     v_most constant integer := 48;
-    v_sealed integer := 0;
     v_more boolean := false;
 begin
     perform duewheel.require_read_committed();
@@ -119,16 +146,6 @@ begin
     end if;
     perform duewheel.make_slots_ahead(v_now);
     perform duewheel.forget_instances(v_now);
-
-    for v_slot in select * from duewheel.slot s where s.sealed_at is null and s.ends_at < v_now order by s.starts_at loop
-        v_more := v_sealed >= v_most;
-        exit when v_more;
-        v_rows := duewheel.sweep_slot(v_slot, v_now);
-        exit when v_rows is null;
-        v_swept := v_swept + v_rows;
-        update duewheel.slot s set sealed_at = v_now where s.starts_at = v_slot.starts_at;
-        v_sealed := v_sealed + 1;
-    end loop;
 
     for v_slot in
         select * from duewheel.slot s
@@ -225,9 +242,10 @@ begin
     end loop;
     return jsonb_build_object(
         'dropped', v_dropped, 'dropped_full', v_dropped_full, 'kept_unread', v_unread, 'kept_full', v_kept_full,
-        'kept_in_use', v_busy, 'swept', v_swept,
+        'kept_in_use', v_busy,
         -- Where nothing gets on, the rest is for a later time.
-        'more', v_more and v_sealed + cardinality(v_dropped) + jsonb_array_length(v_dropped_full) > 0, 'message_bytes', duewheel.message_bytes(), 'retention_bytes', v_limit);
+        'more', v_more and cardinality(v_dropped) + jsonb_array_length(v_dropped_full) > 0,
+        'message_bytes', duewheel.message_bytes(), 'retention_bytes', v_limit);
 end
 $$;
 

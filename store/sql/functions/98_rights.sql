@@ -68,6 +68,7 @@ begin atomic
         ('revive', 'duewheel_admin'),
         ('rewind', 'duewheel_admin'),
         ('schedules', 'duewheel_admin'),
+        ('sweep', 'duewheel_admin'),
         ('tick', 'duewheel_admin'),
         ('tick_topic', 'duewheel_admin'),
         ('topic_by_name', 'duewheel_admin'),

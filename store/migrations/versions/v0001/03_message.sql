@@ -48,7 +48,9 @@ create table duewheel.slot (
     ends_at timestamptz not null unique,
     table_name text not null unique,
     -- When the sweep for rows that no tick covers has passed over it.
-    sealed_at timestamptz
+    sealed_at timestamptz,
+    -- Until then: the topics whose rows it has looked through.
+    swept_topic_ids integer[] not null default '{}'
 );
 
 -- The slots that were dropped, and why: what became of a message that is no longer there.
