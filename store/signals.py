@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Final
 
 import psycopg2
 
@@ -21,6 +22,9 @@ from duewheel.store.errors import BrokerUnreachable
 from duewheel.store.listening import GAP, Listener, Notification
 
 CHANNEL = "duewheel_released"
+
+#: How long a listener that nobody uses stays open; it is closed after at most twice as long.
+IDLE_SECONDS: Final = 15.0
 
 
 class Signal:
@@ -77,7 +81,11 @@ class Signals:
         self._dsn = dsn
         self._listen = listen
         self._lock = threading.Lock()
-        self._idle: list[Listener] = []
+        # With when they came back, as monotonic seconds; the newest is lent first, so spare ones grow old.
+        self._idle: list[tuple[float, Listener]] = []
+        # Closes those that are idle for too long; there while any are idle.
+        self._closer: threading.Thread | None = None
+        self._close_now = threading.Event()
         self._process = os.getpid()
         self._closed = False
 
@@ -95,12 +103,7 @@ class Signals:
         try:
             yield Signal(listener, topic_id)
         finally:
-            with self._lock:
-                keep = not self._closed
-                if keep:
-                    self._idle.append(listener)
-            if not keep:
-                listener.close()
+            self._give_back(listener)
 
     def close(self) -> None:
         """Close the idle listeners; those in use are closed when they come back."""
@@ -108,8 +111,9 @@ class Signals:
             self._closed = True
             idle, self._idle = self._idle, []
             inherited = self._process != os.getpid()
+        self._close_now.set()
         if not inherited:
-            for listener in idle:
+            for _, listener in idle:
                 listener.close()
 
     def _take(self) -> Listener:
@@ -117,9 +121,10 @@ class Signals:
             if self._process != os.getpid():
                 # The sockets are shared with the parent process: forget them without a word to the server.
                 self._idle = []
+                self._closer = None
                 self._process = os.getpid()
             if self._idle:
-                return self._idle.pop()
+                return self._idle.pop()[1]
         try:
             return Listener(self._dsn, [CHANNEL], application_name="duewheel consumer")
         except psycopg2.OperationalError as error:
@@ -127,3 +132,31 @@ class Signals:
                 f"the database cannot be reached ({str(error).strip()}): "
                 "check that the server runs, then try again"
             ) from error
+
+    def _give_back(self, listener: Listener) -> None:
+        with self._lock:
+            keep = not self._closed
+            if keep:
+                self._idle.append((time.monotonic(), listener))
+                if self._closer is None:
+                    self._closer = threading.Thread(
+                        target=self._close_idle, name="duewheel listeners", daemon=True
+                    )
+                    self._closer.start()
+        if not keep:
+            listener.close()
+
+    def _close_idle(self) -> None:
+        """Close listeners that have been idle for long, until none is."""
+        while not self._close_now.wait(IDLE_SECONDS):
+            latest = time.monotonic() - IDLE_SECONDS
+            with self._lock:
+                old = [listener for since, listener in self._idle if since <= latest]
+                self._idle = [(since, listener) for since, listener in self._idle if since > latest]
+                none_left = not self._idle
+                if none_left:
+                    self._closer = None
+            for listener in old:
+                listener.close()
+            if none_left:
+                return
