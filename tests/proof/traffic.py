@@ -1,9 +1,9 @@
 """A worker of the concurrency test: a process of its own that does one thing to the broker and logs it.
 
-Run as ``python traffic.py ROLE DSN LOG SEED SECONDS``. A line of the log is JSON and is on its way to the
-disk before the next thing is done: what was about to be done, then what came of it. So a process that is
-killed has said what it may have done, and a server that is killed leaves the sender's answer unknown, not
-wrong.
+Run as ``python traffic.py ROLE DSN LOG SEED``; it ends when there is a file ``enough`` beside the log. A line
+of the log is JSON and is on its way to the disk before the next thing is done: what was about to be done,
+then what came of it. So a process that is killed has said what it may have done, and a server that is killed
+leaves the sender's answer unknown, not wrong.
 
 Roles: ``sender``, ``recaller``, ``consumer``, ``wheel``, ``ticker``.
 """
@@ -17,6 +17,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
@@ -34,6 +35,15 @@ GROUPS = ("one", "two")
 INVISIBLE = timedelta(seconds=2)
 
 
+#: Looked for so often by a wheel; the others do so between two steps.
+_LOOK_SECONDS = 0.05
+
+
+def enough_of(directory: Path) -> Path:
+    """The file that ends the workers who log to a folder."""
+    return directory / "enough"
+
+
 class Log:
     """Appends lines; each is handed to the system in one write."""
 
@@ -47,19 +57,19 @@ class Log:
 class Worker:
     """What every role has: a broker, a log, chance, and an end."""
 
-    def __init__(self, dsn: str, log: Path, seed: int, seconds: float) -> None:
+    def __init__(self, dsn: str, log: Path, seed: int) -> None:
         self.dsn = dsn
         self.broker = Broker(dsn)
         self.log = Log(log)
         self.chance = random.Random(seed)
-        self.ends = time.monotonic() + seconds
+        self.enough = enough_of(log.parent)
         self.shared = log.parent / "sent"
         self.number = 0
         self.name = log.stem
 
     def turns(self, step: Callable[[], None]) -> None:
         """Take steps until the end; a server that is away for a moment is come back to."""
-        while time.monotonic() < self.ends:
+        while not self.enough.exists():
             try:
                 step()
             except (BrokerUnreachable, psycopg2.OperationalError, psycopg2.InterfaceError) as error:
@@ -181,14 +191,18 @@ class Worker:
     def wheel(self) -> None:
         """The wheel that is shipped."""
         stop = threading.Event()
-        threading.Timer(max(0.0, self.ends - time.monotonic()), stop.set).start()
-        self.broker.wheel().run(stop)
+        with ThreadPoolExecutor(1) as threads:
+            turning = threads.submit(self.broker.wheel().run, stop)
+            while not turning.done() and not self.enough.exists():
+                time.sleep(_LOOK_SECONDS)
+            stop.set()
+            turning.result()
 
 
 def main() -> None:
     """Be one worker until its time is over."""
-    role, dsn, log, seed, seconds = sys.argv[1:]
-    worker = Worker(dsn, Path(log), int(seed), float(seconds))
+    role, dsn, log, seed = sys.argv[1:]
+    worker = Worker(dsn, Path(log), int(seed))
     if role == "wheel":
         worker.wheel()
     else:
