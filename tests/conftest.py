@@ -3,8 +3,9 @@ moves when told.
 
 One server is started for the session and one database in it is upgraded to the current schema: the template.
 Each test that asks for ``dsn`` gets a fresh copy of it, a matter of milliseconds, and no test sees another's
-messages. The server's directory is temporary; the server ends with the last process that uses it, also when
-the run is killed.
+messages. The server's directory is temporary, and in memory where there is room: a copy is hundreds of small
+files, which a busy disk takes a second for. The server ends with the last process that uses it, also when the
+run is killed.
 """
 
 from __future__ import annotations
@@ -12,13 +13,15 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime, timedelta
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import psutil
 import psycopg2
 import pytest
 
@@ -86,26 +89,45 @@ def execute(dsn: str, statement: str) -> None:
             cursor.execute(statement)
 
 
-@pytest.fixture(scope="session")
-def postgres() -> Iterator[EmbeddedPostgres]:
-    """The session's server: fast, not durable. A test of durability starts one of its own."""
-    directory = Path(tempfile.mkdtemp(prefix="duewheel-test-"))
+#: Linux's folder in memory.
+IN_MEMORY = Path("/dev/shm")
+#: More than a server here ever takes.
+ROOM_BYTES = 4 * 1024**3
+
+
+def folder_for_a_server() -> str | None:
+    """A folder in memory if there is plenty, else the usual one for temporary files."""
+    has_room = (
+        IN_MEMORY.is_mount()
+        and shutil.disk_usage(IN_MEMORY).free > ROOM_BYTES
+        and psutil.virtual_memory().available > ROOM_BYTES
+    )
+    return str(IN_MEMORY) if has_room else None
+
+
+@contextmanager
+def temporary_server(prefix: str) -> Iterator[EmbeddedPostgres]:
+    """A server that is fast and not durable, and whose files are gone after the block."""
+    directory = Path(tempfile.mkdtemp(prefix=prefix, dir=folder_for_a_server()))
     try:
         with EmbeddedPostgres(directory, settings=TEST_SETTINGS) as server:
             yield server
     finally:
         shutil.rmtree(directory)
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[EmbeddedPostgres]:
+    """The session's server: fast, not durable. A test of durability starts one of its own."""
+    with temporary_server("duewheel-test-") as server:
+        yield server
 
 
 @pytest.fixture(scope="session")
 def other_postgres() -> Iterator[EmbeddedPostgres]:
     """A second server: another cluster, with transaction ids of its own."""
-    directory = Path(tempfile.mkdtemp(prefix="duewheel-other-"))
-    try:
-        with EmbeddedPostgres(directory, settings=TEST_SETTINGS) as server:
-            yield server
-    finally:
-        shutil.rmtree(directory)
+    with temporary_server("duewheel-other-") as server:
+        yield server
 
 
 @pytest.fixture(scope="session")
@@ -127,10 +149,26 @@ def fresh_database(postgres: EmbeddedPostgres, template_dsn: str) -> Callable[[]
 
     def make() -> tuple[str, str]:
         name = f"test_{next(numbers)}"
-        execute(postgres.dsn(), f"CREATE DATABASE {name} TEMPLATE template_duewheel STRATEGY wal_log")
+        execute(postgres.dsn(), f"CREATE DATABASE {name} TEMPLATE template_duewheel STRATEGY file_copy")
         return name, postgres.dsn(name)
 
     return make
+
+
+def drop_database(postgres: EmbeddedPostgres, name: str) -> None:
+    """Ends the sessions of a database and drops it."""
+    with closing(psycopg2.connect(postgres.dsn())) as connection:
+        connection.autocommit = True
+        with connection.cursor() as cursor:
+            # The server itself would look for their end every tenth of a second: longer than most tests take.
+            while True:
+                cursor.execute(
+                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", (name,)
+                )
+                if not cursor.rowcount:
+                    break
+                time.sleep(0.001)
+            cursor.execute(f"DROP DATABASE {name} WITH (FORCE)")
 
 
 @pytest.fixture
@@ -138,7 +176,7 @@ def dsn(postgres: EmbeddedPostgres, fresh_database: Callable[[], tuple[str, str]
     """The address of a database of this test alone, at the current schema and empty."""
     name, address = fresh_database()
     yield address
-    execute(postgres.dsn(), f"DROP DATABASE {name} WITH (FORCE)")
+    drop_database(postgres, name)
 
 
 @pytest.fixture

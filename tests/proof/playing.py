@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import partial
 
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
-from tests.conftest import execute
+from tests.conftest import drop_database
 
 from duewheel.store.embedded import EmbeddedPostgres
 
@@ -24,12 +25,9 @@ def play(
 ) -> None:
     """Let a machine play 25 fixed times, or ``DUEWHEEL_MODEL_EXAMPLES`` random ones, of ``steps`` steps."""
 
-    def drop(name: str) -> None:
-        execute(postgres.dsn(), f"DROP DATABASE {name} WITH (FORCE)")
-
     examples = os.environ.get("DUEWHEEL_MODEL_EXAMPLES")
     run_state_machine_as_test(
-        lambda: machine(fresh_database, drop),
+        lambda: machine(fresh_database, partial(drop_database, postgres)),
         settings=settings(
             max_examples=int(examples or 25),
             stateful_step_count=steps,
