@@ -7,9 +7,11 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.conftest import Clock
 from tests.logged import logged
 from tests.outages import outage
 
+from duewheel.store import lease_keeper
 from duewheel.store.errors import LeaseLost
 from duewheel.store.lease_keeper import LeaseKeeper
 
@@ -20,36 +22,57 @@ if TYPE_CHECKING:
 
 #: The shortest there is.
 SHORT = timedelta(seconds=1)
+HOUR = timedelta(hours=1)
 
 #: Long enough on the slowest machine; nothing waits for it unless something is broken.
 PATIENCE_SECONDS = 60
 
 
 @pytest.fixture
-def consumer(broker: Broker) -> Consumer:
-    """A consumer with three ready messages."""
-    broker.create_topic("orders", message_type="NORMAL")
+def consumer(timed_broker: Broker) -> Consumer:
+    """A consumer with three ready messages, by whose broker's clock no lease ends before it is moved."""
+    timed_broker.create_topic("orders", message_type="NORMAL")
     for number in range(3):
-        broker.send("orders", str(number))
-    return broker.consumer("orders", "worker")
+        timed_broker.send("orders", str(number))
+    return timed_broker.consumer("orders", "worker")
 
 
-def test_x11_a_lease_is_extended_while_the_work_goes_on(consumer: Consumer) -> None:
-    batch = consumer.receive(invisible=SHORT)
-    with LeaseKeeper(consumer, batch, SHORT) as keeper:
-        # Five extensions, a third of the duration apart, are more than the lease would have lasted.
-        for _ in range(5):
-            assert keeper.extended.wait(PATIENCE_SECONDS)
-            keeper.extended.clear()
+@pytest.fixture
+def eager(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A keeper extends a lease of an hour every hundredth of a second."""
+    monkeypatch.setattr(lease_keeper, "EXTENSIONS_PER_LEASE", 360_000)
+    monkeypatch.setattr(lease_keeper, "RETRIES_PER_LEASE", 360_000)
+
+
+@pytest.mark.usefixtures("eager")
+def test_x11_a_lease_is_extended_while_the_work_goes_on(consumer: Consumer, clock: Clock) -> None:
+    batch = consumer.receive(invisible=HOUR)
+    with LeaseKeeper(consumer, batch, HOUR) as keeper:
+        for _ in range(3):
+            clock.advance(0.9 * HOUR)
+            # The first of two extensions may have been under way when the clock moved.
+            for _ in range(2):
+                keeper.extended.clear()
+                assert keeper.extended.wait(PATIENCE_SECONDS)
         keeper.raise_if_lost()
         assert len(consumer.receive()) == 0
     consumer.ack(batch)
     assert not keeper.lost.is_set()
 
 
-def test_x10_a_lost_lease_is_said_and_its_ack_refused(consumer: Consumer) -> None:
+def test_a_lease_is_extended_each_time_a_third_of_it_has_passed(consumer: Consumer) -> None:
     batch = consumer.receive(invisible=SHORT)
     with LeaseKeeper(consumer, batch, SHORT) as keeper:
+        for _ in range(2):
+            assert keeper.extended.wait(PATIENCE_SECONDS)
+            keeper.extended.clear()
+    consumer.ack(batch)
+
+
+@pytest.mark.usefixtures("eager")
+def test_x10_a_lost_lease_is_said_and_its_ack_refused(consumer: Consumer) -> None:
+    batch = consumer.receive(invisible=HOUR)
+    with LeaseKeeper(consumer, batch, HOUR) as keeper:
         consumer.nack(batch, delay=timedelta(0))
         assert keeper.lost.wait(PATIENCE_SECONDS)
         with pytest.raises(LeaseLost):
@@ -67,14 +90,15 @@ def test_x10_a_lease_that_cannot_be_extended_for_its_whole_duration_is_lost(
     assert "could not be extended for its whole duration of 1 s" in str(keeper.error)
 
 
+@pytest.mark.usefixtures("eager")
 def test_x11_a_short_outage_does_not_lose_the_lease(
     consumer: Consumer, postgres: EmbeddedPostgres, dsn: str
 ) -> None:
-    lease = timedelta(seconds=6)
-    batch = consumer.receive(invisible=lease)
-    with LeaseKeeper(consumer, batch, lease) as keeper:
+    batch = consumer.receive(invisible=HOUR)
+    with LeaseKeeper(consumer, batch, HOUR) as keeper:
         with logged("duewheel.store.lease_keeper", "trying again") as failed, outage(postgres, dsn):
             failed.wait()
+        keeper.extended.clear()
         assert keeper.extended.wait(PATIENCE_SECONDS)
     consumer.ack(batch)
 
@@ -85,8 +109,9 @@ def test_a_keeper_of_nothing_does_nothing(consumer: Consumer) -> None:
     assert not keeper.extended.is_set()
 
 
+@pytest.mark.usefixtures("eager")
 def test_leaving_the_block_ends_the_extending(consumer: Consumer) -> None:
-    batch = consumer.receive(invisible=SHORT)
-    with LeaseKeeper(consumer, batch, SHORT) as keeper:
+    batch = consumer.receive(invisible=HOUR)
+    with LeaseKeeper(consumer, batch, HOUR) as keeper:
         assert keeper.extended.wait(PATIENCE_SECONDS)
     assert "duewheel-lease-keeper" not in {thread.name for thread in threading.enumerate()}

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime, timedelta
@@ -62,6 +63,7 @@ def sent(broker: Broker, name: str) -> list[datetime]:
     return sorted(datetime.fromisoformat(text) for (text,) in rows)
 
 
+@pytest.mark.slow
 def test_d18_two_wheels_send_each_occurrence_once_and_on_time(broker: Broker, short_horizon: None) -> None:
     broker.create_topic(TOPIC, granularity=timedelta(milliseconds=5))
     names = [f"pulse-{n}" for n in range(5)]
@@ -72,19 +74,20 @@ def test_d18_two_wheels_send_each_occurrence_once_and_on_time(broker: Broker, sh
             wheels.enter_context(turning(broker.dsn))
         for name in names:
             broker.add_schedule(name, TOPIC, b"", every=SECOND)
-        ends = time.monotonic() + 6
-        while time.monotonic() < ends:
-            for message in consumer.receive(100, wait=timedelta(milliseconds=500)):
+        received: Counter[object] = Counter()
+        while any(received[name] < 5 for name in names):
+            for message in consumer.receive(100, wait=30 * SECOND):
                 late.append(time.time() - message.deliver_at.timestamp())
+                received[message.properties["schedule"]] += 1
                 consumer.ack(message)
     for name in names:
         found = sent(broker, name)
         assert len(found) >= 5
         assert found == [found[0] + n * SECOND for n in range(len(found))]
-    assert len(late) >= 3 * len(names)
     assert min(late) >= 0
 
 
+@pytest.mark.slow
 def test_d18_a_wheel_that_is_killed_anywhere_leaves_each_occurrence_one_message(
     broker: Broker, short_horizon: None
 ) -> None:
@@ -101,6 +104,7 @@ def test_d18_a_wheel_that_is_killed_anywhere_leaves_each_occurrence_one_message(
             number: int = ask(connection, "select count(*) from duewheel.message")[0][0]
             return number
 
+        unfinished = 0
         for _ in range(4):
             more = count() + 1
             wheel = subprocess.Popen([sys.executable, "-c", TURN_A_WHEEL, broker.dsn])
@@ -109,7 +113,8 @@ def test_d18_a_wheel_that_is_killed_anywhere_leaves_each_occurrence_one_message(
             finally:
                 os.kill(wheel.pid, signal.SIGKILL)
                 wheel.wait()
-        assert count() < len(names) * 3_600, "the wheel was done before it was killed"
+            unfinished += count() < len(names) * 3_600
+        assert unfinished, "the wheel was done before it was killed"
     broker.advance_schedules()
     for name in names:
         found = sent(broker, name)
