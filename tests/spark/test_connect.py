@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import socket
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from tests.airflow_runs import connection_json
+from tests.leasing import PATIENCE_SECONDS
 
 if TYPE_CHECKING:
     from duewheel.store.broker import Broker
@@ -21,20 +19,6 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 TOPIC = "orders"
 GROUP = "canceller"
-
-SERVER = """
-import sys
-from duewheel.spark.session import spark_session
-
-conf = {
-    "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
-    "spark.connect.grpc.binding.address": "127.0.0.1",
-    "spark.connect.grpc.binding.port": sys.argv[1],
-}
-with spark_session("connect server", conf=conf):
-    print("ready", flush=True)
-    sys.stdin.read()
-"""
 
 CLIENT = """
 import sys
@@ -56,30 +40,6 @@ assert operator.execute(Context()) == 10
 """
 
 
-@pytest.fixture
-def connect_server(tmp_path: Path) -> Iterator[str]:
-    """The address of a Connect server of this test alone."""
-    with closing(socket.socket()) as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    server = subprocess.Popen(
-        [sys.executable, "-c", SERVER, str(port)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        cwd=tmp_path,
-        text=True,
-    )
-    assert server.stdin is not None
-    assert server.stdout is not None
-    try:
-        assert any("ready" in line for line in server.stdout)
-        yield f"sc://127.0.0.1:{port}"
-    finally:
-        server.stdin.close()
-        server.wait(60)
-        server.stdout.close()
-
-
 def test_operator_runs_on_spark_connect(
     broker: Broker, connect_server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -95,7 +55,7 @@ def test_operator_runs_on_spark_connect(
         capture_output=True,
         text=True,
         check=False,
-        timeout=200,
+        timeout=PATIENCE_SECONDS,
     )
 
     assert client.returncode == 0, client.stdout + client.stderr
