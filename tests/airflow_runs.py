@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +22,9 @@ from airflow.sdk import Connection
 from psycopg2.extensions import parse_dsn
 
 RUN_DAG = Path(__file__).parent / "run_dag.py"
+
+#: Nothing waits for it unless something is broken.
+PATIENCE_SECONDS = 600
 
 
 def connection_json(dsn: str, **extras: object) -> str:
@@ -55,6 +61,19 @@ class RunResult:
     log: str
 
 
+@cache
+def _metadata() -> Path:
+    """A metadata database with its tables: made once, and copied for each home."""
+    directory = Path(tempfile.mkdtemp(dir=os.environ["PYTEST_DEBUG_TEMPROOT"]))
+    subprocess.run(
+        [sys.executable, "-m", "airflow", "db", "migrate"],
+        env={**os.environ, "AIRFLOW_HOME": str(directory)},
+        check=True,
+        capture_output=True,
+    )
+    return directory / "airflow.db"
+
+
 class AirflowHome:
     """A home for Airflow with a metadata database, whose DAGs reach the broker at ``dsn``.
 
@@ -76,12 +95,7 @@ class AirflowHome:
             "AIRFLOW_CONN_DUEWHEEL_DEFAULT": connection_json(dsn),
             **variables,
         }
-        subprocess.run(
-            [sys.executable, "-m", "airflow", "db", "migrate"],
-            env=self.environment,
-            check=True,
-            capture_output=True,
-        )
+        shutil.copy(_metadata(), directory)
 
     def start(self, dag: str) -> subprocess.Popen[str]:
         """Begin a run of the DAG in ``dags/<dag>.py``, in a process of its own."""
@@ -95,7 +109,7 @@ class AirflowHome:
 
     def finish(self, dag: str, process: subprocess.Popen[str]) -> RunResult:
         """Wait for the run to end and return what became of it."""
-        log, _ = process.communicate(timeout=240)
+        log, _ = process.communicate(timeout=PATIENCE_SECONDS)
         result = self._result_of(dag)
         if not result.exists():
             raise AssertionError(f"the run of {dag} came to nothing:\n{log}")

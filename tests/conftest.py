@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 AIRFLOW_HOME = Path(tempfile.mkdtemp(prefix="duewheel-airflow-"))
 os.environ["AIRFLOW_HOME"] = str(AIRFLOW_HOME)
 os.environ["AIRFLOW__CORE__LOAD_EXAMPLES"] = "False"
+#: However slow the machine: DAG files are imported, and not given up.
+os.environ["AIRFLOW__CORE__DAGBAG_IMPORT_TIMEOUT"] = "300"
 
 #: Folders of tests stand below a root of this run. The one pytest shares between the runs of a user is closed
 #: to others at every start, and a Postgres that runs as another user would lose its files under it.

@@ -57,6 +57,6 @@ def later_consumer(broker: Broker, consumer: Consumer) -> Iterator[Consumer]:
 def received(consumer: Consumer) -> Batch:
     """Receive until something comes."""
     deadline = time.monotonic() + PATIENCE_SECONDS
-    while not (batch := consumer.receive()):
+    while not (batch := consumer.receive(wait=timedelta(seconds=1))):
         assert time.monotonic() < deadline, "nothing came"
     return batch

@@ -14,7 +14,7 @@ from tests.airflow_runs import AirflowHome, RunResult
 from duewheel.dags.shop import GROUP, TOPIC
 from duewheel.store import Broker
 
-pytestmark = [pytest.mark.airflow, pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.airflow, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1200)]
 
 # As many as the DAG places unless told otherwise. Every second is paid, every fifth of those not recalled.
 PLACED, PAID, RECALLED = 2_000, 1_000, 800

@@ -12,10 +12,11 @@ from pathlib import Path
 
 import pytest
 from tests.airflow_runs import AirflowHome, RunResult
+from tests.leasing import received
 
 from duewheel.store import Broker
 
-pytestmark = [pytest.mark.airflow, pytest.mark.slow]
+pytestmark = [pytest.mark.airflow, pytest.mark.slow, pytest.mark.timeout(1200)]
 
 DAGS = Path(__file__).parent / "dags"
 
@@ -147,7 +148,7 @@ def test_x09_a_killed_task_gives_its_messages_back_at_once(home: tuple[AirflowHo
         process = airflow.start("killed")
         assert (pipes / "holds").read_text() == receipt.message_id
         process.send_signal(signal.SIGTERM)
-        (again,) = broker.consumer("killed", "handler").receive(wait=timedelta(seconds=30))
+        (again,) = received(broker.consumer("killed", "handler"))
         assert again.message_id == receipt.message_id
         assert again.attempt == 2
         (pipes / "end").write_text("done")

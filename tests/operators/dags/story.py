@@ -76,7 +76,7 @@ with DAG("story", schedule=None) as dag:
     )
     recall_unknown = RecallMessageOperator(task_id="recall_unknown", topic="orders", key="never sent")
 
-    wait = DueMessagesSensor(task_id="wait", topic="orders", group="handler", timeout=60)
+    wait = DueMessagesSensor(task_id="wait", topic="orders", group="handler", timeout=1000)
     wait_in_vain = DueMessagesSensor(
         task_id="wait_in_vain",
         topic="orders",
