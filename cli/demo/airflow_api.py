@@ -13,7 +13,8 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlencode
 
-_TIMEOUT_SECONDS = 30.0
+# Never reached unless something is broken, also on a slow machine.
+_TIMEOUT_SECONDS = 120.0
 # As many as Airflow gives in one answer.
 _PAGE = 100
 _RUNNING_STATES = frozenset({"queued", "running"})

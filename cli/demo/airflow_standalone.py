@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import secrets
 import socket
 import sys
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,6 +39,7 @@ _HEALTH_OF: dict[str, str] = {
     "triggerer": "triggerer",
     "dag-processor": "dag_processor",
 }
+_SERVER_PORTS = range(20_000, 32_768)
 _POLL_SECONDS = 0.2
 _STOP_GRACE_SECONDS = 6.0
 
@@ -85,8 +88,12 @@ class Settings:
             # Four files to parse that do not change: one parser, now and then.
             "AIRFLOW__DAG_PROCESSOR__PARSING_PROCESSES": "1",
             "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "600",
-            # The API server of a busy machine may take longer than the 5 seconds it has otherwise.
-            "AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT": "30",
+            # On a busy machine a file may take longer than the 30 seconds it has otherwise, and would not be
+            # looked at again before the interval is over.
+            "AIRFLOW__CORE__DAGBAG_IMPORT_TIMEOUT": "300",
+            "AIRFLOW__DAG_PROCESSOR__DAG_FILE_PROCESSOR_TIMEOUT": "300",
+            # Likewise the API server, which otherwise has 5 seconds.
+            "AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT": "60",
             # After a crash, tasks of the scheduler that died are taken up again soon.
             "AIRFLOW__SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL": "20",
             # One worker per DAG that can run at a time, and one spare.
@@ -127,11 +134,19 @@ def _connection(dsn: str) -> str:
 
 
 def free_port() -> int:
-    """Return a port of the loopback interface that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """Return a port of the loopback interface that is free, and stays so unless another server takes it.
+
+    The API server listens seconds after this. A port from the range that systems give to outgoing connections
+    (Linux from 32768 on, others from 49152) could be one of theirs by then.
+    """
+    for port in random.sample(_SERVER_PORTS, len(_SERVER_PORTS)):
+        with socket.socket() as probe:
+            # As the API server does: closed connections that the kernel still remembers do not count.
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            with suppress(OSError):
+                probe.bind(("127.0.0.1", port))
+                return port
+    raise AirflowFailedError("every port of 127.0.0.1 is taken")
 
 
 class AirflowStandalone:
@@ -156,6 +171,10 @@ class AirflowStandalone:
         migration = self._start("db-migrate", ("db", "migrate"))
         while (code := migration.process.poll()) is None and not stopping.wait(_POLL_SECONDS):
             pass
+        if code is None:
+            return
+        # It is over, and its process id may soon be somebody else's.
+        self._children.remove(migration)
         if code:
             raise AirflowFailedError(
                 f"Airflow's tables could not be made (status {code}); see {migration.log}"

@@ -54,7 +54,7 @@ patience_option: Option = click.option(
     "--patience",
     "patience_seconds",
     type=click.FloatRange(min=0),
-    default=150.0,
+    default=300.0,
     show_default=True,
     help="Seconds to wait, after the last timeout came due, for it to be handled.",
 )

@@ -61,15 +61,13 @@ def everything(
         try:
             keeper = start_keeper(workplace, attached=True)
             running = wait_until_up(workplace, keeper, progress.say)
-            run = steps.begin(
+            run = place_and_pay(
                 running,
+                progress,
                 orders=orders,
-                timeout_seconds=timeout_seconds or _timeout(running, orders),
+                timeout_seconds=timeout_seconds,
                 spread_seconds=spread_seconds,
             )
-            run.seconds["up"] = _seconds_up(running)
-            steps.place(running, run, progress)
-            steps.pay(running, run, progress)
             steps.watch(running, run, progress, patience_seconds=patience_seconds)
             verdict = _judge(running, run)
             worth_keeping = worth_keeping or not verdict.is_good
@@ -164,6 +162,31 @@ def print_verdict(verdict: Verdict, as_json: bool) -> None:
         click.echo(json.dumps(verdict.as_json(), indent=2))
     else:
         show(verdict, Console(highlight=False, markup=False, emoji=False))
+
+
+def place_and_pay(
+    running: RunningDemo,
+    progress: Progress,
+    *,
+    orders: int,
+    timeout_seconds: float | None,
+    spread_seconds: float,
+) -> Run:
+    """Place orders and pay half of them; without `timeout_seconds`, before the first is due.
+
+    A machine can become slower than it was when the time to pay was chosen. Then this run shows nothing: its
+    orders are cancelled, and others are placed that have twice the time.
+    """
+    seconds = timeout_seconds or _timeout(running, orders)
+    while True:
+        run = steps.begin(running, orders=orders, timeout_seconds=seconds, spread_seconds=spread_seconds)
+        run.seconds["up"] = _seconds_up(running)
+        steps.place(running, run, progress)
+        steps.pay(running, run, progress)
+        if timeout_seconds is not None or running.orders_of(run).count().none_due:
+            return run
+        progress.say(f"paying took longer than {seconds:.0f} s; placing other orders, with twice the time")
+        seconds *= 2
 
 
 def _judge(running: RunningDemo, run: Run) -> Verdict:

@@ -53,6 +53,7 @@ class OrderCounts:
     wrongly_cancelled: int = 0
     cancelled_early: int = 0
     last_pay_by: datetime | None = None
+    none_due: bool | None = None
     all_due: bool | None = None
 
 

@@ -16,7 +16,8 @@ from duewheel.cli.demo.run import Run
 from duewheel.cli.demo.workplace import Note, Workplace, keeper_of
 
 POLL_SECONDS = 0.25
-_DOWN_SECONDS = 60.0
+# Longer than Airflow's parts and Postgres have to end by themselves before they are made to.
+_DOWN_SECONDS = 240.0
 
 
 class DemoFailedError(Exception):

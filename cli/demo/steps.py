@@ -21,7 +21,7 @@ PAY_DAG = "pay_orders"
 CANCEL_DAG = "cancel_unpaid_orders"
 
 # How long a DAG file may take to be parsed and stored after Airflow is healthy.
-_DAG_APPEARS_SECONDS = 90.0
+_DAG_APPEARS_SECONDS = 300.0
 
 
 def begin(demo: RunningDemo, *, orders: int, timeout_seconds: float, spread_seconds: float) -> Run:
