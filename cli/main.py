@@ -5,8 +5,10 @@ from __future__ import annotations
 from importlib import import_module
 
 import click
+import psycopg2
 
 import duewheel
+from duewheel.cli.refusals import explained, one_line
 from duewheel.store.errors import DueWheelError
 
 _COMMANDS: dict[str, str] = {
@@ -28,7 +30,8 @@ _COMMANDS: dict[str, str] = {
 
 
 class RootGroup(click.Group):
-    """Loads commands on first use; an error of the broker is one line on standard error and status 1."""
+    """Loads commands on first use; an error of the broker or of its database is one line on standard error
+    and status 1."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  # click names it
         return sorted(_COMMANDS)
@@ -44,13 +47,15 @@ class RootGroup(click.Group):
         try:
             return super().invoke(ctx)
         except DueWheelError as error:
-            raise click.ClickException(str(error)) from error
+            raise click.ClickException(one_line(str(error))) from error
+        except psycopg2.Error as error:
+            raise click.ClickException(explained(error)) from error
         except BrokenPipeError:
             # Whoever reads the answer has enough of it; click ends quietly.
             raise
         except OSError as error:
             # Such as a data folder that cannot be made.
-            raise click.ClickException(str(error)) from error
+            raise click.ClickException(one_line(str(error))) from error
 
 
 @click.group(

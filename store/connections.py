@@ -27,7 +27,7 @@ import psycopg2
 import psycopg2.extensions
 from psycopg2.extensions import TRANSACTION_STATUS_IDLE, make_dsn, parse_dsn
 
-from duewheel.store.errors import BrokerUnreachable, DueWheelError, InvalidArgument, from_database
+from duewheel.store.errors import BrokerUnreachable, DueWheelError, InvalidArgument, from_database, said
 from duewheel.store.instants import to_datetime
 from duewheel.store.prepared import Prepared
 
@@ -59,9 +59,10 @@ def libpq_dsn(dsn: str) -> str:
     address = re.sub(r"^postgres(ql)?\+psycopg2?://", "postgresql://", dsn)
     try:
         parse_dsn(address)
-    except psycopg2.ProgrammingError as error:
+    except (psycopg2.ProgrammingError, ValueError) as error:
+        # A ValueError is a NUL, or bytes that are no text.
         raise InvalidArgument(
-            f"the dsn cannot be read ({str(error).strip()}): give a libpq string "
+            f"the dsn cannot be read ({said(error)}): give a libpq string "
             "such as 'host=... dbname=...' or a URL such as postgresql://user@host/database"
         ) from None
     return address
@@ -175,7 +176,7 @@ class Database:
             return psycopg2.connect(self._address, connection_factory=PooledConnection)
         except psycopg2.OperationalError as error:
             raise BrokerUnreachable(
-                f"the database cannot be reached ({str(error).strip()}): "
+                f"the database cannot be reached ({said(error)}): "
                 "check the address and that the server runs, then try again"
             ) from error
 
@@ -360,7 +361,7 @@ def explanation(connection: DriverConnection, error: psycopg2.Error) -> DueWheel
         return ours
     if connection.closed:
         return BrokerUnreachable(
-            f"the connection to the database broke ({str(error).strip()}): whether the "
+            f"the connection to the database broke ({said(error)}): whether the "
             "statement was carried out is unknown; ask again, or send again with the same idempotency_key"
         )
     return None

@@ -229,6 +229,17 @@ def from_database(error: psycopg2.Error) -> DueWheelError | None:
     return None
 
 
+def said(error: Exception) -> str:
+    """What the driver says, in one line, each thing once and without its advice.
+
+    Example:
+        >>> said(OSError("no route to host\\n\\tIs the server running?\\nno route to host\\n"))
+        'no route to host'
+    """
+    lines = (line.rstrip() for line in str(error).splitlines() if not line.startswith("\t"))
+    return "; ".join(dict.fromkeys(filter(None, lines)))
+
+
 def role_needed(refusal: str) -> str:
     """The role that may do what the database refused.
 

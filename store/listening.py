@@ -26,6 +26,7 @@ from psycopg2 import extensions, sql
 
 from duewheel.store.backoff import Backoff
 from duewheel.store.connections import libpq_dsn
+from duewheel.store.errors import said
 
 log = logging.getLogger(__name__)
 
@@ -178,7 +179,7 @@ class Listener:
         try:
             connection.poll()
         except psycopg2.Error as error:
-            log.warning("Listening lost its connection and connects again: %s", str(error).strip())
+            log.warning("Listening lost its connection and connects again: %s", said(error))
             connection.close()
             self._connection = None
             self._retry_at = time.monotonic()
@@ -192,7 +193,7 @@ class Listener:
         except psycopg2.Error as error:
             pause_seconds = self._backoff.next_seconds()
             self._retry_at = time.monotonic() + pause_seconds
-            log.warning("Cannot listen; next attempt in %.1f s: %s", pause_seconds, str(error).strip())
+            log.warning("Cannot listen; next attempt in %.1f s: %s", pause_seconds, said(error))
             return False
         self._backoff.reset()
         if self._closed:

@@ -80,6 +80,9 @@ def upgrade(dsn: str) -> SchemaState:
     except DBAPIError as error:
         if isinstance(error.orig, psycopg2.errors.InsufficientPrivilege):
             raise _not_owner(error.orig) from error
+        if isinstance(error.orig, psycopg2.Error):
+            # Whichever of its statements it is, the caller gets what the driver raised.
+            raise error.orig from error
         raise
     except psycopg2.errors.InsufficientPrivilege as error:
         raise _not_owner(error) from error

@@ -37,6 +37,7 @@ from duewheel.store import schedules, schema, upkeep
 from duewheel.store.backoff import Backoff
 from duewheel.store.connections import explained, fetch, libpq_dsn
 from duewheel.store.database_clock import ClockReading
+from duewheel.store.errors import said
 from duewheel.store.listening import GAP, Listener, Notification, connect
 from duewheel.store.wheel_schedule import (
     LANES,
@@ -372,7 +373,7 @@ class _Turning:
             answer = await loop.run_in_executor(self._threads, session.carry_out, self._questions, job)
         except Exception as error:  # noqa: BLE001 - whatever it is, the wheel goes on
             pause_seconds = self._schedule.failed(job, _monotonic_ms())
-            reason = str(error).strip() or repr(error)
+            reason = said(error) or repr(error)
             log.warning("%s failed; next attempt in %.1f s: %s", job, pause_seconds, reason)
         else:
             self._schedule.finished(job, answer, _monotonic_ms())
@@ -391,7 +392,7 @@ class _Turning:
                 listener = await asyncio.to_thread(self._open_listener, channels)
             except psycopg2.Error as error:
                 pause_seconds = backoff.next_seconds()
-                log.warning("Cannot listen; next attempt in %.1f s: %s", pause_seconds, str(error).strip())
+                log.warning("Cannot listen; next attempt in %.1f s: %s", pause_seconds, said(error))
                 await asyncio.sleep(pause_seconds)
                 continue
             with listener:

@@ -21,7 +21,7 @@ import psycopg2
 from duewheel.store.bodies import check_text, properties_to_json, to_bytes
 from duewheel.store.connections import Database, DriverConnection, fetch
 from duewheel.store.cron import LONGEST_EVERY, SHORTEST_EVERY, Cron, Every, Rule, normal, zone
-from duewheel.store.errors import DueWheelError, InvalidSchedule
+from duewheel.store.errors import DueWheelError, InvalidSchedule, said
 from duewheel.store.instants import Instant, to_datetime, to_span
 from duewheel.store.messages import named
 
@@ -355,7 +355,7 @@ def advance(
         except (DueWheelError, psycopg2.Error) as error:
             if connection.closed:
                 raise
-            log.warning("Schedule %s cannot be sent; it is tried again: %s", name, str(error).strip())
+            log.warning("Schedule %s cannot be sent; it is tried again: %s", name, said(error))
             continue
         if count is None:
             # Somebody else is at it.

@@ -18,7 +18,7 @@ from typing import Final
 
 import psycopg2
 
-from duewheel.store.errors import BrokerUnreachable
+from duewheel.store.errors import BrokerUnreachable, said
 from duewheel.store.listening import GAP, Listener, Notification
 
 CHANNEL = "duewheel_released"
@@ -129,8 +129,7 @@ class Signals:
             return Listener(self._dsn, [CHANNEL], application_name="duewheel consumer")
         except psycopg2.OperationalError as error:
             raise BrokerUnreachable(
-                f"the database cannot be reached ({str(error).strip()}): "
-                "check that the server runs, then try again"
+                f"the database cannot be reached ({said(error)}): check that the server runs, then try again"
             ) from error
 
     def _give_back(self, listener: Listener) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -15,9 +16,11 @@ import click
 import psycopg2
 import pytest
 from click.testing import Result
+from psycopg2.extensions import make_dsn
+from tests.logins import login
 
 from duewheel.cli import main
-from duewheel.store import Broker, EmbeddedPostgres
+from duewheel.store import Broker, EmbeddedPostgres, migration
 
 Run = Callable[..., Result]
 RunJson = Callable[..., Any]
@@ -261,7 +264,86 @@ def test_error_of_the_broker_is_one_message_and_status_1(
     assert result.exit_code == 1
     assert result.stderr.startswith("Error: ")
     assert words in result.stderr
+    assert result.stderr.count("\n") == 1
     assert result.stdout == ""
+
+
+def refuse(dsn: str, body: str) -> None:
+    """From now on a send does this instead."""
+    with closing(psycopg2.connect(dsn)) as connection, connection.cursor() as cursor:
+        cursor.execute(
+            "create function refuse() returns trigger language plpgsql as"
+            f" $$ begin {body}; return new; end $$;"
+            "create trigger refuse before insert on duewheel.message for each row execute function refuse()"
+        )
+        connection.commit()
+
+
+@pytest.mark.parametrize(
+    ("body", "options", "words"),
+    [
+        ("perform pg_sleep(600)", "-c statement_timeout=300ms", "raise statement_timeout"),
+        ("raise exception using errcode = '53100', message = 'no\nspace'", "", "no space; SQLSTATE 53100"),
+        ("raise exception using errcode = '53200', hint = 'Buy some.'", "", "Buy some."),
+        ("raise exception using errcode = '40P01'", "", "try again"),
+        ("lock table duewheel.topic in exclusive mode nowait", "", "raise lock_timeout"),
+        ("perform 1 / 0", "", "the log of the database's server"),
+        ("return new", "-c default_transaction_read_only=on", "connect to the primary"),
+    ],
+)
+def test_refusal_of_the_database_is_one_line_and_status_1(
+    run: Run, dsn: str, broker: Broker, body: str, options: str, words: str
+) -> None:
+    broker.create_topic("t")
+    refuse(dsn, body)
+    with closing(psycopg2.connect(dsn)) as other, other.cursor() as cursor:
+        cursor.execute("lock table duewheel.topic in row share mode")
+        result = run("send", "t", "x", "--delay", "1s", "--dsn", make_dsn(dsn, options=options))
+    assert result.exit_code == 1
+    assert result.stderr.startswith("Error: the database refused (")
+    assert words in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert result.stdout == ""
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("topic", "list"),
+        ("stats",),
+        ("send", "t", "x", "--delay", "1s"),
+        ("receive", "t", "g"),
+        ("group", "list"),
+        ("db", "check"),
+        ("db", "upgrade"),
+    ],
+    ids=" ".join,
+)
+def test_login_without_a_right_is_told_so_in_one_line(run: Run, dsn: str, arguments: tuple[str, ...]) -> None:
+    result = run(*arguments, "--dsn", login(dsn, None))
+    assert result.exit_code == 1
+    assert re.search(r"permission denied for (schema|database)", result.stderr)
+    assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("options", ["-c statement_timeout=1ms", "-c default_transaction_read_only=on"])
+def test_upgrade_that_the_database_refuses_is_told_in_one_line(run: Run, dsn: str, options: str) -> None:
+    with closing(psycopg2.connect(dsn)) as other, other.cursor() as cursor:
+        if "statement_timeout" in options:
+            # So that it cannot be done in time.
+            cursor.execute("select pg_advisory_xact_lock(%s)", (migration._UPGRADE_LOCK,))
+        result = run("db", "upgrade", "--dsn", make_dsn(dsn, options=options))
+    assert result.exit_code == 1
+    assert result.stderr.startswith("Error: the database refused (")
+    assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", [("topic", "list"), ("db", "upgrade"), ("db", "check"), ("wheel", "run")])
+def test_address_that_is_no_text_is_told_in_one_line(run: Run, command: tuple[str, ...]) -> None:
+    result = run(*command, "--dsn", "host=\udcff")
+    assert result.exit_code == 1
+    assert result.stderr.startswith("Error: the dsn cannot be read (")
+    assert result.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize(

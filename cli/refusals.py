@@ -1,0 +1,36 @@
+"""What a command says when the database refuses for a reason of its own, such as a full disk."""
+
+from __future__ import annotations
+
+import psycopg2
+
+from duewheel.store.errors import said
+
+# By SQLSTATE, or its first two characters: what to do.
+_ADVICE = {
+    "57014": "try again, or raise statement_timeout for this login",
+    "25006": "connect to the primary, with a login that may write",
+    "53100": "make room on the disk of the database's server, then try again",
+    "53": "the database's server is short of something: try again when it is less busy, or give it more",
+    "40": "try again",
+    "55P03": "try again when whoever holds the lock has ended, or raise lock_timeout for this login",
+    "42501": "let an administrator of the database grant the right",
+}
+_ELSE = "the log of the database's server may say more"
+
+
+def explained(error: psycopg2.Error) -> str:
+    """Return what happened and what to do, in one line."""
+    code = error.pgcode
+    if code is None:
+        return (
+            f"the database driver gave up ({said(error)}): check the address and the server, then try again"
+        )
+    what = "; ".join(filter(None, (error.diag.message_primary, error.diag.message_hint))) or said(error)
+    advice = _ADVICE.get(code) or _ADVICE.get(code[:2], _ELSE)
+    return one_line(f"the database refused ({what}; SQLSTATE {code}): {advice}")
+
+
+def one_line(text: str) -> str:
+    """Return the text with its line ends as blanks."""
+    return " ".join(text.split("\n"))
