@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 AIRFLOW_HOME = Path(tempfile.mkdtemp(prefix="duewheel-airflow-"))
 os.environ["AIRFLOW_HOME"] = str(AIRFLOW_HOME)
 os.environ["AIRFLOW__CORE__LOAD_EXAMPLES"] = "False"
+#: A JVM of seconds never earns back what the second compiler and a parallel collector cost.
+os.environ["SPARK_SUBMIT_OPTS"] = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 #: However slow the machine: DAG files are imported, and not given up.
 os.environ["AIRFLOW__CORE__DAGBAG_IMPORT_TIMEOUT"] = "300"
 

@@ -29,8 +29,7 @@ def dsn(fresh_database: Callable[[], tuple[str, str]]) -> str:
 @pytest.fixture(scope="module")
 def airflow(tmp_path_factory: pytest.TempPathFactory, dsn: str) -> AirflowHome:
     """An Airflow with the DAGs of `dags/`."""
-    quick_java = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-    home = AirflowHome(tmp_path_factory.mktemp("airflow"), dsn, SPARK_SUBMIT_OPTS=quick_java)
+    home = AirflowHome(tmp_path_factory.mktemp("airflow"), dsn)
     for name in ("place_orders", "pay_orders", "cancel_unpaid_orders"):
         (home.dags / f"{name}.py").write_text(
             f"# Airflow\nfrom duewheel.dags.{name} import {name}\n\ndag = {name}()\n"

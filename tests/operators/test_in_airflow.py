@@ -134,7 +134,8 @@ def test_r03_what_could_not_be_handled_waits_for_its_retry(story: RunResult, sho
     states = [
         step.state for step in shop.history(story.tasks["send"].xcom) if step.consumer_group == "careless"
     ]
-    assert states[-1] == "WaitingRetry"
+    # The retry may have come due meanwhile, and a wheel of the other DAGs have released it.
+    assert states[:2] == ["Inflight", "WaitingRetry"]
 
 
 def test_x09_a_killed_task_gives_its_messages_back_at_once(home: tuple[AirflowHome, str]) -> None:

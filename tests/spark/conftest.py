@@ -19,12 +19,14 @@ def spark() -> Iterator[SparkSession]:
 
     Its JVM is a Connect server as well, on a port of its choice.
     """
-    connect = {
+    conf = {
+        # A shuffle of ten rows is no work for 200 tasks.
+        "spark.sql.shuffle.partitions": "2",
         "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
         "spark.connect.grpc.binding.address": "127.0.0.1",
         "spark.connect.grpc.binding.port": "0",
     }
-    with spark_session("tests", master="local[2,3]", conf=connect) as session:
+    with spark_session("tests", master="local[2,3]", conf=conf) as session:
         yield session
 
 
