@@ -6,6 +6,7 @@ import ast
 import re
 from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -25,12 +26,15 @@ def rows() -> Iterator[list[str]]:
             yield cells
 
 
-def suite() -> Iterator[tuple[str, str]]:
+@cache
+def suite() -> list[tuple[str, str]]:
     """File and name of every test there is."""
-    for path in TESTS.rglob("test_*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
-                yield path.relative_to(TESTS).as_posix(), node.name
+    return [
+        (path.relative_to(TESTS).as_posix(), node.name)
+        for path in TESTS.rglob("test_*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_")
+    ]
 
 
 def ids_in(name: str) -> set[str]:
