@@ -23,6 +23,7 @@ def home() -> Iterator[Path]:
     shutil.rmtree(folder)
 
 
+@pytest.mark.slow
 def test_command_without_an_address_uses_an_embedded_broker(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -100,6 +100,7 @@ def test_is_postgres_18_on_loopback_alone(directory: Path) -> None:
     assert server.pid is None
 
 
+@pytest.mark.slow
 def test_asks_for_the_password(directory: Path) -> None:
     with EmbeddedPostgres(directory, settings=FAST) as server:
         with pytest.raises(psycopg2.OperationalError, match="password"):
@@ -118,6 +119,7 @@ def test_keeps_data_and_port_over_restarts(directory: Path) -> None:
         assert ask(dsn, "SELECT answer FROM kept") == [(42,)]
 
 
+@pytest.mark.slow
 def test_takes_another_port_when_its_own_was_taken(directory: Path) -> None:
     with EmbeddedPostgres(directory, settings=FAST) as server:
         port = server.port
@@ -132,6 +134,7 @@ def test_takes_another_port_when_its_own_was_taken(directory: Path) -> None:
             EmbeddedPostgres(directory, port=port, settings=FAST).start()
 
 
+@pytest.mark.slow
 def test_is_shared_within_a_process_and_the_last_stops_it(directory: Path) -> None:
     first = EmbeddedPostgres(directory, settings=FAST).start()
     second = EmbeddedPostgres(directory).start()
@@ -145,6 +148,7 @@ def test_is_shared_within_a_process_and_the_last_stops_it(directory: Path) -> No
     second.stop()
 
 
+@pytest.mark.slow
 def test_is_shared_between_processes(directory: Path) -> None:
     user, pid = start_user(directory)
     with EmbeddedPostgres(directory) as server:
@@ -154,6 +158,7 @@ def test_is_shared_between_processes(directory: Path) -> None:
     assert server.pid is None
 
 
+@pytest.mark.slow
 def test_many_openers_at_once_get_one_server(directory: Path) -> None:
     servers = [EmbeddedPostgres(directory, settings=FAST) for _ in range(8)]
     with ThreadPoolExecutor(len(servers)) as threads:
@@ -164,6 +169,7 @@ def test_many_openers_at_once_get_one_server(directory: Path) -> None:
     assert servers[0].pid is None
 
 
+@pytest.mark.slow
 def test_stops_when_its_only_user_is_killed(directory: Path) -> None:
     user, pid = start_user(directory)
     server = psutil.Process(pid)
@@ -174,6 +180,7 @@ def test_stops_when_its_only_user_is_killed(directory: Path) -> None:
     await_end(server, keeper)
 
 
+@pytest.mark.slow
 def test_a_killed_server_starts_again_with_what_was_committed(directory: Path) -> None:
     with EmbeddedPostgres(directory) as server:
         ask(server.dsn(), "CREATE TABLE kept AS SELECT 42 AS answer")
@@ -184,6 +191,7 @@ def test_a_killed_server_starts_again_with_what_was_committed(directory: Path) -
         assert ask(server.dsn(), "SELECT answer FROM kept") == [(42,)]
 
 
+@pytest.mark.slow
 def test_a_server_whose_keeper_was_killed_is_not_left_behind(directory: Path) -> None:
     user, pid = start_user(directory)
     server = psutil.Process(pid)
@@ -201,6 +209,7 @@ def test_a_server_whose_keeper_was_killed_is_not_left_behind(directory: Path) ->
     assert again.pid is None
 
 
+@pytest.mark.slow
 def test_a_stale_process_id_that_belongs_to_another_program_does_no_harm(directory: Path) -> None:
     with EmbeddedPostgres(directory) as server:
         ask(server.dsn(), "CREATE TABLE kept AS SELECT 42 AS answer")
@@ -219,6 +228,7 @@ def test_a_stale_process_id_that_belongs_to_another_program_does_no_harm(directo
             bystander.wait()
 
 
+@pytest.mark.slow
 def test_a_fork_leaves_the_server_to_its_parent(directory: Path) -> None:
     with EmbeddedPostgres(directory, settings=FAST) as server:
         child = os.fork()
@@ -233,6 +243,7 @@ def test_a_fork_leaves_the_server_to_its_parent(directory: Path) -> None:
         assert ask(server.dsn(), "SELECT 1") == [(1,)]
 
 
+@pytest.mark.slow
 def test_a_setting_the_server_does_not_know_is_a_clear_error_and_leaves_nothing(directory: Path) -> None:
     server = EmbeddedPostgres(directory, settings={**FAST, "no_such_setting": "1"})
     with pytest.raises(EmbeddedPostgresError, match=r"ended while starting.*server\.log"):
@@ -242,6 +253,7 @@ def test_a_setting_the_server_does_not_know_is_a_clear_error_and_leaves_nothing(
         assert ask(server.dsn(), "SELECT 1") == [(1,)]
 
 
+@pytest.mark.slow
 def test_another_port_than_the_running_servers_is_a_clear_error(directory: Path) -> None:
     with EmbeddedPostgres(directory, settings=FAST) as server:
         with pytest.raises(EmbeddedPostgresError, match=f"already runs on port {server.port}"):
