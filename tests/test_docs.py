@@ -125,7 +125,7 @@ def test_readme_dag_loads(tmp_path: Path) -> None:
     file = tmp_path / "readme.py"
     file.write_text(example)
     environment = {**os.environ, "AIRFLOW_HOME": str(tmp_path / "airflow")}
-    subprocess.run([sys.executable, str(file)], env=environment, check=True, timeout=120)
+    subprocess.run([sys.executable, str(file)], env=environment, check=True, timeout=240)
 
 
 def test_readme_program_runs(dsn: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -340,7 +340,7 @@ def test_how_to_dags_load(tmp_path: Path) -> None:
     blocks = [block for page in TASKS for block in examples(page.read_text(), "python")]
     file.write_text("\n".join(block for block in blocks if "airflow" in block))
     environment = {**os.environ, "AIRFLOW_HOME": str(tmp_path / "airflow")}
-    subprocess.run([sys.executable, str(file)], env=environment, check=True, timeout=120)
+    subprocess.run([sys.executable, str(file)], env=environment, check=True, timeout=240)
 
 
 def example_commands() -> Iterator[str]:

@@ -336,7 +336,7 @@ def test_x01_x03_x04_x05_an_open_transaction_holds_up_nobody(
     topic: Broker, dsn: str, act: Callable[[Broker, SendReceipt, object], None], commits: bool
 ) -> None:
     """Whoever had to wait for it would be thrown out by its lock_timeout."""
-    impatient = make_dsn(dsn, options="-c lock_timeout=5s -c statement_timeout=30s")
+    impatient = make_dsn(dsn, options="-c lock_timeout=30s -c statement_timeout=60s")
     held = topic.send(TOPIC, b"held", delay=HOUR, key="held")
     with (
         connected(dsn, autocommit=False) as caller,

@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import psycopg2
@@ -25,12 +25,14 @@ import pytest
 from tests.proof.waiting import until
 from tests.servers import base_backup, copied_server, own_folder
 
-from duewheel.store import Broker, BrokerUnreachable, Message, RecallOutcome
+from duewheel.store import Broker, BrokerUnreachable, LeaseLost, Message, RecallOutcome
 from duewheel.store.embedded import EmbeddedPostgres
 
 SEED = 20260105
 LEASE = timedelta(seconds=1)
 NOW = timedelta(0)
+HOUR = timedelta(hours=1)
+DAY = timedelta(days=1)
 
 
 @pytest.fixture
@@ -73,6 +75,11 @@ class Traffic:
             with suppress(BrokerUnreachable, psycopg2.OperationalError, psycopg2.InterfaceError):
                 work.result()
 
+    def is_lively(self) -> bool:
+        """Whether enough has been sent, recalled and acked, and enough is still to come."""
+        at_rest = len(self.sent.keys() - self.acked.keys() - self.asked_back)
+        return at_rest > 100 and len(self.recalled) > 5 and len(self.acked) > 100
+
     def _send(self, sender: int) -> None:
         chance = random.Random(SEED + sender)
         number = 0
@@ -113,8 +120,10 @@ class Traffic:
                 done = [m for m in batch if m.attempt > 1 or int(m.body.split(b"-")[1]) % 3]
                 if done:
                     self.answered.update(message.body for message in done)
-                    consumer.ack(done)
-                    self.acked.update(message.body for message in done)
+                    # A lease that was over before its answer is as good as left to its end.
+                    with suppress(LeaseLost):
+                        consumer.ack(done)
+                        self.acked.update(message.body for message in done)
 
 
 @pytest.mark.slow
@@ -130,7 +139,7 @@ def test_x14_a_promoted_standby_delivers_what_had_reached_it_exactly_once(folder
         with copied_server(folder / "standby", primary, dsn) as standby:
             standby.wait_until_ready(promoted=False)
             traffic = Traffic(dsn)
-            time.sleep(4)
+            until(traffic.is_lively, "enough traffic")
             # What they have been told by now reaches the standby; what comes after may, or may not.
             sent, recalled, acked = dict(traffic.sent), set(traffic.recalled), Counter(traffic.acked)
             ((reached,),) = ask(dsn, "select pg_current_wal_insert_lsn()::text")
@@ -151,9 +160,7 @@ def test_x14_a_promoted_standby_delivers_what_had_reached_it_exactly_once(folder
                 assert not broker.rebase().rebased
                 consumer = broker.consumer("t", "g")
                 expected = sent.keys() - recalled - acked.keys() - traffic.answered - traffic.asked_back
-                assert len(expected) > 50
-                assert len(recalled) > 5
-                assert len(acked) > 50
+                assert len(expected) > 0
                 came: Counter[bytes] = Counter()
 
                 def drain() -> bool:
@@ -191,11 +198,11 @@ def test_x14_a_recovery_to_an_instant_is_the_broker_of_that_instant(folder: Path
             send("acked before")
             consumer.ack(consumer.receive())
             send("leased before")
-            held = consumer.receive(invisible=LEASE)
-            send("waiting", timedelta(seconds=1))
-            send("recalled before", timedelta(minutes=1))
+            held = consumer.receive(invisible=HOUR)
+            send("waiting", HOUR)
+            send("recalled before", DAY)
             assert broker.recall(ids[b"recalled before"]) is RecallOutcome.RECALLED
-            send("recalled after", timedelta(minutes=1))
+            send("recalled after", DAY)
             straggler = psycopg2.connect(dsn)
             broker.send("t", "straggler", delay=NOW, connection=straggler)
             never = psycopg2.connect(dsn)
@@ -229,12 +236,13 @@ def test_x14_a_recovery_to_an_instant_is_the_broker_of_that_instant(folder: Path
         (folder / "recovered" / "recovery.signal").touch()
         with copied_server(folder / "recovered", original, dsn) as recovered:
             recovered.wait_until_ready(promoted=True)
-            with Broker(recovered.dsn) as broker:
+            # By when the lease has ended and what waited is due.
+            later = datetime.now(UTC) + 2 * HOUR
+            with Broker(recovered.dsn, clock=lambda: later) as broker:
                 assert not broker.rebase().rebased
                 came: Counter[bytes] = Counter()
-                end = time.monotonic() + 2.5
-                while time.monotonic() < end:
-                    came.update(message.body for message in take(broker))
+                while batch := take(broker):
+                    came.update(message.body for message in batch)
                 assert came == {
                     b"leased before": 1,
                     b"waiting": 1,

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from duewheel.store.connections import DriverConnection
 
 #: Nothing waits for it unless something is broken.
-PATIENCE_SECONDS = 60.0
+PATIENCE_SECONDS = 240.0
 _PAUSE_SECONDS = 0.005
 
 Answer = TypeVar("Answer")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg2
 import pytest
 from tests.conftest import Clock
+from tests.leasing import LEASE, consumer_at, extend_often, wait_for_extensions
 from tests.outages import outage
 from tests.proof.waiting import PATIENCE_SECONDS, ask, connected, until
 from tests.rules.acting import (
@@ -317,17 +318,19 @@ def test_x11_a_lease_can_be_extended(topic: Broker, clock: Clock) -> None:
     assert not consumer.receive()
 
 
-def test_x11_a_lease_is_kept_alive_while_long_work_runs(broker: Broker, dsn: str) -> None:
+def test_x11_a_lease_is_kept_alive_while_long_work_runs(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    extend_often(monkeypatch)
     broker.create_topic("t")
     sent = broker.send("t", b"x", delay=NOW)
     consumer = broker.consumer("t", "g")
-    batch = consumer.receive(invisible=SECOND)
-    with connected(dsn) as connection, LeaseKeeper(consumer, batch.leases, SECOND):
-        until(
-            lambda: ask(connection, "select 1 where clock_timestamp() > %s", batch.expires_at + SECOND),  # type: ignore[operator]
-            "the first lease to be over by far",
-        )
-        assert not consumer.receive()
+    batch = consumer.receive(invisible=LEASE)
+    assert batch.expires_at is not None
+    with LeaseKeeper(consumer, batch.leases, LEASE) as keeper:
+        wait_for_extensions(keeper, 5)
+        with consumer_at(broker, consumer, batch.expires_at + MILLISECOND) as late:
+            assert not late.receive()
         assert state(broker, sent.message_id, "g") == "Inflight"
         consumer.ack(batch)
     assert state(broker, sent.message_id, "g") == "Acked"

@@ -14,7 +14,9 @@ import pytest
 from tests.conftest import Clock
 from tests.proof.waiting import PATIENCE_SECONDS, until
 from tests.rules.acting import HOUR, MICROSECOND, MINUTE, NOW, SECOND, bodies, state, taken
+from tests.standing_time import StandingTime
 
+from duewheel.store import push_consumer
 from duewheel.store.broker import Broker
 from duewheel.store.consumer import Consumer
 from duewheel.store.errors import InvalidArgument, LeaseLost
@@ -112,8 +114,14 @@ def fails(_: Message) -> str:
     raise RuntimeError("no stock")
 
 
-def test_r03_a_failure_an_exception_and_a_timeout_start_a_retry(broker: Broker) -> None:
+def test_r03_a_failure_an_exception_and_a_timeout_start_a_retry(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    passing = StandingTime()
+    monkeypatch.setattr(push_consumer, "time", passing)
     broker.create_topic("t")
+    # None of them comes again before the end of the test.
+    broker.consumer("t", "g", retry=RetryPolicy.intervals([HOUR]))
     failure = called_with(broker, lambda _: "reconsume_later")
     exception = called_with(broker, fails)
     working, let_go = threading.Event(), threading.Event()
@@ -124,8 +132,9 @@ def test_r03_a_failure_an_exception_and_a_timeout_start_a_retry(broker: Broker) 
         return "success"
 
     timeout = broker.send("t", b"x", delay=NOW).message_id
-    with broker.push_consumer("t", "g", stuck, consume_timeout=timedelta(milliseconds=50)):
+    with broker.push_consumer("t", "g", stuck, consume_timeout=MINUTE):
         assert working.wait(PATIENCE_SECONDS)
+        passing.pass_by(61)
         until(lambda: state(broker, timeout, "g") == "WaitingRetry", "the timeout to count as a failure")
         let_go.set()
     assert [state(broker, one, "g") for one in (failure, exception, timeout)] == ["WaitingRetry"] * 3

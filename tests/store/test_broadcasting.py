@@ -120,7 +120,7 @@ def test_r02_the_listener_of_a_broadcasting_push_consumer_is_called_once(broker:
         raise RuntimeError("broken")
 
     with broker.push_consumer("t", "g", listener, name="one", mode=ConsumeMode.BROADCASTING):
-        assert done.wait(30)
+        assert done.wait(60)
     assert sorted(called) == [b"a", b"b"]
     assert not instance(broker, "one").receive()
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import threading
-import time
 from contextlib import closing
 from datetime import datetime, timedelta
 
 import psycopg2
 import pytest
 from tests.conftest import Clock, execute
-from tests.proof.waiting import ask, beside, connected, until_somebody_waits
+from tests.proof.waiting import PATIENCE_SECONDS, ask, beside, connected, until, until_somebody_waits
+from tests.standing_time import StandingTime
 
+from duewheel.store import push_consumer
 from duewheel.store.broker import Broker
 from duewheel.store.connections import DriverConnection
 from duewheel.store.consumer import Consumer
@@ -204,7 +205,7 @@ def test_d14_a_listener_is_called_in_order_within_and_in_parallel_between_messag
     broker.create_topic("steps", message_type="FIFO", queues=2)
     calls: list[tuple[str, int]] = []
     lock = threading.Lock()
-    together = threading.Barrier(3, timeout=10)
+    together = threading.Barrier(3, timeout=PATIENCE_SECONDS)
 
     def listen(message: Message) -> str:
         name = message.body.decode()
@@ -219,9 +220,7 @@ def test_d14_a_listener_is_called_in_order_within_and_in_parallel_between_messag
     execute(broker.dsn, "update duewheel.consumer_group set ordered_interval = '50 milliseconds'")
     broker.send_many("steps", [{"body": f"{g}{n}", "message_group": g} for n in range(6) for g in "abc"])
     with broker.push_consumer("steps", "g", listen, threads=3):
-        until = time.monotonic() + 10
-        while len(calls) < 20 and time.monotonic() < until:
-            time.sleep(0.01)
+        until(lambda: len(calls) >= 20, "all to be called")
     assert [call for call in calls if call[0][0] == "a"] == [
         ("a0", 1), ("a1", 1), ("a2", 1), ("a2", 2), ("a3", 1), ("a4", 1), ("a5", 1)]  # fmt: skip
     assert [call for call in calls if call[0][0] == "b"] == [
@@ -229,25 +228,29 @@ def test_d14_a_listener_is_called_in_order_within_and_in_parallel_between_messag
     assert [name for name, _ in calls if name[0] == "c"] == [f"c{n}" for n in range(6)]
 
 
-def test_r03_a_listener_that_takes_too_long_gets_no_later_message_of_its_group(broker: Broker) -> None:
+def test_r03_a_listener_that_takes_too_long_gets_no_later_message_of_its_group(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    passing = StandingTime()
+    monkeypatch.setattr(push_consumer, "time", passing)
     broker.create_topic("steps", message_type="FIFO", queues=1)
     calls: list[tuple[str, int]] = []
-    over = threading.Event()
+    working, over = threading.Event(), threading.Event()
 
     def listen(message: Message) -> str:
         calls.append((message.body.decode(), message.attempt))
         if message.attempt == 1 and message.body == b"a0":
-            over.wait(10)
+            working.set()
+            over.wait(PATIENCE_SECONDS)
         return "success"
 
     broker.consumer("steps", "g")
     execute(broker.dsn, "update duewheel.consumer_group set ordered_interval = '50 milliseconds'")
     broker.send_many("steps", [{"body": f"a{n}", "message_group": "a"} for n in range(3)])
-    timeout = timedelta(milliseconds=300)
-    with broker.push_consumer("steps", "g", listen, threads=2, consume_timeout=timeout):
-        until = time.monotonic() + 10
-        while len(calls) < 4 and time.monotonic() < until:
-            time.sleep(0.01)
+    with broker.push_consumer("steps", "g", listen, threads=2, consume_timeout=MINUTE):
+        assert working.wait(PATIENCE_SECONDS)
+        passing.pass_by(61)
+        until(lambda: len(calls) >= 4, "the others to be called")
         over.set()
     assert calls == [("a0", 1), ("a0", 2), ("a1", 1), ("a2", 1)]
 

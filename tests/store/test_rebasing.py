@@ -12,6 +12,7 @@ from pathlib import Path
 
 import psycopg2
 import pytest
+from tests.proof.waiting import until
 from tests.restoring import dump, restore
 
 from duewheel.store import BrokerMoved, LeaseLost, RecallOutcome, migration
@@ -51,15 +52,17 @@ def open_sender(broker: Broker, dsn: str, topic: str, body: bytes) -> DriverConn
     return connection
 
 
-def drained(consumer: Consumer, seconds: float) -> Counter[bytes]:
-    """What comes within so many seconds, acked as it comes."""
+def drained(consumer: Consumer, count: int) -> Counter[bytes]:
+    """What comes until it is so many and nothing more is there, acked as it comes."""
     came: Counter[bytes] = Counter()
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        batch = consumer.receive(100, wait=timedelta(milliseconds=100))
+
+    def is_all() -> bool:
+        batch = consumer.receive(100)
         came.update(message.body for message in batch)
-        if batch:
-            consumer.ack(batch)
+        consumer.ack(batch)
+        return not batch and came.total() >= count
+
+    until(is_all, f"{count} messages")
     return came
 
 
@@ -173,7 +176,7 @@ def test_a_transaction_older_than_the_rebase_sends_exactly_once(broker: Broker, 
         broker.send("t", b"new", delay=timedelta(0))
         broker.tick("t")
         old.commit()
-    assert drained(broker.consumer("t", "g"), 0.5) == {b"before": 1, b"old": 1, b"new": 1}
+    assert drained(broker.consumer("t", "g"), 3) == {b"before": 1, b"old": 1, b"new": 1}
 
 
 def test_stragglers_of_all_kinds_come_once_after_a_rebase(broker: Broker, dsn: str) -> None:
@@ -185,14 +188,14 @@ def test_stragglers_of_all_kinds_come_once_after_a_rebase(broker: Broker, dsn: s
     broker.tick("t")
     found.commit()
     broker.tick("t")
-    assert drained(early, 0.2) == {b"punctual": 1, b"found": 1}
+    assert drained(early, 2) == {b"punctual": 1, b"found": 1}
     # No tick looks again after this one is committed.
     missed.commit()
     move(dsn)
     done = broker.rebase()
     assert (done.rebased, done.messages, done.released_late) == (True, 3, 1)
-    assert drained(early, 0.2) == {b"missed": 1}
-    assert drained(broker.consumer("t", "late"), 0.2) == {b"punctual": 1, b"found": 1, b"missed": 1}
+    assert drained(early, 1) == {b"missed": 1}
+    assert drained(broker.consumer("t", "late"), 3) == {b"punctual": 1, b"found": 1, b"missed": 1}
     # The sweep of the sealed slots finds nothing either.
     more = True
     while more:
@@ -220,12 +223,15 @@ def test_the_order_of_message_groups_survives_a_rebase(broker: Broker, dsn: str)
     late.close()
     move(dsn)
     assert broker.rebase().rebased
-    came = []
-    end = time.monotonic() + 20
-    while len(came) < 8 and time.monotonic() < end:
-        batch = consumer.receive(1, wait=timedelta(milliseconds=200))
-        came += [message.body.decode() for message in batch]
+    came: list[str] = []
+
+    def have_come() -> bool:
+        batch = consumer.receive(1)
+        came.extend(message.body.decode() for message in batch)
         consumer.ack(batch)
+        return len(came) >= 8
+
+    until(have_come, "all of both message groups")
     assert [body for body in came if body in "0246"] == ["0", "2", "4", "6"]
     assert [body for body in came if body in "1357"] == ["1", "3", "5", "7"]
     assert not consumer.receive()
@@ -244,7 +250,7 @@ def test_rebase_again_after_a_second_move(broker: Broker, dsn: str) -> None:
     broker.tick("t")
     move(dsn)
     assert broker.rebase().released_late == 0
-    assert drained(broker.consumer("t", "g"), 0.3) == {b"1": 1, b"2": 1, b"3": 1}
+    assert drained(broker.consumer("t", "g"), 3) == {b"1": 1, b"2": 1, b"3": 1}
 
 
 def test_two_rebases_at_once_are_one(broker: Broker, dsn: str) -> None:
@@ -277,7 +283,7 @@ def test_x14_a_dump_restored_elsewhere_delivers_what_waited_exactly_once(
     consumer.ack([m for m in batch if m.body == b"acked"])
     consumer.nack([m for m in batch if m.body == b"nacked"], timedelta(seconds=1))
     send("held", timedelta(0))
-    held = consumer.receive(invisible=timedelta(minutes=1))
+    held = consumer.receive(invisible=HOUR)
     assert [m.body for m in held] == [b"held"]
     send("expiring", timedelta(0))
     assert [m.body for m in consumer.receive(invisible=SECOND)] == [b"expiring"]
@@ -295,7 +301,7 @@ def test_x14_a_dump_restored_elsewhere_delivers_what_waited_exactly_once(
     send("once", SECOND, idempotency_key="once")
 
     # Senders go on while the dump is taken; what of theirs is in it, comes.
-    stop = threading.Event()
+    stop, going = threading.Event(), threading.Event()
 
     def go_on_sending() -> None:
         number = 0
@@ -307,11 +313,12 @@ def test_x14_a_dump_restored_elsewhere_delivers_what_waited_exactly_once(
                 time.sleep(0.005)
                 broker.tick("t")
                 connection.commit()
+                going.set()
 
     senders = [threading.Thread(target=go_on_sending) for _ in range(2)]
     for sender in senders:
         sender.start()
-    time.sleep(0.1)
+    going.wait()
     missed.commit()
     dump(dsn, tmp_path / "dump")
     stop.set()
@@ -348,7 +355,8 @@ def test_x14_a_dump_restored_elsewhere_delivers_what_waited_exactly_once(
                 *("released", "soon", "once"),
             )
         )
-        assert drained(at_hand, 2.5) == expected
+        # The last one sent is due after the one that was recalled.
+        assert drained(at_hand, expected.total()) == expected
         # The rest of the state has come along too.
         again = restored.send("t", b"once", delay=SECOND, idempotency_key="once")
         assert (again.message_id, again.outcome) == (ids["once"], "duplicate")

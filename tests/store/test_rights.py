@@ -301,7 +301,7 @@ def test_a_push_consumer_works_with_the_role_alone(consumer_login: Broker, produ
 
     with consumer_login.push_consumer("t", "g", listener):
         producer.send_many("t", [{"body": f"{n}", "delay": NOW} for n in range(3)])
-        assert done.wait(10)
+        assert done.wait(60)
     assert sorted(came) == [b"0", b"1", b"2"]
 
 
@@ -342,7 +342,7 @@ def test_an_administrator_does_everything_and_turns_the_wheel(admin: Broker) -> 
     released = threading.Event()
     with turning(admin.wheel(on_released=lambda _: released.set())):
         admin.send_many("mine", [{"body": b"1", "delay": timedelta(milliseconds=300)}] * 3)
-        assert released.wait(10)
+        assert released.wait(60)
     batch = [
         *consumer.receive(wait=timedelta(seconds=2)),
         *consumer.receive(wait=timedelta(milliseconds=100)),

@@ -310,6 +310,7 @@ def test_a_tick_that_takes_too_long_is_cut_off_and_tried_again(
         with logged(LOG, f"Tick(topic_id={topic_id}) failed") as failed, turning(dsn):
             console.send("orders", "1 ms")
             failed.wait()
+            monkeypatch.undo()
             blocker.rollback()
             console.wait_for_release(topic_id)
 
