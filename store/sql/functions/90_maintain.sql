@@ -43,13 +43,13 @@ $$;
 -- "more" says that there is more to do now. One topic for each transaction: it keeps that topic from being ticked, and whoever
 -- waited for a second tick lock could meet a transaction that recalls on both topics and waits for the first.
 create or replace function duewheel.sweep(now timestamptz default null, out swept bigint, out more boolean)
-language plpgsql as $$
+-- By the keys, however large the slot is and however old what is known of it.
+language plpgsql set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
 #variable_conflict use_column
 declare
     v_now constant timestamptz := coalesce(sweep.now, clock_timestamp());
     v_slot duewheel.slot;
     v_topic_id integer;
-    v_any boolean;
     v_past xid8;
     v_sealed integer := 0;
 begin
@@ -61,14 +61,13 @@ begin
         return;
     end if;
     for v_slot in select * from duewheel.slot s where s.sealed_at is null and s.ends_at < v_now order by s.starts_at loop
-        for v_topic_id in
-            select t.topic_id from duewheel.topic t
-            where t.deleted_at is null and t.message_type <> 'DEAD_LETTER' and t.topic_id <> all (v_slot.swept_topic_ids)
-            order by t.topic_id
-        loop
-            execute format('select exists (select from duewheel.%I m where m.topic_id = $1)', v_slot.table_name)
-            into v_any using v_topic_id;
-            continue when not v_any;
+        execute format(
+            'select t.topic_id from duewheel.topic t
+             cross join lateral (select from duewheel.%I m where m.topic_id = t.topic_id limit 1) any_row
+             where t.deleted_at is null and t.message_type <> ''DEAD_LETTER'' and t.topic_id <> all ($1)
+             order by t.topic_id limit 1', v_slot.table_name)
+        into v_topic_id using v_slot.swept_topic_ids;
+        if v_topic_id is not null then
             select t.tick_xid into v_past from duewheel.tick t
             where t.topic_id = v_topic_id and t.hi >= v_slot.ends_at order by t.hi, t.tick_id limit 1;
             if v_past is null then
@@ -84,7 +83,7 @@ begin
             end if;
             more := true;
             return;
-        end loop;
+        end if;
         update duewheel.slot s set sealed_at = v_now, swept_topic_ids = '{}' where s.starts_at = v_slot.starts_at;
         v_sealed := v_sealed + 1;
         more := v_sealed >= 48;
