@@ -202,3 +202,45 @@ def test_w02_upkeep_that_waits_for_a_topic_keeps_no_other_from_being_ticked(swep
         ticking.commit()
         assert upkeep.result().swept == 0
         assert ask(console, SEALED) == [(1,)]
+
+
+#: Stops a tick between its question who has ended and its question who is open, until it gets lock 1.
+STOP_AFTER_THE_FIRST_QUESTION = """
+create or replace function duewheel.ended_since_tick(p_tick duewheel.tick, p_snapshot pg_snapshot)
+returns xid8[] language plpgsql as $$
+declare
+    v_ended xid8[] := array(
+        select x from pg_snapshot_xip((p_tick).snapshot) x where pg_visible_in_snapshot(x, p_snapshot));
+begin
+    perform pg_advisory_xact_lock(1);
+    return v_ended;
+end
+$$
+"""
+
+
+def test_a_sender_that_commits_in_the_midst_of_a_tick_is_waited_for(broker: Broker) -> None:
+    """A tick that does not release it says at least that it is unsettled, so that the wheel comes again."""
+    broker.create_topic("t", queues=1)
+    with (
+        beside() as start,
+        connected(broker.dsn, autocommit=False) as sender,
+        connected(broker.dsn) as wheel,
+        connected(broker.dsn, autocommit=False) as blocker,
+    ):
+        broker.send("t", b"late", delay=NOTHING, connection=sender)
+        broker.send("t", b"", delay=NOTHING)
+        assert broker.tick("t")
+        ask(wheel, STOP_AFTER_THE_FIRST_QUESTION)
+        ask(blocker, "select pg_advisory_xact_lock(1)")
+        tick = start(
+            lambda: ask(
+                wheel,
+                "select k.released, k.unsettled from duewheel.topic t, duewheel.tick_topic(t.topic_id) k",
+            )
+        )
+        until_somebody_waits(broker.dsn)
+        sender.commit()
+        blocker.rollback()
+        assert tick.result() == [(False, True)]
+        assert broker.tick("t")

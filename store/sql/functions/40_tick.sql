@@ -131,7 +131,9 @@ begin
     if v_any then
         hi := v_reach;
     elsif v_last.tick_id is not null then
-        v_ended := duewheel.ended_since_tick(v_last, pg_current_snapshot());
+        -- One snapshot for both questions, who has ended and who is open: else one that ends between them is in neither answer.
+        v_snapshot := pg_current_snapshot();
+        v_ended := duewheel.ended_since_tick(v_last, v_snapshot);
         if cardinality(v_ended) > 0 then
             v_oldest_at := duewheel.oldest_due_of(p_topic_id, v_ended);
             for v_slot in select * from duewheel.slots_between(v_oldest_at, v_last.hi) loop
@@ -149,7 +151,7 @@ begin
     elsif not v_any then
         hi := v_last.hi;
         if v_last.tick_id is not null then
-            select coalesce(bool_or(not pg_visible_in_snapshot(x, pg_current_snapshot())), false) into unsettled
+            select coalesce(bool_or(not pg_visible_in_snapshot(x, v_snapshot)), false) into unsettled
             from pg_snapshot_xip(v_last.snapshot) x;
         end if;
         return;
