@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests.airflow_runs import connection_json
-from tests.leasing import PATIENCE_SECONDS
 
 if TYPE_CHECKING:
     from duewheel.store.broker import Broker
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1200)]
 
 TOPIC = "orders"
 GROUP = "canceller"
@@ -55,7 +54,7 @@ def test_operator_runs_on_spark_connect(
         capture_output=True,
         text=True,
         check=False,
-        timeout=PATIENCE_SECONDS,
+        timeout=1000,
     )
 
     assert client.returncode == 0, client.stdout + client.stderr

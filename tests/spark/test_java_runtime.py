@@ -33,7 +33,7 @@ def packaged_java(cache: Path) -> JavaRuntime:
 
 def run(java: JavaRuntime, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [str(java.home / "bin" / "java"), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
 
 
 def fake_java(home: Path, said: str) -> Path:
@@ -140,6 +140,7 @@ def test_python_named_for_a_cluster_is_kept(tmp_path: Path) -> None:
 
 
 @pytest.mark.spark
+@pytest.mark.timeout(1200)
 def test_spark_runs_on_the_packaged_runtime(tmp_path: Path) -> None:
     environment = spark_environment(without_java(tmp_path))
 
@@ -150,7 +151,7 @@ def test_spark_runs_on_the_packaged_runtime(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=200,
+        timeout=1000,
     )
 
     assert said.returncode == 0, said.stderr

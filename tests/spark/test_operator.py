@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from duewheel.store.broker import Broker
     from duewheel.store.consumer import Consumer
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(1200)]
 
 TOPIC = "orders"
 GROUP = "canceller"
