@@ -20,7 +20,7 @@ test: $(VENV)/installed ## Run every test
 	$(RUN) pytest $(PYTEST_ARGS)
 
 test-quick: $(VENV)/installed ## Run the tests that need neither Airflow nor Spark nor patience
-	$(RUN) pytest -m "not slow and not airflow and not spark and not demo" $(PYTEST_ARGS)
+	$(RUN) pytest -m "not slow and not airflow and not spark and not demo" -n auto $(PYTEST_ARGS)
 
 lint: $(VENV)/installed ## Check style and format
 	$(RUN) ruff check .

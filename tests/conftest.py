@@ -14,7 +14,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime, timedelta
 from itertools import count
@@ -49,6 +49,16 @@ def pytest_unconfigure() -> None:
     """Removes the folders of the run when it ends."""
     shutil.rmtree(AIRFLOW_HOME)
     shutil.rmtree(TEMPORARY_ROOT)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A test that runs in a process of its own is reported as UTF-8, whatever text it logged."""
+    report = yield
+    report.sections = [
+        (name, text.encode("utf-8", "backslashreplace").decode()) for name, text in report.sections
+    ]
+    return report
 
 
 #: Speed instead of durability: what a test server loses in a power cut nobody misses.
