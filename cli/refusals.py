@@ -33,4 +33,4 @@ def explained(error: psycopg2.Error) -> str:
 
 def one_line(text: str) -> str:
     """Return the text with its line ends as blanks."""
-    return " ".join(text.split("\n"))
+    return text.replace("\n", " ")

@@ -13,7 +13,6 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime, timedelta
@@ -24,6 +23,7 @@ from typing import TYPE_CHECKING
 import psutil
 import psycopg2
 import pytest
+from tests.proof.waiting import ask, connected, until
 
 from duewheel.store.embedded import EmbeddedPostgres
 
@@ -171,18 +171,11 @@ def fresh_database(postgres: EmbeddedPostgres, template_dsn: str) -> Callable[[]
 
 def drop_database(postgres: EmbeddedPostgres, name: str) -> None:
     """Ends the sessions of a database and drops it."""
-    with closing(psycopg2.connect(postgres.dsn())) as connection:
-        connection.autocommit = True
-        with connection.cursor() as cursor:
-            # The server itself would look for their end every tenth of a second: longer than most tests take.
-            while True:
-                cursor.execute(
-                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", (name,)
-                )
-                if not cursor.rowcount:
-                    break
-                time.sleep(0.001)
-            cursor.execute(f"DROP DATABASE {name} WITH (FORCE)")
+    ending = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s"
+    with connected(postgres.dsn()) as connection:
+        # The server itself would look for their end every tenth of a second: longer than most tests take.
+        until(lambda: not ask(connection, ending, name), f"the sessions of {name} to end")
+        ask(connection, f"DROP DATABASE {name} WITH (FORCE)")
 
 
 @pytest.fixture

@@ -7,18 +7,15 @@ it, and its ack is refused. Nothing has to wait.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from itertools import count
 
 import pytest
+from tests.proof.waiting import PATIENCE_SECONDS, until
 
 from duewheel.store import Batch, Broker, Consumer, lease_keeper
-
-#: Nothing waits for it unless something is broken.
-PATIENCE_SECONDS = 240
 
 LEASE = timedelta(minutes=1)
 
@@ -56,7 +53,4 @@ def later_consumer(broker: Broker, consumer: Consumer) -> Iterator[Consumer]:
 
 def received(consumer: Consumer) -> Batch:
     """Receive until something comes."""
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not (batch := consumer.receive(wait=timedelta(seconds=1))):
-        assert time.monotonic() < deadline, "nothing came"
-    return batch
+    return until(lambda: consumer.receive(wait=timedelta(seconds=1)), "a message")

@@ -7,8 +7,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-#: Nothing waits for it unless something is broken.
-PATIENCE_SECONDS = 240
+from tests.proof.waiting import PATIENCE_SECONDS
 
 
 class Logged(logging.Handler):

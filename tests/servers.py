@@ -12,11 +12,10 @@ from pathlib import Path
 
 import psycopg2
 from psycopg2.extensions import make_dsn, parse_dsn
+from tests.proof.waiting import PATIENCE_SECONDS
 
 from duewheel.store.embedded import EmbeddedPostgres
 from duewheel.store.embedded_machine import binaries, free_port, let_pass, server_account
-
-PATIENCE_SECONDS = 240
 
 
 def own_folder(folder: Path) -> Path:

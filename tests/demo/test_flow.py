@@ -65,6 +65,7 @@ def run_of(shop: Shop, monkeypatch: pytest.MonkeyPatch, timeout_seconds: float |
     monkeypatch.setattr(steps, "pay", shop.pay)
     with Progress(Console(file=StringIO())) as progress:
         return flow.place_and_pay(
+            # All that is asked of a RunningDemo here.
             shop,  # type: ignore[arg-type]
             progress,
             orders=10,

@@ -2,10 +2,10 @@
 
 Senders keep transactions open and roll some back, two wheels tick, consumers are killed while they hold
 leases, recalls race the release, a wheel is killed wherever it happens to be, and the server's backends stop
-and go on in the midst of what they do. In the second test the
-server itself is killed and recovers. Afterwards the logs of all processes are put together. What must come
-out: nothing lost, nothing doubled but what an ended lease or a failure gave out again, nothing early by the
-database's clock, and nothing delivered that was recalled.
+and go on in the midst of what they do. In the second test the server itself is killed and recovers.
+Afterwards the logs of all processes are put together. What must come out: nothing lost, nothing doubled but
+what an ended lease or a failure gave out again, nothing early by the database's clock, and nothing delivered
+that was recalled.
 
 ``DUEWHEEL_SOAK_SECONDS=600`` goes on for longer.
 """
@@ -197,6 +197,7 @@ def account(going: Traffic, broker: Broker, *, server_died: bool) -> None:
             assert not {body for of, body in last if of == group} & set(finals), "came again after its ack"
         identities = {(body, identity) for body, identity, _ in received[group]}
         assert len({body for body, _ in identities}) == len(identities), "the id changed"
+    assert going.is_enough()
 
 
 @pytest.mark.slow

@@ -17,7 +17,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
@@ -194,7 +194,7 @@ class Worker:
         with ThreadPoolExecutor(1) as threads:
             turning = threads.submit(self.broker.wheel().run, stop)
             while not turning.done() and not self.enough.exists():
-                time.sleep(_LOOK_SECONDS)
+                wait([turning], _LOOK_SECONDS)
             stop.set()
             turning.result()
 

@@ -21,13 +21,13 @@ from airflow.sdk.exceptions import AirflowSkipException
 from tests.airflow_runs import connection_json
 from tests.leasing import (
     LEASE,
-    PATIENCE_SECONDS,
     consumer_at,
     extend_often,
     later_consumer,
     received,
     wait_for_extensions,
 )
+from tests.proof.waiting import PATIENCE_SECONDS
 
 from duewheel.operators.spark import SparkConsumeMessagesOperator
 from duewheel.spark.java_runtime import JavaNotFound

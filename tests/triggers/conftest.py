@@ -11,12 +11,10 @@ import pytest
 from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 from airflow.triggers.shared_stream import SharedStreamManager
 from tests.airflow_runs import connection_json
+from tests.proof.waiting import PATIENCE_SECONDS
 
 from duewheel.triggers import wheel_stream
 from duewheel.triggers.timing_wheel import TimingWheelTrigger
-
-#: Nothing waits for it unless something is broken.
-PATIENCE_SECONDS = 240
 
 
 async def until(happened: Callable[[], bool]) -> None:

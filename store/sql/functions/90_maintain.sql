@@ -51,6 +51,8 @@ declare
     v_slot duewheel.slot;
     v_topic_id integer;
     v_past xid8;
+    -- So many slots are sealed in one transaction.
+    v_most constant integer := 48;
     v_sealed integer := 0;
 begin
     swept := 0;
@@ -86,7 +88,7 @@ begin
         end if;
         update duewheel.slot s set sealed_at = v_now, swept_topic_ids = '{}' where s.starts_at = v_slot.starts_at;
         v_sealed := v_sealed + 1;
-        more := v_sealed >= 48;
+        more := v_sealed >= v_most;
         exit when more;
     end loop;
 end

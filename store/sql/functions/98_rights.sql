@@ -100,11 +100,12 @@ $$;
 create or replace function duewheel.grant_rights() returns setof text
 language plpgsql as $$
 declare
+    v_roles constant text[] := array['duewheel_producer', 'duewheel_consumer', 'duewheel_admin'];
     v_role text;
     v_function record;
     v_relation record;
 begin
-    foreach v_role in array array['duewheel_producer', 'duewheel_consumer', 'duewheel_admin'] loop
+    foreach v_role in array v_roles loop
         continue when exists (select from pg_roles r where r.rolname = v_role);
         begin
             execute format('create role %I nologin', v_role);
@@ -131,7 +132,7 @@ begin
 
     revoke all on schema duewheel from public;
     revoke all on all functions in schema duewheel from public;
-    foreach v_role in array array['duewheel_producer', 'duewheel_consumer', 'duewheel_admin'] loop
+    foreach v_role in array v_roles loop
         continue when to_regrole(v_role) is null;
         execute format('revoke all on all functions in schema duewheel from %I', v_role);
         execute format('revoke all on all tables in schema duewheel from %I', v_role);
@@ -157,7 +158,7 @@ begin
         end loop;
     end loop;
 
-    foreach v_role in array array['duewheel_producer', 'duewheel_consumer', 'duewheel_admin'] loop
+    foreach v_role in array v_roles loop
         continue when to_regrole(v_role) is null;
         execute format('grant usage on schema duewheel to %I', v_role);
         -- What a program looks at before its first call.
