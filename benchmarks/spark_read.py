@@ -36,7 +36,7 @@ HOUR = timedelta(hours=1)
 
 SAME_ROWS = """
 COPY (SELECT topic_id, queue, deliver_at, seq, born_at, asked_at, tag, key, properties, message_group, body
-        FROM duewheel.message) TO STDOUT (FORMAT binary)
+        FROM duewheel.any_message) TO STDOUT (FORMAT binary)
 """
 INTO_PLAIN = """
 COPY plain (topic_id, queue, deliver_at, seq, born_at, asked_at, tag, key, properties, message_group, body)

@@ -91,7 +91,6 @@ class Broker:
         self._database = Database(dsn, clock=clock, on_first_connection=schema.verify, prepare=listen)
         self._signals = Signals(self._database.dsn, listen=listen)
         self._listen = listen
-        self._known_hours: set[int] = set()
 
     @classmethod
     @contextmanager
@@ -377,7 +376,7 @@ class Broker:
 
             broker.send_many("orders.timeout", [{"body": b"1", "delay": timedelta(minutes=30)}, ...])
         """
-        return sending.send_many(self._database, topic, messages, connection, known_hours=self._known_hours)
+        return sending.send_many(self._database, topic, messages, connection)
 
     # --- recalling
 

@@ -5,7 +5,8 @@ that a program in any language meets the same limits and the same errors. On the
 is one statement and one commit.
 
 Many messages are one COPY: the transaction id first and the clock after it (``duewheel.begin_send``), then
-the slots that are missing, then the rows in COPY's binary form, which costs least on both sides. Nothing is
+the rows in COPY's binary form, which costs least on both sides; a second COPY takes those whose slot is not
+made yet, as they are due in weeks or years. Nothing is
 written before every message has been looked at. Python looks only for what may be wrong; what it suspects is
 judged by the same SQL functions that a single send uses, so there is one wording and one truth. Where a
 message asks for more than a row (an idempotency key, a look at what waits under its key), all are sent one by
@@ -105,7 +106,7 @@ _BEGIN_SEND = """
 select topic_id, message_type, queues, first_block * 65536,
     duewheel.unix_micros(now_at), duewheel.unix_micros(floor_at),
     (extract(epoch from max_delay) * 1000000)::bigint, out_of_range,
-    duewheel.unix_micros(quiet_until), duewheel.unix_micros(notify_before),
+    duewheel.unix_micros(quiet_until), duewheel.unix_micros(notify_before), duewheel.unix_micros(near_until),
     has_table_privilege('duewheel.message', 'insert')
 from duewheel.begin_send(%s, %s, %s)
 """
@@ -123,15 +124,12 @@ select duewheel.unix_micros(duewheel.asked_instant(
 from duewheel.topic_by_name(%s) t
 """
 
-_MAKE_SLOTS = """
-select duewheel.make_slots(array(
-    select duewheel.from_unix_micros(h * 3600000000) from unnest(%s::bigint[]) h))
-"""
-
 _NOTIFY_DUE = "select duewheel.notify_due(%s, duewheel.from_unix_micros(%s))"
 
+# The slots that are there, and the table of what is due after them.
+_TABLES = ("duewheel.message", "duewheel.far_message")
 _COPY = """
-copy duewheel.message
+copy {table}
     (topic_id, queue, deliver_at, seq, born_at, asked_at, tag, key, properties, message_group, body)
 from stdin (format binary)
 """
@@ -139,7 +137,6 @@ _COPY_HEADER = b"PGCOPY\n\xff\r\n\0" + bytes(8)
 _COPY_TRAILER = b"\xff\xff"
 # Microseconds from Unix's epoch to the one Postgres counts from, 2000-01-01.
 _POSTGRES_EPOCH = 946_684_800_000_000
-_HOUR = 3_600_000_000
 
 _LENGTH = Struct(">i")
 _TIMESTAMP = Struct(">iq")
@@ -222,15 +219,8 @@ def send_many(
     topic: str,
     messages: Iterable[NewMessage | Mapping[str, Any]],
     connection: CallerConnection | None = None,
-    *,
-    known_hours: set[int],
 ) -> Sequence[SendReceipt]:
-    """Send many messages in one transaction; see :meth:`duewheel.store.broker.Broker.send_many`.
-
-    Args:
-        known_hours: the slots that are known to exist, as hours since 1970; grows by what this call makes
-        sure of.
-    """
+    """Send many messages in one transaction; see :meth:`duewheel.store.broker.Broker.send_many`."""
     check_text(topic, "topic")
     given = list(messages)
     if len(given) > MAX_MESSAGES:
@@ -243,22 +233,9 @@ def send_many(
     if connection is not None:
         caller = driver_connection(connection)
         database.verify(caller)
-        # A slot made here is rolled back with the caller's transaction, so nothing is taken as known or
-        # remembered.
-        return (
-            _one_by_one(database, caller, topic, given)
-            if one_by_one
-            else _copied(database, caller, topic, given, set())
-        )
+        return (_one_by_one if one_by_one else _copied)(database, caller, topic, given)
     with database.lend() as lent:
-        if one_by_one:
-            return _one_by_one(database, lent, topic, given)
-        try:
-            return _copied(database, lent, topic, given, known_hours)
-        except psycopg2.errors.CheckViolation:
-            # A slot that was known is gone: retention dropped it, by an injected clock that stood elsewhere.
-            known_hours.clear()
-        return _copied(database, lent, topic, given, known_hours)
+        return (_one_by_one if one_by_one else _copied)(database, lent, topic, given)
 
 
 class _Receipts(Sequence[SendReceipt]):
@@ -307,6 +284,7 @@ class _Begun:
     out_of_range: str
     quiet_until: int | None
     notify_before: int
+    near_until: int
     may_copy: bool
 
 
@@ -315,7 +293,6 @@ def _copied(
     connection: DriverConnection,
     topic: str,
     messages: list[NewMessage | Mapping[str, Any]],
-    known_hours: set[int],
 ) -> Sequence[SendReceipt]:
     with transaction(connection) as cursor:
         block_count = (len(messages) + 65535) // 65536
@@ -324,18 +301,13 @@ def _copied(
         if not begun.may_copy:
             # A login that has only a role may call the functions and not write into the table.
             return _in_chunks(database, connection, cursor, topic, messages)
-        rows, queues, deliveries = _rows(connection, begun, topic, messages)
-        first, last = min(deliveries), max(deliveries)
-        missing = set(range(first // _HOUR, last // _HOUR + 1)) - known_hours
-        if missing:
-            missing &= {instant // _HOUR for instant in deliveries}
-        if missing:
-            cursor.execute(_MAKE_SLOTS, (list(missing),))
-        cursor.copy_expert(_COPY, BytesIO(rows), size=len(rows))
-        due = _to_announce(begun, deliveries) if first < begun.notify_before else None
+        tables, queues, deliveries = _rows(connection, begun, topic, messages)
+        for table, rows in zip(_TABLES, tables, strict=True):
+            if rows:
+                cursor.copy_expert(_COPY.format(table=table), BytesIO(rows), size=len(rows))
+        due = _to_announce(begun, deliveries) if min(deliveries) < begun.notify_before else None
         if due is not None:
             cursor.execute(_NOTIFY_DUE, (begun.topic_id, due))
-    known_hours |= missing
     return _Receipts(begun.topic_id, queues, deliveries, begun.first_seq)
 
 
@@ -452,8 +424,9 @@ def _rows(
     begun: _Begun,
     topic: str,
     messages: list[NewMessage | Mapping[str, Any]],
-) -> tuple[bytes, list[int], list[int]]:
-    """The rows of all messages as COPY's binary form, with each one's queue and delivery instant.
+) -> tuple[tuple[bytes, bytes], list[int], list[int]]:
+    """The rows of all messages as COPY's binary form for each of `_TABLES`, with each one's queue and delivery
+    instant.
 
     This is the one loop of the store that runs once for each message that is sent: it does the least for what
     is common, and leaves the rest to the functions below it.
@@ -472,8 +445,9 @@ def _rows(
     if begun.message_type == MessageType.FIFO:
         _check_groups(connection, begun, topic, messages)
     group_queues: dict[str, int] = {}
-    parts: list[bytes] = [_COPY_HEADER]
-    add = parts.append
+    near: list[bytes] = []
+    far: list[bytes] = []
+    add_near, add_far, near_until = near.append, far.append, begun.near_until
     queues: list[int] = []
     deliveries: list[int] = []
     index = -1
@@ -516,6 +490,7 @@ def _rows(
             else:
                 asked = judge.level_or_none(delay, deliver_at, level)
             deliver = asked if asked > floor else floor
+            add = add_near if deliver < near_until else add_far
 
             simple = tag is None and properties is None and group is None and asked == deliver
             if simple and key is None:
@@ -545,8 +520,11 @@ def _rows(
             seq += 1
     except DueWheelError as error:
         raise error.at(index) from error
-    add(_COPY_TRAILER)
-    return b"".join(parts), queues, deliveries
+    return (_copy_of(near), _copy_of(far)), queues, deliveries
+
+
+def _copy_of(rows: list[bytes]) -> bytes:
+    return b"".join((_COPY_HEADER, *rows, _COPY_TRAILER)) if rows else b""
 
 
 class _Judge:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 _SWEEP: Final = "select swept, more from duewheel.sweep(%s)"
+_SETTLE: Final = "select settled, more from duewheel.settle_far(p_now => %s)"
 _MAINTAIN: Final = "select duewheel.maintain(%s)"
 
 
@@ -38,7 +39,7 @@ class Maintenance:
 
 def in_rounds(call: Callable[[str], tuple[Any, ...]]) -> dict[str, Any]:
     """One report for as many transactions as it takes: one for each topic that is swept, then one for each
-    48 slots that are dropped.
+    4 slots that are dropped.
 
     Args:
         call: runs a statement, which takes an instant or None, in a transaction of its own; returns its row.
@@ -48,6 +49,10 @@ def in_rounds(call: Callable[[str], tuple[Any, ...]]) -> dict[str, Any]:
         found, more = call(_SWEEP)
         swept += found
     (report,) = call(_MAINTAIN)
+    # Maintaining has made the slots that far messages can go to.
+    more = True
+    while more:
+        _, more = call(_SETTLE)
     while report.get("more"):
         (further,) = call(_MAINTAIN)
         if further.get("busy"):

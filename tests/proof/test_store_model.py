@@ -686,7 +686,7 @@ class StoreAgainstModel(RuleBasedStateMachine):
 
     def due_of_retry(self, name: str, group: str, message: Message, copy: Copy) -> datetime:
         ((due_at,),) = self.ask(
-            "select deliver_at from duewheel.message where topic_id = %s and origin_seq = %s"
+            "select deliver_at from duewheel.any_message where topic_id = %s and origin_seq = %s"
             " and origin_deliver_at = %s and attempt = %s",
             (self.retry_topics[name, group], message.seq, message.deliver_at, copy.attempt),
         )

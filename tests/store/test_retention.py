@@ -19,9 +19,10 @@ from duewheel.store.settings import WhenFull
 from duewheel.store.upkeep import Maintenance
 
 HOUR = timedelta(hours=1)
+DAY = timedelta(days=1)
 NOW = datetime(2026, 1, 5, 9, 30, tzinfo=UTC)
 EACH = 5
-SLOTS = ("message_2026010510", "message_2026010511", "message_2026010512")
+SLOTS = ("message_2026010600", "message_2026010700", "message_2026010800")
 
 
 class Clock(Protocol):
@@ -31,22 +32,22 @@ class Clock(Protocol):
 @pytest.fixture
 def topic(timed_broker: Broker, clock: Clock) -> Broker:
     """Half a megabyte in each of three slots, which are past, and one message that waits."""
-    timed_broker.create_topic("t", queues=1, max_delay=100 * HOUR)
-    for hours in (1, 2, 3):
+    timed_broker.create_topic("t", queues=1, max_delay=100 * DAY, retention=10 * DAY)
+    for days in (1, 2, 3):
         timed_broker.send_many(
             "t",
             [
-                {"body": os.urandom(100_000), "delay": hours * HOUR, "key": f"{hours}", "tag": "x"}
+                {"body": os.urandom(100_000), "delay": days * DAY, "key": f"{days}", "tag": "x"}
                 for _ in range(EACH)
             ],
         )
-    timed_broker.send("t", os.urandom(500_000), delay=50 * HOUR, key="waits")
+    timed_broker.send("t", os.urandom(500_000), delay=50 * DAY, key="waits")
     return timed_broker
 
 
 def pass_by(broker: Broker, clock: Clock) -> None:
     """The three slots are over, released and sealed."""
-    clock.advance(5 * HOUR)
+    clock.advance(5 * DAY)
     broker.tick("t")
     broker.maintain()
     broker.maintain()
@@ -110,7 +111,7 @@ def test_d09_without_a_limit_nothing_goes_before_its_time(topic: Broker, clock: 
     assert (done.dropped, done.dropped_when_full, done.warnings) == ((), (), ())
 
 
-def test_d09_what_waits_and_what_is_of_this_hour_is_never_dropped(topic: Broker, clock: Clock) -> None:
+def test_d09_what_waits_and_what_is_of_this_day_is_never_dropped(topic: Broker, clock: Clock) -> None:
     pass_by(topic, clock)
     topic.send("t", os.urandom(100_000), delay=timedelta(0), key="now")
     topic.tick("t")
@@ -120,7 +121,7 @@ def test_d09_what_waits_and_what_is_of_this_hour_is_never_dropped(topic: Broker,
     (warning,) = done.warnings
     assert "nothing more can be dropped" in warning
     assert [len(topic.find_key("t", key)) for key in ("1", "2", "3", "now", "waits")] == [0, 0, 0, 1, 1]
-    clock.advance(50 * HOUR)
+    clock.advance(50 * DAY)
     assert read(topic) == 2
 
 
@@ -148,7 +149,7 @@ def test_d09_unread_messages_can_be_kept(topic: Broker, clock: Clock) -> None:
     read(topic)
     done = full(topic, when_full="keep_unread")
     assert (done.dropped_when_full, done.kept_when_full) == ((), SLOTS)
-    assert "kept slot message_2026010510" in done.warnings[0]
+    assert "kept slot message_2026010600" in done.warnings[0]
     assert "group late has not finished 5 messages of topic t" in done.warnings[0]
     assert read(topic, most=EACH, group="late") == EACH
     done = topic.maintain()
@@ -160,7 +161,7 @@ def test_d09_by_age_unread_messages_are_kept(topic: Broker, clock: Clock) -> Non
     topic.consumer("t", "late")
     pass_by(topic, clock)
     read(topic)
-    clock.advance(80 * HOUR)
+    clock.advance(60 * DAY)
     topic.tick("t")
     done = topic.maintain()
     assert not set(done.dropped) & set(SLOTS)
@@ -174,7 +175,7 @@ def test_d09_broadcasting_instances_keep_nothing(topic: Broker, clock: Clock) ->
     pass_by(topic, clock)
     done = full(topic, by=900_000, when_full="keep_unread")
     assert (done.dropped_when_full, done.warnings) == (SLOTS[:2], ())
-    clock.advance(80 * HOUR)
+    clock.advance(20 * DAY)
     topic.tick("t")
     assert SLOTS[2] in topic.maintain().dropped
 
@@ -192,11 +193,11 @@ def test_d06_the_history_says_why_a_message_is_gone(topic: Broker, clock: Clock)
     pass_by(topic, clock)
     full(topic)
     (entry,) = topic.history(ids[0])
-    assert (entry.state, entry.at) == ("Deleted", NOW + 5 * HOUR)
+    assert (entry.state, entry.at) == ("Deleted", NOW + 5 * DAY)
     assert "retention_bytes, though not every group had finished it" in str(entry.reason)
     assert topic.find(ids[0]) is None
     read(topic, group="late")
-    clock.advance(80 * HOUR)
+    clock.advance(20 * DAY)
     topic.tick("t")
     topic.maintain()
     (entry,) = topic.history(ids[1])
@@ -243,20 +244,20 @@ def test_d09_a_message_group_goes_on_behind_a_dropped_slot(
     timed_broker: Broker, clock: Clock, answer: str
 ) -> None:
     """One message of a FIFO topic is held and more of its message group wait behind it when the slot goes."""
-    timed_broker.create_topic("f", message_type="FIFO", queues=1)
+    timed_broker.create_topic("f", message_type="FIFO", queues=1, retention=10 * DAY)
     consumer = timed_broker.consumer("f", "g")
     for number in range(4):
         timed_broker.send("f", os.urandom(100_000), message_group="a", key=f"{number}")
     clock.advance(timedelta(seconds=1))
     consumer.receive(max_messages=1, invisible=timedelta(seconds=1))
-    clock.advance(2 * HOUR)
+    clock.advance(2 * DAY)
     held = consumer.receive(max_messages=1, invisible=5 * HOUR)
     timed_broker.send("f", b"new", message_group="a")
     timed_broker.maintain()
     timed_broker.maintain()
     timed_broker.update_settings(retention_bytes=1)
     done = timed_broker.maintain()
-    assert done.dropped_when_full == ("message_2026010509",)
+    assert done.dropped_when_full == ("message_2026010500",)
     assert "group g has lost 4 messages of topic f" in done.warnings[0]
     if answer == "ack":
         consumer.ack(held)
@@ -273,14 +274,14 @@ def test_d09_a_message_group_goes_on_behind_a_dropped_slot(
 
 def test_d09_an_idle_topic_does_not_keep_the_slots_of_others(topic: Broker, clock: Clock) -> None:
     """A topic on which nothing has been due since: its slot is sealed all the same."""
-    topic.create_topic("idle")
+    topic.create_topic("idle", retention=10 * DAY)
     topic.send("idle", b"", delay=timedelta(0))
     topic.tick("idle")
     pass_by(topic, clock)
     topic.consumer("idle", "g")
     read(topic)
     topic.update_settings(retention_bytes=1)
-    assert topic.maintain().dropped_when_full == ("message_2026010509", *SLOTS)
+    assert topic.maintain().dropped_when_full == ("message_2026010500", *SLOTS)
 
 
 def test_d09_a_slot_in_use_is_dropped_later(topic: Broker, clock: Clock) -> None:

@@ -476,7 +476,7 @@ def test_d08_after_any_course_exactly_what_was_released_since_comes(
 def topic_message_id(broker: Broker, topic: str, body: str) -> str:
     with broker.connection() as connection, connection.cursor() as cursor:
         cursor.execute(
-            "select duewheel.message_id(m.topic_id, m.queue, m.deliver_at, m.seq) from duewheel.message m"
+            "select duewheel.message_id(m.topic_id, m.queue, m.deliver_at, m.seq) from duewheel.any_message m"
             " join duewheel.topic t on t.topic_id = m.topic_id"
             " where t.name = %s and convert_from(m.body, 'UTF8') = %s",
             (topic, body),

@@ -76,9 +76,9 @@ class Console:
                 return
 
     def wait_until_all_released(self, topic_id: int) -> None:
-        while self.value("SELECT count(*) FROM duewheel.message WHERE topic_id = %s", topic_id) > self.value(
+        while self.value("SELECT count(*) FROM duewheel.any_message WHERE topic_id = %s", topic_id) > self.value(
             """
-            SELECT count(*) FROM duewheel.message m WHERE m.topic_id = %s AND EXISTS (
+            SELECT count(*) FROM duewheel.any_message m WHERE m.topic_id = %s AND EXISTS (
                 SELECT FROM duewheel.tick t WHERE t.topic_id = m.topic_id AND m.deliver_at > t.lo
                     AND m.deliver_at <= t.hi AND pg_visible_in_snapshot(m.xid, t.snapshot))
             """,
@@ -146,7 +146,7 @@ def test_w01_a_message_is_released_at_its_instant_without_a_receiver(
         console.send("orders", "1200 ms")
         console.wait_for_release(topic_id)
     early = console.value(
-        "SELECT count(*) FROM duewheel.tick t, duewheel.message m "
+        "SELECT count(*) FROM duewheel.tick t, duewheel.any_message m "
         "WHERE m.deliver_at > t.lo AND m.deliver_at <= t.hi AND t.ticked_at < m.deliver_at"
     )
     assert early == 0
@@ -219,7 +219,7 @@ def test_two_wheels_release_each_message_once(dsn: str, console: Console) -> Non
         console.wait_until_all_released(topic_id)
     released_by = console.rows(
         """
-        SELECT count(*) FROM duewheel.message m JOIN duewheel.tick t
+        SELECT count(*) FROM duewheel.any_message m JOIN duewheel.tick t
             ON t.topic_id = m.topic_id AND m.deliver_at > t.lo AND m.deliver_at <= t.hi
             AND pg_visible_in_snapshot(m.xid, t.snapshot)
         GROUP BY m.seq

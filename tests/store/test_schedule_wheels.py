@@ -57,7 +57,7 @@ def sent(broker: Broker, name: str) -> list[datetime]:
     with connected(broker.dsn) as connection:
         rows = ask(
             connection,
-            "select properties ->> 'occurrence' from duewheel.message where properties ->> 'schedule' = %s",
+            "select properties ->> 'occurrence' from duewheel.any_message where properties ->> 'schedule' = %s",
             name,
         )
     return sorted(datetime.fromisoformat(text) for (text,) in rows)
@@ -101,7 +101,7 @@ def test_d18_a_wheel_that_is_killed_anywhere_leaves_each_occurrence_one_message(
     with connected(broker.dsn) as connection:
 
         def count() -> int:
-            number: int = ask(connection, "select count(*) from duewheel.message")[0][0]
+            number: int = ask(connection, "select count(*) from duewheel.any_message")[0][0]
             return number
 
         unfinished = 0

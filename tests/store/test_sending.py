@@ -90,7 +90,7 @@ def refusing(fresh_database: Callable[[], tuple[str, str]]) -> Iterator[Broker]:
 def count(broker: Broker) -> int:
     """How many messages there are."""
     with broker.connection() as connection, connection.cursor() as cursor:
-        cursor.execute("select count(*) from duewheel.message")
+        cursor.execute("select count(*) from duewheel.any_message")
         (number,) = cursor.fetchone()
         return int(number)
 
@@ -323,7 +323,7 @@ def test_ids_made_in_python_are_those_of_sql(topics: Broker) -> None:
     receipts = topics.send_many("delay", [{"body": b"", "delay_level": level} for level in range(19)])
     with topics.connection() as connection, connection.cursor() as cursor:
         cursor.execute(
-            "select duewheel.message_id(topic_id, queue, deliver_at, seq) from duewheel.message order by seq"
+            "select duewheel.message_id(topic_id, queue, deliver_at, seq) from duewheel.any_message order by seq"
         )
         assert [one for (one,) in cursor.fetchall()] == [receipt.message_id for receipt in receipts]
 
@@ -516,6 +516,6 @@ def test_only_what_is_due_soon_is_told_to_the_wheel_and_once(broker: Broker) -> 
     (said,) = heard(broker.dsn, lambda: broker.send_many("t", mixed))
     with broker.connection() as connection, connection.cursor() as cursor:
         cursor.execute(
-            "select topic_id, duewheel.unix_micros(min(deliver_at)) from duewheel.message group by 1"
+            "select topic_id, duewheel.unix_micros(min(deliver_at)) from duewheel.any_message group by 1"
         )
         assert said == "{} {}".format(*cursor.fetchone())

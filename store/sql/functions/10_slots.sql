@@ -1,76 +1,188 @@
--- Slots: hourly partitions of duewheel.message, named message_YYYYMMDDHH in UTC.
+-- Slots: partitions of duewheel.message by the delivery instant, the slots of the wheel on disk. A slot is a day wide, or as
+-- many days as it takes to have at most about 16 of them within the longest retention. Slots are made ahead by upkeep, for the
+-- next days, and dropped whole.
+--
+-- Senders make none. A message whose slot is not there yet, as it is due in weeks or years, goes to duewheel.far_message, a
+-- plain table, and upkeep moves it into its slot in time. The move deletes and inserts in one transaction and keeps the
+-- position and the xid column, so every statement finds the message in exactly one of the two, and nothing else notices. A
+-- message that was not moved is released and delivered from where it is: upkeep may be late, or never run.
 
-create or replace function duewheel.slot_start(p_at timestamptz) returns timestamptz
-language sql immutable strict parallel safe
-return date_bin(interval '1 hour', p_at, timestamptz '2000-01-01 00:00:00+00');
+create or replace view duewheel.any_message as
+select * from duewheel.message
+union all
+select * from duewheel.far_message;
 
-create or replace function duewheel.slot_table(p_start timestamptz) returns text
-language sql immutable strict
-return 'message_' || to_char(p_start at time zone 'UTC', 'YYYYMMDDHH24');
+create or replace function duewheel.slot_at(p_at timestamptz) returns duewheel.slot
+language plpgsql stable as $$
+declare
+    v_slot duewheel.slot;
+begin
+    select * into v_slot from duewheel.slot s where s.starts_at <= p_at order by s.starts_at desc limit 1;
+    return case when v_slot.ends_at > p_at then v_slot end;
+end
+$$;
 
 -- Lets a transaction that has sent before see a slot made since: it goes by the list of slots it began with, as long as it
 -- asks for no lock it does not hold. This is one.
-create or replace function duewheel.notice_slot(p_start timestamptz) returns void
+create or replace function duewheel.notice_slot(p_table_name text) returns void
 language plpgsql as $$
 begin
-    execute format('lock table duewheel.%I in row exclusive mode', duewheel.slot_table(p_start));
+    execute format('lock table duewheel.%I in row exclusive mode', p_table_name);
 end
 $$;
 
--- Makes the slot of an instant if it is missing. ATTACH takes no lock that a sender or a consumer waits for.
-create or replace function duewheel.make_slot(p_at timestamptz) returns void
+-- Puts a message into its slot, or where that is not made yet among the far ones.
+create or replace function duewheel.place_message() returns trigger
+language plpgsql set plan_cache_mode = force_generic_plan as $$
+declare
+    v_slot duewheel.slot := duewheel.slot_at(new.deliver_at);
+begin
+    new.xid := pg_current_xact_id();
+    new.attempt := coalesce(new.attempt, 1);
+    if v_slot.starts_at is null then
+        insert into duewheel.far_message select new.*;
+    else
+        perform duewheel.notice_slot(v_slot.table_name);
+        insert into duewheel.message select new.*;
+    end if;
+    return new;
+end
+$$;
+
+do $$
+begin
+    if not exists (
+        select from pg_trigger where tgname = 'place_message' and tgrelid = 'duewheel.any_message'::regclass
+    ) then
+        create trigger place_message instead of insert on duewheel.any_message
+        for each row execute function duewheel.place_message();
+    end if;
+end
+$$;
+
+-- In whole days from the start of the year 2000 in UTC.
+create or replace function duewheel.slot_width() returns interval
+language sql stable
+begin atomic
+    select make_interval(hours => 24 * greatest(1, ceil(extract(epoch from coalesce(max(retention), '0')) / 86400 / 16)::integer))
+    from duewheel.topic where deleted_at is null;
+end;
+
+-- Makes the slot of an instant if it is missing, as wide as slots are now and its neighbours leave room for. ATTACH takes no
+-- lock that a sender or a consumer waits for.
+create or replace function duewheel.make_slot(p_at timestamptz) returns duewheel.slot
 language plpgsql as $$
 declare
-    v_start timestamptz := duewheel.slot_start(p_at);
-    v_end timestamptz := v_start + interval '1 hour';
-    v_table text := duewheel.slot_table(v_start);
+    v_slot duewheel.slot := duewheel.slot_at(p_at);
+    v_width interval;
 begin
-    if exists (select from duewheel.slot s where s.starts_at = v_start) then
-        return;
+    if v_slot.starts_at is not null then
+        return v_slot;
     end if;
     perform pg_advisory_xact_lock(duewheel.tick_lock_class(), 0);
-    -- The catalogue is up to date even where the caller's snapshot is older than the slot.
-    if to_regclass('duewheel.' || v_table) is not null then
-        return;
+    v_slot := duewheel.slot_at(p_at);
+    if v_slot.starts_at is not null then
+        return v_slot;
     end if;
-    execute format('create table duewheel.%I (like duewheel.message including defaults including constraints)', v_table);
+    v_width := duewheel.slot_width();
+    v_slot.starts_at := date_bin(v_width, p_at, timestamptz '2000-01-01 00:00:00+00');
+    v_slot.ends_at := v_slot.starts_at + v_width;
+    select greatest(v_slot.starts_at, max(s.ends_at) filter (where s.ends_at <= p_at)),
+           least(v_slot.ends_at, min(s.starts_at) filter (where s.starts_at > p_at))
+    into v_slot.starts_at, v_slot.ends_at
+    from duewheel.slot s;
+    v_slot.table_name := 'message_' || to_char(v_slot.starts_at at time zone 'UTC', 'YYYYMMDDHH24');
+    v_slot.swept_topic_ids := '{}';
+    execute format('create table duewheel.%I (like duewheel.message including defaults including constraints)',
+                   v_slot.table_name);
     execute format('alter table duewheel.message attach partition duewheel.%I for values from (%L) to (%L)',
-                   v_table, v_start, v_end);
-    insert into duewheel.slot (starts_at, ends_at, table_name) values (v_start, v_end, v_table);
+                   v_slot.table_name, v_slot.starts_at, v_slot.ends_at);
+    insert into duewheel.slot (starts_at, ends_at, table_name)
+    values (v_slot.starts_at, v_slot.ends_at, v_slot.table_name);
+    return v_slot;
 end
 $$;
 
+-- For programs of the version before, which make the slots that they send into.
 create or replace function duewheel.make_slots(p_instants timestamptz[]) returns void
 language plpgsql as $$
-declare
-    v_has_written constant boolean := pg_current_xact_id_if_assigned() is not null;
-    v_start timestamptz;
 begin
-    for v_start in
-        select distinct duewheel.slot_start(i) from unnest(p_instants) i
-        except
-        select s.starts_at from duewheel.slot s where s.starts_at = any (
-            array(select duewheel.slot_start(i) from unnest(p_instants) i))
-        order by 1
-    loop
-        perform duewheel.make_slot(v_start);
-    end loop;
-    if v_has_written then
-        perform duewheel.notice_slot(s) from (select distinct duewheel.slot_start(i) from unnest(p_instants) i) slots (s);
-    end if;
+    perform duewheel.notice_slot((duewheel.make_slot(i)).table_name) from unnest(p_instants) i;
 end
 $$;
 
--- The slots of the time ahead, as far as delays reach, up to a week: a sender in a long transaction should not have to make
--- one, as others who send into it would wait. Later slots are made by the first send into them.
+-- The slots from now on as far as most delays reach, and at most eight days.
 create or replace function duewheel.make_slots_ahead(p_now timestamptz) returns void
 language plpgsql as $$
+declare
+    v_until constant timestamptz := p_now + interval '24 hours' + least(interval '168 hours', (
+        select coalesce(max(t.max_delay), interval '24 hours') from duewheel.topic t where t.deleted_at is null));
+    v_at timestamptz := p_now;
 begin
-    perform duewheel.make_slots(array(
-        select generate_series(
-            p_now,
-            p_now + interval '2 hours' + least(interval '7 days', (
-                select coalesce(max(t.max_delay), interval '1 day') from duewheel.topic t where t.deleted_at is null)),
-            interval '1 hour')));
+    while v_at < v_until loop
+        v_at := (duewheel.make_slot(v_at)).ends_at;
+    end loop;
+end
+$$;
+
+-- Moves far messages into their slots, at most p_limit of them, and makes the slots of those that are due. Answers how many,
+-- and whether there are more to move now.
+create or replace function duewheel.settle_far(
+    p_limit integer default 10000, p_now timestamptz default null, out settled bigint, out more boolean
+)
+language plpgsql
+set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off
+set enable_mergejoin = off set jit = off
+as $$
+declare
+    v_now constant timestamptz := coalesce(p_now, clock_timestamp());
+    v_at timestamptz;
+    v_slot duewheel.slot;
+    v_count bigint;
+begin
+    settled := 0;
+    more := false;
+    -- One upkeep at a time; a second has nothing to do.
+    if not pg_try_advisory_xact_lock(duewheel.tick_lock_class(), -2) then
+        return;
+    end if;
+    -- Nobody is to have those of a deleted topic.
+    delete from duewheel.far_message f
+    where (f.topic_id, f.queue, f.deliver_at, f.seq) in (
+        select d.topic_id, d.queue, d.deliver_at, d.seq
+        from duewheel.topic t
+        cross join lateral (select * from duewheel.far_message d where d.topic_id = t.topic_id limit p_limit) d
+        where t.deleted_at is not null limit p_limit);
+    get diagnostics v_count = row_count;
+    more := v_count = p_limit;
+    v_at := '-infinity';
+    loop
+        -- The first far message of a slot that is there, or is to be there.
+        select f.deliver_at into v_at from duewheel.far_message f
+        where f.deliver_at >= v_at and f.deliver_at < greatest(v_now, (select max(s.ends_at) from duewheel.slot s))
+        order by f.deliver_at limit 1;
+        exit when not found;
+        v_slot := case when v_at <= v_now then duewheel.make_slot(v_at) else duewheel.slot_at(v_at) end;
+        if v_slot.starts_at is null then
+            select s.starts_at into v_at from duewheel.slot s where s.starts_at > v_at order by s.starts_at limit 1;
+            continue;
+        end if;
+        with moved as (
+            delete from duewheel.far_message f
+            where (f.topic_id, f.queue, f.deliver_at, f.seq) in (
+                select d.topic_id, d.queue, d.deliver_at, d.seq from duewheel.far_message d
+                where d.deliver_at >= v_at and d.deliver_at < v_slot.ends_at
+                order by d.deliver_at limit p_limit - settled)
+            returning f.*
+        )
+        insert into duewheel.message select * from moved;
+        get diagnostics v_count = row_count;
+        settled := settled + v_count;
+        if settled >= p_limit then
+            more := true;
+            return;
+        end if;
+        v_at := v_slot.ends_at;
+    end loop;
 end
 $$;

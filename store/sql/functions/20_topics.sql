@@ -119,7 +119,6 @@ begin
             create_topic.delay_levels)
     on conflict on constraint topic_name_key do nothing;
     if found then
-        perform duewheel.make_slots_ahead(clock_timestamp());
         return;
     end if;
     v_topic := duewheel.topic_by_name(create_topic.name);
@@ -165,7 +164,6 @@ begin
     set max_delay = v_topic.max_delay, out_of_range = v_topic.out_of_range,
         granularity = v_topic.granularity, retention = v_topic.retention, delay_levels = v_topic.delay_levels
     where t.topic_id = v_topic.topic_id;
-    perform duewheel.make_slots_ahead(clock_timestamp());
 end
 $$;
 

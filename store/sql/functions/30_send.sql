@@ -84,7 +84,7 @@ begin atomic
     select greatest(p_floor, max(m.deliver_at))
     from unnest(p_queues) q (queue)
     cross join lateral (
-        select m.deliver_at from duewheel.message m
+        select m.deliver_at from duewheel.any_message m
         where m.topic_id = p_topic_id and m.queue = q.queue and m.deliver_at > p_floor
           and m.deliver_at <= p_floor + interval '1 hour'
         order by m.deliver_at desc limit 1
@@ -96,12 +96,15 @@ create or replace function duewheel.begin_send(
     p_topic text, p_block_count integer, p_now timestamptz default null,
     out topic_id integer, out message_type text, out queues integer, out first_block bigint, out xid xid8,
     out now_at timestamptz, out floor_at timestamptz, out max_delay interval, out out_of_range text,
-    out delay_levels interval[], out quiet_until timestamptz, out notify_before timestamptz
+    out delay_levels interval[], out quiet_until timestamptz, out notify_before timestamptz,
+    -- What is due before it goes into duewheel.message, whose slots are there; the rest into duewheel.far_message.
+    out near_until timestamptz
 )
 -- One plan for all, by the keys, though tables were small when it was made.
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_sort = off as $$
 #variable_conflict use_column
 declare
+    v_has_written constant boolean := pg_current_xact_id_if_assigned() is not null;
     v_topic duewheel.topic;
     v_tick record;
 begin
@@ -118,6 +121,15 @@ begin
     if v_topic.message_type = 'FIFO' then
         floor_at := duewheel.fifo_floor(
             v_topic.topic_id, array(select generate_series(0, v_topic.queues - 1)::smallint), floor_at);
+    end if;
+    -- The first end of a slot that no other follows.
+    select coalesce(min(s.ends_at), floor_at) into near_until
+    from duewheel.slot s
+    where s.ends_at > floor_at and (duewheel.slot_at(floor_at)).starts_at is not null
+      and not exists (select from duewheel.slot n where n.starts_at = s.ends_at);
+    if v_has_written then
+        perform duewheel.notice_slot(s.table_name)
+        from duewheel.slot s where s.ends_at > floor_at and s.starts_at < near_until;
     end if;
     max_delay := v_topic.max_delay;
     out_of_range := v_topic.out_of_range;
@@ -189,6 +201,7 @@ declare
     v_outcome text := 'sent';
     v_kept record;
     v_receipt duewheel.send_receipt;
+    v_slot record;
     v_quiet record;
 begin
     select t.topic_id, t.message_type, t.queues, t.max_delay, t.granularity, k.hi, k.by_wheel,
@@ -257,16 +270,22 @@ begin
         end if;
     end if;
 
-    if not exists (select from duewheel.slot s where s.starts_at = duewheel.slot_start(v_deliver_at)) then
-        perform duewheel.make_slot(v_deliver_at);
+    select s.table_name, s.ends_at into v_slot
+    from duewheel.slot s where s.starts_at <= v_deliver_at order by s.starts_at desc limit 1;
+    if v_slot.ends_at > v_deliver_at then
+        if v_has_written then
+            perform duewheel.notice_slot(v_slot.table_name);
+        end if;
+        insert into duewheel.message
+            (topic_id, queue, deliver_at, seq, born_at, asked_at, tag, key, properties, message_group, body)
+        values (v_topic.topic_id, v_queue, v_deliver_at, v_topic.block * 65536, v_now, nullif(v_asked, v_deliver_at),
+                send.tag, send.key, send.properties, send.message_group, send.body);
+    else
+        insert into duewheel.far_message
+            (topic_id, queue, deliver_at, seq, born_at, asked_at, tag, key, properties, message_group, body)
+        values (v_topic.topic_id, v_queue, v_deliver_at, v_topic.block * 65536, v_now, nullif(v_asked, v_deliver_at),
+                send.tag, send.key, send.properties, send.message_group, send.body);
     end if;
-    if v_has_written then
-        perform duewheel.notice_slot(duewheel.slot_start(v_deliver_at));
-    end if;
-    insert into duewheel.message
-        (topic_id, queue, deliver_at, seq, born_at, asked_at, tag, key, properties, message_group, body)
-    values (v_topic.topic_id, v_queue, v_deliver_at, v_topic.block * 65536, v_now, nullif(v_asked, v_deliver_at), send.tag,
-            send.key, send.properties, send.message_group, send.body);
 
     if v_deliver_at < greatest(v_now, v_topic.hi) + interval '600 milliseconds' then
         v_quiet := duewheel.quiet_bounds(v_now, v_topic.hi, v_topic.by_wheel, v_topic.granularity);

@@ -5,14 +5,6 @@
 -- whether it is seen: Postgres's own snapshot ends at the latest completed id + 1, and open transactions above that are not
 -- in its list; here they are. What the tick's own transaction sent before is seen.
 
--- Tables of the slots that overlap (p_after, p_to], in order of time.
-create or replace function duewheel.slots_between(p_after timestamptz, p_to timestamptz)
-returns setof duewheel.slot
-language sql stable
-begin atomic
-    select * from duewheel.slot where ends_at > p_after and starts_at <= p_to order by starts_at;
-end;
-
 -- The snapshot to store with a tick of this transaction: of Postgres's snapshot, with the ids from its end to the
 -- transaction's own listed as open, and its own as seen.
 create or replace function duewheel.tick_snapshot(p_snapshot pg_snapshot, p_tick_xid xid8) returns pg_snapshot
@@ -88,7 +80,6 @@ declare
     v_lo timestamptz;
     -- How far this tick may reach: the clock, or one step past the last hi when the clock has stepped back behind it.
     v_reach timestamptz;
-    v_slot record;
     v_any boolean := false;
     v_queues smallint[];
     v_due smallint[] := '{}';
@@ -97,7 +88,6 @@ declare
     v_tick_xid xid8;
     v_snapshot pg_snapshot;
     v_tick_id bigint;
-    v_count integer;
     v_stragglers integer := 0;
     v_open_count integer;
 begin
@@ -125,7 +115,7 @@ begin
     -- Without anything to do an idle tick writes nothing and takes no transaction id.
     v_any := exists (
         select from unnest(v_queues) q cross join lateral (
-            select from duewheel.message m
+            select from duewheel.any_message m
             where m.topic_id = p_topic_id and m.queue = q and m.deliver_at > v_lo and m.deliver_at <= v_reach
             order by m.deliver_at, m.seq limit 1) m);
     if v_any then
@@ -136,13 +126,12 @@ begin
         v_ended := duewheel.ended_since_tick(v_last, v_snapshot);
         if cardinality(v_ended) > 0 then
             v_oldest_at := duewheel.oldest_due_of(p_topic_id, v_ended);
-            for v_slot in select * from duewheel.slots_between(v_oldest_at, v_last.hi) loop
-                execute format(
-                    'select exists (select from duewheel.%I m
-                        where m.topic_id = $1 and m.xid = any ($2) and m.deliver_at <= $3)', v_slot.table_name)
-                into v_any using p_topic_id, v_ended, v_last.hi;
-                exit when v_any;
-            end loop;
+            v_any := exists (
+                select from unnest(v_ended) x cross join lateral (
+                    select from duewheel.any_message m
+                    where m.topic_id = p_topic_id and m.xid = x and m.deliver_at >= v_oldest_at
+                      and m.deliver_at <= v_last.hi
+                    limit 1) m);
         end if;
         hi := greatest(v_now, v_last.hi);
     end if;
@@ -171,7 +160,7 @@ begin
 
     v_due := array(
         select q from unnest(v_queues) q cross join lateral (
-            select from duewheel.message m
+            select from duewheel.any_message m
             where m.topic_id = p_topic_id and m.queue = q and m.deliver_at > v_lo and m.deliver_at <= hi
             order by m.deliver_at, m.seq limit 1) m);
 
@@ -179,16 +168,14 @@ begin
         v_ended := duewheel.ended_since_tick(v_last, v_snapshot);
         if cardinality(v_ended) > 0 then
             v_oldest_at := duewheel.oldest_due_of(p_topic_id, v_ended);
-            for v_slot in select * from duewheel.slots_between(v_oldest_at, v_last.hi) loop
-                execute format(
-                    'insert into duewheel.straggler (topic_id, queue, tick_id, deliver_at, seq)
-                     select m.topic_id, m.queue, $4, m.deliver_at, m.seq from duewheel.%I m
-                     where m.topic_id = $1 and m.xid = any ($2) and m.deliver_at <= $3
-                     order by m.deliver_at, m.seq', v_slot.table_name)
-                using p_topic_id, v_ended, v_last.hi, v_tick_id;
-                get diagnostics v_count = row_count;
-                v_stragglers := v_stragglers + v_count;
-            end loop;
+            insert into duewheel.straggler (topic_id, queue, tick_id, deliver_at, seq)
+            select p_topic_id, m.queue, v_tick_id, m.deliver_at, m.seq
+            from unnest(v_ended) x cross join lateral (
+                select m.queue, m.deliver_at, m.seq from duewheel.any_message m
+                where m.topic_id = p_topic_id and m.xid = x and m.deliver_at >= v_oldest_at
+                  and m.deliver_at <= v_last.hi) m
+            order by m.deliver_at, m.seq;
+            get diagnostics v_stragglers = row_count;
         end if;
     end if;
 

@@ -91,7 +91,7 @@ declare
 begin
     perform duewheel.require_read_committed();
     if not exists (
-        select from duewheel.message m join duewheel.topic t on t.topic_id = m.topic_id
+        select from duewheel.any_message m join duewheel.topic t on t.topic_id = m.topic_id
         where m.topic_id = v_id.topic_id and m.queue = v_id.queue and m.deliver_at = v_id.deliver_at
           and m.seq = v_id.seq and t.message_type not in ('RETRY', 'DEAD_LETTER')
     ) then
@@ -145,7 +145,7 @@ begin
                     select from duewheel.recall r
                     where r.topic_id = m.topic_id and r.queue = m.queue and r.deliver_at = m.deliver_at and r.seq = m.seq)
                     as recalled_before
-        from duewheel.message m
+        from duewheel.any_message m
         where m.topic_id = v_topic.topic_id and m.key = recall_key.key
         order by recalled_before, m.deliver_at desc, m.seq desc
     loop
@@ -193,7 +193,7 @@ begin
     where t.topic_id = p_topic_id order by t.hi desc, t.tick_id desc limit 1;
     v_receipt.outcome := 'sent';
     for v_message in
-        select m.queue, m.deliver_at, m.seq from duewheel.message m
+        select m.queue, m.deliver_at, m.seq from duewheel.any_message m
         where m.topic_id = p_topic_id and m.key = p_key and m.deliver_at > coalesce(v_hi, '-infinity')
           and not exists (
             select from duewheel.recall r
@@ -226,7 +226,7 @@ declare
 begin
     perform duewheel.require_home();
     select t.name, m.tag, m.key, m.properties, m.message_group, m.body into v_message
-    from duewheel.message m join duewheel.topic t on t.topic_id = m.topic_id
+    from duewheel.any_message m join duewheel.topic t on t.topic_id = m.topic_id
     where m.topic_id = v_id.topic_id and m.queue = v_id.queue and m.deliver_at = v_id.deliver_at and m.seq = v_id.seq
       and t.message_type = 'DELAY';
     if not found then
@@ -277,7 +277,7 @@ begin
     where t.topic_id = v_topic.topic_id order by t.hi desc, t.tick_id desc limit 1;
     -- Read to the end first: a new instant may need a new slot.
     v_message_ids := array(
-        select duewheel.message_id(m.topic_id, m.queue, m.deliver_at, m.seq) from duewheel.message m
+        select duewheel.message_id(m.topic_id, m.queue, m.deliver_at, m.seq) from duewheel.any_message m
         where m.topic_id = v_topic.topic_id and m.key = reschedule_key.key and m.deliver_at > coalesce(v_hi, '-infinity')
           and not exists (
             select from duewheel.recall r
@@ -290,7 +290,7 @@ begin
         return;
     end if;
     if exists (
-        select from duewheel.message m
+        select from duewheel.any_message m
         where m.topic_id = v_topic.topic_id and m.key = reschedule_key.key and m.deliver_at <= v_hi
           and not exists (
             select from duewheel.recall r

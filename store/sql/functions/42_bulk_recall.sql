@@ -95,7 +95,7 @@ declare
         || case when v_last_key is not null then ' and m.key <= $6' else '' end
         || ' and (select true from duewheel.recall r where r.topic_id = m.topic_id and r.queue = m.queue'
            ' and r.deliver_at = m.deliver_at and r.seq = m.seq limit 1) is null';
-    v_slot duewheel.slot;
+    v_slot record;
     v_hi timestamptz;
     -- Where the walk through a slot stands: by key, or by queue.
     v_hi_of_slot timestamptz;
@@ -116,9 +116,14 @@ begin
     already_released := 0;
     <<walk>>
     for v_slot in
-        select * from duewheel.slot s
-        where s.ends_at > v_from and s.starts_at < v_until
-          and s.starts_at >= coalesce((p_after ->> 'slot')::timestamptz, '-infinity')
+        select * from (
+            -- Far messages first: one that is moved into its slot meanwhile is met there.
+            select timestamptz '-infinity' as starts_at, timestamptz 'infinity' as ends_at, 'far_message' as table_name
+            union all
+            select s.starts_at, s.ends_at, s.table_name from duewheel.slot s
+            where s.ends_at > v_from and s.starts_at < v_until
+        ) s
+        where s.starts_at >= coalesce((p_after ->> 'slot')::timestamptz, '-infinity')
         order by s.starts_at
     loop
         if v_slot.starts_at = (p_after ->> 'slot')::timestamptz then

@@ -84,7 +84,7 @@ begin
         select min(m.deliver_at), max(m.deliver_at) into v_first_at, v_last_at from duewheel.lease_message m
         where m.topic_id = p_topic_id and m.group_id = p_group_id and m.queue = p_queue and m.n = p_n;
         return format(
-            'select %s from duewheel.lease_message h join duewheel.message m'
+            'select %s from duewheel.lease_message h join duewheel.any_message m'
             ' on m.topic_id = h.source_topic_id and m.queue = h.source_queue and m.deliver_at = h.deliver_at'
             ' and m.seq = h.seq and m.deliver_at between %L and %L'
             ' where h.topic_id = %s and h.group_id = %s and h.queue = %s and h.n = %s'
@@ -108,7 +108,7 @@ begin
     end if;
     if v_lease.straggler_to > v_lease.straggler_from then
         return format(
-            'select %s from duewheel.straggler s join duewheel.message m'
+            'select %s from duewheel.straggler s join duewheel.any_message m'
             ' on m.topic_id = s.topic_id and m.queue = s.queue and m.deliver_at = s.deliver_at and m.seq = s.seq'
             ' where s.topic_id = %s and s.queue = %s and s.straggler_id > %s and s.straggler_id <= %s%s'
             ' order by s.straggler_id',
@@ -116,7 +116,7 @@ begin
     end if;
     -- Ids below the xmin of the first tick that reaches into the lease are seen by all its ticks.
     return format(
-        'select %s from duewheel.message m where m.topic_id = %s and m.queue = %s'
+        'select %s from duewheel.any_message m where m.topic_id = %s and m.queue = %s'
         ' and m.deliver_at >= %L and (m.deliver_at, m.seq) > (%L::timestamptz, %s)'
         ' and m.deliver_at <= %L and (m.deliver_at, m.seq) <= (%L::timestamptz, %s)'
         ' and (m.xid < %L::xid8 or pg_visible_in_snapshot(m.xid, (select t.snapshot from duewheel.tick t'
@@ -200,13 +200,12 @@ begin
         select t.hi from duewheel.tick t
         where t.topic_id = v_subscription.retry_topic_id order by t.hi desc, t.tick_id desc limit 1) t;
 
-    -- Drawn once, for the slots and for the insert; a lease always yields its messages in the same order.
+    -- Drawn once; a lease always yields its messages in the same order.
     v_dues := array(
         select duewheel.retry_due_at(v_group, m.attempt, p_due_at, v_now, v_floor, m.born_at, random())
         from duewheel.lease_rows((p_lease).group_id, (p_lease).topic_id, (p_lease).queue, (p_lease).n) m
         where (p_seqs is null or m.seq = any (p_seqs)) and m.seq <> all (v_answered));
-    perform duewheel.make_slots(v_dues);
-    insert into duewheel.message
+    insert into duewheel.any_message
         (topic_id, queue, deliver_at, seq, born_at, tag, key, properties, message_group, body, attempt,
          origin_topic_id, origin_queue, origin_deliver_at, origin_seq, reason)
     select case when m.attempt > v_group.max_retries then v_subscription.dead_letter_topic_id

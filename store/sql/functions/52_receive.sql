@@ -32,7 +32,7 @@ begin
           and (p_now is not null or k.by_wheel is not true or v_now >= k.hi + 2 * t.granularity)
           and (k.open_count > 0 or exists (
             select from generate_series(0, t.queues - 1) q cross join lateral (
-                select from duewheel.message m
+                select from duewheel.any_message m
                 where m.topic_id = t.topic_id and m.queue = q::smallint and m.deliver_at > coalesce(k.hi, '-infinity')
                   and m.deliver_at <= greatest(v_now, k.hi + interval '1 microsecond')
                 order by m.deliver_at, m.seq limit 1) m))
@@ -137,7 +137,6 @@ declare
     v_straggler_at bigint;
     v_straggler_to bigint;
     v_no_recalls boolean;
-    v_slot record;
     v_to timestamptz;
     v_to_seq bigint;
     v_xmin xid8;
@@ -253,7 +252,7 @@ begin
                 select v_topic_id, p_group_id, v_queue, v_n, v_token, v_at, v_seq, v_at, v_seq, v_straggler_at,
                        v_straggler_to, count(*), v_tags, v_filter, p_consumer, v_now, v_ends, v_now
                 from duewheel.straggler s
-                join duewheel.message m
+                join duewheel.any_message m
                   on m.topic_id = s.topic_id and m.queue = s.queue and m.deliver_at = s.deliver_at and m.seq = s.seq
                 where s.topic_id = v_topic_id and s.queue = v_queue
                   and s.straggler_id > v_straggler_at and s.straggler_id <= v_straggler_to
@@ -285,32 +284,16 @@ begin
         while v_leased < p_max and (v_source.hi > v_at or (v_source.hi = v_at and v_seq < 9223372036854775807)) loop
             -- A row between two ticks' bounds belongs to the first tick whose hi reaches it; ids below the oldest such
             -- snapshot's xmin are seen by every tick from there on. Behind the end of a tick that is the next one.
-            select s.starts_at, s.ends_at, (
-                    select pg_snapshot_xmin(t.snapshot) from duewheel.tick t
-                    where t.topic_id = v_topic_id and t.hi >= v_at and (t.hi > v_at or v_seq < 9223372036854775807)
-                    order by t.hi, t.tick_id limit 1) as xmin,
-                   not exists (
+            select pg_snapshot_xmin(t.snapshot), not exists (
                     select from duewheel.recall r
                     where r.topic_id = v_topic_id and r.queue = v_queue and r.deliver_at >= v_at
-                      and r.deliver_at <= v_source.hi) as no_recalls,
-                   s.ends_at <= v_source.hi and exists (
-                    select from duewheel.slot n where n.starts_at >= s.ends_at and n.starts_at <= v_source.hi) as more
-            into v_slot
-            from duewheel.slot s where s.ends_at > v_at and s.starts_at <= v_source.hi order by s.ends_at limit 1;
-            if not found then
-                v_at := v_source.hi;
-                v_seq := 9223372036854775807;
-                exit;
-            end if;
-            if v_slot.starts_at > v_at then
-                v_at := v_slot.starts_at;
-                v_seq := -1;
-            end if;
-            -- A range that is read to the end of its slot stops just before the next slot's first row.
-            v_to := case when v_slot.more then v_slot.ends_at else v_source.hi end;
-            v_to_seq := case when v_slot.more then -1 else 9223372036854775807 end;
-            v_xmin := v_slot.xmin;
-            v_no_recalls := v_slot.no_recalls;
+                      and r.deliver_at <= v_source.hi)
+            into v_xmin, v_no_recalls
+            from duewheel.tick t
+            where t.topic_id = v_topic_id and t.hi >= v_at and (t.hi > v_at or v_seq < 9223372036854775807)
+            order by t.hi, t.tick_id limit 1;
+            v_to := v_source.hi;
+            v_to_seq := 9223372036854775807;
             v_limit := case when p_rows then p_max - v_leased else least(p_max - v_leased, p_chunk) end;
             -- The limit in the look for a recall keeps the planner from hashing all recalls.
             open v_rows no scroll for
@@ -318,7 +301,7 @@ begin
                        m.properties, m.message_group, m.body, m.attempt,
                        case when m.origin_seq is not null then duewheel.message_id(
                            m.origin_topic_id, m.origin_queue, m.origin_deliver_at, m.origin_seq) end
-                from duewheel.message m
+                from duewheel.any_message m
                 where m.topic_id = v_topic_id and m.queue = v_queue
                   and (m.deliver_at, m.seq) > (v_at, v_seq) and m.deliver_at >= v_at
                   and m.deliver_at <= v_to and (m.deliver_at, m.seq) <= (v_to, v_to_seq)
@@ -442,7 +425,7 @@ begin
         then
             return v_now;
         end if;
-        select m.deliver_at into v_one from duewheel.message m
+        select m.deliver_at into v_one from duewheel.any_message m
         where m.topic_id = v_position.topic_id and m.queue = v_position.queue
           and m.deliver_at > coalesce(v_position.hi, '-infinity') and m.deliver_at <= v_to
         order by m.deliver_at, m.seq limit 1;

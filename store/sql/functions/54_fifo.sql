@@ -321,7 +321,7 @@ declare
     v_is_straggler boolean;
     v_straggler record;
     v_straggler_to bigint;
-    v_slot record;
+    v_xmin xid8;
     v_to timestamptz;
     v_to_seq bigint;
     v_step bigint;
@@ -425,7 +425,7 @@ begin
                         select m.deliver_at, m.seq, coalesce(m.message_group, '') as message_group, m.attempt,
                                s.straggler_id
                         from duewheel.straggler s
-                        join duewheel.message m
+                        join duewheel.any_message m
                           on m.topic_id = s.topic_id and m.queue = s.queue and m.deliver_at = s.deliver_at
                          and m.seq = s.seq
                         where s.topic_id = p_topic_id and s.queue = v_queue
@@ -441,44 +441,28 @@ begin
                     -- As far as the next straggler's place.
                     v_to := coalesce(v_straggler.deliver_at, v_source.hi);
                     v_to_seq := coalesce(v_straggler.seq, c_last);
-                    select s.starts_at, s.ends_at, (
-                            select pg_snapshot_xmin(t.snapshot) from duewheel.tick t
-                            where t.topic_id = p_topic_id and t.hi >= v_at and (t.hi > v_at or v_seq < c_last)
-                            order by t.hi, t.tick_id limit 1) as xmin
-                    into v_slot
-                    from duewheel.slot s where s.ends_at > v_at and s.starts_at <= v_to order by s.ends_at limit 1;
-                    v_ats := null;
-                    if found then
-                        if v_slot.starts_at > v_at then
-                            v_at := v_slot.starts_at;
-                            v_seq := -1;
-                        end if;
-                        if v_slot.ends_at <= v_to then
-                            -- Just before the next slot's first row.
-                            v_to := v_slot.ends_at;
-                            v_to_seq := -1;
-                        end if;
-                        select array_agg(f.deliver_at), array_agg(f.seq), array_agg(f.message_group),
-                               array_agg(f.attempt)
-                        into v_ats, v_seqs, v_message_groups, v_attempts
-                        from (
-                            select m.deliver_at, m.seq, coalesce(m.message_group, '') as message_group, m.attempt
-                            from duewheel.message m
-                            where m.topic_id = p_topic_id and m.queue = v_queue
-                              and (m.deliver_at, m.seq) > (v_at, v_seq) and m.deliver_at >= v_at
-                              and m.deliver_at <= v_to and (m.deliver_at, m.seq) <= (v_to, v_to_seq)
-                              and (m.xid < v_slot.xmin or pg_visible_in_snapshot(m.xid, (
-                                    select t.snapshot from duewheel.tick t
-                                    where t.topic_id = p_topic_id and t.hi >= m.deliver_at
-                                    order by t.hi, t.tick_id limit 1)))
-                              and (v_every or ((p_tags is null or m.tag = any (p_tags))
-                                   and (p_filter is null or coalesce(m.properties, '{}') @@ p_filter)))
-                              and (select true from duewheel.recall r
-                                   where r.topic_id = p_topic_id and r.queue = v_queue
-                                     and r.deliver_at = m.deliver_at and r.seq = m.seq limit 1) is null
-                            order by m.deliver_at, m.seq limit v_step
-                        ) f;
-                    end if;
+                    select pg_snapshot_xmin(t.snapshot) into v_xmin from duewheel.tick t
+                    where t.topic_id = p_topic_id and t.hi >= v_at and (t.hi > v_at or v_seq < c_last)
+                    order by t.hi, t.tick_id limit 1;
+                    select array_agg(f.deliver_at), array_agg(f.seq), array_agg(f.message_group), array_agg(f.attempt)
+                    into v_ats, v_seqs, v_message_groups, v_attempts
+                    from (
+                        select m.deliver_at, m.seq, coalesce(m.message_group, '') as message_group, m.attempt
+                        from duewheel.any_message m
+                        where m.topic_id = p_topic_id and m.queue = v_queue
+                          and (m.deliver_at, m.seq) > (v_at, v_seq) and m.deliver_at >= v_at
+                          and m.deliver_at <= v_to and (m.deliver_at, m.seq) <= (v_to, v_to_seq)
+                          and (m.xid < v_xmin or pg_visible_in_snapshot(m.xid, (
+                                select t.snapshot from duewheel.tick t
+                                where t.topic_id = p_topic_id and t.hi >= m.deliver_at
+                                order by t.hi, t.tick_id limit 1)))
+                          and (v_every or ((p_tags is null or m.tag = any (p_tags))
+                               and (p_filter is null or coalesce(m.properties, '{}') @@ p_filter)))
+                          and (select true from duewheel.recall r
+                               where r.topic_id = p_topic_id and r.queue = v_queue
+                                 and r.deliver_at = m.deliver_at and r.seq = m.seq limit 1) is null
+                        order by m.deliver_at, m.seq limit v_step
+                    ) f;
                 end if;
                 v_seen := coalesce(cardinality(v_ats), 0);
                 v_sorted := 0;
@@ -534,7 +518,7 @@ begin
                        case when m.origin_seq is not null then duewheel.message_id(
                            m.origin_topic_id, m.origin_queue, m.origin_deliver_at, m.origin_seq) end
                 from duewheel.lease_message h
-                join duewheel.message m
+                join duewheel.any_message m
                   on m.topic_id = h.source_topic_id and m.queue = h.source_queue and m.deliver_at = h.deliver_at
                  and m.seq = h.seq
                 where h.topic_id = p_topic_id and h.group_id = p_group_id and h.queue = v_queue and h.n = v_n
@@ -589,7 +573,7 @@ begin
         select p_topic_id, p_group_id, m.origin_queue, coalesce(m.message_group, ''), l.n, m.deliver_at, m.seq,
                p_retry_topic_id, 0, m.attempt, 0, m.reason
         from (
-            select m.* from duewheel.message m
+            select m.* from duewheel.any_message m
             where m.topic_id = p_retry_topic_id and m.queue = 0
               and (m.deliver_at, m.seq) > (v_source.to_at, v_source.to_seq) and m.deliver_at >= v_source.to_at
               and m.deliver_at <= v_source.hi
@@ -598,7 +582,7 @@ begin
                     where t.topic_id = p_retry_topic_id and t.hi >= m.deliver_at order by t.hi, t.tick_id limit 1))
             union all
             select m.* from duewheel.straggler s
-            join duewheel.message m
+            join duewheel.any_message m
               on m.topic_id = s.topic_id and m.queue = s.queue and m.deliver_at = s.deliver_at and m.seq = s.seq
             where s.topic_id = p_retry_topic_id and s.queue = 0
               and s.straggler_id > v_source.straggler_to and s.straggler_id <= v_source.last_id
@@ -663,11 +647,6 @@ begin
         -- Ended: due since then.
         when p_due_at = '-infinity' then least(v_now, (p_lease).expires_at)
         else p_due_at end;
-    perform duewheel.make_slots(array(
-        select greatest(v_now, m.born_at)
-        from duewheel.lease_rows((p_lease).group_id, (p_lease).topic_id, (p_lease).queue, (p_lease).n) m
-        where m.attempt > v_group.ordered_max_retries and (p_seqs is null or m.seq = any (p_seqs))
-          and m.seq <> all (v_answered)));
     with open_message as materialized (
         select m.*, p_seqs is null or m.seq = any (p_seqs) as has_failed
         from duewheel.lease_message m
@@ -678,14 +657,16 @@ begin
         -- Of a slot that was dropped meanwhile there is nothing to put back: what is behind it goes on.
         select m.*,
                (m.has_failed and m.attempt > v_group.ordered_max_retries) or not exists (
-                    select from duewheel.slot s where s.starts_at = duewheel.slot_start(m.deliver_at)) as is_dead
+                    select from duewheel.any_message a
+                    where a.topic_id = m.source_topic_id and a.queue = m.source_queue and a.deliver_at = m.deliver_at
+                      and a.seq = m.seq) as is_dead
         from (
             select m.*, bool_or(m.has_failed) over (
                 partition by m.message_group order by m.place_n, m.deliver_at, m.seq) as is_behind
             from open_message m
         ) m where m.is_behind
     ), dead as (
-        insert into duewheel.message
+        insert into duewheel.any_message
             (topic_id, queue, deliver_at, seq, born_at, tag, key, properties, message_group, body, attempt,
              origin_topic_id, origin_queue, origin_deliver_at, origin_seq, reason)
         select v_dead_letter_topic_id, 0, greatest(v_now, m.born_at), nextval('duewheel.message_block') * 65536, m.born_at,
@@ -693,7 +674,7 @@ begin
                coalesce(m.origin_topic_id, m.topic_id), coalesce(m.origin_queue, m.queue),
                coalesce(m.origin_deliver_at, m.deliver_at), coalesce(m.origin_seq, m.seq), p_reason
         from touched t
-        join duewheel.message m
+        join duewheel.any_message m
           on m.topic_id = t.source_topic_id and m.queue = t.source_queue and m.deliver_at = t.deliver_at and m.seq = t.seq
         where t.is_dead
     ), put_back as (
@@ -782,7 +763,7 @@ begin
     from (
         select m.deliver_at, coalesce(m.message_group, '') as message_group
         from (
-            (select m.deliver_at, m.seq, m.message_group from duewheel.message m
+            (select m.deliver_at, m.seq, m.message_group from duewheel.any_message m
              where m.topic_id = p_topic_id and m.queue = p_queue::smallint
                and (m.deliver_at, m.seq) > (p_to_at, p_to_seq) and m.deliver_at >= p_to_at and m.deliver_at <= p_hi
              order by m.deliver_at, m.seq limit 10000)
@@ -791,7 +772,7 @@ begin
              from (select s.* from duewheel.straggler s
                    where s.topic_id = p_topic_id and s.queue = p_queue::smallint and s.straggler_id > p_straggler_to
                    order by s.straggler_id limit 10000) s
-             join duewheel.message m
+             join duewheel.any_message m
                on m.topic_id = s.topic_id and m.queue = s.queue and m.deliver_at = s.deliver_at and m.seq = s.seq)
         ) m
         where (select true from duewheel.recall r

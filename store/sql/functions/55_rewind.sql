@@ -123,7 +123,7 @@ begin
             select h.topic_id, h.group_id, h.queue, h.message_group, h.place_n, h.deliver_at, h.seq, h.source_topic_id,
                    h.source_queue, h.attempt
             from duewheel.lease_message h
-            join duewheel.message m
+            join duewheel.any_message m
               on m.topic_id = h.source_topic_id and m.queue = h.source_queue and m.deliver_at = h.deliver_at
              and m.seq = h.seq
             where h.topic_id = (p_lease).topic_id and h.group_id = (p_lease).group_id and h.queue = (p_lease).queue
@@ -144,10 +144,7 @@ begin
     select greatest(v_now, max(t.hi) + interval '1 microsecond') into v_floor from (
         select t.hi from duewheel.tick t
         where t.topic_id = (p_subscription).retry_topic_id order by t.hi desc, t.tick_id desc limit 1) t;
-    perform duewheel.make_slots(array(
-        select distinct greatest(v_floor, m.born_at)
-        from duewheel.lease_rows((p_lease).group_id, (p_lease).topic_id, (p_lease).queue, (p_lease).n) m));
-    insert into duewheel.message
+    insert into duewheel.any_message
         (topic_id, queue, deliver_at, seq, born_at, tag, key, properties, message_group, body, attempt,
          origin_topic_id, origin_queue, origin_deliver_at, origin_seq, reason)
     select (p_subscription).retry_topic_id, 0, greatest(v_floor, m.born_at), nextval('duewheel.message_block') * 65536,
@@ -195,7 +192,7 @@ begin
     select m.topic_id, m.queue, m.deliver_at, m.seq, coalesce(p_now, clock_timestamp())
     from (
         select m.topic_id, m.queue, m.deliver_at, m.seq, m.origin_topic_id, m.origin_queue, m.origin_deliver_at, m.origin_seq
-        from duewheel.message m
+        from duewheel.any_message m
         where m.topic_id = v_position.topic_id and m.queue = 0 and m.deliver_at >= v_position.to_at
           and (m.deliver_at, m.seq) > (v_position.to_at, v_position.to_seq)
           and not exists (
@@ -204,7 +201,7 @@ begin
         union all
         select m.topic_id, m.queue, m.deliver_at, m.seq, m.origin_topic_id, m.origin_queue, m.origin_deliver_at, m.origin_seq
         from duewheel.straggler s
-        join duewheel.message m
+        join duewheel.any_message m
           on m.topic_id = s.topic_id and m.queue = s.queue and m.deliver_at = s.deliver_at and m.seq = s.seq
         where s.topic_id = v_position.topic_id and s.queue = 0 and s.straggler_id > v_position.straggler_to
     ) m
@@ -216,7 +213,7 @@ begin
         select p.queue from duewheel.positions((p_subscription).group_id, (p_subscription).topic_id) p where p.ordinal > 0
     loop
         with gone as (
-            delete from duewheel.fifo_backlog b using duewheel.message m
+            delete from duewheel.fifo_backlog b using duewheel.any_message m
             where b.topic_id = (p_subscription).topic_id and b.group_id = (p_subscription).group_id and b.queue = v_queue
               and m.topic_id = b.source_topic_id and m.queue = b.source_queue and m.deliver_at = b.deliver_at
               and m.seq = b.seq

@@ -6,48 +6,40 @@
 -- back behind it.
 create or replace function duewheel.due_instants(p_from timestamptz, p_to timestamptz)
 returns table (topic_id integer, due_at timestamptz, granularity interval)
-language plpgsql stable as $$
-declare
-    v_slot record;
-    v_from timestamptz;
-    v_last timestamptz;
+language plpgsql stable
+set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
+set jit = off
+as $$
+#variable_conflict use_column
 begin
     perform duewheel.require_home();
-    select min(greatest(p_from, coalesce(k.hi, '-infinity'))), max(k.hi) + interval '1 microsecond' into v_from, v_last
-    from duewheel.topic t
-    left join lateral (
-        select k.hi from duewheel.tick k where k.topic_id = t.topic_id order by k.hi desc, k.tick_id desc limit 1
-    ) k on true
-    where t.deleted_at is null and t.message_type <> 'DEAD_LETTER';
-    for v_slot in select * from duewheel.slots_between(least(v_from, p_to), greatest(p_to, v_last)) loop
-        return query execute format(
-            'with recursive source as (
-                select t.topic_id, q::smallint as queue, t.granularity, a.after_at
-                from duewheel.topic t
-                cross join lateral (
-                    select greatest($1, coalesce((select k.hi from duewheel.tick k where k.topic_id = t.topic_id
-                                                  order by k.hi desc, k.tick_id desc limit 1), ''-infinity''))) a (after_at)
-                cross join generate_series(0, t.queues - 1) q
-                where t.deleted_at is null and t.message_type <> ''DEAD_LETTER'' and a.after_at < $3
-            ), walk as (
-                select s.topic_id, s.queue, s.granularity, (
-                    select m.deliver_at from duewheel.%1$I m
-                    where m.topic_id = s.topic_id and m.queue = s.queue and m.deliver_at > s.after_at
-                      and m.deliver_at <= greatest($2, s.after_at + interval ''1 microsecond'')
-                    order by m.deliver_at limit 1) as due_at
-                from source s
-                union all
-                select w.topic_id, w.queue, w.granularity, (
-                    select m.deliver_at from duewheel.%1$I m
-                    where m.topic_id = w.topic_id and m.queue = w.queue
-                      and m.deliver_at > greatest(w.due_at, clock_timestamp()) + w.granularity - interval ''1 microsecond''
-                      and m.deliver_at <= $2 order by m.deliver_at limit 1)
-                from walk w where w.due_at is not null
-            )
-            select distinct w.topic_id, case when w.due_at > $2 then clock_timestamp() else w.due_at end, w.granularity
-            from walk w where w.due_at is not null', v_slot.table_name)
-        using p_from, p_to, v_slot.ends_at;
-    end loop;
+    return query
+    with recursive source as (
+        select t.topic_id, q::smallint as queue, t.granularity, a.after_at
+        from duewheel.topic t
+        cross join lateral (
+            select greatest(p_from, coalesce((
+                select k.hi from duewheel.tick k
+                where k.topic_id = t.topic_id order by k.hi desc, k.tick_id desc limit 1), '-infinity'))) a (after_at)
+        cross join generate_series(0, t.queues - 1) q
+        where t.deleted_at is null and t.message_type <> 'DEAD_LETTER'
+    ), walk as (
+        select s.topic_id, s.queue, s.granularity, (
+            select m.deliver_at from duewheel.any_message m
+            where m.topic_id = s.topic_id and m.queue = s.queue and m.deliver_at > s.after_at
+              and m.deliver_at <= greatest(p_to, s.after_at + interval '1 microsecond')
+            order by m.deliver_at limit 1) as due_at
+        from source s
+        union all
+        select w.topic_id, w.queue, w.granularity, (
+            select m.deliver_at from duewheel.any_message m
+            where m.topic_id = w.topic_id and m.queue = w.queue
+              and m.deliver_at > greatest(w.due_at, clock_timestamp()) + w.granularity - interval '1 microsecond'
+              and m.deliver_at <= p_to order by m.deliver_at limit 1)
+        from walk w where w.due_at is not null
+    )
+    select distinct w.topic_id, case when w.due_at > p_to then clock_timestamp() else w.due_at end, w.granularity
+    from walk w where w.due_at is not null;
 end
 $$;
 
@@ -84,7 +76,6 @@ declare
     v_pair record;
     v_subscription duewheel.subscription;
     v_position record;
-    v_slot record;
     v_count bigint;
     v_oldest timestamptz;
     v_fifo boolean;
@@ -113,33 +104,11 @@ begin
                 from duewheel.fifo_ready(v_subscription.group_id, v_position.topic_id, v_position.queue,
                                          v_position.to_at, v_position.to_seq, v_position.straggler_to, v_position.hi,
                                          v_now, 10000 - ready) r;
-                ready := ready + v_count;
-                oldest_deliver_at := least(oldest_deliver_at, v_oldest);
-            elsif v_position.queue_hi > v_position.to_at
-               or (v_position.queue_hi = v_position.to_at and v_position.to_seq < 9223372036854775807) then
-                for v_slot in select * from duewheel.slots_between(v_position.to_at, v_position.hi) loop
-                    execute format(
-                        'select count(*), min(m.deliver_at) from (
-                            select m.deliver_at from duewheel.%I m
-                            where m.topic_id = $1 and m.queue = $2::smallint and (m.deliver_at, m.seq) > ($3, $4)
-                              and m.deliver_at <= $5
-                              and (select true from duewheel.recall r where r.topic_id = $1 and r.queue = $2::smallint
-                                   and r.deliver_at = m.deliver_at and r.seq = m.seq limit 1) is null
-                            order by m.deliver_at, m.seq limit $6) m', v_slot.table_name)
-                    into v_count, v_oldest
-                    using v_position.topic_id, v_position.queue, v_position.to_at, v_position.to_seq, v_position.hi,
-                          10000 - ready;
-                    ready := ready + v_count;
-                    oldest_deliver_at := least(oldest_deliver_at, v_oldest);
-                    exit when ready >= 10000;
-                end loop;
+            else
+                select r.ready, r.oldest_deliver_at into v_count, v_oldest
+                from duewheel.count_ready(v_position.topic_id, v_position.queue, v_position.to_at, v_position.to_seq,
+                                          v_position.straggler_to, v_position.hi, v_position.queue_hi, 10000 - ready) r;
             end if;
-            select count(*), min(s.deliver_at) into v_count, v_oldest from (
-                select s.deliver_at from duewheel.straggler s
-                where s.topic_id = v_position.topic_id and s.queue = v_position.queue
-                  and s.straggler_id > v_position.straggler_to
-                  and not (v_fifo and v_position.topic_id = v_subscription.topic_id)
-                order by s.straggler_id limit 10000 - ready) s;
             ready := ready + v_count;
             oldest_deliver_at := least(oldest_deliver_at, v_oldest);
             inflight := inflight or exists (

@@ -36,7 +36,7 @@ begin
            exists (select from duewheel.recall r
                    where r.topic_id = m.topic_id and r.queue = m.queue and r.deliver_at = m.deliver_at and r.seq = m.seq),
            duewheel.release_of(m.topic_id, m.queue, m.deliver_at, m.seq, m.xid) is not null
-    from duewheel.message m join duewheel.topic t on t.topic_id = m.topic_id
+    from duewheel.any_message m join duewheel.topic t on t.topic_id = m.topic_id
     where m.topic_id = p_topic_id
       and (p_key is null or m.key = p_key)
       and (p_key is not null or (m.queue = p_queue and m.deliver_at = p_deliver_at and m.seq = p_seq))
@@ -73,7 +73,7 @@ begin
            percentile_disc(0.99) within group (order by late), pg_catalog.max(late)
     from (
         select duewheel.release_of(m.topic_id, m.queue, m.deliver_at, m.seq, m.xid) - m.deliver_at as late
-        from duewheel.message m
+        from duewheel.any_message m
         where m.topic_id = v_topic.topic_id and m.deliver_at > p_from and m.deliver_at <= p_to
           and not exists (
             select from duewheel.recall r
@@ -163,24 +163,25 @@ language plpgsql stable as $$
 declare
     v_id record := duewheel.parse_message_id(history.message_id);
     v_now constant timestamptz := coalesce(history.now, clock_timestamp());
-    v_message duewheel.message;
+    v_message duewheel.any_message;
     v_released_at timestamptz;
     v_recalled_at timestamptz;
 begin
     perform duewheel.require_home();
-    select * into v_message from duewheel.message m
+    select * into v_message from duewheel.any_message m
     where m.topic_id = v_id.topic_id and m.queue = v_id.queue and m.deliver_at = v_id.deliver_at and m.seq = v_id.seq;
     if not found then
         if exists (
             select from duewheel.topic t where t.topic_id = v_id.topic_id and v_id.queue < t.queues)
             and v_id.deliver_at < v_now
-            and not exists (select from duewheel.slot s where s.starts_at = duewheel.slot_start(v_id.deliver_at)) then
+            and (duewheel.slot_at(v_id.deliver_at)).starts_at is null then
             return query
             select null::text, 'Deleted', d.dropped_at, null::timestamptz, null::integer, null::text,
                    coalesce(d.reason, 'its slot was dropped')
             from (select) only_row left join lateral (
                 select d.dropped_at, d.reason from duewheel.dropped_slot d
-                where d.starts_at = duewheel.slot_start(v_id.deliver_at) order by d.dropped_at desc limit 1) d on true;
+                where d.starts_at <= v_id.deliver_at and d.ends_at > v_id.deliver_at
+                order by d.dropped_at desc limit 1) d on true;
         end if;
         return;
     end if;
@@ -200,7 +201,7 @@ begin
         select s.group_id, case when o.message_type = 'FIFO' then s.topic_id else m.topic_id end,
                case when o.message_type = 'FIFO' then v_message.queue else m.queue end, m.topic_id, m.queue, m.deliver_at,
                m.seq, m.attempt, m.xid, t.message_type, m.reason, d.redriven_at, r.recalled_at
-        from duewheel.message m
+        from duewheel.any_message m
         join duewheel.topic t on t.topic_id = m.topic_id
         join duewheel.subscription s on m.topic_id in (s.retry_topic_id, s.dead_letter_topic_id)
         join duewheel.topic o on o.topic_id = s.topic_id

@@ -14,7 +14,7 @@ begin
            m.properties, m.body, m.born_at, m.deliver_at, m.attempt, m.reason, r.redriven_at
     from duewheel.subscription s
     join duewheel.topic t on t.topic_id = s.topic_id
-    join duewheel.message m on m.topic_id = s.dead_letter_topic_id and m.queue = 0
+    join duewheel.any_message m on m.topic_id = s.dead_letter_topic_id and m.queue = 0
     left join duewheel.redrive r on r.topic_id = m.topic_id and r.deliver_at = m.deliver_at and r.seq = m.seq
     where s.group_id = v_group.group_id and (dead_letters.topic is null or t.name = dead_letters.topic)
       and (dead_letters.redriven is null or dead_letters.redriven = (r.seq is not null))
@@ -87,7 +87,7 @@ begin
         execute format(
             'select count(*) as count, max(m.born_at) as born_at, array_agg(m.deliver_at order by m.deliver_at, m.seq) as ats,
                     array_agg(m.seq order by m.deliver_at, m.seq) as seqs
-             from (select m.born_at, m.deliver_at, m.seq from duewheel.message m
+             from (select m.born_at, m.deliver_at, m.seq from duewheel.any_message m
                    where m.topic_id = $1 and m.queue = 0 and m.deliver_at >= greatest($2, $4) and m.deliver_at < $3
                      and (m.deliver_at, m.seq) > ($4, $5) and m.seq < $6 %s
                      and (select true from duewheel.redrive r where r.topic_id = m.topic_id and r.deliver_at = m.deliver_at
@@ -107,7 +107,6 @@ begin
             select greatest(v_now, v_some.born_at, max(t.hi) + interval '1 microsecond') into v_due_at from (
                 select t.hi from duewheel.tick t
                 where t.topic_id = v_subscription.retry_topic_id order by t.hi desc, t.tick_id desc limit 1) t;
-            perform duewheel.make_slots(array[v_due_at]);
             -- Always in this order: two redrives wait for each other and never in a circle.
             with claimed as (
                 insert into duewheel.redrive (topic_id, deliver_at, seq, retry_deliver_at, retry_seq, redriven_at)
@@ -117,14 +116,14 @@ begin
                 on conflict on constraint redrive_pkey do nothing
                 returning deliver_at, seq, retry_deliver_at, retry_seq
             )
-            insert into duewheel.message
+            insert into duewheel.any_message
                 (topic_id, queue, deliver_at, seq, born_at, tag, key, properties, message_group, body, attempt,
                  origin_topic_id, origin_queue, origin_deliver_at, origin_seq, reason)
             select v_subscription.retry_topic_id, 0, c.retry_deliver_at, c.retry_seq, m.born_at, m.tag, m.key, m.properties,
                    m.message_group, m.body, m.attempt + 1, m.origin_topic_id, m.origin_queue, m.origin_deliver_at,
                    m.origin_seq, m.reason
             from claimed c
-            join duewheel.message m
+            join duewheel.any_message m
               on m.topic_id = v_subscription.dead_letter_topic_id and m.queue = 0 and m.deliver_at = c.deliver_at
              and m.seq = c.seq;
             get diagnostics v_count = row_count;

@@ -12,19 +12,18 @@ begin
     select * into v_last from duewheel.tick t
     where t.topic_id = p_topic_id order by t.hi desc, t.tick_id desc limit 1;
     -- What the newest tick does not see is left to the next one.
-    execute format(
-        'insert into duewheel.straggler (topic_id, queue, tick_id, deliver_at, seq)
-         select m.topic_id, m.queue, $2, m.deliver_at, m.seq from duewheel.%I m
-         where m.topic_id = $1
-           and m.xid >= (select pg_snapshot_xmin(t.snapshot) from duewheel.tick t
-                         where t.topic_id = $1 and t.hi >= $3 order by t.hi, t.tick_id limit 1)
-           and pg_visible_in_snapshot(m.xid, $4)
-           and not pg_visible_in_snapshot(m.xid, (select t.snapshot from duewheel.tick t
-                    where t.topic_id = m.topic_id and t.hi >= m.deliver_at order by t.hi, t.tick_id limit 1))
-           and not exists (select from duewheel.straggler s
-                    where s.topic_id = m.topic_id and s.queue = m.queue and s.deliver_at = m.deliver_at and s.seq = m.seq)
-         order by m.deliver_at, m.seq', (p_slot).table_name)
-    using p_topic_id, v_tick_id, (p_slot).starts_at, v_last.snapshot;
+    insert into duewheel.straggler (topic_id, queue, tick_id, deliver_at, seq)
+    select m.topic_id, m.queue, v_tick_id, m.deliver_at, m.seq from duewheel.any_message m
+    where m.topic_id = p_topic_id and m.deliver_at >= (p_slot).starts_at and m.deliver_at < (p_slot).ends_at
+      and m.xid >= (select pg_snapshot_xmin(t.snapshot) from duewheel.tick t
+                    where t.topic_id = p_topic_id and t.hi >= (p_slot).starts_at order by t.hi, t.tick_id limit 1)
+      and pg_visible_in_snapshot(m.xid, v_last.snapshot)
+      and not pg_visible_in_snapshot(m.xid, (
+            select t.snapshot from duewheel.tick t
+            where t.topic_id = m.topic_id and t.hi >= m.deliver_at order by t.hi, t.tick_id limit 1))
+      and not exists (select from duewheel.straggler s
+            where s.topic_id = m.topic_id and s.queue = m.queue and s.deliver_at = m.deliver_at and s.seq = m.seq)
+    order by m.deliver_at, m.seq;
     get diagnostics v_rows = row_count;
     if v_rows > 0 then
         insert into duewheel.tick
@@ -44,7 +43,8 @@ $$;
 -- waited for a second tick lock could meet a transaction that recalls on both topics and waits for the first.
 create or replace function duewheel.sweep(now timestamptz default null, out swept bigint, out more boolean)
 -- By the keys, however large the slot is and however old what is known of it.
-language plpgsql set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
+language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
+set enable_sort = off set jit = off as $$
 #variable_conflict use_column
 declare
     v_now constant timestamptz := coalesce(sweep.now, clock_timestamp());
@@ -63,12 +63,15 @@ begin
         return;
     end if;
     for v_slot in select * from duewheel.slot s where s.sealed_at is null and s.ends_at < v_now order by s.starts_at loop
-        execute format(
-            'select t.topic_id from duewheel.topic t
-             cross join lateral (select from duewheel.%I m where m.topic_id = t.topic_id limit 1) any_row
-             where t.deleted_at is null and t.message_type <> ''DEAD_LETTER'' and t.topic_id <> all ($1)
-             order by t.topic_id limit 1', v_slot.table_name)
-        into v_topic_id using v_slot.swept_topic_ids;
+        select t.topic_id into v_topic_id from duewheel.topic t
+        cross join lateral (
+            select from generate_series(0, t.queues - 1) q cross join lateral (
+                select from duewheel.any_message m
+                where m.topic_id = t.topic_id and m.queue = q::smallint and m.deliver_at >= v_slot.starts_at
+                  and m.deliver_at < v_slot.ends_at limit 1) m
+            limit 1) any_row
+        where t.deleted_at is null and t.message_type <> 'DEAD_LETTER' and t.topic_id <> all (v_slot.swept_topic_ids)
+        order by t.topic_id limit 1;
         if v_topic_id is not null then
             select t.tick_xid into v_past from duewheel.tick t
             where t.topic_id = v_topic_id and t.hi >= v_slot.ends_at order by t.hi, t.tick_id limit 1;
@@ -102,9 +105,11 @@ begin
     perform set_config('lock_timeout', '100ms', true);
     perform duewheel.fifo_forget_slot(p_slot);
     execute format('drop table duewheel.%I', (p_slot).table_name);
+    delete from duewheel.far_message f
+    where f.deliver_at >= (p_slot).starts_at and f.deliver_at < (p_slot).ends_at;
     delete from duewheel.slot s where s.starts_at = (p_slot).starts_at;
-    insert into duewheel.dropped_slot (starts_at, dropped_at, reason)
-    values ((p_slot).starts_at, p_now, p_reason) on conflict do nothing;
+    insert into duewheel.dropped_slot (starts_at, ends_at, dropped_at, reason)
+    values ((p_slot).starts_at, (p_slot).ends_at, p_now, p_reason) on conflict do nothing;
     return true;
 exception when lock_not_available then
     return false;
@@ -137,7 +142,7 @@ declare
     v_kept_full jsonb := '[]';
     v_oldest timestamptz;
     -- So many slots are dropped in one transaction.
-    v_most constant integer := 48;
+    v_most constant integer := 4;
     v_more boolean := false;
 begin
     perform duewheel.require_read_committed();
@@ -150,7 +155,8 @@ begin
 
     for v_slot in
         select * from duewheel.slot s
-        where s.ends_at <= v_now - coalesce((select max(t.retention) from duewheel.topic t where t.deleted_at is null),
+        -- Of what is not sealed, an open transaction may still send something to be released.
+        where s.sealed_at is not null and s.ends_at <= v_now - coalesce((select max(t.retention) from duewheel.topic t where t.deleted_at is null),
                                             interval '72 hours')
         order by s.starts_at
     loop
@@ -196,7 +202,8 @@ begin
 
     -- Logs are forgotten up to the first slot there is: what speaks of a slot goes after the slot.
     delete from duewheel.idempotency i where i.until_at < v_now;
-    select coalesce(min(s.starts_at), v_now) into v_oldest from duewheel.slot s;
+    select least(v_now, min(s.starts_at), (select min(f.deliver_at) from duewheel.far_message f)) into v_oldest
+    from duewheel.slot s;
     delete from duewheel.straggler s where s.deliver_at < v_oldest;
     delete from duewheel.recall r where r.deliver_at < v_oldest;
     delete from duewheel.bulk_recall r where r.first_deliver_at < v_oldest;
@@ -258,7 +265,8 @@ return pg_total_relation_size(format('duewheel.%I', (p_slot).table_name)::regcla
 create or replace function duewheel.message_bytes() returns bigint
 language sql stable
 begin atomic
-    select coalesce(sum(duewheel.slot_bytes(s)), 0)::bigint from duewheel.slot s;
+    select coalesce(sum(duewheel.slot_bytes(s)), 0)::bigint + pg_total_relation_size('duewheel.far_message')
+    from duewheel.slot s;
 end;
 
 -- How many messages of a slot each clustering group has still to read, or to answer for.
@@ -289,14 +297,14 @@ begin
             where s.topic_id = v_position.topic_id and s.queue = v_position.queue and s.straggler_id > v_position.straggler_to
               and s.deliver_at >= (p_slot).starts_at and s.deliver_at < (p_slot).ends_at;
             messages := messages + v_count;
-            execute format(
-                'select count(*) from duewheel.%I m where m.topic_id = $1 and m.queue = $2
-                    and (m.deliver_at, m.seq) > ($3, $4)
-                    and not exists (select from duewheel.recall r where r.topic_id = m.topic_id and r.queue = m.queue
-                                    and r.deliver_at = m.deliver_at and r.seq = m.seq)
-                    and not exists (select from duewheel.straggler s where s.topic_id = m.topic_id and s.queue = m.queue
-                                    and s.deliver_at = m.deliver_at and s.seq = m.seq)', (p_slot).table_name)
-            into v_count using v_position.topic_id, v_position.queue, v_position.to_at, v_position.to_seq;
+            select count(*) into v_count from duewheel.any_message m
+            where m.topic_id = v_position.topic_id and m.queue = v_position.queue
+              and m.deliver_at >= (p_slot).starts_at and m.deliver_at < (p_slot).ends_at
+              and (m.deliver_at, m.seq) > (v_position.to_at, v_position.to_seq)
+              and not exists (select from duewheel.recall r where r.topic_id = m.topic_id and r.queue = m.queue
+                              and r.deliver_at = m.deliver_at and r.seq = m.seq)
+              and not exists (select from duewheel.straggler s where s.topic_id = m.topic_id and s.queue = m.queue
+                              and s.deliver_at = m.deliver_at and s.seq = m.seq);
             messages := messages + v_count;
             select count(*) into v_count
             from duewheel.ended_leases(v_subscription.group_id, v_position.topic_id, v_position.queue, v_position.revived_to,
@@ -332,10 +340,11 @@ begin
         join duewheel.consumer_group g on g.group_id = s.group_id and g.mode = 'clustering'
         cross join lateral duewheel.positions(s.group_id, s.topic_id) p
     loop
-        execute format(
-            'select exists (select from duewheel.%I m where m.topic_id = $1 and m.queue = $2
-                and (m.deliver_at, m.seq) > ($3, $4))', (p_slot).table_name)
-        into v_unread using v_position.topic_id, v_position.queue, v_position.to_at, v_position.to_seq;
+        v_unread := exists (
+            select from duewheel.any_message m
+            where m.topic_id = v_position.topic_id and m.queue = v_position.queue
+              and m.deliver_at >= (p_slot).starts_at and m.deliver_at < (p_slot).ends_at
+              and (m.deliver_at, m.seq) > (v_position.to_at, v_position.to_seq));
         if v_unread
            or exists (select from duewheel.straggler s
                       where s.topic_id = v_position.topic_id and s.queue = v_position.queue
@@ -350,6 +359,12 @@ begin
                             select from duewheel.lease_message m
                             where m.topic_id = l.topic_id and m.group_id = l.group_id and m.queue = l.queue and m.n = l.n
                               and m.deliver_at >= (p_slot).starts_at and m.deliver_at < (p_slot).ends_at)
+                        -- Of stragglers, the range says where the group was and not where the messages are.
+                        when l.straggler_to > l.straggler_from then exists (
+                            select from duewheel.straggler s
+                            where s.topic_id = l.topic_id and s.queue = l.queue and s.straggler_id > l.straggler_from
+                              and s.straggler_id <= l.straggler_to
+                              and s.deliver_at >= (p_slot).starts_at and s.deliver_at < (p_slot).ends_at)
                         else l.from_at < (p_slot).ends_at and l.to_at >= (p_slot).starts_at end) then
             return true;
         end if;
@@ -358,7 +373,8 @@ begin
         select from duewheel.fifo_backlog b
         join duewheel.topic t on t.topic_id = b.topic_id and t.deleted_at is null
         join duewheel.consumer_group g on g.group_id = b.group_id and g.mode = 'clustering'
-        where date_bin(interval '1 hour', b.deliver_at, timestamptz '2000-01-01 00:00:00+00') = (p_slot).starts_at);
+        where date_bin(interval '1 hour', b.deliver_at, timestamptz '2000-01-01 00:00:00+00') >= (p_slot).starts_at
+          and date_bin(interval '1 hour', b.deliver_at, timestamptz '2000-01-01 00:00:00+00') < (p_slot).ends_at);
 end
 $$;
 

@@ -15,7 +15,7 @@ language plpgsql set jit = off as $$
 #variable_conflict use_column
 declare
     v_now constant timestamptz := coalesce(rebase.now, clock_timestamp());
-    v_slot record;
+    v_table text;
     v_topic_ids integer[];
     v_his timestamptz[];
     v_tick_ids bigint[];
@@ -39,7 +39,7 @@ begin
     ) then
         return;
     end if;
-    lock table duewheel.topic, duewheel.message, duewheel.slot, duewheel.tick, duewheel.straggler, duewheel.recall,
+    lock table duewheel.topic, duewheel.message, duewheel.far_message, duewheel.slot, duewheel.tick, duewheel.straggler, duewheel.recall,
         duewheel.lease, duewheel.lease_event, duewheel.idempotency in exclusive mode;
 
     -- First by the old stamps: what was due at or before its topic's last tick, and is neither of that tick's interval nor a
@@ -51,23 +51,18 @@ begin
     cross join lateral (
         select k.hi from duewheel.tick k where k.topic_id = t.topic_id order by k.hi desc, k.tick_id desc limit 1) k
     where t.deleted_at is null and t.message_type <> 'DEAD_LETTER';
-    for v_slot in select s.table_name from duewheel.slot s order by s.starts_at loop
-        execute format(
-            'insert into duewheel.straggler (topic_id, queue, tick_id, deliver_at, seq)
-             select m.topic_id, m.queue, n.tick_id, m.deliver_at, m.seq
-             from unnest($1, $2, $3) n (topic_id, hi, tick_id)
-             join duewheel.%I m on m.topic_id = n.topic_id and m.deliver_at <= n.hi
-             where not pg_visible_in_snapshot(m.xid, (
-                    select t.snapshot from duewheel.tick t
-                    where t.topic_id = m.topic_id and t.hi >= m.deliver_at order by t.hi, t.tick_id limit 1))
-               and not exists (
-                    select from duewheel.straggler s
-                    where s.topic_id = m.topic_id and s.queue = m.queue and s.deliver_at = m.deliver_at and s.seq = m.seq)
-             order by m.deliver_at, m.seq', v_slot.table_name)
-        using v_topic_ids, v_his, v_tick_ids;
-        get diagnostics v_rows = row_count;
-        released_late := released_late + v_rows;
-    end loop;
+    insert into duewheel.straggler (topic_id, queue, tick_id, deliver_at, seq)
+    select m.topic_id, m.queue, n.tick_id, m.deliver_at, m.seq
+    from unnest(v_topic_ids, v_his, v_tick_ids) n (topic_id, hi, tick_id)
+    join duewheel.any_message m on m.topic_id = n.topic_id and m.deliver_at <= n.hi
+    where not pg_visible_in_snapshot(m.xid, (
+            select t.snapshot from duewheel.tick t
+            where t.topic_id = m.topic_id and t.hi >= m.deliver_at order by t.hi, t.tick_id limit 1))
+      and not exists (
+            select from duewheel.straggler s
+            where s.topic_id = m.topic_id and s.queue = m.queue and s.deliver_at = m.deliver_at and s.seq = m.seq)
+    order by m.deliver_at, m.seq;
+    get diagnostics released_late = row_count;
     insert into duewheel.tick
         (topic_id, tick_id, lo, hi, snapshot, tick_xid, open_count, ticked_at, by_wheel, stragglers, queue_hi)
     overriding system value
@@ -81,13 +76,13 @@ begin
     where late.stragglers > 0;
 
     -- Then the new stamps.
-    for v_slot in select s.table_name from duewheel.slot s order by s.starts_at loop
+    for v_table in select s.table_name from duewheel.slot s union all select 'far_message' loop
         execute format(
             'update duewheel.%I m
              set xid = case when exists (
                 select from duewheel.straggler s
                 where s.topic_id = m.topic_id and s.queue = m.queue and s.deliver_at = m.deliver_at and s.seq = m.seq)
-                then xid8 ''4'' else xid8 ''3'' end', v_slot.table_name);
+                then xid8 ''4'' else xid8 ''3'' end', v_table);
         get diagnostics v_rows = row_count;
         messages := messages + v_rows;
     end loop;

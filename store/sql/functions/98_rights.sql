@@ -69,6 +69,7 @@ begin atomic
         ('rewind', 'duewheel_admin'),
         ('schedules', 'duewheel_admin'),
         ('sweep', 'duewheel_admin'),
+        ('settle_far', 'duewheel_admin'),
         ('tick', 'duewheel_admin'),
         ('tick_topic', 'duewheel_admin'),
         ('topic_by_name', 'duewheel_admin'),

@@ -24,7 +24,7 @@ create or replace view duewheel.waiting as
 select t.name as topic, duewheel.message_id(m.topic_id, m.queue, m.deliver_at, m.seq) as message_id, m.key, m.tag,
        m.born_at, m.deliver_at
 from duewheel.topic t
-join duewheel.message m on m.topic_id = t.topic_id
+join duewheel.any_message m on m.topic_id = t.topic_id
 where t.deleted_at is null and t.message_type not in ('RETRY', 'DEAD_LETTER')
   and m.deliver_at > coalesce((
       select k.hi from duewheel.tick k where k.topic_id = t.topic_id order by k.hi desc, k.tick_id desc limit 1), '-infinity')
