@@ -107,8 +107,9 @@ select topic_id, message_type, queues, first_block * 65536,
     duewheel.unix_micros(now_at), duewheel.unix_micros(floor_at),
     (extract(epoch from max_delay) * 1000000)::bigint, out_of_range,
     duewheel.unix_micros(quiet_until), duewheel.unix_micros(notify_before), duewheel.unix_micros(near_until),
+    duewheel.unix_micros(released_to),
     has_table_privilege('duewheel.message', 'insert')
-from duewheel.begin_send(%s, %s, %s)
+from duewheel.begin_send(%s, %s, %s, true)
 """
 
 _GROUP_QUEUES = "select g, ((hashtextextended(g, 0) & 2147483647) %% %s)::integer from unnest(%s::text[]) g"
@@ -123,6 +124,8 @@ select duewheel.unix_micros(duewheel.asked_instant(
     duewheel.from_unix_micros(%s), %s, %s, %s))
 from duewheel.topic_by_name(%s) t
 """
+
+_HOLD_BACK = "select duewheel.hold_back(%s, duewheel.from_unix_micros(%s))"
 
 _NOTIFY_DUE = "select duewheel.notify_due(%s, duewheel.from_unix_micros(%s))"
 
@@ -285,6 +288,7 @@ class _Begun:
     quiet_until: int | None
     notify_before: int
     near_until: int
+    released_to: int | None
     may_copy: bool
 
 
@@ -305,7 +309,10 @@ def _copied(
         for table, rows in zip(_TABLES, tables, strict=True):
             if rows:
                 cursor.copy_expert(_COPY.format(table=table), BytesIO(rows), size=len(rows))
-        due = _to_announce(begun, deliveries) if min(deliveries) < begun.notify_before else None
+        first = min(deliveries)
+        if begun.released_to is not None and first <= begun.released_to:
+            cursor.execute(_HOLD_BACK, (begun.topic_id, begun.released_to))
+        due = _to_announce(begun, deliveries) if first < begun.notify_before else None
         if due is not None:
             cursor.execute(_NOTIFY_DUE, (begun.topic_id, due))
     return _Receipts(begun.topic_id, queues, deliveries, begun.first_seq)

@@ -5,6 +5,11 @@ create or replace function duewheel.tick_lock_class() returns integer
 language sql immutable parallel safe
 return 1146438743;  -- the letters DUEW
 
+-- Exclusive while a transaction commits a tick of the topic, and for whoever passes its tick lock.
+create or replace function duewheel.tick_commit_class() returns integer
+language sql immutable parallel safe
+return 1146438744;
+
 -- Held while a group's queue is read on: its position and its ended leases change only under it.
 create or replace function duewheel.queue_lock_key(p_group_id integer, p_topic_id integer, p_queue integer)
 returns bigint

@@ -39,6 +39,11 @@ declare
 begin
     new.xid := pg_current_xact_id();
     new.attempt := coalesce(new.attempt, 1);
+    if new.deliver_at <= (select t.hi from duewheel.newest_tick(new.topic_id) t) then
+        -- Released that far while the clock was ahead: it comes at its instant all the same.
+        insert into duewheel.held_back (topic_id, queue, deliver_at, seq)
+        values (new.topic_id, new.queue, new.deliver_at, new.seq);
+    end if;
     if v_slot.starts_at is null then
         insert into duewheel.far_message select new.*;
     else

@@ -75,30 +75,51 @@ begin
 end
 $$;
 
--- FIFO: what is sent after others of a queue is not due before them, though the clock may have stepped back. The newest of
--- them is at most as far ahead as the clock stepped; more than an hour is not looked at.
-create or replace function duewheel.fifo_floor(p_topic_id integer, p_queues smallint[], p_floor timestamptz)
-returns timestamptz
+-- FIFO: what is sent after others of a queue is not due before those that wait, though the clock may have stepped back. The
+-- newest of them is at most as far ahead as the clock stepped; more than an hour is not looked at.
+create or replace function duewheel.fifo_floor(
+    p_topic_id integer, p_queues smallint[], p_floor timestamptz, p_hi timestamptz
+) returns timestamptz
 language sql stable
 begin atomic
     select greatest(p_floor, max(m.deliver_at))
     from unnest(p_queues) q (queue)
     cross join lateral (
-        select m.deliver_at from duewheel.any_message m
-        where m.topic_id = p_topic_id and m.queue = q.queue and m.deliver_at > p_floor
-          and m.deliver_at <= p_floor + interval '1 hour'
-        order by m.deliver_at desc limit 1
+        (select m.deliver_at from duewheel.any_message m
+         where m.topic_id = p_topic_id and m.queue = q.queue and m.deliver_at > greatest(p_floor, p_hi)
+           and m.deliver_at <= greatest(p_floor, p_hi) + interval '1 hour'
+         order by m.deliver_at desc limit 1)
+        union all
+        (select b.deliver_at from duewheel.held_back b
+         where b.topic_id = p_topic_id and b.queue = q.queue and b.deliver_at > p_floor
+         order by b.deliver_at desc limit 1)
     ) m;
 end;
+
+-- Sees to it that messages of this transaction come at their instants though the topic is released farther, as the clock was
+-- ahead then.
+create or replace function duewheel.hold_back(p_topic_id integer, p_hi timestamptz) returns void
+language plpgsql
+set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
+as $$
+begin
+    insert into duewheel.held_back (topic_id, queue, deliver_at, seq)
+    select m.topic_id, m.queue, m.deliver_at, m.seq from duewheel.any_message m
+    where m.topic_id = p_topic_id and m.xid = pg_current_xact_id() and m.deliver_at <= p_hi
+    on conflict on constraint held_back_pkey do nothing;
+end
+$$;
 
 -- Begins a COPY of many messages: takes the transaction id, then reads the clock, and reserves message numbers.
 create or replace function duewheel.begin_send(
     p_topic text, p_block_count integer, p_now timestamptz default null,
+    -- The caller holds back what is due up to released_to. Others send only after it.
+    p_holds_back boolean default false,
     out topic_id integer, out message_type text, out queues integer, out first_block bigint, out xid xid8,
     out now_at timestamptz, out floor_at timestamptz, out max_delay interval, out out_of_range text,
     out delay_levels interval[], out quiet_until timestamptz, out notify_before timestamptz,
     -- What is due before it goes into duewheel.message, whose slots are there; the rest into duewheel.far_message.
-    out near_until timestamptz
+    out near_until timestamptz, out released_to timestamptz
 )
 -- One plan for all, by the keys, though tables were small when it was made.
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_sort = off as $$
@@ -113,14 +134,15 @@ begin
     now_at := coalesce(p_now, clock_timestamp());
     v_topic := duewheel.topic_by_name(p_topic);
     select t.hi, t.by_wheel into v_tick
-    from duewheel.tick t where t.topic_id = v_topic.topic_id order by t.hi desc, t.tick_id desc limit 1;
+    from duewheel.newest_tick(v_topic.topic_id) t;
     topic_id := v_topic.topic_id;
     message_type := v_topic.message_type;
     queues := v_topic.queues;
-    floor_at := greatest(now_at, v_tick.hi + interval '1 microsecond');
+    released_to := v_tick.hi;
+    floor_at := case when p_holds_back then now_at else greatest(now_at, v_tick.hi + interval '1 microsecond') end;
     if v_topic.message_type = 'FIFO' then
         floor_at := duewheel.fifo_floor(
-            v_topic.topic_id, array(select generate_series(0, v_topic.queues - 1)::smallint), floor_at);
+            v_topic.topic_id, array(select generate_series(0, v_topic.queues - 1)::smallint), floor_at, v_tick.hi);
     end if;
     -- The first end of a slot that no other follows.
     select coalesce(min(s.ends_at), floor_at) into near_until
@@ -156,18 +178,13 @@ begin atomic
     select
         case when p_by_wheel and p_hi + p_granularity > p_now_at + interval '20 milliseconds'
             then p_hi + p_granularity end,
-        greatest(p_now_at, p_hi) + interval '600 milliseconds';
+        p_now_at + interval '600 milliseconds';
 end;
 
--- Behind a topic's last tick by a clock that stepped back, the wheel should come at once.
 create or replace function duewheel.notify_due(p_topic_id integer, p_deliver_at timestamptz) returns void
 language sql
 begin atomic
-    select pg_notify('duewheel_due', p_topic_id || ' ' || duewheel.unix_micros(
-        case when p_deliver_at <= (
-                select t.hi + interval '1 microsecond' from duewheel.tick t
-                where t.topic_id = p_topic_id order by t.hi desc, t.tick_id desc limit 1)
-            then least(p_deliver_at, clock_timestamp()) else p_deliver_at end));
+    select pg_notify('duewheel_due', p_topic_id || ' ' || duewheel.unix_micros(p_deliver_at));
 end;
 
 -- Sends one message in the caller's transaction.
@@ -220,7 +237,7 @@ begin
         and isfinite(v_asked) and v_asked <= v_now + v_topic.max_delay
         and current_setting('duewheel.home', true) = 'duewheel.broker'::regclass::oid::text) is true
     then
-        v_deliver_at := greatest(v_asked, v_now, v_topic.hi + interval '1 microsecond');
+        v_deliver_at := greatest(v_asked, v_now);
         v_queue := v_topic.block / 16 % v_topic.queues;
     else
         v_whole := duewheel.topic_by_name(send.topic);
@@ -228,14 +245,14 @@ begin
                                        send.idempotency_key);
         v_asked := duewheel.asked_instant(send.topic, v_whole.message_type, v_whole.max_delay, v_whole.out_of_range,
                                           v_whole.delay_levels, v_now, send.delay, send.deliver_at, send.delay_level);
-        v_deliver_at := greatest(v_asked, v_now, v_topic.hi + interval '1 microsecond');
+        v_deliver_at := greatest(v_asked, v_now);
         v_queue := case
             when send.message_group is null then v_topic.block / 16 % v_topic.queues
             else (hashtextextended(send.message_group, 0) & 2147483647) % v_topic.queues
         end;
         if v_topic.message_type = 'FIFO' then
             perform duewheel.check_message_group(send.topic, v_topic.message_type, send.message_group);
-            v_deliver_at := duewheel.fifo_floor(v_topic.topic_id, array[v_queue], v_deliver_at);
+            v_deliver_at := duewheel.fifo_floor(v_topic.topic_id, array[v_queue], v_deliver_at, v_topic.hi);
         end if;
 
         if send.idempotency_key is not null then
@@ -287,7 +304,12 @@ begin
                 send.tag, send.key, send.properties, send.message_group, send.body);
     end if;
 
-    if v_deliver_at < greatest(v_now, v_topic.hi) + interval '600 milliseconds' then
+    if v_deliver_at <= v_topic.hi then
+        -- Released that far while the clock was ahead: it comes at its instant all the same.
+        insert into duewheel.held_back (topic_id, queue, deliver_at, seq)
+        values (v_topic.topic_id, v_queue, v_deliver_at, v_topic.block * 65536);
+    end if;
+    if v_deliver_at < v_now + interval '600 milliseconds' then
         v_quiet := duewheel.quiet_bounds(v_now, v_topic.hi, v_topic.by_wheel, v_topic.granularity);
         if v_quiet.quiet_until is null or v_deliver_at > v_quiet.quiet_until then
             perform duewheel.notify_due(v_topic.topic_id, v_deliver_at);

@@ -56,6 +56,92 @@ begin atomic
         '-infinity'::timestamptz);
 end;
 
+-- Takes a topic's tick lock, exclusive or shared, until the transaction ends. An open transaction that has it holds others up
+-- for a second at most: then they pass it. They leave a row in duewheel.overtaken, which its check at COMMIT finds; while it may
+-- still be open, those that come after them wait a tenth of that. Where p_wait is false and somebody has the lock, the answer
+-- is false.
+create or replace function duewheel.lock_ticking(p_topic_id integer, p_shared boolean, p_wait boolean default true)
+returns boolean
+language plpgsql set lock_timeout = '1s' as $$
+begin
+    if (p_shared and pg_try_advisory_xact_lock_shared(duewheel.tick_lock_class(), p_topic_id))
+        or (not p_shared and pg_try_advisory_xact_lock(duewheel.tick_lock_class(), p_topic_id))
+    then
+        return true;
+    end if;
+    if not p_wait then
+        return false;
+    end if;
+    if exists (
+        select from duewheel.overtaken o
+        where o.topic_id = p_topic_id and o.xid >= pg_snapshot_xmin(pg_current_snapshot())
+    ) then
+        perform set_config('lock_timeout', '100ms', true);
+    end if;
+    begin
+        if p_shared then
+            perform pg_advisory_xact_lock_shared(duewheel.tick_lock_class(), p_topic_id);
+        else
+            perform pg_advisory_xact_lock(duewheel.tick_lock_class(), p_topic_id);
+        end if;
+        return true;
+    exception when lock_not_available then
+        null;
+    end;
+    -- Who is about to commit is waited for; who comes to it later finds the row.
+    perform duewheel.lock_tick_commit(p_topic_id, false);
+    insert into duewheel.overtaken (topic_id) values (p_topic_id);
+    return true;
+end
+$$;
+
+-- Held exclusively by whoever commits a tick or passes the tick lock, and shared by who commits a recall: of these, one sees
+-- what the other did. A prepared transaction would hold it without end, and has had its check: where there can be any, a
+-- notification keeps this transaction from being prepared.
+create or replace function duewheel.lock_tick_commit(p_topic_id integer, p_shared boolean) returns void
+language plpgsql as $$
+begin
+    if current_setting('max_prepared_transactions') <> '0' then
+        perform pg_notify('duewheel_unprepared', '');
+    end if;
+    if p_shared then
+        perform pg_advisory_xact_lock_shared(duewheel.tick_commit_class(), p_topic_id);
+    else
+        perform pg_advisory_xact_lock(duewheel.tick_commit_class(), p_topic_id);
+    end if;
+end
+$$;
+
+-- At COMMIT: a tick holds only if nobody has passed its lock.
+create or replace function duewheel.check_tick_in_time() returns trigger
+language plpgsql as $$
+begin
+    perform duewheel.lock_tick_commit(new.topic_id, false);
+    if exists (
+        select from duewheel.overtaken o
+        where o.topic_id = new.topic_id and o.xid <> pg_current_xact_id()
+          and not pg_visible_in_snapshot(o.xid, new.snapshot)
+    ) then
+        raise exception using
+            errcode = 'DW018',
+            message = 'this transaction was open for more than a second after it had released messages of a topic, and '
+                      'another one has released them meanwhile',
+            hint = 'The whole transaction is rolled back. Run it again, and receive in a transaction of its own: the lease '
+                   'keeps the messages while the work goes on.';
+    end if;
+    return null;
+end
+$$;
+
+do $$
+begin
+    if not exists (select from pg_trigger where tgname = 'tick_in_time' and tgrelid = 'duewheel.tick'::regclass) then
+        create constraint trigger tick_in_time after insert on duewheel.tick
+        deferrable initially deferred for each row execute function duewheel.check_tick_in_time();
+    end if;
+end
+$$;
+
 create or replace function duewheel.tick_topic(
     p_topic_id integer,
     p_now timestamptz default null,
@@ -78,49 +164,47 @@ declare
     v_last duewheel.tick;
     v_now timestamptz;
     v_lo timestamptz;
-    -- How far this tick may reach: the clock, or one step past the last hi when the clock has stepped back behind it.
-    v_reach timestamptz;
-    v_any boolean := false;
+    v_any boolean;
+    v_held boolean;
     v_queues smallint[];
     v_due smallint[] := '{}';
-    v_ended xid8[];
+    v_ended xid8[] := '{}';
     v_oldest_at timestamptz;
     v_tick_xid xid8;
     v_snapshot pg_snapshot;
     v_tick_id bigint;
+    v_count integer;
     v_stragglers integer := 0;
     v_open_count integer;
 begin
     released := false;
     unsettled := false;
     perform duewheel.require_read_committed();
-    if p_wait then
-        perform pg_advisory_xact_lock(duewheel.tick_lock_class(), p_topic_id);
-    elsif not pg_try_advisory_xact_lock(duewheel.tick_lock_class(), p_topic_id) then
+    if not (pg_try_advisory_xact_lock(duewheel.tick_lock_class(), p_topic_id)
+            or duewheel.lock_ticking(p_topic_id, false, p_wait)) then
         return;
     end if;
     select * into v_topic from duewheel.topic t where t.topic_id = p_topic_id and t.deleted_at is null;
     if not found then
         return;
     end if;
-    select * into v_last from duewheel.tick t
-    where t.topic_id = p_topic_id order by t.hi desc, t.tick_id desc limit 1;
+    select * into v_last from duewheel.newest_tick(p_topic_id);
     -- One microsecond behind the clock: a sender that reads the clock after this has a later deliver_at.
     v_now := coalesce(p_now, clock_timestamp() - interval '1 microsecond');
     v_lo := coalesce(v_last.hi, '-infinity');
-    v_reach := greatest(v_now, v_last.hi + interval '1 microsecond');
-    hi := v_last.hi;
+    -- Where the clock was ahead at the last tick there is nothing to do but for what was held back.
+    hi := greatest(v_now, v_lo);
     v_queues := array(select generate_series(0, v_topic.queues - 1)::smallint);
 
     -- Without anything to do an idle tick writes nothing and takes no transaction id.
-    v_any := exists (
+    v_held := exists (
+        select from duewheel.held_back b where b.topic_id = p_topic_id and b.deliver_at <= v_now order by b.deliver_at limit 1);
+    v_any := p_force or v_held or exists (
         select from unnest(v_queues) q cross join lateral (
             select from duewheel.any_message m
-            where m.topic_id = p_topic_id and m.queue = q and m.deliver_at > v_lo and m.deliver_at <= v_reach
+            where m.topic_id = p_topic_id and m.queue = q and m.deliver_at > v_lo and m.deliver_at <= hi
             order by m.deliver_at, m.seq limit 1) m);
-    if v_any then
-        hi := v_reach;
-    elsif v_last.tick_id is not null then
+    if not v_any and v_last.tick_id is not null then
         -- One snapshot for both questions, who has ended and who is open: else one that ends between them is in neither answer.
         v_snapshot := pg_current_snapshot();
         v_ended := duewheel.ended_since_tick(v_last, v_snapshot);
@@ -129,15 +213,11 @@ begin
             v_any := exists (
                 select from unnest(v_ended) x cross join lateral (
                     select from duewheel.any_message m
-                    where m.topic_id = p_topic_id and m.xid = x and m.deliver_at >= v_oldest_at
-                      and m.deliver_at <= v_last.hi
+                    where m.topic_id = p_topic_id and m.xid = x and m.deliver_at >= v_oldest_at and m.deliver_at <= v_lo
                     limit 1) m);
         end if;
-        hi := greatest(v_now, v_last.hi);
     end if;
-    if not v_any and p_force then
-        hi := v_reach;
-    elsif not v_any then
+    if not v_any then
         hi := v_last.hi;
         if v_last.tick_id is not null then
             select coalesce(bool_or(not pg_visible_in_snapshot(x, v_snapshot)), false) into unsettled
@@ -173,9 +253,37 @@ begin
             from unnest(v_ended) x cross join lateral (
                 select m.queue, m.deliver_at, m.seq from duewheel.any_message m
                 where m.topic_id = p_topic_id and m.xid = x and m.deliver_at >= v_oldest_at
-                  and m.deliver_at <= v_last.hi) m
+                  and m.deliver_at <= least(v_lo, v_now)) m
             order by m.deliver_at, m.seq;
             get diagnostics v_stragglers = row_count;
+            if v_now < v_lo then
+                insert into duewheel.held_back (topic_id, queue, deliver_at, seq)
+                select p_topic_id, m.queue, m.deliver_at, m.seq
+                from unnest(v_ended) x cross join lateral (
+                    select m.queue, m.deliver_at, m.seq from duewheel.any_message m
+                    where m.topic_id = p_topic_id and m.xid = x and m.deliver_at > v_now and m.deliver_at <= v_lo) m
+                on conflict on constraint held_back_pkey do nothing;
+            end if;
+        end if;
+        -- Asked again, as the snapshot is a later one.
+        if v_held or v_now < v_lo then
+            with due as (
+                delete from duewheel.held_back b
+                where b.topic_id = p_topic_id and b.deliver_at <= v_now and pg_visible_in_snapshot((
+                        select m.xid from duewheel.any_message m
+                        where m.topic_id = p_topic_id and m.queue = b.queue and m.deliver_at = b.deliver_at
+                          and m.seq = b.seq), v_snapshot)
+                returning b.queue, b.deliver_at, b.seq
+            )
+            insert into duewheel.straggler (topic_id, queue, tick_id, deliver_at, seq)
+            select p_topic_id, d.queue, v_tick_id, d.deliver_at, d.seq
+            from due d
+            where not exists (
+                select from duewheel.straggler s
+                where s.topic_id = p_topic_id and s.queue = d.queue and s.deliver_at = d.deliver_at and s.seq = d.seq)
+            order by d.deliver_at, d.seq;
+            get diagnostics v_count = row_count;
+            v_stragglers := v_stragglers + v_count;
         end if;
     end if;
 
@@ -183,11 +291,11 @@ begin
     insert into duewheel.tick
         (topic_id, tick_id, lo, hi, snapshot, tick_xid, open_count, ticked_at, by_wheel, stragglers, queue_hi)
     overriding system value
-    values (p_topic_id, v_tick_id, v_lo, hi, v_snapshot, v_tick_xid, v_open_count, coalesce(p_now, clock_timestamp()), p_by_wheel,
-            v_stragglers,
+    values (p_topic_id, v_tick_id, v_lo, hi, v_snapshot, v_tick_xid, v_open_count, coalesce(p_now, clock_timestamp()),
+            p_by_wheel, v_stragglers,
             array(select case when (q - 1)::smallint = any (v_due) then hi else coalesce(v_last.queue_hi[q], '-infinity') end
                   from generate_series(1, v_topic.queues) q order by q));
-    released := v_any or cardinality(v_due) > 0 or v_stragglers > 0;
+    released := cardinality(v_due) > 0 or v_stragglers > 0;
     if released then
         -- The 1 says that a wheel is turning.
         perform pg_notify('duewheel_released',

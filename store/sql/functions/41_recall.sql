@@ -3,21 +3,19 @@
 
 create or replace function duewheel.check_recall_in_time() returns trigger
 language plpgsql as $$
-declare
-    v_hi timestamptz;
 begin
     perform duewheel.require_read_committed();
-    perform pg_advisory_xact_lock_shared(duewheel.tick_lock_class(), new.topic_id);
-    select t.hi into v_hi from duewheel.tick t
-    where t.topic_id = new.topic_id order by t.hi desc, t.tick_id desc limit 1;
+    perform duewheel.lock_ticking(new.topic_id, true);
+    perform duewheel.lock_tick_commit(new.topic_id, true);
     -- A rewind also takes retries back that are released and nobody has; it holds the locks under which they are given out.
-    if v_hi >= new.deliver_at and not exists (
+    if duewheel.is_released(new.topic_id, new.queue, new.deliver_at, new.seq) and not exists (
         select from duewheel.topic t where t.topic_id = new.topic_id and t.message_type = 'RETRY'
     ) then
         raise exception using
             errcode = 'DW012',
             message = format('message %s was released at %s, before its recall was committed',
-                             duewheel.message_id(new.topic_id, new.queue, new.deliver_at, new.seq), v_hi),
+                             duewheel.message_id(new.topic_id, new.queue, new.deliver_at, new.seq),
+                             (select t.hi from duewheel.newest_tick(new.topic_id) t)),
             hint = 'The whole transaction is rolled back. Run it again without this recall: the message is delivered.';
     end if;
     return null;
@@ -41,18 +39,16 @@ create or replace function duewheel.recall_position(
 ) returns text
 language plpgsql as $$
 declare
-    v_hi timestamptz;
+    -- First: once a tick has passed the message, every recall that came in time is committed and is seen below.
+    v_released constant boolean := duewheel.is_released(p_topic_id, p_queue, p_deliver_at, p_seq);
 begin
-    -- The tick first: once it has passed the message, every recall that came in time is committed and is seen below.
-    select t.hi into v_hi from duewheel.tick t
-    where t.topic_id = p_topic_id order by t.hi desc, t.tick_id desc limit 1;
     if exists (
         select from duewheel.recall r
         where r.topic_id = p_topic_id and r.queue = p_queue and r.deliver_at = p_deliver_at and r.seq = p_seq
     ) then
         return 'recalled_before';
     end if;
-    if v_hi >= p_deliver_at then
+    if v_released then
         return 'already_released';
     end if;
     begin
@@ -63,10 +59,8 @@ begin
             return 'recalled_before';
         end if;
         if not p_deferred then
-            perform pg_advisory_xact_lock_shared(duewheel.tick_lock_class(), p_topic_id);
-            select t.hi into v_hi from duewheel.tick t
-            where t.topic_id = p_topic_id order by t.hi desc, t.tick_id desc limit 1;
-            if v_hi >= p_deliver_at then
+            perform duewheel.lock_ticking(p_topic_id, true);
+            if duewheel.is_released(p_topic_id, p_queue, p_deliver_at, p_seq) then
                 raise exception using errcode = 'DW012';
             end if;
         end if;
@@ -171,7 +165,6 @@ create or replace function duewheel.resolve_key_conflict(
 ) returns duewheel.send_receipt
 language plpgsql as $$
 declare
-    v_hi timestamptz;
     v_message record;
     v_receipt duewheel.send_receipt;
 begin
@@ -189,12 +182,11 @@ begin
     end if;
     perform duewheel.require_read_committed();
     perform pg_advisory_xact_lock(duewheel.key_lock_key(p_topic_id, p_key));
-    select t.hi into v_hi from duewheel.tick t
-    where t.topic_id = p_topic_id order by t.hi desc, t.tick_id desc limit 1;
     v_receipt.outcome := 'sent';
     for v_message in
         select m.queue, m.deliver_at, m.seq from duewheel.any_message m
-        where m.topic_id = p_topic_id and m.key = p_key and m.deliver_at > coalesce(v_hi, '-infinity')
+        where m.topic_id = p_topic_id and m.key = p_key
+          and not duewheel.is_released(m.topic_id, m.queue, m.deliver_at, m.seq)
           and not exists (
             select from duewheel.recall r
             where r.topic_id = m.topic_id and r.queue = m.queue and r.deliver_at = m.deliver_at and r.seq = m.seq)
@@ -266,19 +258,17 @@ as $$
 #variable_conflict use_column
 declare
     v_topic duewheel.topic := duewheel.topic_to_recall_from(reschedule_key.topic);
-    v_hi timestamptz;
     v_message_ids text[];
     v_message_id text;
 begin
     perform duewheel.require_read_committed();
     -- One at a time with sends that keep or replace what waits under the key.
     perform pg_advisory_xact_lock(duewheel.key_lock_key(v_topic.topic_id, reschedule_key.key));
-    select t.hi into v_hi from duewheel.tick t
-    where t.topic_id = v_topic.topic_id order by t.hi desc, t.tick_id desc limit 1;
     -- Read to the end first: a new instant may need a new slot.
     v_message_ids := array(
         select duewheel.message_id(m.topic_id, m.queue, m.deliver_at, m.seq) from duewheel.any_message m
-        where m.topic_id = v_topic.topic_id and m.key = reschedule_key.key and m.deliver_at > coalesce(v_hi, '-infinity')
+        where m.topic_id = v_topic.topic_id and m.key = reschedule_key.key
+          and not duewheel.is_released(m.topic_id, m.queue, m.deliver_at, m.seq)
           and not exists (
             select from duewheel.recall r
             where r.topic_id = m.topic_id and r.queue = m.queue and r.deliver_at = m.deliver_at and r.seq = m.seq)
@@ -291,7 +281,7 @@ begin
     end if;
     if exists (
         select from duewheel.any_message m
-        where m.topic_id = v_topic.topic_id and m.key = reschedule_key.key and m.deliver_at <= v_hi
+        where m.topic_id = v_topic.topic_id and m.key = reschedule_key.key
           and not exists (
             select from duewheel.recall r
             where r.topic_id = m.topic_id and r.queue = m.queue and r.deliver_at = m.deliver_at and r.seq = m.seq)

@@ -9,9 +9,9 @@ declare
     v_hi timestamptz;
 begin
     perform duewheel.require_read_committed();
-    perform pg_advisory_xact_lock_shared(duewheel.tick_lock_class(), new.topic_id);
-    select t.hi into v_hi from duewheel.tick t
-    where t.topic_id = new.topic_id order by t.hi desc, t.tick_id desc limit 1;
+    perform duewheel.lock_ticking(new.topic_id, true);
+    perform duewheel.lock_tick_commit(new.topic_id, true);
+    select t.hi into v_hi from duewheel.newest_tick(new.topic_id) t;
     if v_hi >= new.first_deliver_at then
         raise exception using
             errcode = 'DW012',
@@ -134,8 +134,7 @@ begin
             v_seq := (p_after ->> 'seq')::bigint;
         else
             select coalesce(max(t.hi), '-infinity') into v_hi_of_slot from (
-                select t.hi from duewheel.tick t
-                where t.topic_id = v_topic.topic_id order by t.hi desc, t.tick_id desc limit 1) t;
+                select t.hi from duewheel.newest_tick(v_topic.topic_id) t) t;
             v_queue := 0;
             v_key := p_key_prefix;
             v_at := v_hi_of_slot;
@@ -199,8 +198,7 @@ begin
         return;
     end if;
     select coalesce(max(t.hi), '-infinity') into v_hi from (
-        select t.hi from duewheel.tick t
-        where t.topic_id = v_topic.topic_id order by t.hi desc, t.tick_id desc limit 1) t;
+        select t.hi from duewheel.newest_tick(v_topic.topic_id) t) t;
     -- Always in this order: two bulk recalls wait for each other and never in a circle.
     with chosen as (
         select * from unnest(v_queues, v_ats, v_seqs) c (queue, deliver_at, seq) where c.deliver_at > v_hi
@@ -226,9 +224,8 @@ begin
         values (v_topic.topic_id, v_ours.first_at, recalled, coalesce(p_now, clock_timestamp()));
         return;
     end if;
-    perform pg_advisory_xact_lock_shared(duewheel.tick_lock_class(), v_topic.topic_id);
-    select t.hi into v_hi from duewheel.tick t
-    where t.topic_id = v_topic.topic_id order by t.hi desc, t.tick_id desc limit 1;
+    perform duewheel.lock_ticking(v_topic.topic_id, true);
+    select t.hi into v_hi from duewheel.newest_tick(v_topic.topic_id) t;
     if v_hi >= v_ours.first_at then
         -- Released while the rows were written: nobody has seen these.
         delete from duewheel.recall r
@@ -239,6 +236,11 @@ begin
         recalled := recalled - v_count;
         already_released := already_released + v_count;
     end if;
+    -- At COMMIT, that nobody has passed the lock.
+    insert into duewheel.bulk_recall (topic_id, first_deliver_at, recalled, recalled_at)
+    select v_topic.topic_id, min(o.deliver_at), recalled, coalesce(p_now, clock_timestamp())
+    from unnest(v_ours.ats) o (deliver_at) where v_hi is null or o.deliver_at > v_hi
+    having count(*) > 0;
 end
 $$;
 

@@ -121,7 +121,7 @@ begin
     made := true;
     if p_start = 'latest' or p_start_at is not null then
         -- After the lock no tick of this topic is on its way.
-        perform pg_advisory_xact_lock_shared(duewheel.tick_lock_class(), topic_id);
+        perform duewheel.lock_ticking(topic_id, true);
         select case when p_start_at is null then r.hi else v_start_at end, r.straggler_id into v_start_at, v_straggler_id
         from duewheel.released_before(v_topic.topic_id, p_start_at) r;
     end if;
@@ -241,8 +241,7 @@ begin atomic
         order by l.n desc limit 1
     ) l
     left join lateral (
-        select t.hi, t.queue_hi from duewheel.tick t
-        where t.topic_id = source.topic_id order by t.hi desc, t.tick_id desc limit 1
+        select t.hi, t.queue_hi from duewheel.newest_tick(source.topic_id) t
     ) t on true;
 end;
 

@@ -124,8 +124,7 @@ begin
         ' order by m.deliver_at, m.seq',
         v_columns, p_topic_id, p_queue, v_lease.from_at, v_lease.from_at, v_lease.from_seq, v_lease.to_at, v_lease.to_at,
         v_lease.to_seq,
-        (select pg_snapshot_xmin(t.snapshot) from duewheel.tick t
-         where t.topic_id = p_topic_id and t.hi >= v_lease.from_at order by t.hi, t.tick_id limit 1),
+        (select pg_snapshot_xmin(t.snapshot) from duewheel.tick_over(p_topic_id, v_lease.from_at) t),
         p_topic_id, v_filter);
 end
 $$;
@@ -176,7 +175,6 @@ declare
     v_now timestamptz;
     v_group duewheel.consumer_group;
     v_subscription duewheel.subscription;
-    v_floor timestamptz;
     v_answered bigint[];
     v_dues timestamptz[];
     v_count integer;
@@ -196,13 +194,9 @@ begin
     from duewheel.lease_event e, unnest(e.seqs) seq
     where e.topic_id = (p_lease).topic_id and e.group_id = (p_lease).group_id and e.queue = (p_lease).queue
       and e.n = (p_lease).n and e.kind in ('acked', 'failed');
-    select greatest(v_now, max(t.hi) + interval '1 microsecond') into v_floor from (
-        select t.hi from duewheel.tick t
-        where t.topic_id = v_subscription.retry_topic_id order by t.hi desc, t.tick_id desc limit 1) t;
-
     -- Drawn once; a lease always yields its messages in the same order.
     v_dues := array(
-        select duewheel.retry_due_at(v_group, m.attempt, p_due_at, v_now, v_floor, m.born_at, random())
+        select duewheel.retry_due_at(v_group, m.attempt, p_due_at, v_now, v_now, m.born_at, random())
         from duewheel.lease_rows((p_lease).group_id, (p_lease).topic_id, (p_lease).queue, (p_lease).n) m
         where (p_seqs is null or m.seq = any (p_seqs)) and m.seq <> all (v_answered));
     insert into duewheel.any_message
@@ -219,7 +213,7 @@ begin
     where (p_seqs is null or m.seq = any (p_seqs)) and m.seq <> all (v_answered);
     get diagnostics v_count = row_count;
     if v_count > 0 and coalesce(p_due_at, v_now) < v_now + interval '600 milliseconds' then
-        perform duewheel.notify_due(v_subscription.retry_topic_id, greatest(v_floor, p_due_at));
+        perform duewheel.notify_due(v_subscription.retry_topic_id, greatest(v_now, p_due_at));
     end if;
     return v_count;
 end

@@ -21,8 +21,7 @@ begin
         select t.topic_id
         from duewheel.topic t
         left join lateral (
-            select k.hi, k.open_count, k.by_wheel from duewheel.tick k
-            where k.topic_id = t.topic_id order by k.hi desc, k.tick_id desc limit 1
+            select k.hi, k.open_count, k.by_wheel from duewheel.newest_tick(t.topic_id) k
         ) k on true
         where t.topic_id in (
             p_topic_id,
@@ -31,10 +30,13 @@ begin
           -- A wheel that has just ticked comes again by itself.
           and (p_now is not null or k.by_wheel is not true or v_now >= k.hi + 2 * t.granularity)
           and (k.open_count > 0 or exists (
+            select from duewheel.held_back b where b.topic_id = t.topic_id and b.deliver_at <= v_now
+            order by b.deliver_at limit 1)
+           or exists (
             select from generate_series(0, t.queues - 1) q cross join lateral (
                 select from duewheel.any_message m
                 where m.topic_id = t.topic_id and m.queue = q::smallint and m.deliver_at > coalesce(k.hi, '-infinity')
-                  and m.deliver_at <= greatest(v_now, k.hi + interval '1 microsecond')
+                  and m.deliver_at <= v_now
                 order by m.deliver_at, m.seq limit 1) m))
     loop
         v_tick := duewheel.tick_topic(v_topic_id, p_now, false, false);
@@ -218,8 +220,7 @@ begin
             select l.n, l.to_at, l.to_seq, l.straggler_to, l.revived_to from duewheel.lease l
             where l.topic_id = v_topic_id and l.group_id = p_group_id and l.queue = v_queue order by l.n desc limit 1
         ) l left join lateral (
-            select t.hi, t.queue_hi from duewheel.tick t
-            where t.topic_id = v_topic_id order by t.hi desc, t.tick_id desc limit 1
+            select t.hi, t.queue_hi from duewheel.newest_tick(v_topic_id) t
         ) t on true;
         if v_source.has_ended then
             if not coalesce(v_source.has_messages or v_source.has_stragglers, false)
@@ -306,8 +307,7 @@ begin
                   and (m.deliver_at, m.seq) > (v_at, v_seq) and m.deliver_at >= v_at
                   and m.deliver_at <= v_to and (m.deliver_at, m.seq) <= (v_to, v_to_seq)
                   and (m.xid < v_xmin or pg_visible_in_snapshot(m.xid, (
-                        select t.snapshot from duewheel.tick t
-                        where t.topic_id = v_topic_id and t.hi >= m.deliver_at order by t.hi, t.tick_id limit 1)))
+                        select t.snapshot from duewheel.tick_over(v_topic_id, m.deliver_at) t)))
                   and (v_every or ((v_tags is null or m.tag = any (v_tags))
                        and (v_filter is null or coalesce(m.properties, '{}') @@ v_filter)))
                   and (v_no_recalls or (
@@ -429,6 +429,9 @@ begin
         where m.topic_id = v_position.topic_id and m.queue = v_position.queue
           and m.deliver_at > coalesce(v_position.hi, '-infinity') and m.deliver_at <= v_to
         order by m.deliver_at, m.seq limit 1;
+        v_next := least(v_next, v_one);
+        select b.deliver_at into v_one from duewheel.held_back b
+        where b.topic_id = v_position.topic_id and b.deliver_at <= v_to order by b.deliver_at limit 1;
         v_next := least(v_next, v_one);
         select min(l.expires_at) into v_one from duewheel.lease l
         where l.topic_id = v_position.topic_id and l.group_id = p_group_id and l.queue = v_position.queue

@@ -374,8 +374,7 @@ begin
             select l.n, l.to_at, l.to_seq, l.straggler_to, l.revived_to from duewheel.lease l
             where l.topic_id = p_topic_id and l.group_id = p_group_id and l.queue = v_queue order by l.n desc limit 1
         ) l left join lateral (
-            select t.hi, t.queue_hi from duewheel.tick t
-            where t.topic_id = p_topic_id order by t.hi desc, t.tick_id desc limit 1
+            select t.hi, t.queue_hi from duewheel.newest_tick(p_topic_id) t
         ) t on true;
         v_revived := 0;
         if v_source.has_ended then
@@ -453,9 +452,7 @@ begin
                           and (m.deliver_at, m.seq) > (v_at, v_seq) and m.deliver_at >= v_at
                           and m.deliver_at <= v_to and (m.deliver_at, m.seq) <= (v_to, v_to_seq)
                           and (m.xid < v_xmin or pg_visible_in_snapshot(m.xid, (
-                                select t.snapshot from duewheel.tick t
-                                where t.topic_id = p_topic_id and t.hi >= m.deliver_at
-                                order by t.hi, t.tick_id limit 1)))
+                                select t.snapshot from duewheel.tick_over(p_topic_id, m.deliver_at) t)))
                           and (v_every or ((p_tags is null or m.tag = any (p_tags))
                                and (p_filter is null or coalesce(m.properties, '{}') @@ p_filter)))
                           and (select true from duewheel.recall r
@@ -552,8 +549,7 @@ begin
             where l.topic_id = p_retry_topic_id and l.group_id = p_group_id and l.queue = 0 order by l.n desc limit 1
         ) l
         cross join lateral (
-            select t.hi, t.queue_hi from duewheel.tick t
-            where t.topic_id = p_retry_topic_id order by t.hi desc, t.tick_id desc limit 1
+            select t.hi, t.queue_hi from duewheel.newest_tick(p_retry_topic_id) t
         ) t
         cross join lateral (
             select coalesce(max(s.straggler_id), l.straggler_to) as last_id from duewheel.straggler s
@@ -578,8 +574,7 @@ begin
               and (m.deliver_at, m.seq) > (v_source.to_at, v_source.to_seq) and m.deliver_at >= v_source.to_at
               and m.deliver_at <= v_source.hi
               and pg_visible_in_snapshot(m.xid, (
-                    select t.snapshot from duewheel.tick t
-                    where t.topic_id = p_retry_topic_id and t.hi >= m.deliver_at order by t.hi, t.tick_id limit 1))
+                    select t.snapshot from duewheel.tick_over(p_retry_topic_id, m.deliver_at) t))
             union all
             select m.* from duewheel.straggler s
             join duewheel.any_message m

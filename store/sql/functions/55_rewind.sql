@@ -101,7 +101,6 @@ declare
     -- Before the clock is read: these messages are sends too.
     v_xid constant xid8 := pg_current_xact_id();
     v_now constant timestamptz := coalesce(p_now, clock_timestamp());
-    v_floor timestamptz;
     v_answered bigint[];
     v_message_groups text[];
     v_count integer;
@@ -141,13 +140,10 @@ begin
         perform duewheel.fifo_mark_first((p_lease).group_id, (p_lease).topic_id, (p_lease).queue, v_message_groups, 0);
         return v_count;
     end if;
-    select greatest(v_now, max(t.hi) + interval '1 microsecond') into v_floor from (
-        select t.hi from duewheel.tick t
-        where t.topic_id = (p_subscription).retry_topic_id order by t.hi desc, t.tick_id desc limit 1) t;
     insert into duewheel.any_message
         (topic_id, queue, deliver_at, seq, born_at, tag, key, properties, message_group, body, attempt,
          origin_topic_id, origin_queue, origin_deliver_at, origin_seq, reason)
-    select (p_subscription).retry_topic_id, 0, greatest(v_floor, m.born_at), nextval('duewheel.message_block') * 65536,
+    select (p_subscription).retry_topic_id, 0, greatest(v_now, m.born_at), nextval('duewheel.message_block') * 65536,
            m.born_at, m.tag, m.key, m.properties, m.message_group, m.body, m.attempt,
            m.origin_topic_id, m.origin_queue, m.origin_deliver_at, m.origin_seq, duewheel.rewound_reason()
     from (
@@ -163,7 +159,7 @@ begin
                                    p_straggler_id);
     get diagnostics v_count = row_count;
     if v_count > 0 then
-        perform duewheel.notify_due((p_subscription).retry_topic_id, v_floor);
+        perform duewheel.notify_due((p_subscription).retry_topic_id, v_now);
     end if;
     return v_count;
 end
@@ -283,7 +279,7 @@ begin
         perform duewheel.lock_subscription((v_group.subscription).group_id, v_topic.topic_id);
         -- No tick is on its way from here on: of the topic, whose ticks are counted, and of the retries, where after this tick
         -- everything due is released.
-        perform pg_advisory_xact_lock_shared(duewheel.tick_lock_class(), v_topic.topic_id);
+        perform duewheel.lock_ticking(v_topic.topic_id, true);
         if (v_group.subscription).retry_topic_id is not null then
             perform duewheel.tick_topic((v_group.subscription).retry_topic_id, rewind.now, false);
         end if;

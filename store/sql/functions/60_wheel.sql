@@ -1,9 +1,7 @@
 -- What the wheel asks: when to come, what ended, whom to ring.
 
 -- Distinct due instants per topic in (p_from, p_to] that no tick has reached yet, thinned to the topic's granularity: a loose
--- index scan, one look-up per instant and queue. Without p_from, everything since each topic's last tick: as many slots as the
--- most idle topic has been idle for. What is due just after a topic's last tick is due now, though the clock may have stepped
--- back behind it.
+-- index scan, one look-up per instant and queue. Without p_from, everything since each topic's last tick.
 create or replace function duewheel.due_instants(p_from timestamptz, p_to timestamptz)
 returns table (topic_id integer, due_at timestamptz, granularity interval)
 language plpgsql stable
@@ -19,15 +17,14 @@ begin
         from duewheel.topic t
         cross join lateral (
             select greatest(p_from, coalesce((
-                select k.hi from duewheel.tick k
-                where k.topic_id = t.topic_id order by k.hi desc, k.tick_id desc limit 1), '-infinity'))) a (after_at)
+                select k.hi from duewheel.newest_tick(t.topic_id) k), '-infinity'))) a (after_at)
         cross join generate_series(0, t.queues - 1) q
         where t.deleted_at is null and t.message_type <> 'DEAD_LETTER'
     ), walk as (
         select s.topic_id, s.queue, s.granularity, (
             select m.deliver_at from duewheel.any_message m
             where m.topic_id = s.topic_id and m.queue = s.queue and m.deliver_at > s.after_at
-              and m.deliver_at <= greatest(p_to, s.after_at + interval '1 microsecond')
+              and m.deliver_at <= p_to
             order by m.deliver_at limit 1) as due_at
         from source s
         union all
@@ -38,8 +35,12 @@ begin
               and m.deliver_at <= p_to order by m.deliver_at limit 1)
         from walk w where w.due_at is not null
     )
-    select distinct w.topic_id, case when w.due_at > p_to then clock_timestamp() else w.due_at end, w.granularity
-    from walk w where w.due_at is not null;
+    select distinct w.topic_id, w.due_at, w.granularity
+    from walk w where w.due_at is not null
+    union
+    select t.topic_id, b.deliver_at, t.granularity
+    from duewheel.held_back b join duewheel.topic t on t.topic_id = b.topic_id
+    where b.deliver_at <= p_to and t.deleted_at is null and t.message_type <> 'DEAD_LETTER';
 end
 $$;
 

@@ -45,22 +45,6 @@ begin
 end
 $$;
 
--- The instant at which a message was released: that of the tick whose snapshot sees it, or of the one that found it as a
--- straggler; null while it waits.
-create or replace function duewheel.release_of(
-    p_topic_id integer, p_queue integer, p_deliver_at timestamptz, p_seq bigint, p_xid xid8
-) returns timestamptz
-language sql stable
-begin atomic
-    select case when pg_visible_in_snapshot(p_xid, t.snapshot) then t.ticked_at else (
-            select k.ticked_at from duewheel.straggler s
-            join duewheel.tick k on k.topic_id = s.topic_id and k.tick_id = s.tick_id
-            where s.topic_id = p_topic_id and s.queue = p_queue and s.deliver_at = p_deliver_at and s.seq = p_seq
-        ) end
-    from duewheel.tick t
-    where t.topic_id = p_topic_id and t.hi >= p_deliver_at order by t.hi, t.tick_id limit 1;
-end;
-
 -- How late messages were released that were due in (p_from, p_to].
 create or replace function duewheel.lateness(p_topic text, p_from timestamptz, p_to timestamptz)
 returns table (released bigint, p50 interval, p99 interval, max interval)

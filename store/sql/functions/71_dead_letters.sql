@@ -104,9 +104,7 @@ begin
         if not p_dry_run then
             v_xid := pg_current_xact_id();
             v_now := coalesce(p_now, clock_timestamp());
-            select greatest(v_now, v_some.born_at, max(t.hi) + interval '1 microsecond') into v_due_at from (
-                select t.hi from duewheel.tick t
-                where t.topic_id = v_subscription.retry_topic_id order by t.hi desc, t.tick_id desc limit 1) t;
+            v_due_at := greatest(v_now, v_some.born_at);
             -- Always in this order: two redrives wait for each other and never in a circle.
             with claimed as (
                 insert into duewheel.redrive (topic_id, deliver_at, seq, retry_deliver_at, retry_seq, redriven_at)

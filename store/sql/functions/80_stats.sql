@@ -55,7 +55,7 @@ begin
         order by t.name limit topic_stats.max_topics
     ) t
     left join lateral (
-        select k.hi from duewheel.tick k where k.topic_id = t.topic_id order by k.hi desc, k.tick_id desc limit 1
+        select k.hi from duewheel.newest_tick(t.topic_id) k
     ) k on true
     cross join lateral (
         select min(m.deliver_at) as next_due_at

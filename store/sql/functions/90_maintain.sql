@@ -9,20 +9,19 @@ declare
     v_tick_id constant bigint := nextval('duewheel.tick_tick_id_seq');
     v_rows bigint;
 begin
-    select * into v_last from duewheel.tick t
-    where t.topic_id = p_topic_id order by t.hi desc, t.tick_id desc limit 1;
+    select * into v_last from duewheel.newest_tick(p_topic_id) t;
     -- What the newest tick does not see is left to the next one.
     insert into duewheel.straggler (topic_id, queue, tick_id, deliver_at, seq)
     select m.topic_id, m.queue, v_tick_id, m.deliver_at, m.seq from duewheel.any_message m
     where m.topic_id = p_topic_id and m.deliver_at >= (p_slot).starts_at and m.deliver_at < (p_slot).ends_at
-      and m.xid >= (select pg_snapshot_xmin(t.snapshot) from duewheel.tick t
-                    where t.topic_id = p_topic_id and t.hi >= (p_slot).starts_at order by t.hi, t.tick_id limit 1)
+      and m.xid >= (select pg_snapshot_xmin(t.snapshot) from duewheel.tick_over(p_topic_id, (p_slot).starts_at) t)
       and pg_visible_in_snapshot(m.xid, v_last.snapshot)
       and not pg_visible_in_snapshot(m.xid, (
-            select t.snapshot from duewheel.tick t
-            where t.topic_id = m.topic_id and t.hi >= m.deliver_at order by t.hi, t.tick_id limit 1))
+            select t.snapshot from duewheel.tick_over(m.topic_id, m.deliver_at) t))
       and not exists (select from duewheel.straggler s
             where s.topic_id = m.topic_id and s.queue = m.queue and s.deliver_at = m.deliver_at and s.seq = m.seq)
+      and not exists (select from duewheel.held_back b
+            where b.topic_id = m.topic_id and b.deliver_at = m.deliver_at and b.queue = m.queue and b.seq = m.seq)
     order by m.deliver_at, m.seq;
     get diagnostics v_rows = row_count;
     if v_rows > 0 then
@@ -73,15 +72,14 @@ begin
         where t.deleted_at is null and t.message_type <> 'DEAD_LETTER' and t.topic_id <> all (v_slot.swept_topic_ids)
         order by t.topic_id limit 1;
         if v_topic_id is not null then
-            select t.tick_xid into v_past from duewheel.tick t
-            where t.topic_id = v_topic_id and t.hi >= v_slot.ends_at order by t.hi, t.tick_id limit 1;
+            select t.tick_xid into v_past from duewheel.tick_over(v_topic_id, v_slot.ends_at) t;
             if v_past is null then
                 -- Nothing has been due since: a tick of its own says so, for the next step to go by.
                 perform duewheel.tick_topic(v_topic_id, v_now, false, true, true);
             elsif v_past >= pg_snapshot_xmin(pg_current_snapshot()) then
                 return;
             else
-                perform pg_advisory_xact_lock(duewheel.tick_lock_class(), v_topic_id);
+                perform duewheel.lock_ticking(v_topic_id, false);
                 swept := duewheel.sweep_topic(v_slot, v_topic_id, v_now);
                 update duewheel.slot s set swept_topic_ids = s.swept_topic_ids || v_topic_id
                 where s.starts_at = v_slot.starts_at;
@@ -204,6 +202,8 @@ begin
     delete from duewheel.idempotency i where i.until_at < v_now;
     select least(v_now, min(s.starts_at), (select min(f.deliver_at) from duewheel.far_message f)) into v_oldest
     from duewheel.slot s;
+    delete from duewheel.held_back b using duewheel.topic t where t.topic_id = b.topic_id and t.deleted_at is not null;
+    delete from duewheel.overtaken o where o.xid < pg_snapshot_xmin(pg_current_snapshot());
     delete from duewheel.straggler s where s.deliver_at < v_oldest;
     delete from duewheel.recall r where r.deliver_at < v_oldest;
     delete from duewheel.bulk_recall r where r.first_deliver_at < v_oldest;

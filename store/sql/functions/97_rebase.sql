@@ -49,15 +49,14 @@ begin
     into v_topic_ids, v_his, v_tick_ids
     from duewheel.topic t
     cross join lateral (
-        select k.hi from duewheel.tick k where k.topic_id = t.topic_id order by k.hi desc, k.tick_id desc limit 1) k
+        select k.hi from duewheel.newest_tick(t.topic_id) k) k
     where t.deleted_at is null and t.message_type <> 'DEAD_LETTER';
     insert into duewheel.straggler (topic_id, queue, tick_id, deliver_at, seq)
     select m.topic_id, m.queue, n.tick_id, m.deliver_at, m.seq
     from unnest(v_topic_ids, v_his, v_tick_ids) n (topic_id, hi, tick_id)
     join duewheel.any_message m on m.topic_id = n.topic_id and m.deliver_at <= n.hi
     where not pg_visible_in_snapshot(m.xid, (
-            select t.snapshot from duewheel.tick t
-            where t.topic_id = m.topic_id and t.hi >= m.deliver_at order by t.hi, t.tick_id limit 1))
+            select t.snapshot from duewheel.tick_over(m.topic_id, m.deliver_at) t))
       and not exists (
             select from duewheel.straggler s
             where s.topic_id = m.topic_id and s.queue = m.queue and s.deliver_at = m.deliver_at and s.seq = m.seq)
@@ -69,7 +68,7 @@ begin
     select k.topic_id, n.tick_id, k.hi, k.hi, k.snapshot, k.tick_xid, 0, v_now, false, late.stragglers, k.queue_hi
     from unnest(v_topic_ids, v_tick_ids) n (topic_id, tick_id)
     cross join lateral (
-        select k.* from duewheel.tick k where k.topic_id = n.topic_id order by k.hi desc, k.tick_id desc limit 1) k
+        select k.* from duewheel.newest_tick(n.topic_id) k) k
     cross join lateral (
         select count(*) as stragglers from duewheel.straggler s
         where s.topic_id = n.topic_id and s.tick_id = n.tick_id) late

@@ -57,6 +57,7 @@ begin atomic
         ('lease_ends', 'duewheel_admin'),
         ('maintain', 'duewheel_admin'),
         ('make_slots', 'duewheel_admin'),
+        ('hold_back', 'duewheel_admin'),
         ('notify_due', 'duewheel_admin'),
         ('pause_schedule', 'duewheel_admin'),
         ('paused_schedule', 'duewheel_admin'),

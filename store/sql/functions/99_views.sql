@@ -26,8 +26,12 @@ select t.name as topic, duewheel.message_id(m.topic_id, m.queue, m.deliver_at, m
 from duewheel.topic t
 join duewheel.any_message m on m.topic_id = t.topic_id
 where t.deleted_at is null and t.message_type not in ('RETRY', 'DEAD_LETTER')
-  and m.deliver_at > coalesce((
-      select k.hi from duewheel.tick k where k.topic_id = t.topic_id order by k.hi desc, k.tick_id desc limit 1), '-infinity')
+  and (m.deliver_at > coalesce((
+           select k.hi from duewheel.tick k
+           where k.topic_id = t.topic_id order by k.hi desc, k.tick_id desc limit 1), '-infinity')
+       or exists (
+           select from duewheel.held_back b
+           where b.topic_id = m.topic_id and b.deliver_at = m.deliver_at and b.queue = m.queue and b.seq = m.seq))
   and not exists (
       select from duewheel.recall r
       where r.topic_id = m.topic_id and r.queue = m.queue and r.deliver_at = m.deliver_at and r.seq = m.seq);

@@ -7,3 +7,4 @@ drop function if exists duewheel.notice_slot(timestamptz);
 drop function if exists duewheel.slots_between(timestamptz, timestamptz);
 drop function if exists duewheel.slot_table(timestamptz);
 drop function if exists duewheel.slot_start(timestamptz);
+drop function if exists duewheel.fifo_floor(integer, smallint[], timestamptz);

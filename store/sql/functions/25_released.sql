@@ -1,0 +1,46 @@
+-- Released: which tick gave a message out, and how far a topic is.
+--
+-- A message belongs to the first tick whose hi reaches its instant, if that tick's snapshot sees its transaction; else it is a
+-- straggler of the first later tick that does, and has a row in duewheel.straggler. What is due after the newest tick waits,
+-- and so does what was sent behind it and is in duewheel.held_back.
+
+-- How far a topic is released, and by what.
+create or replace function duewheel.newest_tick(p_topic_id integer) returns setof duewheel.tick
+language sql stable rows 1
+begin atomic
+    select * from duewheel.tick t where t.topic_id = p_topic_id order by t.hi desc, t.tick_id desc limit 1;
+end;
+
+-- The tick whose interval holds an instant.
+create or replace function duewheel.tick_over(p_topic_id integer, p_at timestamptz) returns setof duewheel.tick
+language sql stable rows 1
+begin atomic
+    select * from duewheel.tick t where t.topic_id = p_topic_id and t.hi >= p_at order by t.hi, t.tick_id limit 1;
+end;
+
+-- Whether a message has been given out, or can be at any moment. One that was sent behind the newest tick waits for its
+-- instant all the same.
+create or replace function duewheel.is_released(
+    p_topic_id integer, p_queue integer, p_deliver_at timestamptz, p_seq bigint
+) returns boolean
+language sql stable
+begin atomic
+    select coalesce((select t.hi >= p_deliver_at from duewheel.newest_tick(p_topic_id) t), false) and not exists (
+        select from duewheel.held_back b
+        where b.topic_id = p_topic_id and b.deliver_at = p_deliver_at and b.queue = p_queue and b.seq = p_seq);
+end;
+
+-- The instant at which a message was released: that of the tick whose snapshot sees it, or of the one that found it as a
+-- straggler; null while it waits.
+create or replace function duewheel.release_of(
+    p_topic_id integer, p_queue integer, p_deliver_at timestamptz, p_seq bigint, p_xid xid8
+) returns timestamptz
+language sql stable
+begin atomic
+    select case when pg_visible_in_snapshot(p_xid, t.snapshot) then t.ticked_at else (
+            select k.ticked_at from duewheel.straggler s
+            join duewheel.tick k on k.topic_id = s.topic_id and k.tick_id = s.tick_id
+            where s.topic_id = p_topic_id and s.queue = p_queue and s.deliver_at = p_deliver_at and s.seq = p_seq
+        ) end
+    from duewheel.tick_over(p_topic_id, p_deliver_at) t;
+end;
