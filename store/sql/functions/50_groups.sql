@@ -36,7 +36,8 @@ declare
     v_name constant text := case when v_broadcasting then p_group || '/' || p_instance else p_group end;
     v_now constant timestamptz := coalesce(p_now, clock_timestamp());
     -- The position is exclusive.
-    v_start_at timestamptz := coalesce(p_start_at - interval '1 microsecond', '-infinity');
+    v_start_at timestamptz := coalesce(
+        greatest(p_start_at, v_topic.kept_from) - interval '1 microsecond', '-infinity');
     v_seq bigint := 9223372036854775807;
     v_straggler_id bigint := 0;
 begin

@@ -123,6 +123,7 @@ declare
     v_sources integer;
     v_retry_topic_id integer;
     v_message_type text;
+    v_kept_from timestamptz;
     v_released boolean := false;
     v_source record;
     v_topic_id integer;
@@ -150,7 +151,8 @@ declare
     v_leased bigint := 0;
     v_revived integer := 0;
 begin
-    select t.queues + 1, s.retry_topic_id, t.message_type into v_sources, v_retry_topic_id, v_message_type
+    select t.queues + 1, s.retry_topic_id, t.message_type, t.kept_from
+    into v_sources, v_retry_topic_id, v_message_type, v_kept_from
     from duewheel.subscription s join duewheel.topic t on t.topic_id = s.topic_id
     where s.group_id = p_group_id and s.topic_id = p_topic_id and t.deleted_at is null and s.seen_at is null;
     -- What is right at a glance needs no closer look.
@@ -159,9 +161,10 @@ begin
         and current_setting('transaction_isolation') = 'read committed'
         and current_setting('duewheel.home', true) = 'duewheel.broker'::regclass::oid::text) is not true
     then
-        select checked.sources, checked.retry_topic_id, checked.message_type
-        into v_sources, v_retry_topic_id, v_message_type
-        from duewheel.check_receive(p_group_id, p_topic_id, p_max, p_chunk, p_invisible, p_now) checked;
+        select checked.sources, checked.retry_topic_id, checked.message_type, t.kept_from
+        into v_sources, v_retry_topic_id, v_message_type, v_kept_from
+        from duewheel.check_receive(p_group_id, p_topic_id, p_max, p_chunk, p_invisible, p_now) checked
+        join duewheel.topic t on t.topic_id = p_topic_id;
     end if;
     if v_message_type = 'FIFO' then
         return query
@@ -235,6 +238,11 @@ begin
         v_n := v_source.n;
         v_at := v_source.to_at;
         v_seq := v_source.to_seq;
+        if v_kept_from > v_at and v_queue >= 0 and v_topic_id = p_topic_id then
+            -- A broadcasting instance that is behind: what was recalled before is forgotten.
+            v_at := v_kept_from - interval '1 microsecond';
+            v_seq := 9223372036854775807;
+        end if;
         v_straggler_at := v_source.straggler_to;
 
         if v_source.has_stragglers then

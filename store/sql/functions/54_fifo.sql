@@ -300,6 +300,7 @@ declare
     c_last constant bigint := 9223372036854775807;
     v_queues integer;
     v_retry_topic_id integer;
+    v_kept_from timestamptz;
     v_every constant boolean := p_tags is null and p_filter is null;
     v_released boolean := false;
     v_queue smallint;
@@ -338,7 +339,7 @@ declare
     v_parked bigint := 0;
     v_revived integer;
 begin
-    select t.queues, s.retry_topic_id into v_queues, v_retry_topic_id
+    select t.queues, s.retry_topic_id, t.kept_from into v_queues, v_retry_topic_id, v_kept_from
     from duewheel.subscription s join duewheel.topic t on t.topic_id = s.topic_id
     where s.group_id = p_group_id and s.topic_id = p_topic_id;
     if p_tick then
@@ -383,6 +384,10 @@ begin
         v_n := v_source.n;
         v_at := v_source.to_at;
         v_seq := v_source.to_seq;
+        if v_kept_from > v_at then
+            v_at := v_kept_from - interval '1 microsecond';
+            v_seq := c_last;
+        end if;
         v_straggler_at := v_source.straggler_to;
         loop
             v_room := least(p_max - v_leased, p_chunk);

@@ -10,7 +10,9 @@ language plpgsql stable as $$
 begin
     select t.hi into hi from duewheel.tick t
     where t.topic_id = p_topic_id and (p_at is null or t.ticked_at < p_at) order by t.hi desc, t.tick_id desc limit 1;
-    hi := coalesce(hi, '-infinity');
+    hi := coalesce(
+        greatest(hi, (select t.kept_from - interval '1 microsecond' from duewheel.topic t where t.topic_id = p_topic_id)),
+        '-infinity');
     -- The tick of an old straggler may have been forgotten.
     select coalesce(max(s.straggler_id), 0) into straggler_id
     from duewheel.straggler s
@@ -285,7 +287,7 @@ begin
         end if;
         v_to := duewheel.released_before(v_topic.topic_id, rewind.to_at);
         if rewind.start = 'earliest' then
-            v_to.hi := '-infinity'::timestamptz;
+            v_to.hi := coalesce(v_topic.kept_from - interval '1 microsecond', '-infinity');
             v_to.straggler_id := 0;
         end if;
         if (v_group.subscription).retry_topic_id is null then

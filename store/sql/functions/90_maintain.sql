@@ -138,7 +138,6 @@ declare
     v_full_report jsonb[] := '{}';
     v_dropped_full jsonb := '[]';
     v_kept_full jsonb := '[]';
-    v_oldest timestamptz;
     -- So many slots are dropped in one transaction.
     v_most constant integer := 4;
     v_more boolean := false;
@@ -198,35 +197,10 @@ begin
         v_bytes := v_bytes - v_size;
     end loop;
 
-    -- Logs are forgotten up to the first slot there is: what speaks of a slot goes after the slot.
     delete from duewheel.idempotency i where i.until_at < v_now;
-    select least(v_now, min(s.starts_at), (select min(f.deliver_at) from duewheel.far_message f)) into v_oldest
-    from duewheel.slot s;
-    delete from duewheel.held_back b using duewheel.topic t where t.topic_id = b.topic_id and t.deleted_at is not null;
     delete from duewheel.overtaken o where o.xid < pg_snapshot_xmin(pg_current_snapshot());
-    delete from duewheel.straggler s where s.deliver_at < v_oldest;
-    delete from duewheel.recall r where r.deliver_at < v_oldest;
-    delete from duewheel.bulk_recall r where r.first_deliver_at < v_oldest;
-    delete from duewheel.redrive r where r.retry_deliver_at < v_oldest;
     delete from duewheel.dropped_slot d where d.dropped_at < v_now - interval '365 days';
-    -- The newest tick of a topic and the newest lease of a queue are the state itself and stay.
-    delete from duewheel.tick t where t.hi < v_oldest
-        and exists (select from duewheel.tick n where n.topic_id = t.topic_id and n.hi > t.hi and n.hi < v_oldest);
-    delete from duewheel.lease_event e using duewheel.lease l
-    where l.topic_id = e.topic_id and l.group_id = e.group_id and l.queue = e.queue and l.n = e.n
-      and l.to_at < v_oldest and greatest(l.leased_at, l.expires_at, e.at, e.expires_at) < v_oldest;
-    with gone as (
-        delete from duewheel.lease l
-        where l.to_at < v_oldest and greatest(l.leased_at, l.expires_at) < v_oldest
-          and not exists (select from duewheel.lease_event e
-                          where e.topic_id = l.topic_id and e.group_id = l.group_id and e.queue = l.queue and e.n = l.n)
-          and exists (select from duewheel.lease n
-                      where n.topic_id = l.topic_id and n.group_id = l.group_id and n.queue = l.queue and n.n > l.n
-                        and n.revived_to >= l.expires_at)
-        returning l.topic_id, l.group_id, l.queue, l.n, l.listed
-    )
-    delete from duewheel.lease_message m using gone g
-    where g.listed and m.topic_id = g.topic_id and m.group_id = g.group_id and m.queue = g.queue and m.n = g.n;
+    perform duewheel.trim_logs(v_now);
 
     -- Last, as the lock is held until the end.
     foreach v_slot in array v_past loop
@@ -325,56 +299,136 @@ begin
 end
 $$;
 
--- Whether a group has still to read from a slot, or to answer for what it read there.
-create or replace function duewheel.slot_is_unread(p_slot duewheel.slot) returns boolean
-language plpgsql stable as $$
-declare
-    v_position record;
-    v_unread boolean;
+-- Whether a group has still to read messages of one of its queues that are due in [p_from, p_until), or to answer for what it
+-- read there.
+create or replace function duewheel.is_unread(
+    p_group_id integer, p_topic_id integer, p_queue smallint, p_to_at timestamptz, p_to_seq bigint, p_straggler_to bigint,
+    p_revived_to timestamptz, p_from timestamptz, p_until timestamptz
+) returns boolean
+language plpgsql stable
+set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
+set jit = off
+as $$
 begin
-    for v_position in
-        select s.group_id, p.*
-        from duewheel.subscription s
+    return exists (
+            select from duewheel.any_message m
+            where m.topic_id = p_topic_id and m.queue = p_queue and m.deliver_at >= greatest(p_from, p_to_at)
+              and m.deliver_at < p_until and (m.deliver_at, m.seq) > (p_to_at, p_to_seq)
+            order by m.deliver_at, m.seq limit 1)
+        or exists (
+            select from duewheel.straggler s
+            where s.topic_id = p_topic_id and s.queue = p_queue and s.straggler_id > p_straggler_to
+              and s.deliver_at >= p_from and s.deliver_at < p_until)
+        or exists (
+            select from duewheel.ended_leases(p_group_id, p_topic_id, p_queue, p_revived_to, 'infinity') ended (n)
+            join duewheel.lease l
+              on l.topic_id = p_topic_id and l.group_id = p_group_id and l.queue = p_queue and l.n = ended.n
+            where case
+                when l.listed then exists (
+                    select from duewheel.lease_message m
+                    where m.topic_id = l.topic_id and m.group_id = l.group_id and m.queue = l.queue and m.n = l.n
+                      and m.deliver_at >= p_from and m.deliver_at < p_until)
+                -- Of stragglers, the range says where the group was and not where the messages are.
+                when l.straggler_to > l.straggler_from then exists (
+                    select from duewheel.straggler s
+                    where s.topic_id = l.topic_id and s.queue = l.queue and s.straggler_id > l.straggler_from
+                      and s.straggler_id <= l.straggler_to and s.deliver_at >= p_from and s.deliver_at < p_until)
+                else l.from_at < p_until and l.to_at >= p_from end);
+end
+$$;
+
+-- Whether a group has still to read from a slot, or to answer for what it read there. Nothing is kept for broadcasting
+-- instances.
+create or replace function duewheel.slot_is_unread(p_slot duewheel.slot) returns boolean
+language sql stable
+begin atomic
+    select exists (
+        select from duewheel.subscription s
         join duewheel.topic t on t.topic_id = s.topic_id and t.deleted_at is null
-        -- Nothing is kept for broadcasting instances.
         join duewheel.consumer_group g on g.group_id = s.group_id and g.mode = 'clustering'
         cross join lateral duewheel.positions(s.group_id, s.topic_id) p
-    loop
-        v_unread := exists (
-            select from duewheel.any_message m
-            where m.topic_id = v_position.topic_id and m.queue = v_position.queue
-              and m.deliver_at >= (p_slot).starts_at and m.deliver_at < (p_slot).ends_at
-              and (m.deliver_at, m.seq) > (v_position.to_at, v_position.to_seq));
-        if v_unread
-           or exists (select from duewheel.straggler s
-                      where s.topic_id = v_position.topic_id and s.queue = v_position.queue
-                        and s.straggler_id > v_position.straggler_to
-                        and s.deliver_at >= (p_slot).starts_at and s.deliver_at < (p_slot).ends_at)
-           or exists (select from duewheel.ended_leases(v_position.group_id, v_position.topic_id, v_position.queue,
-                                                        v_position.revived_to, 'infinity') ended (n)
-                      join duewheel.lease l
-                        on l.topic_id = v_position.topic_id and l.group_id = v_position.group_id
-                       and l.queue = v_position.queue and l.n = ended.n
-                      where case when l.listed then exists (
-                            select from duewheel.lease_message m
-                            where m.topic_id = l.topic_id and m.group_id = l.group_id and m.queue = l.queue and m.n = l.n
-                              and m.deliver_at >= (p_slot).starts_at and m.deliver_at < (p_slot).ends_at)
-                        -- Of stragglers, the range says where the group was and not where the messages are.
-                        when l.straggler_to > l.straggler_from then exists (
-                            select from duewheel.straggler s
-                            where s.topic_id = l.topic_id and s.queue = l.queue and s.straggler_id > l.straggler_from
-                              and s.straggler_id <= l.straggler_to
-                              and s.deliver_at >= (p_slot).starts_at and s.deliver_at < (p_slot).ends_at)
-                        else l.from_at < (p_slot).ends_at and l.to_at >= (p_slot).starts_at end) then
-            return true;
-        end if;
-    end loop;
-    return exists (
+        join duewheel.topic source on source.topic_id = p.topic_id
+        where duewheel.is_unread(s.group_id, p.topic_id, p.queue, p.to_at, p.to_seq, p.straggler_to, p.revived_to,
+                                 greatest((p_slot).starts_at, source.kept_from), (p_slot).ends_at)
+    ) or exists (
         select from duewheel.fifo_backlog b
         join duewheel.topic t on t.topic_id = b.topic_id and t.deleted_at is null
         join duewheel.consumer_group g on g.group_id = b.group_id and g.mode = 'clustering'
         where date_bin(interval '1 hour', b.deliver_at, timestamptz '2000-01-01 00:00:00+00') >= (p_slot).starts_at
           and date_bin(interval '1 hour', b.deliver_at, timestamptz '2000-01-01 00:00:00+00') < (p_slot).ends_at);
+end;
+
+-- Forgets what the logs say of messages that are past their topic's retention and finished by every group, and of deleted
+-- topics. A slot in which another topic has something left is kept, and with it rows that nobody can go back to any more.
+create or replace function duewheel.trim_logs(p_now timestamptz) returns void
+language plpgsql
+set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
+as $$
+declare
+    v_topic record;
+begin
+    for v_topic in
+        select t.topic_id, case when t.deleted_at is not null then timestamptz 'infinity' else k.kept_from end as kept_from
+        from duewheel.topic t
+        cross join lateral (
+            -- What was dropped is gone for all, whether it was finished or not.
+            select greatest(t.kept_from, least(
+                (select min(s.starts_at) from duewheel.slot s), (select min(f.deliver_at) from duewheel.far_message f),
+                p_now)) as dropped_to, p_now - t.retention as retained_from
+        ) d
+        cross join lateral (
+            -- A dead letter is there, and may not be sent again twice, as long as its slot is.
+            select case when t.message_type <> 'DEAD_LETTER' and d.retained_from > d.dropped_to and not exists (
+                select from duewheel.subscription s
+                join duewheel.consumer_group g on g.group_id = s.group_id and g.mode = 'clustering'
+                cross join lateral duewheel.positions(s.group_id, s.topic_id) p
+                where coalesce(t.parent_topic_id, t.topic_id) = s.topic_id and p.topic_id = t.topic_id
+                  and duewheel.is_unread(s.group_id, p.topic_id, p.queue, p.to_at, p.to_seq, p.straggler_to,
+                                         p.revived_to, '-infinity', d.retained_from)
+            ) and not exists (
+                select from duewheel.fifo_backlog b where b.topic_id = t.topic_id and b.deliver_at < d.retained_from
+            ) then d.retained_from else d.dropped_to end as kept_from
+        ) k
+    loop
+        perform duewheel.trim_topic_logs(v_topic.topic_id, v_topic.kept_from);
+    end loop;
+end
+$$;
+
+create or replace function duewheel.trim_topic_logs(p_topic_id integer, p_kept_from timestamptz) returns void
+language plpgsql
+set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
+as $$
+begin
+    update duewheel.topic t set kept_from = p_kept_from
+    where t.topic_id = p_topic_id and t.deleted_at is null and exists (
+        -- Where nothing was ever released there is nothing to forget.
+        select from duewheel.newest_tick(p_topic_id));
+    delete from duewheel.straggler s where s.topic_id = p_topic_id and s.deliver_at < p_kept_from;
+    delete from duewheel.recall r where r.topic_id = p_topic_id and r.deliver_at < p_kept_from;
+    delete from duewheel.bulk_recall r where r.topic_id = p_topic_id and r.first_deliver_at < p_kept_from;
+    delete from duewheel.redrive r where r.topic_id = p_topic_id and r.retry_deliver_at < p_kept_from;
+    delete from duewheel.held_back b where b.topic_id = p_topic_id and p_kept_from = 'infinity';
+    -- The newest tick of a topic and the newest lease of a queue are the state itself and stay.
+    delete from duewheel.tick t
+    where t.topic_id = p_topic_id and t.hi < p_kept_from
+      and exists (select from duewheel.tick n where n.topic_id = p_topic_id and n.hi > t.hi and n.hi < p_kept_from);
+    delete from duewheel.lease_event e using duewheel.lease l
+    where l.topic_id = p_topic_id and l.to_at < p_kept_from
+      and e.topic_id = l.topic_id and e.group_id = l.group_id and e.queue = l.queue and e.n = l.n
+      and greatest(l.leased_at, l.expires_at, e.at, e.expires_at) < p_kept_from;
+    with gone as (
+        delete from duewheel.lease l
+        where l.topic_id = p_topic_id and l.to_at < p_kept_from and greatest(l.leased_at, l.expires_at) < p_kept_from
+          and not exists (select from duewheel.lease_event e
+                          where e.topic_id = l.topic_id and e.group_id = l.group_id and e.queue = l.queue and e.n = l.n)
+          and exists (select from duewheel.lease n
+                      where n.topic_id = l.topic_id and n.group_id = l.group_id and n.queue = l.queue and n.n > l.n
+                        and n.revived_to >= l.expires_at)
+        returning l.topic_id, l.group_id, l.queue, l.n, l.listed
+    )
+    delete from duewheel.lease_message m using gone g
+    where g.listed and m.topic_id = g.topic_id and m.group_id = g.group_id and m.queue = g.queue and m.n = g.n;
 end
 $$;
 
