@@ -35,15 +35,18 @@ $$;
 create or replace function duewheel.place_message() returns trigger
 language plpgsql set plan_cache_mode = force_generic_plan as $$
 declare
-    v_slot duewheel.slot := duewheel.slot_at(new.deliver_at);
+    v_hi constant timestamptz := (select t.hi from duewheel.newest_tick(new.topic_id) t);
+    v_slot duewheel.slot;
 begin
     new.xid := pg_current_xact_id();
     new.attempt := coalesce(new.attempt, 1);
-    if new.deliver_at <= (select t.hi from duewheel.newest_tick(new.topic_id) t) then
+    if new.deliver_at <= v_hi then
         -- Released that far while the clock was ahead: it comes at its instant all the same.
+        new.deliver_at := duewheel.place_behind(new.topic_id, new.deliver_at, v_hi);
         insert into duewheel.held_back (topic_id, queue, deliver_at, seq)
-        values (new.topic_id, new.queue, new.deliver_at, new.seq);
+        select new.topic_id, new.queue, new.deliver_at, new.seq where new.deliver_at <= v_hi;
     end if;
+    v_slot := duewheel.slot_at(new.deliver_at);
     if v_slot.starts_at is null then
         insert into duewheel.far_message select new.*;
     else

@@ -30,6 +30,17 @@ begin atomic
         where b.topic_id = p_topic_id and b.deliver_at = p_deliver_at and b.queue = p_queue and b.seq = p_seq);
 end;
 
+-- Where a message of this transaction is put that is due at or before p_hi, how far its topic is released: at its own instant,
+-- to be held back until then. A tick of the same transaction would see it, and it comes after that.
+create or replace function duewheel.place_behind(p_topic_id integer, p_deliver_at timestamptz, p_hi timestamptz)
+returns timestamptz
+language sql volatile
+begin atomic
+    select case when pg_visible_in_snapshot(pg_current_xact_id(), t.snapshot)
+        then p_hi + interval '1 microsecond' else p_deliver_at end
+    from duewheel.newest_tick(p_topic_id) t;
+end;
+
 -- The instant at which a message was released: that of the tick whose snapshot sees it, or of the one that found it as a
 -- straggler; null while it waits.
 create or replace function duewheel.release_of(

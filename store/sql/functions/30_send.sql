@@ -133,13 +133,14 @@ begin
     xid := pg_current_xact_id();
     now_at := coalesce(p_now, clock_timestamp());
     v_topic := duewheel.topic_by_name(p_topic);
-    select t.hi, t.by_wheel into v_tick
+    select t.hi, t.by_wheel, pg_visible_in_snapshot(xid, t.snapshot) as is_ours into v_tick
     from duewheel.newest_tick(v_topic.topic_id) t;
     topic_id := v_topic.topic_id;
     message_type := v_topic.message_type;
     queues := v_topic.queues;
     released_to := v_tick.hi;
-    floor_at := case when p_holds_back then now_at else greatest(now_at, v_tick.hi + interval '1 microsecond') end;
+    floor_at := case when p_holds_back and v_tick.is_ours is not true then now_at
+        else greatest(now_at, v_tick.hi + interval '1 microsecond') end;
     if v_topic.message_type = 'FIFO' then
         floor_at := duewheel.fifo_floor(
             v_topic.topic_id, array(select generate_series(0, v_topic.queues - 1)::smallint), floor_at, v_tick.hi);
@@ -287,6 +288,12 @@ begin
         end if;
     end if;
 
+    if v_deliver_at <= v_topic.hi then
+        -- Released that far while the clock was ahead: it comes at its instant all the same.
+        v_deliver_at := duewheel.place_behind(v_topic.topic_id, v_deliver_at, v_topic.hi);
+        insert into duewheel.held_back (topic_id, queue, deliver_at, seq)
+        select v_topic.topic_id, v_queue, v_deliver_at, v_topic.block * 65536 where v_deliver_at <= v_topic.hi;
+    end if;
     select s.table_name, s.ends_at into v_slot
     from duewheel.slot s where s.starts_at <= v_deliver_at order by s.starts_at desc limit 1;
     if v_slot.ends_at > v_deliver_at then
@@ -304,11 +311,6 @@ begin
                 send.tag, send.key, send.properties, send.message_group, send.body);
     end if;
 
-    if v_deliver_at <= v_topic.hi then
-        -- Released that far while the clock was ahead: it comes at its instant all the same.
-        insert into duewheel.held_back (topic_id, queue, deliver_at, seq)
-        values (v_topic.topic_id, v_queue, v_deliver_at, v_topic.block * 65536);
-    end if;
     if v_deliver_at < v_now + interval '600 milliseconds' then
         v_quiet := duewheel.quiet_bounds(v_now, v_topic.hi, v_topic.by_wheel, v_topic.granularity);
         if v_quiet.quiet_until is null or v_deliver_at > v_quiet.quiet_until then

@@ -192,8 +192,9 @@ begin
     -- One microsecond behind the clock: a sender that reads the clock after this has a later deliver_at.
     v_now := coalesce(p_now, clock_timestamp() - interval '1 microsecond');
     v_lo := coalesce(v_last.hi, '-infinity');
-    -- Where the clock was ahead at the last tick there is nothing to do but for what was held back.
-    hi := greatest(v_now, v_lo);
+    -- Where the clock was ahead at the last tick there is nothing to do but for what was held back. Where it stands still, the
+    -- next microsecond counts: what the transaction of the last tick sent is there.
+    hi := case when v_now = v_lo then v_lo + interval '1 microsecond' else greatest(v_now, v_lo) end;
     v_queues := array(select generate_series(0, v_topic.queues - 1)::smallint);
 
     -- Without anything to do an idle tick writes nothing and takes no transaction id.

@@ -36,7 +36,7 @@ begin
             select from generate_series(0, t.queues - 1) q cross join lateral (
                 select from duewheel.any_message m
                 where m.topic_id = t.topic_id and m.queue = q::smallint and m.deliver_at > coalesce(k.hi, '-infinity')
-                  and m.deliver_at <= v_now
+                  and m.deliver_at <= case when v_now = k.hi then v_now + interval '1 microsecond' else v_now end
                 order by m.deliver_at, m.seq limit 1) m))
     loop
         v_tick := duewheel.tick_topic(v_topic_id, p_now, false, false);
