@@ -111,6 +111,9 @@ declare
     v_ours record;
     v_count bigint;
 begin
+    if p_now is not null then
+        perform duewheel.require_clock_right(p_now);
+    end if;
     matched := 0;
     recalled := 0;
     already_released := 0;
@@ -252,6 +255,9 @@ declare
     v_chunk record;
     v_after jsonb;
 begin
+    if recall_many.now is not null then
+        perform duewheel.require_clock_right(recall_many.now);
+    end if;
     perform duewheel.check_bulk_recall(tag, key_prefix, due_from, due_until, everything);
     matched := 0;
     recalled := 0;

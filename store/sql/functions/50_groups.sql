@@ -40,6 +40,9 @@ declare
     v_seq bigint := 9223372036854775807;
     v_straggler_id bigint := 0;
 begin
+    if p_now is not null then
+        perform duewheel.require_clock_right(p_now);
+    end if;
     topic_id := v_topic.topic_id;
     made := false;
     select s.group_id, s.retry_topic_id, s.dead_letter_topic_id into group_id, retry_topic_id, dead_letter_topic_id
@@ -165,6 +168,9 @@ declare
         case when v_ordered then 2147483647 else cardinality(set_retry_policy.intervals) end);
     v_problem text;
 begin
+    if set_retry_policy.now is not null then
+        perform duewheel.require_clock_right(set_retry_policy.now);
+    end if;
     v_problem := case
         when set_retry_policy.ordered <> v_ordered then format(
             'topic "%s" is of type %s, whose retries are %s; the policy is for %s ones', v_topic.name, v_topic.message_type,

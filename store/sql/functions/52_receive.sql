@@ -149,6 +149,9 @@ declare
     v_leased bigint := 0;
     v_revived integer := 0;
 begin
+    if p_now is not null then
+        perform duewheel.require_clock_right(p_now);
+    end if;
     select t.queues + 1, s.retry_topic_id, t.message_type into v_sources, v_retry_topic_id, v_message_type
     from duewheel.subscription s join duewheel.topic t on t.topic_id = s.topic_id
     where s.group_id = p_group_id and s.topic_id = p_topic_id and t.deleted_at is null and s.seen_at is null;
@@ -421,6 +424,9 @@ declare
     v_next timestamptz;
     v_fifo constant boolean := duewheel.is_fifo(p_topic_id);
 begin
+    if p_now is not null then
+        perform duewheel.require_clock_right(p_now);
+    end if;
     perform duewheel.require_home();
     for v_position in select * from duewheel.positions(p_group_id, p_topic_id) loop
         if duewheel.has_ended_leases(p_group_id, v_position.topic_id, v_position.queue, v_position.revived_to, v_now) then

@@ -29,6 +29,9 @@ declare
     v_answered bigint[];
     v_returned bigint[];
 begin
+    if p_now is not null then
+        perform duewheel.require_clock_right(p_now);
+    end if;
     if (current_setting('transaction_isolation') = 'read committed'
         and current_setting('duewheel.home', true) = 'duewheel.broker'::regclass::oid::text) is not true
     then

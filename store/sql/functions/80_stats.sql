@@ -50,6 +50,9 @@ declare
     v_slot record;
     v_count record;
 begin
+    if topic_stats.now is not null then
+        perform duewheel.require_clock_right(topic_stats.now);
+    end if;
     perform duewheel.require_home();
     for v_topic in
         select t.topic_id, t.name, t.message_type, t.queues, k.hi
@@ -98,6 +101,9 @@ declare
     v_oldest timestamptz;
     v_fifo boolean;
 begin
+    if group_stats.now is not null then
+        perform duewheel.require_clock_right(group_stats.now);
+    end if;
     perform duewheel.require_home();
     for v_subscription in
         select s.*, g.name as group_name, t.name as topic_name

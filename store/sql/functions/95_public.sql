@@ -69,6 +69,9 @@ declare
     v_group record;
     v_bad text;
 begin
+    if p_now is not null then
+        perform duewheel.require_clock_right(p_now);
+    end if;
     select h into v_bad from unnest(p_handles) h where h is null or h !~ '^\d{1,9}(\.\d{1,18}){5}$' limit 1;
     if found then
         raise exception using
