@@ -101,9 +101,11 @@ begin
     insert into duewheel.schedule
         (name, topic_id, cron, every, time_zone, start_at, anchor_at, misfire, body, key, tag, properties, next_at,
          created_at)
-    values (add_schedule.name, v_topic.topic_id, add_schedule.cron, add_schedule.every, add_schedule.time_zone,
-            add_schedule.start_at, add_schedule.anchor_at, add_schedule.misfire, add_schedule.body, add_schedule.key,
-            add_schedule.tag, add_schedule.properties, add_schedule.next_at, v_now)
+    -- Added again and again, a schedule that is there takes no id.
+    select add_schedule.name, v_topic.topic_id, add_schedule.cron, add_schedule.every, add_schedule.time_zone,
+           add_schedule.start_at, add_schedule.anchor_at, add_schedule.misfire, add_schedule.body, add_schedule.key,
+           add_schedule.tag, add_schedule.properties, add_schedule.next_at, v_now
+    where not exists (select from duewheel.schedule s where s.name = add_schedule.name)
     on conflict on constraint schedule_name_key do nothing
     returning schedule.schedule_id into schedule_id;
     added := found;
