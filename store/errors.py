@@ -136,7 +136,7 @@ class NotAllowed(DueWheelError):
 
 
 class GroupBusy(DueWheelError):
-    """A message of the group is being answered in a transaction that stays open; try again after its end."""
+    """The group is being read or answered in a transaction that stays open; try again after its end."""
 
     sqlstate = "DW017"
 

@@ -8,14 +8,21 @@ from typing import Any, Protocol
 
 import psycopg2
 import pytest
-from tests.proof.waiting import ask, beside, connected, until_blocked
+from tests.logins import login
+from tests.proof.waiting import ask, beside, connected, until, until_blocked
 
-from duewheel.store import Broker
+from duewheel.store import Broker, Message
+from duewheel.store.consumer import Consumer
 from duewheel.store.errors import (
+    GroupBusy,
     InvalidArgument,
+    LeaseLost,
+    NotAllowed,
     TopicExists,
+    UnknownGroup,
     UnknownTopic,
 )
+from duewheel.store.retry_policy import RetryPolicy
 
 NOW = timedelta(0)
 SECOND = timedelta(seconds=1)
@@ -51,6 +58,224 @@ def ids(broker: Broker) -> tuple[Any, ...]:
         " (select last_value from duewheel.schedule_schedule_id_seq)",
     )
     return counted
+
+
+def left_of_groups(broker: Broker) -> list[tuple[Any, ...]]:
+    """The rows that name a group, of any table, by table."""
+    tables = ("consumer_group", "subscription", "lease", "lease_event", "lease_message", "fifo_backlog")
+    counts = ", ".join(f"(select count(*) from duewheel.{table})" for table in tables)
+    return rows(broker, f"select {counts}")
+
+
+def used(broker: Broker, group: str = "g", topic: str = "t") -> tuple[Consumer, list[Message]]:
+    """A group with an answered message, a retry, a dead letter, and messages that its consumer still has."""
+    consumer = broker.consumer(topic, group, retry=RetryPolicy.unordered(1))
+    broker.send_many(topic, [{"body": b"", "delay": NOW}] * 6)
+    broker.tick(topic)
+    held: list[Message] = []
+    while batch := consumer.receive(100):
+        held += batch
+    consumer.ack(held.pop())
+    consumer.nack(held.pop(), HOUR)
+    consumer.nack(held.pop(), NOW)
+    (failed,) = until(consumer.receive, "the retry")
+    consumer.nack(failed)
+    return consumer, held
+
+
+# --- deleting a group
+
+
+def test_x20_a_deleted_group_leaves_nothing_and_can_be_made_again(topic: Broker) -> None:
+    consumer, held = used(topic)
+    topic.delete_group("g")
+    assert topic.groups() == []
+    assert left_of_groups(topic) == [(0,) * 6]
+    with pytest.raises(UnknownTopic, match="this subscription is gone: its topic or its group was deleted"):
+        consumer.receive()
+    with pytest.raises(LeaseLost, match="deleted"):
+        consumer.ack(held)
+    with pytest.raises(UnknownGroup):
+        topic.dead_letters("g")
+    with pytest.raises(UnknownGroup):
+        topic.delete_group("g")
+    anew = topic.consumer("t", "g")
+    assert [message.attempt for message in anew.receive()] == [1] * 6
+    with pytest.raises(UnknownTopic):
+        consumer.receive()
+
+
+def test_x20_a_group_is_deleted_on_one_topic(topic: Broker) -> None:
+    topic.create_topic("u")
+    used(topic)
+    used(topic, topic="u")
+    used(topic, group="other")
+    topic.delete_group("g", "t")
+    assert [(group.group, group.topic) for group in topic.groups()] == [("g", "u"), ("other", "t")]
+    assert len(topic.dead_letters("g")) == 1
+    with pytest.raises(UnknownGroup, match='"g" does not read topic "t"'):
+        topic.delete_group("g", "t")
+    with pytest.raises(UnknownTopic):
+        topic.delete_group("g", "v")
+    topic.delete_group("g", "u")
+    with pytest.raises(UnknownGroup, match='no consumer group "g"'):
+        topic.delete_group("g")
+
+
+def test_x20_a_fifo_group_is_deleted_with_its_backlog(broker: Broker) -> None:
+    broker.create_topic("steps", message_type="FIFO")
+    for step in ("1", "2", "3"):
+        broker.send("steps", step, message_group="a")
+    broker.tick("steps")
+    consumer = broker.consumer("steps", "g")
+    assert len(consumer.receive(1)) == 1
+    assert not consumer.receive(1)
+    assert rows(broker, "select count(*) from duewheel.fifo_backlog") != [(0,)]
+    broker.delete_group("g")
+    assert left_of_groups(broker) == [(0,) * 6]
+    assert broker.consumer("steps", "g").receive(1)[0].body == b"1"
+
+
+def test_x20_a_broadcasting_group_is_deleted_whole_or_by_instance(topic: Broker) -> None:
+    for name in ("one", "two", "three"):
+        topic.consumer("t", "all", name=name, mode="broadcasting")
+    topic.delete_group("all/two")
+    assert topic.groups()[0].instances == ("one", "three")
+    topic.delete_group("all")
+    assert left_of_groups(topic) == [(0,) * 6]
+    topic.consumer("t", "all")
+
+
+def test_x20_a_large_group_is_deleted_in_transactions_with_few_locks(broker: Broker) -> None:
+    broker.create_topic("wide", queues=64)
+    for number in range(4):
+        broker.consumer("wide", "all", name=f"{number}", mode="broadcasting")
+    with connected(broker.dsn, autocommit=False) as connection:
+        assert ask(connection, "select * from duewheel.delete_group('all')") == [(1, True)]
+        ((locks,),) = ask(
+            connection,
+            "select count(*) from pg_locks where pid = pg_backend_pid() and locktype = 'advisory'",
+        )
+        assert locks < 70
+    broker.delete_group("all")
+    assert left_of_groups(broker) == [(0,) * 6]
+
+
+def test_x20_a_deleted_group_keeps_no_slot(timed_broker: Broker, clock: Clock) -> None:
+    timed_broker.create_topic("t")
+    timed_broker.consumer("t", "g")
+    timed_broker.send("t", b"", delay=NOW)
+    timed_broker.tick("t")
+    clock.advance(5 * DAY)
+    assert timed_broker.maintain().kept_unread
+    timed_broker.delete_group("g")
+    assert not timed_broker.maintain().kept_unread
+
+
+def test_x20_a_receive_in_an_open_transaction_is_waited_for(topic: Broker) -> None:
+    topic.consumer("t", "g")
+    topic.send("t", b"", delay=NOW)
+    topic.tick("t")
+    with connected(topic.dsn, autocommit=False) as reader, beside() as start:
+        assert ask(reader, "select receipt_handle from duewheel.receive('t', 'g')")
+        deleted = start(lambda: topic.delete_group("g"))
+        with pytest.raises(TimeoutError):
+            deleted.result(timeout=0.3)
+        reader.commit()
+        deleted.result()
+    assert left_of_groups(topic) == [(0,) * 6]
+
+
+@pytest.mark.slow
+def test_x20_a_receive_that_stays_open_ends_the_wait(topic: Broker) -> None:
+    topic.consumer("t", "g")
+    topic.send("t", b"", delay=NOW)
+    topic.tick("t")
+    with connected(topic.dsn, autocommit=False) as reader:
+        assert ask(reader, "select receipt_handle from duewheel.receive('t', 'g')")
+        with pytest.raises(GroupBusy, match="Try again"):
+            topic.delete_group("g")
+    topic.delete_group("g")
+
+
+def test_x20_an_answer_on_its_way_does_not_reach_a_later_group(topic: Broker) -> None:
+    """Whoever has the same id: it is given again after all others."""
+    consumer = topic.consumer("t", "g")
+    topic.send("t", b"", delay=NOW)
+    topic.tick("t")
+    batch = consumer.receive()
+    with connected(topic.dsn, autocommit=False) as answering:
+        consumer.ack(batch, connection=answering)
+        topic.delete_group("g")
+        answering.commit()
+    rows(topic, "select setval('duewheel.consumer_group_group_id_seq', %s, false)", consumer.group_id)
+    later = topic.consumer("t", "later")
+    assert later.group_id == consumer.group_id
+    assert len(later.receive()) == 1
+    assert later.group_id == consumer.group_id
+    assert rows(topic, "select count(*) from duewheel.lease_event") == [(0,)]
+
+
+def test_x20_only_an_administrator_deletes_a_group(topic: Broker) -> None:
+    topic.consumer("t", "g")
+    with (
+        Broker(login(topic.dsn, "duewheel_consumer")) as consumer,
+        pytest.raises(NotAllowed, match="duewheel_admin"),
+    ):
+        consumer.delete_group("g")
+    with Broker(login(topic.dsn, "duewheel_admin")) as admin:
+        admin.delete_group("g")
+    assert topic.groups() == []
+
+
+# --- what stands still
+
+
+def test_x20_a_group_that_stands_still_is_shown(timed_broker: Broker, clock: Clock) -> None:
+    broker = timed_broker
+    broker.create_topic("t", retention=DAY)
+    idle, reader = (broker.consumer("t", name) for name in ("idle", "reader"))
+
+    def stalled() -> dict[str, bool]:
+        with connected(broker.dsn) as connection:
+            return dict(
+                ask(
+                    connection,
+                    "select g.name, duewheel.stalled_since(s.group_id, s.topic_id, %s) is not null"
+                    " from duewheel.subscription s join duewheel.consumer_group g using (group_id)",
+                    broker.now(),
+                )
+            )
+
+    clock.advance(5 * DAY)
+    broker.tick("t")
+    assert stalled() == {"idle": False, "reader": False}, "there is nothing to read"
+    broker.send("t", b"", delay=NOW)
+    broker.tick("t")
+    clock.advance(DAY / 2)
+    assert stalled() == {"idle": False, "reader": False}, "it has not been ready for long"
+    reader.ack(reader.receive())
+    clock.advance(DAY)
+    assert stalled() == {"idle": True, "reader": False}
+    idle.ack(idle.receive())
+    assert stalled() == {"idle": False, "reader": False}
+
+
+def test_x20_the_view_of_groups_says_since_when_one_stands_still(timed_broker: Broker, clock: Clock) -> None:
+    made_at = clock.set(datetime.now(UTC) - 2 * DAY)
+    timed_broker.create_topic("t", retention=DAY)
+    timed_broker.consumer("t", "g")
+    clock.advance(SECOND)
+    timed_broker.send("t", b"", delay=NOW)
+    timed_broker.tick("t")
+    (group,) = timed_broker.groups()
+    assert group.stalled_since == made_at
+    with Broker(timed_broker.dsn) as broker:
+        broker.create_topic("u")
+        broker.consumer("u", "g")
+        broker.send("u", b"", delay=NOW)
+        broker.tick("u")
+        assert [group.stalled_since for group in broker.groups() if group.topic == "u"] == [None]
 
 
 # --- ids
@@ -110,6 +335,22 @@ def test_x19_topics_that_are_made_at_once_take_one_id(topic: Broker) -> None:
         for made in [start(lambda: topic.create_topic("u")) for _ in range(8)]:
             made.result()
     assert ids(topic)[2] == before + 1
+
+
+def test_x19_ids_come_round_again(topic: Broker) -> None:
+    """However often instances start under new names: those in use are passed over."""
+    kept = topic.consumer("t", "kept")
+    first = topic.consumer("t", "gone", name="first", mode="broadcasting").group_id
+    rows(topic, f"select setval('duewheel.consumer_group_group_id_seq', {LAST_ID - 1})")
+    rows(topic, f"select setval('duewheel.topic_topic_id_seq', {LAST_ID - 1})")
+    last = topic.consumer("t", "gone", name="last", mode="broadcasting").group_id
+    topic.delete_group("gone/first")
+    following = topic.consumer("t", "gone", name="following", mode="broadcasting").group_id
+    assert (last, following) == (LAST_ID, first)
+    assert topic.consumer("t", "more").group_id not in {kept.group_id, last, following}
+    topic.create_topic("u")
+    used_ids = [number for (number,) in rows(topic, "select topic_id from duewheel.topic order by 1")]
+    assert len(used_ids) == len(set(used_ids))
 
 
 def test_x19_groups_leave_ids_for_topics(topic: Broker) -> None:

@@ -356,6 +356,116 @@ begin atomic
     from duewheel.positions(p_group_id, p_topic_id) p where p.ordinal > 0;
 end;
 
+-- Since when a group stands still on a topic: when it last went on, in the queue where that is longest ago, among those
+-- in which something has been ready and unread for longer than the topic's retention; else null. What it does not read
+-- stays on disk. A function of its own, as a view calls functions with the rights of whoever reads it.
+create or replace function duewheel.stalled_since(
+    p_group_id integer, p_topic_id integer, p_now timestamptz default null
+) returns timestamptz
+language plpgsql stable
+set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
+set jit = off
+as $$
+declare
+    v_before timestamptz;
+    v_since timestamptz;
+begin
+    if p_now is not null then
+        perform duewheel.require_clock_right(p_now);
+    end if;
+    select coalesce(p_now, clock_timestamp()) - t.retention into v_before
+    from duewheel.topic t where t.topic_id = p_topic_id;
+    select min(l.leased_at) into v_since
+    from duewheel.positions(p_group_id, p_topic_id) p
+    join duewheel.lease l on l.topic_id = p.topic_id and l.group_id = p_group_id and l.queue = p.queue and l.n = p.n
+    where l.leased_at < v_before
+      and ((
+            -- As the last tick before then says: it carries how far something was due in each queue.
+            select t.queue_hi[p.queue + 1] from duewheel.tick t
+            where t.topic_id = p.topic_id and t.hi < v_before order by t.hi desc, t.tick_id desc limit 1) > p.to_at
+        or exists (
+            select from duewheel.fifo_backlog b
+            where b.topic_id = p.topic_id and b.group_id = p_group_id and b.queue = p.queue));
+    return v_since;
+end
+$$;
+
+-- Takes locks that others hold as long as their transactions are open; gives up at an instant.
+create or replace function duewheel.lock_until(p_keys bigint[], p_until timestamptz) returns void
+language plpgsql as $$
+declare
+    v_key bigint;
+begin
+    foreach v_key in array p_keys loop
+        while not pg_try_advisory_xact_lock(v_key) loop
+            if clock_timestamp() > p_until then
+                raise exception using
+                    errcode = 'DW017',
+                    message = 'the group is being read or made in a transaction that is still open',
+                    hint = 'Try again when that has ended.';
+            end if;
+            perform pg_sleep(0.01);
+        end loop;
+    end loop;
+end
+$$;
+
+-- Deletes a group, or with a topic only what it has there: position, leases, retries and dead letters. Of a
+-- broadcasting group all instances go, or the one that is named group/instance. Its consumers are told that their
+-- subscription is gone. Whoever is reading is waited for, up to 10 seconds. One transaction takes a bounded number of
+-- locks: "more" says that there is more to delete.
+create or replace function duewheel.delete_group(
+    consumer_group text, topic text default null, out deleted integer, out more boolean
+)
+language plpgsql as $$
+#variable_conflict use_column
+declare
+    v_until constant timestamptz := clock_timestamp() + interval '10 seconds';
+    v_most_locks constant integer := 64;
+    v_locks integer := 0;
+    v_subscription record;
+begin
+    perform duewheel.require_read_committed();
+    deleted := 0;
+    more := false;
+    if delete_group.topic is not null then
+        perform duewheel.topic_by_name(delete_group.topic);
+    end if;
+    -- As whoever makes it.
+    perform duewheel.lock_until(
+        array[duewheel.key_lock_key(0, '%GROUP%' || split_part(delete_group.consumer_group, '/', 1))], v_until);
+    for v_subscription in
+        select s.group_id, s.topic_id, s.retry_topic_id, t.queues
+        from duewheel.consumer_group g
+        join duewheel.subscription s on s.group_id = g.group_id
+        join duewheel.topic t on t.topic_id = s.topic_id
+        where (g.name = delete_group.consumer_group or g.broadcast_group = delete_group.consumer_group)
+          and (delete_group.topic is null or (t.name = delete_group.topic and t.deleted_at is null))
+        order by s.topic_id, s.group_id
+    loop
+        more := v_locks >= v_most_locks;
+        exit when more;
+        v_locks := v_locks + v_subscription.queues + 1;
+        perform duewheel.lock_until(
+            array(select duewheel.queue_lock_key(v_subscription.group_id, v_subscription.topic_id, q)
+                  from generate_series(0, v_subscription.queues - 1) q
+                  union all
+                  select duewheel.queue_lock_key(v_subscription.group_id, v_subscription.retry_topic_id, 0)
+                  where v_subscription.retry_topic_id is not null), v_until);
+        perform duewheel.remove_subscription(v_subscription.group_id, v_subscription.topic_id);
+        deleted := deleted + 1;
+    end loop;
+    if deleted = 0 then
+        perform duewheel.group_by_name(delete_group.consumer_group);
+        raise exception using
+            errcode = 'DW014',
+            message = format('consumer group "%s" does not read topic "%s"', left(delete_group.consumer_group, 127),
+                             left(delete_group.topic, 127)),
+            hint = 'Look at the view duewheel.groups, or leave the topic out to delete the group on all of them.';
+    end if;
+end
+$$;
+
 -- Forgets broadcasting instances that have not asked for longer than their topic's retention: their position speaks of
 -- nothing that is kept. seen_at is up to an hour behind. What is left of deleted topics goes with them.
 create or replace function duewheel.forget_instances(p_now timestamptz) returns void

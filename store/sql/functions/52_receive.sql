@@ -69,8 +69,8 @@ begin
     if not found then
         raise exception using
             errcode = 'DW001',
-            message = 'this subscription is gone: its topic was deleted, or it was a broadcasting instance that had not '
-                      'received for longer than the topic''s retention',
+            message = 'this subscription is gone: its topic or its group was deleted, or it was a broadcasting '
+                      'instance that had not received for longer than the topic''s retention',
             hint = 'Make the topic, or the consumer, again.';
     end if;
     -- Only broadcasting instances have it; upkeep forgets those that have not been seen for long.

@@ -78,7 +78,8 @@ begin
             raise exception using
                 errcode = 'DW011',
                 message = 'the lease is unknown to the broker: its messages are delivered again',
-                hint = 'A database crash may have lost it, or its group was rewound. Do not take the work as acknowledged.';
+                hint = 'A database crash may have lost it, or its group was rewound or deleted. Do not take the work '
+                       'as acknowledged.';
         end if;
         v_end := v_lease.expires_at;
         v_final := null;
