@@ -228,6 +228,17 @@ def test_x20_only_an_administrator_deletes_a_group(topic: Broker) -> None:
     assert topic.groups() == []
 
 
+def test_x20_a_mistyped_group_is_made_only_where_that_is_wanted(topic: Broker) -> None:
+    with connected(topic.dsn) as connection:
+        with pytest.raises(psycopg2.Error, match="does not read topic") as refusal:
+            ask(connection, "select * from duewheel.receive('t', 'cancelr', make_group => false)")
+        assert refusal.value.pgcode == UnknownGroup.sqlstate
+        assert topic.groups() == []
+        ask(connection, "select * from duewheel.receive('t', 'cancelr')")
+        ask(connection, "select * from duewheel.receive('t', 'cancelr', make_group => false)")
+    assert [group.group for group in topic.groups()] == ["cancelr"]
+
+
 # --- what stands still
 
 
