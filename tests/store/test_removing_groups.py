@@ -374,6 +374,15 @@ def test_x19_groups_leave_ids_for_topics(topic: Broker) -> None:
     assert highest_of_groups <= 1_000_000
 
 
+def test_x19_a_reason_is_kept_as_far_as_it_can_be_read(topic: Broker) -> None:
+    """Each message of the lease has it: a long one of a large lease would fill the disk."""
+    consumer = topic.consumer("t", "g", retry=RetryPolicy.unordered(0))
+    topic.send("t", b"", delay=NOW)
+    topic.tick("t")
+    consumer.nack(consumer.receive(), reason="x" * 1_000_000)
+    assert topic.dead_letters("g")[0].reason == "x" * 10_000
+
+
 def test_x19_the_groups_of_a_topic_are_limited(topic: Broker) -> None:
     """Rows of the right shape: making them all would take minutes."""
     rows(

@@ -42,6 +42,8 @@ begin
             errcode = 'DW010', message = format('the answer is "%s"; it is "ack", "nack" or "extend"', p_action),
             hint = 'Give one of the three.';
     end if;
+    -- It is kept with each message of the lease.
+    p_reason := left(p_reason, 10000);
     if p_action = 'extend' then
         perform duewheel.check_invisible(p_duration);
     end if;
