@@ -1,4 +1,4 @@
-"""`duewheel group`: consumer groups, how far they are, and going back in time (D08)."""
+"""`duewheel group`: consumer groups, how far they are, going back in time (D08), and deleting."""
 
 from __future__ import annotations
 
@@ -12,12 +12,22 @@ from duewheel.cli.broker_command import with_broker
 from duewheel.cli.parameters import start
 from duewheel.store import Broker, Group
 
-_COLUMNS = ("group", "topic", "mode", "instances", "read_to", "lag", "retries", "retry_set_by")
+_COLUMNS = (
+    "group",
+    "topic",
+    "mode",
+    "instances",
+    "read_to",
+    "lag",
+    "stalled_since",
+    "retries",
+    "retry_set_by",
+)
 
 
 @click.group()
 def group() -> None:
-    """Consumer groups: list, rewind.
+    """Consumer groups: list, rewind, delete.
 
     \b
     duewheel group list
@@ -30,7 +40,8 @@ def group() -> None:
 def list_groups(broker: Broker, answer: Answer, topic: str | None) -> None:
     """List the consumer groups: what they read, how far they are, how they retry and who said so (R12).
 
-    `read to` and `lag` are of the queue that is furthest behind.
+    `read to` and `lag` are of the queue that is furthest behind. A group with `stalled since` has left
+    something unread for longer than the topic's retention, which stays on disk.
 
     \b
     duewheel group list --topic order-timeout
@@ -71,3 +82,23 @@ def rewind(
     duewheel group rewind cancel-unpaid-orders order-timeout --to 2030-01-31T17:30:00Z
     """
     answer.record(as_mapping(broker.rewind(group, topic, to)))
+
+
+@group.command()
+@click.argument("group")
+@click.option("--topic", help="Only what it has on this topic.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@with_broker
+def delete(broker: Broker, answer: Answer, group: str, topic: str | None, yes: bool) -> None:
+    """Delete consumer group GROUP with its position, retries and dead letters; messages stay.
+
+    \b
+    duewheel group delete cancel-unpaid-orders --topic order-timeout --yes
+    """
+    where = "" if topic is None else f" on topic {topic}"
+    if not yes:
+        click.confirm(
+            f"Delete consumer group {group}{where}, its retries and dead letters?", abort=True, err=True
+        )
+    broker.delete_group(group, topic)
+    answer.done(f"Consumer group {group} is deleted{where}.", group=group, topic=topic)

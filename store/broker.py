@@ -752,6 +752,26 @@ class Broker:
         """All consumer groups: what they read, how they retry, how far they are (R12, X08)."""
         return groups.groups(self._database)
 
+    def delete_group(self, group: str, topic: str | None = None) -> None:
+        """Delete a consumer group: its positions, leases, retries and dead letters; messages stay.
+
+        Its consumers get UnknownTopic with their next receive, and LeaseLost for what they have in hand. A
+        new consumer makes the group again, from its start.
+
+        Args:
+            group: the group; of a broadcasting one all instances, or one of them as ``group/instance``.
+            topic: only what the group has on this topic; None is all of it.
+
+        Raises:
+            UnknownTopic, UnknownGroup: there is none of this name, or the group does not read the topic.
+            GroupBusy: the group is read in a transaction that has been open for 10 s.
+
+        Example::
+
+            broker.delete_group("cancel")
+        """
+        groups.delete_group(self._database, group, topic)
+
     def rewind(self, group: str, topic: str, to: Instant | str) -> Rewound:
         """Let a group consume again what was released since an instant; other groups notice nothing (D08).
 

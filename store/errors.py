@@ -136,7 +136,7 @@ class NotAllowed(DueWheelError):
 
 
 class GroupBusy(DueWheelError):
-    """A message of the group is being answered in a transaction that stays open; try again after its end."""
+    """The group is being read or answered in a transaction that stays open; try again after its end."""
 
     sqlstate = "DW017"
 
@@ -217,6 +217,9 @@ def from_database(error: psycopg2.Error) -> DueWheelError | None:
     if kind is not None:
         parts = [primary, diagnostics.message_detail, diagnostics.message_hint]
         return kind("; ".join(part for part in parts if part))
+    if code == NotAllowed.sqlstate and diagnostics.message_hint is not None:
+        # Refused by a function of ours, which says what to do; Postgres itself names only what was refused.
+        return NotAllowed(f"{primary}; {diagnostics.message_hint}")
     if code == NotAllowed.sqlstate:
         return NotAllowed(
             f"this login may not do that ({primary}): it needs the role {role_needed(primary)}; let an "

@@ -15,7 +15,7 @@ _GROUPS = """
 select consumer_group, topic, mode, instance, max_retries,
     array(select (extract(epoch from i) * 1000000)::bigint
           from unnest(retry_intervals) with ordinality w (i, place) order by place),
-    retry_jitter, message_type = 'FIFO', settings_by, settings_at, read_to, released_to
+    retry_jitter, message_type = 'FIFO', settings_by, settings_at, read_to, released_to, stalled_since
 from duewheel.groups
 order by consumer_group, topic, instance
 """
@@ -41,6 +41,8 @@ class Group:
         read_to: everything due up to here has been received, by every instance; None before the first.
         lag: how far ``read_to`` is behind what is released; zero where nothing is ready, None where nothing
             has been received of what is.
+        stalled_since: when it last went on, if something has been ready and unread for longer than the
+            topic's retention since then; None where it keeps up. What it does not read stays on disk.
     """
 
     group: str
@@ -52,6 +54,7 @@ class Group:
     retry_set_at: datetime | None
     read_to: datetime | None
     lag: timedelta | None
+    stalled_since: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +92,15 @@ def rewind(database: Database, group: str, topic: str, to: Instant | str) -> Rew
     return Rewound(*database.rows(_REWIND, (group, topic, instant, start, database.now()))[0])
 
 
+def delete_group(database: Database, group: str, topic: str | None) -> None:
+    """Deletes a group; see :meth:`duewheel.store.broker.Broker.delete_group`."""
+    check_text(group, "group")
+    check_text(topic, "topic", optional=True)
+    more = True
+    while more:
+        ((more,),) = database.rows("select more from duewheel.delete_group(%s, %s)", (group, topic))
+
+
 def _group(rows: Rows) -> Group:
     group, topic, mode, _, max_retries, waits, jitter, is_ordered, set_by, set_at, *_ = rows[0]
     broadcasting = mode == ConsumeMode.BROADCASTING
@@ -110,6 +122,7 @@ def _group(rows: Rows) -> Group:
         None if set_at is None else to_datetime(set_at),
         None if read_to is None else to_datetime(read_to),
         _lag(read_to, rows[0][11]),
+        min((to_datetime(row[12]) for row in rows if row[12] is not None), default=None),
     )
 
 

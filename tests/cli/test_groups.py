@@ -102,3 +102,19 @@ def test_d08_group_goes_back_in_time(run: Run, run_json: RunJson, released: Brok
     assert run("group", "rewind", "g", "t").exit_code == 2
     assert run("group", "rewind", "g", "t", "--to", "once").exit_code == 2
     assert run("group", "rewind", "other", "t", "--to", "latest").exit_code == 1
+
+
+def test_x20_group_is_deleted_after_a_question(run: Run, run_json: RunJson, released: Broker) -> None:
+    released.create_topic("u")
+    for topic in ("t", "u"):
+        released.consumer(topic, "g")
+    asked = run("group", "delete", "g", "--topic", "u", stdin="n\n")
+    assert asked.exit_code == 1
+    assert "Delete consumer group g on topic u, its retries and dead letters?" in asked.stderr
+    assert len(run_json("group", "list")) == 2
+    assert run_json("group", "delete", "g", "--topic", "u", "--yes") == {"group": "g", "topic": "u"}
+    (left,) = run_json("group", "list")
+    assert (left["topic"], left["stalled_since"]) == ("t", None)
+    assert "stalled since" in run("group", "list").stdout
+    assert run("group", "delete", "g", stdin="y\n").exit_code == 0
+    assert run("group", "delete", "g", "--yes").exit_code == 1

@@ -1,16 +1,17 @@
-"""What users of other systems ask for in vain (X01 to X15): the readable specification, a rule each."""
+"""What users of other systems ask for in vain (X01 to X20): the readable specification, a rule each."""
 
 from __future__ import annotations
 
 import threading
 import time
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import psycopg2
 import pytest
 from tests.conftest import Clock
 from tests.leasing import LEASE, consumer_at, extend_often, wait_for_extensions
+from tests.logins import login
 from tests.outages import outage
 from tests.proof.waiting import PATIENCE_SECONDS, ask, connected, until
 from tests.rules.acting import (
@@ -522,3 +523,45 @@ def test_x06_a_recall_that_comes_too_late_fails_the_whole_transaction(
             shop.commit()
     assert refusal.value.pgcode == AlreadyReleased.sqlstate
     assert bodies(taken(topic.consumer("t", "g"))) == [b"x"]
+
+
+def test_x19_a_role_cannot_move_time_or_use_up_ids(broker: Broker) -> None:
+    broker.create_topic("t", max_delay=30 * DAY)
+    broker.send("t", b"", delay=20 * DAY)
+    ahead = broker.consumer("t", "ahead")
+    for role, call in (
+        ("duewheel_consumer", "duewheel.receive('t', 'ahead', now => %s)"),
+        ("duewheel_producer", "duewheel.send('t', ''::text, delay => '0 s', now => %s)"),
+        ("duewheel_admin", "duewheel.tick('t', %s)"),
+    ):
+        with (
+            connected(login(broker.dsn, role)) as connection,
+            pytest.raises(psycopg2.errors.InsufficientPrivilege, match="may say what time it is"),
+        ):
+            ask(connection, f"select * from {call}", datetime.now(UTC) + 25 * DAY)
+    assert not ahead.receive()
+    drawn = (
+        "select t.last_value, g.last_value"
+        " from duewheel.topic_topic_id_seq t, duewheel.consumer_group_group_id_seq g"
+    )
+    before = sql(broker, drawn)
+    for _ in range(1000):
+        broker.create_topic("t", max_delay=30 * DAY)
+        broker.consumer("t", "ahead")
+    assert sql(broker, drawn) == before
+
+
+def test_x20_a_group_that_stands_still_is_shown_and_can_be_removed(topic: Broker, clock: Clock) -> None:
+    # Whether a group stands still is told by the database's own clock.
+    clock.set(datetime.now(UTC) - 10 * DAY)
+    reader = topic.consumer("t", "reader")
+    topic.consumer("t", "forgotten")
+    topic.send("t", b"", delay=NOW)
+    clock.advance(SECOND)
+    reader.ack(reader.receive())
+    assert [group.group for group in topic.groups() if group.stalled_since is not None] == ["forgotten"]
+    clock.advance(5 * DAY)
+    assert topic.maintain().kept_unread
+    topic.delete_group("forgotten")
+    assert not topic.maintain().kept_unread
+    assert [group.group for group in topic.groups()] == ["reader"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
@@ -9,6 +10,7 @@ from typing import Any, Protocol
 
 import psycopg2
 import pytest
+from tests.logins import login
 from tests.proof.waiting import ask, beside, connected, until, until_blocked
 
 from duewheel.store import recalling
@@ -341,3 +343,51 @@ def test_x03_a_message_that_another_took_back_meanwhile_is_not_sent_again(broker
             assert third.result() is RecallOutcome.RECALLED
         ((waiting,),) = ask(watcher, "select count(*) from duewheel.waiting")
     assert waiting == 1
+
+
+def test_x19_a_chunk_tells_whoever_may_not_read_no_key(topic: Broker, dsn: str) -> None:
+    """Nor anything else that the sender wrote, wherever the chunk ends."""
+    names = [f"customer {number}" for number in range(7)]
+    send(topic, names, tag="private")
+    given: dict[str, tuple[str | None, str | None]] = {"key": (None, "cust"), "tag": ("private", None)}
+    with connected(login(dsn, "duewheel_producer")) as producer:
+        for tag, prefix in given.values():
+            matched, after = 0, None
+            while True:
+                ((count, after),) = ask(
+                    producer,
+                    "select matched, next::text from duewheel.recall_chunk("
+                    "'t', %s, %s, null, null, true, false, 2, %s::jsonb, null)",
+                    *(tag, prefix, after),
+                )
+                matched += count
+                if after is None:
+                    break
+                assert set(json.loads(after)) == {"slot", "hi", "queue", "at", "seq"}
+                assert "customer" not in after
+            assert matched == 7
+
+
+@pytest.mark.parametrize("limit", [None, 0, 10_001])
+def test_x19_a_chunk_is_bounded(topic: Broker, dsn: str, limit: int | None) -> None:
+    """The topic's wheel waits for it."""
+    with connected(login(dsn, "duewheel_producer")) as producer, pytest.raises(psycopg2.Error) as refusal:
+        ask(
+            producer,
+            "select duewheel.recall_chunk('t', 'x', null, null, null, true, false, %s, null, null)",
+            limit,
+        )
+    assert refusal.value.pgcode == InvalidArgument.sqlstate
+
+
+def test_x05_a_chunk_behind_a_message_that_is_gone_is_refused(topic: Broker, dsn: str) -> None:
+    send(topic, ["a", "aa", "ab"])
+    chunk = (
+        "select next::text"
+        " from duewheel.recall_chunk('t', null, 'a', null, null, true, false, 2, %s::jsonb, null)"
+    )
+    with connected(dsn) as connection:
+        ((after,),) = ask(connection, chunk, None)
+        gone = json.dumps(json.loads(after) | {"seq": 7})
+        with pytest.raises(psycopg2.Error, match="Begin anew"):
+            ask(connection, chunk, gone)

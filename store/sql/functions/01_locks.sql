@@ -66,3 +66,26 @@ begin
     end if;
 end
 $$;
+
+-- An instant that a caller gives for the clock's decides for everybody: a receive for which it is in twenty days
+-- releases, to all groups, what is due by then. So only an owner of the schema may give one, for tests. Who calls is
+-- who logged in, as entry points run with their owner's rights.
+create or replace function duewheel.require_clock_right(p_now timestamptz) returns void
+language plpgsql stable as $$
+begin
+    if not pg_has_role(
+        session_user, (select n.nspowner from pg_namespace n where n.nspname = 'duewheel'), 'member'
+    ) then
+        raise exception using
+            errcode = '42501',
+            message = format('the login "%s" says it is %s; only an owner of the schema duewheel may say what time '
+                             'it is', session_user, p_now),
+            hint = 'Leave now out: then the database''s clock counts.';
+    end if;
+    if not isfinite(p_now) then
+        raise exception using
+            errcode = 'DW010', message = format('now is %s, which no clock shows', p_now),
+            hint = 'Give an instant, or leave now out: then the database''s clock counts.';
+    end if;
+end
+$$;

@@ -148,6 +148,9 @@ declare
     v_slot duewheel.slot;
     v_count bigint;
 begin
+    if p_now is not null then
+        perform duewheel.require_clock_right(p_now);
+    end if;
     settled := 0;
     more := false;
     -- One upkeep at a time; a second has nothing to do.

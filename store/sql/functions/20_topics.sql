@@ -76,6 +76,27 @@ begin atomic
     select t.message_type = 'FIFO' from duewheel.topic t where t.topic_id = p_topic_id;
 end;
 
+-- An id that no topic has. The sequence goes round: an id that became free is given again after all others. The last
+-- ones are for topics that an administrator makes, however many groups there are, each with two topics of its own.
+create or replace function duewheel.free_topic_id(p_for_group boolean) returns integer
+language plpgsql as $$
+declare
+    v_topic_id integer;
+begin
+    for v_tries in 1 .. 1048575 loop
+        v_topic_id := nextval('duewheel.topic_topic_id_seq');
+        if not (p_for_group and v_topic_id > 1000000)
+           and not exists (select from duewheel.topic t where t.topic_id = v_topic_id) then
+            return v_topic_id;
+        end if;
+    end loop;
+    raise exception using
+        errcode = 'DW010',
+        message = 'all ids of topics are in use; the limit is 1048575 topics, and each group has two',
+        hint = 'Delete groups or topics that nobody needs; upkeep frees their ids when their messages are gone.';
+end
+$$;
+
 create or replace function duewheel.create_topic(
     name text,
     message_type text default 'DELAY',
@@ -112,16 +133,23 @@ begin
     retention := duewheel.span(retention);
     perform duewheel.check_topic_settings(queues, max_delay, out_of_range, granularity, retention);
     delay_levels := duewheel.checked_delay_levels(coalesce(delay_levels, duewheel.default_delay_levels()));
-    insert into duewheel.topic
-        (name, message_type, queues, max_delay, out_of_range, granularity, retention, delay_levels)
-    values (create_topic.name, create_topic.message_type, create_topic.queues, create_topic.max_delay,
-            create_topic.out_of_range, create_topic.granularity, create_topic.retention,
-            create_topic.delay_levels)
-    on conflict on constraint topic_name_key do nothing;
-    if found then
-        return;
+    -- Made again and again, a topic that is there takes no id.
+    select * into v_topic from duewheel.topic t where t.name = create_topic.name and t.deleted_at is null;
+    if not found then
+        perform pg_advisory_xact_lock(duewheel.key_lock_key(0, '%TOPIC%' || create_topic.name));
+        insert into duewheel.topic
+            (topic_id, name, message_type, queues, max_delay, out_of_range, granularity, retention, delay_levels)
+        overriding system value
+        select duewheel.free_topic_id(false), create_topic.name, create_topic.message_type, create_topic.queues,
+               create_topic.max_delay, create_topic.out_of_range, create_topic.granularity, create_topic.retention,
+               create_topic.delay_levels
+        where not exists (select from duewheel.topic t where t.name = create_topic.name)
+        on conflict on constraint topic_name_key do nothing;
+        if found then
+            return;
+        end if;
+        v_topic := duewheel.topic_by_name(create_topic.name);
     end if;
-    v_topic := duewheel.topic_by_name(create_topic.name);
     if (v_topic.message_type, v_topic.queues::integer, v_topic.max_delay, v_topic.out_of_range, v_topic.granularity,
         v_topic.retention, v_topic.delay_levels)
        is distinct from
@@ -149,8 +177,15 @@ create or replace function duewheel.update_topic(
 language plpgsql as $$
 #variable_conflict use_column
 declare
-    v_topic duewheel.topic := duewheel.topic_by_name(update_topic.name);
+    v_topic duewheel.topic;
 begin
+    -- What another call changes meanwhile is read after its commit, and stays.
+    loop
+        v_topic := duewheel.topic_by_name(update_topic.name);
+        select * into v_topic from duewheel.topic t
+        where t.topic_id = v_topic.topic_id and t.deleted_at is null for no key update;
+        exit when found;
+    end loop;
     v_topic.max_delay := coalesce(duewheel.span(update_topic.max_delay), v_topic.max_delay);
     v_topic.out_of_range := coalesce(update_topic.out_of_range, v_topic.out_of_range);
     v_topic.granularity := coalesce(update_topic.granularity, v_topic.granularity);
@@ -172,11 +207,63 @@ create or replace function duewheel.delete_topic(name text) returns void
 language plpgsql as $$
 #variable_conflict use_column
 declare
-    v_topic duewheel.topic := duewheel.topic_by_name(delete_topic.name);
+    v_topic duewheel.topic;
 begin
+    -- Waits for subscribers: their retry topics are seen, and deleted, only after they have committed them.
+    loop
+        v_topic := duewheel.topic_by_name(delete_topic.name);
+        perform from duewheel.topic t where t.topic_id = v_topic.topic_id and t.deleted_at is null for update;
+        exit when found;
+    end loop;
     update duewheel.topic t
     set name = format('%s~deleted~%s', t.name, t.topic_id), deleted_at = clock_timestamp()
-    where t.topic_id = v_topic.topic_id or t.parent_topic_id = v_topic.topic_id;
+    where t.topic_id = v_topic.topic_id or (t.parent_topic_id = v_topic.topic_id and t.deleted_at is null);
     delete from duewheel.schedule s where s.topic_id = v_topic.topic_id;
+end
+$$;
+
+-- Frees the ids of topics that were deleted at least a day ago, as whoever saw them before has ended by then. Their
+-- subscriptions go at once, the topics when no slot holds a message of theirs any more.
+create or replace function duewheel.forget_topics(p_now timestamptz) returns void
+language plpgsql
+set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
+as $$
+declare
+    v_subscription duewheel.subscription;
+    v_topic_ids integer[];
+begin
+    for v_subscription in
+        select s.* from duewheel.topic t join duewheel.subscription s on s.topic_id = t.topic_id
+        where t.deleted_at < p_now - interval '1 day' order by s.group_id, s.topic_id limit 1000
+    loop
+        perform duewheel.remove_subscription(v_subscription.group_id, v_subscription.topic_id);
+    end loop;
+    -- By chance: those that still have messages keep no others from being looked at.
+    v_topic_ids := array(
+        select d.topic_id
+        from (
+            select t.topic_id from duewheel.topic t
+            where t.deleted_at < p_now - interval '1 day'
+              and not exists (select from duewheel.topic child where child.parent_topic_id = t.topic_id)
+              and not exists (select from duewheel.subscription s where s.topic_id = t.topic_id)
+            order by random() limit 100
+        ) d
+        where not exists (select from duewheel.any_message m where m.topic_id = d.topic_id));
+    if cardinality(v_topic_ids) = 0 then
+        return;
+    end if;
+    delete from duewheel.tick t where t.topic_id = any (v_topic_ids);
+    delete from duewheel.straggler s where s.topic_id = any (v_topic_ids);
+    delete from duewheel.held_back b where b.topic_id = any (v_topic_ids);
+    delete from duewheel.overtaken o where o.topic_id = any (v_topic_ids);
+    delete from duewheel.recall r where r.topic_id = any (v_topic_ids);
+    delete from duewheel.bulk_recall r where r.topic_id = any (v_topic_ids);
+    delete from duewheel.idempotency i where i.topic_id = any (v_topic_ids);
+    delete from duewheel.redrive r where r.topic_id = any (v_topic_ids);
+    delete from duewheel.lease l where l.topic_id = any (v_topic_ids);
+    delete from duewheel.lease_event e where e.topic_id = any (v_topic_ids);
+    delete from duewheel.lease_message m where m.topic_id = any (v_topic_ids);
+    delete from duewheel.fifo_backlog b where b.topic_id = any (v_topic_ids);
+    delete from duewheel.topic t where t.topic_id = any (v_topic_ids);
 end
 $$;

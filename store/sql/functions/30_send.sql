@@ -129,6 +129,9 @@ declare
     v_topic duewheel.topic;
     v_tick record;
 begin
+    if p_now is not null then
+        perform duewheel.require_clock_right(p_now);
+    end if;
     perform duewheel.require_home();
     xid := pg_current_xact_id();
     now_at := coalesce(p_now, clock_timestamp());
@@ -222,6 +225,9 @@ declare
     v_slot record;
     v_quiet record;
 begin
+    if send.now is not null then
+        perform duewheel.require_clock_right(send.now);
+    end if;
     select t.topic_id, t.message_type, t.queues, t.max_delay, t.granularity, k.hi, k.by_wheel,
            nextval('duewheel.message_block') as block
     into v_topic

@@ -177,6 +177,9 @@ declare
     v_stragglers integer := 0;
     v_open_count integer;
 begin
+    if p_now is not null then
+        perform duewheel.require_clock_right(p_now);
+    end if;
     released := false;
     unsettled := false;
     perform duewheel.require_read_committed();
@@ -312,6 +315,9 @@ language plpgsql as $$
 declare
     v_topic duewheel.topic := duewheel.topic_by_name(tick.topic);
 begin
+    if tick.now is not null then
+        perform duewheel.require_clock_right(tick.now);
+    end if;
     return (duewheel.tick_topic(v_topic.topic_id, tick.now, false)).released;
 end
 $$;

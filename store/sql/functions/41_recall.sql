@@ -83,6 +83,9 @@ as $$
 declare
     v_id record := duewheel.parse_message_id(recall.message_id);
 begin
+    if recall.now is not null then
+        perform duewheel.require_clock_right(recall.now);
+    end if;
     perform duewheel.require_read_committed();
     if not exists (
         select from duewheel.any_message m join duewheel.topic t on t.topic_id = m.topic_id
@@ -132,6 +135,9 @@ declare
     v_outcome text := 'not_found';
     v_one text;
 begin
+    if recall_key.now is not null then
+        perform duewheel.require_clock_right(recall_key.now);
+    end if;
     perform duewheel.require_read_committed();
     for v_message in
         select m.queue, m.deliver_at, m.seq,
@@ -216,6 +222,9 @@ declare
     v_message record;
     v_outcome text;
 begin
+    if reschedule.now is not null then
+        perform duewheel.require_clock_right(reschedule.now);
+    end if;
     perform duewheel.require_home();
     select t.name, m.tag, m.key, m.properties, m.message_group, m.body into v_message
     from duewheel.any_message m join duewheel.topic t on t.topic_id = m.topic_id
@@ -261,6 +270,9 @@ declare
     v_message_ids text[];
     v_message_id text;
 begin
+    if reschedule_key.now is not null then
+        perform duewheel.require_clock_right(reschedule_key.now);
+    end if;
     perform duewheel.require_read_committed();
     -- One at a time with sends that keep or replace what waits under the key.
     perform pg_advisory_xact_lock(duewheel.key_lock_key(v_topic.topic_id, reschedule_key.key));

@@ -111,6 +111,16 @@ declare
     v_ours record;
     v_count bigint;
 begin
+    if p_now is not null then
+        perform duewheel.require_clock_right(p_now);
+    end if;
+    -- The topic's wheel waits for a chunk.
+    if p_limit is null or p_limit not between 1 and 10000 then
+        raise exception using
+            errcode = 'DW010',
+            message = format('a chunk of %s messages is asked for; the limit is 1 to 10000', p_limit),
+            hint = 'Recall in several chunks.';
+    end if;
     matched := 0;
     recalled := 0;
     already_released := 0;
@@ -129,9 +139,20 @@ begin
         if v_slot.starts_at = (p_after ->> 'slot')::timestamptz then
             v_hi_of_slot := (p_after ->> 'hi')::timestamptz;
             v_queue := (p_after ->> 'queue')::integer;
-            v_key := p_after ->> 'key';
             v_at := (p_after ->> 'at')::timestamptz;
             v_seq := (p_after ->> 'seq')::bigint;
+            if p_key_prefix is not null then
+                -- Who recalls may not read: the position is handed on, and the key is looked up anew.
+                select m.key into v_key from duewheel.any_message m
+                where m.topic_id = v_topic.topic_id and m.queue = v_queue and m.deliver_at = v_at and m.seq = v_seq;
+                if v_key is null then
+                    raise exception using
+                        errcode = 'DW010',
+                        message = 'no message is at the position where the chunk before this one ended',
+                        hint = 'Begin anew: what was recalled before does not match again.';
+                end if;
+                v_queue := 0;
+            end if;
         else
             select coalesce(max(t.hi), '-infinity') into v_hi_of_slot from (
                 select t.hi from duewheel.newest_tick(v_topic.topic_id) t) t;
@@ -161,15 +182,15 @@ begin
                 case when p_key_prefix is null then
                     'select array_agg(m.queue order by m.deliver_at, m.seq) as queues,
                             array_agg(m.deliver_at order by m.deliver_at, m.seq) as ats,
-                            array_agg(m.seq order by m.deliver_at, m.seq) as seqs, max(m.key) as key
-                     from (select m.queue, m.deliver_at, m.seq, null::text as key from duewheel.%I m
+                            array_agg(m.seq order by m.deliver_at, m.seq) as seqs
+                     from (select m.queue, m.deliver_at, m.seq from duewheel.%I m
                            where %s and m.queue = $7::smallint and m.deliver_at >= $9
                              and (m.deliver_at, m.seq) > ($9, $10)
                            order by m.deliver_at, m.seq limit $11) m'
                 else
                     'select array_agg(m.queue order by m.key, m.deliver_at, m.seq) as queues,
                             array_agg(m.deliver_at order by m.key, m.deliver_at, m.seq) as ats,
-                            array_agg(m.seq order by m.key, m.deliver_at, m.seq) as seqs, max(m.key) as key
+                            array_agg(m.seq order by m.key, m.deliver_at, m.seq) as seqs
                      from (select m.queue, m.deliver_at, m.seq, m.key from duewheel.%I m
                            where %s and m.deliver_at > $8 and m.key >= $12
                              and (m.key, m.deliver_at, m.seq) > ($12, $9, $10)
@@ -183,7 +204,7 @@ begin
             v_seqs := v_seqs || v_some.seqs;
             if cardinality(v_some.seqs) = v_room then
                 next := jsonb_build_object(
-                    'slot', v_slot.starts_at, 'hi', v_hi_of_slot, 'queue', v_queue, 'key', v_some.key,
+                    'slot', v_slot.starts_at, 'hi', v_hi_of_slot, 'queue', v_some.queues[v_room],
                     'at', v_some.ats[v_room], 'seq', v_some.seqs[v_room]);
                 exit walk;
             end if;
@@ -259,6 +280,9 @@ declare
     v_chunk record;
     v_after jsonb;
 begin
+    if recall_many.now is not null then
+        perform duewheel.require_clock_right(recall_many.now);
+    end if;
     perform duewheel.check_bulk_recall(tag, key_prefix, due_from, due_until, everything);
     matched := 0;
     recalled := 0;

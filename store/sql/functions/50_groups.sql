@@ -17,6 +17,58 @@ begin
 end
 $$;
 
+-- An id that no group has. The sequence goes round: an id that became free is given again after all others.
+create or replace function duewheel.free_group_id() returns integer
+language plpgsql as $$
+declare
+    v_group_id integer;
+begin
+    for v_tries in 1 .. 1048575 loop
+        v_group_id := nextval('duewheel.consumer_group_group_id_seq');
+        if not exists (select from duewheel.consumer_group g where g.group_id = v_group_id) then
+            return v_group_id;
+        end if;
+    end loop;
+    raise exception using
+        errcode = 'DW010',
+        message = 'all ids of groups are in use; the limit is 1048575 groups and broadcasting instances',
+        hint = 'Delete groups that nobody needs.';
+end
+$$;
+
+-- Takes away what a group has written in a topic.
+create or replace function duewheel.clear_leases(p_group_id integer, p_topic_id integer) returns void
+language plpgsql
+set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
+as $$
+begin
+    delete from duewheel.lease_event e where e.topic_id = p_topic_id and e.group_id = p_group_id;
+    delete from duewheel.lease_message m where m.topic_id = p_topic_id and m.group_id = p_group_id;
+    delete from duewheel.fifo_backlog b where b.topic_id = p_topic_id and b.group_id = p_group_id;
+    delete from duewheel.lease l where l.topic_id = p_topic_id and l.group_id = p_group_id;
+end
+$$;
+
+-- Takes a subscription away with its retries and dead letters, and the group with its last one.
+create or replace function duewheel.remove_subscription(p_group_id integer, p_topic_id integer) returns void
+language plpgsql as $$
+declare
+    v_gone duewheel.subscription;
+begin
+    delete from duewheel.subscription s where s.group_id = p_group_id and s.topic_id = p_topic_id
+    returning * into v_gone;
+    perform duewheel.clear_leases(p_group_id, p_topic_id);
+    if v_gone.retry_topic_id is not null then
+        perform duewheel.clear_leases(p_group_id, v_gone.retry_topic_id);
+        update duewheel.topic t
+        set name = format('%s~deleted~%s', t.name, t.topic_id), deleted_at = clock_timestamp()
+        where t.topic_id in (v_gone.retry_topic_id, v_gone.dead_letter_topic_id) and t.deleted_at is null;
+    end if;
+    delete from duewheel.consumer_group g
+    where g.group_id = p_group_id and not exists (select from duewheel.subscription s where s.group_id = g.group_id);
+end
+$$;
+
 -- Makes the group and its subscription where missing, with the topics for its retries and dead letters, and puts it at its
 -- start: "earliest" is the oldest message kept, "latest" what is released from now on, start_at what is due from an
 -- instant on or came, later than its own, after it. Where the subscription exists, start changes nothing. mode "broadcasting" makes a group row for the instance
@@ -40,7 +92,12 @@ declare
         greatest(p_start_at, v_topic.kept_from) - interval '1 microsecond', '-infinity');
     v_seq bigint := 9223372036854775807;
     v_straggler_id bigint := 0;
+    -- So many groups, or broadcasting instances, read one topic at most.
+    v_most constant integer := case when v_broadcasting then 100000 else 10000 end;
 begin
+    if p_now is not null then
+        perform duewheel.require_clock_right(p_now);
+    end if;
     topic_id := v_topic.topic_id;
     made := false;
     select s.group_id, s.retry_topic_id, s.dead_letter_topic_id into group_id, retry_topic_id, dead_letter_topic_id
@@ -101,21 +158,53 @@ begin
                              case when v_broadcasting then 'clustering' else 'broadcasting' end, p_mode),
             hint = 'All consumers of a group have one mode. Give the consumer the mode of its group, or another group.';
     end if;
-    insert into duewheel.consumer_group (name, mode, broadcast_group, instance)
-    values (v_name, p_mode, case when v_broadcasting then p_group end, case when v_broadcasting then p_instance end)
-    on conflict do nothing;
-    group_id := (duewheel.group_by_name(v_name)).group_id;
+    -- Whoever may make groups may not make so many that no other can be made.
+    if (select count(*) from (
+            select from duewheel.subscription s
+            where s.topic_id = v_topic.topic_id and (s.retry_topic_id is null) = v_broadcasting
+            limit v_most) s) >= v_most then
+        raise exception using
+            errcode = 'DW010',
+            message = format('topic "%s" has %s %s; the limit is %s', p_topic, v_most,
+                             case when v_broadcasting then 'broadcasting instances' else 'groups' end, v_most),
+            hint = case when v_broadcasting
+                then 'Give each instance a name that stays the same when it starts again.'
+                else 'Let an administrator delete groups that nobody needs.' end;
+    end if;
+    -- Keeps delete_topic away until this is committed.
+    perform from duewheel.topic t where t.topic_id = v_topic.topic_id and t.deleted_at is null for key share;
+    if not found then
+        -- There may be another topic of that name by now.
+        select s.group_id, s.topic_id, s.retry_topic_id, s.dead_letter_topic_id, s.made
+        into group_id, topic_id, retry_topic_id, dead_letter_topic_id, made
+        from duewheel.subscribe(p_topic, p_group, p_start, p_start_at, p_now, p_mode, p_instance) s;
+        return;
+    end if;
+    select g.group_id into group_id from duewheel.consumer_group g where g.name = v_name for key share;
+    if not found then
+        insert into duewheel.consumer_group (group_id, name, mode, broadcast_group, instance)
+        overriding system value
+        values (duewheel.free_group_id(), v_name, p_mode, case when v_broadcasting then p_group end,
+                case when v_broadcasting then p_instance end)
+        returning consumer_group.group_id into group_id;
+    end if;
+    -- An answer that was on its way when a group was deleted may have left a row under the same id.
+    perform duewheel.clear_leases(group_id, v_topic.topic_id);
     if not v_broadcasting then
+        -- As there is no subscription, topics of these names are left over from one that went with its topic.
+        update duewheel.topic t
+        set name = format('%s~deleted~%s', t.name, t.topic_id), deleted_at = clock_timestamp()
+        where t.name in ('%RETRY%' || p_group || '%' || p_topic, '%DLQ%' || p_group || '%' || p_topic);
+        retry_topic_id := duewheel.free_topic_id(true);
+        dead_letter_topic_id := duewheel.free_topic_id(true);
         insert into duewheel.topic
-            (name, message_type, queues, max_delay, out_of_range, granularity, retention, delay_levels, parent_topic_id)
-        values ('%RETRY%' || p_group || '%' || p_topic, 'RETRY', 1, v_topic.max_delay, v_topic.out_of_range,
-                v_topic.granularity, v_topic.retention, v_topic.delay_levels, topic_id)
-        returning topic.topic_id into retry_topic_id;
-        insert into duewheel.topic
-            (name, message_type, queues, max_delay, out_of_range, granularity, retention, delay_levels, parent_topic_id)
-        values ('%DLQ%' || p_group || '%' || p_topic, 'DEAD_LETTER', 1, v_topic.max_delay, v_topic.out_of_range,
-                v_topic.granularity, v_topic.retention, v_topic.delay_levels, topic_id)
-        returning topic.topic_id into dead_letter_topic_id;
+            (topic_id, name, message_type, queues, max_delay, out_of_range, granularity, retention, delay_levels,
+             parent_topic_id)
+        overriding system value
+        select own.topic_id, own.prefix || p_group || '%' || p_topic, own.message_type, 1, v_topic.max_delay,
+               v_topic.out_of_range, v_topic.granularity, v_topic.retention, v_topic.delay_levels, v_topic.topic_id
+        from (values (retry_topic_id, '%RETRY%', 'RETRY'),
+                     (dead_letter_topic_id, '%DLQ%', 'DEAD_LETTER')) own (topic_id, prefix, message_type);
     end if;
     insert into duewheel.subscription (group_id, topic_id, retry_topic_id, dead_letter_topic_id, seen_at)
     values (group_id, topic_id, retry_topic_id, dead_letter_topic_id, case when v_broadcasting then v_now end);
@@ -166,6 +255,9 @@ declare
         case when v_ordered then 2147483647 else cardinality(set_retry_policy.intervals) end);
     v_problem text;
 begin
+    if set_retry_policy.now is not null then
+        perform duewheel.require_clock_right(set_retry_policy.now);
+    end if;
     v_problem := case
         when set_retry_policy.ordered <> v_ordered then format(
             'topic "%s" is of type %s, whose retries are %s; the policy is for %s ones', v_topic.name, v_topic.message_type,
@@ -200,6 +292,10 @@ begin
             hint = 'Leave the retry policy out, or use a clustering group.';
     end if;
     select * into v_group from duewheel.consumer_group g where g.group_id = v_group.group_id for update;
+    if not found then
+        -- It was deleted meanwhile.
+        v_group := duewheel.group_by_name(set_retry_policy.consumer_group);
+    end if;
     old_max_retries := case when v_ordered then v_group.ordered_max_retries else v_group.max_retries end;
     old_intervals := case when v_ordered then array[v_group.ordered_interval] else v_group.retry_intervals end;
     old_jitter := case when v_ordered then 0 else v_group.retry_jitter end;
@@ -260,25 +356,131 @@ begin atomic
     from duewheel.positions(p_group_id, p_topic_id) p where p.ordinal > 0;
 end;
 
+-- Since when a group stands still on a topic: when it last went on, in the queue where that is longest ago, among those
+-- in which something has been ready and unread for longer than the topic's retention; else null. What it does not read
+-- stays on disk. A function of its own, as a view calls functions with the rights of whoever reads it.
+create or replace function duewheel.stalled_since(
+    p_group_id integer, p_topic_id integer, p_now timestamptz default null
+) returns timestamptz
+language plpgsql stable
+set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
+set jit = off
+as $$
+declare
+    v_before timestamptz;
+    v_since timestamptz;
+begin
+    if p_now is not null then
+        perform duewheel.require_clock_right(p_now);
+    end if;
+    select coalesce(p_now, clock_timestamp()) - t.retention into v_before
+    from duewheel.topic t where t.topic_id = p_topic_id;
+    select min(l.leased_at) into v_since
+    from duewheel.positions(p_group_id, p_topic_id) p
+    join duewheel.lease l on l.topic_id = p.topic_id and l.group_id = p_group_id and l.queue = p.queue and l.n = p.n
+    where l.leased_at < v_before
+      and ((
+            -- As the last tick before then says: it carries how far something was due in each queue.
+            select t.queue_hi[p.queue + 1] from duewheel.tick t
+            where t.topic_id = p.topic_id and t.hi < v_before order by t.hi desc, t.tick_id desc limit 1) > p.to_at
+        or exists (
+            select from duewheel.fifo_backlog b
+            where b.topic_id = p.topic_id and b.group_id = p_group_id and b.queue = p.queue));
+    return v_since;
+end
+$$;
+
+-- Takes locks that others hold as long as their transactions are open; gives up at an instant.
+create or replace function duewheel.lock_until(p_keys bigint[], p_until timestamptz) returns void
+language plpgsql as $$
+declare
+    v_key bigint;
+begin
+    foreach v_key in array p_keys loop
+        while not pg_try_advisory_xact_lock(v_key) loop
+            if clock_timestamp() > p_until then
+                raise exception using
+                    errcode = 'DW017',
+                    message = 'the group is being read or made in a transaction that is still open',
+                    hint = 'Try again when that has ended.';
+            end if;
+            perform pg_sleep(0.01);
+        end loop;
+    end loop;
+end
+$$;
+
+-- Deletes a group, or with a topic only what it has there: position, leases, retries and dead letters. Of a
+-- broadcasting group all instances go, or the one that is named group/instance. Its consumers are told that their
+-- subscription is gone. Whoever is reading is waited for, up to 10 seconds. One transaction takes a bounded number of
+-- locks: "more" says that there is more to delete.
+create or replace function duewheel.delete_group(
+    consumer_group text, topic text default null, out deleted integer, out more boolean
+)
+language plpgsql as $$
+#variable_conflict use_column
+declare
+    v_until constant timestamptz := clock_timestamp() + interval '10 seconds';
+    v_most_locks constant integer := 64;
+    v_locks integer := 0;
+    v_subscription record;
+begin
+    perform duewheel.require_read_committed();
+    deleted := 0;
+    more := false;
+    if delete_group.topic is not null then
+        perform duewheel.topic_by_name(delete_group.topic);
+    end if;
+    -- As whoever makes it.
+    perform duewheel.lock_until(
+        array[duewheel.key_lock_key(0, '%GROUP%' || split_part(delete_group.consumer_group, '/', 1))], v_until);
+    for v_subscription in
+        select s.group_id, s.topic_id, s.retry_topic_id, t.queues
+        from duewheel.consumer_group g
+        join duewheel.subscription s on s.group_id = g.group_id
+        join duewheel.topic t on t.topic_id = s.topic_id
+        where (g.name = delete_group.consumer_group or g.broadcast_group = delete_group.consumer_group)
+          and (delete_group.topic is null or (t.name = delete_group.topic and t.deleted_at is null))
+        order by s.topic_id, s.group_id
+    loop
+        more := v_locks >= v_most_locks;
+        exit when more;
+        v_locks := v_locks + v_subscription.queues + 1;
+        perform duewheel.lock_until(
+            array(select duewheel.queue_lock_key(v_subscription.group_id, v_subscription.topic_id, q)
+                  from generate_series(0, v_subscription.queues - 1) q
+                  union all
+                  select duewheel.queue_lock_key(v_subscription.group_id, v_subscription.retry_topic_id, 0)
+                  where v_subscription.retry_topic_id is not null), v_until);
+        perform duewheel.remove_subscription(v_subscription.group_id, v_subscription.topic_id);
+        deleted := deleted + 1;
+    end loop;
+    if deleted = 0 then
+        perform duewheel.group_by_name(delete_group.consumer_group);
+        raise exception using
+            errcode = 'DW014',
+            message = format('consumer group "%s" does not read topic "%s"', left(delete_group.consumer_group, 127),
+                             left(delete_group.topic, 127)),
+            hint = 'Look at the view duewheel.groups, or leave the topic out to delete the group on all of them.';
+    end if;
+end
+$$;
+
 -- Forgets broadcasting instances that have not asked for longer than their topic's retention: their position speaks of
--- nothing that is kept. seen_at is up to an hour behind.
+-- nothing that is kept. seen_at is up to an hour behind. What is left of deleted topics goes with them.
 create or replace function duewheel.forget_instances(p_now timestamptz) returns void
 language plpgsql as $$
 declare
-    v_group_id integer;
-    v_topic_id integer;
+    v_subscription record;
 begin
-    for v_group_id, v_topic_id in
-        delete from duewheel.subscription s using duewheel.topic t
-        where t.topic_id = s.topic_id and s.seen_at < p_now - t.retention - interval '1 hour'
-        returning s.group_id, s.topic_id
+    for v_subscription in
+        select s.group_id, s.topic_id from duewheel.subscription s join duewheel.topic t on t.topic_id = s.topic_id
+        where s.seen_at < p_now - t.retention - interval '1 hour'
+        -- One that is just back is not forgotten.
+        for update of s skip locked
     loop
-        delete from duewheel.lease_event e where e.group_id = v_group_id and e.topic_id = v_topic_id;
-        delete from duewheel.lease_message m where m.group_id = v_group_id and m.topic_id = v_topic_id;
-        delete from duewheel.fifo_backlog b where b.group_id = v_group_id and b.topic_id = v_topic_id;
-        delete from duewheel.lease l where l.group_id = v_group_id and l.topic_id = v_topic_id;
-        delete from duewheel.consumer_group g
-        where g.group_id = v_group_id and not exists (select from duewheel.subscription s where s.group_id = g.group_id);
+        perform duewheel.remove_subscription(v_subscription.group_id, v_subscription.topic_id);
     end loop;
+    perform duewheel.forget_topics(p_now);
 end
 $$;

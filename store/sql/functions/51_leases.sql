@@ -265,6 +265,9 @@ declare
     v_position record;
     v_revived integer := 0;
 begin
+    if p_now is not null then
+        perform duewheel.require_clock_right(p_now);
+    end if;
     perform duewheel.require_read_committed();
     for v_position in select * from duewheel.positions(p_group_id, p_topic_id) loop
         if duewheel.has_ended_leases(p_group_id, v_position.topic_id, v_position.queue, v_position.revived_to, v_now)

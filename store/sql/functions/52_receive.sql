@@ -71,8 +71,8 @@ begin
     if not found then
         raise exception using
             errcode = 'DW001',
-            message = 'this subscription is gone: its topic was deleted, or it was a broadcasting instance that had not '
-                      'received for longer than the topic''s retention',
+            message = 'this subscription is gone: its topic or its group was deleted, or it was a broadcasting '
+                      'instance that had not received for longer than the topic''s retention',
             hint = 'Make the topic, or the consumer, again.';
     end if;
     -- Only broadcasting instances have it; upkeep forgets those that have not been seen for long.
@@ -151,6 +151,9 @@ declare
     v_leased bigint := 0;
     v_revived integer := 0;
 begin
+    if p_now is not null then
+        perform duewheel.require_clock_right(p_now);
+    end if;
     select t.queues + 1, s.retry_topic_id, t.message_type, t.kept_from
     into v_sources, v_retry_topic_id, v_message_type, v_kept_from
     from duewheel.subscription s join duewheel.topic t on t.topic_id = s.topic_id
@@ -412,6 +415,9 @@ declare
     v_next timestamptz;
     v_fifo constant boolean := duewheel.is_fifo(p_topic_id);
 begin
+    if p_now is not null then
+        perform duewheel.require_clock_right(p_now);
+    end if;
     perform duewheel.require_home();
     for v_position in select * from duewheel.positions(p_group_id, p_topic_id) loop
         if duewheel.has_ended_leases(p_group_id, v_position.topic_id, v_position.queue, v_position.revived_to, v_now) then

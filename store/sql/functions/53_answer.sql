@@ -29,6 +29,9 @@ declare
     v_answered bigint[];
     v_returned bigint[];
 begin
+    if p_now is not null then
+        perform duewheel.require_clock_right(p_now);
+    end if;
     if (current_setting('transaction_isolation') = 'read committed'
         and current_setting('duewheel.home', true) = 'duewheel.broker'::regclass::oid::text) is not true
     then
@@ -39,6 +42,8 @@ begin
             errcode = 'DW010', message = format('the answer is "%s"; it is "ack", "nack" or "extend"', p_action),
             hint = 'Give one of the three.';
     end if;
+    -- It is kept with each message of the lease.
+    p_reason := left(p_reason, 10000);
     if p_action = 'extend' then
         perform duewheel.check_invisible(p_duration);
     end if;
@@ -75,7 +80,8 @@ begin
             raise exception using
                 errcode = 'DW011',
                 message = 'the lease is unknown to the broker: its messages are delivered again',
-                hint = 'A database crash may have lost it, or its group was rewound. Do not take the work as acknowledged.';
+                hint = 'A database crash may have lost it, or its group was rewound or deleted. Do not take the work '
+                       'as acknowledged.';
         end if;
         v_end := v_lease.expires_at;
         v_final := null;

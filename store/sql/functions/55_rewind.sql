@@ -252,6 +252,9 @@ declare
     v_to record;
     v_any boolean := false;
 begin
+    if rewind.now is not null then
+        perform duewheel.require_clock_right(rewind.now);
+    end if;
     perform duewheel.require_read_committed();
     if (rewind.to_at is null) = (rewind.start is null)
        or (rewind.start is not null and rewind.start not in ('earliest', 'latest')) then

@@ -81,6 +81,9 @@ declare
     v_oldest timestamptz;
     v_fifo boolean;
 begin
+    if p_now is not null then
+        perform duewheel.require_clock_right(p_now);
+    end if;
     for v_pair in select * from unnest(p_topics, p_groups) pair (topic, consumer_group) loop
         select s.* into v_subscription
         from duewheel.subscription s

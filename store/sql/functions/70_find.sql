@@ -152,6 +152,9 @@ declare
     v_released_at timestamptz;
     v_recalled_at timestamptz;
 begin
+    if history.now is not null then
+        perform duewheel.require_clock_right(history.now);
+    end if;
     perform duewheel.require_home();
     select * into v_message from duewheel.any_message m
     where m.topic_id = v_id.topic_id and m.queue = v_id.queue and m.deliver_at = v_id.deliver_at and m.seq = v_id.seq;

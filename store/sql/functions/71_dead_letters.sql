@@ -58,6 +58,9 @@ declare
     v_due_at timestamptz;
     v_count bigint;
 begin
+    if p_now is not null then
+        perform duewheel.require_clock_right(p_now);
+    end if;
     perform duewheel.require_read_committed();
     if p_topic is not null then
         perform duewheel.topic_by_name(p_topic);
@@ -154,6 +157,9 @@ declare
     v_chunk record;
     v_after jsonb;
 begin
+    if redrive.now is not null then
+        perform duewheel.require_clock_right(redrive.now);
+    end if;
     matched := 0;
     redriven := 0;
     loop

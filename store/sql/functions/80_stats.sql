@@ -44,6 +44,9 @@ set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bit
 as $$
 #variable_conflict use_column
 begin
+    if topic_stats.now is not null then
+        perform duewheel.require_clock_right(topic_stats.now);
+    end if;
     perform duewheel.require_home();
     return query
     select t.name, t.message_type, w.waiting, w.exact, due.next_due_at, k.hi, (
@@ -128,6 +131,9 @@ declare
     v_count bigint;
     v_oldest timestamptz;
 begin
+    if group_stats.now is not null then
+        perform duewheel.require_clock_right(group_stats.now);
+    end if;
     perform duewheel.require_home();
     for v_subscription in
         select s.*, g.name as group_name, t.name as topic_name, t.message_type = 'FIFO' as is_fifo

@@ -58,6 +58,9 @@ declare
     v_old_topic text;
     v_problem text;
 begin
+    if add_schedule.now is not null then
+        perform duewheel.require_clock_right(add_schedule.now);
+    end if;
     perform duewheel.require_read_committed();
     every := duewheel.span(every);
     v_problem := case
@@ -98,9 +101,11 @@ begin
     insert into duewheel.schedule
         (name, topic_id, cron, every, time_zone, start_at, anchor_at, misfire, body, key, tag, properties, next_at,
          created_at)
-    values (add_schedule.name, v_topic.topic_id, add_schedule.cron, add_schedule.every, add_schedule.time_zone,
-            add_schedule.start_at, add_schedule.anchor_at, add_schedule.misfire, add_schedule.body, add_schedule.key,
-            add_schedule.tag, add_schedule.properties, add_schedule.next_at, v_now)
+    -- Added again and again, a schedule that is there takes no id.
+    select add_schedule.name, v_topic.topic_id, add_schedule.cron, add_schedule.every, add_schedule.time_zone,
+           add_schedule.start_at, add_schedule.anchor_at, add_schedule.misfire, add_schedule.body, add_schedule.key,
+           add_schedule.tag, add_schedule.properties, add_schedule.next_at, v_now
+    where not exists (select from duewheel.schedule s where s.name = add_schedule.name)
     on conflict on constraint schedule_name_key do nothing
     returning schedule.schedule_id into schedule_id;
     added := found;
@@ -147,6 +152,9 @@ language plpgsql stable as $$
 declare
     v_now constant timestamptz := coalesce(schedules.now, clock_timestamp());
 begin
+    if schedules.now is not null then
+        perform duewheel.require_clock_right(schedules.now);
+    end if;
     perform duewheel.require_home();
     return query
     select s.name, t.name, s.cron, s.every, s.time_zone, s.start_at, s.misfire, s.body, s.key, s.tag, s.properties,
@@ -178,6 +186,9 @@ language plpgsql stable as $$
 declare
     v_now constant timestamptz := coalesce(p_now, clock_timestamp());
 begin
+    if p_now is not null then
+        perform duewheel.require_clock_right(p_now);
+    end if;
     perform duewheel.require_home();
     return query
     select s.schedule_id, s.generation, s.name, s.cron, s.every, s.time_zone, s.anchor_at, s.misfire, s.next_at,
@@ -207,6 +218,9 @@ declare
     v_occurs_at timestamptz;
     v_receipt duewheel.send_receipt;
 begin
+    if p_now is not null then
+        perform duewheel.require_clock_right(p_now);
+    end if;
     perform duewheel.require_read_committed();
     select s.* into v_schedule from duewheel.schedule s
     where s.schedule_id = p_schedule_id and s.generation = p_generation and s.next_at = p_seen_next_at
@@ -234,7 +248,7 @@ begin
             message_group => v_schedule.name,
             idempotency_key => format('duewheel.schedule/%s/%s/%s', p_schedule_id, p_generation,
                                       duewheel.unix_micros(v_occurs_at)),
-            now => v_now);
+            now => p_now);
         insert into duewheel.schedule_ahead (schedule_id, occurs_at, message_id)
         values (p_schedule_id, v_occurs_at, v_receipt.message_id)
         on conflict on constraint schedule_ahead_pkey do nothing;
@@ -281,6 +295,9 @@ declare
     v_schedule duewheel.schedule := duewheel.schedule_by_name(pause_schedule.name);
     v_recalled integer;
 begin
+    if pause_schedule.now is not null then
+        perform duewheel.require_clock_right(pause_schedule.now);
+    end if;
     if v_schedule.paused_at is not null then
         return 0;
     end if;
@@ -304,6 +321,9 @@ language plpgsql as $$
 declare
     v_schedule duewheel.schedule := duewheel.schedule_by_name(p_name);
 begin
+    if p_now is not null then
+        perform duewheel.require_clock_right(p_now);
+    end if;
     if v_schedule.paused_at is null then
         return;
     end if;
@@ -341,6 +361,9 @@ declare
     v_schedule duewheel.schedule := duewheel.schedule_by_name(remove_schedule.name);
     v_recalled integer := duewheel.recall_ahead(v_schedule.schedule_id, remove_schedule.now);
 begin
+    if remove_schedule.now is not null then
+        perform duewheel.require_clock_right(remove_schedule.now);
+    end if;
     delete from duewheel.schedule s where s.schedule_id = v_schedule.schedule_id;
     return v_recalled;
 end

@@ -54,6 +54,9 @@ declare
     v_most constant integer := 48;
     v_sealed integer := 0;
 begin
+    if sweep.now is not null then
+        perform duewheel.require_clock_right(sweep.now);
+    end if;
     swept := 0;
     more := false;
     perform duewheel.require_read_committed();
@@ -75,7 +78,7 @@ begin
             select t.tick_xid into v_past from duewheel.tick_over(v_topic_id, v_slot.ends_at) t;
             if v_past is null then
                 -- Nothing has been due since: a tick of its own says so, for the next step to go by.
-                perform duewheel.tick_topic(v_topic_id, v_now, false, true, true);
+                perform duewheel.tick_topic(v_topic_id, sweep.now, false, true, true);
             elsif v_past >= pg_snapshot_xmin(pg_current_snapshot()) then
                 return;
             else
@@ -142,6 +145,9 @@ declare
     v_most constant integer := 4;
     v_more boolean := false;
 begin
+    if maintain.now is not null then
+        perform duewheel.require_clock_right(maintain.now);
+    end if;
     perform duewheel.require_read_committed();
     -- One upkeep at a time; a second has nothing to do.
     if not pg_try_advisory_xact_lock(duewheel.tick_lock_class(), -2) then

@@ -5,13 +5,29 @@ create or replace function duewheel.receive(
     topic text, consumer_group text, tags text default '*', max_messages integer default 32,
     invisible interval default '60 seconds', consumer text default null, now timestamptz default null,
     -- A predicate over the properties, such as '$.region == "north" && $.amount > 100'.
-    filter jsonpath default null
+    filter jsonpath default null,
+    -- False: a group that is not there is an error, as a mistyped name should be.
+    make_group boolean default true
 ) returns setof duewheel.received_message
 language plpgsql as $$
 #variable_conflict use_column
 declare
-    v_subscription record := duewheel.subscribe(receive.topic, receive.consumer_group, 'earliest', null, receive.now);
+    v_subscription record;
 begin
+    if receive.make_group is not false then
+        v_subscription := duewheel.subscribe(receive.topic, receive.consumer_group, 'earliest', null, receive.now);
+    else
+        select s.group_id, s.topic_id into v_subscription
+        from duewheel.subscription s join duewheel.consumer_group g on g.group_id = s.group_id
+        where g.name = receive.consumer_group and s.topic_id = (duewheel.topic_by_name(receive.topic)).topic_id;
+        if not found then
+            raise exception using
+                errcode = 'DW014',
+                message = format('consumer group "%s" does not read topic "%s"', left(receive.consumer_group, 127),
+                                 left(receive.topic, 127)),
+                hint = 'Correct the name, or leave make_group out: then the group is made.';
+        end if;
+    end if;
     if receive.max_messages is null or receive.max_messages not between 1 and 10000 then
         raise exception using
             errcode = 'DW010', message = format('max_messages is %s; the limit is 1 to 10000', receive.max_messages),
@@ -69,6 +85,9 @@ declare
     v_group record;
     v_bad text;
 begin
+    if p_now is not null then
+        perform duewheel.require_clock_right(p_now);
+    end if;
     select h into v_bad from unnest(p_handles) h where h is null or h !~ '^\d{1,9}(\.\d{1,18}){5}$' limit 1;
     if found then
         raise exception using

@@ -21,6 +21,9 @@ declare
     v_tick_ids bigint[];
     v_rows bigint;
 begin
+    if rebase.now is not null then
+        perform duewheel.require_clock_right(rebase.now);
+    end if;
     rebased := false;
     messages := 0;
     ticks := 0;

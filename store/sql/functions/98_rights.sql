@@ -42,6 +42,7 @@ begin atomic
         ('receive_batch', 'duewheel_consumer'),
         ('set_retry_policy', 'duewheel_consumer'),
         ('settings', 'duewheel_consumer'),
+        ('stalled_since', 'duewheel_consumer'),
         ('subscribe', 'duewheel_consumer'),
         ('topic_stats', 'duewheel_consumer'),
 
@@ -51,6 +52,7 @@ begin atomic
         ('check_message', 'duewheel_admin'),
         ('check_message_group', 'duewheel_admin'),
         ('create_topic', 'duewheel_admin'),
+        ('delete_group', 'duewheel_admin'),
         ('delete_topic', 'duewheel_admin'),
         ('due_instants', 'duewheel_admin'),
         ('due_schedules', 'duewheel_admin'),

@@ -7,13 +7,15 @@ from duewheel.topic t
 where t.deleted_at is null and t.message_type not in ('RETRY', 'DEAD_LETTER');
 
 -- How far each group has read a topic: read_to is where the queue that is furthest behind stands; null where nothing has
--- been released or read yet. Of a FIFO topic the retry settings are the ordered ones; a max_retries of 2147483647 is none.
+-- been released or read yet. stalled_since is set where it stands still. Of a FIFO topic the retry settings are the
+-- ordered ones; a max_retries of 2147483647 is none.
 create or replace view duewheel.groups as
 select coalesce(g.broadcast_group, g.name) as consumer_group, t.name as topic, t.message_type, g.mode, g.instance,
        case when t.message_type = 'FIFO' then g.ordered_max_retries else g.max_retries end as max_retries,
        case when t.message_type = 'FIFO' then array[g.ordered_interval] else g.retry_intervals end as retry_intervals,
        case when t.message_type = 'FIFO' then 0 else g.retry_jitter end as retry_jitter,
-       g.settings_by, g.settings_at, p.read_to, p.released_to, s.created_at, s.seen_at
+       g.settings_by, g.settings_at, p.read_to, p.released_to, s.created_at, s.seen_at,
+       duewheel.stalled_since(g.group_id, t.topic_id) as stalled_since
 from duewheel.subscription s
 join duewheel.consumer_group g on g.group_id = s.group_id
 join duewheel.topic t on t.topic_id = s.topic_id

@@ -1,0 +1,143 @@
+"""What time it is, is the database's to say: a login with a role cannot give another instant (X19)."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+
+import psycopg2
+import pytest
+from tests.logins import ROLES, login
+from tests.proof.waiting import ask, connected
+
+from duewheel.store import Broker
+from duewheel.store.errors import InvalidArgument, NotAllowed
+
+#: Takes an instant and reckons with it: it reads nothing and changes nothing.
+ARITHMETIC = {"asked_instant"}
+
+#: Arguments that get every call as far as to its look at the clock; others are null.
+GIVEN = {
+    "text": "t",
+    "text[]": "{t}",
+    "integer": "1",
+    "bigint": "1",
+    "bytea": "x",
+    "jsonb": "{}",
+    "message_id": f"{1:08x}{0:04x}{0:016x}{0:016x}",
+    "receipt_handles": "{1.1.0.1.1.1}",
+    "p_after": None,
+    "consumer_group": "g",
+    "p_group": "g",
+}
+
+
+@pytest.fixture
+def owner(broker: Broker) -> Broker:
+    """A broker with all that the calls are about."""
+    broker.create_topic("t")
+    broker.consumer("t", "g")
+    broker.add_schedule("t", "t", b"", every=timedelta(hours=1))
+    return broker
+
+
+def calls(dsn: str) -> list[tuple[str, str, str, list[tuple[str, str]]]]:
+    """Name, signature and role of every entry point that is told an instant, with its parameters."""
+    with connected(dsn) as connection:
+        found = ask(
+            connection,
+            """
+            select p.proname::text, p.oid::regprocedure::text, e.role_name,
+                (select json_agg(json_build_array(a.name, format_type(a.type, null)) order by a.place)::text
+                 from unnest(coalesce(p.proargnames, '{}'), coalesce(p.proallargtypes, p.proargtypes::oid[]),
+                             coalesce(p.proargmodes, array_fill('i'::"char", array[p.pronargs::integer])))
+                      with ordinality a (name, type, mode, place)
+                 where a.mode = 'i')
+            from pg_proc p join duewheel.entry_points() e on e.function_name = p.proname
+            where p.pronamespace = 'duewheel'::regnamespace
+            order by 2
+            """,
+        )
+    return [
+        (name, signature, role, parameters)
+        for name, signature, role, text in found
+        for parameters in [[(each[0], each[1]) for each in json.loads(text or "[]")]]
+        if {"now", "p_now"} & {each[0] for each in parameters} and name not in ARITHMETIC
+    ]
+
+
+def test_x19_no_entry_point_takes_another_instant_from_a_login_with_its_role(owner: Broker) -> None:
+    entry_points = calls(owner.dsn)
+    assert len(entry_points) > 30
+    forgotten = []
+    for name, signature, role, parameters in entry_points:
+        arguments = []
+        values: list[object] = []
+        for parameter, kind in parameters:
+            if parameter in ("now", "p_now"):
+                values.append(datetime.now(UTC) + timedelta(days=25))
+            else:
+                values.append(GIVEN.get(parameter, GIVEN.get(kind)))
+            arguments.append(f"{parameter} => %s::{kind}")
+        with connected(login(owner.dsn, role), autocommit=False) as connection:
+            try:
+                ask(connection, f"select * from duewheel.{name}({', '.join(arguments)})", *values)
+            except psycopg2.errors.InsufficientPrivilege as refusal:
+                if "only an owner of the schema" in str(refusal):
+                    continue
+                forgotten.append(f"{signature}: {refusal}")
+            except psycopg2.Error as error:
+                forgotten.append(f"{signature}: {error}")
+            else:
+                forgotten.append(signature)
+    assert not forgotten, "\n".join(forgotten)
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_x19_a_broker_with_a_clock_of_its_own_is_told_why_it_is_refused(owner: Broker, role: str) -> None:
+    at = datetime.now(UTC)
+    refusal = rf'"{role}_login" says .* only an owner .* Leave now out'
+    with Broker(login(owner.dsn, role), clock=lambda: at) as broker:
+        if role != "duewheel_consumer":
+            with pytest.raises(NotAllowed, match=refusal):
+                broker.send("t", b"", delay=timedelta(0))
+        if role != "duewheel_producer":
+            with pytest.raises(NotAllowed, match=refusal):
+                broker.consumer("t", "g")
+
+
+def test_x19_another_instant_releases_nothing_to_other_groups(owner: Broker) -> None:
+    owner.update_topic("t", max_delay=timedelta(days=30))
+    owner.send("t", b"", delay=timedelta(days=20))
+    with (
+        connected(login(owner.dsn, "duewheel_consumer")) as connection,
+        pytest.raises(psycopg2.errors.InsufficientPrivilege),
+    ):
+        ask(connection, "select * from duewheel.receive('t', 'mine', now => now() + interval '25 days')")
+    assert not owner.consumer("t", "g").receive()
+    assert [group.group for group in owner.groups()] == ["g"]
+
+
+def test_x19_the_owner_cannot_stop_the_clock_at_infinity(owner: Broker) -> None:
+    with connected(owner.dsn) as connection:
+        for instant in ("infinity", "-infinity"):
+            with pytest.raises(psycopg2.Error) as refusal:
+                ask(connection, "select * from duewheel.receive('t', 'g', now => %s)", instant)
+            assert refusal.value.pgcode == InvalidArgument.sqlstate
+
+
+def test_x19_a_member_of_the_owner_may_say_what_time_it_is(owner: Broker) -> None:
+    with connected(owner.dsn) as connection:
+        ((name,),) = ask(connection, "select current_user::text")
+        ask(connection, "create role deputy_login login password 'of-a-test'")
+        ask(connection, f"grant {name} to deputy_login")
+    try:
+        at = datetime.now(UTC)
+        with Broker(
+            psycopg2.extensions.make_dsn(owner.dsn, user="deputy_login", password="of-a-test"),
+            clock=lambda: at,
+        ) as deputy:
+            deputy.consumer("t", "deputy")
+    finally:
+        with connected(owner.dsn) as connection:
+            ask(connection, "drop role deputy_login")

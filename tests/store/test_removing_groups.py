@@ -1,0 +1,533 @@
+"""Groups and topics that are made and removed: what stands still shows, and nothing is used up (X19, X20)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any, Protocol
+
+import psycopg2
+import pytest
+from tests.logins import login
+from tests.proof.waiting import ask, beside, connected, until, until_blocked
+
+from duewheel.store import Broker, Message
+from duewheel.store.consumer import Consumer
+from duewheel.store.errors import (
+    GroupBusy,
+    InvalidArgument,
+    LeaseLost,
+    NotAllowed,
+    TopicExists,
+    UnknownGroup,
+    UnknownTopic,
+)
+from duewheel.store.retry_policy import RetryPolicy
+
+NOW = timedelta(0)
+SECOND = timedelta(seconds=1)
+HOUR = timedelta(hours=1)
+DAY = timedelta(days=1)
+LAST_ID = 1_048_575
+
+
+class Clock(Protocol):
+    def advance(self, by: timedelta) -> datetime: ...
+    def set(self, now: datetime) -> datetime: ...
+
+
+@pytest.fixture
+def topic(broker: Broker) -> Broker:
+    broker.create_topic("t", queues=2)
+    return broker
+
+
+def rows(broker: Broker, statement: str, *parameters: object) -> list[tuple[Any, ...]]:
+    with connected(broker.dsn) as connection:
+        return ask(connection, statement, *parameters)
+
+
+def ids(broker: Broker) -> tuple[Any, ...]:
+    """The ids in use, and how many were drawn."""
+    (counted,) = rows(
+        broker,
+        "select (select array_agg(topic_id order by 1) from duewheel.topic),"
+        " (select array_agg(group_id order by 1) from duewheel.consumer_group),"
+        " (select last_value from duewheel.topic_topic_id_seq),"
+        " (select last_value from duewheel.consumer_group_group_id_seq),"
+        " (select last_value from duewheel.schedule_schedule_id_seq)",
+    )
+    return counted
+
+
+def left_of_groups(broker: Broker) -> list[tuple[Any, ...]]:
+    """The rows that name a group, of any table, by table."""
+    tables = ("consumer_group", "subscription", "lease", "lease_event", "lease_message", "fifo_backlog")
+    counts = ", ".join(f"(select count(*) from duewheel.{table})" for table in tables)
+    return rows(broker, f"select {counts}")
+
+
+def used(broker: Broker, group: str = "g", topic: str = "t") -> tuple[Consumer, list[Message]]:
+    """A group with an answered message, a retry, a dead letter, and messages that its consumer still has."""
+    consumer = broker.consumer(topic, group, retry=RetryPolicy.unordered(1))
+    broker.send_many(topic, [{"body": b"", "delay": NOW}] * 6)
+    broker.tick(topic)
+    held: list[Message] = []
+    while batch := consumer.receive(100):
+        held += batch
+    consumer.ack(held.pop())
+    consumer.nack(held.pop(), HOUR)
+    consumer.nack(held.pop(), NOW)
+    (failed,) = until(consumer.receive, "the retry")
+    consumer.nack(failed)
+    return consumer, held
+
+
+# --- deleting a group
+
+
+def test_x20_a_deleted_group_leaves_nothing_and_can_be_made_again(topic: Broker) -> None:
+    consumer, held = used(topic)
+    topic.delete_group("g")
+    assert topic.groups() == []
+    assert left_of_groups(topic) == [(0,) * 6]
+    with pytest.raises(UnknownTopic, match="this subscription is gone: its topic or its group was deleted"):
+        consumer.receive()
+    with pytest.raises(LeaseLost, match="deleted"):
+        consumer.ack(held)
+    with pytest.raises(UnknownGroup):
+        topic.dead_letters("g")
+    with pytest.raises(UnknownGroup):
+        topic.delete_group("g")
+    anew = topic.consumer("t", "g")
+    assert [message.attempt for message in anew.receive()] == [1] * 6
+    with pytest.raises(UnknownTopic):
+        consumer.receive()
+
+
+def test_x20_a_group_is_deleted_on_one_topic(topic: Broker) -> None:
+    topic.create_topic("u")
+    used(topic)
+    used(topic, topic="u")
+    used(topic, group="other")
+    topic.delete_group("g", "t")
+    assert [(group.group, group.topic) for group in topic.groups()] == [("g", "u"), ("other", "t")]
+    assert len(topic.dead_letters("g")) == 1
+    with pytest.raises(UnknownGroup, match='"g" does not read topic "t"'):
+        topic.delete_group("g", "t")
+    with pytest.raises(UnknownTopic):
+        topic.delete_group("g", "v")
+    topic.delete_group("g", "u")
+    with pytest.raises(UnknownGroup, match='no consumer group "g"'):
+        topic.delete_group("g")
+
+
+def test_x20_a_fifo_group_is_deleted_with_its_backlog(broker: Broker) -> None:
+    broker.create_topic("steps", message_type="FIFO")
+    for step in ("1", "2", "3"):
+        broker.send("steps", step, message_group="a")
+    broker.tick("steps")
+    consumer = broker.consumer("steps", "g")
+    assert len(consumer.receive(1)) == 1
+    assert not consumer.receive(1)
+    assert rows(broker, "select count(*) from duewheel.fifo_backlog") != [(0,)]
+    broker.delete_group("g")
+    assert left_of_groups(broker) == [(0,) * 6]
+    assert broker.consumer("steps", "g").receive(1)[0].body == b"1"
+
+
+def test_x20_a_broadcasting_group_is_deleted_whole_or_by_instance(topic: Broker) -> None:
+    for name in ("one", "two", "three"):
+        topic.consumer("t", "all", name=name, mode="broadcasting")
+    topic.delete_group("all/two")
+    assert topic.groups()[0].instances == ("one", "three")
+    topic.delete_group("all")
+    assert left_of_groups(topic) == [(0,) * 6]
+    topic.consumer("t", "all")
+
+
+def test_x20_a_large_group_is_deleted_in_transactions_with_few_locks(broker: Broker) -> None:
+    broker.create_topic("wide", queues=64)
+    for number in range(4):
+        broker.consumer("wide", "all", name=f"{number}", mode="broadcasting")
+    with connected(broker.dsn, autocommit=False) as connection:
+        assert ask(connection, "select * from duewheel.delete_group('all')") == [(1, True)]
+        ((locks,),) = ask(
+            connection,
+            "select count(*) from pg_locks where pid = pg_backend_pid() and locktype = 'advisory'",
+        )
+        assert locks < 70
+    broker.delete_group("all")
+    assert left_of_groups(broker) == [(0,) * 6]
+
+
+def test_x20_a_deleted_group_keeps_no_slot(timed_broker: Broker, clock: Clock) -> None:
+    timed_broker.create_topic("t")
+    timed_broker.consumer("t", "g")
+    timed_broker.send("t", b"", delay=NOW)
+    timed_broker.tick("t")
+    clock.advance(5 * DAY)
+    assert timed_broker.maintain().kept_unread
+    timed_broker.delete_group("g")
+    assert not timed_broker.maintain().kept_unread
+
+
+def test_x20_a_receive_in_an_open_transaction_is_waited_for(topic: Broker) -> None:
+    topic.consumer("t", "g")
+    topic.send("t", b"", delay=NOW)
+    topic.tick("t")
+    with connected(topic.dsn, autocommit=False) as reader, beside() as start:
+        assert ask(reader, "select receipt_handle from duewheel.receive('t', 'g')")
+        deleted = start(lambda: topic.delete_group("g"))
+        with pytest.raises(TimeoutError):
+            deleted.result(timeout=0.3)
+        reader.commit()
+        deleted.result()
+    assert left_of_groups(topic) == [(0,) * 6]
+
+
+@pytest.mark.slow
+def test_x20_a_receive_that_stays_open_ends_the_wait(topic: Broker) -> None:
+    topic.consumer("t", "g")
+    topic.send("t", b"", delay=NOW)
+    topic.tick("t")
+    with connected(topic.dsn, autocommit=False) as reader:
+        assert ask(reader, "select receipt_handle from duewheel.receive('t', 'g')")
+        with pytest.raises(GroupBusy, match="Try again"):
+            topic.delete_group("g")
+    topic.delete_group("g")
+
+
+def test_x20_an_answer_on_its_way_does_not_reach_a_later_group(topic: Broker) -> None:
+    """Whoever has the same id: it is given again after all others."""
+    consumer = topic.consumer("t", "g")
+    topic.send("t", b"", delay=NOW)
+    topic.tick("t")
+    batch = consumer.receive()
+    with connected(topic.dsn, autocommit=False) as answering:
+        consumer.ack(batch, connection=answering)
+        topic.delete_group("g")
+        answering.commit()
+    rows(topic, "select setval('duewheel.consumer_group_group_id_seq', %s, false)", consumer.group_id)
+    later = topic.consumer("t", "later")
+    assert later.group_id == consumer.group_id
+    assert len(later.receive()) == 1
+    assert later.group_id == consumer.group_id
+    assert rows(topic, "select count(*) from duewheel.lease_event") == [(0,)]
+
+
+def test_x20_only_an_administrator_deletes_a_group(topic: Broker) -> None:
+    topic.consumer("t", "g")
+    with (
+        Broker(login(topic.dsn, "duewheel_consumer")) as consumer,
+        pytest.raises(NotAllowed, match="duewheel_admin"),
+    ):
+        consumer.delete_group("g")
+    with Broker(login(topic.dsn, "duewheel_admin")) as admin:
+        admin.delete_group("g")
+    assert topic.groups() == []
+
+
+def test_x20_a_mistyped_group_is_made_only_where_that_is_wanted(topic: Broker) -> None:
+    with connected(topic.dsn) as connection:
+        with pytest.raises(psycopg2.Error, match="does not read topic") as refusal:
+            ask(connection, "select * from duewheel.receive('t', 'cancelr', make_group => false)")
+        assert refusal.value.pgcode == UnknownGroup.sqlstate
+        assert topic.groups() == []
+        ask(connection, "select * from duewheel.receive('t', 'cancelr')")
+        ask(connection, "select * from duewheel.receive('t', 'cancelr', make_group => false)")
+    assert [group.group for group in topic.groups()] == ["cancelr"]
+
+
+# --- what stands still
+
+
+def test_x20_a_group_that_stands_still_is_shown(timed_broker: Broker, clock: Clock) -> None:
+    broker = timed_broker
+    broker.create_topic("t", retention=DAY)
+    idle, reader = (broker.consumer("t", name) for name in ("idle", "reader"))
+
+    def stalled() -> dict[str, bool]:
+        with connected(broker.dsn) as connection:
+            return dict(
+                ask(
+                    connection,
+                    "select g.name, duewheel.stalled_since(s.group_id, s.topic_id, %s) is not null"
+                    " from duewheel.subscription s join duewheel.consumer_group g using (group_id)",
+                    broker.now(),
+                )
+            )
+
+    clock.advance(5 * DAY)
+    broker.tick("t")
+    assert stalled() == {"idle": False, "reader": False}, "there is nothing to read"
+    broker.send("t", b"", delay=NOW)
+    broker.tick("t")
+    clock.advance(DAY / 2)
+    assert stalled() == {"idle": False, "reader": False}, "it has not been ready for long"
+    reader.ack(reader.receive())
+    clock.advance(DAY)
+    assert stalled() == {"idle": True, "reader": False}
+    idle.ack(idle.receive())
+    assert stalled() == {"idle": False, "reader": False}
+
+
+def test_x20_the_view_of_groups_says_since_when_one_stands_still(timed_broker: Broker, clock: Clock) -> None:
+    made_at = clock.set(datetime.now(UTC) - 2 * DAY)
+    timed_broker.create_topic("t", retention=DAY)
+    timed_broker.consumer("t", "g")
+    clock.advance(SECOND)
+    timed_broker.send("t", b"", delay=NOW)
+    timed_broker.tick("t")
+    (group,) = timed_broker.groups()
+    assert group.stalled_since == made_at
+    with Broker(timed_broker.dsn) as broker:
+        broker.create_topic("u")
+        broker.consumer("u", "g")
+        broker.send("u", b"", delay=NOW)
+        broker.tick("u")
+        assert [group.stalled_since for group in broker.groups() if group.topic == "u"] == [None]
+
+
+# --- ids
+
+
+CALLS: dict[str, Callable[[Broker], object]] = {
+    "create_topic": lambda b: b.create_topic("t", queues=2),
+    "subscribe": lambda b: b.consumer("t", "g"),
+    "subscribe an instance": lambda b: b.consumer("t", "all", name="one", mode="broadcasting"),
+    "add_schedule": lambda b: b.add_schedule("s", "t", b"", cron="0 5 * * *"),
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_x19_what_is_called_again_and_again_takes_no_id(topic: Broker, call: str) -> None:
+    CALLS[call](topic)
+    before = ids(topic)
+    with beside() as start:
+        calls = [start(lambda: [CALLS[call](topic) for _ in range(125)]) for _ in range(8)]
+    for each in calls:
+        each.result()
+    assert ids(topic) == before
+
+
+def test_x19_a_thousand_receives_take_no_id(topic: Broker) -> None:
+    receives = (
+        "select count(r) from generate_series(1, 1000) n, duewheel.receive('t', 'g', max_messages => n) r"
+    )
+    topic.consumer("t", "g")
+    before = ids(topic)
+    rows(topic, receives)
+    assert ids(topic) == before
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda b: b.create_topic("t", queues=3),
+        lambda b: b.create_topic("u", queues=65),
+        lambda b: b.consumer("u", "g"),
+        lambda b: b.consumer("t", "g", mode="broadcasting"),
+        lambda b: b.consumer("t", "g h"),
+    ],
+)
+def test_x19_what_fails_again_and_again_takes_no_id(topic: Broker, call: Callable[[Broker], object]) -> None:
+    topic.consumer("t", "g")
+    before = ids(topic)
+    for _ in range(20):
+        with pytest.raises((InvalidArgument, TopicExists, UnknownTopic)):
+            call(topic)
+    assert ids(topic) == before
+
+
+def test_x19_topics_that_are_made_at_once_take_one_id(topic: Broker) -> None:
+    before = ids(topic)[2]
+    with beside() as start:
+        for made in [start(lambda: topic.create_topic("u")) for _ in range(8)]:
+            made.result()
+    assert ids(topic)[2] == before + 1
+
+
+def test_x19_ids_come_round_again(topic: Broker) -> None:
+    """However often instances start under new names: those in use are passed over."""
+    kept = topic.consumer("t", "kept")
+    first = topic.consumer("t", "gone", name="first", mode="broadcasting").group_id
+    rows(topic, f"select setval('duewheel.consumer_group_group_id_seq', {LAST_ID - 1})")
+    rows(topic, f"select setval('duewheel.topic_topic_id_seq', {LAST_ID - 1})")
+    last = topic.consumer("t", "gone", name="last", mode="broadcasting").group_id
+    topic.delete_group("gone/first")
+    following = topic.consumer("t", "gone", name="following", mode="broadcasting").group_id
+    assert (last, following) == (LAST_ID, first)
+    assert topic.consumer("t", "more").group_id not in {kept.group_id, last, following}
+    topic.create_topic("u")
+    used_ids = [number for (number,) in rows(topic, "select topic_id from duewheel.topic order by 1")]
+    assert len(used_ids) == len(set(used_ids))
+
+
+def test_x19_groups_leave_ids_for_topics(topic: Broker) -> None:
+    rows(topic, "select setval('duewheel.topic_topic_id_seq', 999999)")
+    topic.consumer("t", "g")
+    topic.create_topic("u")
+    ((highest_of_groups,),) = rows(
+        topic, "select max(topic_id) from duewheel.topic where parent_topic_id is not null"
+    )
+    assert highest_of_groups <= 1_000_000
+
+
+def test_x19_a_reason_is_kept_as_far_as_it_can_be_read(topic: Broker) -> None:
+    """Each message of the lease has it: a long one of a large lease would fill the disk."""
+    consumer = topic.consumer("t", "g", retry=RetryPolicy.unordered(0))
+    topic.send("t", b"", delay=NOW)
+    topic.tick("t")
+    consumer.nack(consumer.receive(), reason="x" * 1_000_000)
+    assert topic.dead_letters("g")[0].reason == "x" * 10_000
+
+
+def test_x19_the_groups_of_a_topic_are_limited(topic: Broker) -> None:
+    """Rows of the right shape: making them all would take minutes."""
+    rows(
+        topic,
+        "with own as ("
+        "  insert into duewheel.topic (topic_id, name, message_type, queues, max_delay, out_of_range,"
+        "    granularity, retention, delay_levels, parent_topic_id)"
+        "  overriding system value"
+        "  select 1000 + n, '%%RETRY%%' || n || '%%t', 'RETRY', 1, max_delay, out_of_range,"
+        "    granularity, retention, delay_levels, topic_id"
+        "  from duewheel.topic, generate_series(1, 10000) n where name = 't' returning topic_id"
+        "), made as ("
+        "  insert into duewheel.consumer_group (group_id, name) overriding system value"
+        "  select topic_id, 'g' || topic_id from own returning group_id"
+        ") insert into duewheel.subscription (group_id, topic_id, retry_topic_id)"
+        "  select m.group_id, t.topic_id, m.group_id from made m, duewheel.topic t where t.name = 't'",
+    )
+    with pytest.raises(InvalidArgument, match=r'topic "t" has 10000 groups; the limit is 10000'):
+        topic.consumer("t", "one.more")
+    topic.consumer("t", "g1001")
+    topic.create_topic("u")
+    topic.consumer("u", "one.more")
+
+
+def test_x20_what_is_left_of_deleted_topics_and_groups_goes_with_their_messages(
+    timed_broker: Broker, clock: Clock
+) -> None:
+    broker = timed_broker
+    clock.set(datetime.now(UTC))
+    broker.create_topic("t")
+    broker.create_topic("kept")
+    used_by = broker.consumer("t", "g")
+    broker.consumer("kept", "g")
+    for _ in range(3):
+        broker.send("t", b"", delay=NOW, idempotency_key="i")
+    clock.advance(SECOND)
+    used_by.nack(used_by.receive(), HOUR)
+    broker.delete_topic("t")
+    broker.maintain()
+    clock.advance(2 * DAY)
+    broker.maintain()
+    counted = "select count(*) from duewheel.topic where name like '%%~deleted~%%'"
+    assert rows(broker, counted) != [(0,)], "its messages are still there"
+    assert [group.topic for group in broker.groups()] == ["kept"]
+    clock.advance(5 * DAY)
+    for _ in range(3):
+        broker.maintain()
+    assert rows(broker, counted) == [(0,)]
+    assert rows(
+        broker,
+        "select count(*) from duewheel.tick t where not exists ("
+        " select from duewheel.topic o where o.topic_id = t.topic_id)",
+    ) == [(0,)]
+    broker.create_topic("t")
+    broker.consumer("t", "g")
+
+
+# --- topics beside others
+
+
+def test_x20_a_group_that_is_made_while_its_topic_is_deleted_goes_with_it(topic: Broker) -> None:
+    with connected(topic.dsn, autocommit=False) as subscriber, beside() as start:
+        ask(subscriber, "select duewheel.subscribe('t', 'g')")
+        with connected(topic.dsn) as deleting:
+            deleted = start(lambda: ask(deleting, "select duewheel.delete_topic('t')"))
+            until_blocked(topic.dsn, deleting.get_backend_pid())
+            subscriber.commit()
+            deleted.result()
+    assert live_topics(topic) == []
+    topic.create_topic("t")
+    topic.consumer("t", "g")
+
+
+def test_x20_a_group_that_is_made_on_a_topic_that_is_just_deleted_is_refused(topic: Broker) -> None:
+    with connected(topic.dsn, autocommit=False) as deleting, beside() as start:
+        ask(deleting, "select duewheel.delete_topic('t')")
+        with connected(topic.dsn) as subscriber:
+            made = start(lambda: ask(subscriber, "select duewheel.subscribe('t', 'g')"))
+            until_blocked(topic.dsn, subscriber.get_backend_pid())
+            deleting.commit()
+            with pytest.raises(psycopg2.Error) as refusal:
+                made.result()
+    assert refusal.value.pgcode == UnknownTopic.sqlstate
+    assert live_topics(topic) == []
+
+
+def test_x20_a_group_is_made_on_the_topic_that_took_the_deleted_ones_place(topic: Broker) -> None:
+    with connected(topic.dsn, autocommit=False) as deleting, beside() as start:
+        ask(deleting, "select duewheel.delete_topic('t')")
+        ask(deleting, "select duewheel.create_topic('t')")
+        with connected(topic.dsn) as subscriber:
+            made = start(lambda: ask(subscriber, "select topic_id, made from duewheel.subscribe('t', 'g')"))
+            until_blocked(topic.dsn, subscriber.get_backend_pid())
+            deleting.commit()
+            ((topic_id, is_new),) = made.result()
+    assert is_new
+    assert rows(topic, "select name from duewheel.topic where topic_id = %s", topic_id) == [("t",)]
+
+
+def test_x20_retry_topics_that_an_earlier_version_left_behind_are_no_obstacle(topic: Broker) -> None:
+    topic.consumer("t", "g")
+    rows(
+        topic,
+        "update duewheel.topic set name = name || '~deleted~' || topic_id, deleted_at = now()"
+        " where name = 't'",
+    )
+    topic.create_topic("t")
+    topic.consumer("t", "g")
+    assert live_topics(topic) == ["%DLQ%g%t", "%RETRY%g%t", "t"]
+
+
+def test_x20_two_changes_of_a_topic_at_once_both_stay(topic: Broker) -> None:
+    with connected(topic.dsn, autocommit=False) as first, beside() as start:
+        ask(first, "select duewheel.update_topic('t', retention => '9 days')")
+        with connected(topic.dsn) as second:
+            changed = start(lambda: ask(second, "select duewheel.update_topic('t', max_delay => '2 hours')"))
+            until_blocked(topic.dsn, second.get_backend_pid())
+            first.commit()
+            changed.result()
+    (found,) = topic.topics()
+    assert (found.retention, found.max_delay) == (9 * DAY, 2 * HOUR)
+
+
+def test_x20_a_topic_that_is_deleted_twice_at_once_is_deleted_once(topic: Broker) -> None:
+    with connected(topic.dsn, autocommit=False) as first, beside() as start:
+        ask(first, "select duewheel.delete_topic('t')")
+        with connected(topic.dsn) as second:
+            deleted = start(lambda: ask(second, "select duewheel.delete_topic('t')"))
+            until_blocked(topic.dsn, second.get_backend_pid())
+            first.commit()
+            with pytest.raises(psycopg2.Error) as refusal:
+                deleted.result()
+    assert refusal.value.pgcode == UnknownTopic.sqlstate
+
+
+def test_x20_what_is_sent_while_its_topic_is_deleted_does_not_reach_the_next_one(topic: Broker) -> None:
+    with connected(topic.dsn, autocommit=False) as sender:
+        ask(sender, "select duewheel.send('t', 'late'::text, delay => '0 s')")
+        topic.delete_topic("t")
+        topic.create_topic("t", queues=2)
+        sender.commit()
+    topic.tick("t")
+    assert not topic.consumer("t", "g").receive()
+
+
+def live_topics(broker: Broker) -> list[str]:
+    found = rows(broker, "select name from duewheel.topic where deleted_at is null order by 1")
+    return [name for (name,) in found]
