@@ -38,21 +38,20 @@ class Maintenance:
 
 
 def in_rounds(call: Callable[[str], tuple[Any, ...]]) -> dict[str, Any]:
-    """One report for as many transactions as it takes: one for each topic that is swept, then one for each
-    4 slots that are dropped.
+    """One report for as many transactions as it takes: one for each 10 000 far messages that go to their slots,
+    then one for each topic that is swept, then one for each 4 slots that are dropped.
 
     Args:
         call: runs a statement, which takes an instant or None, in a transaction of its own; returns its row.
     """
+    more = True
+    while more:
+        _, more = call(_SETTLE)
     swept, more = 0, True
     while more:
         found, more = call(_SWEEP)
         swept += found
     (report,) = call(_MAINTAIN)
-    # Maintaining has made the slots that far messages can go to.
-    more = True
-    while more:
-        _, more = call(_SETTLE)
     while report.get("more"):
         (further,) = call(_MAINTAIN)
         if further.get("busy"):

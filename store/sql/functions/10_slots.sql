@@ -33,7 +33,7 @@ $$;
 
 -- Puts a message into its slot, or where that is not made yet among the far ones.
 create or replace function duewheel.place_message() returns trigger
-language plpgsql set plan_cache_mode = force_generic_plan as $$
+language plpgsql as $$
 declare
     v_hi constant timestamptz := (select t.hi from duewheel.newest_tick(new.topic_id) t);
     v_slot duewheel.slot;
