@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from duewheel.store.errors import LeaseLost as LeaseLost
     from duewheel.store.errors import NotAllowed as NotAllowed
     from duewheel.store.errors import NulInText as NulInText
+    from duewheel.store.errors import Overtaken as Overtaken
     from duewheel.store.errors import PropertiesTooLarge as PropertiesTooLarge
     from duewheel.store.errors import ScheduleExists as ScheduleExists
     from duewheel.store.errors import TopicExists as TopicExists
@@ -102,6 +103,7 @@ _HOMES = {
     "NulInText": "errors",
     "OnConflict": "messages",
     "OutOfRange": "messages",
+    "Overtaken": "errors",
     "PropertiesTooLarge": "errors",
     "RecallOutcome": "messages",
     "RetryPolicy": "retry_policy",
@@ -153,6 +155,7 @@ __all__ = [
     "NulInText",
     "OnConflict",
     "OutOfRange",
+    "Overtaken",
     "PropertiesTooLarge",
     "RecallOutcome",
     "RetryPolicy",

@@ -141,6 +141,12 @@ class GroupBusy(DueWheelError):
     sqlstate = "DW017"
 
 
+class Overtaken(DueWheelError):
+    """A transaction released messages and stayed open for over 1 s, so others went on: run it again (X18)."""
+
+    sqlstate = "DW021"
+
+
 class UnknownSchedule(DueWheelError):
     """No schedule of this name exists; add it, or correct the name (D18)."""
 

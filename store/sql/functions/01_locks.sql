@@ -89,3 +89,14 @@ begin
     end if;
 end
 $$;
+
+-- A notification, which is a hint and never the truth. A transaction that has one cannot be prepared, so where the server allows
+-- prepared transactions only a statement that commits by itself sends it; the others are heard of at the next look.
+create or replace function duewheel.announce(p_channel text, p_payload text) returns void
+language plpgsql as $$
+begin
+    if current_setting('max_prepared_transactions') = '0' or statement_timestamp() = transaction_timestamp() then
+        perform pg_notify(p_channel, p_payload);
+    end if;
+end
+$$;

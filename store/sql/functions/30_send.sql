@@ -188,7 +188,7 @@ end;
 create or replace function duewheel.notify_due(p_topic_id integer, p_deliver_at timestamptz) returns void
 language sql
 begin atomic
-    select pg_notify('duewheel_due', p_topic_id || ' ' || duewheel.unix_micros(p_deliver_at));
+    select duewheel.announce('duewheel_due', p_topic_id || ' ' || duewheel.unix_micros(p_deliver_at));
 end;
 
 -- Sends one message in the caller's transaction.

@@ -123,7 +123,7 @@ begin
           and not pg_visible_in_snapshot(o.xid, new.snapshot)
     ) then
         raise exception using
-            errcode = 'DW018',
+            errcode = 'DW021',
             message = 'this transaction was open for more than a second after it had released messages of a topic, and '
                       'another one has released them meanwhile',
             hint = 'The whole transaction is rolled back. Run it again, and receive in a transaction of its own: the lease '

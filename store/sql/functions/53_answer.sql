@@ -160,7 +160,7 @@ begin
               and b.blocked_n = v_lease.n
         ) then
             -- What was behind these messages may be free now.
-            perform pg_notify('duewheel_released', v_lease.topic_id::text);
+            perform duewheel.announce('duewheel_released', v_lease.topic_id::text);
         end if;
     end loop;
 end

@@ -707,7 +707,7 @@ begin
           and b.deliver_at = v_row.deliver_at and b.seq = v_row.seq;
     end loop;
     -- Whoever waits should look again when there is something next.
-    perform pg_notify('duewheel_released', (p_lease).topic_id::text);
+    perform duewheel.announce('duewheel_released', (p_lease).topic_id::text);
 end
 $$;
 

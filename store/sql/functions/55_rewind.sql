@@ -321,6 +321,6 @@ begin
             hint = 'A group reads a topic from when its first consumer has been made: broker.consumer(topic, group).';
     end if;
     -- Whoever waits should look again.
-    perform pg_notify('duewheel_released', v_topic.topic_id::text);
+    perform duewheel.announce('duewheel_released', v_topic.topic_id::text);
 end
 $$;
