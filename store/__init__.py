@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from duewheel.store.errors import WrongMessageType as WrongMessageType
     from duewheel.store.groups import Group as Group
     from duewheel.store.groups import Rewound as Rewound
+    from duewheel.store.lookups import MessagePage as MessagePage
     from duewheel.store.messages import Batch as Batch
     from duewheel.store.messages import ConsumeMode as ConsumeMode
     from duewheel.store.messages import Message as Message
@@ -96,6 +97,7 @@ _HOMES = {
     "InvalidTagExpression": "errors",
     "LeaseLost": "errors",
     "Message": "messages",
+    "MessagePage": "lookups",
     "MessageType": "messages",
     "Misfire": "schedules",
     "NewMessage": "messages",
@@ -148,6 +150,7 @@ __all__ = [
     "InvalidTagExpression",
     "LeaseLost",
     "Message",
+    "MessagePage",
     "MessageType",
     "Misfire",
     "NewMessage",

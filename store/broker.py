@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from duewheel.store.dead_letters import DeadLetter, Redriven
     from duewheel.store.doorbells import Doorbell
     from duewheel.store.groups import Group, Rewound
-    from duewheel.store.lookups import HistoryEntry, StoredMessage
+    from duewheel.store.lookups import HistoryEntry, MessagePage, StoredMessage
     from duewheel.store.migration import SchemaState
     from duewheel.store.rebasing import Rebased
     from duewheel.store.recalling import BulkRecall
@@ -550,6 +550,48 @@ class Broker:
             UnknownTopic: there is none of this name.
         """
         return lookups.find_key(self._database, topic, key)
+
+    def list_messages(
+        self,
+        topic: str | None = None,
+        *,
+        state: str = "waiting",
+        due_from: Instant | None = None,
+        due_until: Instant | None = None,
+        key_prefix: str | None = None,
+        tag: str | None = None,
+        after: str | None = None,
+        max_messages: int = 100,
+    ) -> MessagePage:
+        """A page of messages without their bodies, as cheap with ten million that wait as with ten (X08).
+
+        Args:
+            topic: of this topic; None is all topics, by name.
+            state: "waiting", "released", "recalled" or "all".
+            due_from, due_until: due in this window of time; due_until is exclusive.
+            key_prefix: whose keys begin with it; the list is then in the order of the keys.
+            tag: with this tag.
+            after: ``next`` of the page before; None is the first page.
+            max_messages: at most so many, 1 to 1 000. A page looks at 10 000 messages at most, so a page of a
+                rare tag may hold few, or none, and has a ``next`` all the same.
+
+        Returns:
+            The messages, and what the next page continues after.
+
+        Raises:
+            UnknownTopic: there is none of this name.
+            UnknownMessage: the message to continue after is gone.
+            InvalidArgument, InvalidKey, InvalidTag, InvalidInstant: what is wrong.
+
+        Example::
+
+            page = broker.list_messages("orders.timeout", key_prefix="customer-7/")
+            while page.next:
+                page = broker.list_messages("orders.timeout", key_prefix="customer-7/", after=page.next)
+        """
+        return lookups.list_messages(
+            self._database, topic, state, due_from, due_until, key_prefix, tag, after, max_messages
+        )
 
     def history(self, message_id: str) -> list[HistoryEntry]:
         """What happened to a message, one entry for each state and group, by time (D06, X08).

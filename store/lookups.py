@@ -9,7 +9,8 @@ from typing import Any
 
 from duewheel.store.bodies import check_text
 from duewheel.store.connections import Database
-from duewheel.store.instants import to_datetime
+from duewheel.store.errors import InvalidArgument
+from duewheel.store.instants import Instant, to_datetime
 
 _COLUMNS = """
 topic, message_id, key, tag, properties::text, body, born_at, deliver_at, asked_at, message_group, recalled,
@@ -17,6 +18,10 @@ released
 """
 _FIND = f"select {_COLUMNS} from duewheel.find(%s)"
 _FIND_KEY = f"select {_COLUMNS} from duewheel.find_key(%s, %s)"
+_LIST = """
+select topic_name, message_id, key, tag_name, born_at, deliver_at, released, recalled, listed
+from duewheel.list_messages(%s, %s, %s, %s, %s, %s, %s, %s)
+"""
 _HISTORY = """
 select consumer_group, state, at, until_at, attempt, consumer, reason from duewheel.history(%s, %s)
 """
@@ -47,6 +52,42 @@ class StoredMessage:
     message_group: str | None
     recalled: bool
     released: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ListedMessage:
+    """A message in a list, without its body; instants in UTC.
+
+    Attributes:
+        topic, message_id, key, tag: as it was sent.
+        born_at: when it was sent.
+        deliver_at: the instant it is delivered at.
+        released: consumers have been given it, or can be.
+        recalled: it is never delivered (X01).
+    """
+
+    topic: str
+    message_id: str
+    key: str | None
+    tag: str | None
+    born_at: datetime
+    deliver_at: datetime
+    released: bool
+    recalled: bool
+
+
+@dataclass(frozen=True, slots=True)
+class MessagePage:
+    """Some messages of a list.
+
+    Attributes:
+        messages: in the order of topic and instant, or with a key prefix of topic and key. There may be fewer
+            than asked for, or none, before the end of the list.
+        next: what the next page continues after; None at the end.
+    """
+
+    messages: tuple[ListedMessage, ...]
+    next: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +126,47 @@ def find_key(database: Database, topic: str, key: str) -> list[StoredMessage]:
     check_text(topic, "topic")
     check_text(key, "key")
     return [_stored(row) for row in database.read(_FIND_KEY, (topic, key))]
+
+
+def list_messages(
+    database: Database,
+    topic: str | None,
+    state: str,
+    due_from: Instant | None,
+    due_until: Instant | None,
+    key_prefix: str | None,
+    tag: str | None,
+    after: str | None,
+    max_messages: int,
+) -> MessagePage:
+    """A page of messages; see :meth:`duewheel.store.broker.Broker.list_messages`."""
+    for value, name in ((topic, "topic"), (key_prefix, "key_prefix"), (tag, "tag"), (after, "after")):
+        check_text(value, name, optional=True)
+    check_text(state, "state")
+    if type(max_messages) is not int or not 1 <= max_messages <= 1_000:
+        raise InvalidArgument(
+            f"max_messages is {max_messages!r}, the limit is 1 to 1000: ask for further pages"
+        )
+    rows = database.read(
+        _LIST,
+        (
+            topic,
+            state,
+            None if due_from is None else to_datetime(due_from, "due_from"),
+            None if due_until is None else to_datetime(due_until, "due_until"),
+            key_prefix,
+            tag,
+            after,
+            max_messages,
+        ),
+    )
+    listed = [row[:-1] for row in rows if row[-1]]
+    # A full page, or one that ends with what does not match, may have more behind it.
+    has_more = len(listed) == max_messages or len(listed) < len(rows)
+    return MessagePage(
+        tuple(ListedMessage(*row[:4], to_datetime(row[4]), to_datetime(row[5]), *row[6:]) for row in listed),
+        rows[-1][1] if has_more else None,
+    )
 
 
 def history(database: Database, message_id: str) -> list[HistoryEntry]:

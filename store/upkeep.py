@@ -38,7 +38,7 @@ class Maintenance:
 
 
 def in_rounds(call: Callable[[str], tuple[Any, ...]]) -> dict[str, Any]:
-    """One report for as many transactions as it takes: one for each 10 000 far messages that go to their slots,
+    """One report for as many transactions as it takes: one for each 10 000 messages that go to their slots,
     then one for each topic that is swept, then one for each 4 slots that are dropped.
 
     Args:

@@ -323,7 +323,8 @@ def test_ids_made_in_python_are_those_of_sql(topics: Broker) -> None:
     receipts = topics.send_many("delay", [{"body": b"", "delay_level": level} for level in range(19)])
     with topics.connection() as connection, connection.cursor() as cursor:
         cursor.execute(
-            "select duewheel.message_id(topic_id, queue, deliver_at, seq) from duewheel.any_message order by seq"
+            "select duewheel.message_id(topic_id, queue, deliver_at, seq)"
+            " from duewheel.any_message order by seq"
         )
         assert [one for (one,) in cursor.fetchall()] == [receipt.message_id for receipt in receipts]
 

@@ -35,6 +35,7 @@ begin atomic
         ('lease_range', 'duewheel_consumer'),
         ('lease_rows', 'duewheel_consumer'),
         ('lease_topic', 'duewheel_consumer'),
+        ('list_messages', 'duewheel_consumer'),
         ('nack', 'duewheel_consumer'),
         ('next_due', 'duewheel_consumer'),
         ('progress', 'duewheel_consumer'),

@@ -1,0 +1,166 @@
+-- Listing messages by pages, in the order of topic and instant, or with a key prefix of topic and key. A page continues where
+-- the one before ended, by the message id, so it costs the same wherever it is and whatever waits.
+
+-- What comes next in a topic after a message: at most p_limit, in the order of their instants or, with a key prefix, keys.
+create or replace function duewheel.messages_after(
+    p_topic duewheel.topic, p_from timestamptz, p_until timestamptz, p_key_prefix text, p_key text, p_at timestamptz,
+    p_seq bigint, p_limit integer
+) returns setof duewheel.any_message
+language plpgsql stable
+set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
+as $$
+declare
+    v_last_key constant text := duewheel.last_key_with(p_key_prefix);
+begin
+    if p_key_prefix is null then
+        return query
+        select m.* from generate_series(0, (p_topic).queues - 1) q cross join lateral (
+            select m.* from duewheel.any_message m
+            where m.topic_id = (p_topic).topic_id and m.queue = q::smallint
+              and m.deliver_at >= greatest(p_from, p_at) and m.deliver_at < p_until
+              and (m.deliver_at, m.seq) > (p_at, p_seq)
+            order by m.deliver_at, m.seq limit p_limit) m
+        order by m.deliver_at, m.seq limit p_limit;
+    else
+        return query
+        select m.* from duewheel.any_message m
+        where m.topic_id = (p_topic).topic_id and m.key >= coalesce(p_key, p_key_prefix)
+          and (v_last_key is null or m.key <= v_last_key) and starts_with(m.key, p_key_prefix)
+          and (m.key, m.deliver_at, m.seq) > (coalesce(p_key, p_key_prefix), p_at, p_seq)
+          and m.deliver_at >= p_from and m.deliver_at < p_until
+        order by m.key, m.deliver_at, m.seq limit p_limit;
+    end if;
+end
+$$;
+
+-- A page of messages. A row that is not listed is the last: so many were looked at that do not match, and the next page
+-- continues after it. Bodies are for who receives or finds a message.
+create or replace function duewheel.list_messages(
+    -- Null for all topics, by name.
+    topic text default null,
+    -- waiting, released, recalled or all.
+    state text default 'waiting',
+    due_from timestamptz default null,
+    due_until timestamptz default null,
+    key_prefix text default null,
+    tag text default null,
+    -- The last message of the page before.
+    after_message_id text default null,
+    max_messages integer default 100
+) returns table (
+    topic_name text, message_id text, key text, tag_name text, born_at timestamptz, deliver_at timestamptz,
+    released boolean, recalled boolean, listed boolean
+)
+language plpgsql stable
+set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
+as $$
+#variable_conflict use_column
+declare
+    -- So many are looked at for a page.
+    c_looked_at constant integer := 10000;
+    v_topic duewheel.topic;
+    v_after_topic duewheel.topic;
+    v_after record;
+    v_key text;
+    v_at timestamptz := '-infinity';
+    v_seq bigint := -1;
+    v_hi timestamptz;
+    v_message record;
+    v_step integer := least(1000, list_messages.max_messages);
+    v_found integer;
+    v_looked_at integer := 0;
+    v_listed integer := 0;
+begin
+    perform duewheel.require_home();
+    if list_messages.topic is not null then
+        perform duewheel.topic_by_name(list_messages.topic);
+    end if;
+    if list_messages.state is null or list_messages.state not in ('waiting', 'released', 'recalled', 'all') then
+        raise exception using
+            errcode = 'DW010',
+            message = format('state is "%s"; it is "waiting", "released", "recalled" or "all"', left(list_messages.state, 80)),
+            hint = 'Give one of them.';
+    end if;
+    if list_messages.max_messages is null or list_messages.max_messages not between 1 and 1000 then
+        raise exception using
+            errcode = 'DW010',
+            message = format('max_messages is %s; the limit is 1 to 1000', list_messages.max_messages),
+            hint = 'Ask for further pages.';
+    end if;
+    perform duewheel.check_message('', list_messages.key_prefix, list_messages.tag, null, null, null);
+    if list_messages.after_message_id is not null then
+        v_after := duewheel.parse_message_id(list_messages.after_message_id);
+        select m.key, m.deliver_at, m.seq into v_key, v_at, v_seq from duewheel.any_message m
+        where m.topic_id = v_after.topic_id and m.queue = v_after.queue and m.deliver_at = v_after.deliver_at
+          and m.seq = v_after.seq;
+        if not found then
+            raise exception using
+                errcode = 'DW013',
+                message = format('there is no message %s to continue after', list_messages.after_message_id),
+                hint = 'It may have been dropped when its retention ended; begin with the first page.';
+        end if;
+        select * into v_after_topic from duewheel.topic t where t.topic_id = v_after.topic_id;
+    end if;
+    for v_topic in
+        select * from duewheel.topic t
+        where t.deleted_at is null and t.message_type not in ('RETRY', 'DEAD_LETTER')
+          and (list_messages.topic is null or t.name = list_messages.topic)
+          and t.name >= coalesce(v_after_topic.name, '')
+        order by t.name
+    loop
+        if v_topic.topic_id is distinct from v_after_topic.topic_id then
+            v_key := null;
+            v_at := '-infinity';
+            v_seq := -1;
+        end if;
+        select coalesce(max(t.hi), '-infinity') into v_hi from duewheel.newest_tick(v_topic.topic_id) t;
+        loop
+            v_found := 0;
+            for v_message in
+                select m.topic_id, m.queue, m.deliver_at, m.seq, m.key, m.tag, m.born_at, r.seq is not null as is_recalled,
+                       m.deliver_at <= v_hi and duewheel.is_released(m.topic_id, m.queue, m.deliver_at, m.seq)
+                           as is_released
+                from duewheel.messages_after(
+                    v_topic,
+                    greatest(list_messages.due_from, v_topic.kept_from,
+                             case list_messages.state when 'waiting' then v_hi else '-infinity' end),
+                    least(list_messages.due_until,
+                          case list_messages.state when 'released' then v_hi + interval '1 microsecond' else 'infinity' end),
+                    list_messages.key_prefix, v_key, v_at, v_seq, v_step) m
+                left join duewheel.recall r
+                  on r.topic_id = m.topic_id and r.queue = m.queue and r.deliver_at = m.deliver_at and r.seq = m.seq
+                order by case when list_messages.key_prefix is not null then m.key end, m.deliver_at, m.seq
+            loop
+                v_found := v_found + 1;
+                v_looked_at := v_looked_at + 1;
+                v_key := v_message.key;
+                v_at := v_message.deliver_at;
+                v_seq := v_message.seq;
+                topic_name := v_topic.name;
+                message_id := duewheel.message_id(v_message.topic_id, v_message.queue, v_message.deliver_at, v_message.seq);
+                key := v_message.key;
+                tag_name := v_message.tag;
+                born_at := v_message.born_at;
+                deliver_at := v_message.deliver_at;
+                released := v_message.is_released;
+                recalled := v_message.is_recalled;
+                listed := (list_messages.tag is null or v_message.tag is not distinct from list_messages.tag)
+                    and case list_messages.state
+                        when 'waiting' then not v_message.is_recalled and not v_message.is_released
+                        when 'released' then not v_message.is_recalled and v_message.is_released
+                        when 'recalled' then v_message.is_recalled
+                        else true end;
+                v_listed := v_listed + listed::integer;
+                if listed or v_looked_at >= c_looked_at then
+                    return next;
+                end if;
+                if v_listed >= list_messages.max_messages or v_looked_at >= c_looked_at then
+                    return;
+                end if;
+            end loop;
+            exit when v_found < v_step;
+            v_step := 1000;
+        end loop;
+    end loop;
+end
+$$;

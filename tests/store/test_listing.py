@@ -1,0 +1,159 @@
+"""Listing messages by pages: every message once, in order, whatever waits (X08)."""
+
+from __future__ import annotations
+
+import random
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from tests.conftest import Clock
+from tests.proof.waiting import ask, connected
+
+from duewheel.store import InvalidArgument, MessagePage, UnknownMessage, UnknownTopic
+from duewheel.store.broker import Broker
+
+DAY = timedelta(days=1)
+HOUR = timedelta(hours=1)
+
+
+def everything(broker: Broker, *topic: str, **given: Any) -> list[Any]:
+    """All pages, one after another."""
+    page = broker.list_messages(*topic, **given)
+    found = list(page.messages)
+    while page.next is not None:
+        page = broker.list_messages(*topic, after=page.next, **given)
+        found += page.messages
+    return found
+
+
+@pytest.fixture
+def topic(timed_broker: Broker, clock: Clock) -> Broker:
+    """240 messages from an hour to ten years ahead, in slots and far, some of them released or recalled."""
+    timed_broker.create_topic("t", queues=3, max_delay=3_660 * DAY)
+    draw = random.Random(1)
+    timed_broker.send_many(
+        "t",
+        [
+            {
+                "body": b"",
+                "delay": HOUR + draw.choice([DAY, 60 * DAY, 3_650 * DAY]) * draw.random(),
+                "key": f"{number % 7}/{number}",
+                "tag": f"tag{number % 5}",
+            }
+            for number in range(240)
+        ],
+    )
+    timed_broker.maintain()
+    clock.advance(2 * HOUR)
+    timed_broker.tick("t")
+    assert timed_broker.recall_many("t", key_prefix="3/").recalled > 10
+    return timed_broker
+
+
+@pytest.mark.parametrize("max_messages", [1, 7, 1_000])
+def test_x08_the_pages_together_are_all_messages_in_order(topic: Broker, max_messages: int) -> None:
+    found = everything(topic, "t", state="all", max_messages=max_messages)
+    assert len({one.message_id for one in found}) == len(found) == 240
+    assert [one.deliver_at for one in found] == sorted(one.deliver_at for one in found)
+    for one in found:
+        stored = topic.find(one.message_id)
+        assert stored is not None
+        assert (one.key, one.tag, one.born_at, one.released, one.recalled) == (
+            stored.key,
+            stored.tag,
+            stored.born_at,
+            stored.released,
+            stored.recalled,
+        )
+
+
+def test_x08_each_message_is_in_one_state(topic: Broker) -> None:
+    states = {state: everything(topic, "t", state=state) for state in ("waiting", "released", "recalled")}
+    assert all(states.values())
+    assert sum(map(len, states.values())) == 240
+    assert all(not one.released and not one.recalled for one in states["waiting"])
+    assert all(one.released and not one.recalled for one in states["released"])
+    assert all(one.recalled for one in states["recalled"])
+
+
+@pytest.mark.parametrize("max_messages", [3, 1_000])
+def test_x08_by_key_prefix_the_list_is_in_the_order_of_the_keys(topic: Broker, max_messages: int) -> None:
+    found = everything(topic, "t", state="all", key_prefix="5/", max_messages=max_messages)
+    assert [one.key for one in found] == sorted(f"5/{number}" for number in range(240) if number % 7 == 5)
+
+
+def test_x08_by_tag_and_time(topic: Broker, clock: Clock) -> None:
+    due_from, due_until = clock() + 10 * DAY, clock() + 1_000 * DAY
+    found = everything(topic, "t", tag="tag2", due_from=due_from, due_until=due_until)
+    expected = [
+        one for one in everything(topic, "t") if one.tag == "tag2" and due_from <= one.deliver_at < due_until
+    ]
+    assert found == expected
+    assert found
+
+
+def test_x08_all_topics_follow_one_another(topic: Broker) -> None:
+    topic.create_topic("empty")
+    topic.create_topic("a", max_delay=DAY)
+    for _ in range(5):
+        topic.send("a", b"", delay=HOUR)
+    found = everything(topic, max_messages=2)
+    assert [one.topic for one in found][:6] == ["a"] * 5 + ["t"]
+    assert found[5:] == everything(topic, "t")
+
+
+def test_x08_a_page_of_a_rare_tag_ends_before_it_has_looked_at_everything(timed_broker: Broker) -> None:
+    timed_broker.create_topic("t", queues=2)
+    messages = [{"body": b"", "delay": HOUR + timedelta(seconds=n), "tag": "often"} for n in range(12_000)]
+    timed_broker.send_many("t", messages)
+    timed_broker.send("t", b"", delay=12 * HOUR, tag="rare")
+    page = timed_broker.list_messages("t", tag="rare")
+    assert page.messages == ()
+    assert page.next is not None
+    assert [one.tag for one in everything(timed_broker, "t", tag="rare")] == ["rare"]
+
+
+def test_an_empty_broker_has_an_empty_page(broker: Broker) -> None:
+    assert broker.list_messages() == MessagePage((), None)
+
+
+@pytest.mark.parametrize(
+    ("given", "error"),
+    [
+        ({"topic": "nowhere"}, UnknownTopic),
+        ({"state": "gone"}, InvalidArgument),
+        ({"max_messages": 0}, InvalidArgument),
+        ({"max_messages": 1_001}, InvalidArgument),
+        ({"after": "x"}, InvalidArgument),
+        ({"after": "0" * 44}, UnknownMessage),
+    ],
+)
+def test_what_makes_no_sense_is_refused(broker: Broker, given: dict[str, Any], error: type) -> None:
+    broker.create_topic("t")
+    with pytest.raises(error):
+        broker.list_messages(**{"topic": "t", **given})
+
+
+def test_x08_a_page_costs_the_same_beside_a_hundred_thousand(broker: Broker) -> None:
+    """By the keys, on tables that were never analyzed: what a page touches does not grow with what waits."""
+    broker.create_topic("t", max_delay=3_660 * DAY)
+    start = datetime.now(UTC)
+
+    def touched() -> int:
+        with connected(broker.dsn) as connection:
+            ask(connection, "select count(*) from duewheel.list_messages('t')")
+            ((plan,),) = ask(
+                connection,
+                "explain (analyze, buffers, format json) select * from duewheel.list_messages('t')",
+            )
+        return int(plan[0]["Plan"]["Shared Hit Blocks"]) + int(plan[0]["Plan"]["Shared Read Blocks"])
+
+    broker.send_many(
+        "t", [{"body": b"", "deliver_at": start + HOUR + timedelta(minutes=n)} for n in range(1_000)]
+    )
+    few = touched()
+    broker.send_many(
+        "t", [{"body": b"", "deliver_at": start + HOUR + timedelta(seconds=n)} for n in range(100_000)]
+    )
+    assert touched() < 3 * few
