@@ -6,8 +6,10 @@ is killed at any point leaves a transaction that was committed or was not. So it
 that matters, and may be started, doubled and killed at will (D16, X14).
 
 One event loop decides, worker threads ask the database. psycopg2 blocks, so each job runs in a thread on a
-connection of its own, and is cut off when it takes longer than its time; LISTEN sits on the event loop. A
-failed job is logged and tried again after a pause; only being stopped ends the wheel.
+connection of its own; LISTEN sits on the event loop. The server ends a job that takes longer than its time,
+and where it does not, the wheel cancels the job and then shuts the connection: a job that waits for a lock
+leaves no server process behind. A failed job is logged and tried again after a pause; only being stopped ends
+the wheel.
 
 Memory holds timers for topics, at most one per granularity within the look-ahead, never messages (W05).
 Connections: one to listen, and one per job that runs at once, at most seven; an idle wheel looks once per
@@ -64,7 +66,7 @@ POLL_SECONDS: Final = 0.5
 LOOKAHEAD_SECONDS: Final = 2.0
 MAINTAIN_SECONDS: Final = 3_600.0
 
-#: After this long a job is cut off: the server, or the way to it, is gone.
+#: How long a job may take.
 TIMEOUT_SECONDS: Final[dict[type[Job], float]] = {
     Look: 15.0,
     Tick: 15.0,
@@ -73,12 +75,23 @@ TIMEOUT_SECONDS: Final[dict[type[Job], float]] = {
     Advance: 60.0,
 }
 
+#: The server ends a job's statements after this share of the job's time. The rest is for its answer; whoever
+#: has none by then asks the server to cancel, several times, as one that meets no statement is lost,
+#: and gives up after the last: the server, or the way to it, is gone.
+SERVER_SHARE = 0.9
+CANCELS: Final = 4
+CANCEL_SECONDS: Final = 0.5
+
+#: How long a tick waits for a lock. Somebody's open transaction then holds up a lane for no longer, and other
+#: topics are ticked in between.
+LOCK_TIMEOUT_MS: Final = 250
+
 #: How far back a look reaches; what came due before that and was committed only now is found by looking at
 #: everything, which costs more when a topic was idle for long: at first, and then once in so many looks.
 LOOKBACK_SECONDS: Final = 600.0
 LOOKS_PER_LOOK_AT_EVERYTHING: Final = 120
 
-#: How long jobs may go on when the wheel is stopped.
+#: How long jobs may go on when the wheel is stopped, and how long what is then done about them may take.
 STOP_SECONDS: Final = 2.0
 
 APPLICATION_NAME: Final = "duewheel wheel"
@@ -278,29 +291,84 @@ def _rows(connection: extensions.connection, statement: str, **parameters: objec
         return cursor.fetchall()
 
 
+class _Connection(extensions.connection):
+    """An autocommit connection whose server ends what takes too long.
+
+    The limits travel with each statement, in one message and so in its transaction. Behind a pooler that
+    shares sessions a limit of the session would meet the statements of others.
+
+    Attributes:
+        ends_at: when the job that uses it has to be over, on the monotonic clock in seconds.
+        lock_timeout_ms: how long its statements wait for a lock; None is as long as they may take.
+    """
+
+    ends_at = math.inf
+    lock_timeout_ms: int | None = None
+
+    def cursor(self, *_: Any, **__: Any) -> Any:
+        """A plain cursor that sends the limits along."""
+        return super().cursor(cursor_factory=_Cursor)
+
+    def limits(self) -> str:
+        """What goes before a statement."""
+        # 0 would be no limit at all.
+        left_ms = max(1, math.floor((self.ends_at - time.monotonic()) * 1_000))
+        limits = f"set local statement_timeout = {left_ms}; "
+        if self.lock_timeout_ms is not None:
+            limits += f"set local lock_timeout = {self.lock_timeout_ms}; "
+        return limits
+
+
+class _Cursor(extensions.cursor):
+    def execute(self, query: Any, vars: Any = None) -> None:  # noqa: A002 -- the driver's name
+        connection = self.connection
+        if isinstance(connection, _Connection) and math.isfinite(connection.ends_at):
+            query = connection.limits() + query
+        super().execute(query, vars)
+
+
 class _Session:
     """A connection for one job at a time, made when it is first needed and again after it was lost."""
 
     def __init__(self, dsn: str) -> None:
         self._dsn = dsn
-        self._connection: extensions.connection | None = None
+        self._connection: _Connection | None = None
+        self._is_verified = False
+        self._is_cancelled = False
 
     def carry_out(self, questions: _Questions, job: Job) -> Answer:
         """Runs in a worker thread. Raises what the database raises; the next call may connect again."""
-        if self._connection is None:
-            connection = connect(self._dsn, APPLICATION_NAME)
-            try:
-                schema.verify(connection)
-            except BaseException:
-                connection.close()
-                raise
-            self._connection = connection
+        ends_at = time.monotonic() + SERVER_SHARE * TIMEOUT_SECONDS[type(job)]
         try:
+            if self._connection is None:
+                connection = connect(self._dsn, APPLICATION_NAME, _Connection)
+                assert isinstance(connection, _Connection)
+                # From here on it can be cut off.
+                self._connection = connection
+            self._connection.ends_at = ends_at
+            self._connection.lock_timeout_ms = LOCK_TIMEOUT_MS if isinstance(job, Tick) else None
+            if not self._is_verified:
+                schema.verify(self._connection)
+                self._is_verified = True
             return questions.ask(self._connection, job)
-        except BaseException:
-            if self._connection.closed:
-                self._connection = None
-            raise
+        finally:
+            # A cancel that is on its way still must not meet the next job.
+            if not self._is_verified or self._is_cancelled or (self._connection and self._connection.closed):
+                self.close()
+
+    def cancel(self) -> None:
+        """Asks the server to end what runs, from another thread, which the server may keep waiting."""
+        connection = self._connection
+        if connection is None:
+            return
+        self._is_cancelled = True
+
+        def ask() -> None:
+            # It may be lost already.
+            with contextlib.suppress(psycopg2.Error):
+                connection.cancel()
+
+        threading.Thread(target=ask, name="duewheel wheel cancel", daemon=True).start()
 
     def cut_off(self) -> None:
         """Ends the conversation from another thread: whatever waits for an answer fails at once."""
@@ -314,6 +382,7 @@ class _Session:
 
     def close(self) -> None:
         """Closes the connection; nothing runs on it."""
+        self._is_verified = self._is_cancelled = False
         if self._connection is not None:
             self._connection.close()
             self._connection = None
@@ -368,11 +437,19 @@ class _Turning:
 
     async def _carry_out(self, job: Job, session: _Session) -> None:
         loop = asyncio.get_running_loop()
-        alarm = loop.call_later(TIMEOUT_SECONDS[type(job)], session.cut_off)
+        timeout_seconds = TIMEOUT_SECONDS[type(job)]
+        alarms = [
+            *(
+                loop.call_later(timeout_seconds + number * CANCEL_SECONDS, session.cancel)
+                for number in range(CANCELS)
+            ),
+            loop.call_later(timeout_seconds + CANCELS * CANCEL_SECONDS, session.cut_off),
+        ]
         try:
             answer = await loop.run_in_executor(self._threads, session.carry_out, self._questions, job)
         except Exception as error:  # noqa: BLE001 - whatever it is, the wheel goes on
-            pause_seconds = self._schedule.failed(job, _monotonic_ms())
+            waits = isinstance(error, psycopg2.errors.LockNotAvailable)
+            pause_seconds = self._schedule.failed(job, _monotonic_ms(), waits_for_lock=waits)
             reason = said(error) or repr(error)
             log.warning("%s failed; next attempt in %.1f s: %s", job, pause_seconds, reason)
         else:
@@ -380,7 +457,8 @@ class _Turning:
             if isinstance(job, Tick) and isinstance(answer, TickAnswer) and answer.released:
                 self._tell_released(job.topic_id)
         finally:
-            alarm.cancel()
+            for alarm in alarms:
+                alarm.cancel()
             self._idle.append(session)
             self._wake.set()
 
@@ -443,18 +521,25 @@ class _Turning:
         try:
             yield
         finally:
-            if self._busy:
-                await asyncio.wait(self._busy, timeout=STOP_SECONDS)
+            await self._nothing_runs(STOP_SECONDS)
+            for _ in range(CANCELS):
+                for session in self._busy.values():
+                    session.cancel()
+                await self._nothing_runs(CANCEL_SECONDS)
             for session in self._busy.values():
                 session.cut_off()
-            if self._busy:
-                await asyncio.wait(self._busy, timeout=STOP_SECONDS)
+            await self._nothing_runs(STOP_SECONDS)
             self._threads.shutdown(wait=False, cancel_futures=True)
             self._ended = True
             if self._listener is not None:
                 self._listener.close()
             for session in self._idle:
                 session.close()
+
+    async def _nothing_runs(self, timeout_seconds: float) -> None:
+        """Waits until no job runs, or until the time is over."""
+        if self._busy:
+            await asyncio.wait(self._busy, timeout=timeout_seconds)
 
 
 def _precise_event_loop() -> asyncio.AbstractEventLoop:

@@ -32,7 +32,8 @@ The rules
     `maintain_ms`. *Advance* the recurring schedules at the start and whenever the last round said so.
 
     A job that failed is not begun again before a pause that grows with each failure (0.1 s to 30 s), or until
-    the database turns out to be back; other jobs go on.
+    the database turns out to be back; other jobs go on. One that failed because somebody holds a lock is
+    tried again within 2 s, so that it is not late for long once the lock is free.
 
     No job runs twice at once. Each kind of job has lanes of its own, so a long one does not hold up ticks
     (W02).
@@ -51,6 +52,7 @@ from duewheel.store.wheel import TimingWheel
 
 LONGEST_UNSETTLED_PAUSE_SECONDS: Final = 1.0
 SHORTEST_UNSETTLED_PAUSE_SECONDS: Final = 0.02
+LONGEST_PAUSE_FOR_LOCK_SECONDS: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,9 +255,11 @@ class WheelSchedule:
             self._pause(job, now_ms + self._maintain_ms)
         self._release(job, now_ms)
 
-    def failed(self, job: Job, now_ms: float) -> float:
+    def failed(self, job: Job, now_ms: float, *, waits_for_lock: bool = False) -> float:
         """A job went wrong; returns the pause before it is tried again, in seconds."""
         pause_seconds = self._failures.setdefault(job, Backoff()).next_seconds()
+        if waits_for_lock:
+            pause_seconds = min(pause_seconds, LONGEST_PAUSE_FOR_LOCK_SECONDS)
         self._not_before_ms[job] = now_ms + 1_000 * pause_seconds
         self._pause(job, self._not_before_ms[job])
         self._release(job, now_ms)
