@@ -12,7 +12,7 @@ leaves no server process behind. A failed job is logged and tried again after a 
 the wheel.
 
 Memory holds timers for topics, at most one per granularity within the look-ahead, never messages (W05).
-Connections: one to listen, and one per job that runs at once, at most seven; an idle wheel looks once per
+Connections: one to listen, and one per job that runs at once, at most eight; an idle wheel looks once per
 `poll_seconds`, and at the recurring schedules every 2 s.
 """
 
@@ -54,6 +54,7 @@ from duewheel.store.wheel_schedule import (
     LookAnswer,
     Maintain,
     Revive,
+    Survey,
     Tick,
     TickAnswer,
     WheelSchedule,
@@ -69,6 +70,7 @@ MAINTAIN_SECONDS: Final = 3_600.0
 #: How long a job may take.
 TIMEOUT_SECONDS: Final[dict[type[Job], float]] = {
     Look: 15.0,
+    Survey: 15.0,
     Tick: 15.0,
     Revive: 60.0,
     Maintain: 900.0,
@@ -86,10 +88,16 @@ CANCEL_SECONDS: Final = 0.5
 #: topics are ticked in between.
 LOCK_TIMEOUT_MS: Final = 250
 
-#: How far back a look reaches; what came due before that and was committed only now is found by looking at
-#: everything, which costs more when a topic was idle for long: at first, and then once in so many looks.
+#: How far back a look reaches. What came due before that and was committed only now is found by a survey.
 LOOKBACK_SECONDS: Final = 600.0
-LOOKS_PER_LOOK_AT_EVERYTHING: Final = 120
+
+#: How far a look reaches for ends of leases, in either direction: further than two looks are apart, and less
+#: than the look-ahead, as it costs something for each lease that was to end in that time, answered or not.
+LEASE_REACH_POLLS: Final = 3.0
+
+#: How many topics a survey asks for at once: a page is a matter of milliseconds.
+TOPICS_PER_PAGE: Final = 500
+LAST_TOPIC_ID: Final = 2**31 - 1
 
 #: How long jobs may go on when the wheel is stopped, and how long what is then done about them may take.
 STOP_SECONDS: Final = 2.0
@@ -98,17 +106,31 @@ APPLICATION_NAME: Final = "duewheel wheel"
 
 _CLOCK = "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::double precision"
 
+# Reaches back to the look before, if that is longer ago.
 _LOOK = """
 SELECT d.topic_id, duewheel.unix_micros(d.due_at), (extract(epoch FROM d.granularity) * 1000000)::bigint
-FROM duewheel.due_instants(
-    CASE WHEN NOT %(everything)s THEN clock_timestamp() - %(lookback)s * interval '1 second' END,
+FROM duewheel.due_soon(
+    least(clock_timestamp() - %(lookback)s * interval '1 second', to_timestamp(%(looked_at)s::float8)),
     clock_timestamp() + %(lookahead)s * interval '1 second') d
 """
 
 _LEASE_ENDS = """
 SELECT l.group_id, l.topic_id, duewheel.unix_micros(l.expires_at)
-FROM duewheel.lease_ends(NULL, clock_timestamp() + %(lookahead)s * interval '1 second') l
-WHERE l.expires_at IS NOT NULL
+FROM duewheel.lease_ends(
+    least(clock_timestamp() - %(reach)s * interval '1 second', to_timestamp(%(looked_at)s::float8)),
+    clock_timestamp() + %(reach)s * interval '1 second') l
+"""
+
+_SURVEY = """
+SELECT d.topic_id, duewheel.unix_micros(d.due_at), (extract(epoch FROM d.granularity) * 1000000)::bigint
+FROM duewheel.due_topics(
+    %(after)s, %(page)s, NULL, clock_timestamp() + %(lookahead)s * interval '1 second') d
+"""
+
+_LEASE_ENDS_OF_TOPICS = """
+SELECT l.group_id, l.topic_id, duewheel.unix_micros(l.expires_at)
+FROM duewheel.lease_ends_of_topics(
+    %(after)s, %(last)s, clock_timestamp() + %(lookahead)s * interval '1 second') l
 """
 
 # A topic's retries and dead letters belong to it.
@@ -121,7 +143,9 @@ WHERE coalesce(parent.name, t.name) = ANY (%(topics)s)
 _TICK = """
 SELECT duewheel.unix_micros(statement_timestamp()), t.released, duewheel.unix_micros(t.hi), t.unsettled,
        coalesce((SELECT (extract(epoch FROM granularity) * 1000000)::bigint
-                 FROM duewheel.topic WHERE topic_id = %(topic_id)s), 1000)
+                 FROM duewheel.topic WHERE topic_id = %(topic_id)s), 1000),
+       CASE WHEN NOT t.released THEN duewheel.unix_micros(duewheel.next_instant(
+           %(topic_id)s, clock_timestamp() + %(lookahead)s * interval '1 second')) END
 FROM duewheel.tick_topic(%(topic_id)s) t
 """
 
@@ -194,7 +218,7 @@ class WheelRunner:
                 lookahead_ms=self._lookahead_seconds * 1_000,
                 maintain_ms=self._maintain_seconds * 1_000,
             ),
-            questions=_Questions(self._lookahead_seconds, self._topics),
+            questions=_Questions(self._poll_seconds, self._lookahead_seconds, self._topics),
             listen=self._listen,
             on_released=self._on_released,
         ).turn()
@@ -225,18 +249,24 @@ class WheelRunner:
 class _Questions:
     """What each job asks the database."""
 
-    def __init__(self, lookahead_seconds: float, topics: list[str] | None) -> None:
+    def __init__(self, poll_seconds: float, lookahead_seconds: float, topics: list[str] | None) -> None:
         self._lookahead_seconds = lookahead_seconds
+        self._lease_reach_seconds = min(LEASE_REACH_POLLS * poll_seconds, lookahead_seconds)
         self._topics = topics
-        self._looks = 0
+        # The database's clock at the newest look that was answered, in seconds.
+        self._looked_at: float | None = None
+        # How far the survey has come.
+        self._surveyed_topic_id = 0
 
     def ask(self, connection: extensions.connection, job: Job) -> Answer:
         """Carries a job out on a connection and returns the answer."""
         match job:
             case Look():
                 return self._look(connection)
+            case Survey():
+                return self._survey(connection)
             case Tick(topic_id):
-                return _tick(connection, topic_id)
+                return self._tick(connection, topic_id)
             case Revive(group_id, topic_id):
                 _rows(connection, _REVIVE, group_id=group_id, topic_id=topic_id)
             case Maintain():
@@ -250,39 +280,81 @@ class _Questions:
         return DoneAnswer()
 
     def _look(self, connection: extensions.connection) -> LookAnswer:
-        # The clock is asked for alone, because the answer is worth the more the sooner it comes.
-        sent_ms = _monotonic_ms()
-        ((database_ms,),) = _rows(connection, _CLOCK)
-        reading = ClockReading(database_ms, sent_ms, _monotonic_ms())
-        found = _rows(
+        reading = _clock(connection)
+        due = _rows(
             connection,
             _LOOK,
-            everything=self._looks % LOOKS_PER_LOOK_AT_EVERYTHING == 0,
             lookback=LOOKBACK_SECONDS,
             lookahead=self._lookahead_seconds,
+            looked_at=self._looked_at,
         )
-        due = [DueInstant(*row) for row in found]
-        ends = [LeaseEnd(*row) for row in _rows(connection, _LEASE_ENDS, lookahead=self._lookahead_seconds)]
+        ends = _rows(connection, _LEASE_ENDS, reach=self._lease_reach_seconds, looked_at=self._looked_at)
+        answer = self._found(connection, reading, due, ends)
+        self._looked_at = reading.database_ms / 1_000
+        return answer
+
+    def _survey(self, connection: extensions.connection) -> LookAnswer:
+        reading = _clock(connection)
+        after = self._surveyed_topic_id
+        page = _rows(
+            connection, _SURVEY, after=after, page=TOPICS_PER_PAGE, lookahead=self._lookahead_seconds
+        )
+        # A full page ends with its last topic and no instant.
+        is_full = bool(page) and page[-1][1] is None
+        last = page[-1][0] if is_full else LAST_TOPIC_ID
+        ends = _rows(
+            connection, _LEASE_ENDS_OF_TOPICS, after=after, last=last, lookahead=self._lookahead_seconds
+        )
+        answer = self._found(connection, reading, page, ends, more=is_full)
+        self._surveyed_topic_id = last if is_full else 0
+        return answer
+
+    def _found(
+        self,
+        connection: extensions.connection,
+        reading: ClockReading,
+        due: list[tuple[Any, ...]],
+        ends: list[tuple[Any, ...]],
+        *,
+        more: bool = False,
+    ) -> LookAnswer:
+        """What was found of the topics that are looked after."""
         watched: frozenset[int] | None = None
         if self._topics is not None:
             watched = frozenset(topic_id for (topic_id,) in _rows(connection, _TOPICS, topics=self._topics))
-            due = [instant for instant in due if instant.topic_id in watched]
-            ends = [end for end in ends if end.topic_id in watched]
-        self._looks += 1
-        return LookAnswer(reading, due, ends, watched)
+        return LookAnswer(
+            reading,
+            [
+                DueInstant(topic_id, due_at_us, granularity_us)
+                for topic_id, due_at_us, granularity_us in due
+                if due_at_us is not None and (watched is None or topic_id in watched)
+            ],
+            [LeaseEnd(*end) for end in ends if watched is None or end[1] in watched],
+            watched,
+            more,
+        )
+
+    def _tick(self, connection: extensions.connection, topic_id: int) -> TickAnswer:
+        sent_ms = _monotonic_ms()
+        ((asked_at_us, released, hi_us, unsettled, granularity_us, next_due_us),) = _rows(
+            connection, _TICK, topic_id=topic_id, lookahead=self._lookahead_seconds
+        )
+        return TickAnswer(
+            reading=ClockReading(asked_at_us / 1_000, sent_ms, _monotonic_ms()),
+            asked_at_us=asked_at_us,
+            released=released,
+            hi_us=hi_us,
+            unsettled=unsettled,
+            granularity_us=granularity_us,
+            next_due_us=next_due_us,
+        )
 
 
-def _tick(connection: extensions.connection, topic_id: int) -> TickAnswer:
+def _clock(connection: extensions.connection) -> ClockReading:
+    """The database's clock, asked for alone, because the answer is worth the more the sooner it comes."""
     sent_ms = _monotonic_ms()
-    ((asked_at_us, released, hi_us, unsettled, granularity_us),) = _rows(connection, _TICK, topic_id=topic_id)
-    return TickAnswer(
-        reading=ClockReading(asked_at_us / 1_000, sent_ms, _monotonic_ms()),
-        asked_at_us=asked_at_us,
-        released=released,
-        hi_us=hi_us,
-        unsettled=unsettled,
-        granularity_us=granularity_us,
-    )
+    ((database_ms,),) = _rows(connection, _CLOCK)
+    return ClockReading(database_ms, sent_ms, _monotonic_ms())
 
 
 def _rows(connection: extensions.connection, statement: str, **parameters: object) -> list[tuple[Any, ...]]:

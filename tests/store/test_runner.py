@@ -161,6 +161,19 @@ def test_d16_what_came_due_before_the_wheel_started_is_released_at_once(dsn: str
         console.wait_for_release(topic_id)
 
 
+def test_d16_what_came_due_long_before_the_wheel_started_is_found_page_by_page(
+    dsn: str, console: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner_module, "LOOKBACK_SECONDS", 0.0)
+    monkeypatch.setattr(runner_module, "TOPICS_PER_PAGE", 2)
+    topic_ids = [console.create_topic(f"orders{number}") for number in range(5)]
+    for number in range(5):
+        console.send(f"orders{number}", "1 us")
+    with turning(dsn):
+        for topic_id in topic_ids:
+            console.wait_until_all_released(topic_id)
+
+
 def test_d01_many_instants_of_many_topics(dsn: str, console: Console) -> None:
     topics = {name: console.create_topic(name, "1 ms") for name in ("a", "b", "c", "d", "e")}
     with turning(dsn):
