@@ -41,6 +41,7 @@ from duewheel.store.connections import explained, fetch, libpq_dsn
 from duewheel.store.database_clock import ClockReading
 from duewheel.store.errors import said
 from duewheel.store.listening import GAP, Listener, Notification, connect
+from duewheel.store.prepared import Prepared
 from duewheel.store.wheel_schedule import (
     LANES,
     Advance,
@@ -140,14 +141,18 @@ WHERE coalesce(parent.name, t.name) = ANY (%(topics)s)
 """
 
 # statement_timestamp(): when the question came, before the tick reads its clock. What is due by then is out.
-_TICK = """
+_TICK = Prepared(
+    "duewheel_tick",
+    """
 SELECT duewheel.unix_micros(statement_timestamp()), t.released, duewheel.unix_micros(t.hi), t.unsettled,
        coalesce((SELECT (extract(epoch FROM granularity) * 1000000)::bigint
-                 FROM duewheel.topic WHERE topic_id = %(topic_id)s), 1000),
+                 FROM duewheel.topic WHERE topic_id = q.topic_id), 1000),
        CASE WHEN NOT t.released THEN duewheel.unix_micros(duewheel.next_instant(
-           %(topic_id)s, clock_timestamp() + %(lookahead)s * interval '1 second')) END
-FROM duewheel.tick_topic(%(topic_id)s) t
-"""
+           q.topic_id, clock_timestamp() + q.lookahead * interval '1 second')) END
+FROM (SELECT %s::integer, %s::double precision) q (topic_id, lookahead)
+CROSS JOIN LATERAL duewheel.tick_topic(q.topic_id) t
+""",
+)
 
 _REVIVE = "SELECT duewheel.revive(%(group_id)s, %(topic_id)s)"
 
@@ -218,7 +223,9 @@ class WheelRunner:
                 lookahead_ms=self._lookahead_seconds * 1_000,
                 maintain_ms=self._maintain_seconds * 1_000,
             ),
-            questions=_Questions(self._poll_seconds, self._lookahead_seconds, self._topics),
+            questions=_Questions(
+                self._poll_seconds, self._lookahead_seconds, self._topics, prepare=self._listen
+            ),
             listen=self._listen,
             on_released=self._on_released,
         ).turn()
@@ -249,7 +256,10 @@ class WheelRunner:
 class _Questions:
     """What each job asks the database."""
 
-    def __init__(self, poll_seconds: float, lookahead_seconds: float, topics: list[str] | None) -> None:
+    def __init__(
+        self, poll_seconds: float, lookahead_seconds: float, topics: list[str] | None, *, prepare: bool
+    ) -> None:
+        self._prepare = prepare
         self._lookahead_seconds = lookahead_seconds
         self._lease_reach_seconds = min(LEASE_REACH_POLLS * poll_seconds, lookahead_seconds)
         self._topics = topics
@@ -258,7 +268,7 @@ class _Questions:
         # How far the survey has come.
         self._surveyed_topic_id = 0
 
-    def ask(self, connection: extensions.connection, job: Job) -> Answer:
+    def ask(self, connection: _Connection, job: Job) -> Answer:
         """Carries a job out on a connection and returns the answer."""
         match job:
             case Look():
@@ -334,10 +344,11 @@ class _Questions:
             more,
         )
 
-    def _tick(self, connection: extensions.connection, topic_id: int) -> TickAnswer:
+    def _tick(self, connection: _Connection, topic_id: int) -> TickAnswer:
+        statement = connection.text_of(_TICK) if self._prepare else _TICK.text
         sent_ms = _monotonic_ms()
-        ((asked_at_us, released, hi_us, unsettled, granularity_us, next_due_us),) = _rows(
-            connection, _TICK, topic_id=topic_id, lookahead=self._lookahead_seconds
+        ((asked_at_us, released, hi_us, unsettled, granularity_us, next_due_us),) = fetch(
+            connection, statement, (topic_id, self._lookahead_seconds)
         )
         return TickAnswer(
             reading=ClockReading(asked_at_us / 1_000, sent_ms, _monotonic_ms()),
@@ -377,9 +388,20 @@ class _Connection(extensions.connection):
     ends_at = math.inf
     lock_timeout_ms: int | None = None
 
+    def __init__(self, dsn: str, **options: Any) -> None:
+        super().__init__(dsn, **options)
+        self._prepared: set[str] = set()
+
     def cursor(self, *_: Any, **__: Any) -> Any:
         """A plain cursor that sends the limits along."""
         return super().cursor(cursor_factory=_Cursor)
+
+    def text_of(self, statement: Prepared) -> str:
+        """The text that runs a statement here; prepares it the first time."""
+        if statement.name not in self._prepared:
+            fetch(self, statement.prepare, ())
+            self._prepared.add(statement.name)
+        return statement.call
 
     def limits(self) -> str:
         """What goes before a statement."""
