@@ -19,6 +19,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterable
+from contextlib import nullcontext
 from datetime import timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -34,7 +35,7 @@ from duewheel.store.leases import Lease
 from duewheel.store.messages import ROW_COLUMNS, Batch, ConsumeMode, Message, leases_of, named
 from duewheel.store.prepared import Prepared
 from duewheel.store.retry_policy import NO_LIMIT, RetryPolicy
-from duewheel.store.signals import Signals
+from duewheel.store.signals import Signals, Stop
 
 if TYPE_CHECKING:
     from duewheel.store.connections import CallerConnection
@@ -216,7 +217,8 @@ class Consumer:
     def receive_until(
         self, max_messages: int, invisible: timedelta, wait: timedelta, stop: threading.Event | None
     ) -> Batch:
-        """As :meth:`receive`; once ``stop`` is set, gives up within a second and leases nothing more."""
+        """As :meth:`receive`; once ``stop`` is set, gives up within a second, a :class:`Stop` at once, and
+        leases nothing more."""
         wait = to_span(wait, "wait")
         if not timedelta(0) <= wait <= LONGEST_WAIT:
             raise InvalidArgument(
@@ -230,7 +232,10 @@ class Consumer:
         if not wait:
             return self._batch(self._leased(max_messages, invisible))
         until = time.monotonic() + wait.total_seconds()
-        with self._signals.lend(self.topic_id) as signal:
+        with (
+            self._signals.lend(self.topic_id) as signal,
+            stop.ends(signal) if isinstance(stop, Stop) else nullcontext(),
+        ):
             crowded_seconds = _FIRST_PAUSE_SECONDS
             has_waited = False
             while True:

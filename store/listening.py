@@ -51,7 +51,9 @@ class Notification(NamedTuple):
 GAP: Final = Notification("", "")
 
 
-def connect(dsn: str, application_name: str) -> extensions.connection:
+def connect(
+    dsn: str, application_name: str, factory: type[extensions.connection] | None = None
+) -> extensions.connection:
     """Open an autocommit connection that notices when the server is gone; what `dsn` says has priority.
 
     Raises:
@@ -59,7 +61,7 @@ def connect(dsn: str, application_name: str) -> extensions.connection:
     """
     named = {"application_name": application_name}
     settings = {**CONNECTION_DEFAULTS, **named, **extensions.parse_dsn(libpq_dsn(dsn))}
-    connection: extensions.connection = psycopg2.connect(**settings)
+    connection: extensions.connection = psycopg2.connect(connection_factory=factory, **settings)
     connection.autocommit = True
     return connection
 

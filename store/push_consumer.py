@@ -29,6 +29,7 @@ from duewheel.store.errors import InvalidArgument, LeaseLost
 from duewheel.store.instants import to_span
 from duewheel.store.messages import Batch, Message
 from duewheel.store.reasons import reason_of, storable
+from duewheel.store.signals import Stop
 
 log = logging.getLogger(__name__)
 
@@ -91,7 +92,7 @@ class PushConsumer:
         self._is_fifo = consumer.is_fifo
         self._free = threading.Semaphore(threads)
         self._work: SimpleQueue[list[_Work] | None] = SimpleQueue()
-        self._stopping = threading.Event()
+        self._stopping = Stop()
         self._changed = threading.Condition()
         self._in_hand: set[_Work] = set()
         self._dismissed = False

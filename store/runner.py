@@ -6,11 +6,13 @@ is killed at any point leaves a transaction that was committed or was not. So it
 that matters, and may be started, doubled and killed at will (D16, X14).
 
 One event loop decides, worker threads ask the database. psycopg2 blocks, so each job runs in a thread on a
-connection of its own, and is cut off when it takes longer than its time; LISTEN sits on the event loop. A
-failed job is logged and tried again after a pause; only being stopped ends the wheel.
+connection of its own; LISTEN sits on the event loop. The server ends a job that takes longer than its time,
+and where it does not, the wheel cancels the job and then shuts the connection: a job that waits for a lock
+leaves no server process behind. A failed job is logged and tried again after a pause; only being stopped ends
+the wheel.
 
 Memory holds timers for topics, at most one per granularity within the look-ahead, never messages (W05).
-Connections: one to listen, and one per job that runs at once, at most seven; an idle wheel looks once per
+Connections: one to listen, and one per job that runs at once, at most eight; an idle wheel looks once per
 `poll_seconds`, and at the recurring schedules every 2 s.
 """
 
@@ -39,6 +41,7 @@ from duewheel.store.connections import explained, fetch, libpq_dsn
 from duewheel.store.database_clock import ClockReading
 from duewheel.store.errors import said
 from duewheel.store.listening import GAP, Listener, Notification, connect
+from duewheel.store.prepared import Prepared
 from duewheel.store.wheel_schedule import (
     LANES,
     Advance,
@@ -52,6 +55,7 @@ from duewheel.store.wheel_schedule import (
     LookAnswer,
     Maintain,
     Revive,
+    Survey,
     Tick,
     TickAnswer,
     WheelSchedule,
@@ -64,38 +68,70 @@ POLL_SECONDS: Final = 0.5
 LOOKAHEAD_SECONDS: Final = 2.0
 MAINTAIN_SECONDS: Final = 3_600.0
 
-#: After this long a job is cut off: the server, or the way to it, is gone.
+#: How long a job may take.
 TIMEOUT_SECONDS: Final[dict[type[Job], float]] = {
     Look: 15.0,
+    Survey: 15.0,
     Tick: 15.0,
     Revive: 60.0,
     Maintain: 900.0,
     Advance: 60.0,
 }
 
-#: How far back a look reaches; what came due before that and was committed only now is found by looking at
-#: everything, which costs more when a topic was idle for long: at first, and then once in so many looks.
-LOOKBACK_SECONDS: Final = 600.0
-LOOKS_PER_LOOK_AT_EVERYTHING: Final = 120
+#: The server ends a job's statements after this share of the job's time. The rest is for its answer; whoever
+#: has none by then asks the server to cancel, several times, as one that meets no statement is lost,
+#: and gives up after the last: the server, or the way to it, is gone.
+SERVER_SHARE = 0.9
+CANCELS: Final = 4
+CANCEL_SECONDS: Final = 0.5
 
-#: How long jobs may go on when the wheel is stopped.
+#: How long a tick waits for a lock. Somebody's open transaction then holds up a lane for no longer, and other
+#: topics are ticked in between.
+LOCK_TIMEOUT_MS: Final = 250
+
+#: How far back a look reaches. What came due before that and was committed only now is found by a survey.
+LOOKBACK_SECONDS: Final = 600.0
+
+#: How far a look reaches for ends of leases, in either direction: further than two looks are apart, and less
+#: than the look-ahead, as it costs something for each lease that was to end in that time, answered or not.
+LEASE_REACH_POLLS: Final = 3.0
+
+#: How many topics a survey asks for at once: a page is a matter of milliseconds.
+TOPICS_PER_PAGE: Final = 500
+LAST_TOPIC_ID: Final = 2**31 - 1
+
+#: How long jobs may go on when the wheel is stopped, and how long what is then done about them may take.
 STOP_SECONDS: Final = 2.0
 
 APPLICATION_NAME: Final = "duewheel wheel"
 
 _CLOCK = "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::double precision"
 
+# Reaches back to the look before, if that is longer ago.
 _LOOK = """
 SELECT d.topic_id, duewheel.unix_micros(d.due_at), (extract(epoch FROM d.granularity) * 1000000)::bigint
-FROM duewheel.due_instants(
-    CASE WHEN NOT %(everything)s THEN clock_timestamp() - %(lookback)s * interval '1 second' END,
+FROM duewheel.due_soon(
+    least(clock_timestamp() - %(lookback)s * interval '1 second', to_timestamp(%(looked_at)s::float8)),
     clock_timestamp() + %(lookahead)s * interval '1 second') d
 """
 
 _LEASE_ENDS = """
 SELECT l.group_id, l.topic_id, duewheel.unix_micros(l.expires_at)
-FROM duewheel.lease_ends(NULL, clock_timestamp() + %(lookahead)s * interval '1 second') l
-WHERE l.expires_at IS NOT NULL
+FROM duewheel.lease_ends(
+    least(clock_timestamp() - %(reach)s * interval '1 second', to_timestamp(%(looked_at)s::float8)),
+    clock_timestamp() + %(reach)s * interval '1 second') l
+"""
+
+_SURVEY = """
+SELECT d.topic_id, duewheel.unix_micros(d.due_at), (extract(epoch FROM d.granularity) * 1000000)::bigint
+FROM duewheel.due_topics(
+    %(after)s, %(page)s, NULL, clock_timestamp() + %(lookahead)s * interval '1 second') d
+"""
+
+_LEASE_ENDS_OF_TOPICS = """
+SELECT l.group_id, l.topic_id, duewheel.unix_micros(l.expires_at)
+FROM duewheel.lease_ends_of_topics(
+    %(after)s, %(last)s, clock_timestamp() + %(lookahead)s * interval '1 second') l
 """
 
 # A topic's retries and dead letters belong to it.
@@ -105,12 +141,18 @@ WHERE coalesce(parent.name, t.name) = ANY (%(topics)s)
 """
 
 # statement_timestamp(): when the question came, before the tick reads its clock. What is due by then is out.
-_TICK = """
+_TICK = Prepared(
+    "duewheel_tick",
+    """
 SELECT duewheel.unix_micros(statement_timestamp()), t.released, duewheel.unix_micros(t.hi), t.unsettled,
        coalesce((SELECT (extract(epoch FROM granularity) * 1000000)::bigint
-                 FROM duewheel.topic WHERE topic_id = %(topic_id)s), 1000)
-FROM duewheel.tick_topic(%(topic_id)s) t
-"""
+                 FROM duewheel.topic WHERE topic_id = q.topic_id), 1000),
+       CASE WHEN NOT t.released THEN duewheel.unix_micros(duewheel.next_instant(
+           q.topic_id, clock_timestamp() + q.lookahead * interval '1 second')) END
+FROM (SELECT %s::integer, %s::double precision) q (topic_id, lookahead)
+CROSS JOIN LATERAL duewheel.tick_topic(q.topic_id) t
+""",
+)
 
 _REVIVE = "SELECT duewheel.revive(%(group_id)s, %(topic_id)s)"
 
@@ -181,7 +223,9 @@ class WheelRunner:
                 lookahead_ms=self._lookahead_seconds * 1_000,
                 maintain_ms=self._maintain_seconds * 1_000,
             ),
-            questions=_Questions(self._lookahead_seconds, self._topics),
+            questions=_Questions(
+                self._poll_seconds, self._lookahead_seconds, self._topics, prepare=self._listen
+            ),
             listen=self._listen,
             on_released=self._on_released,
         ).turn()
@@ -212,18 +256,27 @@ class WheelRunner:
 class _Questions:
     """What each job asks the database."""
 
-    def __init__(self, lookahead_seconds: float, topics: list[str] | None) -> None:
+    def __init__(
+        self, poll_seconds: float, lookahead_seconds: float, topics: list[str] | None, *, prepare: bool
+    ) -> None:
+        self._prepare = prepare
         self._lookahead_seconds = lookahead_seconds
+        self._lease_reach_seconds = min(LEASE_REACH_POLLS * poll_seconds, lookahead_seconds)
         self._topics = topics
-        self._looks = 0
+        # The database's clock at the newest look that was answered, in seconds.
+        self._looked_at: float | None = None
+        # How far the survey has come.
+        self._surveyed_topic_id = 0
 
-    def ask(self, connection: extensions.connection, job: Job) -> Answer:
+    def ask(self, connection: _Connection, job: Job) -> Answer:
         """Carries a job out on a connection and returns the answer."""
         match job:
             case Look():
                 return self._look(connection)
+            case Survey():
+                return self._survey(connection)
             case Tick(topic_id):
-                return _tick(connection, topic_id)
+                return self._tick(connection, topic_id)
             case Revive(group_id, topic_id):
                 _rows(connection, _REVIVE, group_id=group_id, topic_id=topic_id)
             case Maintain():
@@ -237,39 +290,82 @@ class _Questions:
         return DoneAnswer()
 
     def _look(self, connection: extensions.connection) -> LookAnswer:
-        # The clock is asked for alone, because the answer is worth the more the sooner it comes.
-        sent_ms = _monotonic_ms()
-        ((database_ms,),) = _rows(connection, _CLOCK)
-        reading = ClockReading(database_ms, sent_ms, _monotonic_ms())
-        found = _rows(
+        reading = _clock(connection)
+        due = _rows(
             connection,
             _LOOK,
-            everything=self._looks % LOOKS_PER_LOOK_AT_EVERYTHING == 0,
             lookback=LOOKBACK_SECONDS,
             lookahead=self._lookahead_seconds,
+            looked_at=self._looked_at,
         )
-        due = [DueInstant(*row) for row in found]
-        ends = [LeaseEnd(*row) for row in _rows(connection, _LEASE_ENDS, lookahead=self._lookahead_seconds)]
+        ends = _rows(connection, _LEASE_ENDS, reach=self._lease_reach_seconds, looked_at=self._looked_at)
+        answer = self._found(connection, reading, due, ends)
+        self._looked_at = reading.database_ms / 1_000
+        return answer
+
+    def _survey(self, connection: extensions.connection) -> LookAnswer:
+        reading = _clock(connection)
+        after = self._surveyed_topic_id
+        page = _rows(
+            connection, _SURVEY, after=after, page=TOPICS_PER_PAGE, lookahead=self._lookahead_seconds
+        )
+        # A full page ends with its last topic and no instant.
+        is_full = bool(page) and page[-1][1] is None
+        last = page[-1][0] if is_full else LAST_TOPIC_ID
+        ends = _rows(
+            connection, _LEASE_ENDS_OF_TOPICS, after=after, last=last, lookahead=self._lookahead_seconds
+        )
+        answer = self._found(connection, reading, page, ends, more=is_full)
+        self._surveyed_topic_id = last if is_full else 0
+        return answer
+
+    def _found(
+        self,
+        connection: extensions.connection,
+        reading: ClockReading,
+        due: list[tuple[Any, ...]],
+        ends: list[tuple[Any, ...]],
+        *,
+        more: bool = False,
+    ) -> LookAnswer:
+        """What was found of the topics that are looked after."""
         watched: frozenset[int] | None = None
         if self._topics is not None:
             watched = frozenset(topic_id for (topic_id,) in _rows(connection, _TOPICS, topics=self._topics))
-            due = [instant for instant in due if instant.topic_id in watched]
-            ends = [end for end in ends if end.topic_id in watched]
-        self._looks += 1
-        return LookAnswer(reading, due, ends, watched)
+        return LookAnswer(
+            reading,
+            [
+                DueInstant(topic_id, due_at_us, granularity_us)
+                for topic_id, due_at_us, granularity_us in due
+                if due_at_us is not None and (watched is None or topic_id in watched)
+            ],
+            [LeaseEnd(*end) for end in ends if watched is None or end[1] in watched],
+            watched,
+            more,
+        )
+
+    def _tick(self, connection: _Connection, topic_id: int) -> TickAnswer:
+        statement = connection.text_of(_TICK) if self._prepare else _TICK.text
+        sent_ms = _monotonic_ms()
+        ((asked_at_us, released, hi_us, unsettled, granularity_us, next_due_us),) = fetch(
+            connection, statement, (topic_id, self._lookahead_seconds)
+        )
+        return TickAnswer(
+            reading=ClockReading(asked_at_us / 1_000, sent_ms, _monotonic_ms()),
+            asked_at_us=asked_at_us,
+            released=released,
+            hi_us=hi_us,
+            unsettled=unsettled,
+            granularity_us=granularity_us,
+            next_due_us=next_due_us,
+        )
 
 
-def _tick(connection: extensions.connection, topic_id: int) -> TickAnswer:
+def _clock(connection: extensions.connection) -> ClockReading:
+    """The database's clock, asked for alone, because the answer is worth the more the sooner it comes."""
     sent_ms = _monotonic_ms()
-    ((asked_at_us, released, hi_us, unsettled, granularity_us),) = _rows(connection, _TICK, topic_id=topic_id)
-    return TickAnswer(
-        reading=ClockReading(asked_at_us / 1_000, sent_ms, _monotonic_ms()),
-        asked_at_us=asked_at_us,
-        released=released,
-        hi_us=hi_us,
-        unsettled=unsettled,
-        granularity_us=granularity_us,
-    )
+    ((database_ms,),) = _rows(connection, _CLOCK)
+    return ClockReading(database_ms, sent_ms, _monotonic_ms())
 
 
 def _rows(connection: extensions.connection, statement: str, **parameters: object) -> list[tuple[Any, ...]]:
@@ -278,29 +374,95 @@ def _rows(connection: extensions.connection, statement: str, **parameters: objec
         return cursor.fetchall()
 
 
+class _Connection(extensions.connection):
+    """An autocommit connection whose server ends what takes too long.
+
+    The limits travel with each statement, in one message and so in its transaction. Behind a pooler that
+    shares sessions a limit of the session would meet the statements of others.
+
+    Attributes:
+        ends_at: when the job that uses it has to be over, on the monotonic clock in seconds.
+        lock_timeout_ms: how long its statements wait for a lock; None is as long as they may take.
+    """
+
+    ends_at = math.inf
+    lock_timeout_ms: int | None = None
+
+    def __init__(self, dsn: str, **options: Any) -> None:
+        super().__init__(dsn, **options)
+        self._prepared: set[str] = set()
+
+    def cursor(self, *_: Any, **__: Any) -> Any:
+        """A plain cursor that sends the limits along."""
+        return super().cursor(cursor_factory=_Cursor)
+
+    def text_of(self, statement: Prepared) -> str:
+        """The text that runs a statement here; prepares it the first time."""
+        if statement.name not in self._prepared:
+            fetch(self, statement.prepare, ())
+            self._prepared.add(statement.name)
+        return statement.call
+
+    def limits(self) -> str:
+        """What goes before a statement."""
+        # 0 would be no limit at all.
+        left_ms = max(1, math.floor((self.ends_at - time.monotonic()) * 1_000))
+        limits = f"set local statement_timeout = {left_ms}; "
+        if self.lock_timeout_ms is not None:
+            limits += f"set local lock_timeout = {self.lock_timeout_ms}; "
+        return limits
+
+
+class _Cursor(extensions.cursor):
+    def execute(self, query: Any, vars: Any = None) -> None:  # noqa: A002 -- the driver's name
+        connection = self.connection
+        if isinstance(connection, _Connection) and math.isfinite(connection.ends_at):
+            query = connection.limits() + query
+        super().execute(query, vars)
+
+
 class _Session:
     """A connection for one job at a time, made when it is first needed and again after it was lost."""
 
     def __init__(self, dsn: str) -> None:
         self._dsn = dsn
-        self._connection: extensions.connection | None = None
+        self._connection: _Connection | None = None
+        self._is_verified = False
+        self._is_cancelled = False
 
     def carry_out(self, questions: _Questions, job: Job) -> Answer:
         """Runs in a worker thread. Raises what the database raises; the next call may connect again."""
-        if self._connection is None:
-            connection = connect(self._dsn, APPLICATION_NAME)
-            try:
-                schema.verify(connection)
-            except BaseException:
-                connection.close()
-                raise
-            self._connection = connection
+        ends_at = time.monotonic() + SERVER_SHARE * TIMEOUT_SECONDS[type(job)]
         try:
+            if self._connection is None:
+                connection = connect(self._dsn, APPLICATION_NAME, _Connection)
+                assert isinstance(connection, _Connection)
+                # From here on it can be cut off.
+                self._connection = connection
+            self._connection.ends_at = ends_at
+            self._connection.lock_timeout_ms = LOCK_TIMEOUT_MS if isinstance(job, Tick) else None
+            if not self._is_verified:
+                schema.verify(self._connection)
+                self._is_verified = True
             return questions.ask(self._connection, job)
-        except BaseException:
-            if self._connection.closed:
-                self._connection = None
-            raise
+        finally:
+            # A cancel that is on its way still must not meet the next job.
+            if not self._is_verified or self._is_cancelled or (self._connection and self._connection.closed):
+                self.close()
+
+    def cancel(self) -> None:
+        """Asks the server to end what runs, from another thread, which the server may keep waiting."""
+        connection = self._connection
+        if connection is None:
+            return
+        self._is_cancelled = True
+
+        def ask() -> None:
+            # It may be lost already.
+            with contextlib.suppress(psycopg2.Error):
+                connection.cancel()
+
+        threading.Thread(target=ask, name="duewheel wheel cancel", daemon=True).start()
 
     def cut_off(self) -> None:
         """Ends the conversation from another thread: whatever waits for an answer fails at once."""
@@ -314,6 +476,7 @@ class _Session:
 
     def close(self) -> None:
         """Closes the connection; nothing runs on it."""
+        self._is_verified = self._is_cancelled = False
         if self._connection is not None:
             self._connection.close()
             self._connection = None
@@ -368,11 +531,19 @@ class _Turning:
 
     async def _carry_out(self, job: Job, session: _Session) -> None:
         loop = asyncio.get_running_loop()
-        alarm = loop.call_later(TIMEOUT_SECONDS[type(job)], session.cut_off)
+        timeout_seconds = TIMEOUT_SECONDS[type(job)]
+        alarms = [
+            *(
+                loop.call_later(timeout_seconds + number * CANCEL_SECONDS, session.cancel)
+                for number in range(CANCELS)
+            ),
+            loop.call_later(timeout_seconds + CANCELS * CANCEL_SECONDS, session.cut_off),
+        ]
         try:
             answer = await loop.run_in_executor(self._threads, session.carry_out, self._questions, job)
         except Exception as error:  # noqa: BLE001 - whatever it is, the wheel goes on
-            pause_seconds = self._schedule.failed(job, _monotonic_ms())
+            waits = isinstance(error, psycopg2.errors.LockNotAvailable)
+            pause_seconds = self._schedule.failed(job, _monotonic_ms(), waits_for_lock=waits)
             reason = said(error) or repr(error)
             log.warning("%s failed; next attempt in %.1f s: %s", job, pause_seconds, reason)
         else:
@@ -380,7 +551,8 @@ class _Turning:
             if isinstance(job, Tick) and isinstance(answer, TickAnswer) and answer.released:
                 self._tell_released(job.topic_id)
         finally:
-            alarm.cancel()
+            for alarm in alarms:
+                alarm.cancel()
             self._idle.append(session)
             self._wake.set()
 
@@ -443,18 +615,25 @@ class _Turning:
         try:
             yield
         finally:
-            if self._busy:
-                await asyncio.wait(self._busy, timeout=STOP_SECONDS)
+            await self._nothing_runs(STOP_SECONDS)
+            for _ in range(CANCELS):
+                for session in self._busy.values():
+                    session.cancel()
+                await self._nothing_runs(CANCEL_SECONDS)
             for session in self._busy.values():
                 session.cut_off()
-            if self._busy:
-                await asyncio.wait(self._busy, timeout=STOP_SECONDS)
+            await self._nothing_runs(STOP_SECONDS)
             self._threads.shutdown(wait=False, cancel_futures=True)
             self._ended = True
             if self._listener is not None:
                 self._listener.close()
             for session in self._idle:
                 session.close()
+
+    async def _nothing_runs(self, timeout_seconds: float) -> None:
+        """Waits until no job runs, or until the time is over."""
+        if self._busy:
+            await asyncio.wait(self._busy, timeout=timeout_seconds)
 
 
 def _precise_event_loop() -> asyncio.AbstractEventLoop:

@@ -42,6 +42,8 @@ class Signal:
         self._listener = listener
         self._payload = str(topic_id)
         self._payload_of_wheel = f"{topic_id} 1"
+        # Where there is no listener to interrupt.
+        self._interrupted = threading.Event()
         self.wheel_at = float("-inf")
 
     def catch_up(self) -> None:
@@ -52,13 +54,21 @@ class Signal:
     def wait(self, seconds: float) -> None:
         """Sleep until the topic releases something, or may have unheard, or the time is over."""
         if self._listener is None:
-            time.sleep(seconds)
+            self._interrupted.wait(seconds)
+            self._interrupted.clear()
             return
         until = time.monotonic() + seconds
         while True:
             heard = self._listener.wait(until - time.monotonic())
             if not heard or self._concerns(heard):
                 return
+
+    def interrupt(self) -> None:
+        """End the wait going on, or the next one when none is; from any thread."""
+        if self._listener is None:
+            self._interrupted.set()
+        else:
+            self._listener.interrupt()
 
     def _concerns(self, heard: list[Notification]) -> bool:
         """Whether the topic may have released something."""
@@ -67,6 +77,34 @@ class Signal:
             self.wheel_at = time.monotonic()
             return True
         return self._payload in payloads or GAP in heard
+
+
+class Stop(threading.Event):
+    """An event that, when it is set, also ends the wait for a signal."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._guard = threading.Lock()
+        self._signal: Signal | None = None
+
+    def set(self) -> None:
+        """Set it, and end the wait going on."""
+        super().set()
+        with self._guard:
+            if self._signal is not None:
+                self._signal.interrupt()
+
+    @contextmanager
+    def ends(self, signal: Signal) -> Iterator[None]:
+        """For the length of the block, end the waits for this signal; one thread at a time."""
+        with self._guard:
+            self._signal = signal
+        try:
+            yield
+        finally:
+            # From here on the signal's listener may be somebody else's.
+            with self._guard:
+                self._signal = None
 
 
 class Signals:

@@ -10,9 +10,13 @@ database's, whose clock may be set; they wait in one wheel. The pauses of the wh
 up, try again) are measured on the monotonic clock, which never steps; they wait in the other.
 
 The rules
-    *Look* once per `poll_ms`: what is due within `lookahead_ms` and which leases end by then. What was due
-    before and has not been released is part of the answer, so whatever a notification did not tell is found
-    by then.
+    *Look* once per `poll_ms`: which topics have something due within `lookahead_ms`, each with the first
+    instant, and which leases end by then. What was due before and has not been released is part of the
+    answer, so whatever a notification did not tell is found by then.
+
+    *Survey* all topics at the start and once per `survey_ms`, a page after the other: what came due longer
+    ago than a look reaches. Its answers count as those of a look, so the wheel turns before the first survey
+    is over; a page that failed is asked again, and none of those before it.
 
     *Tick* a topic at the instant something of it is due. Instants of one topic within one granularity share a
     timer, at the earliest of them; the latest is remembered, and ticked for if the first tick did not reach
@@ -20,8 +24,9 @@ The rules
     that was never ticked is taken for one of 1 ms.
 
     After a tick that released something the topic rests for its granularity and is then ticked again, because
-    senders do not notify the wheel of what falls into the rest. This goes on until a tick releases nothing.
-    An idle topic has no rest to wait for and is ticked to the millisecond.
+    senders do not notify the wheel of what falls into the rest. This goes on until a tick releases nothing;
+    that one says when something is due next. An idle topic has no rest to wait for and is ticked at the
+    instant. The rest counts from question to question: what the answer takes does not make it longer.
 
     After a tick that is *unsettled* (transactions are open that may still bring messages for it) the topic is
     ticked again, at growing pauses up to 1 s, until it is settled.
@@ -32,7 +37,8 @@ The rules
     `maintain_ms`. *Advance* the recurring schedules at the start and whenever the last round said so.
 
     A job that failed is not begun again before a pause that grows with each failure (0.1 s to 30 s), or until
-    the database turns out to be back; other jobs go on.
+    the database turns out to be back; other jobs go on. One that failed because somebody holds a lock is
+    tried again within 2 s, so that it is not late for long once the lock is free.
 
     No job runs twice at once. Each kind of job has lanes of its own, so a long one does not hold up ticks
     (W02).
@@ -40,10 +46,13 @@ The rules
 
 from __future__ import annotations
 
+import heapq
+import itertools
 import math
 from collections import Counter, deque
+from collections.abc import Hashable
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final, Generic, NamedTuple, TypeVar
 
 from duewheel.store.backoff import Backoff
 from duewheel.store.database_clock import ClockReading, DatabaseClock
@@ -51,11 +60,24 @@ from duewheel.store.wheel import TimingWheel
 
 LONGEST_UNSETTLED_PAUSE_SECONDS: Final = 1.0
 SHORTEST_UNSETTLED_PAUSE_SECONDS: Final = 0.02
+LONGEST_PAUSE_FOR_LOCK_SECONDS: Final = 2.0
+SURVEY_MS: Final = 60_000.0
+
+#: A tick that began no later than this after its topic's rest is taken to have begun at the end of the rest:
+#: else each rest of a busy topic would be longer by what waking up takes.
+PUNCTUAL_MS: Final = 1.0
+
+PayloadT = TypeVar("PayloadT", bound=Hashable)
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
     """Ask what is due next."""
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """Ask the next page of topics what is due."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,14 +105,14 @@ class Advance:
     """Send the next occurrences of recurring schedules."""
 
 
-Job = Look | Tick | Revive | Maintain | Advance
+Job = Look | Survey | Tick | Revive | Maintain | Advance
 
 #: How many jobs of a kind run at once, each on a connection of its own.
-LANES: Final[dict[type[Job], int]] = {Look: 1, Tick: 3, Revive: 1, Maintain: 1, Advance: 1}
+LANES: Final[dict[type[Job], int]] = {Look: 1, Survey: 1, Tick: 3, Revive: 1, Maintain: 1, Advance: 1}
 
 
 class DueInstant(NamedTuple):
-    """An instant at which something of a topic is due (Unix microseconds)."""
+    """The first instant at which something of a topic is due (Unix microseconds)."""
 
     topic_id: int
     due_at_us: int
@@ -107,20 +129,23 @@ class LeaseEnd(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LookAnswer:
-    """What is due within the look-ahead."""
+    """What a look or a page of a survey found due within the look-ahead."""
 
     reading: ClockReading
     due: list[DueInstant] = field(default_factory=list)
     lease_ends: list[LeaseEnd] = field(default_factory=list)
     #: The topics looked after; None is all of them.
     watched: frozenset[int] | None = None
+    #: A survey has further pages.
+    more: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class TickAnswer:
     """What a tick did.
 
-    `asked_at_us` is the database's clock when the question reached it, `hi_us` how far the topic is released.
+    `asked_at_us` is the database's clock when the question reached it, `hi_us` how far the topic is released,
+    `next_due_us` when something is due next, within the look-ahead, if this released nothing.
     """
 
     reading: ClockReading
@@ -129,6 +154,7 @@ class TickAnswer:
     hi_us: int | None
     unsettled: bool
     granularity_us: int
+    next_due_us: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +190,51 @@ class _Topic:
     #: A tick is still to reach this instant.
     until_us: int = 0
     unsettled: Backoff | None = None
+    #: On the monotonic clock.
+    rest_ends_at_ms: float = -math.inf
+
+
+class _Timers(Generic[PayloadT]):
+    """A timing wheel whose timers fire at their instant instead of at the next whole millisecond.
+
+    The wheel lets go of a timer at the beginning of its millisecond. From there on it waits in a heap, which
+    therefore holds no more than what is due within one. As in the wheel, a payload has one timer, the
+    earliest it was added for.
+    """
+
+    def __init__(self, now_ms: float) -> None:
+        self._wheel: TimingWheel[PayloadT] = TimingWheel(math.floor(now_ms))
+        self._at_ms: dict[PayloadT, float] = {}
+        self._near: list[tuple[float, int, PayloadT]] = []
+        self._order = itertools.count()
+
+    def __len__(self) -> int:
+        return len(self._at_ms)
+
+    def add(self, payload: PayloadT, at_ms: float) -> None:
+        """Sets a timer, unless the payload has one that is due no later."""
+        if self._at_ms.get(payload, math.inf) > at_ms:
+            self._at_ms[payload] = at_ms
+            self._wheel.add(payload, math.floor(at_ms))
+
+    def advance(self, now_ms: float) -> list[PayloadT]:
+        """Takes out what is due by now, in order."""
+        for timer in self._wheel.advance(math.floor(now_ms)):
+            heapq.heappush(self._near, (self._at_ms[timer.payload], next(self._order), timer.payload))
+        fired: list[PayloadT] = []
+        while self._near and self._near[0][0] <= now_ms:
+            at_ms, _, payload = heapq.heappop(self._near)
+            # Else it was set to an earlier instant meanwhile, and has fired.
+            if self._at_ms.get(payload) == at_ms:
+                del self._at_ms[payload]
+                fired.append(payload)
+        return fired
+
+    def next_at_ms(self) -> float:
+        """When to advance next: at the instant of a timer, or at the beginning of its millisecond."""
+        near_ms = self._near[0][0] if self._near else math.inf
+        slot_ms = self._wheel.next_due_at_ms()
+        return near_ms if slot_ms is None else min(near_ms, slot_ms)
 
 
 class WheelSchedule:
@@ -174,15 +245,25 @@ class WheelSchedule:
         poll_ms: between two looks.
         lookahead_ms: how far a look reaches.
         maintain_ms: between two rounds of maintenance.
+        survey_ms: between two surveys.
     """
 
-    def __init__(self, now_ms: float, *, poll_ms: float, lookahead_ms: float, maintain_ms: float) -> None:
+    def __init__(
+        self,
+        now_ms: float,
+        *,
+        poll_ms: float,
+        lookahead_ms: float,
+        maintain_ms: float,
+        survey_ms: float = SURVEY_MS,
+    ) -> None:
         self._poll_ms = poll_ms
         self._lookahead_ms = lookahead_ms
         self._maintain_ms = maintain_ms
+        self._survey_ms = survey_ms
         self._clock = DatabaseClock()
-        self._due: TimingWheel[_DueTimer | Revive] = TimingWheel(0)
-        self._pauses: TimingWheel[Job] = TimingWheel(math.floor(now_ms))
+        self._due: _Timers[_DueTimer | Revive] = _Timers(0)
+        self._pauses: _Timers[Job] = _Timers(now_ms)
         self._until_us: dict[_DueTimer, int] = {}
         self._topics: dict[int, _Topic] = {}
         self._watched: frozenset[int] | None = None
@@ -194,21 +275,22 @@ class WheelSchedule:
         self._not_before_ms: dict[Job, float] = {}
         self._failures: dict[Job, Backoff] = {}
         self._pause(Look(), now_ms)
+        self._pause(Survey(), now_ms)
         self._pause(Maintain(), now_ms)
         self._pause(Advance(), now_ms)
 
     def take(self, now_ms: float) -> list[Job]:
         """The jobs to begin now; each has to be answered by `finished` or `failed`."""
-        for pause in self._pauses.advance(math.floor(now_ms)):
-            self._want(pause.payload, now_ms)
+        for job in self._pauses.advance(now_ms):
+            self._want(job, now_ms)
         if self._clock.known:
-            for timer in self._due.advance(math.floor(self._clock.database_ms(now_ms))):
-                if isinstance(timer.payload, Revive):
-                    self._want(timer.payload, now_ms)
+            for timer in self._due.advance(self._clock.database_ms(now_ms)):
+                if isinstance(timer, Revive):
+                    self._want(timer, now_ms)
                 else:
-                    topic = self._topics[timer.payload.topic_id]
-                    topic.until_us = max(topic.until_us, self._until_us.pop(timer.payload))
-                    self._want(Tick(timer.payload.topic_id), now_ms)
+                    topic = self._topics[timer.topic_id]
+                    topic.until_us = max(topic.until_us, self._until_us.pop(timer))
+                    self._want(Tick(timer.topic_id), now_ms)
         begun: list[Job] = []
         for kind, queue in self._queued.items():
             while queue and self._lanes_taken[kind] < LANES[kind]:
@@ -221,12 +303,9 @@ class WheelSchedule:
 
     def sleep_ms(self, now_ms: float) -> float:
         """How long there is nothing to begin unless something is finished or heard; may be infinite."""
-        wake_at_ms = math.inf
-        pause_ends_at_ms = self._pauses.next_due_at_ms()
-        if pause_ends_at_ms is not None:
-            wake_at_ms = pause_ends_at_ms
-        due_at_ms = self._due.next_due_at_ms()
-        if due_at_ms is not None and self._clock.known:
+        wake_at_ms = self._pauses.next_at_ms()
+        due_at_ms = self._due.next_at_ms()
+        if math.isfinite(due_at_ms) and self._clock.known:
             wake_at_ms = min(wake_at_ms, self._clock.monotonic_ms(due_at_ms))
         return max(0.0, wake_at_ms - now_ms)
 
@@ -249,13 +328,19 @@ class WheelSchedule:
             self._pause(job, now_ms + self._poll_ms)
             if was_failing:
                 self._try_again_now(now_ms)
+                self._pause(Survey(), now_ms)
+        elif isinstance(job, Survey):
+            more = isinstance(answer, LookAnswer) and answer.more
+            self._pause(job, now_ms if more else now_ms + self._survey_ms)
         elif isinstance(job, Maintain):
             self._pause(job, now_ms + self._maintain_ms)
         self._release(job, now_ms)
 
-    def failed(self, job: Job, now_ms: float) -> float:
+    def failed(self, job: Job, now_ms: float, *, waits_for_lock: bool = False) -> float:
         """A job went wrong; returns the pause before it is tried again, in seconds."""
         pause_seconds = self._failures.setdefault(job, Backoff()).next_seconds()
+        if waits_for_lock:
+            pause_seconds = min(pause_seconds, LONGEST_PAUSE_FOR_LOCK_SECONDS)
         self._not_before_ms[job] = now_ms + 1_000 * pause_seconds
         self._pause(job, self._not_before_ms[job])
         self._release(job, now_ms)
@@ -283,7 +368,7 @@ class WheelSchedule:
             self._topic(instant.topic_id).granularity_us = instant.granularity_us
             self._add_due(instant.topic_id, instant.due_at_us)
         for end in answer.lease_ends:
-            self._due.add(Revive(end.group_id, end.topic_id), _ceil_ms(end.expires_at_us))
+            self._due.add(Revive(end.group_id, end.topic_id), end.expires_at_us / 1_000)
         for job in [job for job, not_before_ms in self._not_before_ms.items() if not_before_ms <= now_ms]:
             del self._not_before_ms[job]
 
@@ -294,12 +379,12 @@ class WheelSchedule:
         if answer.released and answer.hi_us is not None:
             reached_us = answer.hi_us
             topic.unsettled = None
-            hi_ms = self._clock.monotonic_ms(answer.hi_us / 1_000)
-            # The tick read the database's clock while it was asked; the estimate is no better than that.
-            ticked_at_ms = min(max(hi_ms, answer.reading.sent_ms), answer.reading.received_ms)
-            rest_ends_at_ms = ticked_at_ms + answer.granularity_us / 1_000
-            self._not_before_ms[job] = rest_ends_at_ms
-            self._pause(job, rest_ends_at_ms)
+            began_at_ms = answer.reading.sent_ms
+            if 0 <= began_at_ms - topic.rest_ends_at_ms <= PUNCTUAL_MS:
+                began_at_ms = topic.rest_ends_at_ms
+            topic.rest_ends_at_ms = began_at_ms + answer.granularity_us / 1_000
+            self._not_before_ms[job] = topic.rest_ends_at_ms
+            self._pause(job, topic.rest_ends_at_ms)
         elif answer.unsettled:
             if topic.unsettled is None:
                 first_seconds = max(SHORTEST_UNSETTLED_PAUSE_SECONDS, topic.granularity_us / 1_000_000)
@@ -310,6 +395,8 @@ class WheelSchedule:
         if topic.until_us > reached_us:
             self._add_due(job.topic_id, topic.until_us)
         topic.until_us = 0
+        if answer.next_due_us is not None:
+            self._add_due(job.topic_id, answer.next_due_us)
 
     def _topic(self, topic_id: int) -> _Topic:
         return self._topics.setdefault(topic_id, _Topic())
@@ -317,7 +404,7 @@ class WheelSchedule:
     def _add_due(self, topic_id: int, due_at_us: int) -> None:
         timer = _DueTimer(topic_id, due_at_us // self._topic(topic_id).granularity_us)
         self._until_us[timer] = max(self._until_us.get(timer, 0), due_at_us)
-        self._due.add(timer, _ceil_ms(due_at_us))
+        self._due.add(timer, due_at_us / 1_000)
 
     def _try_again_now(self, now_ms: float) -> None:
         """The database is back: what failed waits no longer. If it fails again its pauses go on growing."""
@@ -326,7 +413,7 @@ class WheelSchedule:
             self._pause(job, now_ms)
 
     def _pause(self, job: Job, until_ms: float) -> None:
-        self._pauses.add(job, math.ceil(until_ms))
+        self._pauses.add(job, until_ms)
 
     def _want(self, job: Job, now_ms: float) -> None:
         if job in self._running:
@@ -343,7 +430,3 @@ class WheelSchedule:
         if job in self._again:
             self._again.remove(job)
             self._want(job, now_ms)
-
-
-def _ceil_ms(instant_us: int) -> int:
-    return -(-instant_us // 1_000)

@@ -12,13 +12,16 @@ from typing import Any
 import psycopg2
 import pytest
 from tests.conftest import Clock
+from tests.proof.waiting import PATIENCE_SECONDS
 from tests.standing_time import StandingTime
 
+from duewheel.store import consumer as consumer_module
 from duewheel.store import push_consumer
 from duewheel.store.broker import Broker
 from duewheel.store.errors import InvalidArgument, UnknownTopic
 from duewheel.store.messages import Message
 from duewheel.store.push_consumer import ConsumeResult
+from duewheel.store.signals import Signal
 
 SECOND = timedelta(seconds=1)
 HOUR = timedelta(hours=1)
@@ -56,6 +59,27 @@ def test_d14_a_listener_gets_each_message_and_success_acks_it(topic: Broker) -> 
     assert seen.empty()
     assert set(outcomes(topic)) == {"acked"}
     assert topic.stats().topics[0].groups[0].inflight == 0
+
+
+@pytest.mark.parametrize("listen", [True, False])
+def test_stopping_ends_the_wait_for_messages_at_once(
+    topic: Broker, monkeypatch: pytest.MonkeyPatch, listen: bool
+) -> None:
+    monkeypatch.setattr(consumer_module, "LONGEST_PAUSE_SECONDS", 600.0)
+    waits = threading.Event()
+    wait = Signal.wait
+
+    def noted(signal: Signal, seconds: float) -> None:
+        waits.set()
+        wait(signal, seconds)
+
+    monkeypatch.setattr(Signal, "wait", noted)
+    with Broker(topic.dsn, listen=listen) as broker:
+        running = broker.push_consumer("t", "g", lambda _: "success").start()
+        assert waits.wait(PATIENCE_SECONDS)
+        # Less than the receiver's long poll takes.
+        assert running.stop(10 * SECOND)
+        assert not any(thread.name == "duewheel-g-receiver" for thread in threading.enumerate())
 
 
 def fails(_: Message) -> Any:

@@ -92,6 +92,8 @@ CALLS = {
     "group_stats": "duewheel.group_stats()",
     "doorbells": "duewheel.doorbells(array['t'], array['g'])",
     "due_instants": "duewheel.due_instants(null, now())",
+    "due_soon": "duewheel.due_soon(now(), now())",
+    "due_topics": "duewheel.due_topics(0, 1, null, now())",
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import subprocess
@@ -23,7 +24,7 @@ from duewheel.store import runner as runner_module
 from duewheel.store.embedded import EmbeddedPostgres
 from duewheel.store.listening import Listener
 from duewheel.store.runner import WheelRunner
-from duewheel.store.wheel_schedule import Tick
+from duewheel.store.wheel_schedule import LANES, Tick
 
 #: How long a broken wheel takes to fail a test.
 PATIENCE_SECONDS = 60.0
@@ -160,6 +161,19 @@ def test_d16_what_came_due_before_the_wheel_started_is_released_at_once(dsn: str
     console.send("orders", "1 us")
     with turning(dsn):
         console.wait_for_release(topic_id)
+
+
+def test_d16_what_came_due_long_before_the_wheel_started_is_found_page_by_page(
+    dsn: str, console: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner_module, "LOOKBACK_SECONDS", 0.0)
+    monkeypatch.setattr(runner_module, "TOPICS_PER_PAGE", 2)
+    topic_ids = [console.create_topic(f"orders{number}") for number in range(5)]
+    for number in range(5):
+        console.send(f"orders{number}", "1 us")
+    with turning(dsn):
+        for topic_id in topic_ids:
+            console.wait_until_all_released(topic_id)
 
 
 def test_d01_many_instants_of_many_topics(dsn: str, console: Console) -> None:
@@ -315,6 +329,54 @@ def test_a_tick_that_takes_too_long_is_cut_off_and_tried_again(
             monkeypatch.undo()
             blocker.rollback()
             console.wait_for_release(topic_id)
+
+
+@pytest.mark.parametrize("server_share", [0.9, 1_000.0], ids=["the server's limit", "a cancel"])
+def test_x18_ticks_that_wait_for_a_lock_leave_no_server_process_behind(
+    dsn: str, console: Console, monkeypatch: pytest.MonkeyPatch, server_share: float
+) -> None:
+    topics = {f"orders{number}" for number in range(12)}
+    topic_ids = [console.create_topic(name) for name in topics]
+    monkeypatch.setitem(runner_module.TIMEOUT_SECONDS, Tick, 0.05)
+    monkeypatch.setattr(runner_module, "LOCK_TIMEOUT_MS", 600_000)
+    monkeypatch.setattr(runner_module, "SERVER_SHARE", server_share)
+    with closing(psycopg2.connect(dsn)) as blocker:
+        for topic_id in topic_ids:
+            rows(blocker, "SELECT pg_advisory_xact_lock(duewheel.tick_lock_class(), %s)", topic_id)
+        with contextlib.ExitStack() as stack:
+            failures = [
+                stack.enter_context(logged(LOG, f"Tick(topic_id={topic_id}) failed"))
+                for topic_id in topic_ids
+            ]
+            stack.enter_context(turning(dsn))
+            for name in topics:
+                console.send(name, "1 ms")
+            for failed in failures:
+                failed.wait()
+            assert console.value(f"SELECT count(*) FROM pg_stat_activity WHERE {WHEEL_CONNECTIONS}") <= (
+                sum(LANES.values()) + 1
+            )
+        console.wait_until(f"SELECT count(*) = 0 FROM pg_stat_activity WHERE {WHEEL_CONNECTIONS}")
+
+
+def test_x18_topics_that_are_locked_hold_up_no_other(
+    dsn: str, console: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(runner_module.TIMEOUT_SECONDS, Tick, 10 * PATIENCE_SECONDS)
+    locked = [console.create_topic(f"orders{number}") for number in range(6)]
+    free = console.create_topic("parcels")
+    with closing(psycopg2.connect(dsn)) as blocker:
+        for topic_id in locked:
+            rows(blocker, "SELECT pg_advisory_xact_lock(duewheel.tick_lock_class(), %s)", topic_id)
+        with logged(LOG, f"Tick(topic_id={locked[-1]}) failed") as failed, turning(dsn):
+            for number in range(6):
+                console.send(f"orders{number}", "1 ms")
+            console.send("parcels", "5 ms")
+            console.wait_for_release(free)
+            failed.wait()
+            blocker.rollback()
+            for topic_id in locked:
+                console.wait_until_all_released(topic_id)
 
 
 def test_what_nobody_should_say_does_not_stop_the_wheel(dsn: str, console: Console) -> None:

@@ -30,6 +30,7 @@ from duewheel.store.wheel_schedule import (
     LookAnswer,
     Maintain,
     Revive,
+    Survey,
     Tick,
     TickAnswer,
     WheelSchedule,
@@ -89,6 +90,7 @@ class Simulation:
         self.running: set[Job] = set()
         self.takes_ms: dict[Job, float] = {}
         self.most_timers = 0
+        self.pages, self.pages_left = 1, 0
         self.schedule = WheelSchedule(
             START_MS, poll_ms=POLL_MS, lookahead_ms=LOOKAHEAD_MS, maintain_ms=HOUR_MS
         )
@@ -166,6 +168,9 @@ class Simulation:
         match job:
             case Look():
                 return LookAnswer(reading, self._due_instants(), self._ends())
+            case Survey():
+                self.pages_left = (self.pages_left or self.pages) - 1
+                return LookAnswer(reading, more=self.pages_left > 0)
             case Tick(topic_id):
                 return self._tick(topic_id, reading)
             case Revive(group_id, topic_id):
@@ -191,12 +196,16 @@ class Simulation:
         to_us = self.database_us() + 1_000 * LOOKAHEAD_MS
         due: list[DueInstant] = []
         for topic_id, topic in self.topics.items():
-            after_us = -math.inf if topic.hi_us is None else topic.hi_us
-            for due_us in sorted(message.due_us for message in self._visible(topic_id)):
-                if after_us < due_us <= to_us:
-                    due.append(DueInstant(topic_id, due_us, topic.granularity_us))
-                    after_us = max(due_us, self.database_us()) + topic.granularity_us - 1
+            first_us = self._first_due_us(topic_id, to_us)
+            if first_us is not None:
+                due.append(DueInstant(topic_id, first_us, topic.granularity_us))
         return due
+
+    def _first_due_us(self, topic_id: int, to_us: float) -> int | None:
+        hi_us = self.topics[topic_id].hi_us
+        after_us = -math.inf if hi_us is None else hi_us
+        due_us = (message.due_us for message in self._visible(topic_id))
+        return min((at_us for at_us in due_us if after_us < at_us <= to_us), default=None)
 
     def _ends(self) -> list[LeaseEnd]:
         to_us = self.database_us() + 1_000 * LOOKAHEAD_MS
@@ -230,6 +239,9 @@ class Simulation:
             hi_us=topic.hi_us,
             unsettled=any(message.committed_ms > self.now_ms for message in topic.open_at_tick),
             granularity_us=topic.granularity_us,
+            next_due_us=(
+                None if ready else self._first_due_us(topic_id, self.database_us() + 1_000 * LOOKAHEAD_MS)
+            ),
         )
 
 
@@ -244,12 +256,13 @@ def lateness_ms(simulation: Simulation, message: Sent) -> float:
     return message.released_ms - max(due_ms, message.committed_ms)
 
 
-def test_w05_an_idle_topic_is_ticked_to_the_millisecond() -> None:
+def test_w05_an_idle_topic_is_ticked_at_the_instant() -> None:
     simulation = Simulation({1: 100_000})
     simulation.run_for(10_000)
-    message = simulation.send(1, 50)
-    simulation.run_for(10_000)
-    assert 0 <= lateness_ms(simulation, message) <= 1 + 2 * simulation.one_way_ms
+    for delay_ms in (50.0, 333.4, 1_700.9):
+        message = simulation.send(1, delay_ms)
+        simulation.run_for(10_000)
+        assert 0 <= lateness_ms(simulation, message) <= simulation.one_way_ms + 0.01
 
 
 def test_nothing_to_do_is_one_look_per_poll_and_no_tick() -> None:
@@ -258,7 +271,8 @@ def test_nothing_to_do_is_one_look_per_poll_and_no_tick() -> None:
     jobs = [job for _, job in simulation.begun]
     assert jobs.count(Maintain()) == 1
     assert jobs.count(Advance()) <= 60_000 / ADVANCE_MS + 1
-    assert jobs.count(Look()) == len(jobs) - 1 - jobs.count(Advance()) <= 60_000 / POLL_MS + 1
+    assert jobs.count(Survey()) == 1
+    assert jobs.count(Look()) == len(jobs) - 2 - jobs.count(Advance()) <= 60_000 / POLL_MS + 1
 
 
 def test_maintenance_is_at_the_start_and_hourly() -> None:
@@ -278,6 +292,33 @@ def test_a_busy_topic_is_ticked_once_per_granularity() -> None:
     assert 95 <= len(released) <= 101
     simulation.run_for(1_000)
     assert max(lateness_ms(simulation, message) for message in simulation.messages) <= 100 + 3
+
+
+def test_d05_a_busy_topic_of_5_ms_is_ticked_every_5_ms_whatever_an_answer_takes() -> None:
+    simulation = Simulation({1: 5_000}, one_way_ms=0.8)
+    simulation.takes_ms[Tick(1)] = 2.3
+    for _ in range(2_000):
+        simulation.send(1, 30)
+        simulation.run_for(1)
+    rests_ms = [later - earlier for earlier, later in itertools.pairwise(simulation.ticks(1))]
+    assert rests_ms[1:] == pytest.approx([5.0] * (len(rests_ms) - 1), abs=0.01)
+
+
+def test_a_survey_goes_on_where_a_page_failed_while_the_wheel_turns() -> None:
+    simulation = Simulation({1: 1_000})
+    simulation.pages = 4
+    simulation.takes_ms[Survey()] = 5_000
+    failing = iter([False, True])
+    simulation.fails = lambda job: job == Survey() and next(failing, False)
+    for _ in range(10):
+        message = simulation.send(1, 700)
+        simulation.run_for(1_500)
+        assert lateness_ms(simulation, message) <= 2
+    simulation.run_for(20_000)
+    assert sum(job == Survey() for _, job in simulation.begun) == 5
+    surveyed_ms = simulation.now_ms
+    simulation.run_for(60_000)
+    assert sum(job == Survey() for at_ms, job in simulation.begun if at_ms > surveyed_ms) >= 1
 
 
 def test_w02_a_topic_that_blocks_does_not_make_another_late() -> None:
@@ -399,7 +440,7 @@ def test_after_an_outage_a_look_that_works_makes_everything_else_try_again() -> 
 
 def test_topics_that_are_not_looked_after_are_not_ticked() -> None:
     schedule = WheelSchedule(0, poll_ms=POLL_MS, lookahead_ms=LOOKAHEAD_MS, maintain_ms=HOUR_MS)
-    assert schedule.take(0) == [Look(), Maintain(), Advance()]
+    assert schedule.take(0) == [Look(), Survey(), Maintain(), Advance()]
     schedule.finished(Look(), LookAnswer(ClockReading(1_000, 0, 0), watched=frozenset({1})), 0)
     schedule.notified(2, 1_001_000, 1)
     schedule.notified(1, 1_002_000, 1)
@@ -409,7 +450,7 @@ def test_topics_that_are_not_looked_after_are_not_ticked() -> None:
 def test_before_the_first_look_a_notification_is_left_to_it() -> None:
     schedule = WheelSchedule(0, poll_ms=POLL_MS, lookahead_ms=LOOKAHEAD_MS, maintain_ms=HOUR_MS)
     schedule.notified(1, 0, 0)
-    assert schedule.take(0) == [Look(), Maintain(), Advance()]
+    assert schedule.take(0) == [Look(), Survey(), Maintain(), Advance()]
 
 
 @st.composite

@@ -57,12 +57,14 @@ begin atomic
 end;
 
 -- Takes a topic's tick lock, exclusive or shared, until the transaction ends. An open transaction that has it holds others up
--- for a second at most: then they pass it. They leave a row in duewheel.overtaken, which its check at COMMIT finds; while it may
--- still be open, those that come after them wait a tenth of that. Where p_wait is false and somebody has the lock, the answer
--- is false.
+-- for a second, or their lock_timeout, at most: then they pass it. They leave a row in duewheel.overtaken, which its check at
+-- COMMIT finds; while it may still be open, those that come after them hardly wait. Where p_wait is false and somebody has the
+-- lock, the answer is false.
 create or replace function duewheel.lock_ticking(p_topic_id integer, p_shared boolean, p_wait boolean default true)
 returns boolean
-language plpgsql set lock_timeout = '1s' as $$
+language plpgsql as $$
+declare
+    v_timeout_ms integer;
 begin
     if (p_shared and pg_try_advisory_xact_lock_shared(duewheel.tick_lock_class(), p_topic_id))
         or (not p_shared and pg_try_advisory_xact_lock(duewheel.tick_lock_class(), p_topic_id))
@@ -72,26 +74,34 @@ begin
     if not p_wait then
         return false;
     end if;
-    if exists (
-        select from duewheel.overtaken o
-        where o.topic_id = p_topic_id and o.xid >= pg_snapshot_xmin(pg_current_snapshot())
-    ) then
-        perform set_config('lock_timeout', '100ms', true);
+    select least(1000, nullif(s.setting::integer, 0),
+                 case when exists (
+                    select from duewheel.overtaken o
+                    where o.topic_id = p_topic_id and o.xid >= pg_snapshot_xmin(pg_current_snapshot())) then 25 end)
+    into v_timeout_ms
+    from pg_settings s where s.name = 'lock_timeout';
+    if not duewheel.wait_for_ticking(p_topic_id, p_shared, v_timeout_ms) then
+        -- Who is about to commit is waited for; who comes to it later finds the row.
+        perform duewheel.lock_tick_commit(p_topic_id, false);
+        insert into duewheel.overtaken (topic_id) values (p_topic_id);
     end if;
-    begin
-        if p_shared then
-            perform pg_advisory_xact_lock_shared(duewheel.tick_lock_class(), p_topic_id);
-        else
-            perform pg_advisory_xact_lock(duewheel.tick_lock_class(), p_topic_id);
-        end if;
-        return true;
-    exception when lock_not_available then
-        null;
-    end;
-    -- Who is about to commit is waited for; who comes to it later finds the row.
-    perform duewheel.lock_tick_commit(p_topic_id, false);
-    insert into duewheel.overtaken (topic_id) values (p_topic_id);
     return true;
+end
+$$;
+
+create or replace function duewheel.wait_for_ticking(p_topic_id integer, p_shared boolean, p_timeout_ms integer)
+returns boolean
+language plpgsql set lock_timeout = '1s' as $$
+begin
+    perform set_config('lock_timeout', p_timeout_ms || 'ms', true);
+    if p_shared then
+        perform pg_advisory_xact_lock_shared(duewheel.tick_lock_class(), p_topic_id);
+    else
+        perform pg_advisory_xact_lock(duewheel.tick_lock_class(), p_topic_id);
+    end if;
+    return true;
+exception when lock_not_available then
+    return false;
 end
 $$;
 
@@ -124,8 +134,8 @@ begin
     ) then
         raise exception using
             errcode = 'DW021',
-            message = 'this transaction was open for more than a second after it had released messages of a topic, and '
-                      'another one has released them meanwhile',
+            message = 'this transaction stayed open after it had released messages of a topic, and another one has '
+                      'released them meanwhile',
             hint = 'The whole transaction is rolled back. Run it again, and receive in a transaction of its own: the lease '
                    'keeps the messages while the work goes on.';
     end if;

@@ -44,20 +44,44 @@ begin
 end
 $$;
 
--- The next end of an unanswered lease of each subscription, as far as it is not after p_to and, where p_from is given, after
--- p_from.
+-- The next end of an unanswered lease of each subscription in (p_from, p_to]: at the cost of the leases that were to end in
+-- that time. Without p_from, however long ago it was: at the cost of all subscriptions, for programs of the version before.
 create or replace function duewheel.lease_ends(p_from timestamptz, p_to timestamptz)
 returns table (group_id integer, topic_id integer, expires_at timestamptz)
-language sql stable
-begin atomic
-    select s.group_id, s.topic_id, min(duewheel.lease_end(s.group_id, p.topic_id, p.queue, ended.n))
-    from duewheel.subscription s
-    join duewheel.topic t on t.topic_id = s.topic_id and t.deleted_at is null
-    cross join lateral duewheel.positions(s.group_id, s.topic_id) p
-    cross join lateral duewheel.ended_leases(
-        s.group_id, p.topic_id, p.queue, coalesce(p_from, p.revived_to), p_to) ended (n)
+language plpgsql stable
+set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
+as $$
+#variable_conflict use_column
+begin
+    if p_from is null then
+        return query select * from duewheel.lease_ends_of_topics(0, 2147483647, p_to);
+        return;
+    end if;
+    return query
+    select s.group_id, s.topic_id, min(e.expires_at)
+    from (
+        select l.topic_id, l.group_id, l.queue, l.n from duewheel.lease l
+        where l.message_count > 0 and l.expires_at > p_from and l.expires_at <= p_to
+        union
+        select e.topic_id, e.group_id, e.queue, e.n from duewheel.lease_event e
+        where e.expires_at is not null and e.expires_at > p_from and e.expires_at <= p_to
+    ) l
+    cross join lateral (
+        select duewheel.lease_end(l.group_id, l.topic_id, l.queue, l.n) as expires_at
+        -- A look-up by the key for each lease; as a join the events of all leases would be read.
+        where (
+            select true from duewheel.lease_event e
+            where e.topic_id = l.topic_id and e.group_id = l.group_id and e.queue = l.queue and e.n = l.n
+              and (e.kind in ('expired', 'rewound') or (e.kind in ('acked', 'failed', 'returned') and e.seqs is null))
+            limit 1) is null
+    ) e
+    join duewheel.topic t on t.topic_id = l.topic_id
+    join duewheel.subscription s on s.group_id = l.group_id and s.topic_id = coalesce(t.parent_topic_id, t.topic_id)
+    join duewheel.topic parent on parent.topic_id = s.topic_id and parent.deleted_at is null
+    where e.expires_at > p_from and e.expires_at <= p_to
     group by s.group_id, s.topic_id;
-end;
+end
+$$;
 
 -- For each pair of a topic and a group, after ticking what is due and reviving what ended: how many messages are ready and
 -- not leased (counted up to 10 000; other tags may be among them), the oldest of them, whether some are

@@ -1,0 +1,163 @@
+-- Looks of the wheel: when something is due next on a topic, and which leases end.
+--
+-- A look names the first instant of a topic and no more. The tick that finds nothing left to release names the next one, so
+-- a look costs the same however many messages are due. The plans walk the keys, whatever the tables held when they were
+-- made. Each statement bounds deliver_at, so the slots it does not need are pruned when it runs.
+
+-- A page of all topics: those above p_after_topic_id, p_limit of them. For each the first instant in (p_from, p_to] that no
+-- tick has reached yet; without p_from, however long ago it came due. A full page ends with a row that names its last topic
+-- and no instant.
+create or replace function duewheel.due_topics(
+    p_after_topic_id integer, p_limit integer, p_from timestamptz, p_to timestamptz
+) returns table (topic_id integer, due_at timestamptz, granularity interval)
+language plpgsql stable
+set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
+set jit = off
+as $$
+#variable_conflict use_column
+declare
+    v_seen integer := 0;
+    v_topic record;
+begin
+    perform duewheel.require_home();
+    for v_topic in
+        select t.topic_id, t.granularity, least(d.due_at, b.deliver_at) as due_at
+        from (
+            select t.topic_id, t.queues, t.granularity from duewheel.topic t
+            where t.topic_id > p_after_topic_id and t.deleted_at is null and t.message_type <> 'DEAD_LETTER'
+            order by t.topic_id limit p_limit
+        ) t
+        left join lateral (
+            select k.hi from duewheel.newest_tick(t.topic_id) k
+        ) k on true
+        left join lateral (
+            select b.deliver_at from duewheel.held_back b
+            where b.topic_id = t.topic_id and b.deliver_at <= p_to order by b.deliver_at limit 1
+        ) b on true
+        cross join lateral (
+            select min(m.deliver_at) as due_at
+            from generate_series(0, t.queues - 1) q
+            cross join lateral (
+                select m.deliver_at from duewheel.any_message m
+                where m.topic_id = t.topic_id and m.queue = q::smallint
+                  and m.deliver_at > greatest(p_from, k.hi, '-infinity') and m.deliver_at <= p_to
+                order by m.deliver_at limit 1) m
+        ) d
+    loop
+        v_seen := v_seen + 1;
+        topic_id := v_topic.topic_id;
+        due_at := v_topic.due_at;
+        granularity := v_topic.granularity;
+        if due_at is not null then
+            return next;
+        end if;
+        if v_seen = p_limit then
+            due_at := null;
+            return next;
+        end if;
+    end loop;
+end
+$$;
+
+-- The first instant in (p_from, p_to] of every topic that has one no tick has reached yet. A loose scan: it skips from
+-- queue to queue with a message in the slots of that time, so topics without one cost nothing. A far message is hardly ever
+-- due, as upkeep moves it: of those, up to 1 000 of the last seconds are looked at, and due_topics finds the others.
+create or replace function duewheel.due_soon(p_from timestamptz, p_to timestamptz)
+returns table (topic_id integer, due_at timestamptz, granularity interval)
+language plpgsql stable
+set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
+set jit = off
+as $$
+#variable_conflict use_column
+declare
+    v_slot record;
+begin
+    perform duewheel.require_home();
+    for v_slot in select * from duewheel.slot s where s.ends_at > p_from and s.starts_at <= p_to order by s.starts_at loop
+        return query
+        with recursive filled as (
+            (select m.topic_id, m.queue, m.deliver_at from duewheel.message m
+             where m.deliver_at >= v_slot.starts_at and m.deliver_at < v_slot.ends_at
+             order by m.topic_id, m.queue, m.deliver_at limit 1)
+            union all
+            select n.topic_id, n.queue, n.deliver_at
+            from filled f
+            cross join lateral (
+                select m.topic_id, m.queue, m.deliver_at from duewheel.message m
+                where (m.topic_id, m.queue) > (f.topic_id, f.queue)
+                  and m.deliver_at >= v_slot.starts_at and m.deliver_at < v_slot.ends_at
+                order by m.topic_id, m.queue, m.deliver_at limit 1) n
+        )
+        select t.topic_id, d.deliver_at, t.granularity
+        from filled f
+        cross join lateral (
+            -- Without the tick at first: most queues have nothing in this time.
+            select m.deliver_at from duewheel.message m
+            where m.topic_id = f.topic_id and m.queue = f.queue
+              and m.deliver_at > p_from and m.deliver_at >= v_slot.starts_at
+              and m.deliver_at <= p_to and m.deliver_at < v_slot.ends_at and f.deliver_at <= p_to
+            order by m.deliver_at limit 1) recent
+        join duewheel.topic t
+          on t.topic_id = f.topic_id and t.deleted_at is null and t.message_type <> 'DEAD_LETTER'
+        left join lateral (
+            select k.hi from duewheel.newest_tick(f.topic_id) k
+        ) k on true
+        cross join lateral (
+            select m.deliver_at from duewheel.message m
+            where m.topic_id = f.topic_id and m.queue = f.queue
+              and m.deliver_at >= recent.deliver_at and m.deliver_at > coalesce(k.hi, '-infinity')
+              and m.deliver_at <= p_to and m.deliver_at < v_slot.ends_at
+            order by m.deliver_at limit 1) d;
+    end loop;
+    return query
+    select t.topic_id, min(f.deliver_at), t.granularity
+    from (
+        select f.topic_id, f.deliver_at from duewheel.far_message f
+        where f.deliver_at > greatest(p_from, p_to - interval '10 seconds') and f.deliver_at <= p_to
+        order by f.deliver_at limit 1000
+    ) f
+    join duewheel.topic t on t.topic_id = f.topic_id and t.deleted_at is null and t.message_type <> 'DEAD_LETTER'
+    where f.deliver_at > coalesce((select k.hi from duewheel.newest_tick(t.topic_id) k), '-infinity')
+    group by t.topic_id
+    union all
+    select t.topic_id, min(b.deliver_at), t.granularity
+    from duewheel.held_back b
+    join duewheel.topic t on t.topic_id = b.topic_id and t.deleted_at is null and t.message_type <> 'DEAD_LETTER'
+    where b.deliver_at <= p_to
+    group by t.topic_id;
+end
+$$;
+
+-- The first instant after a topic's newest tick, up to p_to.
+create or replace function duewheel.next_instant(p_topic_id integer, p_to timestamptz) returns timestamptz
+language plpgsql stable
+set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
+set jit = off
+as $$
+begin
+    return (select min(d.due_at) from duewheel.due_topics(p_topic_id - 1, 1, null, p_to) d
+            where d.topic_id = p_topic_id);
+end
+$$;
+
+-- The next end of an unanswered lease of each subscription of the topics in (p_after_topic_id, p_last_topic_id], as far as it
+-- is not after p_to, however long ago it was.
+create or replace function duewheel.lease_ends_of_topics(
+    p_after_topic_id integer, p_last_topic_id integer, p_to timestamptz
+) returns table (group_id integer, topic_id integer, expires_at timestamptz)
+language plpgsql stable
+set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
+set jit = off
+as $$
+#variable_conflict use_column
+begin
+    return query
+    select s.group_id, s.topic_id, min(duewheel.lease_end(s.group_id, p.topic_id, p.queue, ended.n))
+    from duewheel.subscription s
+    join duewheel.topic t on t.topic_id = s.topic_id and t.deleted_at is null
+    cross join lateral duewheel.positions(s.group_id, s.topic_id) p
+    cross join lateral duewheel.ended_leases(s.group_id, p.topic_id, p.queue, p.revived_to, p_to) ended (n)
+    where s.topic_id > p_after_topic_id and s.topic_id <= p_last_topic_id
+    group by s.group_id, s.topic_id;
+end
+$$;

@@ -1,0 +1,149 @@
+"""What the wheel asks: what is due on which topic, page by page or soon, and which leases end."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+from tests.conftest import Clock
+from tests.proof.waiting import ask, connected
+
+from duewheel.store.broker import Broker
+
+SECOND = timedelta(seconds=1)
+DUE_TOPICS = "select topic_id, due_at from duewheel.due_topics(%s, %s, %s, %s)"
+DUE_SOON = "select topic_id, min(due_at) from duewheel.due_soon(%s, %s) group by topic_id order by topic_id"
+NEXT_INSTANT = "select duewheel.next_instant(%s, %s)"
+LEASE_ENDS = "select topic_id, expires_at from duewheel.lease_ends(%s, %s)"
+LEASE_ENDS_OF_TOPICS = "select topic_id, expires_at from duewheel.lease_ends_of_topics(%s, %s, %s)"
+
+
+def rows(broker: Broker, statement: str, *parameters: object) -> list[tuple[Any, ...]]:
+    with connected(broker.dsn) as connection:
+        return ask(connection, statement, *parameters)
+
+
+def topic_id(broker: Broker, name: str) -> int:
+    ((number,),) = rows(broker, "select topic_id from duewheel.topic where name = %s", name)
+    return int(number)
+
+
+def make_topics(broker: Broker, *names: str) -> list[int]:
+    for name in names:
+        broker.create_topic(name, granularity=timedelta(milliseconds=5))
+    return [topic_id(broker, name) for name in names]
+
+
+def test_pages_hold_every_topic_once_and_the_first_instant_of_each(
+    timed_broker: Broker, clock: Clock
+) -> None:
+    topic_ids = make_topics(timed_broker, "a", "b", "c", "d", "e")
+    start = clock()
+    for seconds in (90, 5, 30, 7_000):
+        timed_broker.send("b", b"1", delay=seconds * SECOND)
+    timed_broker.send("d", b"1", delay=3 * SECOND)
+    found: list[tuple[int, datetime]] = []
+    ends: list[int] = []
+    after, page_size = 0, 2
+    while True:
+        page = rows(timed_broker, DUE_TOPICS, after, page_size, None, start + 60 * SECOND)
+        found += [row for row in page if row[1] is not None]
+        if not page or page[-1][1] is not None:
+            break
+        after = page[-1][0]
+        ends.append(after)
+    assert found == [(topic_ids[1], start + 5 * SECOND), (topic_ids[3], start + 3 * SECOND)]
+    assert ends == [topic_ids[1], topic_ids[3]]
+
+
+def test_what_was_ticked_deleted_or_is_a_dead_letter_is_not_due(timed_broker: Broker, clock: Clock) -> None:
+    ticked, deleted, waiting = make_topics(timed_broker, "ticked", "deleted", "waiting")
+    timed_broker.consumer("waiting", "g")
+    for name in ("ticked", "deleted", "waiting"):
+        timed_broker.send(name, b"1", delay=SECOND)
+    timed_broker.send("ticked", b"2", delay=5 * SECOND)
+    clock.advance(2 * SECOND)
+    rows(timed_broker, "select duewheel.tick('ticked', %s)", clock())
+    timed_broker.delete_topic("deleted")
+    to = clock() + SECOND
+    due = [(waiting, clock() - SECOND)]
+    assert rows(timed_broker, DUE_TOPICS, 0, 100, None, to) == due
+    assert rows(timed_broker, DUE_SOON, clock() - 600 * SECOND, to) == due
+    assert rows(timed_broker, DUE_SOON, clock(), to) == []
+    for number in (ticked, deleted):
+        assert rows(timed_broker, NEXT_INSTANT, number, to) == [(None,)]
+    later = clock() + 10 * SECOND
+    assert rows(timed_broker, NEXT_INSTANT, ticked, later) == [(clock() + 3 * SECOND,)]
+    assert rows(timed_broker, NEXT_INSTANT, waiting, later) == [(clock() - SECOND,)]
+
+
+def test_x13_what_is_due_just_behind_a_tick_ahead_of_the_clock_is_due_now(
+    timed_broker: Broker, clock: Clock
+) -> None:
+    (number,) = make_topics(timed_broker, "t")
+    timed_broker.send("t", b"1", delay=timedelta(0))
+    clock.advance(60 * SECOND)
+    rows(timed_broker, "select duewheel.tick('t', %s)", clock())
+    hi = clock()
+    clock.advance(-50 * SECOND)
+    timed_broker.send("t", b"2", delay=timedelta(0))
+    ((found, due_at),) = rows(timed_broker, DUE_TOPICS, 0, 100, None, clock() + SECOND)
+    assert found == number
+    assert due_at != hi + timedelta(microseconds=1)
+
+
+@pytest.mark.parametrize("of", ["many topics that wait for another day", "many messages that are due"])
+def test_x17_a_look_costs_what_is_due_soon_and_no_more(timed_broker: Broker, clock: Clock, of: str) -> None:
+    make_topics(timed_broker, "busy")
+    timed_broker.send("busy", b"1", delay=SECOND)
+    look = (clock() - 600 * SECOND, clock() + 2 * SECOND)
+
+    def pages() -> int:
+        with connected(timed_broker.dsn) as connection:
+            for _ in range(2):
+                # The second time, what is planned once is planned.
+                ((plan,),) = ask(
+                    connection,
+                    "explain (analyze, buffers, format json) select * from duewheel.due_soon(%s, %s)",
+                    *look,
+                )
+        top = plan[0]["Plan"]
+        return int(top["Shared Hit Blocks"]) + int(top["Shared Read Blocks"])
+
+    before = pages()
+    if of.startswith("many topics"):
+        for name in make_topics(timed_broker, *(f"idle{number}" for number in range(40))):
+            timed_broker.send(f"idle{name - 2}", b"1", delay=timedelta(hours=23))
+    else:
+        timed_broker.send_many("busy", [{"body": b"1", "delay": SECOND} for _ in range(5_000)])
+    assert pages() <= before + 60
+
+
+def test_d07_the_end_of_a_lease_is_found_by_when_it_is(timed_broker: Broker, clock: Clock) -> None:
+    (number,) = make_topics(timed_broker, "t")
+    consumer = timed_broker.consumer("t", "g")
+    for body in (b"1", b"2", b"3"):
+        timed_broker.send("t", body, delay=timedelta(0))
+    start = clock()
+    answered, extended, left = (consumer.receive(1, invisible=10 * SECOND) for _ in range(3))
+    assert all((answered, extended, left))
+    window = (start + 9 * SECOND, start + 11 * SECOND)
+    assert rows(timed_broker, LEASE_ENDS, *window) == [(number, start + 10 * SECOND)]
+    consumer.ack(answered)
+    consumer.change_invisible_duration(extended, 30 * SECOND)
+    consumer.nack(left, delay=timedelta(0))
+    assert rows(timed_broker, LEASE_ENDS, *window) == []
+    later = (start + 29 * SECOND, start + 31 * SECOND)
+    assert rows(timed_broker, LEASE_ENDS, *later) == [(number, start + 30 * SECOND)]
+    # A retry's lease belongs to the subscription of the topic.
+    (retry,) = consumer.receive(1, invisible=20 * SECOND)
+    assert retry.attempt == 2
+    assert rows(timed_broker, LEASE_ENDS, start + 19 * SECOND, start + 21 * SECOND) == [
+        (number, start + 20 * SECOND)
+    ]
+    everything = start + 60 * SECOND
+    assert rows(timed_broker, LEASE_ENDS_OF_TOPICS, 0, number, everything) == [(number, start + 20 * SECOND)]
+    assert rows(timed_broker, LEASE_ENDS_OF_TOPICS, number, number + 1, everything) == []
+    # As programs of the version before ask.
+    assert rows(timed_broker, LEASE_ENDS, None, everything) == [(number, start + 20 * SECOND)]
