@@ -109,12 +109,20 @@ def _from_json(values: dict[str, Any]) -> Row:
     return Row(goals=goals, **values)
 
 
-def write(rows: Sequence[Row], facts: dict[str, str], *, pairs: int) -> None:
-    """Write `results/table.md` and `results/results.json`."""
+def write(
+    rows: Sequence[Row],
+    facts: dict[str, str],
+    *,
+    pairs: int,
+    quick: bool = False,
+    table_name: str = "table",
+    json_name: str = "results",
+) -> None:
+    """Write the table and the readings: by default `results/table.md` and `results/results.json`."""
     RESULTS.mkdir(exist_ok=True)
-    (RESULTS / "table.md").write_text(table(rows, facts, pairs=pairs, quick=False), encoding="utf-8")
+    (RESULTS / f"{table_name}.md").write_text(table(rows, facts, pairs=pairs, quick=quick), encoding="utf-8")
     document = {"pairs": pairs, "facts": facts, "rows": [_as_json(row) for row in rows]}
-    (RESULTS / "results.json").write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    (RESULTS / f"{json_name}.json").write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
 
 
 def _as_json(row: Row) -> dict[str, object]:
