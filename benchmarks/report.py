@@ -7,6 +7,7 @@ goal says so in the same place and as plainly as one that reaches it.
 from __future__ import annotations
 
 import json
+import math
 import os
 import platform
 from collections.abc import Sequence
@@ -21,7 +22,12 @@ RESULTS = Path(__file__).parent / "results"
 
 
 def number(value: float) -> str:
-    """`value` with three significant digits and thin groups of thousands: 0.512, 3.14, 84 300."""
+    """`value` with three significant digits and thin groups of thousands: 0.512, 3.14, 84 300.
+
+    What could not be done at all took for ever: a reading of infinity, and a ratio of two such is no number.
+    """
+    if not math.isfinite(value):
+        return "failed"
     if value == 0:
         return "0"
     if abs(value) >= 100:
