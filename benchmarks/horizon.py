@@ -96,6 +96,11 @@ class Database:
         return WAITING
 
 
+def _why(error: Exception) -> str:
+    """What the server said, without the statement it said it about."""
+    return said(error).partition("; CONTEXT")[0]
+
+
 def _send_many(database: Database) -> Callable[[], object]:
     batch = [{"body": BODY, "deliver_at": database.instant(), "key": database.key()} for _ in range(BATCH)]
     return lambda: database.broker.send_many(ours.TOPIC, batch)
@@ -174,7 +179,7 @@ def _reading(database: Database, operation: str, calls: int = CALLS) -> float:
             call()
             taken.append(time.perf_counter() - started)
         except (DueWheelError, psycopg2.Error) as error:
-            database.failures.setdefault(operation, said(error))
+            database.failures.setdefault(operation, _why(error))
             return inf
     return statistics.median(taken) * 1000
 
@@ -197,8 +202,8 @@ def _first_call(database: Database, operation: str, group_id: int, topic_id: int
                 cursor.execute(FIRST_CALLS[operation], parameters)
                 taken.append(time.perf_counter() - started)
     except (DueWheelError, psycopg2.Error) as error:
-        database.failures.setdefault(f"first {operation}", said(error))
-        return inf, 0.0
+        database.failures.setdefault(f"first {operation}", _why(error))
+        return inf, inf
     return taken[0] * 1000, statistics.median(taken[1:]) * 1000
 
 
@@ -246,13 +251,13 @@ def _crowd(database: Database, seconds: int, rate: int) -> Crowd:
                             consumer.ack(batch)
                 except (DueWheelError, psycopg2.Error) as error:
                     with lock:
-                        crowd.errors.append(said(error))
+                        crowd.errors.append(_why(error))
                     stop.wait(0.1)
 
     try:
         _drain(database)
     except (DueWheelError, psycopg2.Error) as error:
-        crowd.errors.append(said(error))
+        crowd.errors.append(_why(error))
     threads = [threading.Thread(target=consume) for _ in range(CONSUMERS)]
     with ExitStack() as stack:
         wheel = stack.enter_context(crew(1, workers.turn_wheel, database.dsn))
@@ -279,7 +284,7 @@ def _crowd(database: Database, seconds: int, rate: int) -> Crowd:
                 )
             except (DueWheelError, psycopg2.Error) as error:
                 with lock:
-                    crowd.errors.append(said(error))
+                    crowd.errors.append(_why(error))
             until = time.monotonic() + seconds + 6
             while len(crowd.lateness) < count and time.monotonic() < until:
                 stop.wait(0.1)
@@ -287,8 +292,7 @@ def _crowd(database: Database, seconds: int, rate: int) -> Crowd:
             stop.set()
             for thread in threads:
                 thread.join()
-    # What has not come by the end is at least as late as this.
-    crowd.lateness += [5.0] * (count - len(crowd.lateness))
+    crowd.lateness += [inf] * (count - len(crowd.lateness))
     return crowd
 
 
@@ -306,7 +310,7 @@ def horizon(bench: Bench) -> Iterator[Row]:
                 sent = database.fill(bench.size(300, 15))
                 notes[name] = [f"{name}: {sent} messages sent in {time.monotonic() - started:.0f} s"]
             except (DueWheelError, psycopg2.Error) as error:
-                notes[name] = [f"{name}: sending what waits failed: {said(error)}"]
+                notes[name] = [f"{name}: sending what waits failed: {_why(error)}"]
         yield from _operations(bench, databases, notes)
         yield from _first_calls(bench, databases)
         for name, database in databases.items():
