@@ -33,7 +33,9 @@ def run(name: str, description: str | None, subjects: Sequence[Subject]) -> int:
         choices=[subject.name for subject in subjects],
         help="only this subject, and results are not written; may be repeated",
     )
-    parser.add_argument("--long", action="store_true", help="full sizes; without it, under two minutes")
+    parser.add_argument(
+        "--long", action="store_true", help="full sizes; without it, about two minutes on an idle machine"
+    )
     parser.add_argument("--pairs", type=int, help="readings of each side (default 2, long 5)")
     parser.add_argument("--list", action="store_true", help="list the subjects")
     options = parser.parse_args()

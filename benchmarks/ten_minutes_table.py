@@ -268,7 +268,7 @@ def receive(bench: Bench) -> Iterator[Row]:
             *interleave(
                 partial(_together, bench, ours_due, consume, size, count),
                 partial(_together, bench, table_due, poll, size, count),
-                pairs=bench.pairs,
+                pairs=1 if bench.quick else bench.pairs,
                 warm_up=0,
             ),
             "the table, 4 pollers",
@@ -551,7 +551,7 @@ def flood(bench: Bench) -> Iterator[Row]:
         *interleave(
             partial(_ours_flood, bench, size, count),
             partial(_table_flood, bench, size, count),
-            pairs=bench.pairs if not bench.quick else 1,
+            pairs=1 if bench.quick else bench.pairs,
             warm_up=0,
         ),
         f"the table, {CONSUMERS} pollers that look every 5 ms",
