@@ -7,6 +7,7 @@ goal says so in the same place and as plainly as one that reaches it.
 from __future__ import annotations
 
 import json
+import math
 import os
 import platform
 from collections.abc import Sequence
@@ -21,7 +22,12 @@ RESULTS = Path(__file__).parent / "results"
 
 
 def number(value: float) -> str:
-    """`value` with three significant digits and thin groups of thousands: 0.512, 3.14, 84 300."""
+    """`value` with three significant digits and thin groups of thousands: 0.512, 3.14, 84 300.
+
+    What could not be done at all took for ever: a reading of infinity, and a ratio of two such is no number.
+    """
+    if not math.isfinite(value):
+        return "failed"
     if value == 0:
         return "0"
     if abs(value) >= 100:
@@ -109,12 +115,20 @@ def _from_json(values: dict[str, Any]) -> Row:
     return Row(goals=goals, **values)
 
 
-def write(rows: Sequence[Row], facts: dict[str, str], *, pairs: int) -> None:
-    """Write `results/table.md` and `results/results.json`."""
+def write(
+    rows: Sequence[Row],
+    facts: dict[str, str],
+    *,
+    pairs: int,
+    quick: bool = False,
+    table_name: str = "table",
+    json_name: str = "results",
+) -> None:
+    """Write the table and the readings: by default `results/table.md` and `results/results.json`."""
     RESULTS.mkdir(exist_ok=True)
-    (RESULTS / "table.md").write_text(table(rows, facts, pairs=pairs, quick=False), encoding="utf-8")
+    (RESULTS / f"{table_name}.md").write_text(table(rows, facts, pairs=pairs, quick=quick), encoding="utf-8")
     document = {"pairs": pairs, "facts": facts, "rows": [_as_json(row) for row in rows]}
-    (RESULTS / "results.json").write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    (RESULTS / f"{json_name}.json").write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
 
 
 def _as_json(row: Row) -> dict[str, object]:

@@ -12,8 +12,8 @@ import shutil
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psycopg2
@@ -37,6 +37,14 @@ SETTINGS = {
     "synchronous_commit": "on",
     "wal_buffers": "16MB",
     "work_mem": "16MB",
+}
+
+#: Postgres's own defaults: the embedded server gives itself more connections and locks unless told otherwise.
+STOCK_SETTINGS = {
+    "fsync": "on",
+    "max_connections": "100",
+    "max_locks_per_transaction": "64",
+    "synchronous_commit": "on",
 }
 
 TEMPLATE = "duewheel_template"
@@ -64,16 +72,24 @@ def settle(dsn: str) -> None:
         connection.close()
 
 
+def _stat(pid: int) -> list[int]:
+    """The numbers of /proc/PID/stat by their index from 0; what comes before the fourth is 0."""
+    text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
+    # The name of the program may hold spaces and parentheses.
+    return [0, 0, 0, *map(int, text.rpartition(")")[2].split()[1:])]
+
+
 class Server:
     """The server of one run; a context manager that removes everything it made."""
 
-    def __init__(self) -> None:
+    def __init__(self, settings: Mapping[str, str] = SETTINGS) -> None:
+        self._settings = settings
         self._directory = Path(tempfile.mkdtemp(prefix="duewheel-bench-"))
         self._numbers = itertools.count(1)
         self._has_template = False
 
     def __enter__(self) -> Server:
-        self._postgres = EmbeddedPostgres(self._directory / "postgres", settings=SETTINGS).start()
+        self._postgres = EmbeddedPostgres(self._directory / "postgres", settings=self._settings).start()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -104,6 +120,18 @@ class Server:
             yield self._postgres.dsn(name)
         finally:
             self._execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+    def cpu_seconds(self) -> float:
+        """Processor time of the server and all its processes so far, those that have ended included."""
+        postmaster = self._postgres.pid or 0
+        children = Path(f"/proc/{postmaster}/task/{postmaster}/children").read_text(encoding="ascii").split()
+        # utime and stime of each, and of the postmaster also those of the children it has waited for.
+        ticks = sum(_stat(postmaster)[13:17])
+        for child in children:
+            # A session may have ended since; then the postmaster's next reading has it.
+            with suppress(FileNotFoundError, ProcessLookupError):
+                ticks += sum(_stat(int(child))[13:15])
+        return ticks / os.sysconf("SC_CLK_TCK")
 
     def flush_milliseconds(self) -> float:
         """How long the disk takes now to make one page durable, the median of 20: most of a small commit."""
@@ -136,7 +164,7 @@ class Server:
                 (version,) = cursor.fetchone() or ("",)
                 cursor.execute(
                     "SELECT name, current_setting(name) FROM pg_settings WHERE name = ANY (%s) ORDER BY name",
-                    (list(SETTINGS),),
+                    (list(self._settings),),
                 )
                 return {"server_version": version, **dict(cursor.fetchall())}
         finally:
