@@ -114,16 +114,17 @@ begin
             ' order by s.straggler_id',
             v_columns, p_topic_id, p_queue, v_lease.straggler_from, v_lease.straggler_to, v_filter);
     end if;
-    -- Ids below the xmin of the first tick that reaches into the lease are seen by all its ticks.
+    -- Ids below the xmin of the first tick that reaches into the lease are seen by all its ticks. The comparison of the
+    -- pair goes first: an index scan stops at the first bound that was written, and a flood may share one instant.
     return format(
         'select %s from duewheel.message m where m.topic_id = %s and m.queue = %s'
-        ' and m.deliver_at >= %L and (m.deliver_at, m.seq) > (%L::timestamptz, %s)'
-        ' and m.deliver_at <= %L and (m.deliver_at, m.seq) <= (%L::timestamptz, %s)'
+        ' and (m.deliver_at, m.seq) > (%L::timestamptz, %s) and m.deliver_at >= %L'
+        ' and (m.deliver_at, m.seq) <= (%L::timestamptz, %s) and m.deliver_at <= %L'
         ' and (m.xid < %L::xid8 or pg_visible_in_snapshot(m.xid, (select t.snapshot from duewheel.tick t'
         ' where t.topic_id = %s and t.hi >= m.deliver_at order by t.hi, t.tick_id limit 1)))%s'
         ' order by m.deliver_at, m.seq',
-        v_columns, p_topic_id, p_queue, v_lease.from_at, v_lease.from_at, v_lease.from_seq, v_lease.to_at, v_lease.to_at,
-        v_lease.to_seq,
+        v_columns, p_topic_id, p_queue, v_lease.from_at, v_lease.from_seq, v_lease.from_at, v_lease.to_at,
+        v_lease.to_seq, v_lease.to_at,
         (select pg_snapshot_xmin(t.snapshot) from duewheel.tick t
          where t.topic_id = p_topic_id and t.hi >= v_lease.from_at order by t.hi, t.tick_id limit 1),
         p_topic_id, v_filter);
