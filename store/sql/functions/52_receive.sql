@@ -148,6 +148,8 @@ declare
     v_count bigint;
     v_leased bigint := 0;
     v_revived integer := 0;
+    v_revive_room integer := duewheel.revive_limit();
+    v_revived_to timestamptz;
 begin
     select t.queues + 1, s.retry_topic_id, t.message_type into v_sources, v_retry_topic_id, v_message_type
     from duewheel.subscription s join duewheel.topic t on t.topic_id = s.topic_id
@@ -222,13 +224,17 @@ begin
             select t.hi, t.queue_hi from duewheel.tick t
             where t.topic_id = v_topic_id order by t.hi desc, t.tick_id desc limit 1
         ) t on true;
+        v_revived_to := v_now;
         if v_source.has_ended then
             if not coalesce(v_source.has_messages or v_source.has_stragglers, false)
-               and not duewheel.has_ended_leases(p_group_id, v_topic_id, v_queue, v_source.revived_to, v_now) then
+               and (v_revive_room = 0
+                    or not duewheel.has_ended_leases(p_group_id, v_topic_id, v_queue, v_source.revived_to, v_now)) then
                 continue;
             end if;
-            v_revived := v_revived
-                + duewheel.revive_queue(p_group_id, v_topic_id, v_queue, v_source.revived_to, v_now, p_now);
+            select v_revived + r.messages, v_revive_room - r.leases, r.revived_to
+            into v_revived, v_revive_room, v_revived_to
+            from duewheel.revive_leases(p_group_id, v_topic_id, v_queue, v_source.revived_to, v_now, p_now,
+                                        v_revive_room) r;
         elsif not coalesce(v_source.has_messages or v_source.has_stragglers, false) then
             continue;
         end if;
@@ -251,7 +257,7 @@ begin
                     (topic_id, group_id, queue, n, token, from_at, from_seq, to_at, to_seq, straggler_from,
                      straggler_to, message_count, tags, filter, consumer, leased_at, expires_at, revived_to)
                 select v_topic_id, p_group_id, v_queue, v_n, v_token, v_at, v_seq, v_at, v_seq, v_straggler_at,
-                       v_straggler_to, count(*), v_tags, v_filter, p_consumer, v_now, v_ends, v_now
+                       v_straggler_to, count(*), v_tags, v_filter, p_consumer, v_now, v_ends, v_revived_to
                 from duewheel.straggler s
                 join duewheel.message m
                   on m.topic_id = s.topic_id and m.queue = s.queue and m.deliver_at = s.deliver_at and m.seq = s.seq
@@ -362,7 +368,8 @@ begin
                     (topic_id, group_id, queue, n, token, from_at, from_seq, to_at, to_seq, straggler_from, straggler_to,
                      message_count, tags, filter, consumer, leased_at, expires_at, revived_to)
                 values (v_topic_id, p_group_id, v_queue, v_n, duewheel.new_token(), v_at, v_seq, v_to, v_to_seq,
-                        v_straggler_at, v_straggler_at, v_count, v_tags, v_filter, p_consumer, v_now, v_ends, v_now)
+                        v_straggler_at, v_straggler_at, v_count, v_tags, v_filter, p_consumer, v_now, v_ends,
+                        v_revived_to)
                 returning (topic_id, queue, n, token, expires_at, message_count)::duewheel.lease_handle,
                           null::timestamptz, null::bigint, null::timestamptz, null::timestamptz, null::text, null::text,
                           null::jsonb, null::text, null::bytea, null::integer, null::text;
@@ -377,7 +384,8 @@ begin
                 (topic_id, group_id, queue, n, token, from_at, from_seq, to_at, to_seq, straggler_from, straggler_to,
                  message_count, tags, filter, consumer, leased_at, expires_at, revived_to)
             values (v_topic_id, p_group_id, v_queue, v_n + 1, 0, v_source.to_at, v_source.to_seq, v_at, v_seq,
-                    v_straggler_at, v_straggler_at, 0, v_tags, v_filter, p_consumer, v_now, v_now, v_now);
+                    v_straggler_at, v_straggler_at, 0, v_tags, v_filter, p_consumer, v_now, v_now,
+                    v_revived_to);
         end if;
         exit when v_leased >= p_max;
     end loop;

@@ -336,7 +336,8 @@ declare
     v_token bigint;
     v_leased bigint := 0;
     v_parked bigint := 0;
-    v_revived integer;
+    v_revive_room integer := duewheel.revive_limit();
+    v_revived_to timestamptz;
 begin
     select t.queues, s.retry_topic_id into v_queues, v_retry_topic_id
     from duewheel.subscription s join duewheel.topic t on t.topic_id = s.topic_id
@@ -377,9 +378,11 @@ begin
             select t.hi, t.queue_hi from duewheel.tick t
             where t.topic_id = p_topic_id order by t.hi desc, t.tick_id desc limit 1
         ) t on true;
-        v_revived := 0;
+        v_revived_to := v_now;
         if v_source.has_ended then
-            v_revived := duewheel.revive_queue(p_group_id, p_topic_id, v_queue, v_source.revived_to, v_now, p_now);
+            select v_revive_room - r.leases, r.revived_to into v_revive_room, v_revived_to
+            from duewheel.revive_leases(p_group_id, p_topic_id, v_queue, v_source.revived_to, v_now, p_now,
+                                        v_revive_room) r;
         end if;
         v_n := v_source.n;
         v_at := v_source.to_at;
@@ -523,7 +526,7 @@ begin
                      message_count, tags, filter, consumer, listed, leased_at, expires_at, revived_to)
                 values (p_topic_id, p_group_id, v_queue, v_n, v_token, v_from_at, v_from_seq, v_at, v_seq,
                         v_straggler_from, v_straggler_at, v_held, p_tags, p_filter, p_consumer, true, v_now,
-                        case when v_held > 0 then v_ends else v_now end, v_now);
+                        case when v_held > 0 then v_ends else v_now end, v_revived_to);
             end if;
             exit when v_held = 0;
             v_leased := v_leased + v_held;

@@ -66,6 +66,7 @@ begin atomic
         ('remove_schedule', 'duewheel_admin'),
         ('resume_schedule', 'duewheel_admin'),
         ('revive', 'duewheel_admin'),
+        ('revive_chunk', 'duewheel_admin'),
         ('rewind', 'duewheel_admin'),
         ('schedules', 'duewheel_admin'),
         ('sweep', 'duewheel_admin'),
