@@ -274,6 +274,7 @@ begin
         returning s.group_id, s.topic_id
     loop
         delete from duewheel.lease_event e where e.group_id = v_group_id and e.topic_id = v_topic_id;
+        delete from duewheel.lease_answer a where a.group_id = v_group_id and a.topic_id = v_topic_id;
         delete from duewheel.lease_message m where m.group_id = v_group_id and m.topic_id = v_topic_id;
         delete from duewheel.fifo_backlog b where b.group_id = v_group_id and b.topic_id = v_topic_id;
         delete from duewheel.lease l where l.group_id = v_group_id and l.topic_id = v_topic_id;

@@ -166,7 +166,7 @@ return greatest(p_floor, p_born_at, case
             * (1 + (p_group).retry_jitter * (2 * p_random - 1)), interval '0')) end);
 
 -- Sends the messages of a lease on: as retries due at p_due_at, or after the policy's interval where that is null, or to
--- the dead letters once the retries are used up. p_seqs: only these; null: all that had no answer yet.
+-- the dead letters once the retries are used up. p_seqs: only these, which have no answer yet; null: all without one.
 create or replace function duewheel.retry_messages(
     p_lease duewheel.lease, p_seqs bigint[], p_reason text, p_due_at timestamptz, p_now timestamptz
 ) returns integer
@@ -178,7 +178,6 @@ declare
     v_group duewheel.consumer_group;
     v_subscription duewheel.subscription;
     v_floor timestamptz;
-    v_answered bigint[];
     v_dues timestamptz[];
     v_count integer;
 begin
@@ -193,10 +192,6 @@ begin
         -- Broadcasting: what failed is passed over.
         return 0;
     end if;
-    select coalesce(array_agg(seq), '{}') into v_answered
-    from duewheel.lease_event e, unnest(e.seqs) seq
-    where e.topic_id = (p_lease).topic_id and e.group_id = (p_lease).group_id and e.queue = (p_lease).queue
-      and e.n = (p_lease).n and e.kind in ('acked', 'failed');
     select greatest(v_now, max(t.hi) + interval '1 microsecond') into v_floor from (
         select t.hi from duewheel.tick t
         where t.topic_id = v_subscription.retry_topic_id order by t.hi desc, t.tick_id desc limit 1) t;
@@ -205,7 +200,9 @@ begin
     v_dues := array(
         select duewheel.retry_due_at(v_group, m.attempt, p_due_at, v_now, v_floor, m.born_at, random())
         from duewheel.lease_rows((p_lease).group_id, (p_lease).topic_id, (p_lease).queue, (p_lease).n) m
-        where (p_seqs is null or m.seq = any (p_seqs)) and m.seq <> all (v_answered));
+        where case when p_seqs is not null then m.seq = any (p_seqs) else m.seq not in (
+            select a.seq
+            from duewheel.message_answers((p_lease).group_id, (p_lease).topic_id, (p_lease).queue, (p_lease).n) a) end);
     perform duewheel.make_slots(v_dues);
     insert into duewheel.message
         (topic_id, queue, deliver_at, seq, born_at, tag, key, properties, message_group, body, attempt,
@@ -218,7 +215,9 @@ begin
            coalesce(m.origin_topic_id, (p_lease).topic_id), coalesce(m.origin_queue, (p_lease).queue),
            coalesce(m.origin_deliver_at, m.deliver_at), coalesce(m.origin_seq, m.seq), p_reason
     from duewheel.lease_rows((p_lease).group_id, (p_lease).topic_id, (p_lease).queue, (p_lease).n) m
-    where (p_seqs is null or m.seq = any (p_seqs)) and m.seq <> all (v_answered);
+    where case when p_seqs is not null then m.seq = any (p_seqs) else m.seq not in (
+        select a.seq
+        from duewheel.message_answers((p_lease).group_id, (p_lease).topic_id, (p_lease).queue, (p_lease).n) a) end;
     get diagnostics v_count = row_count;
     if v_count > 0 and coalesce(p_due_at, v_now) < v_now + interval '600 milliseconds' then
         perform duewheel.notify_due(v_subscription.retry_topic_id, greatest(v_floor, p_due_at));

@@ -40,11 +40,9 @@ create or replace function duewheel.fifo_holds(
 language plpgsql stable as $$
 declare
     v_final boolean;
-    v_answered boolean;
 begin
-    select bool_or(e.kind in ('expired', 'rewound') or (e.seqs is null and e.kind in ('acked', 'failed', 'returned'))),
-           bool_or(e.seqs is not null)
-    into v_final, v_answered
+    select bool_or(e.kind in ('expired', 'rewound') or (e.seqs is null and e.kind in ('acked', 'failed', 'returned')))
+    into v_final
     from duewheel.lease_event e
     where e.topic_id = p_topic_id and e.group_id = p_group_id and e.queue = p_queue and e.n = p_n;
     if v_final then
@@ -53,10 +51,7 @@ begin
     perform from duewheel.lease_message m
     where m.topic_id = p_topic_id and m.group_id = p_group_id and m.queue = p_queue
       and m.message_group >= p_message_group and m.message_group <= p_message_group and m.n = p_n
-      and (v_answered is not true or not exists (
-        select from duewheel.lease_event e
-        where e.topic_id = p_topic_id and e.group_id = p_group_id and e.queue = p_queue and e.n = p_n
-          and m.seq = any (e.seqs)))
+      and not exists (select from duewheel.message_answer(p_group_id, p_topic_id, p_queue, p_n, m.seq))
     order by m.message_group limit 1;
     return found;
 end
@@ -112,6 +107,7 @@ begin
             select true from duewheel.lease_event e
             where e.topic_id = p_topic_id and e.group_id = p_group_id and e.queue = p_queue and e.n = w.blocked_n
               and e.kind not in ('extended', 'deferred') limit 1)
+           or duewheel.last_answered_count(p_group_id, p_topic_id, p_queue, w.blocked_n) > 0
         limit p_limit
     ), due as (
         select b.message_group, b.due_at from duewheel.fifo_backlog b
@@ -650,10 +646,8 @@ begin
     select * into v_group from duewheel.consumer_group g where g.group_id = (p_lease).group_id;
     select s.dead_letter_topic_id into v_dead_letter_topic_id from duewheel.subscription s
     where s.group_id = (p_lease).group_id and s.topic_id = (p_lease).topic_id;
-    select coalesce(array_agg(seq), '{}') into v_answered
-    from duewheel.lease_event e, unnest(e.seqs) seq
-    where e.topic_id = (p_lease).topic_id and e.group_id = (p_lease).group_id and e.queue = (p_lease).queue
-      and e.n = (p_lease).n;
+    select coalesce(array_agg(a.seq), '{}') into v_answered
+    from duewheel.message_answers((p_lease).group_id, (p_lease).topic_id, (p_lease).queue, (p_lease).n) a;
     if v_dead_letter_topic_id is null then
         -- Broadcasting: what failed is passed over.
         select count(*) into failed from duewheel.lease_message m

@@ -115,10 +115,23 @@ begin
 end
 $$;
 
-create or replace function duewheel.ack(receipt_handles text[], now timestamptz default null) returns void
+-- Strict by default: the ack stands in the caller's transaction, beside the work, and a second transaction that has done
+-- the same work must not commit. A client that acks in a transaction of its own, and repeats the ack when the answer got
+-- lost, says strict => false.
+create or replace function duewheel.ack(
+    receipt_handles text[], now timestamptz default null, strict boolean default true
+) returns void
 language sql
 begin atomic
-    select duewheel.answer_handles('ack', receipt_handles, null, null, null, now);
+    select duewheel.answer_handles(case when strict is false then 'ack' else 'ack_once' end, receipt_handles, null,
+                                   null, null, now);
+end;
+
+-- Before the work: gives the caller's transaction the leases until it ends, so that only one transaction does the work.
+create or replace function duewheel.fence(receipt_handles text[], now timestamptz default null) returns void
+language sql
+begin atomic
+    select duewheel.answer_handles('fence', receipt_handles, null, null, null, now);
 end;
 
 create or replace function duewheel.nack(

@@ -25,6 +25,7 @@ begin atomic
         ('change_invisible_duration', 'duewheel_consumer'),
         ('dead_letters', 'duewheel_consumer'),
         ('doorbells', 'duewheel_consumer'),
+        ('fence', 'duewheel_consumer'),
         ('find', 'duewheel_consumer'),
         ('find_key', 'duewheel_consumer'),
         ('group_stats', 'duewheel_consumer'),
