@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from duewheel.store.doorbells import Doorbell as Doorbell
     from duewheel.store.embedded import EmbeddedPostgres as EmbeddedPostgres
     from duewheel.store.embedded import EmbeddedPostgresError as EmbeddedPostgresError
+    from duewheel.store.errors import AlreadyAnswered as AlreadyAnswered
     from duewheel.store.errors import AlreadyReleased as AlreadyReleased
     from duewheel.store.errors import BodyTooLarge as BodyTooLarge
     from duewheel.store.errors import BrokerMoved as BrokerMoved
@@ -71,6 +72,7 @@ if TYPE_CHECKING:
 
 # Each public name and the module it lives in.
 _HOMES = {
+    "AlreadyAnswered": "errors",
     "AlreadyReleased": "errors",
     "Batch": "messages",
     "BodyTooLarge": "errors",
@@ -124,6 +126,7 @@ _HOMES = {
 }
 
 __all__ = [
+    "AlreadyAnswered",
     "AlreadyReleased",
     "Batch",
     "BodyTooLarge",

@@ -24,11 +24,13 @@ from datetime import timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from psycopg2.extensions import TRANSACTION_STATUS_IDLE
+
 from duewheel.store import filters
 from duewheel.store import leases as lease_handles
 from duewheel.store import tags as tag_expressions
 from duewheel.store.bodies import check_text
-from duewheel.store.connections import Database, Rows
+from duewheel.store.connections import Database, Rows, driver_connection
 from duewheel.store.errors import InvalidArgument, Overtaken
 from duewheel.store.instants import Instant, to_datetime, to_span
 from duewheel.store.leases import Lease
@@ -270,13 +272,49 @@ class Consumer:
         Args:
             messages: a batch, messages, or leases; of one receive or several.
             connection: a transaction of the caller, a psycopg2 connection or SQLAlchemy ``Connection`` or
-                ``Session``: the work and the ack are then committed, or rolled back, together.
+                ``Session``: the work and the ack are then committed, or rolled back, together, and once
+                (X16). The ack waits for another transaction that answers the same lease. Without it, an ack
+                may be repeated.
 
         Raises:
+            AlreadyAnswered: with ``connection``, another transaction has answered some of the messages: roll
+                back.
             LeaseLost: a lease had ended or was answered before; nothing is changed, for none of the messages
                 (X10).
         """
-        self._answer("ack", messages, connection=connection)
+        self._answer("ack" if connection is None else "ack_once", messages, connection=connection)
+
+    def fence(self, messages: Answered, *, connection: CallerConnection) -> None:
+        """Take the leases for a transaction of the caller, before the work: nobody else does it meanwhile
+        (X16).
+
+        Until the transaction ends, whoever else fences or answers the leases waits, and nobody gets the
+        messages. The transaction may ack them after the end of the lease, too. It holds up nobody else
+        (X18).
+
+        Args:
+            messages: a batch, messages, or leases. It is always whole leases that are fenced.
+            connection: an open transaction, as for :meth:`ack`.
+
+        Raises:
+            AlreadyAnswered: another transaction has answered some of the messages: there is no work to do.
+            LeaseLost: a lease had ended (X10).
+            InvalidArgument: the connection commits each statement by itself.
+
+        Example::
+
+            with closing(psycopg2.connect(dsn)) as connection, connection:
+                consumer.fence(batch, connection=connection)
+                cancel_orders(connection, batch)
+                consumer.ack(batch, connection=connection)
+        """
+        caller = driver_connection(connection)
+        if caller.autocommit and caller.info.transaction_status == TRANSACTION_STATUS_IDLE:
+            raise InvalidArgument(
+                "this connection commits each statement by itself, so the fence would end at once: "
+                "begin a transaction first"
+            )
+        self._answer("fence", messages, connection=connection)
 
     def nack(
         self,

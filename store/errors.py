@@ -99,6 +99,12 @@ class LeaseLost(DueWheelError):
     sqlstate = "DW011"
 
 
+class AlreadyAnswered(LeaseLost):
+    """Another transaction answered the lease: roll back, or its work would count twice (X16)."""
+
+    sqlstate = "DW020"
+
+
 class AlreadyReleased(DueWheelError):
     """The message has been released to consumers: too late to recall or reschedule it (X01, X03)."""
 
@@ -194,7 +200,7 @@ class NulInText(DueWheelError):
 #: The class for each SQLSTATE that the functions of the schema ``duewheel`` raise.
 BY_SQLSTATE: dict[str, type[DueWheelError]] = {
     kind.sqlstate: kind
-    for kind in DueWheelError.__subclasses__()
+    for kind in (*DueWheelError.__subclasses__(), *LeaseLost.__subclasses__())
     if kind.sqlstate is not None and kind.sqlstate.startswith("DW")
 }
 

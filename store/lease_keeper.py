@@ -12,7 +12,8 @@ its ack is refused by the broker all the same (X10). What ends the keeper is onl
 the end of the process: a killed process stops extending, and its messages come back by themselves.
 
 An extension that runs beside an ack would find the lease gone and call it lost, so the context is left first
-and the messages are acked afterwards.
+and the messages are acked afterwards. A fence may stand inside it: an extension waits a second at most for
+the transaction that holds the lease, and counts if that one rolls back.
 """
 
 from __future__ import annotations

@@ -154,7 +154,7 @@ CROSS JOIN LATERAL duewheel.tick_topic(q.topic_id) t
 """,
 )
 
-_REVIVE = "SELECT duewheel.revive(%(group_id)s, %(topic_id)s)"
+_REVIVE = "SELECT more FROM duewheel.revive_chunk(%(group_id)s, %(topic_id)s)"
 
 
 class WheelRunner:
@@ -278,7 +278,10 @@ class _Questions:
             case Tick(topic_id):
                 return self._tick(connection, topic_id)
             case Revive(group_id, topic_id):
-                _rows(connection, _REVIVE, group_id=group_id, topic_id=topic_id)
+                for _ in range(CHUNKS_PER_REVIVE):
+                    ((more,),) = _rows(connection, _REVIVE, group_id=group_id, topic_id=topic_id)
+                    if not more:
+                        break
             case Maintain():
                 report = upkeep.in_rounds(lambda statement: fetch(connection, statement, (None,))[0])
                 upkeep.warn(upkeep.maintenance(report), log)

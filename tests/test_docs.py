@@ -47,6 +47,7 @@ SQL_FUNCTIONS = frozenset(
         "dead_letters",
         "delete_group",
         "delete_topic",
+        "fence",
         "find",
         "find_key",
         "group_stats",
@@ -108,7 +109,7 @@ def test_every_error_is_in_the_reference_with_its_sqlstate() -> None:
     listed = dict(re.findall(r"^\| `(\w+)` \| (\w{5})? ?\|", page, re.MULTILINE))
     defined = {
         kind.__name__: kind.sqlstate or ""
-        for kind in errors.DueWheelError.__subclasses__()
+        for kind in (*errors.DueWheelError.__subclasses__(), *errors.LeaseLost.__subclasses__())
         if kind.__module__ == errors.__name__
     }
     assert listed == defined

@@ -31,7 +31,7 @@ from tests.rules.acting import (
 
 from duewheel.store.broker import Broker
 from duewheel.store.embedded import EmbeddedPostgres
-from duewheel.store.errors import AlreadyReleased, LeaseLost, UnknownMessage
+from duewheel.store.errors import AlreadyAnswered, AlreadyReleased, LeaseLost, UnknownMessage
 from duewheel.store.lease_keeper import LeaseKeeper
 from duewheel.store.messages import Message, SendOutcome
 from duewheel.store.retry_policy import RetryPolicy
@@ -523,6 +523,47 @@ def test_x06_a_recall_that_comes_too_late_fails_the_whole_transaction(
             shop.commit()
     assert refusal.value.pgcode == AlreadyReleased.sqlstate
     assert bodies(taken(topic.consumer("t", "g"))) == [b"x"]
+
+
+def test_x16_work_and_ack_in_one_transaction_happen_once(topic: Broker, dsn: str) -> None:
+    """Three workers do the same work, as a retry or a speculative task would: one of them commits."""
+    topic.send_many("t", [{"body": b"%d" % n, "delay": NOW} for n in range(10)])
+    consumer = topic.consumer("t", "g")
+    batch = consumer.receive()
+    with connected(dsn) as shop:
+        ask(shop, "create table work_done (message_id text)")
+    refused = 0
+    for _ in range(3):
+        with connected(dsn, autocommit=False) as worker:
+            for message in batch:
+                ask(worker, "insert into work_done values (%s)", message.message_id)
+            try:
+                consumer.ack(batch, connection=worker)
+            except AlreadyAnswered:
+                refused += 1
+                worker.rollback()
+            else:
+                worker.commit()
+    with connected(dsn) as shop:
+        assert ask(shop, "select count(*) from work_done") == [(10,)]
+    assert refused == 2
+
+
+def test_x16_a_fence_tells_a_slow_worker_before_its_work(topic: Broker, dsn: str, clock: Clock) -> None:
+    """The worker that has the fence may take longer than its lease, and nobody else gets the messages."""
+    topic.send("t", b"x", delay=NOW)
+    consumer = topic.consumer("t", "g")
+    batch = consumer.receive(invisible=MINUTE)
+    with connected(dsn, autocommit=False) as worker, connected(dsn, autocommit=False) as slow:
+        consumer.fence(batch, connection=worker)
+        clock.advance(HOUR)
+        assert not consumer.receive()
+        consumer.ack(batch, connection=worker)
+        worker.commit()
+        with pytest.raises(AlreadyAnswered):
+            consumer.fence(batch, connection=slow)
+    clock.advance(HOUR)
+    assert not consumer.receive()
 
 
 def test_x19_a_role_cannot_move_time_or_use_up_ids(broker: Broker) -> None:

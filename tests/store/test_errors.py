@@ -23,7 +23,7 @@ CLASSES = [
 
 @pytest.mark.parametrize("kind", CLASSES)
 def test_every_error_is_a_duewheel_error_that_says_its_meaning(kind: type[DueWheelError]) -> None:
-    assert kind.__mro__[1] is DueWheelError
+    assert DueWheelError in kind.__mro__
     assert kind.__doc__
     assert re.search(r"[;:,.]", kind.__doc__)
 

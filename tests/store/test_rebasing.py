@@ -161,7 +161,13 @@ def test_rebase_knows_every_column_that_holds_transaction_ids(dsn: str) -> None:
         order by 1
         """,
     )
-    assert [name for (name,) in rows] == ["message.xid", "tick.snapshot", "tick.tick_xid"]
+    assert [name for (name,) in rows] == [
+        "lease_answer.xid",
+        "lease_event.xid",
+        "message.xid",
+        "tick.snapshot",
+        "tick.tick_xid",
+    ]
 
 
 def test_a_transaction_older_than_the_rebase_sends_exactly_once(broker: Broker, dsn: str) -> None:

@@ -262,6 +262,7 @@ begin
     delete from duewheel.redrive r where r.topic_id = any (v_topic_ids);
     delete from duewheel.lease l where l.topic_id = any (v_topic_ids);
     delete from duewheel.lease_event e where e.topic_id = any (v_topic_ids);
+    delete from duewheel.lease_answer a where a.topic_id = any (v_topic_ids);
     delete from duewheel.lease_message m where m.topic_id = any (v_topic_ids);
     delete from duewheel.fifo_backlog b where b.topic_id = any (v_topic_ids);
     delete from duewheel.topic t where t.topic_id = any (v_topic_ids);

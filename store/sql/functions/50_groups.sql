@@ -43,6 +43,7 @@ set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bit
 as $$
 begin
     delete from duewheel.lease_event e where e.topic_id = p_topic_id and e.group_id = p_group_id;
+    delete from duewheel.lease_answer a where a.topic_id = p_topic_id and a.group_id = p_group_id;
     delete from duewheel.lease_message m where m.topic_id = p_topic_id and m.group_id = p_group_id;
     delete from duewheel.fifo_backlog b where b.topic_id = p_topic_id and b.group_id = p_group_id;
     delete from duewheel.lease l where l.topic_id = p_topic_id and l.group_id = p_group_id;

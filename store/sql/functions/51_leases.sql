@@ -25,13 +25,15 @@ language sql stable
 begin atomic
     select ended.n
     from (
-        select l.n from duewheel.lease l
-        where l.topic_id = p_topic_id and l.group_id = p_group_id and l.queue = p_queue and l.message_count > 0
-          and l.expires_at > p_after and l.expires_at <= p_to
+        -- Ordered, as then the index of the ends alone will do.
+        (select l.n from duewheel.lease l
+         where l.topic_id = p_topic_id and l.group_id = p_group_id and l.queue = p_queue and l.message_count > 0
+           and l.expires_at > p_after and l.expires_at <= p_to order by l.expires_at offset 0)
         union
-        select e.n from duewheel.lease_event e
-        where e.topic_id = p_topic_id and e.group_id = p_group_id and e.queue = p_queue
-          and e.expires_at is not null and e.expires_at > p_after and e.expires_at <= p_to
+        (select e.n from duewheel.lease_event e
+         where e.topic_id = p_topic_id and e.group_id = p_group_id and e.queue = p_queue
+           and e.expires_at is not null and e.expires_at > p_after and e.expires_at <= p_to
+         order by e.expires_at offset 0)
     ) ended
     -- A look-up by the key for each lease; as a join the events of all leases would be read for each.
     where (
@@ -51,7 +53,7 @@ begin
     if (select count(*) from (
             select from duewheel.lease l
             where l.topic_id = p_topic_id and l.group_id = p_group_id and l.queue = p_queue and l.message_count > 0
-              and l.expires_at > p_after and l.expires_at <= p_to limit 33) l) > 32 then
+              and l.expires_at > p_after and l.expires_at <= p_to order by l.expires_at limit 33) l) > 32 then
         return true;
     end if;
     return exists (select from duewheel.ended_leases(p_group_id, p_topic_id, p_queue, p_after, p_to));
@@ -108,22 +110,24 @@ begin
     end if;
     if v_lease.straggler_to > v_lease.straggler_from then
         return format(
-            'select %s from duewheel.straggler s join duewheel.any_message m'
-            ' on m.topic_id = s.topic_id and m.queue = s.queue and m.deliver_at = s.deliver_at and m.seq = s.seq'
+            'select %s from duewheel.straggler s cross join lateral (select * from duewheel.any_message m'
+            ' where m.topic_id = s.topic_id and m.queue = s.queue and m.deliver_at = s.deliver_at and m.seq = s.seq'
+            ' limit 1) m'
             ' where s.topic_id = %s and s.queue = %s and s.straggler_id > %s and s.straggler_id <= %s%s'
             ' order by s.straggler_id',
             v_columns, p_topic_id, p_queue, v_lease.straggler_from, v_lease.straggler_to, v_filter);
     end if;
-    -- Ids below the xmin of the first tick that reaches into the lease are seen by all its ticks.
+    -- Ids below the xmin of the first tick that reaches into the lease are seen by all its ticks. The comparison of the
+    -- pair goes first: an index scan stops at the first bound that was written, and a flood may share one instant.
     return format(
         'select %s from duewheel.any_message m where m.topic_id = %s and m.queue = %s'
-        ' and m.deliver_at >= %L and (m.deliver_at, m.seq) > (%L::timestamptz, %s)'
-        ' and m.deliver_at <= %L and (m.deliver_at, m.seq) <= (%L::timestamptz, %s)'
+        ' and (m.deliver_at, m.seq) > (%L::timestamptz, %s) and m.deliver_at >= %L'
+        ' and (m.deliver_at, m.seq) <= (%L::timestamptz, %s) and m.deliver_at <= %L'
         ' and (m.xid < %L::xid8 or pg_visible_in_snapshot(m.xid, (select t.snapshot from duewheel.tick t'
         ' where t.topic_id = %s and t.hi >= m.deliver_at order by t.hi, t.tick_id limit 1)))%s'
         ' order by m.deliver_at, m.seq',
-        v_columns, p_topic_id, p_queue, v_lease.from_at, v_lease.from_at, v_lease.from_seq, v_lease.to_at, v_lease.to_at,
-        v_lease.to_seq,
+        v_columns, p_topic_id, p_queue, v_lease.from_at, v_lease.from_seq, v_lease.from_at, v_lease.to_at,
+        v_lease.to_seq, v_lease.to_at,
         (select pg_snapshot_xmin(t.snapshot) from duewheel.tick_over(p_topic_id, v_lease.from_at) t),
         p_topic_id, v_filter);
 end
@@ -164,7 +168,7 @@ return greatest(p_floor, p_born_at, case
             * (1 + (p_group).retry_jitter * (2 * p_random - 1)), interval '0')) end);
 
 -- Sends the messages of a lease on: as retries due at p_due_at, or after the policy's interval where that is null, or to
--- the dead letters once the retries are used up. p_seqs: only these; null: all that had no answer yet.
+-- the dead letters once the retries are used up. p_seqs: only these, which have no answer yet; null: all without one.
 create or replace function duewheel.retry_messages(
     p_lease duewheel.lease, p_seqs bigint[], p_reason text, p_due_at timestamptz, p_now timestamptz
 ) returns integer
@@ -175,7 +179,6 @@ declare
     v_now timestamptz;
     v_group duewheel.consumer_group;
     v_subscription duewheel.subscription;
-    v_answered bigint[];
     v_dues timestamptz[];
     v_count integer;
 begin
@@ -190,15 +193,13 @@ begin
         -- Broadcasting: what failed is passed over.
         return 0;
     end if;
-    select coalesce(array_agg(seq), '{}') into v_answered
-    from duewheel.lease_event e, unnest(e.seqs) seq
-    where e.topic_id = (p_lease).topic_id and e.group_id = (p_lease).group_id and e.queue = (p_lease).queue
-      and e.n = (p_lease).n and e.kind in ('acked', 'failed');
     -- Drawn once; a lease always yields its messages in the same order.
     v_dues := array(
         select duewheel.retry_due_at(v_group, m.attempt, p_due_at, v_now, v_now, m.born_at, random())
         from duewheel.lease_rows((p_lease).group_id, (p_lease).topic_id, (p_lease).queue, (p_lease).n) m
-        where (p_seqs is null or m.seq = any (p_seqs)) and m.seq <> all (v_answered));
+        where case when p_seqs is not null then m.seq = any (p_seqs) else m.seq not in (
+            select a.seq
+            from duewheel.message_answers((p_lease).group_id, (p_lease).topic_id, (p_lease).queue, (p_lease).n) a) end);
     insert into duewheel.any_message
         (topic_id, queue, deliver_at, seq, born_at, tag, key, properties, message_group, body, attempt,
          origin_topic_id, origin_queue, origin_deliver_at, origin_seq, reason)
@@ -210,7 +211,9 @@ begin
            coalesce(m.origin_topic_id, (p_lease).topic_id), coalesce(m.origin_queue, (p_lease).queue),
            coalesce(m.origin_deliver_at, m.deliver_at), coalesce(m.origin_seq, m.seq), p_reason
     from duewheel.lease_rows((p_lease).group_id, (p_lease).topic_id, (p_lease).queue, (p_lease).n) m
-    where (p_seqs is null or m.seq = any (p_seqs)) and m.seq <> all (v_answered);
+    where case when p_seqs is not null then m.seq = any (p_seqs) else m.seq not in (
+        select a.seq
+        from duewheel.message_answers((p_lease).group_id, (p_lease).topic_id, (p_lease).queue, (p_lease).n) a) end;
     get diagnostics v_count = row_count;
     if v_count > 0 and coalesce(p_due_at, v_now) < v_now + interval '600 milliseconds' then
         perform duewheel.notify_due(v_subscription.retry_topic_id, greatest(v_now, p_due_at));
@@ -219,42 +222,85 @@ begin
 end
 $$;
 
--- Ends the leases of a queue whose time was over at p_to: their messages are due again at once. The caller holds the queue's
--- lock. p_now is the injected instant; the messages are sends, and read the clock for themselves.
-create or replace function duewheel.revive_queue(
-    p_group_id integer, p_topic_id integer, p_queue integer, p_after timestamptz, p_to timestamptz, p_now timestamptz
-) returns integer
+-- Whether a lease ended by p_to, with no final answer and no later end.
+create or replace function duewheel.lease_has_ended(
+    p_group_id integer, p_topic_id integer, p_queue integer, p_n bigint, p_to timestamptz
+) returns boolean
+language sql stable
+begin atomic
+    select (
+        select true from duewheel.lease_event e
+        where e.topic_id = p_topic_id and e.group_id = p_group_id and e.queue = p_queue and e.n = p_n
+          and (e.kind in ('expired', 'rewound') or (e.kind in ('acked', 'failed', 'returned') and e.seqs is null))
+        limit 1) is null
+      and duewheel.lease_end(p_group_id, p_topic_id, p_queue, p_n) <= p_to;
+end;
+
+-- How many leases one transaction revives: each is locked, and all transactions share one table of locks.
+create or replace function duewheel.revive_limit() returns integer
+language sql immutable parallel safe
+return 200;
+
+-- Revives leases of a queue whose time was over at p_to, the first ones first: their messages are due again at once. A
+-- call takes at most p_limit leases, and no further one after 10 000 messages. revived_to: all leases that ended up to
+-- there have been looked at. The caller holds the queue's lock. p_now is the injected instant; the messages are sends,
+-- and read the clock for themselves.
+create or replace function duewheel.revive_leases(
+    p_group_id integer, p_topic_id integer, p_queue integer, p_after timestamptz, p_to timestamptz, p_now timestamptz,
+    p_limit integer, out leases integer, out messages integer, out revived_to timestamptz
+)
 language plpgsql as $$
+#variable_conflict use_column
 declare
+    v_ended record;
     v_lease duewheel.lease;
-    v_n bigint;
-    v_revived integer := 0;
 begin
-    for v_n in select * from duewheel.ended_leases(p_group_id, p_topic_id, p_queue, p_after, p_to) order by 1 loop
-        if not pg_try_advisory_xact_lock(duewheel.lease_lock_key(p_group_id, p_topic_id, p_queue, v_n)) then
-            -- Being answered in a transaction that is still open: look again in a second.
+    leases := 0;
+    messages := 0;
+    for v_ended in
+        select u.n, u.ends_at
+        from (
+            select l.n, l.expires_at as ends_at from duewheel.lease l
+            where l.topic_id = p_topic_id and l.group_id = p_group_id and l.queue = p_queue and l.message_count > 0
+              and l.expires_at > p_after and l.expires_at <= p_to
+            union all
+            select e.n, e.expires_at from duewheel.lease_event e
+            where e.topic_id = p_topic_id and e.group_id = p_group_id and e.queue = p_queue
+              and e.expires_at is not null and e.expires_at > p_after and e.expires_at <= p_to
+        ) u
+        order by u.ends_at
+    loop
+        continue when not duewheel.lease_has_ended(p_group_id, p_topic_id, p_queue, v_ended.n, p_to);
+        if leases >= p_limit or messages >= 10000 then
+            -- Others may have ended at the same instant.
+            revived_to := greatest(p_after, v_ended.ends_at - interval '1 microsecond');
+            return;
+        end if;
+        leases := leases + 1;
+        if not pg_try_advisory_xact_lock(duewheel.lease_lock_key(p_group_id, p_topic_id, p_queue, v_ended.n)) then
+            -- Fenced or being answered in a transaction that is still open: look again in a second.
             insert into duewheel.lease_event (topic_id, group_id, queue, n, kind, at, expires_at)
-            values (p_topic_id, p_group_id, p_queue, v_n, 'deferred', p_to, p_to + interval '1 second');
+            values (p_topic_id, p_group_id, p_queue, v_ended.n, 'deferred', p_to, p_to + interval '1 second');
             continue;
         end if;
         -- Under the lock: an answer may have been committed since.
-        if not exists (select from duewheel.ended_leases(p_group_id, p_topic_id, p_queue, p_after, p_to) n where n = v_n) then
-            continue;
-        end if;
+        continue when not duewheel.lease_has_ended(p_group_id, p_topic_id, p_queue, v_ended.n, p_to);
         select * into v_lease from duewheel.lease l
-        where l.topic_id = p_topic_id and l.group_id = p_group_id and l.queue = p_queue and l.n = v_n;
-        v_revived := v_revived + duewheel.retry_messages(
+        where l.topic_id = p_topic_id and l.group_id = p_group_id and l.queue = p_queue and l.n = v_ended.n;
+        messages := messages + duewheel.retry_messages(
             v_lease, null, format('not answered until %s', v_lease.expires_at), '-infinity', p_now);
         insert into duewheel.lease_event (topic_id, group_id, queue, n, kind, at)
-        values (p_topic_id, p_group_id, p_queue, v_n, 'expired', p_to);
+        values (p_topic_id, p_group_id, p_queue, v_ended.n, 'expired', p_to);
     end loop;
-    return v_revived;
+    revived_to := greatest(p_after, p_to);
 end
 $$;
 
--- For the wheel: revives what ended in any queue of a subscription; answers how many messages.
-create or replace function duewheel.revive(p_group_id integer, p_topic_id integer, p_now timestamptz default null)
-returns integer
+-- For the wheel: revives what ended in any queue of a subscription, as much as one transaction may. messages: how many
+-- were revived; more: some leases are left, and the caller comes again in another transaction.
+create or replace function duewheel.revive_chunk(
+    p_group_id integer, p_topic_id integer, p_now timestamptz default null, out messages integer, out more boolean
+)
 -- One plan for all, by the keys, though tables were small when it was made.
 language plpgsql
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
@@ -263,8 +309,11 @@ as $$
 declare
     v_now constant timestamptz := coalesce(p_now, clock_timestamp());
     v_position record;
-    v_revived integer := 0;
+    v_chunk record;
+    v_room integer := duewheel.revive_limit();
 begin
+    messages := 0;
+    more := false;
     if p_now is not null then
         perform duewheel.require_clock_right(p_now);
     end if;
@@ -273,19 +322,31 @@ begin
         if duewheel.has_ended_leases(p_group_id, v_position.topic_id, v_position.queue, v_position.revived_to, v_now)
            and pg_try_advisory_xact_lock(
                duewheel.queue_lock_key(p_group_id, v_position.topic_id, v_position.queue)) then
-            v_revived := v_revived + duewheel.revive_queue(p_group_id, v_position.topic_id, v_position.queue,
-                                                           v_position.revived_to, v_now, p_now);
+            v_chunk := duewheel.revive_leases(p_group_id, v_position.topic_id, v_position.queue, v_position.revived_to,
+                                              v_now, p_now, v_room);
+            v_room := v_room - v_chunk.leases;
+            messages := messages + v_chunk.messages;
+            more := more or v_chunk.revived_to < v_now;
             -- The position stays; the mark up to which leases were looked at moves.
             insert into duewheel.lease
                 (topic_id, group_id, queue, n, token, from_at, from_seq, to_at, to_seq, straggler_from, straggler_to,
                  message_count, leased_at, expires_at, revived_to)
             select l.topic_id, l.group_id, l.queue, l.n + 1, 0, l.to_at, l.to_seq, l.to_at, l.to_seq, l.straggler_to,
-                   l.straggler_to, 0, v_now, v_now, greatest(v_now, l.revived_to)
-            from duewheel.lease l
-            where l.topic_id = v_position.topic_id and l.group_id = p_group_id and l.queue = v_position.queue
-            order by l.n desc limit 1;
+                   l.straggler_to, 0, v_now, v_now, v_chunk.revived_to
+            from (
+                select * from duewheel.lease l
+                where l.topic_id = v_position.topic_id and l.group_id = p_group_id and l.queue = v_position.queue
+                order by l.n desc limit 1
+            ) l where l.revived_to < v_chunk.revived_to;
         end if;
     end loop;
-    return v_revived;
 end
 $$;
+
+-- The same, for programs that do not ask whether there is more: their wheel comes again when it looks for ended leases.
+create or replace function duewheel.revive(p_group_id integer, p_topic_id integer, p_now timestamptz default null)
+returns integer
+language sql
+begin atomic
+    select c.messages from duewheel.revive_chunk(p_group_id, p_topic_id, p_now) c;
+end;

@@ -150,6 +150,8 @@ declare
     v_count bigint;
     v_leased bigint := 0;
     v_revived integer := 0;
+    v_revive_room integer := duewheel.revive_limit();
+    v_revived_to timestamptz;
 begin
     if p_now is not null then
         perform duewheel.require_clock_right(p_now);
@@ -208,19 +210,18 @@ begin
         select l.n, l.to_at, l.to_seq, l.straggler_to, l.revived_to, t.hi,
                t.queue_hi[v_queue + 1] > l.to_at
                    or (t.queue_hi[v_queue + 1] = l.to_at and l.to_seq < 9223372036854775807) as has_messages,
-               exists (
-                    select from duewheel.straggler s
-                    where s.topic_id = v_topic_id and s.queue = v_queue and s.straggler_id > l.straggler_to)
-                    as has_stragglers,
-               exists (
-                    select from duewheel.lease e
-                    where e.topic_id = v_topic_id and e.group_id = p_group_id and e.queue = v_queue
-                      and e.message_count > 0 and e.expires_at > l.revived_to and e.expires_at <= v_now)
-               or exists (
-                    select from duewheel.lease_event e
-                    where e.topic_id = v_topic_id and e.group_id = p_group_id and e.queue = v_queue
-                      and e.expires_at is not null and e.expires_at > l.revived_to and e.expires_at <= v_now)
-                    as has_ended
+               -- Ordered, as then one index alone will do, whatever the tables held when the plan was made.
+               (select s.straggler_id from duewheel.straggler s
+                where s.topic_id = v_topic_id and s.queue = v_queue and s.straggler_id > l.straggler_to
+                order by s.straggler_id limit 1) is not null as has_stragglers,
+               (select e.expires_at from duewheel.lease e
+                where e.topic_id = v_topic_id and e.group_id = p_group_id and e.queue = v_queue
+                  and e.message_count > 0 and e.expires_at > l.revived_to and e.expires_at <= v_now
+                order by e.expires_at limit 1) is not null
+               or (select e.expires_at from duewheel.lease_event e
+                   where e.topic_id = v_topic_id and e.group_id = p_group_id and e.queue = v_queue
+                     and e.expires_at is not null and e.expires_at > l.revived_to and e.expires_at <= v_now
+                   order by e.expires_at limit 1) is not null as has_ended
         into v_source
         from (
             select l.n, l.to_at, l.to_seq, l.straggler_to, l.revived_to from duewheel.lease l
@@ -228,13 +229,17 @@ begin
         ) l left join lateral (
             select t.hi, t.queue_hi from duewheel.newest_tick(v_topic_id) t
         ) t on true;
+        v_revived_to := v_now;
         if v_source.has_ended then
             if not coalesce(v_source.has_messages or v_source.has_stragglers, false)
-               and not duewheel.has_ended_leases(p_group_id, v_topic_id, v_queue, v_source.revived_to, v_now) then
+               and (v_revive_room = 0
+                    or not duewheel.has_ended_leases(p_group_id, v_topic_id, v_queue, v_source.revived_to, v_now)) then
                 continue;
             end if;
-            v_revived := v_revived
-                + duewheel.revive_queue(p_group_id, v_topic_id, v_queue, v_source.revived_to, v_now, p_now);
+            select v_revived + r.messages, v_revive_room - r.leases, r.revived_to
+            into v_revived, v_revive_room, v_revived_to
+            from duewheel.revive_leases(p_group_id, v_topic_id, v_queue, v_source.revived_to, v_now, p_now,
+                                        v_revive_room) r;
         elsif not coalesce(v_source.has_messages or v_source.has_stragglers, false) then
             continue;
         end if;
@@ -256,35 +261,45 @@ begin
                 where s.topic_id = v_topic_id and s.queue = v_queue and s.straggler_id > v_straggler_at
                 order by s.straggler_id limit v_limit) s;
             if v_straggler_to is not null then
+                open v_rows no scroll for
+                    select null::duewheel.lease_handle, m.deliver_at, m.seq, m.born_at, m.asked_at, m.tag, m.key,
+                           m.properties, m.message_group, m.body, m.attempt,
+                           case when m.origin_seq is not null then duewheel.message_id(
+                               m.origin_topic_id, m.origin_queue, m.origin_deliver_at, m.origin_seq) end
+                    from (
+                        select s.straggler_id, s.deliver_at, s.seq from duewheel.straggler s
+                        where s.topic_id = v_topic_id and s.queue = v_queue
+                          and s.straggler_id > v_straggler_at and s.straggler_id <= v_straggler_to
+                        order by s.straggler_id offset 0
+                    ) s
+                    -- A look-up by the key for each; as a join all messages of the queue might be read for each.
+                    cross join lateral (
+                        select * from duewheel.any_message m
+                        where m.topic_id = v_topic_id and m.queue = v_queue and m.deliver_at = s.deliver_at
+                          and m.seq = s.seq limit 1) m
+                    where (v_every or ((v_tags is null or m.tag = any (v_tags))
+                           and (v_filter is null or coalesce(m.properties, '{}') @@ v_filter)))
+                      and (select true from duewheel.recall r
+                           where r.topic_id = v_topic_id and r.queue = v_queue
+                             and r.deliver_at = m.deliver_at and r.seq = m.seq limit 1) is null
+                    order by s.straggler_id;
+                if p_rows then
+                    return query execute format('fetch all from %I', v_rows);
+                else
+                    move forward all from v_rows;
+                end if;
+                get diagnostics v_count = row_count;
+                close v_rows;
                 v_n := v_n + 1;
                 v_token := duewheel.new_token();
                 insert into duewheel.lease
                     (topic_id, group_id, queue, n, token, from_at, from_seq, to_at, to_seq, straggler_from,
                      straggler_to, message_count, tags, filter, consumer, leased_at, expires_at, revived_to)
-                select v_topic_id, p_group_id, v_queue, v_n, v_token, v_at, v_seq, v_at, v_seq, v_straggler_at,
-                       v_straggler_to, count(*), v_tags, v_filter, p_consumer, v_now, v_ends, v_now
-                from duewheel.straggler s
-                join duewheel.any_message m
-                  on m.topic_id = s.topic_id and m.queue = s.queue and m.deliver_at = s.deliver_at and m.seq = s.seq
-                where s.topic_id = v_topic_id and s.queue = v_queue
-                  and s.straggler_id > v_straggler_at and s.straggler_id <= v_straggler_to
-                  and (v_every or ((v_tags is null or m.tag = any (v_tags))
-                       and (v_filter is null or coalesce(m.properties, '{}') @@ v_filter)))
-                  and not exists (
-                    select from duewheel.recall r
-                    where r.topic_id = m.topic_id and r.queue = m.queue and r.deliver_at = m.deliver_at
-                      and r.seq = m.seq)
-                returning message_count into v_count;
+                values (v_topic_id, p_group_id, v_queue, v_n, v_token, v_at, v_seq, v_at, v_seq, v_straggler_at,
+                        v_straggler_to, v_count, v_tags, v_filter, p_consumer, v_now, v_ends, v_revived_to);
                 v_straggler_at := v_straggler_to;
                 v_leased := v_leased + v_count;
                 if v_count > 0 then
-                    if p_rows then
-                        return query
-                        select null::duewheel.lease_handle, m.deliver_at, m.seq, m.born_at, m.asked_at, m.tag, m.key,
-                               m.properties, m.message_group, m.body, m.attempt,
-                               duewheel.message_id(m.origin_topic_id, m.origin_queue, m.origin_deliver_at, m.origin_seq)
-                        from duewheel.lease_rows(p_group_id, v_topic_id, v_queue, v_n) m;
-                    end if;
                     return query
                     select (v_topic_id, v_queue, v_n, v_token, v_ends, v_count)::duewheel.lease_handle,
                            null::timestamptz, null::bigint, null::timestamptz, null::timestamptz, null::text, null::text,
@@ -356,7 +371,8 @@ begin
                     (topic_id, group_id, queue, n, token, from_at, from_seq, to_at, to_seq, straggler_from, straggler_to,
                      message_count, tags, filter, consumer, leased_at, expires_at, revived_to)
                 values (v_topic_id, p_group_id, v_queue, v_n, duewheel.new_token(), v_at, v_seq, v_to, v_to_seq,
-                        v_straggler_at, v_straggler_at, v_count, v_tags, v_filter, p_consumer, v_now, v_ends, v_now)
+                        v_straggler_at, v_straggler_at, v_count, v_tags, v_filter, p_consumer, v_now, v_ends,
+                        v_revived_to)
                 returning (topic_id, queue, n, token, expires_at, message_count)::duewheel.lease_handle,
                           null::timestamptz, null::bigint, null::timestamptz, null::timestamptz, null::text, null::text,
                           null::jsonb, null::text, null::bytea, null::integer, null::text;
@@ -371,7 +387,8 @@ begin
                 (topic_id, group_id, queue, n, token, from_at, from_seq, to_at, to_seq, straggler_from, straggler_to,
                  message_count, tags, filter, consumer, leased_at, expires_at, revived_to)
             values (v_topic_id, p_group_id, v_queue, v_n + 1, 0, v_source.to_at, v_source.to_seq, v_at, v_seq,
-                    v_straggler_at, v_straggler_at, 0, v_tags, v_filter, p_consumer, v_now, v_now, v_now);
+                    v_straggler_at, v_straggler_at, 0, v_tags, v_filter, p_consumer, v_now, v_now,
+                    v_revived_to);
         end if;
         exit when v_leased >= p_max;
     end loop;

@@ -1,5 +1,110 @@
 -- Answers to leases: ack, nack, extend. Guarded by the lease being current: after its end, or a final answer, LeaseLost.
+--
+-- An answer to all that is left of a lease is one row of lease_event, which is final. Answers to single messages stand
+-- in lease_answer, where each is found by its message: an answer costs the same however many the lease has already.
 
+-- Answers that single messages of a lease have. Events of schema 0001 list the messages in seqs.
+create or replace function duewheel.message_answers(
+    p_group_id integer, p_topic_id integer, p_queue integer, p_n bigint
+) returns table (seq bigint, kind text, at timestamptz, reason text, xid xid8)
+language sql stable
+begin atomic
+    select a.seq, a.kind, a.at, a.reason, a.xid from duewheel.lease_answer a
+    where a.topic_id = p_topic_id and a.group_id = p_group_id and a.queue = p_queue and a.n = p_n
+    union all
+    select s.seq, e.kind, e.at, e.reason, e.xid from duewheel.lease_event e, unnest(e.seqs) s (seq)
+    where e.topic_id = p_topic_id and e.group_id = p_group_id and e.queue = p_queue and e.n = p_n;
+end;
+
+-- The answer that one message of a lease has. A range and an order, so that no plan takes the index by count.
+create or replace function duewheel.message_answer(
+    p_group_id integer, p_topic_id integer, p_queue integer, p_n bigint, p_seq bigint
+) returns table (kind text, at timestamptz, reason text, xid xid8)
+language sql stable
+begin atomic
+    (select a.kind, a.at, a.reason, a.xid from duewheel.lease_answer a
+     where a.topic_id = p_topic_id and a.group_id = p_group_id and a.queue = p_queue and a.n = p_n
+       and a.seq >= p_seq and a.seq <= p_seq
+     order by a.seq limit 1)
+    union all
+    (select e.kind, e.at, e.reason, e.xid from duewheel.lease_event e
+     where e.topic_id = p_topic_id and e.group_id = p_group_id and e.queue = p_queue and e.n = p_n
+       and p_seq = any (e.seqs)
+     order by e.event_id limit 1)
+    limit 1;
+end;
+
+-- How many rows of lease_answer a lease has.
+create or replace function duewheel.last_answered_count(
+    p_group_id integer, p_topic_id integer, p_queue integer, p_n bigint
+) returns integer
+language sql stable
+begin atomic
+    select coalesce((
+        select a.answered_count from duewheel.lease_answer a
+        where a.topic_id = p_topic_id and a.group_id = p_group_id and a.queue = p_queue and a.n = p_n
+        order by a.answered_count desc limit 1), 0);
+end;
+
+-- How many messages of a lease have an answer of their own.
+create or replace function duewheel.answered_count(p_group_id integer, p_topic_id integer, p_queue integer, p_n bigint)
+returns integer
+language sql stable
+begin atomic
+    select duewheel.last_answered_count(p_group_id, p_topic_id, p_queue, p_n) + (
+        select count(distinct s.seq)::integer from duewheel.lease_event e, unnest(e.seqs) s (seq)
+        where e.topic_id = p_topic_id and e.group_id = p_group_id and e.queue = p_queue and e.n = p_n);
+end;
+
+-- Notes an answer to some messages of a lease, which have none yet. The caller holds the lease's lock.
+create or replace function duewheel.add_message_answers(
+    p_lease duewheel.lease, p_seqs bigint[], p_kind text, p_at timestamptz, p_reason text
+) returns void
+language plpgsql as $$
+declare
+    v_count constant integer := duewheel.last_answered_count(
+        (p_lease).group_id, (p_lease).topic_id, (p_lease).queue, (p_lease).n);
+begin
+    insert into duewheel.lease_answer (topic_id, group_id, queue, n, seq, answered_count, kind, at, reason)
+    select (p_lease).topic_id, (p_lease).group_id, (p_lease).queue, (p_lease).n, s.seq, v_count + s.place, p_kind, p_at,
+           p_reason
+    from unnest(p_seqs) with ordinality s (seq, place);
+end
+$$;
+
+-- Takes a lease's lock for an extension, but does not wait for a transaction that stays open. While it is open nobody
+-- revives the lease, and after it the extension counts.
+create or replace function duewheel.try_lease_lock(p_key bigint) returns void
+language plpgsql as $$
+declare
+    v_until constant timestamptz := clock_timestamp() + interval '1 second';
+begin
+    while not pg_try_advisory_xact_lock(p_key) and clock_timestamp() < v_until loop
+        perform pg_sleep(0.01);
+    end loop;
+end
+$$;
+
+-- The transaction of the newest answer to a message of a lease.
+create or replace function duewheel.last_answer_xid(p_group_id integer, p_topic_id integer, p_queue integer, p_n bigint)
+returns xid8
+language sql stable
+begin atomic
+    select coalesce((
+        select a.xid from duewheel.lease_answer a
+        where a.topic_id = p_topic_id and a.group_id = p_group_id and a.queue = p_queue and a.n = p_n
+        order by a.answered_count desc limit 1), '0');
+end;
+
+-- Whether this transaction has fenced the lease with this lock. It stands in a setting, which ends with the transaction
+-- or goes back with its savepoint, as the lock does.
+create or replace function duewheel.is_fenced(p_key bigint) returns boolean
+language sql stable
+return position(format(',%s,', p_key) in coalesce(current_setting('duewheel.fenced', true), '')) > 0;
+
+-- "ack" may be repeated. "ack_once" and "fence" are refused where another transaction has answered; they wait for one
+-- that is open. "fence" answers nothing: it takes the lease's lock and looks. The transaction then has the lease until it
+-- commits or rolls back, and may answer it after the end of the lease, as nobody can revive it meanwhile.
 create or replace function duewheel.answer(
     p_action text,
     p_group_id integer,
@@ -22,11 +127,16 @@ as $$
 declare
     v_now timestamptz;
     v_lease duewheel.lease;
-    v_kind constant text := case p_action when 'ack' then 'acked' when 'nack' then 'failed' when 'extend' then 'extended' end;
+    v_kind constant text := case p_action when 'ack' then 'acked' when 'ack_once' then 'acked' when 'nack' then 'failed'
+                                          when 'extend' then 'extended' when 'fence' then 'fenced' end;
+    v_once constant boolean := p_action in ('ack_once', 'fence');
+    v_key bigint;
+    v_own_xid xid8;
     v_seqs bigint[];
+    v_open bigint[];
     v_end timestamptz;
-    v_final text;
-    v_answered bigint[];
+    v_events record;
+    v_answered bigint;
     v_returned bigint[];
 begin
     if p_now is not null then
@@ -39,8 +149,9 @@ begin
     end if;
     if v_kind is null then
         raise exception using
-            errcode = 'DW010', message = format('the answer is "%s"; it is "ack", "nack" or "extend"', p_action),
-            hint = 'Give one of the three.';
+            errcode = 'DW010',
+            message = format('the answer is "%s"; it is "ack", "ack_once", "nack", "extend" or "fence"', p_action),
+            hint = 'Give one of these.';
     end if;
     -- It is kept with each message of the lease.
     p_reason := left(p_reason, 10000);
@@ -57,11 +168,16 @@ begin
         if p_seqs is not null and jsonb_typeof(p_seqs -> (i - 1)) <> 'null' then
             v_seqs := array(select jsonb_array_elements_text(p_seqs -> (i - 1))::bigint);
         end if;
-        if not pg_try_advisory_xact_lock(duewheel.lease_lock_key(p_group_id, p_topic_ids[i], p_queues[i], p_ns[i])) then
-            perform pg_advisory_xact_lock(duewheel.lease_lock_key(p_group_id, p_topic_ids[i], p_queues[i], p_ns[i]));
+        v_key := duewheel.lease_lock_key(p_group_id, p_topic_ids[i], p_queues[i], p_ns[i]);
+        if not pg_try_advisory_xact_lock(v_key) then
+            if p_action = 'extend' then
+                perform duewheel.try_lease_lock(v_key);
+            else
+                perform pg_advisory_xact_lock(v_key);
+            end if;
         end if;
         v_now := coalesce(p_now, clock_timestamp());
-        if p_action = 'ack' and v_seqs is null then
+        if v_kind = 'acked' and v_seqs is null then
             -- As most leases end: all of it is acked in time, and this is the first that is heard of it.
             insert into duewheel.lease_event (topic_id, group_id, queue, n, kind, at, reason)
             select l.topic_id, l.group_id, l.queue, l.n, v_kind, v_now, p_reason
@@ -70,7 +186,10 @@ begin
               and l.token = p_tokens[i] and l.expires_at > v_now and not l.listed
               and not exists (
                 select from duewheel.lease_event e
-                where e.topic_id = l.topic_id and e.group_id = l.group_id and e.queue = l.queue and e.n = l.n);
+                where e.topic_id = l.topic_id and e.group_id = l.group_id and e.queue = l.queue and e.n = l.n)
+              and (not v_once or not exists (
+                select from duewheel.lease_answer a
+                where a.topic_id = l.topic_id and a.group_id = l.group_id and a.queue = l.queue and a.n = l.n));
             continue when found;
         end if;
         select * into v_lease from duewheel.lease l
@@ -83,78 +202,104 @@ begin
                 hint = 'A database crash may have lost it, or its group was rewound or deleted. Do not take the work '
                        'as acknowledged.';
         end if;
-        v_end := v_lease.expires_at;
-        v_final := null;
-        v_answered := null;
-        if exists (
-            select from duewheel.lease_event e
-            where e.topic_id = v_lease.topic_id and e.group_id = p_group_id and e.queue = v_lease.queue
-              and e.n = v_lease.n
-        ) then
-            v_end := duewheel.lease_end(p_group_id, v_lease.topic_id, v_lease.queue, v_lease.n);
-            select max(e.kind) filter (where e.kind in ('expired', 'rewound')
-                                       or (e.kind in ('acked', 'failed', 'returned') and e.seqs is null)),
-                   array(select distinct seq
-                         from duewheel.lease_event a, unnest(a.seqs) seq
-                         where a.topic_id = v_lease.topic_id and a.group_id = p_group_id and a.queue = v_lease.queue
-                           and a.n = v_lease.n and a.kind in ('acked', 'failed', 'returned')
-                           and (p_action <> 'ack' or a.kind <> 'acked'))
-            into v_final, v_answered
+        v_own_xid := pg_current_xact_id_if_assigned();
+        select max(e.kind) filter (where e.is_final) as final,
+               bool_or(e.is_own) filter (where e.is_final) as final_is_own,
+               bool_or(e.is_own) is true as is_held, count(e.expires_at) > 0 as is_moved
+        into v_events
+        from (
+            select e.kind, e.expires_at, e.xid = v_own_xid as is_own,
+                   e.kind in ('expired', 'rewound') or (e.kind in ('acked', 'failed', 'returned') and e.seqs is null)
+                       as is_final
             from duewheel.lease_event e
             where e.topic_id = v_lease.topic_id and e.group_id = p_group_id and e.queue = v_lease.queue
-              and e.n = v_lease.n;
-        end if;
+              and e.n = v_lease.n
+        ) e;
         -- The same final answer again changes nothing.
-        continue when v_final = 'acked' and p_action = 'ack';
-        if v_final is not null or v_end <= v_now then
+        continue when v_events.final = 'acked' and p_action = 'ack';
+        v_open := null;
+        v_answered := 0;
+        if v_seqs is not null then
+            select coalesce(array_agg(s.seq) filter (where a.kind is null), '{}'),
+                   count(a.kind) filter (where case
+                       when p_action = 'ack' then a.kind <> 'acked'
+                       when v_once then (a.xid = v_own_xid and a.kind = 'acked') is not true
+                       else true end)
+            into v_open, v_answered
+            from (select distinct unnest(v_seqs) as seq) s
+            left join lateral duewheel.message_answer(
+                p_group_id, v_lease.topic_id, v_lease.queue, v_lease.n, s.seq) a on true;
+        elsif v_once then
+            select count(*) into v_answered
+            from duewheel.message_answers(p_group_id, v_lease.topic_id, v_lease.queue, v_lease.n) a
+            where (a.xid = v_own_xid) is not true;
+        end if;
+        continue when v_events.final = 'acked' and v_once and v_events.final_is_own and v_answered = 0;
+        v_end := case when v_events.is_moved
+            then duewheel.lease_end(p_group_id, v_lease.topic_id, v_lease.queue, v_lease.n) else v_lease.expires_at end;
+        if v_events.final is not null or (
+            v_end <= v_now and not v_events.is_held and not duewheel.is_fenced(v_key)
+            and duewheel.last_answer_xid(p_group_id, v_lease.topic_id, v_lease.queue, v_lease.n)
+                is distinct from v_own_xid
+        ) then
             raise exception using
-                errcode = 'DW011',
+                errcode = case when v_once and v_events.final in ('acked', 'failed', 'returned') then 'DW020'
+                               else 'DW011' end,
                 message = case
-                    when v_final = 'rewound'
+                    when v_events.final = 'rewound'
                         then 'the consumer group was rewound, which ended the lease'
-                    when v_final in ('acked', 'failed', 'returned')
-                        then format('the lease was answered before (%s)', v_final)
+                    when v_events.final in ('acked', 'failed', 'returned')
+                        then format('the lease was answered before (%s)', v_events.final)
                     else format('the lease ended at %s, before this answer at %s', v_end, v_now)
                 end,
-                hint = 'Its messages may be delivered to others. Ack sooner, take a longer invisible duration, or extend '
-                       'the lease while working.';
+                hint = case when v_once and v_events.final in ('acked', 'failed', 'returned')
+                    then 'Roll back: this work has been done, or given back, in another transaction.'
+                    else 'Its messages may be delivered to others. Ack sooner, take a longer invisible duration, or '
+                         'extend the lease while working.' end;
         end if;
-        if v_seqs && v_answered then
+        if v_answered > 0 then
             raise exception using
-                errcode = 'DW011',
-                message = format('%s of the messages were answered before',
-                                 (select count(*) from unnest(v_seqs) seq where seq = any (v_answered))),
-                hint = 'Answer each message of a lease once.';
+                errcode = case when v_once then 'DW020' else 'DW011' end,
+                message = format('%s of the messages were answered before', v_answered),
+                hint = case when v_once
+                    then 'Roll back: their work has been done, or given back, in another transaction. Name only those '
+                         'messages that this transaction works on.'
+                    else 'Answer each message of a lease once.' end;
+        end if;
+        if p_action = 'fence' then
+            if not duewheel.is_fenced(v_key) then
+                perform set_config(
+                    'duewheel.fenced',
+                    format('%s%s,', coalesce(nullif(current_setting('duewheel.fenced', true), ''), ','), v_key), true);
+            end if;
+            continue;
         end if;
         if p_action = 'extend' then
             insert into duewheel.lease_event (topic_id, group_id, queue, n, kind, at, expires_at)
             values (v_lease.topic_id, p_group_id, v_lease.queue, v_lease.n, v_kind, v_now, v_now + p_duration);
             continue;
         end if;
+        -- Acked before, all of them.
+        continue when cardinality(v_open) = 0;
         if v_lease.listed and p_action = 'nack' then
             v_returned := (duewheel.fifo_fail(v_lease, v_seqs, p_reason, v_now + duewheel.span(p_delay), p_now)).returned;
-            if cardinality(v_returned) > 0 then
-                insert into duewheel.lease_event (topic_id, group_id, queue, n, kind, at, seqs)
-                values (v_lease.topic_id, p_group_id, v_lease.queue, v_lease.n, 'returned', v_now, v_returned);
-            end if;
+            perform duewheel.add_message_answers(v_lease, v_returned, 'returned', v_now, null);
         end if;
-        if v_seqs is not null and v_lease.message_count = (
-            select count(*) from (
-                select seq from unnest(v_seqs) seq
-                union
-                select seq from duewheel.lease_event e, unnest(e.seqs) seq
-                where e.topic_id = v_lease.topic_id and e.group_id = p_group_id and e.queue = v_lease.queue
-                  and e.n = v_lease.n) answered
-        ) then
+        if v_lease.message_count = cardinality(v_open)
+                + duewheel.answered_count(p_group_id, v_lease.topic_id, v_lease.queue, v_lease.n) then
             -- The last ones: the lease is answered as a whole.
-            v_seqs := null;
+            v_open := null;
         end if;
         if p_action = 'nack' and not v_lease.listed then
-            perform duewheel.retry_messages(v_lease, v_seqs, p_reason, v_now + duewheel.span(p_delay), p_now);
+            perform duewheel.retry_messages(v_lease, v_open, p_reason, v_now + duewheel.span(p_delay), p_now);
         end if;
-        insert into duewheel.lease_event (topic_id, group_id, queue, n, kind, at, seqs, reason)
-        values (v_lease.topic_id, p_group_id, v_lease.queue, v_lease.n, v_kind, v_now, v_seqs, p_reason);
-        if v_lease.listed and p_action = 'ack' and exists (
+        if v_open is null then
+            insert into duewheel.lease_event (topic_id, group_id, queue, n, kind, at, reason)
+            values (v_lease.topic_id, p_group_id, v_lease.queue, v_lease.n, v_kind, v_now, p_reason);
+        else
+            perform duewheel.add_message_answers(v_lease, v_open, v_kind, v_now, p_reason);
+        end if;
+        if v_lease.listed and v_kind = 'acked' and exists (
             select from duewheel.fifo_backlog b
             where b.topic_id = v_lease.topic_id and b.group_id = p_group_id and b.queue = v_lease.queue
               and b.blocked_n = v_lease.n

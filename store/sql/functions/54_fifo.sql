@@ -40,11 +40,9 @@ create or replace function duewheel.fifo_holds(
 language plpgsql stable as $$
 declare
     v_final boolean;
-    v_answered boolean;
 begin
-    select bool_or(e.kind in ('expired', 'rewound') or (e.seqs is null and e.kind in ('acked', 'failed', 'returned'))),
-           bool_or(e.seqs is not null)
-    into v_final, v_answered
+    select bool_or(e.kind in ('expired', 'rewound') or (e.seqs is null and e.kind in ('acked', 'failed', 'returned')))
+    into v_final
     from duewheel.lease_event e
     where e.topic_id = p_topic_id and e.group_id = p_group_id and e.queue = p_queue and e.n = p_n;
     if v_final then
@@ -53,10 +51,7 @@ begin
     perform from duewheel.lease_message m
     where m.topic_id = p_topic_id and m.group_id = p_group_id and m.queue = p_queue
       and m.message_group >= p_message_group and m.message_group <= p_message_group and m.n = p_n
-      and (v_answered is not true or not exists (
-        select from duewheel.lease_event e
-        where e.topic_id = p_topic_id and e.group_id = p_group_id and e.queue = p_queue and e.n = p_n
-          and m.seq = any (e.seqs)))
+      and not exists (select from duewheel.message_answer(p_group_id, p_topic_id, p_queue, p_n, m.seq))
     order by m.message_group limit 1;
     return found;
 end
@@ -112,6 +107,7 @@ begin
             select true from duewheel.lease_event e
             where e.topic_id = p_topic_id and e.group_id = p_group_id and e.queue = p_queue and e.n = w.blocked_n
               and e.kind not in ('extended', 'deferred') limit 1)
+           or duewheel.last_answered_count(p_group_id, p_topic_id, p_queue, w.blocked_n) > 0
         limit p_limit
     ), due as (
         select b.message_group, b.due_at from duewheel.fifo_backlog b
@@ -337,7 +333,8 @@ declare
     v_token bigint;
     v_leased bigint := 0;
     v_parked bigint := 0;
-    v_revived integer;
+    v_revive_room integer := duewheel.revive_limit();
+    v_revived_to timestamptz;
 begin
     select t.queues, s.retry_topic_id, t.kept_from into v_queues, v_retry_topic_id, v_kept_from
     from duewheel.subscription s join duewheel.topic t on t.topic_id = s.topic_id
@@ -377,9 +374,11 @@ begin
         ) l left join lateral (
             select t.hi, t.queue_hi from duewheel.newest_tick(p_topic_id) t
         ) t on true;
-        v_revived := 0;
+        v_revived_to := v_now;
         if v_source.has_ended then
-            v_revived := duewheel.revive_queue(p_group_id, p_topic_id, v_queue, v_source.revived_to, v_now, p_now);
+            select v_revive_room - r.leases, r.revived_to into v_revive_room, v_revived_to
+            from duewheel.revive_leases(p_group_id, p_topic_id, v_queue, v_source.revived_to, v_now, p_now,
+                                        v_revive_room) r;
         end if;
         v_n := v_source.n;
         v_at := v_source.to_at;
@@ -428,13 +427,17 @@ begin
                     from (
                         select m.deliver_at, m.seq, coalesce(m.message_group, '') as message_group, m.attempt,
                                s.straggler_id
-                        from duewheel.straggler s
-                        join duewheel.any_message m
-                          on m.topic_id = s.topic_id and m.queue = s.queue and m.deliver_at = s.deliver_at
-                         and m.seq = s.seq
-                        where s.topic_id = p_topic_id and s.queue = v_queue
-                          and s.straggler_id > v_straggler_at and s.straggler_id <= v_straggler_to
-                          and (v_every or ((p_tags is null or m.tag = any (p_tags))
+                        from (
+                            select s.straggler_id, s.deliver_at, s.seq from duewheel.straggler s
+                            where s.topic_id = p_topic_id and s.queue = v_queue
+                              and s.straggler_id > v_straggler_at and s.straggler_id <= v_straggler_to
+                            order by s.straggler_id offset 0
+                        ) s
+                        cross join lateral (
+                            select * from duewheel.any_message m
+                            where m.topic_id = p_topic_id and m.queue = v_queue and m.deliver_at = s.deliver_at
+                              and m.seq = s.seq limit 1) m
+                        where (v_every or ((p_tags is null or m.tag = any (p_tags))
                                and (p_filter is null or coalesce(m.properties, '{}') @@ p_filter)))
                           and (select true from duewheel.recall r
                                where r.topic_id = p_topic_id and r.queue = v_queue
@@ -509,7 +512,7 @@ begin
                      message_count, tags, filter, consumer, listed, leased_at, expires_at, revived_to)
                 values (p_topic_id, p_group_id, v_queue, v_n, v_token, v_from_at, v_from_seq, v_at, v_seq,
                         v_straggler_from, v_straggler_at, v_held, p_tags, p_filter, p_consumer, true, v_now,
-                        case when v_held > 0 then v_ends else v_now end, v_now);
+                        case when v_held > 0 then v_ends else v_now end, v_revived_to);
             end if;
             exit when v_held = 0;
             v_leased := v_leased + v_held;
@@ -631,10 +634,8 @@ begin
     select * into v_group from duewheel.consumer_group g where g.group_id = (p_lease).group_id;
     select s.dead_letter_topic_id into v_dead_letter_topic_id from duewheel.subscription s
     where s.group_id = (p_lease).group_id and s.topic_id = (p_lease).topic_id;
-    select coalesce(array_agg(seq), '{}') into v_answered
-    from duewheel.lease_event e, unnest(e.seqs) seq
-    where e.topic_id = (p_lease).topic_id and e.group_id = (p_lease).group_id and e.queue = (p_lease).queue
-      and e.n = (p_lease).n;
+    select coalesce(array_agg(a.seq), '{}') into v_answered
+    from duewheel.message_answers((p_lease).group_id, (p_lease).topic_id, (p_lease).queue, (p_lease).n) a;
     if v_dead_letter_topic_id is null then
         -- Broadcasting: what failed is passed over.
         select count(*) into failed from duewheel.lease_message m

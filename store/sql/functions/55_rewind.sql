@@ -107,10 +107,8 @@ declare
     v_message_groups text[];
     v_count integer;
 begin
-    select coalesce(array_agg(seq), '{}') into v_answered
-    from duewheel.lease_event e, unnest(e.seqs) seq
-    where e.topic_id = (p_lease).topic_id and e.group_id = (p_lease).group_id and e.queue = (p_lease).queue
-      and e.n = (p_lease).n;
+    select coalesce(array_agg(a.seq), '{}') into v_answered
+    from duewheel.message_answers((p_lease).group_id, (p_lease).topic_id, (p_lease).queue, (p_lease).n) a;
     insert into duewheel.lease_event (topic_id, group_id, queue, n, kind, at)
     values ((p_lease).topic_id, (p_lease).group_id, (p_lease).queue, (p_lease).n, 'rewound', v_now);
     if (p_subscription).retry_topic_id is null then

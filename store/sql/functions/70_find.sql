@@ -131,10 +131,14 @@ create or replace function duewheel.outcome_of(
 )
 language sql stable
 begin atomic
-    select e.kind, e.at, e.reason from duewheel.lease_event e
-    where e.topic_id = (p_lease).topic_id and e.group_id = (p_lease).group_id and e.queue = (p_lease).queue
-      and e.n = (p_lease).n and e.kind not in ('extended', 'deferred') and (e.seqs is null or p_seq = any (e.seqs))
-    order by e.seqs is null, e.event_id limit 1;
+    (select a.kind, a.at, a.reason
+     from duewheel.message_answer((p_lease).group_id, (p_lease).topic_id, (p_lease).queue, (p_lease).n, p_seq) a)
+    union all
+    (select e.kind, e.at, e.reason from duewheel.lease_event e
+     where e.topic_id = (p_lease).topic_id and e.group_id = (p_lease).group_id and e.queue = (p_lease).queue
+       and e.n = (p_lease).n and e.kind not in ('extended', 'deferred') and e.seqs is null
+     order by e.event_id limit 1)
+    limit 1;
 end;
 
 -- What happened to a message, from the logs alone: one row per state, in the order of time. Rows of no group are about the

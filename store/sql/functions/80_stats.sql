@@ -168,8 +168,7 @@ begin
             ready := ready + v_count;
             oldest_deliver_at := least(oldest_deliver_at, v_oldest);
             select inflight + coalesce(sum(l.message_count - (
-                       select count(distinct seq) from duewheel.lease_event e, unnest(e.seqs) seq
-                       where e.topic_id = l.topic_id and e.group_id = l.group_id and e.queue = l.queue and e.n = l.n)), 0)
+                       select duewheel.answered_count(l.group_id, l.topic_id, l.queue, l.n))), 0)
             into inflight
             from duewheel.ended_leases(v_subscription.group_id, v_position.topic_id, v_position.queue, v_now,
                                        v_now + interval '13 hours') ended (n)

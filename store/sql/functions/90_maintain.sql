@@ -292,10 +292,9 @@ begin
             cross join lateral duewheel.lease_rows(v_subscription.group_id, v_position.topic_id, v_position.queue, ended.n) m
             where m.deliver_at >= (p_slot).starts_at and m.deliver_at < (p_slot).ends_at
               and not exists (
-                select from duewheel.lease_event e
-                where e.topic_id = v_position.topic_id and e.group_id = v_subscription.group_id
-                  and e.queue = v_position.queue and e.n = ended.n and e.kind in ('acked', 'failed')
-                  and m.seq = any (e.seqs));
+                select from duewheel.message_answer(v_subscription.group_id, v_position.topic_id, v_position.queue,
+                                                    ended.n, m.seq) a
+                where a.kind in ('acked', 'failed'));
             messages := messages + v_count;
         end loop;
         if messages > 0 then
@@ -432,6 +431,9 @@ begin
                       where n.topic_id = l.topic_id and n.group_id = l.group_id and n.queue = l.queue and n.n > l.n
                         and n.revived_to >= l.expires_at)
         returning l.topic_id, l.group_id, l.queue, l.n, l.listed
+    ), answers as (
+        delete from duewheel.lease_answer a using gone g
+        where a.topic_id = g.topic_id and a.group_id = g.group_id and a.queue = g.queue and a.n = g.n
     )
     delete from duewheel.lease_message m using gone g
     where g.listed and m.topic_id = g.topic_id and m.group_id = g.group_id and m.queue = g.queue and m.n = g.n;

@@ -77,6 +77,18 @@ begin
 end
 $$;
 
+-- Whether a text has the form of a receipt handle, with numbers that fit their columns.
+create or replace function duewheel.is_receipt_handle(p_handle text) returns boolean
+language sql immutable strict
+return case
+    when p_handle !~ '^\d{1,10}\.\d{1,10}\.\d{1,5}(\.\d{1,19}){3}$' then false
+    when p_handle !~ '\d{10}|\.\d{5}\.' then true
+    else split_part(p_handle, '.', 1)::bigint <= 2147483647 and split_part(p_handle, '.', 2)::bigint <= 2147483647
+        and split_part(p_handle, '.', 3)::integer <= 32767 and greatest(
+            split_part(p_handle, '.', 4)::numeric, split_part(p_handle, '.', 5)::numeric,
+            split_part(p_handle, '.', 6)::numeric) <= 9223372036854775807
+    end;
+
 create or replace function duewheel.answer_handles(
     p_action text, p_handles text[], p_delay interval, p_reason text, p_duration interval, p_now timestamptz
 ) returns void
@@ -88,7 +100,7 @@ begin
     if p_now is not null then
         perform duewheel.require_clock_right(p_now);
     end if;
-    select h into v_bad from unnest(p_handles) h where h is null or h !~ '^\d{1,9}(\.\d{1,18}){5}$' limit 1;
+    select h into v_bad from unnest(p_handles) h where duewheel.is_receipt_handle(h) is not true limit 1;
     if found then
         raise exception using
             errcode = 'DW010',
@@ -122,10 +134,23 @@ begin
 end
 $$;
 
-create or replace function duewheel.ack(receipt_handles text[], now timestamptz default null) returns void
+-- Strict by default: the ack stands in the caller's transaction, beside the work, and a second transaction that has done
+-- the same work must not commit. A client that acks in a transaction of its own, and repeats the ack when the answer got
+-- lost, says strict => false.
+create or replace function duewheel.ack(
+    receipt_handles text[], now timestamptz default null, strict boolean default true
+) returns void
 language sql
 begin atomic
-    select duewheel.answer_handles('ack', receipt_handles, null, null, null, now);
+    select duewheel.answer_handles(case when strict is false then 'ack' else 'ack_once' end, receipt_handles, null,
+                                   null, null, now);
+end;
+
+-- Before the work: gives the caller's transaction the leases until it ends, so that only one transaction does the work.
+create or replace function duewheel.fence(receipt_handles text[], now timestamptz default null) returns void
+language sql
+begin atomic
+    select duewheel.answer_handles('fence', receipt_handles, null, null, null, now);
 end;
 
 create or replace function duewheel.nack(

@@ -42,8 +42,9 @@ begin
     ) then
         return;
     end if;
-    lock table duewheel.topic, duewheel.message, duewheel.far_message, duewheel.slot, duewheel.tick, duewheel.straggler, duewheel.recall,
-        duewheel.lease, duewheel.lease_event, duewheel.idempotency in exclusive mode;
+    lock table duewheel.topic, duewheel.message, duewheel.far_message, duewheel.slot, duewheel.tick, duewheel.straggler,
+        duewheel.held_back, duewheel.recall, duewheel.lease, duewheel.lease_event, duewheel.lease_answer, duewheel.idempotency
+        in exclusive mode;
 
     -- First by the old stamps: what was due at or before its topic's last tick, and is neither of that tick's interval nor a
     -- straggler, had not been committed when the tick was made. It is released now, as stragglers of a tick of its own.
@@ -90,6 +91,9 @@ begin
     end loop;
     update duewheel.tick t set snapshot = '4:4:', tick_xid = '4', open_count = 0, by_wheel = false;
     get diagnostics ticks = row_count;
+    -- No transaction of this cluster has answered.
+    update duewheel.lease_event e set xid = null where e.xid is not null;
+    update duewheel.lease_answer a set xid = '3';
     update duewheel.broker b
     set system_identifier = (select c.system_identifier from pg_control_system() c), rebased_at = v_now;
     rebased := true;

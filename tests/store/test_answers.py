@@ -1,0 +1,391 @@
+"""Answers in the caller's transaction happen once (X16), and cost the same however many a lease has."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+from itertools import pairwise
+from typing import Any
+
+import psycopg2
+import pytest
+from tests.conftest import Clock
+from tests.proof.waiting import ask, beside, connected, until_blocked
+
+from duewheel.store.broker import Broker
+from duewheel.store.connections import DriverConnection, explained
+from duewheel.store.consumer import Consumer
+from duewheel.store.errors import AlreadyAnswered, InvalidArgument, LeaseLost
+from duewheel.store.lease_keeper import LeaseKeeper
+from duewheel.store.messages import Batch
+
+SECOND = timedelta(seconds=1)
+MINUTE = timedelta(minutes=1)
+HOUR = timedelta(hours=1)
+NOTHING = timedelta(0)
+
+
+@pytest.fixture(params=["NORMAL", "FIFO"])
+def topic(request: pytest.FixtureRequest, timed_broker: Broker) -> Broker:
+    """A topic ``t`` of one queue; the clock stands."""
+    timed_broker.create_topic("t", queues=1, message_type=request.param)
+    with connected(timed_broker.dsn) as shop:
+        ask(shop, "create table work_done (message_id text)")
+    return timed_broker
+
+
+def send(broker: Broker, count: int) -> None:
+    broker.send_many("t", [{"body": b"%d" % n, "message_group": f"{n}"} for n in range(count)])
+
+
+def work(connection: DriverConnection, batch: Batch) -> None:
+    for message in batch:
+        ask(connection, "insert into work_done values (%s)", message.message_id)
+
+
+def done(broker: Broker) -> int:
+    with connected(broker.dsn) as shop:
+        return int(ask(shop, "select count(*) from work_done")[0][0])
+
+
+def by_python(consumer: Consumer, batch: Batch, connection: DriverConnection, clock: Clock) -> None:
+    consumer.ack(batch, connection=connection)
+
+
+def one_by_one(consumer: Consumer, batch: Batch, connection: DriverConnection, clock: Clock) -> None:
+    for message in batch:
+        consumer.ack(message, connection=connection)
+
+
+def by_sql(consumer: Consumer, batch: Batch, connection: DriverConnection, clock: Clock) -> None:
+    handles = [
+        f"{lease.group_id}.{lease.topic_id}.{lease.queue}.{lease.n}.{lease.token}.{seq}"
+        for message in batch
+        for lease in [message.lease]
+        for seq in lease.seqs or ()
+    ]
+    with explained(connection):
+        ask(connection, "select duewheel.ack(%s, %s)", handles, clock())
+
+
+Ack = Callable[[Consumer, Batch, DriverConnection, Clock], None]
+ACKS: dict[str, Ack] = {"whole": by_python, "one by one": one_by_one, "SQL": by_sql}
+
+
+@pytest.mark.parametrize("how", ACKS)
+def test_x16_work_and_ack_are_committed_once_by_whoever_tries(topic: Broker, clock: Clock, how: str) -> None:
+    """Two more do the same work: one while the first is open, one after it."""
+    send(topic, 10)
+    consumer = topic.consumer("t", "g")
+    batch = consumer.receive()
+    with (
+        connected(topic.dsn, autocommit=False) as first,
+        connected(topic.dsn, autocommit=False) as second,
+        connected(topic.dsn, autocommit=False) as third,
+    ):
+        work(first, batch)
+        ACKS[how](consumer, batch, first, clock)
+        with beside() as begin:
+            work(second, batch)
+            slow = begin(lambda: ACKS[how](consumer, batch, second, clock))
+            until_blocked(topic.dsn, second.info.backend_pid)
+            first.commit()
+            with pytest.raises(AlreadyAnswered, match="answered before"):
+                slow.result()
+        second.rollback()
+        work(third, batch)
+        with pytest.raises(AlreadyAnswered):
+            ACKS[how](consumer, batch, third, clock)
+        third.rollback()
+    assert done(topic) == 10
+
+
+@pytest.mark.parametrize("how", ACKS)
+def test_x16_the_next_one_acks_when_the_first_rolls_back(topic: Broker, clock: Clock, how: str) -> None:
+    send(topic, 3)
+    consumer = topic.consumer("t", "g")
+    batch = consumer.receive()
+    with (
+        connected(topic.dsn, autocommit=False) as first,
+        connected(topic.dsn, autocommit=False) as second,
+    ):
+        work(first, batch)
+        ACKS[how](consumer, batch, first, clock)
+        with beside() as begin:
+            work(second, batch)
+            slow = begin(lambda: ACKS[how](consumer, batch, second, clock))
+            until_blocked(topic.dsn, second.info.backend_pid)
+            first.rollback()
+            slow.result()
+        second.commit()
+    assert done(topic) == 3
+    clock.advance(HOUR)
+    assert not consumer.receive()
+
+
+@pytest.mark.parametrize("how", ACKS)
+def test_x16_a_transaction_may_repeat_its_own_ack(topic: Broker, clock: Clock, how: str) -> None:
+    send(topic, 3)
+    consumer = topic.consumer("t", "g")
+    batch = consumer.receive()
+    with connected(topic.dsn, autocommit=False) as mine:
+        ask(mine, "savepoint a")
+        ACKS[how](consumer, batch, mine, clock)
+        ask(mine, "savepoint b")
+        ACKS[how](consumer, batch, mine, clock)
+        ask(mine, "rollback to savepoint a")
+        ACKS[how](consumer, batch, mine, clock)
+        ACKS[how](consumer, batch, mine, clock)
+        mine.commit()
+    clock.advance(HOUR)
+    assert not consumer.receive()
+
+
+def test_x16_one_message_that_another_has_acked_is_enough(topic: Broker) -> None:
+    send(topic, 3)
+    consumer = topic.consumer("t", "g")
+    batch = consumer.receive()
+    consumer.ack(batch[0])
+    with connected(topic.dsn, autocommit=False) as mine:
+        with pytest.raises(AlreadyAnswered, match="1 of the messages"):
+            consumer.ack(batch, connection=mine)
+        mine.rollback()
+        consumer.ack(batch[1:], connection=mine)
+        with pytest.raises(AlreadyAnswered, match="answered before"):
+            consumer.ack(batch[:1], connection=mine)
+        mine.rollback()
+        consumer.ack(batch[1:], connection=mine)
+        mine.commit()
+
+
+def test_x16_an_ack_without_a_transaction_may_be_repeated(topic: Broker) -> None:
+    send(topic, 3)
+    consumer = topic.consumer("t", "g")
+    batch = consumer.receive()
+    consumer.ack(batch[0])
+    consumer.ack(batch[:2])
+    consumer.ack(batch)
+    consumer.ack(batch)
+    assert topic.stats().topics[0].groups[0].inflight == 0
+
+
+def test_x16_in_sql_an_ack_may_be_repeated_where_that_is_said(topic: Broker, clock: Clock) -> None:
+    send(topic, 2)
+    with connected(topic.dsn) as service:
+        rows = ask(service, "select receipt_handle from duewheel.receive('t', 'g', now => %s)", clock())
+        handles = [handle for (handle,) in rows]
+        for strict in (True, False):
+            ask(service, "select duewheel.ack(%s, %s, strict => %s)", handles, clock(), strict)
+        with pytest.raises(psycopg2.Error, match="answered before") as refused:
+            ask(service, "select duewheel.ack(%s, now => %s)", handles, clock())
+        assert refused.value.pgcode == "DW020"
+
+
+# --- fencing
+
+
+def test_x16_a_fence_refuses_the_slow_one_before_the_work(topic: Broker) -> None:
+    send(topic, 10)
+    consumer = topic.consumer("t", "g")
+    batch = consumer.receive()
+    with (
+        connected(topic.dsn, autocommit=False) as first,
+        connected(topic.dsn, autocommit=False) as second,
+    ):
+        consumer.fence(batch, connection=first)
+        consumer.fence(batch, connection=first)
+        with beside() as begin:
+            slow = begin(lambda: consumer.fence(batch, connection=second))
+            until_blocked(topic.dsn, second.info.backend_pid)
+            work(first, batch)
+            consumer.ack(batch, connection=first)
+            consumer.fence(batch, connection=first)
+            first.commit()
+            with pytest.raises(AlreadyAnswered):
+                slow.result()
+        second.rollback()
+    assert done(topic) == 10
+
+
+@pytest.mark.parametrize("ends", ["commit", "rollback"])
+def test_x16_a_fence_that_ends_without_an_answer_leaves_the_lease_as_it_was(
+    topic: Broker, clock: Clock, ends: str
+) -> None:
+    send(topic, 2)
+    consumer = topic.consumer("t", "g")
+    batch = consumer.receive(invisible=MINUTE)
+    with (
+        connected(topic.dsn, autocommit=False) as first,
+        connected(topic.dsn, autocommit=False) as second,
+    ):
+        consumer.fence(batch, connection=first)
+        getattr(first, ends)()
+        consumer.fence(batch[:1], connection=second)
+        second.rollback()
+        clock.advance(MINUTE)
+        with pytest.raises(LeaseLost, match="the lease ended"):
+            consumer.fence(batch, connection=first)
+    assert len(consumer.receive()) == 2
+
+
+@pytest.mark.parametrize("answers", [True, False])
+@pytest.mark.parametrize("how", ACKS)
+def test_x16_a_fenced_lease_outlasts_its_end(topic: Broker, clock: Clock, how: str, answers: bool) -> None:
+    """Nobody gets the messages while the transaction is open, and it may ack them."""
+    send(topic, 3)
+    consumer = topic.consumer("t", "g")
+    batch = consumer.receive(invisible=MINUTE)
+    with connected(topic.dsn, autocommit=False) as mine:
+        consumer.fence(batch, connection=mine)
+        for _ in range(3):
+            clock.advance(HOUR)
+            assert not consumer.receive()
+        # The deferral of the last look is over as well.
+        clock.advance(HOUR)
+        if answers:
+            ACKS[how](consumer, batch, mine, clock)
+        mine.commit()
+    clock.advance(HOUR)
+    assert len(consumer.receive()) == (0 if answers else 3)
+
+
+def test_x16_a_fence_goes_with_its_savepoint(topic: Broker, clock: Clock) -> None:
+    send(topic, 3)
+    consumer = topic.consumer("t", "g")
+    batch = consumer.receive(invisible=MINUTE)
+    with connected(topic.dsn, autocommit=False) as mine:
+        ask(mine, "savepoint a")
+        consumer.fence(batch, connection=mine)
+        ask(mine, "rollback to savepoint a")
+        clock.advance(HOUR)
+        with pytest.raises(LeaseLost, match="the lease ended"):
+            consumer.ack(batch, connection=mine)
+
+
+def test_x16_a_fence_wants_a_transaction(topic: Broker) -> None:
+    send(topic, 1)
+    consumer = topic.consumer("t", "g")
+    batch = consumer.receive()
+    with connected(topic.dsn) as mine:
+        with pytest.raises(InvalidArgument, match="begin a transaction"):
+            consumer.fence(batch, connection=mine)
+        ask(mine, "begin")
+        consumer.fence(batch, connection=mine)
+
+
+def test_x16_a_fence_holds_up_nobody_but_those_who_answer_the_lease(topic: Broker, clock: Clock) -> None:
+    send(topic, 4)
+    consumer = topic.consumer("t", "g")
+    fenced, other = consumer.receive(2, MINUTE), consumer.receive(1, MINUTE)
+    with connected(topic.dsn) as admin:
+        ask(admin, "alter database " + admin.info.dbname + " set lock_timeout = '3s'")
+    with (
+        connected(topic.dsn, autocommit=False) as mine,
+        Broker(topic.dsn, clock=clock) as others,
+    ):
+        consumer.fence(fenced, connection=mine)
+        busy = others.consumer("t", "g")
+        # A keeper's extension gives up waiting for the lock, and counts.
+        busy.change_invisible_duration(fenced, HOUR)
+        busy.ack(other)
+        busy.nack(busy.receive(), delay=NOTHING)
+        clock.advance(2 * SECOND)
+        assert len(busy.receive(invisible=MINUTE)) == 1
+        send(others, 1)
+        others.tick("t")
+        others.maintain()
+        mine.rollback()
+    clock.advance(10 * MINUTE)
+    consumer.ack(fenced)
+
+
+def test_x16_a_fence_inside_a_lease_keeper_ends(topic: Broker) -> None:
+    """The keeper's extension is on its way when the block is left, and the transaction is still open."""
+    send(topic, 1)
+    consumer = topic.consumer("t", "g")
+    batch = consumer.receive(invisible=HOUR)
+    extending = threading.Event()
+
+    class Announced:
+        def change_invisible_duration(self, messages: Any, duration: timedelta) -> None:
+            extending.set()
+            consumer.change_invisible_duration(messages, HOUR)
+
+    with connected(topic.dsn, autocommit=False) as mine:
+        with LeaseKeeper(Announced(), batch, timedelta(milliseconds=3)) as keeper:
+            consumer.fence(batch, connection=mine)
+            extending.clear()
+            assert extending.wait(60)
+        assert not keeper.lost.is_set()
+        consumer.ack(batch, connection=mine)
+        mine.commit()
+
+
+# --- what an answer costs
+
+
+def test_an_answer_reads_no_more_the_more_answers_the_lease_has(topic: Broker) -> None:
+    """In rows, as the database counts them: the last ack of 600 reads what an early one does."""
+    send(topic, 600)
+    consumer = topic.consumer("t", "g")
+    batch = consumer.receive(600)
+    assert len(batch) == 600
+    read = []
+    with connected(topic.dsn, autocommit=False) as mine:
+        for message in batch[:-1]:
+            consumer.ack(message, connection=mine)
+            ((rows,),) = ask(
+                mine,
+                "select sum(seq_tup_read + idx_tup_fetch) from pg_stat_xact_user_tables"
+                " where schemaname = 'duewheel' and relname in ('lease', 'lease_event', 'lease_answer')",
+            )
+            read.append(int(rows))
+        mine.commit()
+    each = [after - before for before, after in pairwise(read)]
+    assert max(each[-20:]) <= max(each[:20]) <= 20
+    consumer.ack(batch[-1])
+    assert topic.stats().topics[0].groups[0].inflight == 0
+
+
+def test_answers_of_the_first_schema_still_count(topic: Broker, clock: Clock) -> None:
+    """There an answer to single messages is an event that lists them."""
+    send(topic, 4)
+    consumer = topic.consumer("t", "g")
+    batch = consumer.receive(invisible=MINUTE)
+    lease = batch[0].lease
+    with connected(topic.dsn) as before:
+        ask(
+            before,
+            "insert into duewheel.lease_event (topic_id, group_id, queue, n, kind, at, seqs, xid)"
+            " values (%s, %s, %s, %s, 'acked', %s, %s, null)",
+            *(lease.topic_id, lease.group_id, lease.queue, lease.n, clock(), list(lease.seqs or ())),
+        )
+    assert topic.stats().topics[0].groups[0].inflight == 3
+    assert topic.history(batch[0].message_id)[-1].state == "Acked"
+    consumer.ack(batch[0])
+    with pytest.raises(LeaseLost, match="1 of the messages were answered before"):
+        consumer.nack(batch[0])
+    with connected(topic.dsn, autocommit=False) as mine, pytest.raises(AlreadyAnswered):
+        consumer.ack(batch[0], connection=mine)
+    consumer.ack(batch[1])
+    consumer.ack(batch[:2])
+    assert topic.stats().topics[0].groups[0].inflight == 2
+    clock.advance(MINUTE)
+    assert sorted(message.body for message in consumer.receive()) == [b"2", b"3"]
+    assert topic.stats().topics[0].groups[0].inflight == 2
+
+
+def test_answers_go_with_their_lease(topic: Broker, clock: Clock) -> None:
+    send(topic, 3)
+    consumer = topic.consumer("t", "g")
+    for message in consumer.receive():
+        consumer.ack(message)
+    with connected(topic.dsn) as connection:
+        assert ask(connection, "select count(*) from duewheel.lease_answer") == [(2,)]
+        for _ in range(3):
+            clock.advance(timedelta(days=5))
+            send(topic, 1)
+            consumer.ack(consumer.receive())
+            topic.maintain()
+        assert ask(connection, "select count(*) from duewheel.lease_answer") == [(0,)]
