@@ -164,7 +164,10 @@ def list_messages(
     # A full page, or one that ends with what does not match, may have more behind it.
     has_more = len(listed) == max_messages or len(listed) < len(rows)
     return MessagePage(
-        tuple(ListedMessage(*row[:4], to_datetime(row[4]), to_datetime(row[5]), *row[6:]) for row in listed),
+        tuple(
+            ListedMessage(name, identity, key, tag, to_datetime(born_at), to_datetime(deliver_at), out, back)
+            for name, identity, key, tag, born_at, deliver_at, out, back in listed
+        ),
         rows[-1][1] if has_more else None,
     )
 

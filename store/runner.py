@@ -103,6 +103,9 @@ LAST_TOPIC_ID: Final = 2**31 - 1
 #: How long jobs may go on when the wheel is stopped, and how long what is then done about them may take.
 STOP_SECONDS: Final = 2.0
 
+#: Leases that ended are revived in transactions of 200; what is left after so many waits for the next look.
+CHUNKS_PER_REVIVE: Final = 20
+
 APPLICATION_NAME: Final = "duewheel wheel"
 
 _CLOCK = "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::double precision"

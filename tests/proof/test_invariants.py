@@ -212,12 +212,17 @@ def test_a_clock_that_steps_back_loses_nothing_and_delivers_nothing_early(
     assert bodies(taken(consumer)) == [b"1"]
     clock.advance(-30 * SECOND)
     behind = timed_broker.send(timed_topic, b"behind", delay=SECOND)
-    assert behind.deliver_at == released_at + MICROSECOND
+    assert behind.deliver_at == clock() + SECOND
+    now = timed_broker.send(timed_topic, b"now", delay=NOW)
+    assert now.deliver_at == clock()
     later = timed_broker.send(timed_topic, b"later", deliver_at=released_at + SECOND)
     assert later.deliver_at == released_at + SECOND
-    # One step past the last release, so that what is sent now goes out while the clock is behind.
-    assert bodies(taken(consumer)) == [b"behind"]
+    # What is due by the clock goes out while it is behind, and nothing else does.
+    assert bodies(taken(consumer)) == [b"now"]
+    clock.advance(SECOND - MICROSECOND)
     assert taken(consumer) == []
+    clock.advance(MICROSECOND)
+    assert bodies(taken(consumer)) == [b"behind"]
     clock.set(released_at + SECOND - MICROSECOND)
     assert taken(consumer) == []
     clock.advance(MICROSECOND)

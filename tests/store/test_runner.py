@@ -359,22 +359,18 @@ def test_x18_ticks_that_wait_for_a_lock_leave_no_server_process_behind(
         console.wait_until(f"SELECT count(*) = 0 FROM pg_stat_activity WHERE {WHEEL_CONNECTIONS}")
 
 
-def test_x18_topics_that_are_locked_hold_up_no_other(
-    dsn: str, console: Console, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(runner_module.TIMEOUT_SECONDS, Tick, 10 * PATIENCE_SECONDS)
+def test_x18_topics_that_are_locked_hold_up_no_other(dsn: str, console: Console) -> None:
+    """Nor are they held up themselves: the wheel passes their locks."""
     locked = [console.create_topic(f"orders{number}") for number in range(6)]
     free = console.create_topic("parcels")
     with closing(psycopg2.connect(dsn)) as blocker:
         for topic_id in locked:
             rows(blocker, "SELECT pg_advisory_xact_lock(duewheel.tick_lock_class(), %s)", topic_id)
-        with logged(LOG, f"Tick(topic_id={locked[-1]}) failed") as failed, turning(dsn):
+        with turning(dsn):
             for number in range(6):
                 console.send(f"orders{number}", "1 ms")
             console.send("parcels", "5 ms")
             console.wait_for_release(free)
-            failed.wait()
-            blocker.rollback()
             for topic_id in locked:
                 console.wait_until_all_released(topic_id)
 
@@ -492,7 +488,7 @@ def test_an_error_of_the_one_who_is_told_does_not_stop_the_wheel(dsn: str, conso
 def test_the_wheel_keeps_the_broker_in_order(dsn: str, console: Console) -> None:
     with logged(LOG, "Maintained") as maintained, turning(dsn):
         maintained.wait()
-    assert console.value("SELECT count(*) >= 24 FROM duewheel.slot")
+    assert console.value("SELECT max(ends_at) > now() + interval '1 day' FROM duewheel.slot")
 
 
 @pytest.mark.parametrize(

@@ -418,19 +418,20 @@ begin
     delete from duewheel.tick t
     where t.topic_id = p_topic_id and t.hi < p_kept_from
       and exists (select from duewheel.tick n where n.topic_id = p_topic_id and n.hi > t.hi and n.hi < p_kept_from);
-    delete from duewheel.lease_event e using duewheel.lease l
-    where l.topic_id = p_topic_id and l.to_at < p_kept_from
-      and e.topic_id = l.topic_id and e.group_id = l.group_id and e.queue = l.queue and e.n = l.n
-      and greatest(l.leased_at, l.expires_at, e.at, e.expires_at) < p_kept_from;
+    -- A lease goes with its answers: without them it would seem to be unanswered.
     with gone as (
         delete from duewheel.lease l
         where l.topic_id = p_topic_id and l.to_at < p_kept_from and greatest(l.leased_at, l.expires_at) < p_kept_from
           and not exists (select from duewheel.lease_event e
-                          where e.topic_id = l.topic_id and e.group_id = l.group_id and e.queue = l.queue and e.n = l.n)
+                          where e.topic_id = l.topic_id and e.group_id = l.group_id and e.queue = l.queue and e.n = l.n
+                            and greatest(e.at, e.expires_at) >= p_kept_from)
           and exists (select from duewheel.lease n
                       where n.topic_id = l.topic_id and n.group_id = l.group_id and n.queue = l.queue and n.n > l.n
                         and n.revived_to >= l.expires_at)
         returning l.topic_id, l.group_id, l.queue, l.n, l.listed
+    ), events as (
+        delete from duewheel.lease_event e using gone g
+        where e.topic_id = g.topic_id and e.group_id = g.group_id and e.queue = g.queue and e.n = g.n
     ), answers as (
         delete from duewheel.lease_answer a using gone g
         where a.topic_id = g.topic_id and a.group_id = g.group_id and a.queue = g.queue and a.n = g.n
