@@ -110,21 +110,23 @@ begin
             order by m.deliver_at limit 1) d;
     end loop;
     return query
-    select t.topic_id, min(f.deliver_at), t.granularity
+    select t.topic_id, d.due_at, t.granularity
     from (
-        select f.topic_id, f.deliver_at from duewheel.far_message f
-        where f.deliver_at > greatest(p_from, p_to - interval '10 seconds') and f.deliver_at <= p_to
-        order by f.deliver_at limit 1000
-    ) f
-    join duewheel.topic t on t.topic_id = f.topic_id and t.deleted_at is null and t.message_type <> 'DEAD_LETTER'
-    where f.deliver_at > coalesce((select k.hi from duewheel.newest_tick(t.topic_id) k), '-infinity')
-    group by t.topic_id
-    union all
-    select t.topic_id, min(b.deliver_at), t.granularity
-    from duewheel.held_back b
-    join duewheel.topic t on t.topic_id = b.topic_id and t.deleted_at is null and t.message_type <> 'DEAD_LETTER'
-    where b.deliver_at <= p_to
-    group by t.topic_id;
+        select f.topic_id, min(f.deliver_at) as due_at, false as held
+        from (
+            select f.topic_id, f.deliver_at from duewheel.far_message f
+            where f.deliver_at > greatest(p_from, p_to - interval '10 seconds') and f.deliver_at <= p_to
+            order by f.deliver_at limit 1000
+        ) f
+        group by f.topic_id
+        union all
+        select b.topic_id, min(b.deliver_at), true from duewheel.held_back b where b.deliver_at <= p_to group by b.topic_id
+    ) d
+    -- A look-up for each of these few; as a join all topics might be read.
+    cross join lateral (
+        select t.topic_id, t.granularity from duewheel.topic t
+        where t.topic_id = d.topic_id and t.deleted_at is null and t.message_type <> 'DEAD_LETTER' limit 1) t
+    where d.held or d.due_at > coalesce((select k.hi from duewheel.newest_tick(t.topic_id) k), '-infinity');
 end
 $$;
 
