@@ -67,6 +67,11 @@ SURVEY_MS: Final = 60_000.0
 #: else each rest of a busy topic would be longer by what waking up takes.
 PUNCTUAL_MS: Final = 1.0
 
+#: How long a topic is ticked on after it has released something. Senders rely on it, with a margin: they notify no
+#: wheel that released something of the topic 0.1 s ago, of what is due up to 0.2 s after that.
+BUSY_MS: Final = 300.0
+BUSY_PAUSE_MS: Final = 5.0
+
 PayloadT = TypeVar("PayloadT", bound=Hashable)
 
 
@@ -190,6 +195,8 @@ class _Topic:
     #: A tick is still to reach this instant.
     until_us: int = 0
     unsettled: Backoff | None = None
+    #: Until then, on the monotonic clock, it is ticked again and again, whatever is known to be due.
+    busy_until_ms: float = -math.inf
     #: On the monotonic clock.
     rest_ends_at_ms: float = -math.inf
 
@@ -379,12 +386,16 @@ class WheelSchedule:
         if answer.released and answer.hi_us is not None:
             reached_us = answer.hi_us
             topic.unsettled = None
+            topic.busy_until_ms = answer.reading.received_ms + BUSY_MS
             began_at_ms = answer.reading.sent_ms
             if 0 <= began_at_ms - topic.rest_ends_at_ms <= PUNCTUAL_MS:
                 began_at_ms = topic.rest_ends_at_ms
             topic.rest_ends_at_ms = began_at_ms + answer.granularity_us / 1_000
             self._not_before_ms[job] = topic.rest_ends_at_ms
             self._pause(job, topic.rest_ends_at_ms)
+        elif answer.reading.received_ms < topic.busy_until_ms:
+            # Senders do not notify while a topic is busy.
+            self._pause(job, answer.reading.received_ms + max(BUSY_PAUSE_MS, answer.granularity_us / 1_000))
         elif answer.unsettled:
             if topic.unsettled is None:
                 first_seconds = max(SHORTEST_UNSETTLED_PAUSE_SECONDS, topic.granularity_us / 1_000_000)

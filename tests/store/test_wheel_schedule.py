@@ -47,6 +47,9 @@ ADVANCE_MS = 2_000.0
 NOTIFY_MS = 600.0
 #: ... unless the wheel comes by itself at the end of the rest, and not as soon as this.
 QUIET_MS = 20.0
+#: A topic that was released so short ago is busy; what is due so long after that needs no notification.
+BUSY_FOR_SENDERS_MS = 100
+QUIET_FOR_SENDERS_MS = 200
 
 
 @dataclass(eq=False)
@@ -112,6 +115,8 @@ class Simulation:
         quiet_until_us = 0
         if topic.hi_us is not None and topic.hi_us + topic.granularity_us > now_us + 1_000 * QUIET_MS:
             quiet_until_us = topic.hi_us + topic.granularity_us
+        if topic.hi_us is not None and topic.hi_us > now_us - 1_000 * BUSY_FOR_SENDERS_MS:
+            quiet_until_us = max(quiet_until_us, topic.hi_us + 1_000 * QUIET_FOR_SENDERS_MS)
         if self.listen and quiet_until_us < due_us < now_us + 1_000 * NOTIFY_MS:
             self.at(commit_after_ms + self.one_way_ms, lambda: self._notify(message))
         return message

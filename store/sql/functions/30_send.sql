@@ -171,8 +171,10 @@ begin
 end
 $$;
 
--- When a sender needs no NOTIFY: a wheel looks ahead by itself for all that is due later than notify_before, and ticks a
--- busy topic again at quiet_until. NOTIFY takes a lock of the whole database cluster at commit, so it is not sent for less.
+-- When a sender needs no NOTIFY: a wheel looks ahead by itself for all that is due later than notify_before. A busy topic it
+-- ticks again at hi + granularity, and goes on ticking it for 0.3 s after it has released something; what is due before
+-- quiet_until is released by these ticks. NOTIFY takes a lock of the whole database cluster until the commit is on disk, so with
+-- one in each transaction they would commit one at a time.
 create or replace function duewheel.quiet_bounds(
     p_now_at timestamptz, p_hi timestamptz, p_by_wheel boolean, p_granularity interval,
     out quiet_until timestamptz, out notify_before timestamptz
@@ -180,8 +182,9 @@ create or replace function duewheel.quiet_bounds(
 language sql immutable parallel safe
 begin atomic
     select
-        case when p_by_wheel and p_hi + p_granularity > p_now_at + interval '20 milliseconds'
-            then p_hi + p_granularity end,
+        case when p_by_wheel then greatest(
+            case when p_hi + p_granularity > p_now_at + interval '20 milliseconds' then p_hi + p_granularity end,
+            case when p_hi > p_now_at - interval '100 milliseconds' then p_hi + interval '200 milliseconds' end) end,
         p_now_at + interval '600 milliseconds';
 end;
 
