@@ -199,6 +199,36 @@ def test_an_explicit_delay_of_a_later_message_holds_what_is_behind_it(steps: Bro
     assert bodies(receive(consumer, clock)) == ["a2", "a3"]
 
 
+def test_r07_a_message_group_goes_on_though_the_answer_came_in_the_midst_of_a_receive(
+    steps: Broker, clock: Clock
+) -> None:
+    """The receive parks its messages as not free yet, and then finds that they are."""
+    consumer = steps.consumer("steps", "g")
+    send(steps, "a0", "a1", "a2", "a3")
+    first = receive(consumer, clock, 1)
+    with connected(steps.dsn) as connection, beside() as begin:
+        # The receive stops where it has parked what it saw.
+        ask(
+            connection,
+            """
+            create function public.pause() returns trigger language plpgsql as $$
+            begin perform pg_advisory_xact_lock_shared(4711); return null; end $$;
+            create trigger pause after insert on duewheel.fifo_backlog execute function public.pause();
+            """,
+        )
+        ask(connection, "select pg_advisory_lock(4711)")
+        second = begin(lambda: receive(consumer, clock, 1))
+        until_somebody_waits(steps.dsn)
+        consumer.ack(first)
+        ask(connection, "select pg_advisory_unlock(4711)")
+        received = [first, second.result()]
+    consumer.ack(received[-1])
+    for _ in range(2):
+        received.append(receive(consumer, clock, 1))
+        consumer.ack(received[-1])
+    assert [bodies(batch) for batch in received] == [["a0"], ["a1"], ["a2"], ["a3"]]
+
+
 def test_d14_a_listener_is_called_in_order_within_and_in_parallel_between_message_groups(
     broker: Broker,
 ) -> None:

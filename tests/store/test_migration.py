@@ -37,20 +37,34 @@ def execute(dsn: str, statement: str) -> list[tuple[object, ...]]:
 
 
 def described(dsn: str) -> list[tuple[object, ...]]:
-    """Everything in the schema, by the names and definitions the database gives it."""
+    """Everything in the schema, by the names and definitions the database gives it.
+
+    Slots are named after the time at which they were made, so what all of them look like stands once.
+    """
     return execute(
         dsn,
         """
-        select 'relation', c.relname, c.relkind::text,
-            array_agg(a.attname || ' ' || format_type(a.atttypid, a.atttypmod) order by a.attnum)::text
-        from pg_class c join pg_attribute a on a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped
-        where c.relnamespace = 'duewheel'::regnamespace group by 1, 2, 3
+        select distinct 'relation', case when c.relispartition then 'a slot' else c.relname end,
+            c.relkind::text, a.columns
+        from pg_class c cross join lateral (
+            select array_agg(a.attname || ' ' || format_type(a.atttypid, a.atttypmod) order by a.attnum)::text
+            from pg_attribute a where a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped) a (columns)
+        where c.relnamespace = 'duewheel'::regnamespace
         union all
         select 'function', p.oid::regprocedure::text, '', pg_get_functiondef(p.oid)
         from pg_proc p where p.pronamespace = 'duewheel'::regnamespace
-        order by 1, 2
+        order by 1, 2, 3, 4
         """,
     )
+
+
+def slots(dsn: str) -> tuple[list[tuple[object, ...]], list[tuple[object, ...]]]:
+    """The slots on record, and those that are attached."""
+    attached = (
+        "select c.relname::text from pg_inherits i join pg_class c on c.oid = i.inhrelid"
+        " where i.inhparent = 'duewheel.message'::regclass order by 1"
+    )
+    return execute(dsn, "select table_name from duewheel.slot order by 1"), execute(dsn, attached)
 
 
 def test_a_missing_schema_is_made_and_used(empty_dsn: str) -> None:
@@ -112,6 +126,8 @@ migration.upgrade(sys.argv[1])
             complaint = process.stderr.read()
         assert (process.wait(), complaint) == (0, "")
     assert described(empty_dsn) == described(dsn)
+    recorded, attached = slots(empty_dsn)
+    assert recorded == attached != []
 
 
 def test_an_old_schema_says_to_upgrade(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -184,6 +184,9 @@ begin
     select p_topic_id, p_group_id, p_queue, p_n, r.place_n, r.deliver_at, r.seq, r.source_topic_id, r.source_queue,
            r.attempt, r.message_group
     from unnest(v_rows) r;
+    -- Also of message groups that this very receive has parked, where an answer came in between.
+    perform duewheel.fifo_mark_first(
+        p_group_id, p_topic_id, p_queue, array(select distinct r.message_group from unnest(v_rows) r), p_n);
     return cardinality(v_rows);
 end
 $$;
