@@ -6,6 +6,10 @@ their checksum is not the one the database remembers. Both happen in one transac
 so any number of processes may upgrade at once: one does the work, the others wait and find it done, and a
 failure leaves everything as it was.
 
+A broker is upgraded while it is in use. What the upgrade changes may be held by an open transaction, and
+whoever comes behind an upgrade that waits for it waits, too. So it waits for a moment only, lets the others
+pass, and begins anew.
+
 A database that is newer than this program is left alone: migrations keep what older programs use.
 """
 
@@ -13,6 +17,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,6 +38,17 @@ FUNCTIONS = Path(__file__).parent / "sql" / "functions"
 
 # Held while a database is upgraded; the letters "duewheel" as a number.
 _UPGRADE_LOCK = 0x6475657768656C
+
+# So long others wait behind an upgrade that waits for an open transaction.
+_LOCK_TIMEOUT_MS = 300
+# Between two attempts: twice as long each time, and this at most.
+_LONGEST_PAUSE_SECONDS = 5.0
+
+_OLDEST_TRANSACTION = """
+select pid, application_name, xact_start from pg_stat_activity
+where datname = current_database() and pid <> pg_backend_pid() and xact_start is not null
+order by xact_start limit 1
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +92,7 @@ def upgrade(dsn: str) -> SchemaState:
 
     engine = create_engine("postgresql+psycopg2://", creator=connect, poolclass=NullPool)
     try:
-        return _upgrade(engine)
+        return _upgrade_when_possible(engine)
     except DBAPIError as error:
         if isinstance(error.orig, psycopg2.errors.InsufficientPrivilege):
             raise _not_owner(error.orig) from error
@@ -95,9 +111,32 @@ def _not_owner(error: psycopg2.Error) -> NotAllowed:
     )
 
 
+def _upgrade_when_possible(engine: Engine) -> SchemaState:
+    pause_seconds = 0.1
+    while True:
+        try:
+            return _upgrade(engine)
+        except (DBAPIError, psycopg2.errors.LockNotAvailable) as error:
+            if not isinstance(getattr(error, "orig", error), psycopg2.errors.LockNotAvailable):
+                raise
+        with engine.begin() as connection:
+            found = fetch(driver_connection(connection), _OLDEST_TRANSACTION, ())
+        log.warning(
+            "the upgrade waits for open transactions, and tries again until they have ended: %s",
+            "; ".join(
+                f"the oldest is that of process {pid} ({name or 'no application name'}) since {since}"
+                for pid, name, since in found
+            )
+            or "none is open any more",
+        )
+        time.sleep(pause_seconds)
+        pause_seconds = min(2 * pause_seconds, _LONGEST_PAUSE_SECONDS)
+
+
 def _upgrade(engine: Engine) -> SchemaState:
     with engine.begin() as connection:
         _run(connection, f"select pg_advisory_xact_lock({_UPGRADE_LOCK})")
+        _run(connection, f"set local lock_timeout = {_LOCK_TIMEOUT_MS}")
         _run(connection, f"create schema if not exists {SCHEMA}")
         found = _revision(connection)
         if found is not None and found > newest_revision():

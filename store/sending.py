@@ -432,7 +432,7 @@ def _rows(
     topic: str,
     messages: list[NewMessage | Mapping[str, Any]],
 ) -> tuple[tuple[bytes, bytes], list[int], list[int]]:
-    """The rows of all messages as COPY's binary form for each of `_TABLES`, with their queues and instants.
+    """The rows of all messages in COPY's binary form for each of `_TABLES`, and each one's queue and instant.
 
     This is the one loop of the store that runs once for each message that is sent: it does the least for what
     is common, and leaves the rest to the functions below it.

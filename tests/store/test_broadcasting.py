@@ -203,7 +203,7 @@ def test_messages_are_not_kept_for_instances(topic: Broker, clock: Clock) -> Non
     send(topic, "a")
     topic.tick("t")
     receipt_of_b = topic.send("t", "b")
-    clock.advance(timedelta(hours=80))
+    clock.advance(timedelta(hours=100))
     topic.maintain()
     assert topic.find(receipt_of_b.message_id) is None
     with pytest.raises(UnknownTopic, match="broadcasting instance that had not received"):
@@ -254,7 +254,7 @@ def test_what_waits_in_order_for_an_instance_is_not_kept(
     clock.advance(SECOND)
     assert len(stopped.receive(1)) == 1
     assert not stopped.receive(1)
-    clock.advance(timedelta(hours=80))
+    clock.advance(timedelta(hours=100))
     timed_broker.maintain()
     with psycopg2.connect(dsn) as connection, connection.cursor() as cursor:
         cursor.execute(

@@ -190,9 +190,9 @@ begin
         dead := greatest(0, (duewheel.count_waiting(v_subscription.dead_letter_topic_id, '-infinity')).waiting - (
             select count(*) from duewheel.redrive r
             where r.topic_id = v_subscription.dead_letter_topic_id
-              -- Those of slots that were dropped are no dead letters any more.
-              and r.deliver_at >= least((select min(o.starts_at) from duewheel.slot o),
-                                        (select min(f.deliver_at) from duewheel.far_message f))));
+              and r.deliver_at >= coalesce(least((select min(o.starts_at) from duewheel.slot o), (
+                    select min(f.deliver_at) from duewheel.far_message f
+                    where f.topic_id = v_subscription.dead_letter_topic_id and f.queue = 0)), '-infinity')));
         return next;
     end loop;
 end
