@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 
+import psycopg2
 import pytest
 from tests.conftest import TEST_SETTINGS
 from tests.proof.waiting import ask, beside, connected, until
@@ -18,6 +19,7 @@ from duewheel.store import EmbeddedPostgres
 from duewheel.store.broker import Broker
 from duewheel.store.connections import DriverConnection
 from duewheel.store.consumer import Consumer
+from duewheel.store.errors import Overtaken, from_database
 from duewheel.store.messages import RecallOutcome
 
 NOTHING = timedelta(0)
@@ -100,6 +102,13 @@ def turning(broker: Broker) -> Iterator[None]:
         wheel.result()
 
 
+def refused(holder: DriverConnection) -> None:
+    """Others had to pass the transaction: its COMMIT says so, and what it did is undone."""
+    with pytest.raises(psycopg2.Error) as caught:
+        holder.commit()
+    assert isinstance(from_database(caught.value), Overtaken)
+
+
 def nobody_waits(dsn: str) -> None:
     """No server process is left behind that waits for a lock."""
     with connected(dsn) as watcher:
@@ -119,10 +128,13 @@ def test_x18_an_open_receive_holds_up_no_other_group(
 
     answer = within_bound(receive_all, holder.rollback)
     assert isinstance(answer, list), answer
-    getattr(holder, ends)()
+    if ends == "commit":
+        refused(holder)
+    else:
+        holder.rollback()
     assert sorted(answer) == [b"first", b"second", b"third"]
     assert drained(broker, "other") == []
-    assert len(drained(broker, "holder")) == (2 if ends == "commit" else 3)
+    assert len(drained(broker, "holder")) == 3
     nobody_waits(broker.dsn)
 
 
@@ -176,7 +188,7 @@ def test_x18_an_open_receive_holds_up_no_recall(held: tuple[Broker, DriverConnec
             return True
 
     answer = within_bound(take_back, holder.rollback)
-    holder.commit()
+    refused(holder)
     assert answer is True, answer
     stored = broker.find(sent.message_id)
     assert stored is not None
@@ -244,7 +256,6 @@ PREPARED = {
     "receive": RECEIVE,
     "send": "select duewheel.send('t', 'prepared'::text, delay => '1 hour')",
     "send far": "select duewheel.send('t', 'prepared'::text, delay => '20 days')",
-    "recall": "select duewheel.recall_key('t', 'waits')",
     "tick": "select duewheel.tick('t')",
 }
 
@@ -288,7 +299,49 @@ def test_x18_a_prepared_transaction_holds_up_nobody(
         nobody_waits(dsn)
         stored = broker.find(sent.message_id)
         assert stored is not None
-        assert stored.recalled == (what == "recall" and ends == "commit prepared")
+        assert not stored.recalled
         assert drained(broker, "other") == []
         in_hand = 1 if (what, ends) == ("receive", "commit prepared") else 0
         assert len(drained(broker, "holder")) == 3 - in_hand
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        "select duewheel.recall_key('t', 'waits')",
+        "select duewheel.recall_many('t', key_prefix => 'waits')",
+        "select duewheel.tick('t')",
+        RECEIVE,
+    ],
+)
+def test_x18_what_could_be_passed_after_its_check_cannot_be_prepared(
+    two_phase: EmbeddedPostgres, what: str
+) -> None:
+    """A recall, or a release of something, holds only if it is committed right after its check."""
+    dsn = two_phase.ensure_database("refused")
+    with Broker(dsn) as broker, connected(dsn, autocommit=False) as holder:
+        broker.upgrade()
+        broker.create_topic("t", queues=2)
+        for group in ("holder", "other"):
+            broker.consumer("t", group)
+        broker.send("t", b"waits", delay=HOUR, key="waits")
+        broker.send("t", b"due", delay=NOTHING)
+        ask(holder, what)
+        with pytest.raises(psycopg2.errors.FeatureNotSupported):
+            ask(holder, "prepare transaction 'refused'")
+        holder.rollback()
+        assert not any(message.recalled for message in broker.find_key("t", "waits"))
+        assert b"due" in drained(broker, "other")
+
+
+def test_a_send_that_is_due_at_once_can_be_prepared(two_phase: EmbeddedPostgres) -> None:
+    dsn = two_phase.ensure_database("soon")
+    with Broker(dsn) as broker, connected(dsn) as admin:
+        broker.upgrade()
+        prepare_topic(broker)
+        with connected(dsn, autocommit=False) as sender:
+            ask(sender, "select duewheel.send('t', 'soon'::text, delay => '0 s')")
+            ask(sender, "prepare transaction 'soon'")
+        broker.tick("t")
+        ask(admin, "commit prepared 'soon'")
+        assert drained(broker, "other") == [b"first", b"second", b"soon"]

@@ -14,32 +14,37 @@ as $$
 declare
     v_now constant timestamptz := coalesce(p_now, clock_timestamp() - interval '1 microsecond');
     v_released boolean := false;
-    v_topic_id integer;
+    v_topic record;
     v_tick record;
 begin
-    for v_topic_id in
-        select t.topic_id
+    for v_topic in
+        -- What has been due for a second is not being released by anybody who gets on: then this one waits for the lock.
+        select t.topic_id, least(due.deliver_at, held.deliver_at) < v_now - interval '1 second' as is_overdue
         from duewheel.topic t
         left join lateral (
             select k.hi, k.open_count, k.by_wheel from duewheel.newest_tick(t.topic_id) k
         ) k on true
+        left join lateral (
+            select b.deliver_at from duewheel.held_back b
+            where b.topic_id = t.topic_id and b.deliver_at <= v_now order by b.deliver_at limit 1
+        ) held on true
+        left join lateral (
+            select m.deliver_at from generate_series(0, t.queues - 1) q cross join lateral (
+                select m.deliver_at from duewheel.any_message m
+                where m.topic_id = t.topic_id and m.queue = q::smallint and m.deliver_at > coalesce(k.hi, '-infinity')
+                  and m.deliver_at <= case when v_now = k.hi then v_now + interval '1 microsecond' else v_now end
+                order by m.deliver_at, m.seq limit 1) m
+            limit 1
+        ) due on true
         where t.topic_id in (
             p_topic_id,
             (select s.retry_topic_id from duewheel.subscription s
              where s.group_id = p_group_id and s.topic_id = p_topic_id))
           -- A wheel that has just ticked comes again by itself.
           and (p_now is not null or k.by_wheel is not true or v_now >= k.hi + 2 * t.granularity)
-          and (k.open_count > 0 or exists (
-            select from duewheel.held_back b where b.topic_id = t.topic_id and b.deliver_at <= v_now
-            order by b.deliver_at limit 1)
-           or exists (
-            select from generate_series(0, t.queues - 1) q cross join lateral (
-                select from duewheel.any_message m
-                where m.topic_id = t.topic_id and m.queue = q::smallint and m.deliver_at > coalesce(k.hi, '-infinity')
-                  and m.deliver_at <= case when v_now = k.hi then v_now + interval '1 microsecond' else v_now end
-                order by m.deliver_at, m.seq limit 1) m))
+          and (k.open_count > 0 or due.deliver_at is not null or held.deliver_at is not null)
     loop
-        v_tick := duewheel.tick_topic(v_topic_id, p_now, false, false);
+        v_tick := duewheel.tick_topic(v_topic.topic_id, p_now, false, coalesce(v_topic.is_overdue, false));
         v_released := v_released or v_tick.released;
     end loop;
     return v_released;
