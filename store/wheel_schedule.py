@@ -67,8 +67,8 @@ SURVEY_MS: Final = 60_000.0
 #: else each rest of a busy topic would be longer by what waking up takes.
 PUNCTUAL_MS: Final = 1.0
 
-#: How long a topic is ticked on after it has released something. Senders rely on it, with a margin: they notify
-#: nobody if a wheel released something of the topic 0.1 s ago, of what is due up to 0.2 s after that.
+#: How long a topic is ticked on after it has released something. Senders rely on it, with a margin: they
+#: notify nobody if a wheel released something of the topic 0.1 s ago, of what is due up to 0.2 s after that.
 BUSY_MS: Final = 300.0
 BUSY_PAUSE_MS: Final = 5.0
 

@@ -38,7 +38,7 @@ language sql volatile
 begin atomic
     select case when pg_visible_in_snapshot(pg_current_xact_id(), t.snapshot)
         then p_hi + interval '1 microsecond' else p_deliver_at end
-    from duewheel.newest_tick(p_topic_id) t;
+    from duewheel.tick_over(p_topic_id, p_deliver_at) t;
 end;
 
 -- The instant at which a message was released: that of the tick whose snapshot sees it, or of the one that found it as a

@@ -75,8 +75,7 @@ begin
 end
 $$;
 
--- FIFO: what is sent after others of a queue is not due before those that wait, though the clock may have stepped back. The
--- newest of them is at most as far ahead as the clock stepped; more than an hour is not looked at.
+-- FIFO: what is sent after others of a queue is not due before those that wait, though the clock may have stepped back.
 create or replace function duewheel.fifo_floor(
     p_topic_id integer, p_queues smallint[], p_floor timestamptz, p_hi timestamptz
 ) returns timestamptz
@@ -87,7 +86,6 @@ begin atomic
     cross join lateral (
         (select m.deliver_at from duewheel.any_message m
          where m.topic_id = p_topic_id and m.queue = q.queue and m.deliver_at > greatest(p_floor, p_hi)
-           and m.deliver_at <= greatest(p_floor, p_hi) + interval '1 hour'
          order by m.deliver_at desc limit 1)
         union all
         (select b.deliver_at from duewheel.held_back b

@@ -205,9 +205,19 @@ begin
     -- One microsecond behind the clock: a sender that reads the clock after this has a later deliver_at.
     v_now := coalesce(p_now, clock_timestamp() - interval '1 microsecond');
     v_lo := coalesce(v_last.hi, '-infinity');
-    -- Where the clock was ahead at the last tick there is nothing to do but for what was held back. Where it stands still, the
-    -- next microsecond counts: what the transaction of the last tick sent is there.
-    hi := case when v_now = v_lo then v_lo + interval '1 microsecond' else greatest(v_now, v_lo) end;
+    -- Where the clock was ahead at the last tick there is nothing to do but for what was held back.
+    hi := greatest(v_now, v_lo);
+    if v_has_written and v_now = v_lo and pg_visible_in_snapshot(pg_current_xact_id(), v_last.snapshot) then
+        -- What this transaction sent after its own tick is there.
+        hi := v_lo + interval '1 microsecond';
+    elsif v_topic.message_type = 'FIFO' then
+        -- Nobody asked for a delay: what was sent while the clock was ahead goes before what is sent after it.
+        hi := greatest(hi, (
+            select max(m.deliver_at) from generate_series(0, v_topic.queues - 1) q cross join lateral (
+                select m.deliver_at from duewheel.any_message m
+                where m.topic_id = p_topic_id and m.queue = q::smallint and m.deliver_at > greatest(v_now, v_lo)
+                order by m.deliver_at desc limit 1) m));
+    end if;
     v_queues := array(select generate_series(0, v_topic.queues - 1)::smallint);
 
     -- Without anything to do an idle tick writes nothing and takes no transaction id.

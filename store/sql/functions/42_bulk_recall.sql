@@ -109,6 +109,8 @@ declare
     v_ats timestamptz[] := '{}';
     v_seqs bigint[] := '{}';
     v_ours record;
+    v_held bigint := 0;
+    v_held_recalled bigint := 0;
     v_count bigint;
 begin
     if p_now is not null then
@@ -124,6 +126,25 @@ begin
     matched := 0;
     recalled := 0;
     already_released := 0;
+    if p_after is null and exists (select from duewheel.held_back b where b.topic_id = v_topic.topic_id) then
+        -- Sent behind the newest tick: these wait, though the counts below take them for released.
+        for v_some in execute format(
+            'select m.queue, m.deliver_at, m.seq from duewheel.held_back b cross join lateral (
+                select * from duewheel.any_message m
+                where m.topic_id = b.topic_id and m.queue = b.queue and m.deliver_at = b.deliver_at and m.seq = b.seq
+                limit 1) m
+             where b.topic_id = $1 and %s', v_criteria)
+            using v_topic.topic_id, v_from, v_until, p_tag, p_key_prefix, v_last_key
+        loop
+            v_held := v_held + 1;
+            if p_dry_run then
+                already_released := already_released - 1;
+            elsif duewheel.recall_position(v_topic.topic_id, v_some.queue, v_some.deliver_at, v_some.seq, p_deferred, p_now)
+                  = 'recalled' then
+                v_held_recalled := v_held_recalled + 1;
+            end if;
+        end loop;
+    end if;
     <<walk>>
     for v_slot in
         select * from (
@@ -214,7 +235,8 @@ begin
         end loop;
     end loop;
 
-    matched := already_released + cardinality(v_seqs);
+    recalled := v_held_recalled;
+    matched := already_released + cardinality(v_seqs) + case when p_dry_run then v_held else v_held_recalled end;
     if p_dry_run or cardinality(v_seqs) = 0 then
         return;
     end if;
@@ -233,16 +255,16 @@ begin
     select (select count(*) from chosen) as chosen, count(*) as made, min(m.deliver_at) as first_at,
            array_agg(m.queue) as queues, array_agg(m.deliver_at) as ats, array_agg(m.seq) as seqs
     into v_ours from made m;
-    recalled := v_ours.made;
+    recalled := v_held_recalled + v_ours.made;
     already_released := already_released + cardinality(v_seqs) - v_ours.chosen;
     -- What somebody else recalled meanwhile is theirs.
     matched := matched - (v_ours.chosen - v_ours.made);
-    if recalled = 0 then
+    if v_ours.made = 0 then
         return;
     end if;
     if p_deferred then
         insert into duewheel.bulk_recall (topic_id, first_deliver_at, recalled, recalled_at)
-        values (v_topic.topic_id, v_ours.first_at, recalled, coalesce(p_now, clock_timestamp()));
+        values (v_topic.topic_id, v_ours.first_at, v_ours.made, coalesce(p_now, clock_timestamp()));
         return;
     end if;
     perform duewheel.lock_ticking(v_topic.topic_id, true);

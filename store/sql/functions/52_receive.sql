@@ -32,7 +32,7 @@ begin
             select m.deliver_at from generate_series(0, t.queues - 1) q cross join lateral (
                 select m.deliver_at from duewheel.any_message m
                 where m.topic_id = t.topic_id and m.queue = q::smallint and m.deliver_at > coalesce(k.hi, '-infinity')
-                  and m.deliver_at <= case when v_now = k.hi then v_now + interval '1 microsecond' else v_now end
+                  and m.deliver_at <= v_now
                 order by m.deliver_at, m.seq limit 1) m
             limit 1
         ) due on true

@@ -284,7 +284,9 @@ begin
         -- everything due is released.
         perform duewheel.lock_ticking(v_topic.topic_id, true);
         if (v_group.subscription).retry_topic_id is not null then
-            perform duewheel.tick_topic((v_group.subscription).retry_topic_id, rewind.now, false);
+            -- Just before now: what is put back below comes after this tick.
+            perform duewheel.tick_topic(
+                (v_group.subscription).retry_topic_id, rewind.now - interval '1 microsecond', false);
         end if;
         v_to := duewheel.released_before(v_topic.topic_id, rewind.to_at);
         if rewind.start = 'earliest' then
