@@ -112,6 +112,7 @@ begin
     delete from duewheel.far_message f
     where f.deliver_at >= (p_slot).starts_at and f.deliver_at < (p_slot).ends_at;
     delete from duewheel.slot s where s.starts_at = (p_slot).starts_at;
+    delete from duewheel.closed_slot c where c.starts_at = (p_slot).starts_at;
     insert into duewheel.dropped_slot (starts_at, ends_at, dropped_at, reason)
     values ((p_slot).starts_at, (p_slot).ends_at, p_now, p_reason) on conflict do nothing;
     return true;
@@ -154,6 +155,7 @@ begin
     if not pg_try_advisory_xact_lock(duewheel.tick_lock_class(), -2) then
         return '{"busy": true}'::jsonb;
     end if;
+    perform duewheel.open_slots();
     perform duewheel.make_slots_ahead(v_now);
     perform duewheel.forget_instances(v_now);
 
