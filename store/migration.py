@@ -115,7 +115,8 @@ def _upgrade_when_possible(engine: Engine) -> SchemaState:
     pause_seconds = 0.1
     while True:
         try:
-            return _upgrade(engine)
+            state = _upgrade(engine)
+            break
         except (DBAPIError, psycopg2.errors.LockNotAvailable) as error:
             if not isinstance(getattr(error, "orig", error), psycopg2.errors.LockNotAvailable):
                 raise
@@ -131,6 +132,11 @@ def _upgrade_when_possible(engine: Engine) -> SchemaState:
         )
         time.sleep(pause_seconds)
         pause_seconds = min(2 * pause_seconds, _LONGEST_PAUSE_SECONDS)
+    if state.functions_checksum == functions_checksum():
+        # Once the slots are there for all to see.
+        with engine.begin() as connection:
+            _run(connection, f"select {SCHEMA}.open_slots()")
+    return state
 
 
 def _upgrade(engine: Engine) -> SchemaState:

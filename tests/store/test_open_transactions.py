@@ -13,6 +13,7 @@ from duewheel.store.broker import Broker
 from duewheel.store.connections import DriverConnection
 
 HOUR = timedelta(hours=1)
+DAY = timedelta(days=1)
 NOTHING = timedelta(0)
 
 
@@ -145,11 +146,13 @@ def test_x10_answers_to_the_same_leases_in_another_order_do_not_lock_each_other_
 @pytest.fixture
 def swept(timed_broker: Broker, clock: Clock) -> Broker:
     """Two topics whose slot is over and not yet looked through; on each another message waits."""
+    with connected(timed_broker.dsn) as connection:
+        ask(connection, "select duewheel.make_slot(%s)", clock() + DAY)
     for topic in ("a", "b"):
-        timed_broker.create_topic(topic, max_delay=100 * HOUR)
-        timed_broker.send(topic, b"", delay=HOUR)
-        timed_broker.send(topic, b"", delay=50 * HOUR, key="waits")
-    clock.advance(5 * HOUR)
+        timed_broker.create_topic(topic, max_delay=100 * DAY)
+        timed_broker.send(topic, b"", delay=DAY)
+        timed_broker.send(topic, b"", delay=50 * DAY, key="waits")
+    clock.advance(5 * DAY)
     for topic in ("a", "b"):
         timed_broker.tick(topic)
     return timed_broker

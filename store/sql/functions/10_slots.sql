@@ -30,6 +30,39 @@ begin
 end
 $$;
 
+-- The same, if messages may stand in it already.
+create or replace function duewheel.open_slot_at(p_at timestamptz) returns duewheel.slot
+language plpgsql stable as $$
+declare
+    v_slot duewheel.slot := duewheel.slot_at(p_at);
+begin
+    return case when not exists (select from duewheel.closed_slot c where c.starts_at = v_slot.starts_at) then v_slot end;
+end
+$$;
+
+-- Opens the slots that every transaction sees by now: a session hears of a new partition when it takes a lock it does not hold
+-- yet, so whoever held one on duewheel.message when the slot was there has to end first. In a later transaction than the one
+-- that makes the slot.
+create or replace function duewheel.open_slots() returns void
+language plpgsql as $$
+begin
+    if not exists (select from duewheel.closed_slot)
+       -- Held by who makes a slot, until all others can hear of it.
+       or not pg_try_advisory_xact_lock(duewheel.tick_lock_class(), 0) then
+        return;
+    end if;
+    update duewheel.closed_slot c
+    set awaited = array(
+        select l.virtualtransaction from pg_locks l
+        where l.locktype = 'relation' and l.relation = 'duewheel.message'::regclass
+          and l.database = (select d.oid from pg_database d where d.datname = current_database())
+          -- A prepared transaction reads nothing any more.
+          and l.pid is not null and (c.awaited is null or l.virtualtransaction = any (c.awaited)))
+    where c.xmin is distinct from pg_current_xact_id_if_assigned()::xid;
+    delete from duewheel.closed_slot c where c.awaited = '{}';
+end
+$$;
+
 -- Lets a transaction that has sent before see a slot made since: it goes by the list of slots it began with, as long as it
 -- asks for no lock it does not hold. This is one.
 create or replace function duewheel.notice_slot(p_table_name text) returns void
@@ -54,7 +87,7 @@ begin
         insert into duewheel.held_back (topic_id, queue, deliver_at, seq)
         select new.topic_id, new.queue, new.deliver_at, new.seq where new.deliver_at <= v_hi;
     end if;
-    v_slot := duewheel.slot_at(new.deliver_at);
+    v_slot := duewheel.open_slot_at(new.deliver_at);
     if v_slot.starts_at is null then
         insert into duewheel.far_message select new.*;
     else
@@ -115,6 +148,7 @@ begin
                    v_slot.table_name, v_slot.starts_at, v_slot.ends_at);
     insert into duewheel.slot (starts_at, ends_at, table_name)
     values (v_slot.starts_at, v_slot.ends_at, v_slot.table_name);
+    insert into duewheel.closed_slot (starts_at) values (v_slot.starts_at);
     return v_slot;
 end
 $$;
@@ -141,8 +175,8 @@ begin
 end
 $$;
 
--- Moves far messages into their slots, at most p_limit of them, and makes the slots of those that are due. Answers how many,
--- and whether there are more to move now.
+-- Moves far messages into their slots, at most p_limit of them, and makes the slots of those that are due, for the next call.
+-- Answers how many, and whether there is more to do now.
 create or replace function duewheel.settle_far(
     p_limit integer default 10000, p_now timestamptz default null, out settled bigint, out more boolean
 )
@@ -155,6 +189,9 @@ declare
     v_at timestamptz;
     v_slot duewheel.slot;
     v_count bigint;
+    -- So many slots are made in one transaction.
+    v_most constant integer := 16;
+    v_made integer := 0;
 begin
     if p_now is not null then
         perform duewheel.require_clock_right(p_now);
@@ -165,6 +202,7 @@ begin
     if not pg_try_advisory_xact_lock(duewheel.tick_lock_class(), -2) then
         return;
     end if;
+    perform duewheel.open_slots();
     -- Nobody is to have those of a deleted topic.
     delete from duewheel.far_message f
     where (f.topic_id, f.queue, f.deliver_at, f.seq) in (
@@ -181,9 +219,18 @@ begin
         where f.deliver_at >= v_at and f.deliver_at < greatest(v_now, (select max(s.ends_at) from duewheel.slot s))
         order by f.deliver_at limit 1;
         exit when not found;
-        v_slot := case when v_at <= v_now then duewheel.make_slot(v_at) else duewheel.slot_at(v_at) end;
+        v_slot := duewheel.slot_at(v_at);
+        if v_slot.starts_at is null and v_at <= v_now then
+            v_slot := duewheel.make_slot(v_at);
+            v_made := v_made + 1;
+            more := true;
+            exit when v_made >= v_most;
+        end if;
         if v_slot.starts_at is null then
             select s.starts_at into v_at from duewheel.slot s where s.starts_at > v_at order by s.starts_at limit 1;
+            continue;
+        elsif exists (select from duewheel.closed_slot c where c.starts_at = v_slot.starts_at) then
+            v_at := v_slot.ends_at;
             continue;
         end if;
         with moved as (

@@ -149,8 +149,9 @@ begin
     -- The first end of a slot that no other follows.
     select coalesce(min(s.ends_at), floor_at) into near_until
     from duewheel.slot s
-    where s.ends_at > floor_at and (duewheel.slot_at(floor_at)).starts_at is not null
-      and not exists (select from duewheel.slot n where n.starts_at = s.ends_at);
+    where s.ends_at > floor_at and (duewheel.open_slot_at(floor_at)).starts_at is not null
+      and not exists (select from duewheel.slot n where n.starts_at = s.ends_at
+                      and not exists (select from duewheel.closed_slot c where c.starts_at = n.starts_at));
     if v_has_written then
         perform duewheel.notice_slot(s.table_name)
         from duewheel.slot s where s.ends_at > floor_at and s.starts_at < near_until;
@@ -301,9 +302,11 @@ begin
         insert into duewheel.held_back (topic_id, queue, deliver_at, seq)
         select v_topic.topic_id, v_queue, v_deliver_at, v_topic.block * 65536 where v_deliver_at <= v_topic.hi;
     end if;
-    select s.table_name, s.ends_at into v_slot
+    select s.table_name, s.ends_at,
+           not exists (select from duewheel.closed_slot c where c.starts_at = s.starts_at) as is_open
+    into v_slot
     from duewheel.slot s where s.starts_at <= v_deliver_at order by s.starts_at desc limit 1;
-    if v_slot.ends_at > v_deliver_at then
+    if v_slot.ends_at > v_deliver_at and v_slot.is_open then
         if v_has_written then
             perform duewheel.notice_slot(v_slot.table_name);
         end if;

@@ -101,6 +101,13 @@ begin
           and not l.listed and v_straggler_id > l.straggler_from and v_straggler_id <= l.straggler_to;
         return;
     end if;
+    if exists (
+        select from duewheel.held_back b
+        where b.topic_id = p_topic_id and b.deliver_at = p_deliver_at and b.queue = p_queue and b.seq = p_seq
+    ) then
+        -- A range that reaches over it was read before it was sent.
+        return;
+    end if;
     for v_rewind in
         select r.n as from_n, lead(r.n) over (order by r.n) as to_n
         from (

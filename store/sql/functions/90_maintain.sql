@@ -81,6 +81,10 @@ begin
                 perform duewheel.tick_topic(v_topic_id, sweep.now, false, true, true);
             elsif v_past >= pg_snapshot_xmin(pg_current_snapshot()) then
                 return;
+            elsif v_past >= (select pg_snapshot_xmin(t.snapshot) from duewheel.tick t
+                             where t.topic_id = v_topic_id order by t.hi desc, t.tick_id desc limit 1) then
+                -- Of those that were open then no tick has said yet what they left: it is released before the slot may go.
+                perform duewheel.tick_topic(v_topic_id, v_now, false, true, true);
             else
                 perform duewheel.lock_ticking(v_topic_id, false);
                 swept := duewheel.sweep_topic(v_slot, v_topic_id, v_now);
@@ -109,6 +113,7 @@ begin
     delete from duewheel.far_message f
     where f.deliver_at >= (p_slot).starts_at and f.deliver_at < (p_slot).ends_at;
     delete from duewheel.slot s where s.starts_at = (p_slot).starts_at;
+    delete from duewheel.closed_slot c where c.starts_at = (p_slot).starts_at;
     insert into duewheel.dropped_slot (starts_at, ends_at, dropped_at, reason)
     values ((p_slot).starts_at, (p_slot).ends_at, p_now, p_reason) on conflict do nothing;
     return true;
@@ -153,6 +158,7 @@ begin
     if not pg_try_advisory_xact_lock(duewheel.tick_lock_class(), -2) then
         return '{"busy": true}'::jsonb;
     end if;
+    perform duewheel.open_slots();
     perform duewheel.make_slots_ahead(v_now);
     perform duewheel.forget_instances(v_now);
 

@@ -89,6 +89,8 @@ begin
         get diagnostics v_rows = row_count;
         messages := messages + v_rows;
     end loop;
+    -- Who was passed, and who passed, did so in the other cluster.
+    delete from duewheel.overtaken;
     update duewheel.tick t set snapshot = '4:4:', tick_xid = '4', open_count = 0, by_wheel = false;
     get diagnostics ticks = row_count;
     -- No transaction of this cluster has answered.

@@ -1,0 +1,518 @@
+"""Slots, and the messages that have none yet: where a message stands is the store's own business (X17).
+
+A message that is due in weeks or years waits in `duewheel.far_message`; upkeep moves it into its slot when
+that is made. Whatever happens meanwhile, it is there once, with all it had, and comes once.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+
+import psycopg2
+import psycopg2.extras
+import pytest
+from tests.conftest import Clock
+from tests.proof.waiting import ask, beside, connected, until_blocked
+from tests.rules.acting import DAY, HOUR, MICROSECOND, MILLISECOND, MINUTE, NOW, SECOND, bodies, sql, taken
+
+from duewheel.store import RecallOutcome
+from duewheel.store.broker import Broker
+
+ALL = "select * from duewheel.any_message order by topic_id, queue, deliver_at, seq"
+SLOTS = "select starts_at, ends_at from duewheel.slot order by starts_at"
+TABLES = "select count(*) from pg_inherits where inhparent = 'duewheel.message'::regclass"
+SETTLE = "select settled, more from duewheel.settle_far(%s, %s)"
+
+
+@pytest.fixture
+def topic(timed_broker: Broker) -> Broker:
+    """A topic `t` of two queues, with the slots of the next days."""
+    timed_broker.create_topic("t", queues=2, max_delay=3660 * DAY)
+    timed_broker.maintain()
+    return timed_broker
+
+
+def counts(broker: Broker) -> tuple[int, int]:
+    """How many messages stand in slots, and how many have none."""
+    ((near, far),) = sql(
+        broker, "select (select count(*) from duewheel.message), (select count(*) from duewheel.far_message)"
+    )
+    return near, far
+
+
+def send(broker: Broker, count: int, delay: timedelta) -> list[bytes]:
+    """Messages that are due a millisecond apart; their bodies."""
+    given = [b"%d" % n for n in range(count)]
+    broker.send_many("t", [{"body": body, "delay": delay + n * MILLISECOND} for n, body in enumerate(given)])
+    return given
+
+
+def settle(broker: Broker, clock: Clock, limit: int) -> tuple[int, bool]:
+    """One chunk."""
+    ((settled, more),) = sql(broker, SETTLE, limit, clock())
+    return settled, more
+
+
+def come_near(broker: Broker, clock: Clock, delay: timedelta) -> None:
+    """It is an hour before they are due, and their slot is made; nothing is moved yet."""
+    clock.advance(delay - HOUR)
+    sql(broker, "select duewheel.make_slots_ahead(%s)", clock())
+
+
+# --- moving
+
+
+def test_settling_keeps_the_position_the_transaction_and_every_column(topic: Broker, clock: Clock) -> None:
+    consumer = topic.consumer("t", "g")
+    topic.send("t", b"retried", delay=NOW, key="r")
+    consumer.nack(consumer.receive(), 30 * DAY, reason="no stock")
+    given = {"key": "k", "tag": "red", "properties": {"a": [1, "ü"]}, "message_group": "m"}
+    topic.send("t", b"\x00one", delay=30 * DAY, **given)
+    topic.send_many("t", [{"body": b"many", "delay": 30 * DAY, **given}])
+    sql(
+        topic,
+        "update duewheel.far_message set asked_at = deliver_at - interval '1 day' where tag is not null",
+    )
+    far = sql(topic, "select * from duewheel.far_message order by topic_id, queue, deliver_at, seq")
+    assert len(far) == 3
+    assert all(any(value is not None for value in column) for column in zip(*far, strict=True))
+    before = sql(topic, ALL)
+    come_near(topic, clock, 30 * DAY)
+    assert settle(topic, clock, 1_000) == (3, False)
+    assert counts(topic) == (4, 0)
+    assert sql(topic, ALL) == before
+
+
+def test_far_messages_are_moved_in_chunks(topic: Broker, clock: Clock) -> None:
+    sent = send(topic, 25, 30 * DAY) + send(topic, 5, 31 * DAY)
+    come_near(topic, clock, 30 * DAY)
+    moved = [settle(topic, clock, 10) for _ in range(4)]
+    assert moved == [(10, True), (10, True), (10, True), (0, False)]
+    assert counts(topic) == (30, 0)
+    clock.advance(2 * DAY)
+    assert sorted(bodies(taken(topic.consumer("t", "g")))) == sorted(sent)
+
+
+def test_what_has_no_slot_yet_stays_and_what_is_overdue_gets_one(topic: Broker, clock: Clock) -> None:
+    topic.consumer("t", "g")
+    send(topic, 3, 30 * DAY)
+    send(topic, 4, 300 * DAY)
+    assert settle(topic, clock, 1_000) == (0, False)
+    assert counts(topic) == (0, 7)
+    clock.advance(40 * DAY)
+    # Nobody has made the slot that is over: it is made now, and used when all can see it.
+    assert settle(topic, clock, 1_000) == (0, True)
+    assert settle(topic, clock, 1_000) == (3, False)
+    assert counts(topic) == (3, 4)
+    topic.maintain()
+    assert counts(topic) == (3, 4)
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_far_message_is_held_answered_and_retried_wherever_it_stands(
+    topic: Broker, clock: Clock, when: str
+) -> None:
+    """It is received from where it waits and moved while it is leased; or moved before."""
+    consumer = topic.consumer("t", "g")
+    send(topic, 3, 30 * DAY)
+    clock.advance(31 * DAY)
+    sql(topic, "select duewheel.make_slot(%s)", clock() - DAY)
+    if when == "before":
+        assert settle(topic, clock, 100) == (3, False)
+    batch = consumer.receive(invisible=MINUTE)
+    assert len(batch) == 3
+    if when == "after":
+        assert settle(topic, clock, 100) == (3, False)
+    acked, nacked, expires = batch
+    consumer.ack([acked])
+    consumer.nack([nacked], delay=SECOND)
+    assert topic.find(expires.message_id) is not None
+    clock.advance(MINUTE)
+    again = {(message.message_id, message.attempt) for message in taken(consumer)}
+    assert again == {(nacked.message_id, 2), (expires.message_id, 2)}
+    assert topic.recall(acked.message_id) is RecallOutcome.ALREADY_RELEASED
+    clock.advance(DAY)
+    assert taken(consumer) == []
+
+
+# --- interrupted, and by two
+
+#: Where a chunk is stopped, by a lock that somebody else holds.
+STOP = """
+create or replace function duewheel.stop_here() returns trigger language plpgsql as $$
+begin
+    perform pg_advisory_xact_lock(1);
+    return coalesce(new, old);
+end
+$$;
+create trigger stop_here {when} on duewheel.{table} for each row execute function duewheel.stop_here()
+"""
+
+
+@pytest.mark.parametrize(
+    ("when", "table"),
+    [
+        ("before delete", "far_message"),
+        ("after delete", "far_message"),
+        ("before insert", "message"),
+        ("after insert", "message"),
+    ],
+)
+def test_an_upkeep_that_is_killed_in_the_midst_of_a_move_loses_and_doubles_nothing(
+    topic: Broker, clock: Clock, when: str, table: str
+) -> None:
+    sent = send(topic, 20, 30 * DAY)
+    before = sql(topic, ALL)
+    come_near(topic, clock, 30 * DAY)
+    sql(topic, STOP.format(when=when, table=table))
+    with (
+        beside() as start,
+        connected(topic.dsn, autocommit=False) as blocker,
+        connected(topic.dsn) as upkeep,
+    ):
+        ask(blocker, "select pg_advisory_xact_lock(1)")
+        moving = start(lambda: ask(upkeep, SETTLE, 10, clock()))
+        until_blocked(topic.dsn, upkeep.info.backend_pid)
+        assert sql(topic, ALL) == before
+        ask(blocker, "select pg_terminate_backend(%s)", upkeep.info.backend_pid)
+        with pytest.raises(psycopg2.OperationalError):
+            moving.result()
+    assert (sql(topic, ALL), counts(topic)) == (before, (0, 20))
+    while settle(topic, clock, 10)[1]:
+        pass
+    assert (sql(topic, ALL), counts(topic)) == (before, (20, 0))
+    clock.advance(2 * HOUR)
+    assert sorted(bodies(taken(topic.consumer("t", "g")))) == sorted(sent)
+
+
+def test_of_two_upkeeps_one_moves_and_the_other_does_not_wait(topic: Broker, clock: Clock) -> None:
+    send(topic, 20, 30 * DAY)
+    come_near(topic, clock, 30 * DAY)
+    with connected(topic.dsn, autocommit=False) as one:
+        assert ask(one, SETTLE, 10, clock()) == [(10, True)]
+        assert settle(topic, clock, 10) == (0, False)
+        one.commit()
+    assert counts(topic) == (10, 10)
+
+
+def test_messages_come_once_while_two_upkeeps_move_them(topic: Broker, clock: Clock) -> None:
+    consumer = topic.consumer("t", "g")
+    sent = send(topic, 300, 30 * DAY)
+    clock.advance(31 * DAY)
+
+    def move() -> None:
+        with connected(topic.dsn) as connection:
+            while ask(connection, "select 1 from duewheel.far_message limit 1"):
+                ask(connection, SETTLE, 7, clock())
+
+    came: Counter[bytes] = Counter()
+    with beside() as start:
+        movers = [start(move) for _ in range(2)]
+        while came.total() < len(sent) or not all(mover.done() for mover in movers):
+            batch = consumer.receive(11)
+            came.update(bodies(batch))
+            if batch:
+                consumer.ack(batch)
+        for mover in movers:
+            mover.result()
+    assert came == Counter(sent)
+    assert counts(topic) == (300, 0)
+
+
+# --- late commits, deleted topics, recalls
+
+
+@pytest.mark.parametrize("ticks", [True, False], ids=["ticked", "not ticked"])
+@pytest.mark.parametrize("settles", [True, False], ids=["settled", "not settled"])
+def test_x06_a_late_commit_of_a_far_message_that_was_due_long_ago_comes_once(
+    topic: Broker, clock: Clock, ticks: bool, settles: bool
+) -> None:
+    """Its slot was made and dropped while its sender was open, or never made."""
+    consumer = topic.consumer("t", "g")
+    with connected(topic.dsn, autocommit=False) as sender:
+        late = topic.send("t", b"late", delay=30 * DAY, connection=sender)
+        send(topic, 1, 30 * DAY)
+        for _ in range(20):
+            clock.advance(10 * DAY)
+            topic.maintain()
+            taken(consumer)
+        sender.commit()
+    if ticks:
+        topic.tick("t")
+    if settles:
+        for _ in range(3):
+            assert topic.maintain().swept == 0
+    (message,) = taken(consumer)
+    assert (message.message_id, message.body) == (late.message_id, b"late")
+    for _ in range(4):
+        clock.advance(DAY)
+        topic.maintain()
+        assert taken(consumer) == []
+    assert counts(topic) == (0, 0), "what is read and past retention is dropped"
+    assert topic.find(late.message_id) is None
+
+
+def test_x20_far_messages_of_a_deleted_topic_are_removed(topic: Broker, clock: Clock) -> None:
+    topic.create_topic("gone", max_delay=3660 * DAY)
+    kept = topic.send("t", b"kept", delay=300 * DAY)
+    topic.send_many("gone", [{"body": b"", "delay": 300 * DAY}] * 25)
+    topic.delete_topic("gone")
+    assert counts(topic) == (0, 26)
+    assert settle(topic, clock, 10) == (0, True)
+    assert counts(topic) == (0, 16)
+    topic.maintain()
+    assert counts(topic) == (0, 1)
+    assert topic.find(kept.message_id) is not None
+
+
+@pytest.mark.parametrize("criteria", [{"tag": "x"}, {"key_prefix": "k"}, {"everything": True}])
+@pytest.mark.parametrize("chunks_before", [0, 1, 2, 3])
+def test_x05_a_bulk_recall_gets_what_is_moved_between_its_chunks(
+    topic: Broker, clock: Clock, criteria: dict[str, object], chunks_before: int
+) -> None:
+    """Some are moved that it has recalled already, and some that it has still to come to."""
+    topic.send_many(
+        "t", [{"body": b"", "delay": 30 * DAY + n * HOUR, "tag": "x", "key": f"k{n % 7}"} for n in range(40)]
+    )
+    topic.send_many(
+        "t", [{"body": b"", "delay": 300 * DAY + n * HOUR, "tag": "x", "key": f"k{n % 7}"} for n in range(10)]
+    )
+    topic.send("t", b"near", delay=DAY, tag="x", key="k")
+    come_near(topic, clock, DAY)
+    chunk = (
+        "select recalled, next from duewheel.recall_chunk('t', %s, %s, null, null, false, false, 7, %s, %s)"
+    )
+    recalled, number, position = 0, 0, None
+    while True:
+        if number == chunks_before:
+            clock.advance(29 * DAY - HOUR)
+            sql(topic, "select duewheel.make_slots_ahead(%s)", clock())
+            topic.tick("t")
+            assert settle(topic, clock, 15) == (15, True)
+        ((some, position),) = sql(
+            topic, chunk, criteria.get("tag"), criteria.get("key_prefix"), position, clock()
+        )
+        recalled += some
+        number += 1
+        if position is None:
+            break
+        position = psycopg2.extras.Json(position)
+    assert number > chunks_before
+    came = taken(topic.consumer("t", "g"))
+    assert recalled + len(came) == 51
+    assert bodies(came) in ([], [b"near"])
+    clock.advance(400 * DAY)
+    assert taken(topic.consumer("t", "g")) == []
+
+
+# --- slots beside others
+
+
+def test_a_slot_takes_the_room_that_its_neighbours_leave(topic: Broker, clock: Clock) -> None:
+    """Hourly slots of a version before stand at places of their own."""
+    midnight = datetime(2026, 3, 1, tzinfo=UTC)
+    hourly = [midnight + hours * HOUR for hours in (0, 7, 8, 23)]
+    for start in hourly:
+        name = f"message_{start:%Y%m%d%H}"
+        sql(topic, f"create table duewheel.{name} partition of duewheel.message for values from (%s) to (%s)",
+            start, start + HOUR)  # fmt: skip
+        sql(topic, "insert into duewheel.slot values (%s, %s, %s)", start, start + HOUR, name)
+    at = [midnight + hours * HOUR for hours in (-1, 1, 9, 6.99, 23.5, 24)]
+    sql(topic, "select duewheel.make_slots(%s)", at)
+    rows = sql(
+        topic, SLOTS + " offset (select count(*) from duewheel.slot where starts_at < '2026-02-28') limit 8"
+    )
+    assert [((a - midnight) / HOUR, (b - midnight) / HOUR) for a, b in rows] == [
+        (-24, 0), (0, 1), (1, 7), (7, 8), (8, 9), (9, 23), (23, 24), (24, 48),
+    ]  # fmt: skip
+    # A message just before and just at each border finds its table.
+    sql(topic, "select duewheel.open_slots()")
+    borders = [start for start, _ in rows]
+    for border in borders:
+        for off in (NOW, MICROSECOND):
+            topic.send("t", b"", deliver_at=border - off)
+    assert counts(topic) == (2 * len(borders) - 1, 1)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_slots_never_overlap_and_hold_the_instant_they_are_made_for(topic: Broker, seed: int) -> None:
+    """While retention, and with it the width of new slots, goes up and down."""
+    chance = random.Random(seed)
+    begin = datetime(2027, 1, 1, tzinfo=UTC)
+    with topic.connection() as connection:
+        for _ in range(30):
+            retention = chance.choice([1, 3, 17, 30, 100, 3660]) * DAY
+            topic.update_topic("t", retention=retention)
+            width = max(1, -(-retention // (16 * DAY))) * DAY
+            at = begin + chance.random() * 3000 * DAY
+            ((start, end),) = ask(connection, "select starts_at, ends_at from duewheel.make_slot(%s)", at)
+            assert start <= at < end
+            assert ask(connection, "select starts_at, ends_at from duewheel.make_slot(%s)", at) == [
+                (start, end)
+            ]
+            assert ask(connection, "select duewheel.slot_width()") == [(width,)]
+        slots = ask(connection, SLOTS)
+    assert all(one[1] <= other[0] for one, other in pairwise(slots))
+    assert max(end - start for start, end in slots) <= 229 * DAY
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("retention_days", [3, 40, 3660])
+def test_x17_ten_years_of_messages_take_at_most_sixty_tables(
+    timed_broker: Broker, clock: Clock, retention_days: int
+) -> None:
+    """And each comes at its time, once, and goes when it is past retention."""
+    retention = retention_days * DAY
+    timed_broker.create_topic("t", queues=1, max_delay=3660 * DAY, retention=retention)
+    consumer = timed_broker.consumer("t", "g")
+    chance = random.Random(retention_days)
+    delays = sorted(chance.random() * 3650 * DAY for _ in range(2_000))
+    sent = [
+        (receipt.deliver_at, receipt.message_id)
+        for receipt in timed_broker.send_many("t", [{"body": b"", "delay": delay} for delay in delays])
+    ]
+    most, came = 0, []
+    while clock() < sent[-1][0]:
+        clock.advance(20 * DAY)
+        got = taken(consumer)
+        came += [(message.deliver_at, message.message_id) for message in got]
+        assert all(message.deliver_at <= clock() for message in got)
+        assert came == sent[: len(came)]
+        assert len(came) == len(sent) or sent[len(came)][0] > clock()
+        timed_broker.maintain()
+        ((tables,),) = sql(timed_broker, TABLES)
+        most = max(most, tables)
+    assert came == sent
+    assert most <= 60
+    clock.advance(retention + 300 * DAY)
+    timed_broker.maintain()
+    timed_broker.maintain()
+    assert counts(timed_broker) == (0, 0)
+
+
+# --- old transactions, and both tables in one
+
+
+@pytest.mark.parametrize("how", ["send", "send_many", "reschedule", "nack"])
+@pytest.mark.parametrize("has_sent", [True, False])
+def test_x06_a_transaction_sends_into_a_slot_that_was_made_since_it_began(
+    topic: Broker, clock: Clock, how: str, has_sent: bool
+) -> None:
+    """Its session goes by the slots of when it last looked."""
+    consumer = topic.consumer("t", "g")
+    topic.send("t", b"held", delay=NOW)
+    held = consumer.receive(invisible=12 * HOUR)
+    topic.send("t", b"moved", delay=DAY, key="m")
+    # The first day without a slot.
+    far = 9 * DAY
+    actions = {
+        "send": lambda mine: topic.send("t", b"far", delay=far, connection=mine),
+        "send_many": lambda mine: topic.send_many("t", [{"body": b"far", "delay": far}], mine),
+        "reschedule": lambda mine: topic.reschedule_key("t", "m", delay=far, connection=mine),
+        "nack": lambda mine: consumer.nack(held, far, connection=mine),
+    }
+    with connected(topic.dsn, autocommit=False) as mine:
+        if has_sent:
+            topic.send("t", b"open", delay=NOW, connection=mine)
+            topic.send("t", b"open", delay=far, connection=mine)
+            topic.send_many("t", [{"body": b"open", "delay": NOW}, {"body": b"open", "delay": far}], mine)
+        else:
+            ask(mine, "select * from duewheel.find_key('t', 'm')")
+        before = counts(topic)
+        with beside() as start:
+            # Nor does whoever makes it wait for the transaction.
+            start(lambda: sql(topic, "select duewheel.make_slot(%s)", clock() + far)).result()
+            start(topic.maintain).result()
+        actions[how](mine)
+        mine.commit()
+    assert counts(topic)[1] - before[1] == 1 + 2 * has_sent, "it did not see the slot"
+    topic.maintain()
+    assert counts(topic)[1] == before[1]
+    clock.advance(HOUR)
+    assert len(taken(consumer)) == 2 * has_sent
+    clock.advance(far)
+    topic.maintain()
+    came = sorted(bodies(taken(consumer)))
+    expected = {"send": [b"far"], "send_many": [b"far"], "reschedule": [b"moved"], "nack": [b"held"]}[how]
+    expected += [b"moved"] * (how != "reschedule") + [b"held"] * (how != "nack") + [b"open"] * 2 * has_sent
+    assert came == sorted(expected)
+
+
+@pytest.mark.parametrize("commits", [True, False])
+@pytest.mark.parametrize("has_sent", [True, False])
+def test_x06_many_messages_of_one_call_go_into_both_tables_with_the_callers_transaction(
+    topic: Broker, clock: Clock, commits: bool, has_sent: bool
+) -> None:
+    delays = [n % 7 * 20 * DAY + HOUR for n in range(70)]
+    with connected(topic.dsn, autocommit=False) as mine:
+        if has_sent:
+            topic.send("t", b"", delay=50 * DAY, connection=mine)
+        receipts = topic.send_many("t", [{"body": b"%d" % n, "delay": d} for n, d in enumerate(delays)], mine)
+        assert [receipt.deliver_at - clock() for receipt in receipts] == delays
+        assert counts(topic) == (0, 0)
+        mine.commit() if commits else mine.rollback()
+    assert counts(topic) == ((10, 60 + has_sent) if commits else (0, 0))
+    for number, receipt in enumerate(receipts):
+        found = topic.find(receipt.message_id)
+        assert (found.body if found else None) == (b"%d" % number if commits else None)
+    consumer = topic.consumer("t", "g")
+    ids = []
+    for _ in range(8):
+        ids += [message.message_id for message in taken(consumer) if message.body]
+        clock.advance(20 * DAY)
+        topic.maintain()
+    assert sorted(ids) == sorted(receipt.message_id for receipt in receipts if commits)
+
+
+#: What a function of anybody's asks, with a plan that it keeps.
+SEES = """
+create function pg_temp.sees() returns bigint language plpgsql set plan_cache_mode = force_generic_plan as $$
+declare
+    v_count bigint;
+begin
+    select count(*) into v_count from duewheel.any_message m;
+    return v_count;
+end
+$$
+"""
+
+
+@pytest.mark.parametrize("how", ["moved", "sent", "sent many", "nacked", "overdue"])
+def test_x06_a_transaction_sees_the_messages_of_a_slot_that_was_made_since_it_began(
+    timed_broker: Broker, clock: Clock, how: str
+) -> None:
+    """Its session goes by the slots of when it last looked: no message stands in another before it ends."""
+    timed_broker.create_topic("t", queues=1, max_delay=10 * DAY)
+    consumer = timed_broker.consumer("t", "g")
+    timed_broker.send("t", b"1", delay=NOW)
+    timed_broker.send("t", b"2", delay=HOUR)
+    held = consumer.receive(invisible=12 * HOUR)
+    with connected(timed_broker.dsn, autocommit=False) as mine, connected(timed_broker.dsn) as upkeep:
+        ask(mine, SEES)
+        mine.commit()
+        for _ in range(10):
+            assert ask(mine, "select pg_temp.sees()") == [(2,)]
+        if how == "overdue":
+            clock.advance(2 * HOUR)
+        else:
+            ask(upkeep, "select duewheel.make_slot(%s)", clock())
+        sees = 2
+        for _ in range(3):
+            ask(upkeep, SETTLE, 100, clock())
+            if how == "sent":
+                timed_broker.send("t", b"3", delay=HOUR)
+            elif how == "sent many":
+                timed_broker.send_many("t", [{"body": b"3", "delay": HOUR}])
+            elif how == "nacked" and sees == 2:
+                consumer.nack(held, HOUR)
+            sees += how in ("sent", "sent many") or (how == "nacked" and sees == 2)
+            assert ask(mine, "select pg_temp.sees()") == [(sees,)]
+        assert counts(timed_broker) == (0, sees)
+        mine.commit()
+        ask(upkeep, SETTLE, 100, clock())
+        ask(upkeep, SETTLE, 100, clock())
+        assert counts(timed_broker) == (sees, 0)
+        assert ask(mine, "select pg_temp.sees()") == [(sees,)]
