@@ -106,7 +106,8 @@ _BEGIN_SEND = """
 select topic_id, message_type, queues, first_block * 65536,
     duewheel.unix_micros(now_at), duewheel.unix_micros(floor_at),
     (extract(epoch from max_delay) * 1000000)::bigint, out_of_range,
-    duewheel.unix_micros(quiet_until), duewheel.unix_micros(notify_before), duewheel.unix_micros(near_until),
+    duewheel.unix_micros(quiet_until), duewheel.unix_micros(notify_before),
+    duewheel.unix_micros(duewheel.near_until(floor_at)),
     has_table_privilege('duewheel.message', 'insert')
 from duewheel.begin_send(%s, %s, %s)
 """

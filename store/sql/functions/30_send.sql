@@ -96,15 +96,12 @@ create or replace function duewheel.begin_send(
     p_topic text, p_block_count integer, p_now timestamptz default null,
     out topic_id integer, out message_type text, out queues integer, out first_block bigint, out xid xid8,
     out now_at timestamptz, out floor_at timestamptz, out max_delay interval, out out_of_range text,
-    out delay_levels interval[], out quiet_until timestamptz, out notify_before timestamptz,
-    -- What is due before it goes into duewheel.message, whose slots are there; the rest into duewheel.far_message.
-    out near_until timestamptz
+    out delay_levels interval[], out quiet_until timestamptz, out notify_before timestamptz
 )
 -- One plan for all, by the keys, though tables were small when it was made.
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_sort = off as $$
 #variable_conflict use_column
 declare
-    v_has_written constant boolean := pg_current_xact_id_if_assigned() is not null;
     v_topic duewheel.topic;
     v_tick record;
 begin
@@ -122,16 +119,6 @@ begin
         floor_at := duewheel.fifo_floor(
             v_topic.topic_id, array(select generate_series(0, v_topic.queues - 1)::smallint), floor_at);
     end if;
-    -- The first end of a slot that no other follows.
-    select coalesce(min(s.ends_at), floor_at) into near_until
-    from duewheel.slot s
-    where s.ends_at > floor_at and (duewheel.open_slot_at(floor_at)).starts_at is not null
-      and not exists (select from duewheel.slot n where n.starts_at = s.ends_at
-                      and not exists (select from duewheel.closed_slot c where c.starts_at = n.starts_at));
-    if v_has_written then
-        perform duewheel.notice_slot(s.table_name)
-        from duewheel.slot s where s.ends_at > floor_at and s.starts_at < near_until;
-    end if;
     max_delay := v_topic.max_delay;
     out_of_range := v_topic.out_of_range;
     delay_levels := v_topic.delay_levels;
@@ -143,6 +130,20 @@ begin
             hint = 'Send in several calls.';
     end if;
     first_block := nextval('duewheel.message_block');
+end
+$$;
+
+-- Of a COPY: what is due from the floor on and before this instant goes into duewheel.message, whose slots are there; the rest
+-- into duewheel.far_message. It is the first end of a slot that no other follows.
+create or replace function duewheel.near_until(p_floor_at timestamptz) returns timestamptz
+language plpgsql stable as $$
+begin
+    return (
+        select coalesce(min(s.ends_at), p_floor_at)
+        from duewheel.slot s
+        where s.ends_at > p_floor_at and (duewheel.open_slot_at(p_floor_at)).starts_at is not null
+          and not exists (select from duewheel.slot n where n.starts_at = s.ends_at
+                          and not exists (select from duewheel.closed_slot c where c.starts_at = n.starts_at)));
 end
 $$;
 

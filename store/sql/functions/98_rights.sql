@@ -11,6 +11,7 @@ language sql immutable
 begin atomic
     select e.* from (values
         ('begin_send', 'duewheel_producer'),
+        ('near_until', 'duewheel_producer'),
         ('check_bulk_recall', 'duewheel_producer'),
         ('recall', 'duewheel_producer'),
         ('recall_chunk', 'duewheel_producer'),
