@@ -76,7 +76,9 @@ class Console:
                 return
 
     def wait_until_all_released(self, topic_id: int) -> None:
-        while self.value("SELECT count(*) FROM duewheel.any_message WHERE topic_id = %s", topic_id) > self.value(
+        while self.value(
+            "SELECT count(*) FROM duewheel.any_message WHERE topic_id = %s", topic_id
+        ) > self.value(
             """
             SELECT count(*) FROM duewheel.any_message m WHERE m.topic_id = %s AND EXISTS (
                 SELECT FROM duewheel.tick t WHERE t.topic_id = m.topic_id AND m.deliver_at > t.lo

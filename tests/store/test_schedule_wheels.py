@@ -57,7 +57,8 @@ def sent(broker: Broker, name: str) -> list[datetime]:
     with connected(broker.dsn) as connection:
         rows = ask(
             connection,
-            "select properties ->> 'occurrence' from duewheel.any_message where properties ->> 'schedule' = %s",
+            "select properties ->> 'occurrence' from duewheel.any_message"
+            " where properties ->> 'schedule' = %s",
             name,
         )
     return sorted(datetime.fromisoformat(text) for (text,) in rows)
