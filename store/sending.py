@@ -4,7 +4,7 @@ One message is one call of the SQL function ``duewheel.send``, which checks ever
 that a program in any language meets the same limits and the same errors. On the broker's own connection that
 is one statement and one commit.
 
-Many messages are one COPY: the transaction id first and the clock after it (``duewheel.begin_send``), then
+Many messages are one COPY: the transaction id first and the clock after it (``duewheel.begin_copy``), then
 the rows in COPY's binary form, which costs least on both sides; a second COPY takes those whose slot is not
 made yet, as they are due in weeks or years. Nothing is
 written before every message has been looked at. Python looks only for what may be wrong; what it suspects is
@@ -109,7 +109,7 @@ select topic_id, message_type, queues, first_block * 65536,
     duewheel.unix_micros(quiet_until), duewheel.unix_micros(notify_before), duewheel.unix_micros(near_until),
     duewheel.unix_micros(released_to),
     has_table_privilege('duewheel.message', 'insert')
-from duewheel.begin_send(%s, %s, %s, true)
+from duewheel.begin_copy(%s, %s, %s)
 """
 
 _GROUP_QUEUES = "select g, ((hashtextextended(g, 0) & 2147483647) %% %s)::integer from unnest(%s::text[]) g"
@@ -275,7 +275,7 @@ class _Receipts(Sequence[SendReceipt]):
 
 @dataclass(slots=True)
 class _Begun:
-    """What ``duewheel.begin_send`` answers; instants and spans in microseconds."""
+    """What ``duewheel.begin_copy`` answers; instants and spans in microseconds."""
 
     topic_id: int
     message_type: str

@@ -52,6 +52,10 @@ def in_rounds(call: Callable[[str], tuple[Any, ...]]) -> dict[str, Any]:
         found, more = call(_SWEEP)
         swept += found
     (report,) = call(_MAINTAIN)
+    # It may have made slots that far messages can go to.
+    more = True
+    while more:
+        _, more = call(_SETTLE)
     while report.get("more"):
         (further,) = call(_MAINTAIN)
         if further.get("busy"):

@@ -149,7 +149,7 @@ def swept(timed_broker: Broker, clock: Clock) -> Broker:
     with connected(timed_broker.dsn) as connection:
         ask(connection, "select duewheel.make_slot(%s)", clock() + DAY)
     for topic in ("a", "b"):
-        timed_broker.create_topic(topic, max_delay=100 * DAY)
+        timed_broker.create_topic(topic, max_delay=100 * DAY, retention=10 * DAY)
         timed_broker.send(topic, b"", delay=DAY)
         timed_broker.send(topic, b"", delay=50 * DAY, key="waits")
     clock.advance(5 * DAY)

@@ -390,8 +390,8 @@ def test_d19_an_upgrade_under_traffic_loses_and_doubles_nothing(released_dsn: st
 
 #: What a transaction has done that is still open, and whether an upgrade has to wait for it.
 OPEN = {
-    "select duewheel.send('orders', 'mine', delay => '1 day')": False,
-    "select * from duewheel.receive('orders', 'cancel')": False,
+    "select duewheel.send('orders', 'mine', delay => '1 day')": True,
+    "select * from duewheel.receive('orders', 'cancel')": True,
     "select count(*) from duewheel.waiting": True,
     "select * from duewheel.history(duewheel.message_id(1, 0::smallint, '2026-01-05 09:30+00', 1))": True,
 }

@@ -359,15 +359,18 @@ def test_text_that_would_need_escapes_in_other_forms(topics: Broker) -> None:
 
 def test_a_slot_that_retention_dropped_is_made_again(topics: Broker) -> None:
     message = {"body": b"", "delay": HOUR}
+    topics.maintain()
     topics.send_many("delay", [message])
     with topics.connection() as connection, connection.cursor() as cursor:
-        cursor.execute(
-            "select table_name from duewheel.slot where starts_at = duewheel.slot_start(%s)", (NOW + HOUR,)
-        )
+        cursor.execute("select (duewheel.slot_at(%s)).table_name", (NOW + HOUR,))
         (table,) = cursor.fetchone()
         cursor.execute(f"drop table duewheel.{table}; delete from duewheel.slot where table_name = '{table}'")
     topics.send_many("delay", [message, message])
     assert count(topics) == 2
+    topics.maintain()
+    with topics.connection() as connection, connection.cursor() as cursor:
+        cursor.execute(f"select count(*) from duewheel.{table}")
+        assert cursor.fetchall() == [(2,)]
 
 
 # --- in the caller's transaction

@@ -55,3 +55,18 @@ begin atomic
         ) end
     from duewheel.tick_over(p_topic_id, p_deliver_at) t;
 end;
+
+-- Whether the logs say nothing of a message any more: it was due before kept_from of its topic, and was not released later, as
+-- one that was committed late.
+create or replace function duewheel.is_forgotten(
+    p_topic_id integer, p_queue integer, p_deliver_at timestamptz, p_seq bigint, p_xid xid8
+) returns boolean
+language sql stable
+begin atomic
+    select exists (select from duewheel.topic t where t.topic_id = p_topic_id and t.kept_from > p_deliver_at)
+        and exists (
+            select from duewheel.tick_over(p_topic_id, p_deliver_at) t where pg_visible_in_snapshot(p_xid, t.snapshot))
+        and not exists (
+            select from duewheel.straggler s
+            where s.topic_id = p_topic_id and s.queue = p_queue and s.deliver_at = p_deliver_at and s.seq = p_seq);
+end;

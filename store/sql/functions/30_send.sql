@@ -109,21 +109,19 @@ end
 $$;
 
 -- Begins a COPY of many messages: takes the transaction id, then reads the clock, and reserves message numbers.
-create or replace function duewheel.begin_send(
+create or replace function duewheel.begin_copy(
     p_topic text, p_block_count integer, p_now timestamptz default null,
-    -- The caller holds back what is due up to released_to. Others send only after it.
-    p_holds_back boolean default false,
     out topic_id integer, out message_type text, out queues integer, out first_block bigint, out xid xid8,
     out now_at timestamptz, out floor_at timestamptz, out max_delay interval, out out_of_range text,
     out delay_levels interval[], out quiet_until timestamptz, out notify_before timestamptz,
-    -- What is due before it goes into duewheel.message, whose slots are there; the rest into duewheel.far_message.
+    -- What is due before near_until goes into duewheel.message, whose slots are there, and the rest into duewheel.far_message.
+    -- For what is due up to released_to duewheel.hold_back is to be called.
     out near_until timestamptz, out released_to timestamptz
 )
 -- One plan for all, by the keys, though tables were small when it was made.
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_sort = off as $$
 #variable_conflict use_column
 declare
-    v_has_written constant boolean := pg_current_xact_id_if_assigned() is not null;
     v_topic duewheel.topic;
     v_tick record;
 begin
@@ -140,25 +138,16 @@ begin
     message_type := v_topic.message_type;
     queues := v_topic.queues;
     released_to := v_tick.hi;
-    floor_at := case when p_holds_back and v_tick.is_ours is not true then now_at
+    floor_at := case when v_tick.is_ours is not true then now_at
         else greatest(now_at, v_tick.hi + interval '1 microsecond') end;
     if v_topic.message_type = 'FIFO' then
         floor_at := duewheel.fifo_floor(
             v_topic.topic_id, array(select generate_series(0, v_topic.queues - 1)::smallint), floor_at, v_tick.hi);
     end if;
-    -- The first end of a slot that no other follows.
-    select coalesce(min(s.ends_at), floor_at) into near_until
-    from duewheel.slot s
-    where s.ends_at > floor_at and (duewheel.open_slot_at(floor_at)).starts_at is not null
-      and not exists (select from duewheel.slot n where n.starts_at = s.ends_at
-                      and not exists (select from duewheel.closed_slot c where c.starts_at = n.starts_at));
-    if v_has_written then
-        perform duewheel.notice_slot(s.table_name)
-        from duewheel.slot s where s.ends_at > floor_at and s.starts_at < near_until;
-    end if;
     max_delay := v_topic.max_delay;
     out_of_range := v_topic.out_of_range;
     delay_levels := v_topic.delay_levels;
+    near_until := duewheel.near_until(floor_at);
     select quiet.quiet_until, quiet.notify_before into quiet_until, notify_before
     from duewheel.quiet_bounds(now_at, v_tick.hi, v_tick.by_wheel, v_topic.granularity) quiet;
     if p_block_count is null or p_block_count not between 1 and 16 then
@@ -167,6 +156,35 @@ begin
             hint = 'Send in several calls.';
     end if;
     first_block := nextval('duewheel.message_block');
+end
+$$;
+
+-- The same for programs of the version before, which hold nothing back: they send only after what is released.
+create or replace function duewheel.begin_send(
+    p_topic text, p_block_count integer, p_now timestamptz default null,
+    out topic_id integer, out message_type text, out queues integer, out first_block bigint, out xid xid8,
+    out now_at timestamptz, out floor_at timestamptz, out max_delay interval, out out_of_range text,
+    out delay_levels interval[], out quiet_until timestamptz, out notify_before timestamptz
+)
+language sql
+begin atomic
+    select b.topic_id, b.message_type, b.queues, b.first_block, b.xid, b.now_at,
+           greatest(b.floor_at, b.released_to + interval '1 microsecond'), b.max_delay, b.out_of_range, b.delay_levels,
+           b.quiet_until, b.notify_before
+    from duewheel.begin_copy(p_topic, p_block_count, p_now) b;
+end;
+
+-- Of a COPY: what is due from the floor on and before this instant goes into duewheel.message, whose slots are there; the rest
+-- into duewheel.far_message. It is the first end of a slot that no other follows.
+create or replace function duewheel.near_until(p_floor_at timestamptz) returns timestamptz
+language plpgsql stable as $$
+begin
+    return (
+        select coalesce(min(s.ends_at), p_floor_at)
+        from duewheel.slot s
+        where s.ends_at > p_floor_at and (duewheel.open_slot_at(p_floor_at)).starts_at is not null
+          and not exists (select from duewheel.slot n where n.starts_at = s.ends_at
+                          and not exists (select from duewheel.closed_slot c where c.starts_at = n.starts_at)));
 end
 $$;
 

@@ -41,7 +41,7 @@ begin
       and (p_key is null or m.key = p_key)
       and (p_key is not null or (m.queue = p_queue and m.deliver_at = p_deliver_at and m.seq = p_seq))
       and t.message_type not in ('RETRY', 'DEAD_LETTER')
-      and m.deliver_at >= coalesce(t.kept_from, '-infinity')
+      and not duewheel.is_forgotten(m.topic_id, m.queue, m.deliver_at, m.seq, m.xid)
     order by m.deliver_at, m.seq;
 end
 $$;
@@ -169,7 +169,7 @@ begin
     perform duewheel.require_home();
     select * into v_message from duewheel.any_message m
     where m.topic_id = v_id.topic_id and m.queue = v_id.queue and m.deliver_at = v_id.deliver_at and m.seq = v_id.seq;
-    if exists (select from duewheel.topic t where t.topic_id = v_id.topic_id and t.kept_from > v_id.deliver_at) then
+    if duewheel.is_forgotten(v_message.topic_id, v_message.queue, v_message.deliver_at, v_message.seq, v_message.xid) then
         return query
         select null::text, 'Deleted', t.kept_from + t.retention, null::timestamptz, null::integer, null::text,
                'its retention ended'

@@ -383,9 +383,9 @@ begin
         from duewheel.topic t
         cross join lateral (
             -- What was dropped is gone for all, whether it was finished or not.
-            select greatest(t.kept_from, least(
+            select least(
                 (select min(s.starts_at) from duewheel.slot s), (select min(f.deliver_at) from duewheel.far_message f),
-                p_now)) as dropped_to, p_now - t.retention as retained_from
+                p_now) as dropped_to, p_now - t.retention as retained_from
         ) d
         cross join lateral (
             -- A dead letter is there, and may not be sent again twice, as long as its slot is.
@@ -412,7 +412,7 @@ set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bit
 as $$
 begin
     update duewheel.topic t set kept_from = p_kept_from
-    where t.topic_id = p_topic_id and t.deleted_at is null and exists (
+    where t.topic_id = p_topic_id and t.deleted_at is null and (t.kept_from < p_kept_from) is not false and exists (
         -- Where nothing was ever released there is nothing to forget.
         select from duewheel.newest_tick(p_topic_id));
     delete from duewheel.straggler s where s.topic_id = p_topic_id and s.deliver_at < p_kept_from;

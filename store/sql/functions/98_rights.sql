@@ -10,7 +10,9 @@ create or replace function duewheel.entry_points() returns table (function_name 
 language sql immutable
 begin atomic
     select e.* from (values
+        ('begin_copy', 'duewheel_producer'),
         ('begin_send', 'duewheel_producer'),
+        ('near_until', 'duewheel_producer'),
         ('check_bulk_recall', 'duewheel_producer'),
         ('recall', 'duewheel_producer'),
         ('recall_chunk', 'duewheel_producer'),
