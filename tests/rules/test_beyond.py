@@ -566,6 +566,41 @@ def test_x16_a_fence_tells_a_slow_worker_before_its_work(topic: Broker, dsn: str
     assert not consumer.receive()
 
 
+def test_x17_ten_years_ahead_is_as_near_as_a_minute(timed_broker: Broker, clock: Clock) -> None:
+    timed_broker.create_topic("t", max_delay=3_660 * DAY)
+    consumer = timed_broker.consumer("t", "g")
+    years = [
+        timed_broker.send("t", f"{year}", delay=year * 365 * DAY, key=f"{year}") for year in range(1, 11)
+    ]
+    tables = "select count(*) from pg_tables where schemaname = 'duewheel' and tablename ~ '^message_2'"
+    for year, sent in enumerate(years, 1):
+        if year % 2:
+            timed_broker.maintain()
+        assert sql(timed_broker, tables)[0][0] <= 60
+        assert timed_broker.find_key("t", f"{year}")[0].message_id == sent.message_id
+        if year == 5:
+            assert timed_broker.recall_key("t", "5") == "recalled"
+        clock.set(sent.deliver_at - timedelta(milliseconds=1))
+        assert not consumer.receive()
+        clock.set(sent.deliver_at)
+        assert bodies(taken(consumer)) == ([] if year == 5 else [f"{year}".encode()])
+
+
+def test_x18_an_open_transaction_holds_up_nobody_for_long(broker: Broker) -> None:
+    broker.create_topic("t", queues=1)
+    for group in ("g", "other"):
+        broker.consumer("t", group)
+    broker.send("t", b"first", delay=NOW)
+    with connected(broker.dsn, autocommit=False) as holder:
+        assert ask(holder, "select receipt_handle from duewheel.receive('t', 'g')")
+        broker.send("t", b"second", delay=NOW)
+        broker.tick("t")
+        assert sorted(bodies(taken(broker.consumer("t", "other")))) == [b"first", b"second"]
+        with pytest.raises(psycopg2.Error, match="another one has released them meanwhile"):
+            holder.commit()
+    assert sorted(bodies(taken(broker.consumer("t", "g")))) == [b"first", b"second"]
+
+
 def test_x19_a_role_cannot_move_time_or_use_up_ids(broker: Broker) -> None:
     broker.create_topic("t", max_delay=30 * DAY)
     broker.send("t", b"", delay=20 * DAY)
