@@ -314,7 +314,9 @@ $$;
 -- read there.
 create or replace function duewheel.is_unread(
     p_group_id integer, p_topic_id integer, p_queue smallint, p_to_at timestamptz, p_to_seq bigint, p_straggler_to bigint,
-    p_revived_to timestamptz, p_from timestamptz, p_until timestamptz
+    p_revived_to timestamptz, p_from timestamptz, p_until timestamptz,
+    -- Rows before it were finished, and may be there still; what was released late is not among them.
+    p_kept_from timestamptz default null
 ) returns boolean
 language plpgsql stable
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
@@ -323,7 +325,7 @@ as $$
 begin
     return exists (
             select from duewheel.any_message m
-            where m.topic_id = p_topic_id and m.queue = p_queue and m.deliver_at >= greatest(p_from, p_to_at)
+            where m.topic_id = p_topic_id and m.queue = p_queue and m.deliver_at >= greatest(p_from, p_to_at, p_kept_from)
               and m.deliver_at < p_until and (m.deliver_at, m.seq) > (p_to_at, p_to_seq)
             order by m.deliver_at, m.seq limit 1)
         or exists (
@@ -360,7 +362,7 @@ begin atomic
         cross join lateral duewheel.positions(s.group_id, s.topic_id) p
         join duewheel.topic source on source.topic_id = p.topic_id
         where duewheel.is_unread(s.group_id, p.topic_id, p.queue, p.to_at, p.to_seq, p.straggler_to, p.revived_to,
-                                 greatest((p_slot).starts_at, source.kept_from), (p_slot).ends_at)
+                                 (p_slot).starts_at, (p_slot).ends_at, source.kept_from)
     ) or exists (
         select from duewheel.fifo_backlog b
         join duewheel.topic t on t.topic_id = b.topic_id and t.deleted_at is null
