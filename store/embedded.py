@@ -58,7 +58,6 @@ from duewheel.store.embedded_machine import (
 #: Settings of every embedded server; the caller's come on top.
 DEFAULT_SETTINGS: Final[Mapping[str, str]] = {
     "max_connections": "200",
-    "max_locks_per_transaction": "256",  # one statement may touch every hourly slot and its indexes
     "timezone": "UTC",
     "log_timezone": "UTC",
     "log_min_messages": "warning",
