@@ -86,6 +86,8 @@ class Message:
     released: bool = False
     dropped: bool = False
     straggler: bool = False
+    #: It was sent behind the newest tick, and waits for its instant all the same.
+    held_back: bool = False
     copies: dict[str, Copy] = field(default_factory=dict)
 
     @property
@@ -112,22 +114,19 @@ class Topic:
     idempotency: dict[str, tuple[Message, datetime]] = field(default_factory=dict)
     released_to: datetime | None = None
 
-    def floor(self, now: datetime) -> datetime:
-        """The first instant at which something sent now can be delivered."""
-        return now if self.released_to is None else max(now, self.released_to + MICROSECOND)
-
     def is_out_of_range(self, asked: datetime, now: datetime) -> bool:
         """Whether the instant is past the topic's maximum delay (D04)."""
         return asked > now + self.max_delay
 
     def delivery(self, asked: datetime, now: datetime) -> datetime:
         """The instant at which a message is delivered that is sent now."""
-        return max(now if self.is_out_of_range(asked, now) else asked, self.floor(now))
+        return max(now if self.is_out_of_range(asked, now) else asked, now)
 
     def accept(self, message: Message) -> None:
         """Take a message up; every group has a copy of it."""
         assert message.identity not in self.messages, "two messages have one id"
         message.copies = {group: Copy() for group in self.groups}
+        message.held_back = self.released_to is not None and message.deliver_at <= self.released_to
         self.messages[message.identity] = message
 
     def forget_uncommitted(self) -> None:
@@ -136,7 +135,11 @@ class Topic:
 
     def is_waiting(self, message: Message) -> bool:
         """Whether a recall still helps."""
-        in_time = self.released_to is None or self.released_to < message.deliver_at
+        in_time = (
+            self.released_to is None
+            or self.released_to < message.deliver_at
+            or (message.held_back and not message.released)
+        )
         return message.committed and not message.recalled and not message.dropped and in_time
 
     def of_key(self, key: str) -> list[Message]:
@@ -146,17 +149,12 @@ class Topic:
 
     def tick(self, now: datetime) -> bool:
         """Release what is due; true if something was."""
-        reach = self.floor(now)
         seen = [m for m in self.messages.values() if m.committed and not m.dropped and not m.released]
-        due = [m for m in seen if m.deliver_at <= reach]
+        due = [m for m in seen if m.deliver_at <= now]
         if not due:
             return False
         stragglers = [m for m in due if self.released_to is not None and m.deliver_at <= self.released_to]
-        if len(due) > len(stragglers):
-            self.released_to = reach
-        else:
-            assert self.released_to is not None
-            self.released_to = max(now, self.released_to)
+        self.released_to = now if self.released_to is None else max(now, self.released_to)
         for message in stragglers:
             message.straggler = True
         for message in due:

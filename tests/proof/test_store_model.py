@@ -302,7 +302,7 @@ class StoreAgainstModel(RuleBasedStateMachine):
     def redrive(self, name: str, group: str) -> None:
         """Every dead letter that is kept goes out once more, with one attempt more."""
         topic = self.topics[name]
-        floor = self.retry_floor(name, group)
+        floor = self.now
         kept = {
             letter.message_id: letter.attempt
             for letter in self.broker.dead_letters(group, name, max_messages=1_000, redriven=False)
@@ -393,7 +393,7 @@ class StoreAgainstModel(RuleBasedStateMachine):
     )  # fmt: skip
     def nack(self, choice: int, part: int, whole: bool, delay: timedelta | None) -> None:
         topic, group, messages = self.hand(choice, part, whole)
-        floor = self.retry_floor(topic.name, group)
+        floor = self.now
         before = {m.message_id: topic.messages[m.message_id].copies[group] for m in messages}
         if self.answered(topic, group, messages, "nack", lambda c: c.nack(messages, delay, reason="no")):
             due_at = None if delay is None else self.now + delay
@@ -501,7 +501,7 @@ class StoreAgainstModel(RuleBasedStateMachine):
         )
         if hi is None or hi == topic.released_to:
             return
-        latest = topic.floor(now)
+        latest = now if topic.released_to is None else max(now, topic.released_to)
         topic.tick(now)
         assert (topic.released_to or BEGINNING - HOUR) <= hi <= latest
         topic.released_to = hi.astimezone(UTC)
@@ -658,14 +658,11 @@ class StoreAgainstModel(RuleBasedStateMachine):
         )
         return None if released_to is None else released_to.astimezone(UTC)
 
-    def retry_floor(self, name: str, group: str) -> datetime:
-        released_to = self.retry_hi(name, group)
-        return self.now if released_to is None else max(self.now, released_to + MICROSECOND)
-
     def retries_to(self, name: str, group: str, now: datetime) -> datetime:
         """Up to where a receive releases retries, at the latest."""
-        self.floor_before = self.retry_floor(name, group)
-        return self.floor_before
+        released_to = self.retry_hi(name, group)
+        self.floor_before = self.now if released_to is None else max(self.now, released_to + MICROSECOND)
+        return now
 
     def observe_revivals(self, topic: Topic, group: str, now: datetime) -> None:
         """Which leases the broker ended, and when it says their messages are due again."""
