@@ -75,22 +75,18 @@ begin
 end
 $$;
 
--- FIFO: what is sent after others of a queue is not due before those that wait, though the clock may have stepped back.
-create or replace function duewheel.fifo_floor(
-    p_topic_id integer, p_queues smallint[], p_floor timestamptz, p_hi timestamptz
-) returns timestamptz
+-- FIFO: what is sent after others of a queue stands behind them, though the clock may have stepped back. Nobody asked for a
+-- delay, so ticks release it whatever instant that is.
+create or replace function duewheel.fifo_floor(p_topic_id integer, p_queues smallint[], p_floor timestamptz)
+returns timestamptz
 language sql stable
 begin atomic
     select greatest(p_floor, max(m.deliver_at))
     from unnest(p_queues) q (queue)
     cross join lateral (
-        (select m.deliver_at from duewheel.any_message m
-         where m.topic_id = p_topic_id and m.queue = q.queue and m.deliver_at > greatest(p_floor, p_hi)
-         order by m.deliver_at desc limit 1)
-        union all
-        (select b.deliver_at from duewheel.held_back b
-         where b.topic_id = p_topic_id and b.queue = q.queue and b.deliver_at > p_floor
-         order by b.deliver_at desc limit 1)
+        select m.deliver_at from duewheel.any_message m
+        where m.topic_id = p_topic_id and m.queue = q.queue and m.deliver_at > p_floor
+        order by m.deliver_at desc limit 1
     ) m;
 end;
 
@@ -142,7 +138,7 @@ begin
         else greatest(now_at, v_tick.hi + interval '1 microsecond') end;
     if v_topic.message_type = 'FIFO' then
         floor_at := duewheel.fifo_floor(
-            v_topic.topic_id, array(select generate_series(0, v_topic.queues - 1)::smallint), floor_at, v_tick.hi);
+            v_topic.topic_id, array(select generate_series(0, v_topic.queues - 1)::smallint), floor_at);
     end if;
     max_delay := v_topic.max_delay;
     out_of_range := v_topic.out_of_range;
@@ -279,7 +275,7 @@ begin
         end;
         if v_topic.message_type = 'FIFO' then
             perform duewheel.check_message_group(send.topic, v_topic.message_type, send.message_group);
-            v_deliver_at := duewheel.fifo_floor(v_topic.topic_id, array[v_queue], v_deliver_at, v_topic.hi);
+            v_deliver_at := duewheel.fifo_floor(v_topic.topic_id, array[v_queue], v_deliver_at);
         end if;
 
         if send.idempotency_key is not null then
@@ -339,10 +335,11 @@ begin
                 send.tag, send.key, send.properties, send.message_group, send.body);
     end if;
 
-    if v_deliver_at < v_now + interval '600 milliseconds' then
+    if v_deliver_at < v_now + interval '600 milliseconds' or v_topic.message_type = 'FIFO' then
         v_quiet := duewheel.quiet_bounds(v_now, v_topic.hi, v_topic.by_wheel, v_topic.granularity);
         if v_quiet.quiet_until is null or v_deliver_at > v_quiet.quiet_until then
-            perform duewheel.notify_due(v_topic.topic_id, v_deliver_at);
+            perform duewheel.notify_due(
+                v_topic.topic_id, case when v_topic.message_type = 'FIFO' then v_now else v_deliver_at end);
         end if;
     end if;
     return (

@@ -176,6 +176,7 @@ declare
     v_lo timestamptz;
     v_any boolean;
     v_held boolean;
+    v_held_to timestamptz;
     v_queues smallint[];
     v_due smallint[] := '{}';
     v_ended xid8[] := '{}';
@@ -205,6 +206,8 @@ begin
     -- One microsecond behind the clock: a sender that reads the clock after this has a later deliver_at.
     v_now := coalesce(p_now, clock_timestamp() - interval '1 microsecond');
     v_lo := coalesce(v_last.hi, '-infinity');
+    -- Nobody asks for a delay on a FIFO topic.
+    v_held_to := case when v_topic.message_type = 'FIFO' then 'infinity' else v_now end;
     -- Where the clock was ahead at the last tick there is nothing to do but for what was held back.
     hi := greatest(v_now, v_lo);
     if v_has_written and v_now = v_lo and pg_visible_in_snapshot(pg_current_xact_id(), v_last.snapshot) then
@@ -222,7 +225,8 @@ begin
 
     -- Without anything to do an idle tick writes nothing and takes no transaction id.
     v_held := exists (
-        select from duewheel.held_back b where b.topic_id = p_topic_id and b.deliver_at <= v_now order by b.deliver_at limit 1);
+        select from duewheel.held_back b
+        where b.topic_id = p_topic_id and b.deliver_at <= v_held_to order by b.deliver_at limit 1);
     v_any := p_force or v_held or exists (
         select from unnest(v_queues) q cross join lateral (
             select from duewheel.any_message m
@@ -277,23 +281,23 @@ begin
             from unnest(v_ended) x cross join lateral (
                 select m.queue, m.deliver_at, m.seq from duewheel.any_message m
                 where m.topic_id = p_topic_id and m.xid = x and m.deliver_at >= v_oldest_at
-                  and m.deliver_at <= least(v_lo, v_now)) m
+                  and m.deliver_at <= least(v_lo, v_held_to)) m
             order by m.deliver_at, m.seq;
             get diagnostics v_stragglers = row_count;
-            if v_now < v_lo then
+            if v_held_to < v_lo then
                 insert into duewheel.held_back (topic_id, queue, deliver_at, seq)
                 select p_topic_id, m.queue, m.deliver_at, m.seq
                 from unnest(v_ended) x cross join lateral (
                     select m.queue, m.deliver_at, m.seq from duewheel.any_message m
-                    where m.topic_id = p_topic_id and m.xid = x and m.deliver_at > v_now and m.deliver_at <= v_lo) m
+                    where m.topic_id = p_topic_id and m.xid = x and m.deliver_at > v_held_to and m.deliver_at <= v_lo) m
                 on conflict on constraint held_back_pkey do nothing;
             end if;
         end if;
         -- Asked again, as the snapshot is a later one.
-        if v_held or v_now < v_lo then
+        if v_held or v_held_to < v_lo then
             with due as (
                 delete from duewheel.held_back b
-                where b.topic_id = p_topic_id and b.deliver_at <= v_now and pg_visible_in_snapshot((
+                where b.topic_id = p_topic_id and b.deliver_at <= v_held_to and pg_visible_in_snapshot((
                         select m.xid from duewheel.any_message m
                         where m.topic_id = p_topic_id and m.queue = b.queue and m.deliver_at = b.deliver_at
                           and m.seq = b.seq), v_snapshot)

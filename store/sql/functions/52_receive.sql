@@ -26,7 +26,8 @@ begin
         ) k on true
         left join lateral (
             select b.deliver_at from duewheel.held_back b
-            where b.topic_id = t.topic_id and b.deliver_at <= v_now order by b.deliver_at limit 1
+            where b.topic_id = t.topic_id and (b.deliver_at <= v_now or t.message_type = 'FIFO')
+            order by b.deliver_at limit 1
         ) held on true
         left join lateral (
             select m.deliver_at from generate_series(0, t.queues - 1) q cross join lateral (

@@ -21,9 +21,9 @@ declare
 begin
     perform duewheel.require_home();
     for v_topic in
-        select t.topic_id, t.granularity, least(d.due_at, b.deliver_at) as due_at
+        select t.topic_id, t.granularity, least(d.due_at, b.deliver_at, case when b.deliver_at is not null then p_to end) as due_at
         from (
-            select t.topic_id, t.queues, t.granularity from duewheel.topic t
+            select t.topic_id, t.queues, t.granularity, t.message_type from duewheel.topic t
             where t.topic_id > p_after_topic_id and t.deleted_at is null and t.message_type <> 'DEAD_LETTER'
             order by t.topic_id limit p_limit
         ) t
@@ -32,7 +32,8 @@ begin
         ) k on true
         left join lateral (
             select b.deliver_at from duewheel.held_back b
-            where b.topic_id = t.topic_id and b.deliver_at <= p_to order by b.deliver_at limit 1
+            where b.topic_id = t.topic_id and (b.deliver_at <= p_to or t.message_type = 'FIFO')
+            order by b.deliver_at limit 1
         ) b on true
         cross join lateral (
             select min(m.deliver_at) as due_at
