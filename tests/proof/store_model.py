@@ -14,6 +14,8 @@ from enum import Enum
 
 MICROSECOND = timedelta(microseconds=1)
 HOUR = timedelta(hours=1)
+#: How wide a slot is.
+DAY = timedelta(days=1)
 
 #: The retry intervals of a group nobody has set: R05.
 RETRY_INTERVALS = tuple(
@@ -22,9 +24,9 @@ RETRY_INTERVALS = tuple(
 )
 
 
-def hour_of(instant: datetime) -> datetime:
+def slot_of(instant: datetime) -> datetime:
     """The start of the slot an instant lies in."""
-    return instant.replace(minute=0, second=0, microsecond=0)
+    return instant.replace(hour=0, minute=0, second=0, microsecond=0)
 
 
 class State(Enum):
@@ -66,7 +68,7 @@ class Copy:
     deaths: int = 0
     due_at: datetime | None = None
     lease: Lease | None = None
-    hours: set[datetime] = field(default_factory=set)
+    slots: set[datetime] = field(default_factory=set)
 
 
 @dataclass(eq=False)
@@ -217,5 +219,5 @@ def fail(
         interval = RETRY_INTERVALS[min(copy.attempt, len(RETRY_INTERVALS)) - 1]
         copy.state = State.RETRY
         copy.due_at = max(floor, now + interval if due_at is None else due_at)
-        copy.hours.add(hour_of(copy.due_at))
+        copy.slots.add(slot_of(copy.due_at))
         copy.attempt += 1

@@ -149,9 +149,9 @@ def test_x14_everything_comes_at_once_after_thirty_days(shop: Shop, clock: Clock
     assert total > 5_000
 
     # What is read is dropped now, what is not due yet comes at its time.
-    assert len(broker.maintain().dropped) > (DAYS - 4) * 20
+    assert len(broker.maintain().dropped) > DAYS - 5
     kept = {entry.deliver_at for topic in TOPICS for entry in shop_messages(broker, topic)}
-    assert min(kept) > now - RETENTION - HOUR
+    assert min(kept) > now - RETENTION - DAY
     clock.advance(10 * DAY)
     for (topic, group), consumer in shop.consumers.items():
         rest = received(consumer, clock)

@@ -142,9 +142,6 @@ class FifoAgainstModel(RuleBasedStateMachine):
         """In the transaction that stays open."""
         if self.sender is None:
             self.sender = psycopg2.connect(self.dsn)
-        with self.broker.connection() as connection:
-            # Others would wait for a slot that this transaction makes.
-            ask(connection, "select duewheel.make_slots_ahead(%s)", self.now)
         receipt = self.broker.send("steps", **self.content(message_group, "red"), connection=self.sender)
         self.uncommitted.append(self.accepted(receipt, message_group, self.count(), 0))
 

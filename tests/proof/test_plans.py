@@ -1,9 +1,10 @@
 """Every hot statement touches a bounded number of pages, however much waits (design: measured).
 
-A topic with a million waiting messages in a hundred slots, and one busy topic beside it. The functions were
-first called, and their plans made, while all tables were empty: those plans must stay good. What counts is
-what the server counts: the pages a call touches (``EXPLAIN (ANALYZE, BUFFERS)``, nested statements included)
-and the sequential scans and tuples of tables in ``pg_stat_xact_user_tables``. Nothing here measures time.
+A topic with a million waiting messages in its slots and hundreds of thousands that have no slot yet, due over
+ten years, and one busy topic beside it. The functions were first called, and their plans made, while all
+tables were empty: those plans must stay good. What counts is what the server counts: the pages a call touches
+(``EXPLAIN (ANALYZE, BUFFERS)``, nested statements included) and the sequential scans and tuples of tables in
+``pg_stat_xact_user_tables``. Nothing here measures time.
 """
 
 from __future__ import annotations
@@ -23,10 +24,13 @@ from duewheel.store.embedded import EmbeddedPostgres
 
 pytestmark = pytest.mark.slow
 
+#: Due over four days.
 WAITING = 1_000_000
-SLOTS = 100
+#: Due after the last slot, over nine years.
+FAR = 300_000
 QUEUES = 4
 HOUR = timedelta(hours=1)
+DAY = timedelta(days=1)
 #: One page per partition and index would be more than this; what a call needs is far less.
 PAGES_OF_ONE_CALL = 1_500
 
@@ -88,9 +92,11 @@ def grown(postgres: EmbeddedPostgres, template_dsn: str) -> Iterator[Grown]:
     try:
         with Broker(dsn, clock=lambda: now) as broker, connected(dsn) as connection:
             for name in ("grown", "idle"):
-                broker.create_topic(name, queues=QUEUES, max_delay=SLOTS * HOUR)
+                broker.create_topic(name, queues=QUEUES, max_delay=3660 * DAY)
             consumer = broker.consumer("grown", "g")
             found = Grown(broker, connection, consumer.group_id, consumer.topic_id, now)
+            # The slots of the template are of another time.
+            ask(connection, DROP_SLOTS)
             # First, as new slots make a session plan anew.
             broker.maintain()
             for _ in range(7):
@@ -105,12 +111,34 @@ def grown(postgres: EmbeddedPostgres, template_dsn: str) -> Iterator[Grown]:
                 " from generate_series(1, %s) n",
                 found.topic_id, QUEUES, now, now, WAITING,
             )  # fmt: skip
+            ask(
+                connection,
+                "insert into duewheel.far_message"
+                " (topic_id, queue, deliver_at, seq, xid, born_at, key, tag, body)"
+                " select %s, n %% %s, %s + n * interval '1000 seconds',"
+                "  (10000000 + n)::bigint * 65536, pg_current_xact_id(), %s, 'far' || n, 'tag', 'x'"
+                " from generate_series(1, %s) n",
+                found.topic_id, QUEUES, now + 10 * DAY, now, FAR,
+            )  # fmt: skip
             yield found
     finally:
         execute(postgres.dsn(), "DROP DATABASE plans WITH (FORCE)")
 
 
+DROP_SLOTS = """
+do $$
+declare
+    v_table text;
+begin
+    for v_table in delete from duewheel.slot returning table_name loop
+        execute format('drop table duewheel.%%I', v_table);
+    end loop;
+end
+$$
+"""
 SEND = "select duewheel.send('grown', 'x'::text, delay => '30 minutes', key => 'new', now => %s)"
+SEND_FAR = "select duewheel.send('grown', 'x'::text, delay => '3000 days', key => 'new', now => %s)"
+SETTLE = "select settled from duewheel.settle_far(%s, %s)"
 TICK = "select duewheel.tick_topic(%s, %s)"
 LEASE = (
     "select (lease).topic_id, (lease).queue, (lease).n, (lease).token"
@@ -161,20 +189,18 @@ def sequential(scans: dict[str, tuple[int, int]]) -> dict[str, int]:
     return {
         name: counts[0]
         for name, counts in scans.items()
-        if counts[0] and name.startswith(("message", "lease", "tick"))
+        if counts[0] and name.startswith(("message", "far_message", "lease", "tick"))
     }
 
 
 def tuples_of_messages(scans: dict[str, tuple[int, int]]) -> int:
     """How many messages were looked at."""
-    return sum(read for name, (_, read) in scans.items() if name.startswith("message"))
+    return sum(read for name, (_, read) in scans.items() if name.startswith(("message", "far_message")))
 
 
-def identity_of(found: Grown, number: int) -> str:
+def identity_of(found: Grown, key: str) -> str:
     """The id of a waiting message."""
-    ((identity,),) = ask(
-        found.connection, "select message_id from duewheel.find_key('grown', %s)", f"key{number}"
-    )
+    ((identity,),) = ask(found.connection, "select message_id from duewheel.find_key('grown', %s)", key)
     return str(identity)
 
 
@@ -187,8 +213,16 @@ def check(found: Grown, pages: int, statement: str, *parameters: object) -> None
     assert touched <= pages, f"{touched} pages"
 
 
+def test_x17_ten_years_ahead_are_a_few_partitions(grown: Grown) -> None:
+    """Every session loads, locks and plans all of them."""
+    count = "select count(*) from pg_inherits where inhparent = 'duewheel.message'::regclass"
+    ((partitions,),) = ask(grown.connection, count)
+    assert 4 < partitions <= 20
+
+
 def test_sending_one(grown: Grown) -> None:
     check(grown, PAGES_OF_ONE_CALL, SEND, grown.now)
+    check(grown, PAGES_OF_ONE_CALL, SEND_FAR, grown.now)
 
 
 def test_a_tick_with_nothing_due(grown: Grown) -> None:
@@ -234,14 +268,15 @@ def test_acking_a_thousand(grown: Grown) -> None:
 
 
 def test_recalling(grown: Grown) -> None:
-    check(grown, PAGES_OF_ONE_CALL, RECALL, identity_of(grown, 900_000), grown.now)
-    check(grown, PAGES_OF_ONE_CALL, RECALL_KEY, "key900001", grown.now)
+    for key in ("key900000", "far200000"):
+        check(grown, PAGES_OF_ONE_CALL, RECALL, identity_of(grown, key), grown.now)
+        check(grown, PAGES_OF_ONE_CALL, RECALL_KEY, key, grown.now)
 
 
 def test_recalling_many(grown: Grown) -> None:
     """A prefix walks the index of the keys, a window the messages in it; one call walks one chunk."""
     nothing = (None, None)
-    for prefix, found in (("key90000", 11), ("key900001", 1), ("none", 0)):
+    for prefix, found in (("key90000", 11), ("key900001", 1), ("far20000", 11), ("none", 0)):
         with grown.undone():
             assert ask(grown.connection, RECALL_CHUNK, prefix, *nothing, 100, grown.now) == [(found,)]
         check(grown, 2 * PAGES_OF_ONE_CALL, RECALL_CHUNK, prefix, *nothing, 100, grown.now)
@@ -257,12 +292,36 @@ def test_recalling_many(grown: Grown) -> None:
 
 
 def test_rescheduling_by_key(grown: Grown) -> None:
-    check(grown, PAGES_OF_ONE_CALL, RESCHEDULE_KEY, "key900001", grown.now)
+    for key in ("key900001", "far200001"):
+        check(grown, PAGES_OF_ONE_CALL, RESCHEDULE_KEY, key, grown.now)
+
+
+def test_moving_into_slots(grown: Grown) -> None:
+    """What is moved costs, and not what goes on waiting; nothing to move costs next to nothing."""
+    with grown.undone():
+        assert ask(grown.connection, SETTLE, 1_000, grown.now) == [(0,)]
+    check(grown, 200, SETTLE, 1_000, grown.now)
+    with connected(grown.broker.dsn) as other:
+        later = grown.now + 12 * DAY
+        for days in range(9, 13):
+            ask(other, "select duewheel.make_slots_ahead(%s)", grown.now + days * DAY)
+        ask(other, "select duewheel.open_slots()")
+    for most in (1, 100):
+        with grown.undone():
+            scans = grown.scans(SETTLE, most, later)
+            assert sequential(scans) == {}
+            assert tuples_of_messages(scans) <= 4 * most + 20, scans
+        with grown.undone():
+            assert ask(grown.connection, SETTLE, most, later) == [(most,)]
+        with grown.undone():
+            touched = grown.pages(SETTLE, most, later)
+            assert touched <= PAGES_OF_ONE_CALL + 60 * most, f"{touched} pages"
 
 
 def test_looking_up(grown: Grown) -> None:
-    check(grown, PAGES_OF_ONE_CALL, FIND, identity_of(grown, 500_000))
-    check(grown, PAGES_OF_ONE_CALL, FIND_KEY, "key500001")
+    for key in ("key500000", "far100000"):
+        check(grown, PAGES_OF_ONE_CALL, FIND, identity_of(grown, key))
+        check(grown, PAGES_OF_ONE_CALL, FIND_KEY, key)
 
 
 def test_what_the_wheel_and_the_doorbells_ask(grown: Grown) -> None:
@@ -278,11 +337,11 @@ def test_numbers_of_a_million_waiting(grown: Grown) -> None:
     assert grown.pages("select * from duewheel.topic_stats(%s)", grown.now) < pages_of_all_waiting
     assert grown.pages("select * from duewheel.group_stats(%s)", grown.now) < pages_of_all_waiting
     # As autovacuum does after so many inserts.
-    ask(grown.connection, "analyze duewheel.message")
+    ask(grown.connection, "analyze duewheel.message, duewheel.far_message")
     ((waiting, exact),) = ask(
         grown.connection,
         "select waiting, waiting_is_exact from duewheel.topic_stats(%s) where topic = 'grown'",
         grown.now,
     )
     assert not exact
-    assert WAITING / 2 < waiting < WAITING * 2
+    assert (WAITING + FAR) / 2 < waiting < (WAITING + FAR) * 2

@@ -26,7 +26,7 @@ from hypothesis.stateful import (
 )
 from tests.conftest import Clock
 from tests.proof.playing import play
-from tests.proof.store_model import HOUR, MICROSECOND, Copy, Lease, Message, State, Topic, fail, hour_of
+from tests.proof.store_model import DAY, HOUR, MICROSECOND, Copy, Lease, Message, State, Topic, fail, slot_of
 
 from duewheel.store.broker import Broker
 from duewheel.store.embedded import EmbeddedPostgres
@@ -197,8 +197,6 @@ class StoreAgainstModel(RuleBasedStateMachine):
         """Leaves the transaction open: its messages are due before anybody can see them."""
         topic = self.topics[name]
         asked = self.now + delay
-        # A slot that an open transaction makes would keep other senders waiting for it.
-        self.ask("select duewheel.make_slots(array[%s])", (topic.delivery(asked, self.now),))
         if self.sender is None:
             self.sender = psycopg2.connect(self.dsn)
         body = self.new_body()
@@ -319,7 +317,7 @@ class StoreAgainstModel(RuleBasedStateMachine):
             copy.due_at = self.due_of_retry(name, group, message, copy)
             earliest = max(self.now, message.born_at)
             assert earliest <= copy.due_at <= max(earliest, floor)
-            copy.hours.add(hour_of(copy.due_at))
+            copy.slots.add(slot_of(copy.due_at))
 
     @rule(name=TOPICS, group=GROUPS, most=st.sampled_from([1, 2, 3, 100]), invisible=SPANS)
     def receive(self, name: str, group: str, most: int, invisible: timedelta) -> None:
@@ -481,11 +479,19 @@ class StoreAgainstModel(RuleBasedStateMachine):
         for topic in self.topics.values():
             self.observe_tick(topic, now)
         for name in report["dropped"]:
-            hour = datetime.strptime(name, "message_%Y%m%d%H").replace(tzinfo=UTC)
-            assert hour + HOUR + RETENTION <= now
+            slot = datetime.strptime(name, "message_%Y%m%d%H").replace(tzinfo=UTC)
+            assert slot + DAY + RETENTION <= now
             for topic in self.topics.values():
                 for message in topic.messages.values():
-                    self.drop(topic, message, hour)
+                    self.drop(topic, message, slot)
+
+    @rule(limit=st.sampled_from([1, 2, 1_000]))
+    def settle(self, limit: int) -> None:
+        """Messages without a slot are moved into theirs: nobody notices."""
+        count = "select count(*) from duewheel.any_message"
+        before = self.ask(count)
+        self.ask("select * from duewheel.settle_far(%s, %s)", (limit, self.now))
+        assert self.ask(count) == before
 
     def observe_tick(self, topic: Topic, now: datetime) -> None:
         """Upkeep ticks a topic that had nothing to do for long, to say so; what is due goes out with it."""
@@ -500,14 +506,14 @@ class StoreAgainstModel(RuleBasedStateMachine):
         assert (topic.released_to or BEGINNING - HOUR) <= hi <= latest
         topic.released_to = hi.astimezone(UTC)
 
-    def drop(self, topic: Topic, message: Message, hour: datetime) -> None:
+    def drop(self, topic: Topic, message: Message, slot: datetime) -> None:
         for group, copy in message.copies.items():
             finished = topic.is_finished(group, message)
-            last = hour_of(copy.due_at if copy.due_at is not None else message.deliver_at)
-            assert finished or last != hour, f"dropped before {group} was done with it: {message}"
-            if hour in copy.hours:
-                copy.hours.add(datetime.min.replace(tzinfo=UTC))
-        if hour_of(message.deliver_at) == hour:
+            last = slot_of(copy.due_at if copy.due_at is not None else message.deliver_at)
+            assert finished or last != slot, f"dropped before {group} was done with it: {message}"
+            if slot in copy.slots:
+                copy.slots.add(datetime.min.replace(tzinfo=UTC))
+        if slot_of(message.deliver_at) == slot:
             assert message.committed
             message.dropped = True
 
@@ -545,7 +551,7 @@ class StoreAgainstModel(RuleBasedStateMachine):
         if not message.recalled:
             assert ("Ready" in states) == message.released
         for group, copy in message.copies.items():
-            if datetime.min.replace(tzinfo=UTC) in copy.hours:
+            if datetime.min.replace(tzinfo=UTC) in copy.slots:
                 # Slots of its retries are gone, and what they would tell.
                 continue
             of_group = [entry for entry in entries if entry.consumer_group == group]
@@ -608,7 +614,9 @@ class StoreAgainstModel(RuleBasedStateMachine):
         if absolute == "no":
             return self.now + delay, {"delay": delay}
         # An instant that many choose: the full hour.
-        instant = hour_of(self.now + delay) + HOUR if absolute == "hour" else self.now + delay
+        instant = self.now + delay
+        if absolute == "hour":
+            instant = instant.replace(minute=0, second=0, microsecond=0) + HOUR
         return instant, {"deliver_at": instant}
 
     def accepted(
@@ -682,7 +690,7 @@ class StoreAgainstModel(RuleBasedStateMachine):
                     # At once: by the clock, or one step past what was released before it stepped back.
                     latest = max(now, message.born_at, self.floor_before + 4 * MICROSECOND)
                     assert max(now, message.born_at) <= copy.due_at <= latest
-                    copy.hours.add(hour_of(copy.due_at))
+                    copy.slots.add(slot_of(copy.due_at))
 
     def due_of_retry(self, name: str, group: str, message: Message, copy: Copy) -> datetime:
         ((due_at,),) = self.ask(
