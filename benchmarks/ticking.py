@@ -18,7 +18,7 @@ from benchmarks.server import connect, settle
 from duewheel.store import Broker
 
 SLOTS = 100
-HOUR = timedelta(hours=1)
+DAY = timedelta(days=1)
 BODY = bytes(range(100))
 
 
@@ -33,13 +33,13 @@ def tick_seconds(connection: Connection, topic: str) -> float:
 
 
 def one_due(bench: Bench) -> Iterator[Row]:
-    """A tick with one message due and a hundred hourly slots on disk, beside a one-row INSERT + commit."""
+    """A tick with one message due and a hundred slots of a day on disk, beside a one-row INSERT + commit."""
     ticks = bench.size(200, 50)
     start = ours.now() + timedelta(minutes=5)
     row_numbers = numbers()
     with bench.server.duewheel() as dsn, bench.server.empty() as plain_dsn:
-        ours.create_topic(dsn, max_delay=(SLOTS + 1) * HOUR)
-        ours.fill(dsn, SLOTS * 1_000, start=start, within=SLOTS * HOUR, at=ours.now())
+        ours.create_topic(dsn, max_delay=(SLOTS + 1) * DAY)
+        ours.fill(dsn, SLOTS * 1_000, start=start, within=SLOTS * DAY, at=ours.now())
         settle(dsn)
         with Broker(dsn) as broker, closing(connect(dsn)) as connection, closing(connect(plain_dsn)) as plain:
             with connection.cursor() as cursor:

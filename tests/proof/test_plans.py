@@ -308,8 +308,9 @@ def test_moving_into_slots(grown: Grown) -> None:
         assert ask(grown.connection, SETTLE, 1_000, grown.now) == [(0,)]
     check(grown, 200, SETTLE, 1_000, grown.now)
     with connected(grown.broker.dsn) as other:
-        later = grown.now + 20 * DAY
-        ask(other, "select duewheel.make_slots_ahead(%s)", later)
+        later = grown.now + 12 * DAY
+        for days in range(9, 13):
+            ask(other, "select duewheel.make_slots_ahead(%s)", grown.now + days * DAY)
         ask(other, "select duewheel.open_slots()")
     for most in (1, 100):
         with grown.undone():

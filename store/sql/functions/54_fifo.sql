@@ -526,9 +526,12 @@ begin
                        case when m.origin_seq is not null then duewheel.message_id(
                            m.origin_topic_id, m.origin_queue, m.origin_deliver_at, m.origin_seq) end
                 from duewheel.lease_message h
-                join duewheel.any_message m
-                  on m.topic_id = h.source_topic_id and m.queue = h.source_queue and m.deliver_at = h.deliver_at
-                 and m.seq = h.seq
+                -- In an order that the primary key alone gives: of a slot that was empty another index looks as good.
+                cross join lateral (
+                    select * from duewheel.any_message m
+                    where m.topic_id = h.source_topic_id and m.queue = h.source_queue
+                      and m.deliver_at >= h.deliver_at and m.deliver_at <= h.deliver_at and m.seq = h.seq
+                    order by m.deliver_at, m.seq limit 1) m
                 where h.topic_id = p_topic_id and h.group_id = p_group_id and h.queue = v_queue and h.n = v_n
                 order by h.place_n, h.deliver_at, h.seq;
             end if;
