@@ -2,7 +2,7 @@
 -- yields exactly its messages: from the table where the login may read it, which streams them, else from the function that
 -- every consumer may call. Leases are given as parallel arrays.
 select duewheel.lease_topic(lease.topic_id),
-       case when has_table_privilege('duewheel.message', 'select')
+       case when has_table_privilege('duewheel.any_message', 'select')
                 and has_table_privilege('duewheel.tick', 'select')
                 and has_table_privilege('duewheel.straggler', 'select')
                 and has_table_privilege('duewheel.recall', 'select')

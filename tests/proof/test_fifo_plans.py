@@ -50,6 +50,8 @@ def blocked(postgres: EmbeddedPostgres, template_dsn: str) -> Iterator[Grown]:
             found.now += timedelta(hours=1)
             held = consumer.receive(invisible=timedelta(hours=1))
             consumer.ack(held)
+            # What is sent at the very instant of a tick is held back.
+            found.now += SECOND
             broker.send_many(
                 "steps", [{"body": "x", "message_group": f"w{n}"} for n in range(WAITING_GROUPS)]
             )
@@ -62,6 +64,7 @@ def blocked(postgres: EmbeddedPostgres, template_dsn: str) -> Iterator[Grown]:
             assert ask(connection, "select count(*) from duewheel.fifo_backlog") == [
                 (BEHIND_ONE - 1 + WAITING_GROUPS,)
             ]
+            found.now += SECOND
             broker.send_many("steps", [{"body": "x", "message_group": f"new{n}"} for n in range(1_000)])
             found.now += SECOND
             yield found

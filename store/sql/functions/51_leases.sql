@@ -111,8 +111,8 @@ begin
     if v_lease.straggler_to > v_lease.straggler_from then
         return format(
             'select %s from duewheel.straggler s cross join lateral (select * from duewheel.any_message m'
-            ' where m.topic_id = s.topic_id and m.queue = s.queue and m.deliver_at = s.deliver_at and m.seq = s.seq'
-            ' limit 1) m'
+            ' where m.topic_id = s.topic_id and m.queue = s.queue and m.deliver_at >= s.deliver_at'
+            ' and m.deliver_at <= s.deliver_at and m.seq = s.seq order by m.deliver_at, m.seq limit 1) m'
             ' where s.topic_id = %s and s.queue = %s and s.straggler_id > %s and s.straggler_id <= %s%s'
             ' order by s.straggler_id',
             v_columns, p_topic_id, p_queue, v_lease.straggler_from, v_lease.straggler_to, v_filter);

@@ -281,8 +281,9 @@ begin
                     -- A look-up by the key for each; as a join all messages of the queue might be read for each.
                     cross join lateral (
                         select * from duewheel.any_message m
-                        where m.topic_id = v_topic_id and m.queue = v_queue and m.deliver_at = s.deliver_at
-                          and m.seq = s.seq limit 1) m
+                        where m.topic_id = v_topic_id and m.queue = v_queue
+                          and m.deliver_at >= s.deliver_at and m.deliver_at <= s.deliver_at and m.seq = s.seq
+                        order by m.deliver_at, m.seq limit 1) m
                     where (v_every or ((v_tags is null or m.tag = any (v_tags))
                            and (v_filter is null or coalesce(m.properties, '{}') @@ v_filter)))
                       and (select true from duewheel.recall r

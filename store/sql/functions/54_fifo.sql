@@ -438,8 +438,9 @@ begin
                         ) s
                         cross join lateral (
                             select * from duewheel.any_message m
-                            where m.topic_id = p_topic_id and m.queue = v_queue and m.deliver_at = s.deliver_at
-                              and m.seq = s.seq limit 1) m
+                            where m.topic_id = p_topic_id and m.queue = v_queue
+                              and m.deliver_at >= s.deliver_at and m.deliver_at <= s.deliver_at and m.seq = s.seq
+                            order by m.deliver_at, m.seq limit 1) m
                         where (v_every or ((p_tags is null or m.tag = any (p_tags))
                                and (p_filter is null or coalesce(m.properties, '{}') @@ p_filter)))
                           and (select true from duewheel.recall r
@@ -779,8 +780,11 @@ begin
              from (select s.* from duewheel.straggler s
                    where s.topic_id = p_topic_id and s.queue = p_queue::smallint and s.straggler_id > p_straggler_to
                    order by s.straggler_id limit 10000) s
-             join duewheel.any_message m
-               on m.topic_id = s.topic_id and m.queue = s.queue and m.deliver_at = s.deliver_at and m.seq = s.seq)
+             cross join lateral (
+                select * from duewheel.any_message m
+                where m.topic_id = p_topic_id and m.queue = p_queue::smallint
+                  and m.deliver_at >= s.deliver_at and m.deliver_at <= s.deliver_at and m.seq = s.seq
+                order by m.deliver_at, m.seq limit 1) m)
         ) m
         where (select true from duewheel.recall r
                where r.topic_id = p_topic_id and r.queue = p_queue::smallint and r.deliver_at = m.deliver_at
