@@ -27,7 +27,14 @@ import psycopg2
 import psycopg2.extensions
 from psycopg2.extensions import TRANSACTION_STATUS_IDLE, make_dsn, parse_dsn
 
-from duewheel.store.errors import BrokerUnreachable, DueWheelError, InvalidArgument, from_database, said
+from duewheel.store.errors import (
+    BrokerUnreachable,
+    DueWheelError,
+    InvalidArgument,
+    Overtaken,
+    from_database,
+    said,
+)
 from duewheel.store.instants import to_datetime
 from duewheel.store.prepared import Prepared
 
@@ -208,6 +215,13 @@ class Database:
             caller = driver_connection(connection)
             self.verify(caller)
             return fetch(caller, text_of(statement), parameters)
+        try:
+            return self._rows(statement, parameters)
+        except Overtaken:
+            # Its server process was held up in the midst of a release, and others went on: nothing is done.
+            return self._rows(statement, parameters)
+
+    def _rows(self, statement: str | Prepared, parameters: Sequence[Any]) -> Rows:
         # What lend() and explained() do, without their generators: every receive and answer comes by here.
         lent = self._take()
         try:

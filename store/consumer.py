@@ -31,7 +31,7 @@ from duewheel.store import leases as lease_handles
 from duewheel.store import tags as tag_expressions
 from duewheel.store.bodies import check_text
 from duewheel.store.connections import Database, Rows, driver_connection
-from duewheel.store.errors import InvalidArgument, Overtaken
+from duewheel.store.errors import InvalidArgument
 from duewheel.store.instants import Instant, to_datetime, to_span
 from duewheel.store.leases import Lease
 from duewheel.store.messages import ROW_COLUMNS, Batch, ConsumeMode, Message, leases_of, named
@@ -413,11 +413,7 @@ class Consumer:
             self._path,
         )
         statement = _RECEIVE if max_messages < _MANY else _RECEIVE.text
-        try:
-            rows = self._database.rows(statement, parameters)
-        except Overtaken:
-            # Its process was stopped in the midst of a release. Nothing was leased.
-            rows = self._database.rows(statement, parameters)
+        rows = self._database.rows(statement, parameters)
         # A full batch means that more is likely there, in the queue it came from, where no other was:
         # this one stays, and what came due meanwhile waits for its turn. The turn comes by time, not by
         # emptiness, so no queue waits for another.

@@ -9,7 +9,7 @@ from datetime import timedelta
 
 import psycopg2
 import pytest
-from tests.proof.waiting import ask, beside, connected
+from tests.proof.waiting import ask, beside, connected, until_somebody_waits
 
 from duewheel.store import Overtaken, RecallOutcome
 from duewheel.store.broker import Broker
@@ -118,3 +118,37 @@ def test_what_was_passed_is_forgotten_by_upkeep(topic: Broker) -> None:
     topic.maintain()
     with connected(topic.dsn) as console:
         assert ask(console, "select count(*) from duewheel.overtaken") == [(0,)]
+
+
+#: Stops a tick behind its work and before its COMMIT, the first time, until it gets lock 1.
+STOP_BEFORE_THE_CHECK = """
+create sequence stops;
+create or replace function stop_once() returns trigger language plpgsql as $$
+begin
+    if nextval('stops') = 1 then
+        perform pg_advisory_xact_lock(1);
+    end if;
+    return null;
+end
+$$;
+create constraint trigger a_stop after insert on duewheel.tick
+deferrable initially deferred for each row execute function stop_once()
+"""
+
+
+def test_x18_a_call_that_was_passed_is_made_again(topic: Broker) -> None:
+    """Its server process was held up in the midst of it; the caller hears nothing of that."""
+    topic.send("t", b"first", delay=NOTHING)
+    with (
+        connected(topic.dsn) as console,
+        connected(topic.dsn, autocommit=False) as blocker,
+        beside() as start,
+    ):
+        ask(console, STOP_BEFORE_THE_CHECK)
+        ask(blocker, "select pg_advisory_xact_lock(1)")
+        receive = start(lambda: topic.consumer("t", "g").receive())
+        until_somebody_waits(topic.dsn)
+        topic.send("t", b"second", delay=NOTHING)
+        assert topic.tick("t")
+        blocker.rollback()
+        assert sorted(message.body for message in receive.result()) == [b"first", b"second"]
