@@ -92,7 +92,10 @@ class Traffic:
     def lines(self, what: str) -> Iterator[dict[str, Any]]:
         """All that was logged under a name."""
         for path in sorted(self.directory.glob("*.log")):
-            for text in path.read_text().splitlines():
+            for text in path.read_text().splitlines(keepends=True):
+                if not text.endswith("\n"):
+                    # It is being written.
+                    break
                 line = json.loads(text)
                 if line["what"] == what:
                     yield line
