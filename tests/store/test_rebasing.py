@@ -214,7 +214,7 @@ def test_stragglers_of_all_kinds_come_once_after_a_rebase(broker: Broker, dsn: s
     # The sweep of the sealed slots finds nothing either.
     more = True
     while more:
-        ((swept, more),) = execute(dsn, "select * from duewheel.sweep(now() + interval '2 hours')")
+        ((swept, more),) = execute(dsn, "select * from duewheel.sweep(now() + interval '26 hours')")
         assert swept == 0
     sealed = "select count(sealed_at) > 0 from duewheel.slot"
     assert execute(dsn, sealed) == [(True,)]
