@@ -44,18 +44,14 @@ def in_rounds(call: Callable[[str], tuple[Any, ...]]) -> dict[str, Any]:
     Args:
         call: runs a statement, which takes an instant or None, in a transaction of its own; returns its row.
     """
-    more = True
-    while more:
-        _, more = call(_SETTLE)
+    _settle(call)
     swept, more = 0, True
     while more:
         found, more = call(_SWEEP)
         swept += found
     (report,) = call(_MAINTAIN)
     # It may have made slots that far messages can go to.
-    more = True
-    while more:
-        _, more = call(_SETTLE)
+    _settle(call)
     while report.get("more"):
         (further,) = call(_MAINTAIN)
         if further.get("busy"):
@@ -63,6 +59,12 @@ def in_rounds(call: Callable[[str], tuple[Any, ...]]) -> dict[str, Any]:
             break
         report = {**further, **{name: report[name] + further[name] for name in ("dropped", "dropped_full")}}
     return {**report, "swept": swept}
+
+
+def _settle(call: Callable[[str], tuple[Any, ...]]) -> None:
+    more = True
+    while more:
+        _, more = call(_SETTLE)
 
 
 def maintenance(report: Mapping[str, Any]) -> Maintenance:

@@ -556,7 +556,7 @@ def test_d16_a_server_that_crashes_in_the_midst_of_upkeep_loses_nothing(
                         except psycopg2.OperationalError:
                             return True
 
-                    until(lambda: upkeep.done() or kill_it(), "upkeep to be killed")  # noqa: B023
+                    until(lambda: upkeep.done() or kill_it(), "upkeep to be killed")  # noqa: B023 -- called within this round
                     error = upkeep.exception()
                     assert error is None or isinstance(error, (BrokerUnreachable, psycopg2.Error)), error
             until(answers, "the server to answer")

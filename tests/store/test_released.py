@@ -316,7 +316,7 @@ class Traffic:
                 if self.ended.is_set():
                     return
                 try:
-                    self.retrying(lambda: work(connection, f"{name} {number}"))  # noqa: B023
+                    self.retrying(lambda: work(connection, f"{name} {number}"))  # noqa: B023 -- called within this round
                 finally:
                     connection.rollback()
 

@@ -249,7 +249,7 @@ begin
     into v_topic
     from duewheel.topic t
     left join lateral (
-        select hi, by_wheel from duewheel.tick where topic_id = t.topic_id order by hi desc, tick_id desc limit 1
+        select n.hi, n.by_wheel from duewheel.newest_tick(t.topic_id) n
     ) k on true
     where t.name = send.topic and t.deleted_at is null;
     -- A body with its time and perhaps a key, all within the limits, is what most senders send: it needs no closer look.

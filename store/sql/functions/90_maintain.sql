@@ -81,8 +81,7 @@ begin
                 perform duewheel.tick_topic(v_topic_id, sweep.now, false, true, true);
             elsif v_past >= pg_snapshot_xmin(pg_current_snapshot()) then
                 return;
-            elsif v_past >= (select pg_snapshot_xmin(t.snapshot) from duewheel.tick t
-                             where t.topic_id = v_topic_id order by t.hi desc, t.tick_id desc limit 1) then
+            elsif v_past >= (select pg_snapshot_xmin(t.snapshot) from duewheel.newest_tick(v_topic_id) t) then
                 -- Of those that were open then no tick has said yet what they left: it is released before the slot may go.
                 perform duewheel.tick_topic(v_topic_id, v_now, false, true, true);
             else
