@@ -10,6 +10,11 @@ create or replace function duewheel.tick_commit_class() returns integer
 language sql immutable parallel safe
 return 1146438744;
 
+-- Shared by the sessions of wheels that look after all topics, as long as they listen.
+create or replace function duewheel.wheel_lock_key() returns bigint
+language sql immutable parallel safe
+return 17498::bigint << 48;
+
 -- Held while a group's queue is read on: its position and its ended leases change only under it.
 create or replace function duewheel.queue_lock_key(p_group_id integer, p_topic_id integer, p_queue integer)
 returns bigint

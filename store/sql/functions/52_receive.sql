@@ -471,10 +471,8 @@ begin
         select b.deliver_at into v_one from duewheel.held_back b
         where b.topic_id = v_position.topic_id and b.deliver_at <= v_to order by b.deliver_at limit 1;
         v_next := least(v_next, v_one);
-        select min(l.expires_at) into v_one from duewheel.lease l
-        where l.topic_id = v_position.topic_id and l.group_id = p_group_id and l.queue = v_position.queue
-          and l.message_count > 0 and l.expires_at > v_now and l.expires_at <= v_to;
-        v_next := least(v_next, v_one);
+        v_next := least(v_next, duewheel.next_lease_end(
+            p_group_id, v_position.topic_id, v_position.queue, v_now, v_to));
     end loop;
     return v_next;
 end

@@ -164,3 +164,23 @@ begin
     group by s.group_id, s.topic_id;
 end
 $$;
+
+-- Says, as long as the session lasts, that a wheel looks after all topics.
+create or replace function duewheel.begin_turning() returns void
+language sql
+begin atomic
+    select pg_advisory_lock_shared(duewheel.wheel_lock_key());
+end;
+
+-- Whether a wheel looks after all topics: consumers then leave releasing to it. The answer may be wrong for a moment while
+-- several ask, and where the wheel's process is stopped.
+create or replace function duewheel.is_turning() returns boolean
+language plpgsql as $$
+begin
+    if pg_try_advisory_lock(duewheel.wheel_lock_key()) then
+        perform pg_advisory_unlock(duewheel.wheel_lock_key());
+        return false;
+    end if;
+    return true;
+end
+$$;
