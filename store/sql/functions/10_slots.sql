@@ -146,6 +146,12 @@ begin
                    v_slot.table_name);
     execute format('alter table duewheel.message attach partition duewheel.%I for values from (%L) to (%L)',
                    v_slot.table_name, v_slot.starts_at, v_slot.ends_at);
+    -- Transaction ids grow and rows are written once, so a page of this index is full when the next one begins.
+    execute (
+        select format('alter index %s set (fillfactor = 100)', i.inhrelid::regclass)
+        from pg_inherits i join pg_index x on x.indexrelid = i.inhrelid
+        where i.inhparent = 'duewheel.message_xid'::regclass
+          and x.indrelid = format('duewheel.%I', v_slot.table_name)::regclass);
     insert into duewheel.slot (starts_at, ends_at, table_name)
     values (v_slot.starts_at, v_slot.ends_at, v_slot.table_name);
     insert into duewheel.closed_slot (starts_at) values (v_slot.starts_at);
