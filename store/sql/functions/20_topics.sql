@@ -103,7 +103,8 @@ create or replace function duewheel.create_topic(
     queues integer default 4,
     max_delay interval default '24 hours',
     out_of_range text default 'reject',
-    granularity interval default '100 ms',
+    -- Null: 15 ms, or what the topic has.
+    granularity interval default null,
     retention interval default '72 hours',
     -- The delay of level 1, of level 2 and so on; null for RocketMQ's eighteen.
     delay_levels interval[] default null
@@ -141,8 +142,8 @@ begin
             (topic_id, name, message_type, queues, max_delay, out_of_range, granularity, retention, delay_levels)
         overriding system value
         select duewheel.free_topic_id(false), create_topic.name, create_topic.message_type, create_topic.queues,
-               create_topic.max_delay, create_topic.out_of_range, create_topic.granularity, create_topic.retention,
-               create_topic.delay_levels
+               create_topic.max_delay, create_topic.out_of_range, coalesce(create_topic.granularity, interval '15 ms'),
+               create_topic.retention, create_topic.delay_levels
         where not exists (select from duewheel.topic t where t.name = create_topic.name)
         on conflict on constraint topic_name_key do nothing;
         if found then
@@ -154,7 +155,8 @@ begin
         v_topic.retention, v_topic.delay_levels)
        is distinct from
        (create_topic.message_type, create_topic.queues, create_topic.max_delay, create_topic.out_of_range,
-        create_topic.granularity, create_topic.retention, create_topic.delay_levels) then
+        coalesce(create_topic.granularity, v_topic.granularity), create_topic.retention,
+        create_topic.delay_levels) then
         raise exception using
             errcode = 'DW002',
             message = format('topic "%s" exists with other settings: message_type %s, queues %s, max_delay %s, '
