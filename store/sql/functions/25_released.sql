@@ -18,6 +18,16 @@ begin atomic
     select * from duewheel.tick t where t.topic_id = p_topic_id and t.hi >= p_at order by t.hi, t.tick_id limit 1;
 end;
 
+-- The tick that releases what comes behind a position. Behind the end of a tick that is the next one.
+create or replace function duewheel.tick_behind(p_topic_id integer, p_at timestamptz, p_seq bigint)
+returns setof duewheel.tick
+language sql stable rows 1
+begin atomic
+    select * from duewheel.tick t
+    where t.topic_id = p_topic_id and t.hi >= p_at and (t.hi > p_at or p_seq < duewheel.last_seq())
+    order by t.hi, t.tick_id limit 1;
+end;
+
 -- Whether a message has been given out, or can be at any moment. One that was sent behind the newest tick waits for its
 -- instant all the same.
 create or replace function duewheel.is_released(

@@ -198,7 +198,7 @@ begin atomic
         case when p_by_wheel then greatest(
             case when p_hi + p_granularity > p_now_at + interval '20 milliseconds' then p_hi + p_granularity end,
             case when p_hi > p_now_at - interval '100 milliseconds' then p_hi + interval '200 milliseconds' end) end,
-        p_now_at + interval '600 milliseconds';
+        p_now_at + duewheel.wheel_reach();
 end;
 
 create or replace function duewheel.notify_due(p_topic_id integer, p_deliver_at timestamptz) returns void
@@ -335,7 +335,7 @@ begin
                 send.tag, send.key, send.properties, send.message_group, send.body);
     end if;
 
-    if v_deliver_at < v_now + interval '600 milliseconds' or v_topic.message_type = 'FIFO' then
+    if v_deliver_at < v_now + duewheel.wheel_reach() or v_topic.message_type = 'FIFO' then
         v_quiet := duewheel.quiet_bounds(v_now, v_topic.hi, v_topic.by_wheel, v_topic.granularity);
         if v_quiet.quiet_until is null or v_deliver_at > v_quiet.quiet_until then
             perform duewheel.notify_due(

@@ -180,7 +180,7 @@ begin
             v_queue := 0;
             v_key := p_key_prefix;
             v_at := v_hi_of_slot;
-            v_seq := 9223372036854775807;
+            v_seq := duewheel.last_seq();
             if v_slot.starts_at <= v_hi_of_slot then
                 execute format(
                     'select count(*) from duewheel.%I m where %s and m.queue = any ($7) and m.deliver_at <= $8',
@@ -231,7 +231,7 @@ begin
             end if;
             v_queue := v_queue + 1;
             v_at := v_hi_of_slot;
-            v_seq := 9223372036854775807;
+            v_seq := duewheel.last_seq();
         end loop;
     end loop;
 

@@ -283,7 +283,7 @@ begin
                case when c.message_type = 'RETRY' then c.deliver_at end, c.attempt, null,
                case when c.redriven_at is null then c.reason else concat_ws(': ', 'redriven', c.reason) end,
                -- A dead letter comes after everything that its attempt went through.
-               case when c.message_type <> 'RETRY' then 9223372036854775807 end, 1
+               case when c.message_type <> 'RETRY' then duewheel.last_seq() end, 1
         from sent_on c
         union all
         select c.group_id, 'Deleted', c.recalled_at, null, c.attempt, null, 'taken back when the group was rewound', null, 0

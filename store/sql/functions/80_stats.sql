@@ -92,7 +92,7 @@ declare
     v_oldest timestamptz;
 begin
     ready := 0;
-    if p_queue_hi > p_to_at or (p_queue_hi = p_to_at and p_to_seq < 9223372036854775807) then
+    if (p_queue_hi, duewheel.last_seq()) > (p_to_at, p_to_seq) then
         select count(*), min(m.deliver_at) into ready, oldest_deliver_at from (
             select m.deliver_at from duewheel.any_message m
             where m.topic_id = p_topic_id and m.queue = p_queue and m.deliver_at >= p_to_at
