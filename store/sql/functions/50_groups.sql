@@ -379,10 +379,7 @@ end;
 create or replace function duewheel.stalled_since(
     p_group_id integer, p_topic_id integer, p_now timestamptz default null
 ) returns timestamptz
-language plpgsql stable
-set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
-set jit = off
-as $$
+language plpgsql stable set plan_cache_mode = force_generic_plan as $$
 declare
     v_before timestamptz;
     v_since timestamptz;

@@ -298,11 +298,7 @@ $$;
 create or replace function duewheel.revive_chunk(
     p_group_id integer, p_topic_id integer, p_now timestamptz default null, out messages integer, out more boolean
 )
--- One plan for all, by the keys, though tables were small when it was made.
-language plpgsql
-set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
-set jit = off
-as $$
+language plpgsql set plan_cache_mode = force_generic_plan as $$
 declare
     v_now constant timestamptz := coalesce(p_now, clock_timestamp());
     v_position record;

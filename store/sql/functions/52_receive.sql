@@ -8,10 +8,7 @@ return (random() * 9007199254740991)::bigint;
 -- here.
 create or replace function duewheel.tick_subscription(p_group_id integer, p_topic_id integer, p_now timestamptz)
 returns boolean
-language plpgsql
-set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
-set jit = off
-as $$
+language plpgsql as $$
 declare
     v_now constant timestamptz := coalesce(p_now, clock_timestamp() - interval '1 microsecond');
     v_released boolean := false;
@@ -167,11 +164,7 @@ create or replace function duewheel.receive_batch(
     -- A predicate over the properties, {} where a message has none; with p_tags, both must choose a message.
     p_filter jsonpath default null
 ) returns setof duewheel.leased_message
--- One plan for every position: slots are pruned when it runs, and it walks the primary key however small a slot is yet.
-language plpgsql
-set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
-set jit = off
-as $$
+language plpgsql set plan_cache_mode = force_generic_plan as $$
 #variable_conflict use_column
 declare
     v_queues integer;
@@ -450,11 +443,7 @@ end;
 -- minute, else null.
 create or replace function duewheel.next_due(p_group_id integer, p_topic_id integer, p_now timestamptz default null)
 returns timestamptz
--- One plan for all, by the keys, though tables were small when it was made.
-language plpgsql
-set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
-set jit = off
-as $$
+language plpgsql set plan_cache_mode = force_generic_plan as $$
 declare
     v_now constant timestamptz := coalesce(p_now, clock_timestamp());
     v_to constant timestamptz := v_now + interval '1 minute';

@@ -119,11 +119,7 @@ create or replace function duewheel.answer(
     p_duration interval default null,
     p_now timestamptz default null
 ) returns void
--- One plan for all, by the keys, though tables were small when it was made.
-language plpgsql
-set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
-set jit = off
-as $$
+language plpgsql set plan_cache_mode = force_generic_plan as $$
 declare
     v_now timestamptz;
     v_lease duewheel.lease;

@@ -9,10 +9,7 @@ create or replace function duewheel.fifo_ready(
     p_hi timestamptz, p_now timestamptz, p_limit bigint,
     out ready bigint, out oldest_deliver_at timestamptz, out has_more boolean
 )
-language plpgsql stable
-set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
-set jit = off
-as $$
+language plpgsql stable set plan_cache_mode = force_generic_plan as $$
 declare
     v_ats timestamptz[];
     v_message_groups text[];

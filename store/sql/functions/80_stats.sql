@@ -5,10 +5,7 @@
 create or replace function duewheel.count_waiting(
     p_topic_id integer, p_after timestamptz, out waiting bigint, out exact boolean
 )
-language plpgsql
-set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
-set jit = off
-as $$
+language plpgsql set plan_cache_mode = force_generic_plan as $$
 declare
     v_plan jsonb;
 begin
@@ -83,10 +80,7 @@ create or replace function duewheel.count_ready(
     p_queue_hi timestamptz, p_limit bigint,
     out ready bigint, out oldest_deliver_at timestamptz
 )
-language plpgsql stable
-set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
-set jit = off
-as $$
+language plpgsql stable set plan_cache_mode = force_generic_plan as $$
 declare
     v_late bigint;
     v_oldest timestamptz;

@@ -42,8 +42,7 @@ $$;
 -- waited for a second tick lock could meet a transaction that recalls on both topics and waits for the first.
 create or replace function duewheel.sweep(now timestamptz default null, out swept bigint, out more boolean)
 -- By the keys, however large the slot is and however old what is known of it.
-language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
-set enable_sort = off set jit = off as $$
+language plpgsql set plan_cache_mode = force_generic_plan as $$
 #variable_conflict use_column
 declare
     v_now constant timestamptz := coalesce(sweep.now, clock_timestamp());
@@ -317,10 +316,7 @@ create or replace function duewheel.is_unread(
     -- Rows before it were finished, and may be there still; what was released late is not among them.
     p_kept_from timestamptz default null
 ) returns boolean
-language plpgsql stable
-set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
-set jit = off
-as $$
+language plpgsql stable set plan_cache_mode = force_generic_plan as $$
 begin
     return exists (
             select from duewheel.any_message m
