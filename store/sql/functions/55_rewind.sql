@@ -122,9 +122,7 @@ begin
             select h.topic_id, h.group_id, h.queue, h.message_group, h.place_n, h.deliver_at, h.seq, h.source_topic_id,
                    h.source_queue, h.attempt
             from duewheel.lease_message h
-            join duewheel.any_message m
-              on m.topic_id = h.source_topic_id and m.queue = h.source_queue and m.deliver_at = h.deliver_at
-             and m.seq = h.seq
+            cross join lateral duewheel.message_at(h.source_topic_id, h.source_queue, h.deliver_at, h.seq) m
             where h.topic_id = (p_lease).topic_id and h.group_id = (p_lease).group_id and h.queue = (p_lease).queue
               and h.n = (p_lease).n and h.seq <> all (v_answered)
               and not duewheel.comes_after(
@@ -197,8 +195,7 @@ begin
         union all
         select m.topic_id, m.queue, m.deliver_at, m.seq, m.origin_topic_id, m.origin_queue, m.origin_deliver_at, m.origin_seq
         from duewheel.straggler s
-        join duewheel.any_message m
-          on m.topic_id = s.topic_id and m.queue = s.queue and m.deliver_at = s.deliver_at and m.seq = s.seq
+        cross join lateral duewheel.message_at(s.topic_id, s.queue, s.deliver_at, s.seq) m
         where s.topic_id = v_position.topic_id and s.queue = 0 and s.straggler_id > v_position.straggler_to
     ) m
     where duewheel.comes_after(m.origin_topic_id, m.origin_queue, m.origin_deliver_at, m.origin_seq, p_hi, p_straggler_id)
@@ -209,13 +206,13 @@ begin
         select p.queue from duewheel.positions((p_subscription).group_id, (p_subscription).topic_id) p where p.ordinal > 0
     loop
         with gone as (
-            delete from duewheel.fifo_backlog b using duewheel.any_message m
-            where b.topic_id = (p_subscription).topic_id and b.group_id = (p_subscription).group_id and b.queue = v_queue
-              and m.topic_id = b.source_topic_id and m.queue = b.source_queue and m.deliver_at = b.deliver_at
-              and m.seq = b.seq
-              and duewheel.comes_after(
-                coalesce(m.origin_topic_id, m.topic_id), coalesce(m.origin_queue, m.queue),
-                coalesce(m.origin_deliver_at, m.deliver_at), coalesce(m.origin_seq, m.seq), p_hi, p_straggler_id)
+            delete from duewheel.fifo_backlog b
+            where b.topic_id = (p_subscription).topic_id and b.group_id = (p_subscription).group_id
+              and b.queue = v_queue and (
+                select duewheel.comes_after(
+                    coalesce(m.origin_topic_id, m.topic_id), coalesce(m.origin_queue, m.queue),
+                    coalesce(m.origin_deliver_at, m.deliver_at), coalesce(m.origin_seq, m.seq), p_hi, p_straggler_id)
+                from duewheel.message_at(b.source_topic_id, b.source_queue, b.deliver_at, b.seq) m)
             returning b.message_group, b.attempt
         )
         select array_agg(distinct g.message_group), count(*) filter (where g.attempt > 1) into v_message_groups, v_backlog
@@ -237,10 +234,7 @@ create or replace function duewheel.rewind(
     consumer_group text, topic text, to_at timestamptz default null, start text default null, now timestamptz default null
 ) returns table (rewound_group text, leases_ended bigint, messages_returned bigint, retries_taken_back bigint)
 -- By the keys, though tables were small when the plans were made.
-language plpgsql
-set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
-set jit = off
-as $$
+language plpgsql set plan_cache_mode = force_generic_plan as $$
 #variable_conflict use_column
 declare
     v_topic duewheel.topic := duewheel.topic_by_name(rewind.topic);

@@ -124,9 +124,8 @@ begin
                    m.message_group, m.body, m.attempt + 1, m.origin_topic_id, m.origin_queue, m.origin_deliver_at,
                    m.origin_seq, m.reason
             from claimed c
-            join duewheel.any_message m
-              on m.topic_id = v_subscription.dead_letter_topic_id and m.queue = 0 and m.deliver_at = c.deliver_at
-             and m.seq = c.seq;
+            cross join lateral duewheel.message_at(
+                v_subscription.dead_letter_topic_id, 0::smallint, c.deliver_at, c.seq) m;
             get diagnostics v_count = row_count;
             redriven := redriven + v_count;
             if v_count > 0 then
