@@ -1,8 +1,8 @@
 -- Released: which tick gave a message out, and how far a topic is.
 --
--- A message belongs to the first tick whose hi reaches its instant, if that tick's snapshot sees its transaction; else it is a
--- straggler of the first later tick that does, and has a row in duewheel.straggler. What is due after the newest tick waits,
--- and so does what was sent behind it and is in duewheel.held_back.
+-- A message belongs to the first tick whose hi reaches its instant, if that tick's snapshot sees its transaction; else
+-- it is a straggler of the first later tick that does, and has a row in duewheel.straggler. What is due after the
+-- newest tick waits, and so does what was sent behind it and is in duewheel.held_back.
 
 -- How far a topic is released, and by what.
 create or replace function duewheel.newest_tick(p_topic_id integer) returns setof duewheel.tick
@@ -40,8 +40,8 @@ begin atomic
         where b.topic_id = p_topic_id and b.deliver_at = p_deliver_at and b.queue = p_queue and b.seq = p_seq);
 end;
 
--- Where a message of this transaction is put that is due at or before p_hi, how far its topic is released: at its own instant,
--- to be held back until then. A tick of the same transaction would see it, and it comes after that.
+-- Where a message of this transaction is put that is due at or before p_hi, how far its topic is released: at its own
+-- instant, to be held back until then. A tick of the same transaction would see it, and it comes after that.
 create or replace function duewheel.place_behind(p_topic_id integer, p_deliver_at timestamptz, p_hi timestamptz)
 returns timestamptz
 language sql volatile
@@ -51,8 +51,8 @@ begin atomic
     from duewheel.tick_over(p_topic_id, p_deliver_at) t;
 end;
 
--- The instant at which a message was released: that of the tick whose snapshot sees it, or of the one that found it as a
--- straggler; null while it waits.
+-- The instant at which a message was released: that of the tick whose snapshot sees it, or of the one that found it as
+-- a straggler; null while it waits.
 create or replace function duewheel.release_of(
     p_topic_id integer, p_queue integer, p_deliver_at timestamptz, p_seq bigint, p_xid xid8
 ) returns timestamptz
@@ -66,8 +66,8 @@ begin atomic
     from duewheel.tick_over(p_topic_id, p_deliver_at) t;
 end;
 
--- Whether the logs say nothing of a message any more: it was due before kept_from of its topic, and was not released later, as
--- one that was committed late.
+-- Whether the logs say nothing of a message any more: it was due before kept_from of its topic, and was not released
+-- later, as one that was committed late.
 create or replace function duewheel.is_forgotten(
     p_topic_id integer, p_queue integer, p_deliver_at timestamptz, p_seq bigint, p_xid xid8
 ) returns boolean

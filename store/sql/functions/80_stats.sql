@@ -1,5 +1,5 @@
--- Numbers that stay cheap with any number of waiting messages: counts up to a limit are exact, above it an estimate. Topics and
--- groups come by pages, in the order of their names.
+-- Numbers that stay cheap with any number of waiting messages: counts up to a limit are exact, above it an estimate.
+-- Topics and groups come by pages, in the order of their names.
 
 -- How many messages of a topic are due after p_after: counted up to 10 000, else estimated from the tables' sizes.
 create or replace function duewheel.count_waiting(
@@ -20,8 +20,8 @@ begin
     exact := waiting <= 10000;
     if not exact then
         -- The planner's estimate: it looks at sizes and statistics, not at rows.
-        execute format('explain (format json) select from duewheel.any_message m where m.topic_id = %s and m.deliver_at > %L',
-                       p_topic_id, p_after)
+        execute format('explain (format json) select from duewheel.any_message m '
+                       'where m.topic_id = %s and m.deliver_at > %L', p_topic_id, p_after)
         into v_plan;
         waiting := greatest(waiting, (v_plan -> 0 -> 'Plan' ->> 'Plan Rows')::bigint);
     end if;
