@@ -397,13 +397,10 @@ class _Connection(extensions.connection):
     Attributes:
         ends_at: when the job that uses it has to be over, on the monotonic clock in seconds.
         lock_timeout_ms: how long its statements wait for a lock; None is as long as they may take.
-        durable: whether a commit waits for the disk. A tick need not: an answer that goes by it is written
-            behind it, so a crash that loses the tick has lost nothing but what is delivered again.
     """
 
     ends_at = math.inf
     lock_timeout_ms: int | None = None
-    durable: bool = True
 
     def __init__(self, dsn: str, **options: Any) -> None:
         super().__init__(dsn, **options)
@@ -427,8 +424,6 @@ class _Connection(extensions.connection):
         limits = f"set local statement_timeout = {left_ms}; "
         if self.lock_timeout_ms is not None:
             limits += f"set local lock_timeout = {self.lock_timeout_ms}; "
-        if not self.durable:
-            limits += "set local synchronous_commit = off; "
         return limits
 
 
@@ -460,7 +455,6 @@ class _Session:
                 self._connection = connection
             self._connection.ends_at = ends_at
             self._connection.lock_timeout_ms = LOCK_TIMEOUT_MS if isinstance(job, Tick) else None
-            self._connection.durable = not isinstance(job, Tick)
             if not self._is_verified:
                 schema.verify(self._connection)
                 self._is_verified = True
