@@ -83,8 +83,9 @@ from duewheel.send(%s, %s::bytea, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)
 _SEND_PLAIN = Prepared(
     "duewheel_send_plain",
     """
-select message_id, outcome
-from duewheel.send(%s, %s::bytea, %s * interval '1 microsecond', duewheel.from_unix_micros(%s), key => %s)
+select (s.receipt).message_id, (s.receipt).outcome
+from (select duewheel.send(
+    %s, %s::bytea, %s * interval '1 microsecond', duewheel.from_unix_micros(%s), key => %s) as receipt offset 0) s
 """,
 )
 

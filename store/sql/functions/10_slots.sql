@@ -93,7 +93,6 @@ begin
     if v_slot.starts_at is null then
         insert into duewheel.far_message select new.*;
     else
-        perform duewheel.notice_slot(v_slot.table_name);
         insert into duewheel.message select new.*;
     end if;
     return new;

@@ -144,8 +144,8 @@ begin
     out_of_range := v_topic.out_of_range;
     delay_levels := v_topic.delay_levels;
     near_until := duewheel.near_until(floor_at);
-    select quiet.quiet_until, quiet.notify_before into quiet_until, notify_before
-    from duewheel.quiet_bounds(now_at, v_tick.hi, v_tick.by_wheel, v_topic.granularity) quiet;
+    quiet_until := duewheel.quiet_until(now_at, v_tick.hi, v_tick.by_wheel, v_topic.granularity);
+    notify_before := now_at + duewheel.wheel_reach();
     if p_block_count is null or p_block_count not between 1 and 16 then
         raise exception using
             errcode = 'DW010', message = format('%s blocks of 65536 messages are asked for; the limit is 16',
@@ -185,22 +185,17 @@ begin
 end
 $$;
 
--- When a sender needs no NOTIFY: a wheel looks ahead by itself for all that is due later than notify_before. A busy
--- topic it ticks again at hi + granularity, and goes on ticking it for 0.3 s after it has released something; what is
--- due before quiet_until is released by these ticks. NOTIFY takes a lock of the whole database cluster until the commit
--- is on disk, so with one in each transaction they would commit one at a time.
-create or replace function duewheel.quiet_bounds(
-    p_now_at timestamptz, p_hi timestamptz, p_by_wheel boolean, p_granularity interval,
-    out quiet_until timestamptz, out notify_before timestamptz
-)
+-- Until when a sender needs no NOTIFY; null where it always does. A wheel looks by itself for all that is due later than
+-- duewheel.wheel_reach(). A busy topic it ticks again at hi + granularity, and goes on ticking it for 0.3 s after it has
+-- released something; what is due by this instant is released by these ticks. NOTIFY takes a lock of the whole database
+-- cluster until the commit is on disk, so with one in each transaction they would commit one at a time.
+create or replace function duewheel.quiet_until(
+    p_now_at timestamptz, p_hi timestamptz, p_by_wheel boolean, p_granularity interval
+) returns timestamptz
 language sql immutable parallel safe
-begin atomic
-    select
-        case when p_by_wheel then greatest(
-            case when p_hi + p_granularity > p_now_at + interval '20 milliseconds' then p_hi + p_granularity end,
-            case when p_hi > p_now_at - interval '100 milliseconds' then p_hi + interval '200 milliseconds' end) end,
-        p_now_at + duewheel.wheel_reach();
-end;
+return case when p_by_wheel then greatest(
+    case when p_hi + p_granularity > p_now_at + interval '20 milliseconds' then p_hi + p_granularity end,
+    case when p_hi > p_now_at - interval '100 milliseconds' then p_hi + interval '200 milliseconds' end) end;
 
 create or replace function duewheel.notify_due(p_topic_id integer, p_deliver_at timestamptz) returns void
 language sql
@@ -227,89 +222,102 @@ create or replace function duewheel.send(
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_sort = off as $$
 #variable_conflict use_column
 declare
-    v_has_written constant boolean := pg_current_xact_id_if_assigned() is not null;
     -- The transaction id is taken before the clock is read.
     v_now constant timestamptz :=
         case when pg_current_xact_id() is not null then coalesce(send.now, clock_timestamp()) end;
-    v_topic record;
-    v_whole duewheel.topic;
     v_asked timestamptz := coalesce(send.deliver_at, v_now + duewheel.span(send.delay), v_now);
     v_deliver_at timestamptz;
+    v_topic record;
+    v_whole duewheel.topic;
     v_queue smallint;
     v_outcome text := 'sent';
     v_kept record;
     v_receipt duewheel.send_receipt;
-    v_slot record;
-    v_quiet record;
 begin
     if send.now is not null then
         perform duewheel.require_clock_right(send.now);
     end if;
-    select t.topic_id, t.message_type, t.queues, t.max_delay, t.granularity, k.hi, k.by_wheel,
-           nextval('duewheel.message_block') as block
+    -- A body with its time and perhaps a key, all within the limits, due behind what is released and in a slot that is
+    -- there, is what most senders send. It needs no closer look, and one statement finds that out.
+    select t.topic_id, t.message_type, t.queues, t.granularity, k.hi, k.by_wheel, b.block, q.queue, p.deliver_at,
+           case when isfinite(v_asked) then duewheel.message_id(t.topic_id, q.queue, p.deliver_at, b.block * 65536) end
+               as message_id,
+           (num_nonnulls(send.delay, send.deliver_at)
+                = case t.message_type when 'DELAY' then 1 when 'NORMAL' then 0 end
+            and num_nonnulls(send.delay_level, send.tag, send.properties, send.message_group, send.idempotency_key) = 0
+            and send.on_conflict = 'allow' and octet_length(send.body) <= 4194304
+            and (send.key is null or length(send.key) between 1 and 255)
+            and isfinite(v_asked) and v_asked <= v_now + t.max_delay
+            and p.deliver_at > coalesce(k.hi, '-infinity') and p.deliver_at < s.ends_at and s.is_open
+            and current_setting('duewheel.home', true) = 'duewheel.broker'::regclass::oid::text) is true as is_plain,
+           p.deliver_at < v_now + duewheel.wheel_reach()
+           and coalesce(p.deliver_at > duewheel.quiet_until(v_now, k.hi, k.by_wheel, t.granularity), true) as is_said
     into v_topic
     from duewheel.topic t
     left join lateral (
         select n.hi, n.by_wheel from duewheel.newest_tick(t.topic_id) n
     ) k on true
+    cross join lateral (select greatest(v_asked, v_now) as deliver_at) p
+    cross join lateral (select nextval('duewheel.message_block') as block offset 0) b
+    cross join lateral (select (b.block / 16 % t.queues)::smallint as queue) q
+    left join lateral (
+        select s.ends_at, (select true from duewheel.closed_slot c where c.starts_at = s.starts_at) is null as is_open
+        from duewheel.slot s where s.starts_at <= p.deliver_at order by s.starts_at desc limit 1
+    ) s on true
     where t.name = send.topic and t.deleted_at is null;
-    -- A body with its time and perhaps a key, all within the limits, is what most senders send: it needs no closer
-    -- look.
-    if (num_nonnulls(send.delay, send.deliver_at) 
-            = case v_topic.message_type when 'DELAY' then 1 when 'NORMAL' then 0 end
-        and num_nonnulls(send.delay_level, send.tag, send.properties, send.message_group, send.idempotency_key) = 0
-        and send.on_conflict = 'allow' and octet_length(send.body) <= 4194304
-        and (send.key is null or length(send.key) between 1 and 255)
-        and isfinite(v_asked) and v_asked <= v_now + v_topic.max_delay
-        and current_setting('duewheel.home', true) = 'duewheel.broker'::regclass::oid::text) is true
-    then
-        v_deliver_at := greatest(v_asked, v_now);
-        v_queue := v_topic.block / 16 % v_topic.queues;
-    else
-        v_whole := duewheel.topic_by_name(send.topic);
-        perform duewheel.check_message(send.body, send.key, send.tag, send.properties, send.message_group,
-                                       send.idempotency_key);
-        v_asked := duewheel.asked_instant(send.topic, v_whole.message_type, v_whole.max_delay, v_whole.out_of_range,
-                                          v_whole.delay_levels, v_now, send.delay, send.deliver_at, send.delay_level);
-        v_deliver_at := greatest(v_asked, v_now);
-        v_queue := case
-            when send.message_group is null then v_topic.block / 16 % v_topic.queues
-            else (hashtextextended(send.message_group, 0) & 2147483647) % v_topic.queues
-        end;
-        if v_topic.message_type = 'FIFO' then
-            perform duewheel.check_message_group(send.topic, v_topic.message_type, send.message_group);
-            v_deliver_at := duewheel.fifo_floor(v_topic.topic_id, array[v_queue], v_deliver_at);
+    if v_topic.is_plain then
+        insert into duewheel.message (topic_id, queue, deliver_at, seq, born_at, asked_at, key, body)
+        values (v_topic.topic_id, v_topic.queue, v_topic.deliver_at, v_topic.block * 65536, v_now,
+                nullif(v_asked, v_topic.deliver_at), send.key, send.body);
+        if v_topic.is_said then
+            perform duewheel.notify_due(v_topic.topic_id, v_topic.deliver_at);
         end if;
+        return (v_topic.message_id, v_topic.deliver_at, v_outcome)::duewheel.send_receipt;
+    end if;
 
-        if send.idempotency_key is not null then
-            loop
-                insert into duewheel.idempotency (topic_id, idempotency_key, queue, deliver_at, seq, until_at)
-                values (v_topic.topic_id, send.idempotency_key, v_queue, v_deliver_at, v_topic.block * 65536,
-                        v_deliver_at + v_whole.retention)
-                on conflict on constraint idempotency_pkey do nothing;
-                exit when found;
-                select duewheel.message_id(i.topic_id, i.queue, i.deliver_at, i.seq), i.deliver_at, 'duplicate'
-                into v_receipt
-                from duewheel.idempotency i
-                where i.topic_id = v_topic.topic_id and i.idempotency_key = send.idempotency_key;
-                if found then
-                    return v_receipt;
-                end if;
-                -- Upkeep has forgotten the key between the two statements.
-            end loop;
-        end if;
+    v_whole := duewheel.topic_by_name(send.topic);
+    perform duewheel.check_message(send.body, send.key, send.tag, send.properties, send.message_group,
+                                   send.idempotency_key);
+    v_asked := duewheel.asked_instant(send.topic, v_whole.message_type, v_whole.max_delay, v_whole.out_of_range,
+                                      v_whole.delay_levels, v_now, send.delay, send.deliver_at, send.delay_level);
+    v_deliver_at := greatest(v_asked, v_now);
+    v_queue := case
+        when send.message_group is null then v_topic.block / 16 % v_topic.queues
+        else (hashtextextended(send.message_group, 0) & 2147483647) % v_topic.queues
+    end;
+    if v_topic.message_type = 'FIFO' then
+        perform duewheel.check_message_group(send.topic, v_topic.message_type, send.message_group);
+        v_deliver_at := duewheel.fifo_floor(v_topic.topic_id, array[v_queue], v_deliver_at);
+    end if;
 
-        if send.on_conflict <> 'allow' or send.on_conflict is null then
-            v_receipt := duewheel.resolve_key_conflict(v_topic.topic_id, send.key, send.on_conflict, v_now);
-            v_outcome := v_receipt.outcome;
-            if v_outcome = 'kept' then
-                -- The same idempotency key again finds the message that was kept.
-                v_kept := duewheel.parse_message_id(v_receipt.message_id);
-                update duewheel.idempotency i
-                set queue = v_kept.queue, deliver_at = v_kept.deliver_at, seq = v_kept.seq
-                where i.topic_id = v_topic.topic_id and i.idempotency_key = send.idempotency_key;
+    if send.idempotency_key is not null then
+        loop
+            insert into duewheel.idempotency (topic_id, idempotency_key, queue, deliver_at, seq, until_at)
+            values (v_topic.topic_id, send.idempotency_key, v_queue, v_deliver_at, v_topic.block * 65536,
+                    v_deliver_at + v_whole.retention)
+            on conflict on constraint idempotency_pkey do nothing;
+            exit when found;
+            select duewheel.message_id(i.topic_id, i.queue, i.deliver_at, i.seq), i.deliver_at, 'duplicate'
+            into v_receipt
+            from duewheel.idempotency i
+            where i.topic_id = v_topic.topic_id and i.idempotency_key = send.idempotency_key;
+            if found then
                 return v_receipt;
             end if;
+            -- Upkeep has forgotten the key between the two statements.
+        end loop;
+    end if;
+
+    if send.on_conflict <> 'allow' or send.on_conflict is null then
+        v_receipt := duewheel.resolve_key_conflict(v_topic.topic_id, send.key, send.on_conflict, v_now);
+        v_outcome := v_receipt.outcome;
+        if v_outcome = 'kept' then
+            -- The same idempotency key again finds the message that was kept.
+            v_kept := duewheel.parse_message_id(v_receipt.message_id);
+            update duewheel.idempotency i
+            set queue = v_kept.queue, deliver_at = v_kept.deliver_at, seq = v_kept.seq
+            where i.topic_id = v_topic.topic_id and i.idempotency_key = send.idempotency_key;
+            return v_receipt;
         end if;
     end if;
 
@@ -319,14 +327,7 @@ begin
         insert into duewheel.held_back (topic_id, queue, deliver_at, seq)
         select v_topic.topic_id, v_queue, v_deliver_at, v_topic.block * 65536 where v_deliver_at <= v_topic.hi;
     end if;
-    select s.table_name, s.ends_at,
-           not exists (select from duewheel.closed_slot c where c.starts_at = s.starts_at) as is_open
-    into v_slot
-    from duewheel.slot s where s.starts_at <= v_deliver_at order by s.starts_at desc limit 1;
-    if v_slot.ends_at > v_deliver_at and v_slot.is_open then
-        if v_has_written then
-            perform duewheel.notice_slot(v_slot.table_name);
-        end if;
+    if (duewheel.open_slot_at(v_deliver_at)).starts_at is not null then
         insert into duewheel.message
             (topic_id, queue, deliver_at, seq, born_at, asked_at, tag, key, properties, message_group, body)
         values (v_topic.topic_id, v_queue, v_deliver_at, v_topic.block * 65536, v_now, nullif(v_asked, v_deliver_at),
@@ -338,12 +339,11 @@ begin
                 send.tag, send.key, send.properties, send.message_group, send.body);
     end if;
 
-    if v_deliver_at < v_now + duewheel.wheel_reach() or v_topic.message_type = 'FIFO' then
-        v_quiet := duewheel.quiet_bounds(v_now, v_topic.hi, v_topic.by_wheel, v_topic.granularity);
-        if v_quiet.quiet_until is null or v_deliver_at > v_quiet.quiet_until then
-            perform duewheel.notify_due(
-                v_topic.topic_id, case when v_topic.message_type = 'FIFO' then v_now else v_deliver_at end);
-        end if;
+    if (v_deliver_at < v_now + duewheel.wheel_reach() or v_topic.message_type = 'FIFO')
+       and coalesce(v_deliver_at > duewheel.quiet_until(v_now, v_topic.hi, v_topic.by_wheel, v_topic.granularity), true)
+    then
+        perform duewheel.notify_due(
+            v_topic.topic_id, case when v_topic.message_type = 'FIFO' then v_now else v_deliver_at end);
     end if;
     return (
         duewheel.message_id(v_topic.topic_id, v_queue, v_deliver_at, v_topic.block * 65536), v_deliver_at, v_outcome
