@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import psycopg2
 import pytest
 from sqlalchemy import NullPool, create_engine
+from tests.proof.waiting import ask, connected
 
 from duewheel.store import consumer as consumer_module
 from duewheel.store.broker import Broker
@@ -487,3 +488,31 @@ def test_a_consumer_serves_many_threads(broker: Broker) -> None:
         drained = [future.result() for future in [threads.submit(drain) for _ in range(4)]]
     received = sorted(int(message.body) for messages in drained for message in messages)
     assert received == list(range(400))
+
+
+def test_a_receive_locks_only_queues_in_which_there_is_something(broker: Broker, dsn: str) -> None:
+    broker.create_topic("t", queues=8, message_type="NORMAL")
+    consumer = broker.consumer("t", "g")
+
+    def queue_locks() -> set[int]:
+        """The queues that a receive of everything leaves locked, while its transaction is open."""
+        with connected(dsn, autocommit=False) as connection:
+            ask(
+                connection,
+                "select from duewheel.receive_batch(%s, %s, null, 1000, '1 minute', 'x', 0, false)",
+                consumer.group_id,
+                consumer.topic_id,
+            )
+            return {
+                queue
+                for (queue,) in ask(
+                    connection,
+                    "select (objid::bigint & 255)::integer from pg_locks"
+                    " where locktype = 'advisory' and pid = pg_backend_pid() and objsubid = 1"
+                    " and (classid::bigint << 32 | objid::bigint) >> 48 = 17495",
+                )
+            }
+
+    assert queue_locks() == set()
+    receipts = [broker.send("t", "x") for _ in range(2)]
+    assert queue_locks() == {int(receipt.message_id[8:12], 16) for receipt in receipts}

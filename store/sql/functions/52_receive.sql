@@ -280,6 +280,7 @@ begin
         from duewheel.queue_state(p_group_id, v_topic_id, v_queue);
         continue when not found;
         v_has_ended := false;
+        -- Ten times a second will do in a queue that is being read: this look costs as much as reading one message.
         if v_now >= v_revived_to + interval '100 milliseconds' then
             perform from duewheel.ends_in(p_group_id, v_topic_id, v_queue, v_revived_to, v_now) limit 1;
             v_has_ended := found;
