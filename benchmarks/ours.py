@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 
 from benchmarks.messages import Order, handle
 from benchmarks.server import connect
-from duewheel.store import Broker, Consumer
+from duewheel.store import Batch, Broker, Consumer
 
 TOPIC = "bench"
 GROUP = "workers"
@@ -96,9 +96,10 @@ def fill(dsn: str, count: int, *, start: datetime, within: timedelta, at: dateti
 def work(consumer: Consumer, *, size: int, batches: int) -> int:
     """Receive, look at every body, and ack `batches` batches of up to `size`; returns how many messages."""
     done = 0
+    batch: Batch | tuple[()] = ()
     for _ in range(batches):
-        batch = consumer.receive(size, INVISIBLE)
+        batch = consumer.receive(size, INVISIBLE, acked=batch)
         handle(message.body for message in batch)
-        consumer.ack(batch)
         done += len(batch)
+    consumer.ack(batch)
     return done

@@ -28,7 +28,7 @@ from benchmarks.messages import Order, chunks, orders
 from benchmarks.processes import Desk, crew
 from benchmarks.program import main
 from benchmarks.server import connect
-from duewheel.store import Broker
+from duewheel.store import Batch, Broker
 
 HOUR = timedelta(hours=1)
 TIMEOUT_SECONDS = 300.0
@@ -151,10 +151,11 @@ def _ours_receiving(bench: Bench, size: int, rounds: int, pair: int) -> Iterator
 
         def step() -> int:
             count = 0
+            batch: Batch | tuple[()] = ()
             for _ in range(BATCHES_A_STEP[size]):
-                batch = consumer.receive(size, ours.INVISIBLE)
+                batch = consumer.receive(size, ours.INVISIBLE, acked=batch)
                 count += sum(len(json.loads(message.body)) > 0 for message in batch)
-                consumer.ack(batch)
+            consumer.ack(batch)
             return count
 
         yield step
@@ -186,15 +187,18 @@ def consume(desk: Desk, dsn: str, size: int, total: int) -> None:
         with broker.connection():
             pass
         desk.begin()
+        batch: Batch | tuple[()] = ()
         while desk.done.value < total:
-            batch = consumer.receive(size, ours.INVISIBLE, workers.WAIT)
+            batch = consumer.receive(size, ours.INVISIBLE, workers.WAIT, acked=batch)
             if batch:
                 for message in batch:
                     json.loads(message.body)
-                consumer.ack(batch)
                 work.messages += len(batch)
                 work.last_at = time.time()
                 desk.count(len(batch))
+        if batch:
+            consumer.ack(batch)
+            work.last_at = time.time()
     desk.results.put(work)
 
 

@@ -26,7 +26,7 @@ from collections.abc import Iterable
 from contextlib import nullcontext
 from datetime import timedelta
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from psycopg2.extensions import TRANSACTION_STATUS_IDLE
 
@@ -51,6 +51,9 @@ log = logging.getLogger(__name__)
 
 #: What the answers take: messages or leases, one or several, or a whole batch.
 Answered = Message | Lease | Iterable[Message | Lease]
+
+# The parameters of ``_ANSWER``, the action first.
+_Answer = tuple[Any, ...]
 
 #: The longest time, in seconds, that a waiting consumer goes without asking.
 LONGEST_PAUSE_SECONDS = 1.0
@@ -98,11 +101,27 @@ _AS = {
         for name in ("deliver_at", "born_at", "asked_at")
     },
 }
+_COLUMNS = ", ".join(_AS.get(name, name) for name in ROW_COLUMNS)
 _RECEIVE = Prepared(
     "duewheel_receive",
     f"""
-select {", ".join(_AS.get(name, name) for name in ROW_COLUMNS)}
+select {_COLUMNS}
 from duewheel.receive_batch(%s, %s, %s::text[], %s, %s, %s, %s, false, %s, %s, p_filter => %s::jsonpath)
+""",
+)
+
+# The answer adds nothing to the number of messages; that the sum needs it puts it first.
+_ACK_AND_RECEIVE = Prepared(
+    "duewheel_ack_and_receive",
+    f"""
+select {_COLUMNS}
+from (
+    select length(duewheel.answer(
+        %s, %s, %s::int[], %s::int[], %s::bigint[], %s::bigint[], %s::jsonb, %s, %s, %s, %s)::text) as nothing
+    offset 0
+) acked
+cross join lateral duewheel.receive_batch(
+    %s, %s, %s::text[], %s + acked.nothing, %s, %s, %s, true, %s, %s, p_filter => %s::jsonpath)
 """,
 )
 
@@ -201,6 +220,8 @@ class Consumer:
         max_messages: int = 32,
         invisible: timedelta = timedelta(seconds=60),
         wait: timedelta = timedelta(0),
+        *,
+        acked: Answered = (),
     ) -> Batch:
         """Lease what is ready, for the invisible duration.
 
@@ -209,6 +230,8 @@ class Consumer:
             invisible: how long nobody else gets them, 1 s to 12 h; what is not answered by then comes again
                 (D07).
             wait: how long to wait for the first message when none is ready (long poll), up to 30 s (D15).
+            acked: what to :meth:`ack` first, in the same round trip and with the same commit: mostly the
+                batch before.
 
         Returns:
             The messages, ordered by delivery instant within each queue; empty when there were none.
@@ -216,7 +239,9 @@ class Consumer:
         Raises:
             InvalidArgument: a number or a duration out of range.
             BrokerUnreachable: the connection broke; receive again. What was leased then comes again (D07,
-                D15).
+                D15). An ack may be repeated.
+            LeaseLost: a lease of ``acked`` had ended or was answered before; nothing is acked, and nothing
+                received (X10).
 
         Example::
 
@@ -224,11 +249,25 @@ class Consumer:
             for message in batch:
                 handle(message.body)
             consumer.ack(batch)
+
+        In a loop with one round trip for each batch::
+
+            batch: Batch | tuple[()] = ()
+            while not stopped:
+                batch = consumer.receive(100, wait=timedelta(seconds=20), acked=batch)
+                for message in batch:
+                    handle(message.body)
+            consumer.ack(batch)
         """
-        return self.receive_until(max_messages, invisible, wait, None)
+        return self.receive_until(max_messages, invisible, wait, None, acked)
 
     def receive_until(
-        self, max_messages: int, invisible: timedelta, wait: timedelta, stop: threading.Event | None
+        self,
+        max_messages: int,
+        invisible: timedelta,
+        wait: timedelta,
+        stop: threading.Event | None,
+        acked: Answered = (),
     ) -> Batch:
         """As :meth:`receive`; once ``stop`` is set, gives up within a second, a :class:`Stop` at once, and
         leases nothing more."""
@@ -242,21 +281,32 @@ class Consumer:
                 f"max_messages is {max_messages!r}, the limit is 1 to 10000: receive again for more"
             )
         invisible = to_span(invisible, "invisible")
-        if not wait:
-            return self._batch(self._leased(max_messages, invisible, tick=not self._is_turning()))
+        answer = self._answer_of("ack", acked)
         until = time.monotonic() + wait.total_seconds()
+        if stop is not None and stop.is_set():
+            self._say(answer)
+            return self._batch([])
+        rows = self._leased(max_messages, invisible, answer, tick=not self._is_turning())
+        if rows:
+            self._restraint.reset()
+        if rows or not wait:
+            return self._batch(rows)
         with (
             self._signals.lend(self.topic_id) as signal,
             stop.ends(signal) if isinstance(stop, Stop) else nullcontext(),
         ):
             crowded = Backoff(_FIRST_PAUSE_SECONDS, _LAST_PAUSE_SECONDS)
             leaves_ticking = True
+            # Something may have been released since the look before.
+            asks = signal.catch_up() or signal.is_new
             while True:
+                self._wheel_at = max(self._wheel_at, signal.wheel_at)
                 if stop is not None and stop.is_set():
                     return self._batch([])
-                signal.catch_up()
-                self._wheel_at = max(self._wheel_at, signal.wheel_at)
-                rows = self._leased(max_messages, invisible, tick=not (leaves_ticking and self._is_turning()))
+                if asks:
+                    tick = not (leaves_ticking and self._is_turning())
+                    rows = self._leased(max_messages, invisible, None, tick=tick)
+                asks = True
                 left = until - time.monotonic()
                 if rows:
                     self._restraint.reset()
@@ -283,6 +333,7 @@ class Consumer:
                 if woken:
                     leaves_ticking = True
                     time.sleep(min(self._restraint.pause_seconds(), left))
+                signal.catch_up()
 
     def ack(self, messages: Answered, *, connection: CallerConnection | None = None) -> None:
         """Say that the work on these messages is done; they are not delivered to this group again (X09).
@@ -418,7 +469,7 @@ class Consumer:
         """Whether a wheel was there a moment ago."""
         return time.monotonic() < self._wheel_at + _WHEEL_SECONDS and self._database.now() is None
 
-    def _leased(self, max_messages: int, invisible: timedelta, *, tick: bool) -> Rows:
+    def _leased(self, max_messages: int, invisible: timedelta, answer: _Answer | None, *, tick: bool) -> Rows:
         now = self._database.now()
         looked_at = time.monotonic()
         tick = now is not None or (tick and looked_at >= self._tick_at)
@@ -434,8 +485,9 @@ class Consumer:
             tick,
             self._path,
         )
-        statement = _RECEIVE if max_messages < _MANY else _RECEIVE.text
-        rows = self._database.rows(statement, parameters)
+        prepared = _RECEIVE if answer is None else _ACK_AND_RECEIVE
+        statement = prepared if max_messages < _MANY else prepared.text
+        rows = self._database.rows(statement, (*(answer or ()), *parameters))
         # A full batch means that more is likely there, in the queue it came from, where no other was:
         # this one stays, and what came due meanwhile waits for its turn. The turn comes by time, not by
         # emptiness, so no queue waits for another.
@@ -470,11 +522,25 @@ class Consumer:
         duration: timedelta | None = None,
         connection: CallerConnection | None = None,
     ) -> None:
+        self._say(
+            self._answer_of(action, messages, delay=delay, reason=reason, duration=duration), connection
+        )
+
+    def _answer_of(
+        self,
+        action: str,
+        messages: Answered,
+        *,
+        delay: timedelta | None = None,
+        reason: str | None = None,
+        duration: timedelta | None = None,
+    ) -> _Answer | None:
+        """The parameters of an answer; None when it is about nothing."""
         leases = lease_handles.joined(_leases(messages))
         # Always in this order: two answers to the same leases wait for each other and never in a circle.
         leases.sort(key=lambda lease: (lease.topic_id, lease.queue, lease.n))
         if not leases:
-            return
+            return None
         for lease in leases:
             if lease.group_id != self.group_id:
                 raise InvalidArgument(
@@ -482,7 +548,7 @@ class Consumer:
                     f"to {self.group!r} (number {self.group_id}): answer with a consumer of that group"
                 )
         whole = action == "extend" or all(lease.seqs is None for lease in leases)
-        parameters = (
+        return (
             action,
             self.group_id,
             [lease.topic_id for lease in leases],
@@ -495,11 +561,15 @@ class Consumer:
             duration,
             self._database.now(),
         )
-        if action == "nack":
+
+    def _say(self, answer: _Answer | None, connection: CallerConnection | None = None) -> None:
+        if answer is None:
+            return
+        if answer[0] == "nack":
             # Not to be repeated: the second one would find the lease answered.
-            self._database.rows(_ANSWER, parameters, connection)
+            self._database.rows(_ANSWER, answer, connection)
         else:
-            self._database.read(_ANSWER, parameters, connection)
+            self._database.read(_ANSWER, answer, connection)
 
 
 def _leases(messages: Answered) -> Iterable[Lease]:

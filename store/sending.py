@@ -85,7 +85,8 @@ _SEND_PLAIN = Prepared(
     """
 select (s.receipt).message_id, (s.receipt).outcome
 from (select duewheel.send(
-    %s, %s::bytea, %s * interval '1 microsecond', duewheel.from_unix_micros(%s), key => %s) as receipt offset 0) s
+    %s, %s::bytea, %s * interval '1 microsecond', duewheel.from_unix_micros(%s), key => %s) as receipt
+    offset 0) s
 """,
 )
 

@@ -33,12 +33,15 @@ class Signal:
     Args:
         listener: hears the channel; None where nothing can listen.
         topic_id: the topic's number; what others release does not wake.
+        is_new: whether the listener has only just begun to listen.
 
     Attributes:
+        is_new: what was released before the block may have been unheard.
         wheel_at: when a wheel was last heard to release something of the topic, as monotonic seconds.
     """
 
-    def __init__(self, listener: Listener | None, topic_id: int) -> None:
+    def __init__(self, listener: Listener | None, topic_id: int, *, is_new: bool = False) -> None:
+        self.is_new = is_new
         self._listener = listener
         self._payload = str(topic_id)
         self._payload_of_wheel = f"{topic_id} 1"
@@ -46,10 +49,13 @@ class Signal:
         self._interrupted = threading.Event()
         self.wheel_at = float("-inf")
 
-    def catch_up(self) -> None:
-        """Hear what was said so far, so that it wakes nobody: whoever looks at the tables now sees it."""
-        if self._listener is not None:
-            self._concerns(self._listener.wait(0))
+    def catch_up(self) -> bool:
+        """Hear what was said so far, so that it wakes nobody: whoever looks at the tables now sees it.
+
+        Returns:
+            Whether the topic may have released something.
+        """
+        return self._listener is not None and self._concerns(self._listener.wait(0))
 
     def wait(self, seconds: float) -> bool:
         """Sleep until the topic releases something, or may have unheard: True; or the time is over: False."""
@@ -139,9 +145,9 @@ class Signals:
         if not self._listen:
             yield Signal(None, topic_id)
             return
-        listener = self._take()
+        listener, is_new = self._take()
         try:
-            yield Signal(listener, topic_id)
+            yield Signal(listener, topic_id, is_new=is_new)
         finally:
             self._give_back(listener)
 
@@ -156,7 +162,8 @@ class Signals:
             for _, listener in idle:
                 listener.close()
 
-    def _take(self) -> Listener:
+    def _take(self) -> tuple[Listener, bool]:
+        """A listener, and whether it has only just begun to listen."""
         with self._lock:
             if self._process != os.getpid():
                 # The sockets are shared with the parent process: forget them without a word to the server.
@@ -164,9 +171,9 @@ class Signals:
                 self._closer = None
                 self._process = os.getpid()
             if self._idle:
-                return self._idle.pop()[1]
+                return self._idle.pop()[1], False
         try:
-            return Listener(self._dsn, [CHANNEL], application_name="duewheel consumer")
+            return Listener(self._dsn, [CHANNEL], application_name="duewheel consumer"), True
         except psycopg2.OperationalError as error:
             raise BrokerUnreachable(
                 f"the database cannot be reached ({said(error)}): check that the server runs, then try again"

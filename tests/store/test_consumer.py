@@ -344,6 +344,37 @@ def test_a_whole_lease_is_one_row_however_it_is_named(topic: Broker, how: str) -
     assert lease_events(topic) == [("acked", None)]
 
 
+def test_a_batch_is_acked_by_the_receive_of_the_next(topic: Broker) -> None:
+    send(topic, "a", "b", "c")
+    consumer = topic.consumer("t", "g")
+    first = consumer.receive(max_messages=2)
+    second = consumer.receive(max_messages=2, acked=first)
+    assert (bodies(first), bodies(second)) == ([b"a", b"b"], [b"c"])
+    assert lease_events(topic) == [("acked", None)]
+    assert bodies(consumer.receive(acked=second)) == []
+    assert lease_events(topic) == [("acked", None), ("acked", None)]
+
+
+def test_x10_a_receive_whose_ack_comes_too_late_leases_nothing(topic: Broker, clock: Clock) -> None:
+    send(topic, "a", "b")
+    consumer = topic.consumer("t", "g")
+    late = consumer.receive(max_messages=1, invisible=SECOND)
+    clock.advance(MINUTE)
+    with pytest.raises(LeaseLost):
+        consumer.receive(acked=late)
+    assert lease_events(topic) == []
+    assert sorted(bodies(consumer.receive())) == [b"a", b"b"]
+
+
+def test_a_fifo_group_goes_on_with_the_receive_that_acks_it(timed_broker: Broker) -> None:
+    timed_broker.create_topic("t", message_type="FIFO", queues=1)
+    timed_broker.send_many("t", [{"body": name, "message_group": "one"} for name in "ab"])
+    consumer = timed_broker.consumer("t", "g")
+    first = consumer.receive(max_messages=1)
+    assert bodies(consumer.receive(max_messages=1)) == []
+    assert bodies(consumer.receive(max_messages=1, acked=first)) == [b"b"]
+
+
 def test_a_lease_may_be_answered_by_another_process(topic: Broker, dsn: str, clock: Clock) -> None:
     send(topic, "a", "b", "c")
     batch = topic.consumer("t", "g").receive()
