@@ -19,7 +19,7 @@ from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowSkipException
 
 from duewheel.hooks.broker import DueWheelHook
-from duewheel.operators.rendered import as_span
+from duewheel.hooks.rendered import as_span
 from duewheel.store import Broker
 from duewheel.store.errors import DueWheelError
 from duewheel.store.lease_keeper import LeaseKeeper

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow.sdk import BaseOperator
 
 from duewheel.hooks.broker import DueWheelHook
-from duewheel.operators.rendered import as_instant, as_level, as_span
-from duewheel.store.errors import InvalidArgument
+from duewheel.hooks.declared import check_message, check_topic
+from duewheel.hooks.rendered import as_instant, as_level, as_span
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -56,7 +56,7 @@ class SendDelayMessageOperator(BaseOperator):
 
     Raises:
         UnknownTopic, WrongMessageType, DelayOutOfRange, InvalidInstant, ...: the errors of ``Broker.send``;
-            nothing is sent then.
+            nothing is sent then. What is no template is judged when the DAG is read.
 
     Example::
 
@@ -83,6 +83,7 @@ class SendDelayMessageOperator(BaseOperator):
         "message_group",
         "idempotency_key",
         "on_conflict",
+        "duewheel_conn_id",
     )
     template_fields_renderers: ClassVar[dict[str, str]] = {"body": "json", "properties": "json"}
     ui_color = "#dfe9f5"
@@ -105,8 +106,16 @@ class SendDelayMessageOperator(BaseOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        if sum(when is not None for when in (delay, deliver_at, delay_level)) > 1:
-            raise InvalidArgument("Give one of delay, deliver_at and delay_level: each says when to deliver.")
+        check_topic(topic)
+        check_message(
+            body=body,
+            delay=delay,
+            deliver_at=deliver_at,
+            delay_level=delay_level,
+            key=key,
+            properties=properties,
+            on_conflict=on_conflict,
+        )
         self.topic = topic
         self.body = body
         self.delay = delay
