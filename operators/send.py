@@ -7,7 +7,6 @@ map index. The second try gets the receipt of the first message (X07).
 
 from __future__ import annotations
 
-import hashlib
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import BaseOperator
@@ -15,6 +14,7 @@ from airflow.sdk import BaseOperator
 from duewheel.hooks.broker import DueWheelHook
 from duewheel.hooks.declared import check_message, check_topic
 from duewheel.hooks.rendered import as_instant, as_level, as_span
+from duewheel.operators.task_key import task_key
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -23,9 +23,6 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from duewheel.store.instants import Instant
-
-READABLE_KEY_CHARACTERS = 200
-"""A longer idempotency key is replaced by a digest, which is as unique and fits the broker's limit."""
 
 
 class SendDelayMessageOperator(BaseOperator):
@@ -142,7 +139,7 @@ class SendDelayMessageOperator(BaseOperator):
                 tag=self.tag,
                 properties=self.properties,
                 message_group=self.message_group,
-                idempotency_key=self.idempotency_key or key_of_try(context),
+                idempotency_key=self.idempotency_key or task_key(context),
                 on_conflict=self.on_conflict,
             )
         self.log.info(
@@ -153,17 +150,3 @@ class SendDelayMessageOperator(BaseOperator):
             receipt.outcome,
         )
         return receipt.message_id
-
-
-def key_of_try(context: Context) -> str:
-    """Return the idempotency key that all tries of one task instance share (X07).
-
-    Example: ``airflow:place_orders/manual__2026-01-01T00:00:00+00:00/send/-1``; a digest when that is too
-    long.
-    """
-    task_instance = context["ti"]
-    parts = (task_instance.dag_id, task_instance.run_id, task_instance.task_id, str(task_instance.map_index))
-    key = f"airflow:{'/'.join(parts)}"
-    if len(key) <= READABLE_KEY_CHARACTERS:
-        return key
-    return f"airflow:sha256:{hashlib.sha256(key.encode()).hexdigest()}"
