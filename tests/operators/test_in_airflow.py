@@ -138,6 +138,17 @@ def test_r03_what_could_not_be_handled_waits_for_its_retry(story: RunResult, sho
     assert states[:2] == ["Inflight", "WaitingRetry"]
 
 
+def test_x09_a_task_that_is_tried_again_gets_the_messages_that_failed(story: RunResult) -> None:
+    assert story.tasks["consume_retried"].state == "success"
+    assert story.tasks["consume_retried"].xcom == ["story-1: attempt 1"]
+    assert "Kept 1 messages of topic orders for the task's next try" in story.log
+    assert "Took over 1 messages of topic orders for group retried; keys story-1" in story.log
+
+
+def test_each_message_is_handled_by_itself(story: RunResult) -> None:
+    assert story.tasks["consume_one_by_one"].xcom == ["hello story-1"]
+
+
 def test_x09_a_killed_task_gives_its_messages_back_at_once(home: tuple[AirflowHome, str]) -> None:
     airflow, dsn = home
     with Broker(dsn) as broker:
