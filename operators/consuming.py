@@ -39,6 +39,7 @@ from duewheel.hooks.declared import (
     check_span,
 )
 from duewheel.hooks.rendered import as_span
+from duewheel.operators.links import TopicLink
 from duewheel.operators.task_key import task_key
 from duewheel.store import Broker
 from duewheel.store.backoff import Backoff
@@ -144,6 +145,7 @@ class ConsumingOperator(BaseOperator):
     )
     template_fields_renderers: ClassVar[dict[str, str]] = {"op_args": "py", "op_kwargs": "py"}
     shallow_copy_attrs: Sequence[str] = ("python_callable",)
+    operator_extra_links = (TopicLink(),)
 
     def __init__(
         self,

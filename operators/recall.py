@@ -13,6 +13,7 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from duewheel.hooks.broker import DueWheelHook
 from duewheel.hooks.declared import check_key, check_topic
+from duewheel.operators.links import TopicLink
 from duewheel.store.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ class RecallMessageOperator(BaseOperator):
 
     template_fields: Sequence[str] = ("message_id", "topic", "key", "duewheel_conn_id")
     ui_color = "#dfe9f5"
+    operator_extra_links = (TopicLink(),)
 
     def __init__(
         self,

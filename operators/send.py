@@ -14,6 +14,7 @@ from airflow.sdk import BaseOperator
 from duewheel.hooks.broker import DueWheelHook
 from duewheel.hooks.declared import check_message, check_topic
 from duewheel.hooks.rendered import as_instant, as_level, as_span
+from duewheel.operators.links import MessageLink, TopicLink
 from duewheel.operators.task_key import task_key
 
 if TYPE_CHECKING:
@@ -84,6 +85,7 @@ class SendDelayMessageOperator(BaseOperator):
     )
     template_fields_renderers: ClassVar[dict[str, str]] = {"body": "json", "properties": "json"}
     ui_color = "#dfe9f5"
+    operator_extra_links = (MessageLink(), TopicLink())
 
     def __init__(
         self,
@@ -125,6 +127,7 @@ class SendDelayMessageOperator(BaseOperator):
         self.idempotency_key = idempotency_key
         self.on_conflict = on_conflict
         self.duewheel_conn_id = duewheel_conn_id
+        self.linked_message_id: str | None = None
 
     def execute(self, context: Context) -> str:
         """Send the message."""
@@ -149,4 +152,5 @@ class SendDelayMessageOperator(BaseOperator):
             receipt.deliver_at.isoformat(),
             receipt.outcome,
         )
+        self.linked_message_id = receipt.message_id
         return receipt.message_id
