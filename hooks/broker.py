@@ -23,11 +23,12 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseHook
 from psycopg2.extensions import make_dsn
 
-from duewheel.store import Broker
 from duewheel.store.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
+
+    from duewheel.store import Broker
 
 LIBPQ_EXTRAS = (
     "sslmode",
@@ -71,6 +72,9 @@ class BrokerAddress:
 
     def open(self) -> Broker:
         """Return a new broker, which connects when it is first used; whoever asked for it closes it."""
+        # Imported here: a DAG file that names an operator is read again and again, and needs no broker.
+        from duewheel.store import Broker
+
         return Broker(self.dsn, listen=self.listen)
 
 

@@ -41,7 +41,6 @@ from duewheel.hooks.declared import (
 from duewheel.hooks.rendered import as_span
 from duewheel.operators.links import TopicLink
 from duewheel.operators.task_key import task_key
-from duewheel.store import Broker
 from duewheel.store.backoff import Backoff
 from duewheel.store.errors import BrokerUnreachable, DueWheelError, InvalidArgument
 from duewheel.store.reasons import reason_of
@@ -50,6 +49,7 @@ from duewheel.store.retry_policy import RetryPolicy
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from duewheel.store import Broker
     from duewheel.store.consumer import Answered, Consumer
     from duewheel.store.instants import Instant
     from duewheel.store.lease_keeper import LeaseKeeper
@@ -312,6 +312,8 @@ class ConsumingOperator(BaseOperator):
         if held is None or held.is_answered():
             return
         held.keeper.stop()
+        from duewheel.store import Broker
+
         try:
             with Broker(held.dsn) as broker:
                 consumer = broker.consumer(self.topic, self.group, tags=self.tags, filter=self.filter)

@@ -54,6 +54,14 @@ def get_provider_info() -> dict[str, Any]:
                 "class-name": "duewheel.operators.decorators.spark_due_messages_task",
             },
         ],
+        "notifications": ["duewheel.operators.notifier.SendDelayMessageNotifier"],
+        "asset-uris": [
+            {
+                "schemes": ["duewheel"],
+                "handler": "duewheel.plugin.asset_uri.sanitize_uri",
+                "to_openlineage_converter": "duewheel.plugin.asset_uri.convert_asset_to_openlineage",
+            }
+        ],
         "extra-links": ["duewheel.operators.links.MessageLink", "duewheel.operators.links.TopicLink"],
         "queues": ["duewheel.triggers.queue_provider.DueWheelMessageQueueProvider"],
         "connection-types": [

@@ -27,13 +27,12 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from duewheel.hooks.broker import BrokerAddress, DueWheelHook
-from duewheel.store import Broker
 from duewheel.store.backoff import Backoff
 from duewheel.store.errors import DueWheelError, InvalidArgument, UnknownTopic
 from duewheel.store.tags import EVERY
 
 if TYPE_CHECKING:
-    from duewheel.store import Doorbell
+    from duewheel.store import Broker, Doorbell
 
 log = logging.getLogger(__name__)
 
@@ -159,7 +158,8 @@ async def _looks(conn_id: str, address: BrokerAddress) -> AsyncGenerator[Look, N
     """Yield one look after another, until something fails."""
     loop = asyncio.get_running_loop()
     worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="duewheel doorbells")
-    broker = address.open()
+    # Not on the event loop: the first broker of a process imports its module.
+    broker = await asyncio.to_thread(address.open)
     porter = Porter(broker, left_alone_seconds=LEFT_ALONE_SECONDS if address.listen else 0)
     news = asyncio.Event()
     released: set[int] = set()

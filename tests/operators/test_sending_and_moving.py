@@ -14,6 +14,7 @@ from airflow.sdk.exceptions import AirflowFailException
 from tests.airflow_runs import connection_json
 
 from duewheel.operators.decorators import due_messages_task, spark_due_messages_task
+from duewheel.operators.notifier import SendDelayMessageNotifier
 from duewheel.operators.redrive import RedriveDeadLettersOperator
 from duewheel.operators.reschedule import RescheduleMessageOperator
 from duewheel.operators.send_many import SendDelayMessagesOperator
@@ -138,3 +139,13 @@ def test_a_decorated_function_needs_room_for_what_it_is_given() -> None:
         due_messages_task(topic="orders", group="g")(nothing)
     with pytest.raises(InvalidArgument, match="the session, the messages and the batch"):
         spark_due_messages_task(topic="orders", group="g")(session_alone)
+
+
+def test_x04_a_callback_sends_once_for_each_try(broker: Broker) -> None:
+    notifier = SendDelayMessageNotifier(topic="orders", body="look again", delay="PT1H", key="alert")
+    for _ in range(2):
+        notifier.notify(CONTEXT)
+    (found,) = broker.find_key("orders", "alert")
+    assert bytes(found.body) == b"look again"
+    with pytest.raises(DueWheelError):
+        SendDelayMessageNotifier(topic="orders", body="x", delay=30)  # type: ignore[arg-type]  # the mistake
