@@ -1,7 +1,11 @@
-"""How long to wait before trying again: twice as long after each failure, 0.1 s at first and 30 s at most."""
+"""How long to wait before trying again: twice as long after each failure, 0.1 s at first and 30 s at most.
+
+Those who would all try again at once let chance decide who is first.
+"""
 
 from __future__ import annotations
 
+import random
 from typing import Final
 
 FIRST_SECONDS: Final = 0.1
@@ -37,3 +41,39 @@ class Backoff:
     def reset(self) -> None:
         """It worked: the next failure is a first one again."""
         self._next_seconds = self._first_seconds
+
+
+class Restraint:
+    """Random pauses of one among many whom the same event wakes, and for whom there is not enough to do.
+
+    Whoever finds something asks at once the next time. Whoever comes in vain pauses at random before asking
+    again, for up to twice as long each time, so that most of the time it hears that others have taken it.
+
+    Args:
+        first_seconds: the longest pause after the first vain attempt.
+        longest_seconds: the longest pause of all.
+
+    >>> restraint = Restraint(0.004, 0.064)
+    >>> restraint.pause_seconds()
+    0.0
+    >>> 0 <= restraint.pause_seconds() <= 0.004
+    True
+    """
+
+    __slots__ = ("_backoff", "_is_new")
+
+    def __init__(self, first_seconds: float, longest_seconds: float) -> None:
+        self._backoff = Backoff(first_seconds, longest_seconds)
+        self._is_new = True
+
+    def pause_seconds(self) -> float:
+        """How long to pause before the next attempt."""
+        if self._is_new:
+            self._is_new = False
+            return 0.0
+        return random.uniform(0.0, self._backoff.next_seconds())
+
+    def reset(self) -> None:
+        """There was something to do: the next attempt comes at once."""
+        self._is_new = True
+        self._backoff.reset()

@@ -207,7 +207,7 @@ class Broker:
         queues: int = 4,
         max_delay: timedelta = timedelta(hours=24),
         out_of_range: OutOfRange | str = OutOfRange.REJECT,
-        granularity: timedelta = timedelta(milliseconds=100),
+        granularity: timedelta | None = None,
         retention: timedelta = timedelta(hours=72),
         delay_levels: Sequence[timedelta] | None = None,
     ) -> None:
@@ -219,7 +219,8 @@ class Broker:
             queues: how many consumers of one group read in parallel, 1 to 64. Cannot be changed later.
             max_delay: the longest delay, up to 3660 days (D04).
             out_of_range: what becomes of a longer one: "reject" or "deliver" (D04).
-            granularity: a busy topic is ticked at most once per granularity, 1 ms to 1 h (D05).
+            granularity: a busy topic is ticked at most once per granularity, 1 ms to 1 h (D05). None is 15 ms
+                for a new topic, and what it has for one that is there.
             retention: how long a message is kept, counted from its delivery (D09).
             delay_levels: the delay of level 1, of level 2 and so on, 1 to 64 of them, each up to 3660 days
                 (L04); None is RocketMQ's eighteen, 1 s to 2 h (L01). A level over ``max_delay`` is out of

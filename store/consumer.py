@@ -3,7 +3,11 @@
 A receive is one round trip. Where nothing is there and time is given, the consumer sleeps until a tick says
 that its topic released something, until the instant at which it knows something becomes due, or for one
 second, whichever is first: so it is punctual without a wheel, and a lost notification costs a second and no
-message.
+message. Where a wheel turns, the consumer leaves releasing to it, and looks for itself only when something is
+overdue.
+
+A release wakes all consumers that wait. One that has come too late for the messages of the last releases
+lets the others go first: it asks after a random pause, which grows as long as it comes in vain.
 
 A lease covers many messages and is answered with one row when all of them are answered alike. An answer after
 the lease ended is refused (X10). A consumer may be used by many threads at once.
@@ -29,6 +33,7 @@ from psycopg2.extensions import TRANSACTION_STATUS_IDLE
 from duewheel.store import filters
 from duewheel.store import leases as lease_handles
 from duewheel.store import tags as tag_expressions
+from duewheel.store.backoff import Backoff, Restraint
 from duewheel.store.bodies import check_text
 from duewheel.store.connections import Database, Rows, driver_connection
 from duewheel.store.errors import InvalidArgument
@@ -55,11 +60,15 @@ LONGEST_WAIT = timedelta(seconds=30)
 _FIRST_PAUSE_SECONDS = 0.001
 _LAST_PAUSE_SECONDS = 0.1
 
-# A wheel that was heard so short ago is taken to be turning still: the consumer leaves releasing to it, and
-# where nothing is ready listens for so long before it asks what is next. A wheel that stops makes messages
-# late by as much, once.
+# A wheel that was heard, or seen to be there, so short ago is taken to be turning still. What it has not
+# released a moment after its instant, the consumer releases itself.
 _WHEEL_SECONDS = 1.0
-_WHEEL_PAUSE_SECONDS = 0.02
+_GRACE_SECONDS = 0.05
+
+# What a consumer pauses before it asks, at random and at most, when it was woken in vain: from the first to
+# the last, doubling. Releases further apart than the last need nobody's patience.
+_FIRST_RESTRAINT_SECONDS = 0.004
+_LAST_RESTRAINT_SECONDS = 0.064
 
 # While batches come back full, a consumer releases what came due so often itself; a wheel does it anyway.
 _TICK_SECONDS = 0.1
@@ -97,8 +106,9 @@ from duewheel.receive_batch(%s, %s, %s::text[], %s, %s, %s, %s, false, %s, %s, p
 """,
 )
 
-_SECONDS_TO_NEXT = """
-select extract(epoch from duewheel.next_due(%s, %s, n.now) - coalesce(n.now, clock_timestamp()))::float8
+_OUTLOOK = """
+select extract(epoch from duewheel.next_due(%s, %s, n.now) - coalesce(n.now, clock_timestamp()))::float8,
+    n.now is null and duewheel.is_turning()
 from (select %s::timestamptz) n (now)
 """
 
@@ -158,6 +168,7 @@ class Consumer:
         # Consumers begin to look at different queues, and each looks at another one next.
         self._tick_at = 0.0
         self._wheel_at = float("-inf")
+        self._restraint = Restraint(_FIRST_RESTRAINT_SECONDS, _LAST_RESTRAINT_SECONDS)
         self._next_source = itertools.count(int.from_bytes(os.urandom(1), "big"))
         self._first_source = next(self._next_source) % 64
         by_name = isinstance(start, str)
@@ -232,39 +243,46 @@ class Consumer:
             )
         invisible = to_span(invisible, "invisible")
         if not wait:
-            return self._batch(self._leased(max_messages, invisible))
+            return self._batch(self._leased(max_messages, invisible, tick=not self._is_turning()))
         until = time.monotonic() + wait.total_seconds()
         with (
             self._signals.lend(self.topic_id) as signal,
             stop.ends(signal) if isinstance(stop, Stop) else nullcontext(),
         ):
-            crowded_seconds = _FIRST_PAUSE_SECONDS
-            has_waited = False
+            crowded = Backoff(_FIRST_PAUSE_SECONDS, _LAST_PAUSE_SECONDS)
+            leaves_ticking = True
             while True:
                 if stop is not None and stop.is_set():
                     return self._batch([])
                 signal.catch_up()
                 self._wheel_at = max(self._wheel_at, signal.wheel_at)
-                rows = self._leased(max_messages, invisible)
-                now = time.monotonic()
-                left = until - now
+                rows = self._leased(max_messages, invisible, tick=not (leaves_ticking and self._is_turning()))
+                left = until - time.monotonic()
+                if rows:
+                    self._restraint.reset()
                 if rows or left <= 0 or (stop is not None and stop.is_set()):
                     return self._batch(rows)
-                if now < self._wheel_at + _WHEEL_SECONDS and not has_waited:
-                    # The wheel says when to look again; asking what is next would cost more than the look.
-                    has_waited = True
-                    signal.wait(min(left, _WHEEL_PAUSE_SECONDS))
-                    continue
-                has_waited = False
                 pause = min(left, LONGEST_PAUSE_SECONDS)
-                to_next = self._seconds_to_next()
-                if to_next is None or to_next > 0:
-                    crowded_seconds = _FIRST_PAUSE_SECONDS
-                    pause = pause if to_next is None else min(pause, to_next)
-                else:
-                    pause = min(pause, crowded_seconds)
-                    crowded_seconds = min(crowded_seconds * 2, _LAST_PAUSE_SECONDS)
-                signal.wait(pause)
+                leaves_ticking = True
+                # The wheel says when to look; to ask what is next would cost more than the look.
+                woken = self._is_turning() and signal.wait(min(pause, _GRACE_SECONDS))
+                if not woken:
+                    to_next = self._seconds_to_next()
+                    if to_next is None:
+                        crowded.reset()
+                    elif to_next > 0:
+                        crowded.reset()
+                        leaves_ticking = False
+                        pause = min(pause, to_next + (_GRACE_SECONDS if self._is_turning() else 0.0))
+                    elif self._is_turning():
+                        leaves_ticking = to_next > -_GRACE_SECONDS
+                        pause = min(pause, self._restraint.pause_seconds())
+                    else:
+                        pause = min(pause, crowded.next_seconds())
+                    woken = signal.wait(pause)
+                if woken:
+                    leaves_ticking = True
+                    time.sleep(min(self._restraint.pause_seconds(), left))
 
     def ack(self, messages: Answered, *, connection: CallerConnection | None = None) -> None:
         """Say that the work on these messages is done; they are not delivered to this group again (X09).
@@ -396,10 +414,14 @@ class Consumer:
                 ),
             )
 
-    def _leased(self, max_messages: int, invisible: timedelta) -> Rows:
+    def _is_turning(self) -> bool:
+        """Whether a wheel was there a moment ago."""
+        return time.monotonic() < self._wheel_at + _WHEEL_SECONDS and self._database.now() is None
+
+    def _leased(self, max_messages: int, invisible: timedelta, *, tick: bool) -> Rows:
         now = self._database.now()
         looked_at = time.monotonic()
-        tick = now is not None or looked_at >= max(self._tick_at, self._wheel_at + _WHEEL_PAUSE_SECONDS)
+        tick = now is not None or (tick and looked_at >= self._tick_at)
         parameters = (
             self.group_id,
             self.topic_id,
@@ -430,10 +452,13 @@ class Consumer:
         return Batch(rows, topic=self.topic, group=self.group, group_id=self.group_id)
 
     def _seconds_to_next(self) -> float | None:
-        seconds: float | None = self._database.read(
-            _SECONDS_TO_NEXT, (self.group_id, self.topic_id, self._database.now())
-        )[0][0]
-        return seconds
+        asked_at = time.monotonic()
+        to_next: float | None
+        to_next, is_turning = self._database.read(
+            _OUTLOOK, (self.group_id, self.topic_id, self._database.now())
+        )[0]
+        self._wheel_at = max(self._wheel_at, asked_at) if is_turning else float("-inf")
+        return to_next
 
     def _answer(
         self,

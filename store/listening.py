@@ -75,6 +75,7 @@ class Listener:
         dsn: the database.
         channels: names of the channels.
         application_name: as the server shows it.
+        greeting: a statement that each of its connections begins with.
 
     Raises:
         psycopg2.OperationalError: the database cannot be reached at first; later that is met with patience.
@@ -89,11 +90,17 @@ class Listener:
     """
 
     def __init__(
-        self, dsn: str, channels: Sequence[str], *, application_name: str = "duewheel listener"
+        self,
+        dsn: str,
+        channels: Sequence[str],
+        *,
+        application_name: str = "duewheel listener",
+        greeting: str | None = None,
     ) -> None:
         self._dsn = dsn
         self._channels = tuple(channels)
         self._application_name = application_name
+        self._greeting = greeting
         self._backoff = Backoff()
         self._retry_at = 0.0
         self._closed = False
@@ -169,6 +176,8 @@ class Listener:
     def _listen(self) -> extensions.connection:
         connection = connect(self._dsn, self._application_name)
         with connection.cursor() as cursor:
+            if self._greeting is not None:
+                cursor.execute(self._greeting)
             for channel in self._channels:
                 cursor.execute(sql.SQL("LISTEN {}").format(sql.Identifier(channel)))
         return connection

@@ -157,6 +157,9 @@ CROSS JOIN LATERAL duewheel.tick_topic(q.topic_id) t
 """,
 )
 
+# Consumers leave releasing to a wheel as long as the connection it listens on is there.
+_BEGIN_TURNING = "SELECT duewheel.begin_turning()"
+
 _REVIVE = "SELECT more FROM duewheel.revive_chunk(%(group_id)s, %(topic_id)s)"
 
 
@@ -270,6 +273,11 @@ class _Questions:
         self._looked_at: float | None = None
         # How far the survey has come.
         self._surveyed_topic_id = 0
+
+    @property
+    def asks_for_all_topics(self) -> bool:
+        """Whether the wheel looks after every topic."""
+        return self._topics is None
 
     def ask(self, connection: _Connection, job: Job) -> Answer:
         """Carries a job out on a connection and returns the answer."""
@@ -584,7 +592,12 @@ class _Turning:
 
     def _open_listener(self, channels: list[str]) -> Listener:
         """Runs in a worker thread; whichever of this and the end comes second closes the listener."""
-        listener = Listener(self._dsn, channels, application_name=f"{APPLICATION_NAME} listening")
+        listener = Listener(
+            self._dsn,
+            channels,
+            application_name=f"{APPLICATION_NAME} listening",
+            greeting=_BEGIN_TURNING if self._questions.asks_for_all_topics else None,
+        )
         self._listener = listener
         if self._ended:
             listener.close()

@@ -154,6 +154,9 @@ _PLAIN = Struct(">14shiqiq32si")
 _KEYED = Struct(">14shiqiq20si")
 _END = Struct(">4s4si")
 
+# Of a row: its instant, and from where to where its pieces stand.
+_RowPlace = tuple[int, int, int]
+
 _FIELDS = frozenset(field.name for field in fields(NewMessage))
 _LOOK_UPS = frozenset({"idempotency_key", "on_conflict"})
 # Properties that Postgres, which writes numbers its own way, cannot make larger than the limit.
@@ -453,7 +456,9 @@ def _rows(
     group_queues: dict[str, int] = {}
     near: list[bytes] = []
     far: list[bytes] = []
-    add_near, add_far, near_until = near.append, far.append, begun.near_until
+    near_places: list[_RowPlace] = []
+    far_places: list[_RowPlace] = []
+    near_until = begun.near_until
     queues: list[int] = []
     deliveries: list[int] = []
     index = -1
@@ -496,7 +501,8 @@ def _rows(
             else:
                 asked = judge.level_or_none(delay, deliver_at, level)
             deliver = asked if asked > floor else floor
-            add = add_near if deliver < near_until else add_far
+            pieces, places = (near, near_places) if deliver < near_until else (far, far_places)
+            add, start = pieces.append, len(pieces)
 
             simple = tag is None and properties is None and group is None and asked == deliver
             if simple and key is None:
@@ -521,16 +527,23 @@ def _rows(
                 add(content)
                 add(pack_length(len(body)))
             add(body)
+            places.append((deliver, start, len(pieces)))
             queues.append(queue)
             deliveries.append(deliver)
             seq += 1
     except DueWheelError as error:
         raise error.at(index) from error
-    return (_copy_of(near), _copy_of(far)), queues, deliveries
+    return (_copy_of(near, near_places), _copy_of(far, far_places)), queues, deliveries
 
 
-def _copy_of(rows: list[bytes]) -> bytes:
-    return b"".join((_COPY_HEADER, *rows, _COPY_TRAILER)) if rows else b""
+def _copy_of(pieces: list[bytes], places: list[_RowPlace]) -> bytes:
+    """The whole COPY. Its rows come in the order of their instants, as indexes then fill page after page."""
+    if not places:
+        return b""
+    in_order = sorted(places)
+    if in_order != places:
+        pieces = [piece for _, start, end in in_order for piece in pieces[start:end]]
+    return b"".join((_COPY_HEADER, *pieces, _COPY_TRAILER))
 
 
 class _Judge:

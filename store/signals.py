@@ -51,17 +51,19 @@ class Signal:
         if self._listener is not None:
             self._concerns(self._listener.wait(0))
 
-    def wait(self, seconds: float) -> None:
-        """Sleep until the topic releases something, or may have unheard, or the time is over."""
+    def wait(self, seconds: float) -> bool:
+        """Sleep until the topic releases something, or may have unheard: True; or the time is over: False."""
         if self._listener is None:
             self._interrupted.wait(seconds)
             self._interrupted.clear()
-            return
+            return False
         until = time.monotonic() + seconds
         while True:
             heard = self._listener.wait(until - time.monotonic())
-            if not heard or self._concerns(heard):
-                return
+            if not heard:
+                return False
+            if self._concerns(heard):
+                return True
 
     def interrupt(self) -> None:
         """End the wait going on, or the next one when none is; from any thread."""

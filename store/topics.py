@@ -66,7 +66,7 @@ def create_topic(
     queues: int,
     max_delay: timedelta,
     out_of_range: OutOfRange | str,
-    granularity: timedelta,
+    granularity: timedelta | None,
     retention: timedelta,
     delay_levels: Sequence[timedelta] | None,
 ) -> None:
@@ -80,7 +80,7 @@ def create_topic(
             _count(queues),
             to_span(max_delay, "max_delay"),
             named(OutOfRange, out_of_range, "out_of_range").value,
-            to_span(granularity, "granularity"),
+            None if granularity is None else to_span(granularity, "granularity"),
             to_span(retention, "retention"),
             _levels(delay_levels),
         ),

@@ -110,7 +110,7 @@ ROWS = {
         [topic(out_of_range="drop")],
     ),
     "granularity": Row(
-        "100 ms",
+        "15 ms",
         "1 ms to 1 h",
         [topic(granularity=MILLISECOND), topic(granularity=HOUR)],
         [topic(granularity=EMPTY), topic(granularity=HOUR + MILLISECOND)],
@@ -253,7 +253,6 @@ DEFAULTS: dict[str, tuple[Callable[..., object], str]] = {
     "queues of a topic": (Broker.create_topic, "queues"),
     "longest delay of a topic (`max_delay`)": (Broker.create_topic, "max_delay"),
     "what a longer delay does (`out_of_range`)": (Broker.create_topic, "out_of_range"),
-    "granularity": (Broker.create_topic, "granularity"),
     "retention, from the delivery instant": (Broker.create_topic, "retention"),
     "`receive`: messages at most": (Consumer.receive, "max_messages"),
     "`receive`: invisible duration": (Consumer.receive, "invisible"),
@@ -323,6 +322,7 @@ def test_default_intervals_and_levels_are_those_listed(prepared: Broker) -> None
     assert spans(WAITS) == list(RetryPolicy.unordered().waits)
     (topic,) = (topic for topic in prepared.topics() if topic.name == "t")
     assert spans(LEVELS) == list(topic.delay_levels)
+    assert span(ROWS["granularity"].default) == topic.granularity
     (wait,) = RetryPolicy.ordered().waits
     assert (wait, RetryPolicy.ordered().max_retries) == (SECOND, None)
     prepared.consumer("t", "g")

@@ -172,7 +172,7 @@ def test_d05_granularity_down_to_a_millisecond_and_never_early(broker: Broker) -
 
 
 def test_d05_the_default_granularity_is_finer_than_a_second(topic: Broker) -> None:
-    assert topic.topics()[0].granularity == timedelta(milliseconds=100)
+    assert topic.topics()[0].granularity == timedelta(milliseconds=15)
 
 
 def test_d06_every_state_can_be_asked_for_per_group(topic: Broker, clock: Clock) -> None:

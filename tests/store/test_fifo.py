@@ -90,6 +90,40 @@ def test_a_message_group_in_somebodys_hands_is_given_to_nobody_else(steps: Broke
     assert bodies(receive(first, clock)) == []
 
 
+def test_five_messages_of_two_message_groups_go_as_the_example_says(
+    steps: Broker, clock: Clock, dsn: str
+) -> None:
+    """The example at the top of 54_fifo.sql, step by step."""
+
+    def backlog() -> list[tuple[object, ...]]:
+        return ask(
+            connection,
+            "select convert_from(m.body, 'utf8'), b.blocked_n, b.due_at from duewheel.fifo_backlog b"
+            " join duewheel.any_message m using (deliver_at, seq) order by b.place_n, b.deliver_at, b.seq",
+        )
+
+    first, second = steps.consumer("steps", "g"), steps.consumer("steps", "g")
+    send(steps, "a1", "b1", "a2", "b2", "a3")
+    with connected(dsn) as connection:
+        held = receive(first, clock, 2)
+        assert (bodies(held), held.leases[0].n, backlog()) == (["a1", "b1"], 1, [])
+        assert bodies(receive(second, clock, 2)) == []
+        assert backlog() == [("a2", 1, None), ("b2", 1, None), ("a3", None, None)]
+        first.ack(held[0])
+        failing = receive(second, clock, 2)
+        assert (bodies(failing), failing.leases[0].n) == (["a2", "a3"], 3)
+        assert backlog() == [("b2", 1, None)]
+        second.nack(failing[0])
+        assert backlog() == [("a2", None, clock() + SECOND), ("b2", 1, None), ("a3", None, None)]
+        first.ack(held[1])
+        freed = receive(first, clock, 2)
+        assert (bodies(freed), freed.leases[0].n) == (["b2"], 4)
+        clock.advance(SECOND)
+        again = receive(second, clock, 2)
+        assert (bodies(again), again.leases[0].n, backlog()) == (["a2", "a3"], 5, [])
+        assert [message.attempt for message in again] == [2, 1]
+
+
 def test_r07_a_failed_message_blocks_its_message_group_for_the_interval(steps: Broker, clock: Clock) -> None:
     consumer = steps.consumer("steps", "g")
     send(steps, "a1", "a2", "a3", "b1")

@@ -194,7 +194,7 @@ def test_d11_a_topic_has_the_settings_it_was_made_with(broker: Broker) -> None:
         4,
         day,
         OutOfRange.REJECT,
-        timedelta(milliseconds=100),
+        timedelta(milliseconds=15),
         3 * day,
         plain.created_at,
         plain.delay_levels,
@@ -283,3 +283,12 @@ def test_maintenance_can_be_asked_for(topic: Broker, clock: Clock) -> None:
     topic.tick("t")
     topic.maintain()
     assert topic.find(receipt.message_id) is None
+
+
+def test_d11_a_topic_keeps_its_granularity_when_it_is_made_again_without_one(broker: Broker) -> None:
+    broker.create_topic("t", granularity=timedelta(milliseconds=100))
+    broker.create_topic("t")
+    (topic,) = broker.topics()
+    assert topic.granularity == timedelta(milliseconds=100)
+    with pytest.raises(TopicExists, match="granularity"):
+        broker.create_topic("t", granularity=timedelta(milliseconds=15))

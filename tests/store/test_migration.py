@@ -205,3 +205,15 @@ def test_alembic_alone_is_refused() -> None:
 def test_importing_the_broker_does_not_import_alembic() -> None:
     check = "import sys, duewheel.store.broker; assert not {'alembic', 'sqlalchemy'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", check], check=True)
+
+
+def test_every_function_with_one_plan_for_all_plans_by_the_keys(dsn: str) -> None:
+    """Whoever forces one plan says how to make it, or leaves it to 96_plans.sql."""
+    planned = execute(
+        dsn,
+        "select p.proname, 'enable_seqscan=off' = any (p.proconfig), 'enable_sort=off' = any (p.proconfig),"
+        " 'jit=off' = any (p.proconfig) from pg_proc p where p.pronamespace = 'duewheel'::regnamespace"
+        " and 'plan_cache_mode=force_generic_plan' = any (p.proconfig)",
+    )
+    assert [name for name, by_the_keys, *_ in planned if not by_the_keys] == []
+    assert ("receive_batch", True, True, True) in planned

@@ -12,8 +12,8 @@ begin
             deliver_at timestamptz, asked_at timestamptz, message_group text, recalled boolean, released boolean);
         create type duewheel.lease_handle as (
             topic_id integer, queue integer, n bigint, token bigint, expires_at timestamptz, message_count integer);
-        -- A message of a lease, or with lease alone the handle of the messages before it. origin_id is the message id of a
-        -- retry.
+        -- A message of a lease, or with lease alone the handle of the messages before it. origin_id is the message id
+        -- of a retry.
         create type duewheel.leased_message as (
             lease duewheel.lease_handle, deliver_at timestamptz, seq bigint, born_at timestamptz, asked_at timestamptz,
             tag text, key text, properties jsonb, message_group text, body bytea, attempt integer, origin_id text);

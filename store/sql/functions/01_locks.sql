@@ -10,6 +10,11 @@ create or replace function duewheel.tick_commit_class() returns integer
 language sql immutable parallel safe
 return 1146438744;
 
+-- Shared by the sessions of wheels that look after all topics, as long as they listen.
+create or replace function duewheel.wheel_lock_key() returns bigint
+language sql immutable parallel safe
+return 17498::bigint << 48;
+
 -- Held while a group's queue is read on: its position and its ended leases change only under it.
 create or replace function duewheel.queue_lock_key(p_group_id integer, p_topic_id integer, p_queue integer)
 returns bigint
@@ -29,8 +34,9 @@ create or replace function duewheel.key_lock_key(p_topic_id integer, p_key text)
 language sql immutable parallel safe
 return (17497::bigint << 48) | (hashtextextended(p_key, p_topic_id) & 281474976710655);
 
--- The logs mean something only in the cluster they were written in. Asked once in each session, which remembers the answer in
--- the setting duewheel.home: the number of the table that was looked at, so that a schema restored meanwhile is looked at anew.
+-- The logs mean something only in the cluster they were written in. Asked once in each session, which remembers the
+-- answer in the setting duewheel.home: the number of the table that was looked at, so that a schema restored meanwhile
+-- is looked at anew.
 create or replace function duewheel.require_home() returns void
 language plpgsql as $$
 begin
@@ -42,9 +48,10 @@ begin
     ) then
         raise exception using
             errcode = 'DW016',
-            message = 'this database was restored into another cluster, where the transaction ids in the broker''s logs mean '
-                      'something else',
-            hint = 'Run `duewheel db rebase` (or select duewheel.rebase()) once; then every waiting message comes exactly once.';
+            message = 'this database was restored into another cluster, where the transaction ids in the '
+                      'broker''s logs mean something else',
+            hint = 'Run `duewheel db rebase` (or select duewheel.rebase()) once; then every waiting message comes '
+                   'exactly once.';
     end if;
     perform set_config('duewheel.home', 'duewheel.broker'::regclass::oid::text, false);
 end
@@ -90,8 +97,9 @@ begin
 end
 $$;
 
--- A notification, which is a hint and never the truth. A transaction that has one cannot be prepared, so where the server allows
--- prepared transactions only a statement that commits by itself sends it; the others are heard of at the next look.
+-- A notification, which is a hint and never the truth. A transaction that has one cannot be prepared, so where the
+-- server allows prepared transactions only a statement that commits by itself sends it; the others are heard of at the
+-- next look.
 create or replace function duewheel.announce(p_channel text, p_payload text) returns void
 language plpgsql as $$
 begin

@@ -9,6 +9,11 @@ create or replace function duewheel.from_unix_micros(p_micros bigint) returns ti
 language sql immutable strict parallel safe
 return timestamptz '1970-01-01 00:00:00+00' + p_micros * interval '1 microsecond';
 
+-- The end of an instant: a position (instant, this) is behind all messages that are due then.
+create or replace function duewheel.last_seq() returns bigint
+language sql immutable parallel safe
+return 9223372036854775807;
+
 -- A span as hours, minutes and seconds: a day is 24 hours wherever the session is. An interval's days would follow the
 -- session's time zone through the night in which its clocks change.
 create or replace function duewheel.span(p_span interval) returns interval
@@ -30,7 +35,8 @@ begin
     if p_message_id !~ '^[0-9a-f]{44}$' then
         raise exception using
             errcode = 'DW010',
-            message = format('"%s" is not a message id: an id is 44 lower-case hexadecimal digits', left(p_message_id, 80)),
+            message = format('"%s" is not a message id: an id is 44 lower-case hexadecimal digits',
+                             left(p_message_id, 80)),
             hint = 'Pass the message_id of a send receipt or of a received message unchanged.';
     end if;
     topic_id := ('x' || substr(p_message_id, 1, 8))::bit(32)::integer;

@@ -1,11 +1,12 @@
--- Slots: partitions of duewheel.message by the delivery instant, the slots of the wheel on disk. A slot is a day wide, or as
--- many days as it takes to have at most about 16 of them within the longest retention. Slots are made ahead by upkeep, for the
--- next days, and dropped whole.
+-- Slots: partitions of duewheel.message by the delivery instant, the slots of the wheel on disk. A slot is a day wide,
+-- or as many days as it takes to have at most about 16 of them within the longest retention. Slots are made ahead by
+-- upkeep, for the next days, and dropped whole.
 --
--- Senders make none. A message whose slot is not there yet, as it is due in weeks or years, goes to duewheel.far_message, a
--- plain table, and upkeep moves it into its slot in time. The move deletes and inserts in one transaction and keeps the
--- position and the xid column, so every statement finds the message in exactly one of the two, and nothing else notices. A
--- message that was not moved is released and delivered from where it is: upkeep may be late, or never run.
+-- Senders make none. A message whose slot is not there yet, as it is due in weeks or years, goes to
+-- duewheel.far_message, a plain table, and upkeep moves it into its slot in time. The move deletes and inserts in one
+-- transaction and keeps the position and the xid column, so every statement finds the message in exactly one of the
+-- two, and nothing else notices. A message that was not moved is released and delivered from where it is: upkeep may be
+-- late, or never run.
 
 -- Made once: to replace it, an upgrade would wait for every open transaction that has sent or received, and hold up the
 -- others. A revision that changes the columns of duewheel.message drops it.
@@ -36,13 +37,14 @@ language plpgsql stable as $$
 declare
     v_slot duewheel.slot := duewheel.slot_at(p_at);
 begin
-    return case when not exists (select from duewheel.closed_slot c where c.starts_at = v_slot.starts_at) then v_slot end;
+    return case when not exists (select from duewheel.closed_slot c where c.starts_at = v_slot.starts_at)
+        then v_slot end;
 end
 $$;
 
--- Opens the slots that every transaction sees by now: a session hears of a new partition when it takes a lock it does not hold
--- yet, so whoever held one on duewheel.message when the slot was there has to end first. In a later transaction than the one
--- that makes the slot.
+-- Opens the slots that every transaction sees by now: a session hears of a new partition when it takes a lock it does
+-- not hold yet, so whoever held one on duewheel.message when the slot was there has to end first. In a later
+-- transaction than the one that makes the slot.
 create or replace function duewheel.open_slots() returns void
 language plpgsql as $$
 begin
@@ -63,8 +65,8 @@ begin
 end
 $$;
 
--- Lets a transaction that has sent before see a slot made since: it goes by the list of slots it began with, as long as it
--- asks for no lock it does not hold. This is one.
+-- Lets a transaction that has sent before see a slot made since: it goes by the list of slots it began with, as long as
+-- it asks for no lock it does not hold. This is one.
 create or replace function duewheel.notice_slot(p_table_name text) returns void
 language plpgsql as $$
 begin
@@ -113,12 +115,13 @@ $$;
 create or replace function duewheel.slot_width() returns interval
 language sql stable
 begin atomic
-    select make_interval(hours => 24 * greatest(1, ceil(extract(epoch from coalesce(max(retention), '0')) / 86400 / 16)::integer))
+    select make_interval(hours => 24 * greatest(
+        1, ceil(extract(epoch from coalesce(max(retention), '0')) / 86400 / 16)::integer))
     from duewheel.topic where deleted_at is null;
 end;
 
--- Makes the slot of an instant if it is missing, as wide as slots are now and its neighbours leave room for. ATTACH takes no
--- lock that a sender or a consumer waits for.
+-- Makes the slot of an instant if it is missing, as wide as slots are now and its neighbours leave room for. ATTACH
+-- takes no lock that a sender or a consumer waits for.
 create or replace function duewheel.make_slot(p_at timestamptz) returns duewheel.slot
 language plpgsql as $$
 declare
@@ -146,6 +149,12 @@ begin
                    v_slot.table_name);
     execute format('alter table duewheel.message attach partition duewheel.%I for values from (%L) to (%L)',
                    v_slot.table_name, v_slot.starts_at, v_slot.ends_at);
+    -- Transaction ids grow and rows are written once, so a page of this index is full when the next one begins.
+    execute (
+        select format('alter index %s set (fillfactor = 100)', i.inhrelid::regclass)
+        from pg_inherits i join pg_index x on x.indexrelid = i.inhrelid
+        where i.inhparent = 'duewheel.message_xid'::regclass
+          and x.indrelid = format('duewheel.%I', v_slot.table_name)::regclass);
     insert into duewheel.slot (starts_at, ends_at, table_name)
     values (v_slot.starts_at, v_slot.ends_at, v_slot.table_name);
     insert into duewheel.closed_slot (starts_at) values (v_slot.starts_at);
@@ -175,8 +184,8 @@ begin
 end
 $$;
 
--- Moves far messages into their slots, at most p_limit of them, and makes the slots of those that are due, for the next call.
--- Answers how many, and whether there is more to do now.
+-- Moves far messages into their slots, at most p_limit of them, and makes the slots of those that are due, for the next
+-- call. Answers how many, and whether there is more to do now.
 create or replace function duewheel.settle_far(
     p_limit integer default 10000, p_now timestamptz default null, out settled bigint, out more boolean
 )

@@ -64,7 +64,8 @@ begin
         raise exception using
             errcode = 'DW001',
             message = format('there is no topic "%s"', left(p_name, 127)),
-            hint = 'Make it first: duewheel topic create NAME, broker.create_topic(NAME) or select duewheel.create_topic(NAME).';
+            hint = 'Make it first: duewheel topic create NAME, broker.create_topic(NAME) or '
+                   'select duewheel.create_topic(NAME).';
     end if;
     return v_topic;
 end
@@ -103,7 +104,8 @@ create or replace function duewheel.create_topic(
     queues integer default 4,
     max_delay interval default '24 hours',
     out_of_range text default 'reject',
-    granularity interval default '100 ms',
+    -- Null: 15 ms, or what the topic has.
+    granularity interval default null,
     retention interval default '72 hours',
     -- The delay of level 1, of level 2 and so on; null for RocketMQ's eighteen.
     delay_levels interval[] default null
@@ -117,8 +119,8 @@ begin
     if create_topic.name is null or create_topic.name !~ '^[A-Za-z0-9_.-]{1,127}$' then
         raise exception using
             errcode = 'DW010',
-            message = format('"%s" is not a topic name: a name has 1 to 127 letters, digits, dots, hyphens or underscores',
-                             left(create_topic.name, 200)),
+            message = format('"%s" is not a topic name: a name has 1 to 127 letters, digits, dots, hyphens or '
+                             'underscores', left(create_topic.name, 200)),
             hint = 'Choose another name.';
     end if;
     if create_topic.message_type is null or create_topic.message_type not in ('NORMAL', 'DELAY', 'FIFO') then
@@ -141,8 +143,8 @@ begin
             (topic_id, name, message_type, queues, max_delay, out_of_range, granularity, retention, delay_levels)
         overriding system value
         select duewheel.free_topic_id(false), create_topic.name, create_topic.message_type, create_topic.queues,
-               create_topic.max_delay, create_topic.out_of_range, create_topic.granularity, create_topic.retention,
-               create_topic.delay_levels
+               create_topic.max_delay, create_topic.out_of_range, coalesce(create_topic.granularity, interval '15 ms'),
+               create_topic.retention, create_topic.delay_levels
         where not exists (select from duewheel.topic t where t.name = create_topic.name)
         on conflict on constraint topic_name_key do nothing;
         if found then
@@ -154,11 +156,13 @@ begin
         v_topic.retention, v_topic.delay_levels)
        is distinct from
        (create_topic.message_type, create_topic.queues, create_topic.max_delay, create_topic.out_of_range,
-        create_topic.granularity, create_topic.retention, create_topic.delay_levels) then
+        coalesce(create_topic.granularity, v_topic.granularity), create_topic.retention,
+        create_topic.delay_levels) then
         raise exception using
             errcode = 'DW002',
             message = format('topic "%s" exists with other settings: message_type %s, queues %s, max_delay %s, '
-                             'out_of_range %s, granularity %s, retention %s, delay_levels %s', v_topic.name, v_topic.message_type,
+                             'out_of_range %s, granularity %s, retention %s, delay_levels %s', v_topic.name,
+                             v_topic.message_type,
                              v_topic.queues, v_topic.max_delay, v_topic.out_of_range, v_topic.granularity,
                              v_topic.retention, v_topic.delay_levels),
             hint = 'Change it with update_topic, or create a topic of another name.';
@@ -202,7 +206,8 @@ begin
 end
 $$;
 
--- Deleted topics take no more messages and are no longer released; their schedules go with them, their rows with their slots.
+-- Deleted topics take no more messages and are no longer released; their schedules go with them, their rows with their
+-- slots.
 create or replace function duewheel.delete_topic(name text) returns void
 language plpgsql as $$
 #variable_conflict use_column

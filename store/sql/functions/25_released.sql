@@ -1,8 +1,8 @@
 -- Released: which tick gave a message out, and how far a topic is.
 --
--- A message belongs to the first tick whose hi reaches its instant, if that tick's snapshot sees its transaction; else it is a
--- straggler of the first later tick that does, and has a row in duewheel.straggler. What is due after the newest tick waits,
--- and so does what was sent behind it and is in duewheel.held_back.
+-- A message belongs to the first tick whose hi reaches its instant, if that tick's snapshot sees its transaction; else
+-- it is a straggler of the first later tick that does, and has a row in duewheel.straggler. What is due after the
+-- newest tick waits, and so does what was sent behind it and is in duewheel.held_back.
 
 -- How far a topic is released, and by what.
 create or replace function duewheel.newest_tick(p_topic_id integer) returns setof duewheel.tick
@@ -18,6 +18,16 @@ begin atomic
     select * from duewheel.tick t where t.topic_id = p_topic_id and t.hi >= p_at order by t.hi, t.tick_id limit 1;
 end;
 
+-- The tick that releases what comes behind a position. Behind the end of a tick that is the next one.
+create or replace function duewheel.tick_behind(p_topic_id integer, p_at timestamptz, p_seq bigint)
+returns setof duewheel.tick
+language sql stable rows 1
+begin atomic
+    select * from duewheel.tick t
+    where t.topic_id = p_topic_id and t.hi >= p_at and (t.hi > p_at or p_seq < duewheel.last_seq())
+    order by t.hi, t.tick_id limit 1;
+end;
+
 -- Whether a message has been given out, or can be at any moment. One that was sent behind the newest tick waits for its
 -- instant all the same.
 create or replace function duewheel.is_released(
@@ -30,8 +40,8 @@ begin atomic
         where b.topic_id = p_topic_id and b.deliver_at = p_deliver_at and b.queue = p_queue and b.seq = p_seq);
 end;
 
--- Where a message of this transaction is put that is due at or before p_hi, how far its topic is released: at its own instant,
--- to be held back until then. A tick of the same transaction would see it, and it comes after that.
+-- Where a message of this transaction is put that is due at or before p_hi, how far its topic is released: at its own
+-- instant, to be held back until then. A tick of the same transaction would see it, and it comes after that.
 create or replace function duewheel.place_behind(p_topic_id integer, p_deliver_at timestamptz, p_hi timestamptz)
 returns timestamptz
 language sql volatile
@@ -41,8 +51,8 @@ begin atomic
     from duewheel.tick_over(p_topic_id, p_deliver_at) t;
 end;
 
--- The instant at which a message was released: that of the tick whose snapshot sees it, or of the one that found it as a
--- straggler; null while it waits.
+-- The instant at which a message was released: that of the tick whose snapshot sees it, or of the one that found it as
+-- a straggler; null while it waits.
 create or replace function duewheel.release_of(
     p_topic_id integer, p_queue integer, p_deliver_at timestamptz, p_seq bigint, p_xid xid8
 ) returns timestamptz
@@ -56,8 +66,8 @@ begin atomic
     from duewheel.tick_over(p_topic_id, p_deliver_at) t;
 end;
 
--- Whether the logs say nothing of a message any more: it was due before kept_from of its topic, and was not released later, as
--- one that was committed late.
+-- Whether the logs say nothing of a message any more: it was due before kept_from of its topic, and was not released
+-- later, as one that was committed late.
 create or replace function duewheel.is_forgotten(
     p_topic_id integer, p_queue integer, p_deliver_at timestamptz, p_seq bigint, p_xid xid8
 ) returns boolean

@@ -69,14 +69,14 @@ begin
         raise exception using
             errcode = 'DW003',
             message = format('topic "%s" is of type FIFO and the message has no message group', p_topic),
-            hint = 'Give message_group, which names what the messages are kept in order for, or send to a topic of type '
-                   'NORMAL.';
+            hint = 'Give message_group, which names what the messages are kept in order for, or send to a topic of '
+                   'type NORMAL.';
     end if;
 end
 $$;
 
--- FIFO: what is sent after others of a queue stands behind them, though the clock may have stepped back. Nobody asked for a
--- delay, so ticks release it whatever instant that is.
+-- FIFO: what is sent after others of a queue stands behind them, though the clock may have stepped back. Nobody asked
+-- for a delay, so ticks release it whatever instant that is.
 create or replace function duewheel.fifo_floor(p_topic_id integer, p_queues smallint[], p_floor timestamptz)
 returns timestamptz
 language sql stable
@@ -90,8 +90,8 @@ begin atomic
     ) m;
 end;
 
--- Sees to it that messages of this transaction come at their instants though the topic is released farther, as the clock was
--- ahead then.
+-- Sees to it that messages of this transaction come at their instants though the topic is released farther, as the
+-- clock was ahead then.
 create or replace function duewheel.hold_back(p_topic_id integer, p_hi timestamptz) returns void
 language plpgsql
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
@@ -110,8 +110,8 @@ create or replace function duewheel.begin_copy(
     out topic_id integer, out message_type text, out queues integer, out first_block bigint, out xid xid8,
     out now_at timestamptz, out floor_at timestamptz, out max_delay interval, out out_of_range text,
     out delay_levels interval[], out quiet_until timestamptz, out notify_before timestamptz,
-    -- What is due before near_until goes into duewheel.message, whose slots are there, and the rest into duewheel.far_message.
-    -- For what is due up to released_to duewheel.hold_back is to be called.
+    -- What is due before near_until goes into duewheel.message, whose slots are there, and the rest into
+    -- duewheel.far_message. For what is due up to released_to duewheel.hold_back is to be called.
     out near_until timestamptz, out released_to timestamptz
 )
 -- One plan for all, by the keys, though tables were small when it was made.
@@ -148,7 +148,8 @@ begin
     from duewheel.quiet_bounds(now_at, v_tick.hi, v_tick.by_wheel, v_topic.granularity) quiet;
     if p_block_count is null or p_block_count not between 1 and 16 then
         raise exception using
-            errcode = 'DW010', message = format('%s blocks of 65536 messages are asked for; the limit is 16', p_block_count),
+            errcode = 'DW010', message = format('%s blocks of 65536 messages are asked for; the limit is 16',
+                                                p_block_count),
             hint = 'Send in several calls.';
     end if;
     first_block := nextval('duewheel.message_block');
@@ -170,8 +171,8 @@ begin atomic
     from duewheel.begin_copy(p_topic, p_block_count, p_now) b;
 end;
 
--- Of a COPY: what is due from the floor on and before this instant goes into duewheel.message, whose slots are there; the rest
--- into duewheel.far_message. It is the first end of a slot that no other follows.
+-- Of a COPY: what is due from the floor on and before this instant goes into duewheel.message, whose slots are there;
+-- the rest into duewheel.far_message. It is the first end of a slot that no other follows.
 create or replace function duewheel.near_until(p_floor_at timestamptz) returns timestamptz
 language plpgsql stable as $$
 begin
@@ -184,10 +185,10 @@ begin
 end
 $$;
 
--- When a sender needs no NOTIFY: a wheel looks ahead by itself for all that is due later than notify_before. A busy topic it
--- ticks again at hi + granularity, and goes on ticking it for 0.3 s after it has released something; what is due before
--- quiet_until is released by these ticks. NOTIFY takes a lock of the whole database cluster until the commit is on disk, so with
--- one in each transaction they would commit one at a time.
+-- When a sender needs no NOTIFY: a wheel looks ahead by itself for all that is due later than notify_before. A busy
+-- topic it ticks again at hi + granularity, and goes on ticking it for 0.3 s after it has released something; what is
+-- due before quiet_until is released by these ticks. NOTIFY takes a lock of the whole database cluster until the commit
+-- is on disk, so with one in each transaction they would commit one at a time.
 create or replace function duewheel.quiet_bounds(
     p_now_at timestamptz, p_hi timestamptz, p_by_wheel boolean, p_granularity interval,
     out quiet_until timestamptz, out notify_before timestamptz
@@ -198,7 +199,7 @@ begin atomic
         case when p_by_wheel then greatest(
             case when p_hi + p_granularity > p_now_at + interval '20 milliseconds' then p_hi + p_granularity end,
             case when p_hi > p_now_at - interval '100 milliseconds' then p_hi + interval '200 milliseconds' end) end,
-        p_now_at + interval '600 milliseconds';
+        p_now_at + duewheel.wheel_reach();
 end;
 
 create or replace function duewheel.notify_due(p_topic_id integer, p_deliver_at timestamptz) returns void
@@ -252,8 +253,10 @@ begin
         select n.hi, n.by_wheel from duewheel.newest_tick(t.topic_id) n
     ) k on true
     where t.name = send.topic and t.deleted_at is null;
-    -- A body with its time and perhaps a key, all within the limits, is what most senders send: it needs no closer look.
-    if (num_nonnulls(send.delay, send.deliver_at) = case v_topic.message_type when 'DELAY' then 1 when 'NORMAL' then 0 end
+    -- A body with its time and perhaps a key, all within the limits, is what most senders send: it needs no closer
+    -- look.
+    if (num_nonnulls(send.delay, send.deliver_at) 
+            = case v_topic.message_type when 'DELAY' then 1 when 'NORMAL' then 0 end
         and num_nonnulls(send.delay_level, send.tag, send.properties, send.message_group, send.idempotency_key) = 0
         and send.on_conflict = 'allow' and octet_length(send.body) <= 4194304
         and (send.key is null or length(send.key) between 1 and 255)
@@ -335,7 +338,7 @@ begin
                 send.tag, send.key, send.properties, send.message_group, send.body);
     end if;
 
-    if v_deliver_at < v_now + interval '600 milliseconds' or v_topic.message_type = 'FIFO' then
+    if v_deliver_at < v_now + duewheel.wheel_reach() or v_topic.message_type = 'FIFO' then
         v_quiet := duewheel.quiet_bounds(v_now, v_topic.hi, v_topic.by_wheel, v_topic.granularity);
         if v_quiet.quiet_until is null or v_deliver_at > v_quiet.quiet_until then
             perform duewheel.notify_due(
@@ -380,13 +383,15 @@ begin
         if p_delay is not null or p_deliver_at is not null or p_delay_level > 0 then
             raise exception using
                 errcode = 'DW003',
-                message = format('topic "%s" is of type %s and the message has a delivery time', p_topic, p_message_type),
+                message = format('topic "%s" is of type %s and the message has a delivery time', p_topic,
+                                 p_message_type),
                 hint = 'Leave delay, deliver_at and delay_level out, or send to a topic of type DELAY.';
         end if;
     else
         raise exception using
             errcode = 'DW003',
-            message = format('topic "%s" is of type %s; only retries and dead letters go there', p_topic, p_message_type),
+            message = format('topic "%s" is of type %s; only retries and dead letters go there', p_topic,
+                             p_message_type),
             hint = 'Send to the topic the consumers subscribe to.';
     end if;
     v_asked := case

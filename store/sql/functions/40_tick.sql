@@ -1,9 +1,9 @@
 -- Ticks: the release of everything due, in one row.
 --
--- A message belongs to exactly one tick: by its interval (lo, hi] if its transaction is visible in that tick's snapshot,
--- else as a straggler of the first later tick that sees it. A tick's snapshot says of every transaction up to the tick's own
--- whether it is seen: Postgres's own snapshot ends at the latest completed id + 1, and open transactions above that are not
--- in its list; here they are. What the tick's own transaction sent before is seen.
+-- A message belongs to exactly one tick: by its interval (lo, hi] if its transaction is visible in that tick's
+-- snapshot, else as a straggler of the first later tick that sees it. A tick's snapshot says of every transaction up to
+-- the tick's own whether it is seen: Postgres's own snapshot ends at the latest completed id + 1, and open transactions
+-- above that are not in its list; here they are. What the tick's own transaction sent before is seen.
 
 -- The snapshot to store with a tick of this transaction: of Postgres's snapshot, with the ids from its end to the
 -- transaction's own listed as open, and its own as seen.
@@ -20,8 +20,9 @@ begin atomic
 end;
 
 -- A snapshot that says of every transaction that has an id by now whether it is seen: for a transaction whose own id is
--- older than that. A subtransaction takes the newest id there is and is rolled back, which makes it the latest completed
--- one; Postgres's snapshot reaches as far as that. A message to logical decoding takes an id and leaves no row behind.
+-- older than that. A subtransaction takes the newest id there is and is rolled back, which makes it the latest
+-- completed one; Postgres's snapshot reaches as far as that. A message to logical decoding takes an id and leaves no
+-- row behind.
 create or replace function duewheel.fenced_snapshot() returns pg_snapshot
 language plpgsql as $$
 begin
@@ -56,10 +57,10 @@ begin atomic
         '-infinity'::timestamptz);
 end;
 
--- Takes a topic's tick lock, exclusive or shared, until the transaction ends. An open transaction that has it holds others up
--- for a second, or their lock_timeout, at most: then they pass it. They leave a row in duewheel.overtaken, which its check at
--- COMMIT finds; while it may still be open, those that come after them hardly wait. Where p_wait is false and somebody has the
--- lock, the answer is false.
+-- Takes a topic's tick lock, exclusive or shared, until the transaction ends. An open transaction that has it holds
+-- others up for a second, or their lock_timeout, at most: then they pass it. They leave a row in duewheel.overtaken,
+-- which its check at COMMIT finds; while it may still be open, those that come after them hardly wait. Where p_wait is
+-- false and somebody has the lock, the answer is false.
 create or replace function duewheel.lock_ticking(p_topic_id integer, p_shared boolean, p_wait boolean default true)
 returns boolean
 language plpgsql as $$
@@ -105,9 +106,9 @@ exception when lock_not_available then
 end
 $$;
 
--- Held exclusively by whoever commits a tick or passes the tick lock, and shared by who commits a recall: of these, one sees
--- what the other did. A prepared transaction would hold it without end, and has had its check: where there can be any, a
--- notification keeps this transaction from being prepared.
+-- Held exclusively by whoever commits a tick or passes the tick lock, and shared by who commits a recall: of these, one
+-- sees what the other did. A prepared transaction would hold it without end, and has had its check: where there can be
+-- any, a notification keeps this transaction from being prepared.
 create or replace function duewheel.lock_tick_commit(p_topic_id integer, p_shared boolean) returns void
 language plpgsql as $$
 begin
@@ -136,8 +137,8 @@ begin
             errcode = 'DW021',
             message = 'this transaction stayed open after it had released messages of a topic, and another one has '
                       'released them meanwhile',
-            hint = 'The whole transaction is rolled back. Run it again, and receive in a transaction of its own: the lease '
-                   'keeps the messages while the work goes on.';
+            hint = 'The whole transaction is rolled back. Run it again, and receive in a transaction of its own: the '
+                   'lease keeps the messages while the work goes on.';
     end if;
     return null;
 end
@@ -233,7 +234,8 @@ begin
             where m.topic_id = p_topic_id and m.queue = q and m.deliver_at > v_lo and m.deliver_at <= hi
             order by m.deliver_at, m.seq limit 1) m);
     if not v_any and v_last.tick_id is not null then
-        -- One snapshot for both questions, who has ended and who is open: else one that ends between them is in neither answer.
+        -- One snapshot for both questions, who has ended and who is open: else one that ends between them is in neither
+        -- answer.
         v_snapshot := pg_current_snapshot();
         v_ended := duewheel.ended_since_tick(v_last, v_snapshot);
         if cardinality(v_ended) > 0 then
@@ -321,7 +323,8 @@ begin
     overriding system value
     values (p_topic_id, v_tick_id, v_lo, hi, v_snapshot, v_tick_xid, v_open_count, coalesce(p_now, clock_timestamp()),
             p_by_wheel, v_stragglers,
-            array(select case when (q - 1)::smallint = any (v_due) then hi else coalesce(v_last.queue_hi[q], '-infinity') end
+            array(select case when (q - 1)::smallint = any (v_due) then hi
+                  else coalesce(v_last.queue_hi[q], '-infinity') end
                   from generate_series(1, v_topic.queues) q order by q));
     released := cardinality(v_due) > 0 or v_stragglers > 0;
     if released then

@@ -7,7 +7,8 @@ begin
     perform duewheel.require_read_committed();
     perform duewheel.lock_ticking(new.topic_id, true);
     perform duewheel.lock_tick_commit(new.topic_id, true);
-    -- A rewind also takes retries back that are released and nobody has; it holds the locks under which they are given out.
+    -- A rewind also takes retries back that are released and nobody has; it holds the locks under which they are given
+    -- out.
     if duewheel.is_released(new.topic_id, new.queue, new.deliver_at, new.seq) and not exists (
         select from duewheel.topic t where t.topic_id = new.topic_id and t.message_type = 'RETRY'
     ) then
@@ -24,16 +25,17 @@ $$;
 
 do $$
 begin
-    if not exists (select from pg_trigger where tgname = 'recall_in_time' and tgrelid = 'duewheel.recall'::regclass) then
+    if not exists (select from pg_trigger where tgname = 'recall_in_time'
+                   and tgrelid = 'duewheel.recall'::regclass) then
         create constraint trigger recall_in_time after insert on duewheel.recall
         deferrable initially deferred for each row when (not new.bulk) execute function duewheel.check_recall_in_time();
     end if;
 end
 $$;
 
--- Recalls one message by its position: recalled, recalled_before (by somebody else) or already_released. Not deferred: the
--- answer is final once the caller commits, and the topic's wheel waits until then. The row comes before the lock: another
--- recall of the message that is still open is waited for without holding up the wheel.
+-- Recalls one message by its position: recalled, recalled_before (by somebody else) or already_released. Not deferred:
+-- the answer is final once the caller commits, and the topic's wheel waits until then. The row comes before the lock:
+-- another recall of the message that is still open is waited for without holding up the wheel.
 create or replace function duewheel.recall_position(
     p_topic_id integer, p_queue integer, p_deliver_at timestamptz, p_seq bigint, p_deferred boolean, p_now timestamptz
 ) returns text
@@ -100,8 +102,8 @@ begin
 end
 $$;
 
--- The topic of a name for whoever takes back or moves what was sent to it. What waits on a retry topic is a delivery that goes on,
--- and the check at COMMIT passes it over for the sake of rewinds: only a rewind takes it back.
+-- The topic of a name for whoever takes back or moves what was sent to it. What waits on a retry topic is a delivery
+-- that goes on, and the check at COMMIT passes it over for the sake of rewinds: only a rewind takes it back.
 create or replace function duewheel.topic_to_recall_from(p_name text) returns duewheel.topic
 language plpgsql stable as $$
 declare
@@ -143,7 +145,8 @@ begin
         select m.queue, m.deliver_at, m.seq,
                exists (
                     select from duewheel.recall r
-                    where r.topic_id = m.topic_id and r.queue = m.queue and r.deliver_at = m.deliver_at and r.seq = m.seq)
+                    where r.topic_id = m.topic_id and r.queue = m.queue and r.deliver_at = m.deliver_at
+                    and r.seq = m.seq)
                     as recalled_before
         from duewheel.any_message m
         where m.topic_id = v_topic.topic_id and m.key = recall_key.key
@@ -165,7 +168,8 @@ begin
 end
 $$;
 
--- What a send with on_conflict keep or replace does with the waiting messages of its key. outcome: kept, replaced or sent.
+-- What a send with on_conflict keep or replace does with the waiting messages of its key. outcome: kept, replaced or
+-- sent.
 create or replace function duewheel.resolve_key_conflict(
     p_topic_id integer, p_key text, p_on_conflict text, p_now timestamptz
 ) returns duewheel.send_receipt
@@ -237,7 +241,8 @@ begin
             hint = 'It may have been dropped when its retention ended; look it up with find.';
     end if;
     v_outcome := duewheel.recall_position(v_id.topic_id, v_id.queue, v_id.deliver_at, v_id.seq, true, reschedule.now);
-    -- Also where another transaction took it back just now: whoever recalls a message has it, and nobody sends it again.
+    -- Also where another transaction took it back just now: whoever recalls a message has it, and nobody sends it
+    -- again.
     if v_outcome = 'recalled_before' then
         raise exception using
             errcode = 'DW013',
@@ -286,7 +291,8 @@ begin
             where r.topic_id = m.topic_id and r.queue = m.queue and r.deliver_at = m.deliver_at and r.seq = m.seq)
         order by m.deliver_at, m.seq);
     foreach v_message_id in array v_message_ids loop
-        return next duewheel.reschedule(v_message_id, reschedule_key.deliver_at, reschedule_key.delay, reschedule_key.now);
+        return next duewheel.reschedule(v_message_id, reschedule_key.deliver_at, reschedule_key.delay,
+                                        reschedule_key.now);
     end loop;
     if cardinality(v_message_ids) > 0 then
         return;

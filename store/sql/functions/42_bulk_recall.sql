@@ -1,7 +1,8 @@
 -- Bulk recall: everything that waits of a tag, a key prefix or a window of delivery instants.
 --
--- It goes in chunks. On a connection of the broker each chunk is a transaction of its own, so the wheel waits for one chunk
--- at most; in a caller's transaction each chunk leaves one row in bulk_recall, whose check at COMMIT stands for all of it.
+-- It goes in chunks. On a connection of the broker each chunk is a transaction of its own, so the wheel waits for one
+-- chunk at most; in a caller's transaction each chunk leaves one row in bulk_recall, whose check at COMMIT stands for
+-- all of it.
 
 create or replace function duewheel.check_bulk_recall_in_time() returns trigger
 language plpgsql as $$
@@ -17,8 +18,8 @@ begin
             errcode = 'DW012',
             message = format('messages due from %s were released up to %s, before their recall was committed',
                              new.first_deliver_at, v_hi),
-            hint = 'The whole transaction is rolled back. Run it again: what is still waiting is recalled. With a due_from '
-                   'that leaves time for the commit it cannot happen.';
+            hint = 'The whole transaction is rolled back. Run it again: what is still waiting is recalled. With a '
+                   'due_from that leaves time for the commit it cannot happen.';
     end if;
     return null;
 end
@@ -35,8 +36,8 @@ begin
 end
 $$;
 
--- The last key there can be with a prefix, in the order of the keys' bytes: keys have at most 255 characters. Null where
--- the database's encoding has no last character to go by.
+-- The last key there can be with a prefix, in the order of the keys' bytes: keys have at most 255 characters. Null
+-- where the database's encoding has no last character to go by.
 create or replace function duewheel.last_key_with(p_prefix text) returns text
 language sql stable
 return case when getdatabaseencoding() = 'UTF8' then p_prefix || repeat(chr(1114111), 255) end;
@@ -69,9 +70,9 @@ begin
 end
 $$;
 
--- One chunk of a bulk recall: at most p_limit messages that wait, and a count of those that were released before. p_after
--- is where the chunk before it ended, null at first; next is where this one did, null at the end. A message recalled before
--- does not match.
+-- One chunk of a bulk recall: at most p_limit messages that wait, and a count of those that were released before.
+-- p_after is where the chunk before it ended, null at first; next is where this one did, null at the end. A message
+-- recalled before does not match.
 create or replace function duewheel.recall_chunk(
     p_topic text, p_tag text, p_key_prefix text, p_due_from timestamptz, p_due_until timestamptz, p_dry_run boolean,
     p_deferred boolean, p_limit integer, p_after jsonb, p_now timestamptz,
@@ -139,7 +140,8 @@ begin
             v_held := v_held + 1;
             if p_dry_run then
                 already_released := already_released - 1;
-            elsif duewheel.recall_position(v_topic.topic_id, v_some.queue, v_some.deliver_at, v_some.seq, p_deferred, p_now)
+            elsif duewheel.recall_position(v_topic.topic_id, v_some.queue, v_some.deliver_at, v_some.seq, p_deferred,
+                                           p_now)
                   = 'recalled' then
                 v_held_recalled := v_held_recalled + 1;
             end if;
@@ -180,7 +182,7 @@ begin
             v_queue := 0;
             v_key := p_key_prefix;
             v_at := v_hi_of_slot;
-            v_seq := 9223372036854775807;
+            v_seq := duewheel.last_seq();
             if v_slot.starts_at <= v_hi_of_slot then
                 execute format(
                     'select count(*) from duewheel.%I m where %s and m.queue = any ($7) and m.deliver_at <= $8',
@@ -231,7 +233,7 @@ begin
             end if;
             v_queue := v_queue + 1;
             v_at := v_hi_of_slot;
-            v_seq := 9223372036854775807;
+            v_seq := duewheel.last_seq();
         end loop;
     end loop;
 
@@ -287,9 +289,10 @@ begin
 end
 $$;
 
--- Recalls everything that waits on a topic and has the tag, a key with the prefix, and an instant in [due_from, due_until).
--- In one transaction, the caller's: what is counted as recalled is never delivered if that commits. Deferred, the check that
--- it came in time runs at COMMIT, and until then nobody waits; else now, and the topic's wheel waits for the COMMIT.
+-- Recalls everything that waits on a topic and has the tag, a key with the prefix, and an instant in [due_from,
+-- due_until). In one transaction, the caller's: what is counted as recalled is never delivered if that commits.
+-- Deferred, the check that it came in time runs at COMMIT, and until then nobody waits; else now, and the topic's wheel
+-- waits for the COMMIT.
 create or replace function duewheel.recall_many(
     topic text, tag text default null, key_prefix text default null, due_from timestamptz default null,
     due_until timestamptz default null, everything boolean default false, dry_run boolean default false,

@@ -70,10 +70,11 @@ begin
 end
 $$;
 
--- Makes the group and its subscription where missing, with the topics for its retries and dead letters, and puts it at its
--- start: "earliest" is the oldest message kept, "latest" what is released from now on, start_at what is due from an
--- instant on or came, later than its own, after it. Where the subscription exists, start changes nothing. mode "broadcasting" makes a group row for the instance
--- alone, named group/instance, which reads everything by itself and has no retries; a name is of one mode only.
+-- Makes the group and its subscription where missing, with the topics for its retries and dead letters, and puts it at
+-- its start: "earliest" is the oldest message kept, "latest" what is released from now on, start_at what is due from an
+-- instant on or came, later than its own, after it. Where the subscription exists, start changes nothing. mode
+-- "broadcasting" makes a group row for the instance alone, named group/instance, which reads everything by itself and
+-- has no retries; a name is of one mode only.
 create or replace function duewheel.subscribe(
     p_topic text, p_group text, p_start text default 'earliest', p_start_at timestamptz default null,
     p_now timestamptz default null, p_mode text default 'clustering', p_instance text default null,
@@ -91,7 +92,7 @@ declare
     -- The position is exclusive.
     v_start_at timestamptz := coalesce(
         greatest(p_start_at, v_topic.kept_from) - interval '1 microsecond', '-infinity');
-    v_seq bigint := 9223372036854775807;
+    v_seq bigint := duewheel.last_seq();
     v_straggler_id bigint := 0;
     -- So many groups, or broadcasting instances, read one topic at most.
     v_most constant integer := case when v_broadcasting then 100000 else 10000 end;
@@ -121,8 +122,8 @@ begin
     if p_group is null or p_group !~ '^[A-Za-z0-9_.-]{1,127}$' then
         raise exception using
             errcode = 'DW010',
-            message = format('"%s" is not a group name: a name has 1 to 127 letters, digits, dots, hyphens or underscores',
-                             left(p_group, 200)),
+            message = format('"%s" is not a group name: a name has 1 to 127 letters, digits, dots, hyphens or '
+                             'underscores', left(p_group, 200)),
             hint = 'Choose another name.';
     end if;
     if v_broadcasting and (p_instance is null or p_instance !~ '^[^[:cntrl:]]{1,127}$') then
@@ -213,7 +214,8 @@ begin
     if p_start = 'latest' or p_start_at is not null then
         -- After the lock no tick of this topic is on its way.
         perform duewheel.lock_ticking(topic_id, true);
-        select case when p_start_at is null then r.hi else v_start_at end, r.straggler_id into v_start_at, v_straggler_id
+        select case when p_start_at is null then r.hi else v_start_at end, r.straggler_id
+        into v_start_at, v_straggler_id
         from duewheel.released_before(v_topic.topic_id, p_start_at) r;
     end if;
     insert into duewheel.lease
@@ -230,9 +232,9 @@ end
 $$;
 
 -- Sets how often and after which waits a group retries: of FIFO topics (ordered) one interval for all retries, of the
--- others a list whose last interval serves for all further ones. The call made last decides for the whole group. max_retries
--- null: as many as there are intervals, or for FIFO topics without end. Answers what was set before, and whether that
--- was something else.
+-- others a list whose last interval serves for all further ones. The call made last decides for the whole group.
+-- max_retries null: as many as there are intervals, or for FIFO topics without end. Answers what was set before, and
+-- whether that was something else.
 create or replace function duewheel.set_retry_policy(
     topic text, consumer_group text, max_retries integer, intervals interval[], jitter real default 0,
     set_by text default null,
@@ -261,7 +263,8 @@ begin
     end if;
     v_problem := case
         when set_retry_policy.ordered <> v_ordered then format(
-            'topic "%s" is of type %s, whose retries are %s; the policy is for %s ones', v_topic.name, v_topic.message_type,
+            'topic "%s" is of type %s, whose retries are %s; the policy is for %s ones', v_topic.name,
+            v_topic.message_type,
             case when v_ordered then 'ordered' else 'unordered' end,
             case when v_ordered then 'unordered' else 'ordered' end)
         when set_retry_policy.intervals is null or cardinality(set_retry_policy.intervals) not between 1 and 1000
@@ -283,7 +286,8 @@ begin
     end;
     if v_problem is not null then
         raise exception using
-            errcode = 'DW010', message = v_problem, hint = 'Give a policy within the limits and for this kind of topic.';
+            errcode = 'DW010', message = v_problem,
+            hint = 'Give a policy within the limits and for this kind of topic.';
     end if;
     v_group := duewheel.group_by_name(set_retry_policy.consumer_group);
     if v_group.mode = 'broadcasting' then
@@ -316,7 +320,26 @@ begin
 end
 $$;
 
--- The queues a subscription reads, with where it stands in each and how far its topic is released. Retries come first.
+-- Where a group stands in a queue, and how far that is released.
+create or replace function duewheel.position_in(p_group_id integer, p_topic_id integer, p_queue smallint)
+returns table (
+    n bigint, to_at timestamptz, to_seq bigint, straggler_to bigint, revived_to timestamptz, hi timestamptz,
+    queue_hi timestamptz
+)
+language sql stable rows 1
+begin atomic
+    select l.n, l.to_at, l.to_seq, l.straggler_to, l.revived_to, t.hi, t.queue_hi[p_queue + 1]
+    from (
+        select l.n, l.to_at, l.to_seq, l.straggler_to, l.revived_to from duewheel.lease l
+        where l.topic_id = p_topic_id and l.group_id = p_group_id and l.queue = p_queue
+        order by l.n desc limit 1
+    ) l
+    left join lateral (
+        select t.hi, t.queue_hi from duewheel.newest_tick(p_topic_id) t
+    ) t on true;
+end;
+
+-- The same of all queues that a subscription reads. Retries come first.
 create or replace function duewheel.positions(p_group_id integer, p_topic_id integer)
 returns table (
     ordinal integer, topic_id integer, queue smallint, n bigint, to_at timestamptz, to_seq bigint, straggler_to bigint,
@@ -324,8 +347,8 @@ returns table (
 )
 language sql stable
 begin atomic
-    select source.ordinal, source.topic_id, source.queue, l.n, l.to_at, l.to_seq, l.straggler_to, l.revived_to, t.hi,
-           t.queue_hi[source.queue + 1]
+    select source.ordinal, source.topic_id, source.queue, p.n, p.to_at, p.to_seq, p.straggler_to, p.revived_to, p.hi,
+           p.queue_hi
     from (
         select 0, s.retry_topic_id, 0::smallint from duewheel.subscription s
         where s.group_id = p_group_id and s.topic_id = p_topic_id and s.retry_topic_id is not null
@@ -333,25 +356,18 @@ begin atomic
         select q + 1, p_topic_id, q::smallint
         from generate_series(0, (select t.queues - 1 from duewheel.topic t where t.topic_id = p_topic_id)) q
     ) source (ordinal, topic_id, queue)
-    cross join lateral (
-        select l.n, l.to_at, l.to_seq, l.straggler_to, l.revived_to from duewheel.lease l
-        where l.topic_id = source.topic_id and l.group_id = p_group_id and l.queue = source.queue
-        order by l.n desc limit 1
-    ) l
-    left join lateral (
-        select t.hi, t.queue_hi from duewheel.newest_tick(source.topic_id) t
-    ) t on true;
+    cross join lateral duewheel.position_in(p_group_id, source.topic_id, source.queue) p;
 end;
 
--- How far a group has read a topic, by the queue that is furthest behind, and how far the topic is released. A function of
--- its own, as a view calls functions with the rights of whoever reads it.
+-- How far a group has read a topic, by the queue that is furthest behind, and how far the topic is released. A function
+-- of its own, as a view calls functions with the rights of whoever reads it.
 create or replace function duewheel.progress(
     p_group_id integer, p_topic_id integer, out read_to timestamptz, out released_to timestamptz
 )
 language sql stable
 begin atomic
     -- Where nothing was found due since, a queue is read as far as its topic is released.
-    select nullif(min(case when (p.queue_hi, 9223372036854775807) > (p.to_at, p.to_seq) then p.to_at
+    select nullif(min(case when (p.queue_hi, duewheel.last_seq()) > (p.to_at, p.to_seq) then p.to_at
                            else greatest(p.to_at, p.hi) end), '-infinity'),
            max(p.hi)
     from duewheel.positions(p_group_id, p_topic_id) p where p.ordinal > 0;
@@ -363,10 +379,7 @@ end;
 create or replace function duewheel.stalled_since(
     p_group_id integer, p_topic_id integer, p_now timestamptz default null
 ) returns timestamptz
-language plpgsql stable
-set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
-set jit = off
-as $$
+language plpgsql stable set plan_cache_mode = force_generic_plan as $$
 declare
     v_before timestamptz;
     v_since timestamptz;

@@ -17,31 +17,48 @@ begin atomic
            and e.kind = 'deferred'));
 end;
 
+-- Whether a lease ended by p_to, with no final answer and no later end.
+create or replace function duewheel.lease_has_ended(
+    p_group_id integer, p_topic_id integer, p_queue integer, p_n bigint, p_to timestamptz
+) returns boolean
+language sql stable
+begin atomic
+    select (
+        select true from duewheel.lease_event e
+        where e.topic_id = p_topic_id and e.group_id = p_group_id and e.queue = p_queue and e.n = p_n
+          and (e.kind in ('expired', 'rewound') or (e.kind in ('acked', 'failed', 'returned') and e.seqs is null))
+        limit 1) is null
+      and duewheel.lease_end(p_group_id, p_topic_id, p_queue, p_n) <= p_to;
+end;
+
+-- The ends that leases of a queue had in (p_after, p_to], answered or not. Ordered, as then the indexes of the ends
+-- alone will do.
+create or replace function duewheel.ends_in(
+    p_group_id integer, p_topic_id integer, p_queue integer, p_after timestamptz, p_to timestamptz
+) returns table (n bigint, ends_at timestamptz)
+language sql stable
+begin atomic
+    (select l.n, l.expires_at from duewheel.lease l
+     where l.topic_id = p_topic_id and l.group_id = p_group_id and l.queue = p_queue and l.message_count > 0
+       and l.expires_at > p_after and l.expires_at <= p_to
+     order by l.expires_at offset 0)
+    union all
+    (select e.n, e.expires_at from duewheel.lease_event e
+     where e.topic_id = p_topic_id and e.group_id = p_group_id and e.queue = p_queue
+       and e.expires_at is not null and e.expires_at > p_after and e.expires_at <= p_to
+     order by e.expires_at offset 0);
+end;
+
 -- Leases of a queue that ended in (p_after, p_to] without a final answer and without a later end.
 create or replace function duewheel.ended_leases(
     p_group_id integer, p_topic_id integer, p_queue integer, p_after timestamptz, p_to timestamptz
 ) returns setof bigint
 language sql stable
 begin atomic
-    select ended.n
-    from (
-        -- Ordered, as then the index of the ends alone will do.
-        (select l.n from duewheel.lease l
-         where l.topic_id = p_topic_id and l.group_id = p_group_id and l.queue = p_queue and l.message_count > 0
-           and l.expires_at > p_after and l.expires_at <= p_to order by l.expires_at offset 0)
-        union
-        (select e.n from duewheel.lease_event e
-         where e.topic_id = p_topic_id and e.group_id = p_group_id and e.queue = p_queue
-           and e.expires_at is not null and e.expires_at > p_after and e.expires_at <= p_to
-         order by e.expires_at offset 0)
-    ) ended
     -- A look-up by the key for each lease; as a join the events of all leases would be read for each.
-    where (
-        select true from duewheel.lease_event e
-        where e.topic_id = p_topic_id and e.group_id = p_group_id and e.queue = p_queue and e.n = ended.n
-          and (e.kind in ('expired', 'rewound') or (e.kind in ('acked', 'failed', 'returned') and e.seqs is null))
-        limit 1) is null
-      and duewheel.lease_end(p_group_id, p_topic_id, p_queue, ended.n) <= p_to;
+    select distinct ended.n
+    from duewheel.ends_in(p_group_id, p_topic_id, p_queue, p_after, p_to) ended
+    where duewheel.lease_has_ended(p_group_id, p_topic_id, p_queue, ended.n, p_to);
 end;
 
 -- Whether leases ended unanswered, or more than 32 ended in all, in (p_after, p_to].
@@ -154,8 +171,8 @@ begin atomic
     where t.topic_id = p_topic_id;
 end;
 
--- When the next attempt of a message is due: at p_due_at, or after the interval of its retry, spread by the group's jitter
--- and p_random of 0 to 1; a dead letter, at once.
+-- When the next attempt of a message is due: at p_due_at, or after the interval of its retry, spread by the group's
+-- jitter and p_random of 0 to 1; a dead letter, at once.
 create or replace function duewheel.retry_due_at(
     p_group duewheel.consumer_group, p_attempt integer, p_due_at timestamptz, p_now timestamptz, p_floor timestamptz,
     p_born_at timestamptz, p_random double precision
@@ -167,8 +184,9 @@ return greatest(p_floor, p_born_at, case
         (p_group).retry_intervals[least(p_attempt, cardinality((p_group).retry_intervals))]
             * (1 + (p_group).retry_jitter * (2 * p_random - 1)), interval '0')) end);
 
--- Sends the messages of a lease on: as retries due at p_due_at, or after the policy's interval where that is null, or to
--- the dead letters once the retries are used up. p_seqs: only these, which have no answer yet; null: all without one.
+-- Sends the messages of a lease on: as retries due at p_due_at, or after the policy's interval where that is null, or
+-- to the dead letters once the retries are used up. p_seqs: only these, which have no answer yet; null: all without
+-- one.
 create or replace function duewheel.retry_messages(
     p_lease duewheel.lease, p_seqs bigint[], p_reason text, p_due_at timestamptz, p_now timestamptz
 ) returns integer
@@ -188,7 +206,8 @@ begin
     v_now := coalesce(p_now, clock_timestamp());
     select * into v_group from duewheel.consumer_group g where g.group_id = (p_lease).group_id;
     select * into v_subscription from duewheel.subscription s
-    where s.group_id = (p_lease).group_id and (s.topic_id = (p_lease).topic_id or s.retry_topic_id = (p_lease).topic_id);
+    where s.group_id = (p_lease).group_id and (s.topic_id = (p_lease).topic_id
+                                               or s.retry_topic_id = (p_lease).topic_id);
     if v_subscription.retry_topic_id is null then
         -- Broadcasting: what failed is passed over.
         return 0;
@@ -215,26 +234,12 @@ begin
         select a.seq
         from duewheel.message_answers((p_lease).group_id, (p_lease).topic_id, (p_lease).queue, (p_lease).n) a) end;
     get diagnostics v_count = row_count;
-    if v_count > 0 and coalesce(p_due_at, v_now) < v_now + interval '600 milliseconds' then
+    if v_count > 0 and coalesce(p_due_at, v_now) < v_now + duewheel.wheel_reach() then
         perform duewheel.notify_due(v_subscription.retry_topic_id, greatest(v_now, p_due_at));
     end if;
     return v_count;
 end
 $$;
-
--- Whether a lease ended by p_to, with no final answer and no later end.
-create or replace function duewheel.lease_has_ended(
-    p_group_id integer, p_topic_id integer, p_queue integer, p_n bigint, p_to timestamptz
-) returns boolean
-language sql stable
-begin atomic
-    select (
-        select true from duewheel.lease_event e
-        where e.topic_id = p_topic_id and e.group_id = p_group_id and e.queue = p_queue and e.n = p_n
-          and (e.kind in ('expired', 'rewound') or (e.kind in ('acked', 'failed', 'returned') and e.seqs is null))
-        limit 1) is null
-      and duewheel.lease_end(p_group_id, p_topic_id, p_queue, p_n) <= p_to;
-end;
 
 -- How many leases one transaction revives: each is locked, and all transactions share one table of locks.
 create or replace function duewheel.revive_limit() returns integer
@@ -259,15 +264,7 @@ begin
     messages := 0;
     for v_ended in
         select u.n, u.ends_at
-        from (
-            select l.n, l.expires_at as ends_at from duewheel.lease l
-            where l.topic_id = p_topic_id and l.group_id = p_group_id and l.queue = p_queue and l.message_count > 0
-              and l.expires_at > p_after and l.expires_at <= p_to
-            union all
-            select e.n, e.expires_at from duewheel.lease_event e
-            where e.topic_id = p_topic_id and e.group_id = p_group_id and e.queue = p_queue
-              and e.expires_at is not null and e.expires_at > p_after and e.expires_at <= p_to
-        ) u
+        from duewheel.ends_in(p_group_id, p_topic_id, p_queue, p_after, p_to) u
         order by u.ends_at
     loop
         continue when not duewheel.lease_has_ended(p_group_id, p_topic_id, p_queue, v_ended.n, p_to);
@@ -301,11 +298,7 @@ $$;
 create or replace function duewheel.revive_chunk(
     p_group_id integer, p_topic_id integer, p_now timestamptz default null, out messages integer, out more boolean
 )
--- One plan for all, by the keys, though tables were small when it was made.
-language plpgsql
-set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
-set jit = off
-as $$
+language plpgsql set plan_cache_mode = force_generic_plan as $$
 declare
     v_now constant timestamptz := coalesce(p_now, clock_timestamp());
     v_position record;
@@ -349,4 +342,27 @@ returns integer
 language sql
 begin atomic
     select c.messages from duewheel.revive_chunk(p_group_id, p_topic_id, p_now) c;
+end;
+
+-- When a lease of a queue ends that is not answered yet, in (p_after, p_to]. Of the leases that were to end by then it
+-- looks at sixteen: where these are answered, the last one's end stands for those behind it, as nothing ends sooner.
+create or replace function duewheel.next_lease_end(
+    p_group_id integer, p_topic_id integer, p_queue integer, p_after timestamptz, p_to timestamptz
+) returns timestamptz
+language sql stable
+begin atomic
+    select l.expires_at
+    from (
+        select l.n, l.expires_at, row_number() over (order by l.expires_at) as place
+        from duewheel.lease l
+        where l.topic_id = p_topic_id and l.group_id = p_group_id and l.queue = p_queue and l.message_count > 0
+          and l.expires_at > p_after and l.expires_at <= p_to
+        order by l.expires_at limit 16
+    ) l
+    where l.place = 16 or (
+        select true from duewheel.lease_event e
+        where e.topic_id = p_topic_id and e.group_id = p_group_id and e.queue = p_queue and e.n = l.n
+          and (e.kind in ('expired', 'rewound') or (e.kind in ('acked', 'failed', 'returned') and e.seqs is null))
+        limit 1) is null
+    order by l.expires_at limit 1;
 end;

@@ -4,13 +4,11 @@ create or replace function duewheel.new_token() returns bigint
 language sql volatile
 return (random() * 9007199254740991)::bigint;
 
--- Ticks the topic and the group's retries where something may have come due. Answers whether anything was released here.
+-- Ticks the topic and the group's retries where something may have come due. Answers whether anything was released
+-- here.
 create or replace function duewheel.tick_subscription(p_group_id integer, p_topic_id integer, p_now timestamptz)
 returns boolean
-language plpgsql
-set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
-set jit = off
-as $$
+language plpgsql as $$
 declare
     v_now constant timestamptz := coalesce(p_now, clock_timestamp() - interval '1 microsecond');
     v_released boolean := false;
@@ -18,7 +16,8 @@ declare
     v_tick record;
 begin
     for v_topic in
-        -- What has been due for a second is not being released by anybody who gets on: then this one waits for the lock.
+        -- What has been due for a second is not being released by anybody who gets on: then this one waits for the
+        -- lock.
         select t.topic_id, least(due.deliver_at, held.deliver_at) < v_now - interval '1 second' as is_overdue
         from duewheel.topic t
         left join lateral (
@@ -52,7 +51,8 @@ begin
 end
 $$;
 
--- Answers how many queues a subscription reads, its topic's and one for retries, the topic of the retries, and its type.
+-- Answers how many queues a subscription reads, its topic's and one for retries, the topic of the retries, and its
+-- type.
 create or replace function duewheel.check_receive(
     p_group_id integer, p_topic_id integer, p_max bigint, p_chunk integer, p_invisible interval, p_now timestamptz,
     out sources integer, out retry_topic_id integer, out message_type text
@@ -101,9 +101,54 @@ begin
 end
 $$;
 
--- Leases the next messages of a subscription, queue by queue, each under its lock, and slot by slot, one lease row each.
--- For every lease a row with its handle comes back (the message's columns null), and with p_rows before it the messages it
--- covers (the handle null): what is the same for thousands of messages is said once. origin_id is the message id of a retry.
+-- Where a group stands in one queue, and what there is for it.
+-- has_messages: something was due in the queue that it has not seen. last_straggler: the newest one of the queue; read
+-- with hi, as a straggler of a later tick may lie behind it, where the position must not go yet. seen_below: every tick
+-- from the first one behind the position on sees the transactions below this. no_recalls: nothing up to hi is recalled.
+create or replace function duewheel.queue_state(p_group_id integer, p_topic_id integer, p_queue smallint)
+returns table (
+    n bigint, to_at timestamptz, to_seq bigint, straggler_to bigint, revived_to timestamptz, hi timestamptz,
+    has_messages boolean, last_straggler bigint, seen_below xid8, no_recalls boolean
+)
+language sql stable rows 1
+begin atomic
+    select p.n, p.to_at, p.to_seq, p.straggler_to, p.revived_to, p.hi,
+           coalesce((p.queue_hi, duewheel.last_seq()) > (p.to_at, p.to_seq), false),
+           -- Ordered, as then one index alone will do, whatever the tables held when the plan was made.
+           coalesce((
+                select s.straggler_id from duewheel.straggler s
+                where s.topic_id = p_topic_id and s.queue = p_queue and s.straggler_id > p.straggler_to
+                order by s.straggler_id desc limit 1), p.straggler_to),
+           (select pg_snapshot_xmin(t.snapshot) from duewheel.tick_behind(p_topic_id, p.to_at, p.to_seq) t),
+           (select true from duewheel.recall r
+            where r.topic_id = p_topic_id and r.queue = p_queue and r.deliver_at >= p.to_at and r.deliver_at <= p.hi
+            order by r.deliver_at limit 1) is null
+    from duewheel.position_in(p_group_id, p_topic_id, p_queue) p;
+end;
+
+-- The queues of a subscription in which there is something, in the order of a walk from p_first_source: source 0 is the
+-- one queue of the retries, here -1, the others are the topic's. One look without locks, so that a receive locks no
+-- queue in vain.
+create or replace function duewheel.ready_queues(
+    p_group_id integer, p_topic_id integer, p_queues integer, p_first_source integer, p_now timestamptz
+) returns setof smallint
+language sql stable
+begin atomic
+    select (p.ordinal - 1)::smallint
+    from duewheel.positions(p_group_id, p_topic_id) p
+    where (p.queue_hi, duewheel.last_seq()) > (p.to_at, p.to_seq)
+       or (select true from duewheel.straggler s
+           where s.topic_id = p.topic_id and s.queue = p.queue and s.straggler_id > p.straggler_to
+           order by s.straggler_id limit 1)
+       or exists (select from duewheel.ends_in(p_group_id, p.topic_id, p.queue, p.revived_to, p_now))
+    order by (p.ordinal - p_first_source % (p_queues + 1) + p_queues + 1) % (p_queues + 1);
+end;
+
+-- Leases the next messages of a subscription: walks over its queues, each under its lock, and notes what it takes of
+-- each as a range, or on a FIFO topic message by message (duewheel.fifo_lease). One lease covers a range, or
+-- stragglers. For every lease a row with its handle comes back (the message's columns null), and with p_rows before it
+-- the messages it covers (the handle null): what is the same for thousands of messages is said once. origin_id is the
+-- message id of a retry.
 create or replace function duewheel.receive_batch(
     p_group_id integer, p_topic_id integer, p_tags text[], p_max bigint, p_invisible interval, p_consumer text,
     -- Where the walk over the queues begins; changes from call to call.
@@ -113,89 +158,107 @@ create or replace function duewheel.receive_batch(
     p_now timestamptz default null,
     -- False: release nothing; for callers that have just done so.
     p_tick boolean default true,
-    -- Without rows: no lease covers more.
+    -- No lease covers more.
     p_chunk integer default 1000000,
     p_rows boolean default true,
     -- A predicate over the properties, {} where a message has none; with p_tags, both must choose a message.
     p_filter jsonpath default null
 ) returns setof duewheel.leased_message
--- One plan for every position: slots are pruned when it runs, and it walks the primary key however small a slot is yet.
-language plpgsql
-set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
-set jit = off
-as $$
+language plpgsql set plan_cache_mode = force_generic_plan as $$
 #variable_conflict use_column
 declare
-    v_sources integer;
+    v_queues integer;
     v_retry_topic_id integer;
-    v_message_type text;
+    v_listed boolean;
     v_kept_from timestamptz;
     v_released boolean := false;
-    v_source record;
+    -- The walk: the queues it goes to, how far it is, and how often queues were added. -1 is the retries' one queue.
+    v_walk smallint[] := '{}';
+    v_step integer := 0;
+    v_round integer := 0;
     v_topic_id integer;
     v_queue smallint;
     v_tags text[];
     v_filter jsonpath;
-    -- Neither tags nor a filter choose among the messages.
     v_every boolean;
     v_now timestamptz;
-    v_ends timestamptz;
+    -- Where the group stands in a queue, what it begins from there, and what one lease begins from.
+    v_n bigint;
     v_at timestamptz;
     v_seq bigint;
-    v_n bigint;
-    v_straggler_at bigint;
-    v_straggler_to bigint;
+    v_straggler bigint;
+    v_first_n bigint;
+    v_from_at timestamptz;
+    v_from_seq bigint;
+    v_from_straggler bigint;
+    v_hi timestamptz;
+    v_has_messages boolean;
+    v_last_straggler bigint;
+    v_seen_below xid8;
     v_no_recalls boolean;
-    v_to timestamptz;
-    v_to_seq bigint;
-    v_xmin xid8;
-    v_limit bigint;
-    v_rows refcursor;
-    v_last record;
-    v_token bigint;
-    v_count bigint;
-    v_leased bigint := 0;
+    v_has_ended boolean;
+    v_revived_to timestamptz;
     v_revived integer := 0;
     v_revive_room integer := duewheel.revive_limit();
-    v_revived_to timestamptz;
+    v_room bigint;
+    v_count bigint;
+    v_done boolean;
+    v_rows refcursor;
+    v_row duewheel.leased_message;
+    v_handle duewheel.lease_handle;
+    v_leased bigint := 0;
+    v_parked bigint := 0;
 begin
     if p_now is not null then
         perform duewheel.require_clock_right(p_now);
     end if;
-    select t.queues + 1, s.retry_topic_id, t.message_type, t.kept_from
-    into v_sources, v_retry_topic_id, v_message_type, v_kept_from
+    select t.queues, s.retry_topic_id, t.message_type = 'FIFO', t.kept_from
+    into v_queues, v_retry_topic_id, v_listed, v_kept_from
     from duewheel.subscription s join duewheel.topic t on t.topic_id = s.topic_id
     where s.group_id = p_group_id and s.topic_id = p_topic_id and t.deleted_at is null and s.seen_at is null;
     -- What is right at a glance needs no closer look.
-    if (v_sources > 0 and p_max >= 1 and p_chunk between 1 and 1000000
+    if (v_queues > 0 and p_max >= 1 and p_chunk between 1 and 1000000
         and p_invisible between interval '1 second' and interval '12 hours'
         and current_setting('transaction_isolation') = 'read committed'
         and current_setting('duewheel.home', true) = 'duewheel.broker'::regclass::oid::text) is not true
     then
-        select checked.sources, checked.retry_topic_id, checked.message_type, t.kept_from
-        into v_sources, v_retry_topic_id, v_message_type, v_kept_from
+        select checked.sources - 1, checked.retry_topic_id, checked.message_type = 'FIFO', t.kept_from
+        into v_queues, v_retry_topic_id, v_listed, v_kept_from
         from duewheel.check_receive(p_group_id, p_topic_id, p_max, p_chunk, p_invisible, p_now) checked
         join duewheel.topic t on t.topic_id = p_topic_id;
-    end if;
-    if v_message_type = 'FIFO' then
-        return query
-        select * from duewheel.receive_fifo(p_group_id, p_topic_id, p_tags, p_max, p_invisible, p_consumer, p_first_source,
-                                            p_durable, p_now, p_tick, p_chunk, p_rows, p_filter);
-        return;
     end if;
     if p_tick then
         v_released := duewheel.tick_subscription(p_group_id, p_topic_id, p_now);
     end if;
-    -- The walk stops at the first queue that fills the batch.
-    for v_step in 0 .. v_sources loop
-        -- Source 0 is the retries' one queue, the others are the topic's.
-        v_queue := (v_step + p_first_source) % v_sources - 1;
-        if v_step = v_sources then
-            -- What was revived on the way is due again.
-            exit when v_revived = 0;
-            v_released := (duewheel.tick_topic(v_retry_topic_id, p_now, false, false)).released or v_released;
-            v_queue := -1;
+    if v_listed then
+        -- Retries stand in the backlogs; what is ready there is not seen from outside, so the walk goes to every queue.
+        perform duewheel.fifo_take_back(p_group_id, p_topic_id, v_retry_topic_id);
+        v_walk := array(
+            select ((p_first_source + turn - 1) % v_queues)::smallint
+                   from generate_series(v_queues, 2 * v_queues - 1) turn);
+        v_round := 2;
+    elsif not p_tick then
+        -- A caller that is busy with a queue: it needs no look at the others as long as that fills its batches.
+        v_walk := array[(p_first_source % (v_queues + 1) - 1)::smallint];
+    end if;
+    while v_leased < p_max loop
+        if v_step = cardinality(v_walk) then
+            v_round := v_round + 1;
+            if v_round = 1 then
+                v_walk := v_walk || array(
+                    select * from duewheel.ready_queues(p_group_id, p_topic_id, v_queues, p_first_source,
+                                                        coalesce(p_now, clock_timestamp())));
+            elsif v_round = 2 and v_revived > 0 then
+                -- What was revived on the way is due again.
+                v_released := (duewheel.tick_topic(v_retry_topic_id, p_now, false, false)).released or v_released;
+                v_walk := v_walk || -1::smallint;
+            else
+                exit;
+            end if;
+            continue;
         end if;
+        v_step := v_step + 1;
+        v_queue := v_walk[v_step];
         if v_queue >= 0 then
             v_topic_id := p_topic_id;
             v_tags := p_tags;
@@ -212,84 +275,65 @@ begin
         -- Where another consumer is reading now, there is nothing for this one.
         continue when not pg_try_advisory_xact_lock(duewheel.queue_lock_key(p_group_id, v_topic_id, v_queue));
         v_now := coalesce(p_now, clock_timestamp());
-        v_ends := v_now + p_invisible;
-        select l.n, l.to_at, l.to_seq, l.straggler_to, l.revived_to, t.hi,
-               t.queue_hi[v_queue + 1] > l.to_at
-                   or (t.queue_hi[v_queue + 1] = l.to_at and l.to_seq < 9223372036854775807) as has_messages,
-               -- Ordered, as then one index alone will do, whatever the tables held when the plan was made.
-               (select s.straggler_id from duewheel.straggler s
-                where s.topic_id = v_topic_id and s.queue = v_queue and s.straggler_id > l.straggler_to
-                order by s.straggler_id limit 1) is not null as has_stragglers,
-               (select e.expires_at from duewheel.lease e
-                where e.topic_id = v_topic_id and e.group_id = p_group_id and e.queue = v_queue
-                  and e.message_count > 0 and e.expires_at > l.revived_to and e.expires_at <= v_now
-                order by e.expires_at limit 1) is not null
-               or (select e.expires_at from duewheel.lease_event e
-                   where e.topic_id = v_topic_id and e.group_id = p_group_id and e.queue = v_queue
-                     and e.expires_at is not null and e.expires_at > l.revived_to and e.expires_at <= v_now
-                   order by e.expires_at limit 1) is not null as has_ended
-        into v_source
-        from (
-            select l.n, l.to_at, l.to_seq, l.straggler_to, l.revived_to from duewheel.lease l
-            where l.topic_id = v_topic_id and l.group_id = p_group_id and l.queue = v_queue order by l.n desc limit 1
-        ) l left join lateral (
-            select t.hi, t.queue_hi from duewheel.newest_tick(v_topic_id) t
-        ) t on true;
-        v_revived_to := v_now;
-        if v_source.has_ended then
-            if not coalesce(v_source.has_messages or v_source.has_stragglers, false)
-               and (v_revive_room = 0
-                    or not duewheel.has_ended_leases(p_group_id, v_topic_id, v_queue, v_source.revived_to, v_now)) then
-                continue;
+        select * into v_n, v_at, v_seq, v_straggler, v_revived_to, v_hi, v_has_messages, v_last_straggler, v_seen_below,
+                      v_no_recalls
+        from duewheel.queue_state(p_group_id, v_topic_id, v_queue);
+        continue when not found;
+        v_has_ended := false;
+        if v_now >= v_revived_to + interval '100 milliseconds' then
+            perform from duewheel.ends_in(p_group_id, v_topic_id, v_queue, v_revived_to, v_now) limit 1;
+            v_has_ended := found;
+            if not v_has_ended then
+                v_revived_to := v_now;
             end if;
+        end if;
+        if v_has_ended then
+            continue when not (v_listed or v_has_messages or v_last_straggler > v_straggler)
+                and (v_revive_room = 0
+                     or not duewheel.has_ended_leases(p_group_id, v_topic_id, v_queue, v_revived_to, v_now));
             select v_revived + r.messages, v_revive_room - r.leases, r.revived_to
             into v_revived, v_revive_room, v_revived_to
-            from duewheel.revive_leases(p_group_id, v_topic_id, v_queue, v_source.revived_to, v_now, p_now,
-                                        v_revive_room) r;
-        elsif not coalesce(v_source.has_messages or v_source.has_stragglers, false) then
-            continue;
+            from duewheel.revive_leases(p_group_id, v_topic_id, v_queue, v_revived_to, v_now, p_now, v_revive_room) r;
+        else
+            continue when not (v_listed or v_has_messages or v_last_straggler > v_straggler);
         end if;
-        v_n := v_source.n;
-        v_at := v_source.to_at;
-        v_seq := v_source.to_seq;
-        if v_kept_from > v_at and v_queue >= 0 and v_topic_id = p_topic_id then
+        if v_kept_from > v_at and v_topic_id = p_topic_id then
             -- A broadcasting instance that is behind: what was recalled before is forgotten.
             v_at := v_kept_from - interval '1 microsecond';
-            v_seq := 9223372036854775807;
+            v_seq := duewheel.last_seq();
         end if;
-        v_straggler_at := v_source.straggler_to;
+        v_first_n := v_n;
 
-        if v_source.has_stragglers then
-            -- They are late already and go first.
-            v_limit := least(p_max - v_leased, p_chunk);
-            select max(s.straggler_id) into v_straggler_to from (
-                select s.straggler_id from duewheel.straggler s
-                where s.topic_id = v_topic_id and s.queue = v_queue and s.straggler_id > v_straggler_at
-                order by s.straggler_id limit v_limit) s;
-            if v_straggler_to is not null then
+        loop
+            v_room := least(p_max - v_leased, p_chunk);
+            v_from_at := v_at;
+            v_from_seq := v_seq;
+            v_from_straggler := v_straggler;
+            v_count := 0;
+            v_done := false;
+            if v_listed then
+                select * into v_at, v_seq, v_straggler, v_parked, v_count
+                from duewheel.fifo_lease(
+                    p_group_id, p_topic_id, v_queue, v_n + 1, v_room, v_now, v_hi, v_has_messages, v_last_straggler,
+                    v_every, v_tags, v_filter, v_at, v_seq, v_straggler, v_parked);
+                v_has_messages := (v_hi, duewheel.last_seq()) > (v_at, v_seq);
+                v_done := v_count < v_room;
+                if p_rows and v_count > 0 then
+                    return query select * from duewheel.fifo_rows(p_group_id, p_topic_id, v_queue, v_n + 1);
+                end if;
+            elsif v_last_straggler > v_straggler then
+                -- They are late already and go first.
+                select coalesce(max(s.straggler_id), v_last_straggler) into v_straggler from (
+                    select s.straggler_id from duewheel.straggler s
+                    where s.topic_id = v_topic_id and s.queue = v_queue
+                      and s.straggler_id > v_from_straggler and s.straggler_id <= v_last_straggler
+                    order by s.straggler_id limit v_room) s;
                 open v_rows no scroll for
-                    select null::duewheel.lease_handle, m.deliver_at, m.seq, m.born_at, m.asked_at, m.tag, m.key,
-                           m.properties, m.message_group, m.body, m.attempt,
-                           case when m.origin_seq is not null then duewheel.message_id(
-                               m.origin_topic_id, m.origin_queue, m.origin_deliver_at, m.origin_seq) end
-                    from (
-                        select s.straggler_id, s.deliver_at, s.seq from duewheel.straggler s
-                        where s.topic_id = v_topic_id and s.queue = v_queue
-                          and s.straggler_id > v_straggler_at and s.straggler_id <= v_straggler_to
-                        order by s.straggler_id offset 0
-                    ) s
-                    -- A look-up by the key for each; as a join all messages of the queue might be read for each.
-                    cross join lateral (
-                        select * from duewheel.any_message m
-                        where m.topic_id = v_topic_id and m.queue = v_queue
-                          and m.deliver_at >= s.deliver_at and m.deliver_at <= s.deliver_at and m.seq = s.seq
-                        order by m.deliver_at, m.seq limit 1) m
-                    where (v_every or ((v_tags is null or m.tag = any (v_tags))
-                           and (v_filter is null or coalesce(m.properties, '{}') @@ v_filter)))
-                      and (select true from duewheel.recall r
-                           where r.topic_id = v_topic_id and r.queue = v_queue
-                             and r.deliver_at = m.deliver_at and r.seq = m.seq limit 1) is null
-                    order by s.straggler_id;
+                    select null::duewheel.lease_handle, r.deliver_at, r.seq, r.born_at, r.asked_at, r.tag, r.key,
+                           r.properties, r.message_group, r.body, r.attempt, r.origin_id
+                    from duewheel.straggler_rows(
+                        v_topic_id, v_queue, v_from_straggler, v_straggler, v_every, v_tags, v_filter) r
+                    order by r.straggler_id;
                 if p_rows then
                     return query execute format('fetch all from %I', v_rows);
                 else
@@ -297,107 +341,78 @@ begin
                 end if;
                 get diagnostics v_count = row_count;
                 close v_rows;
-                v_n := v_n + 1;
-                v_token := duewheel.new_token();
-                insert into duewheel.lease
-                    (topic_id, group_id, queue, n, token, from_at, from_seq, to_at, to_seq, straggler_from,
-                     straggler_to, message_count, tags, filter, consumer, leased_at, expires_at, revived_to)
-                values (v_topic_id, p_group_id, v_queue, v_n, v_token, v_at, v_seq, v_at, v_seq, v_straggler_at,
-                        v_straggler_to, v_count, v_tags, v_filter, p_consumer, v_now, v_ends, v_revived_to);
-                v_straggler_at := v_straggler_to;
-                v_leased := v_leased + v_count;
-                if v_count > 0 then
-                    return query
-                    select (v_topic_id, v_queue, v_n, v_token, v_ends, v_count)::duewheel.lease_handle,
-                           null::timestamptz, null::bigint, null::timestamptz, null::timestamptz, null::text, null::text,
-                           null::jsonb, null::text, null::bytea, null::integer, null::text;
-                end if;
-            end if;
-        end if;
-
-        while v_leased < p_max and (v_source.hi > v_at or (v_source.hi = v_at and v_seq < 9223372036854775807)) loop
-            -- A row between two ticks' bounds belongs to the first tick whose hi reaches it; ids below the oldest such
-            -- snapshot's xmin are seen by every tick from there on. Behind the end of a tick that is the next one.
-            select pg_snapshot_xmin(t.snapshot), not exists (
-                    select from duewheel.recall r
-                    where r.topic_id = v_topic_id and r.queue = v_queue and r.deliver_at >= v_at
-                      and r.deliver_at <= v_source.hi)
-            into v_xmin, v_no_recalls
-            from duewheel.tick t
-            where t.topic_id = v_topic_id and t.hi >= v_at and (t.hi > v_at or v_seq < 9223372036854775807)
-            order by t.hi, t.tick_id limit 1;
-            v_to := v_source.hi;
-            v_to_seq := 9223372036854775807;
-            v_limit := case when p_rows then p_max - v_leased else least(p_max - v_leased, p_chunk) end;
-            -- The limit in the look for a recall keeps the planner from hashing all recalls.
-            open v_rows no scroll for
-                select null::duewheel.lease_handle, m.deliver_at, m.seq, m.born_at, m.asked_at, m.tag, m.key,
-                       m.properties, m.message_group, m.body, m.attempt,
-                       case when m.origin_seq is not null then duewheel.message_id(
-                           m.origin_topic_id, m.origin_queue, m.origin_deliver_at, m.origin_seq) end
-                from duewheel.any_message m
-                where m.topic_id = v_topic_id and m.queue = v_queue
-                  and (m.deliver_at, m.seq) > (v_at, v_seq) and m.deliver_at >= v_at
-                  and m.deliver_at <= v_to and (m.deliver_at, m.seq) <= (v_to, v_to_seq)
-                  and (m.xid < v_xmin or pg_visible_in_snapshot(m.xid, (
-                        select t.snapshot from duewheel.tick_over(v_topic_id, m.deliver_at) t)))
-                  and (v_every or ((v_tags is null or m.tag = any (v_tags))
-                       and (v_filter is null or coalesce(m.properties, '{}') @@ v_filter)))
-                  and (v_no_recalls or (
-                        select true from duewheel.recall r
-                        where r.topic_id = v_topic_id and r.queue = v_queue
-                          and r.deliver_at = m.deliver_at and r.seq = m.seq limit 1) is null)
-                order by m.deliver_at, m.seq;
-            -- All but the last go into the answer at once. The range of a full batch ends at its last message, any other at
-            -- the end of what may be read.
-            v_count := 0;
-            if v_limit > 1 then
-                if p_rows then
-                    return query execute format('fetch %s from %I', v_limit - 1, v_rows);
+            elsif (v_hi, duewheel.last_seq()) > (v_at, v_seq) then
+                -- The range of a full batch ends at its last message, any other at the end of what may be read.
+                if v_room = 1 and v_every and v_no_recalls then
+                    -- The same rows, without a cursor, and without conditions that are true.
+                    select * into v_row
+                    from duewheel.range_rows(v_topic_id, v_queue, v_at, v_seq, v_hi, duewheel.last_seq(), v_seen_below,
+                                             true, null, null, true) m
+                    order by m.deliver_at, m.seq limit 1;
+                    v_done := not found;
                 else
-                    move forward (v_limit - 1) from v_rows;
+                    open v_rows no scroll for
+                        select * from duewheel.range_rows(
+                            v_topic_id, v_queue, v_at, v_seq, v_hi, duewheel.last_seq(), v_seen_below, v_every, v_tags,
+                            v_filter, v_no_recalls) m
+                        order by m.deliver_at, m.seq;
+                    -- All but the last go into the answer at once.
+                    if v_room > 1 then
+                        if p_rows then
+                            return query execute format('fetch %s from %I', v_room - 1, v_rows);
+                        else
+                            move forward (v_room - 1) from v_rows;
+                        end if;
+                        get diagnostics v_count = row_count;
+                    end if;
+                    v_done := v_count < v_room - 1;
+                    if not v_done then
+                        fetch v_rows into v_row;
+                        v_done := not found;
+                    end if;
+                    close v_rows;
                 end if;
-                get diagnostics v_count = row_count;
-            end if;
-            if v_count = v_limit - 1 then
-                fetch v_rows into v_last;
-                if found then
-                    v_count := v_limit;
-                    v_to := v_last.deliver_at;
-                    v_to_seq := v_last.seq;
+                if v_done then
+                    v_at := v_hi;
+                    v_seq := duewheel.last_seq();
+                else
+                    v_count := v_room;
+                    v_at := v_row.deliver_at;
+                    v_seq := v_row.seq;
                     if p_rows then
-                        return next v_last;
+                        return next v_row;
                     end if;
                 end if;
+            else
+                v_done := true;
             end if;
-            close v_rows;
-            if v_count > 0 then
-                v_n := v_n + 1;
-                v_leased := v_leased + v_count;
-                return query insert into duewheel.lease
-                    (topic_id, group_id, queue, n, token, from_at, from_seq, to_at, to_seq, straggler_from, straggler_to,
-                     message_count, tags, filter, consumer, leased_at, expires_at, revived_to)
-                values (v_topic_id, p_group_id, v_queue, v_n, duewheel.new_token(), v_at, v_seq, v_to, v_to_seq,
-                        v_straggler_at, v_straggler_at, v_count, v_tags, v_filter, p_consumer, v_now, v_ends,
-                        v_revived_to)
-                returning (topic_id, queue, n, token, expires_at, message_count)::duewheel.lease_handle,
-                          null::timestamptz, null::bigint, null::timestamptz, null::timestamptz, null::text, null::text,
-                          null::jsonb, null::text, null::bytea, null::integer, null::text;
-            end if;
-            v_at := v_to;
-            v_seq := v_to_seq;
-        end loop;
+            v_leased := v_leased + v_count;
+            v_done := v_done or v_leased >= p_max;
 
-        if v_n = v_source.n then
-            -- Nothing to lease: only the position moves on, past what is recalled or of other tags.
-            insert into duewheel.lease
-                (topic_id, group_id, queue, n, token, from_at, from_seq, to_at, to_seq, straggler_from, straggler_to,
-                 message_count, tags, filter, consumer, leased_at, expires_at, revived_to)
-            values (v_topic_id, p_group_id, v_queue, v_n + 1, 0, v_source.to_at, v_source.to_seq, v_at, v_seq,
-                    v_straggler_at, v_straggler_at, 0, v_tags, v_filter, p_consumer, v_now, v_now,
-                    v_revived_to);
-        end if;
-        exit when v_leased >= p_max;
+            -- Without messages only the position moves on, past what is recalled or of other tags, and the mark up to
+            -- which ended leases were looked at.
+            if v_count > 0 or v_straggler > v_from_straggler
+               or ((v_listed or v_n = v_first_n)
+                   and ((v_at, v_seq) <> (v_from_at, v_from_seq) or (v_done and v_has_ended and v_n = v_first_n)))
+            then
+                v_n := v_n + 1;
+                insert into duewheel.lease
+                    (topic_id, group_id, queue, n, token, from_at, from_seq, to_at, to_seq, straggler_from,
+                     straggler_to,
+                     message_count, tags, filter, consumer, listed, leased_at, expires_at, revived_to)
+                values (v_topic_id, p_group_id, v_queue, v_n, case when v_count > 0 then duewheel.new_token()
+                        else 0 end,
+                        v_from_at, v_from_seq, v_at, v_seq, v_from_straggler, v_straggler, v_count, v_tags, v_filter,
+                        p_consumer, v_listed, v_now, case when v_count > 0 then v_now + p_invisible else v_now end,
+                        v_revived_to)
+                returning topic_id, queue, n, token, expires_at, message_count into v_handle;
+                if v_count > 0 then
+                    return next (v_handle, null, null, null, null, null, null, null, null, null, null,
+                                 null)::duewheel.leased_message;
+                end if;
+            end if;
+            exit when v_done;
+        end loop;
     end loop;
     -- A tick must be on disk before its messages are handed out, or a recall could come after them.
     if not p_durable and not v_released then
@@ -409,7 +424,8 @@ $$;
 -- Leases up to p_max messages without returning them, at most p_chunk in one lease: for jobs that read their leases in
 -- parallel, each by duewheel.lease_query or duewheel.lease_rows. One row per lease.
 create or replace function duewheel.lease_range(
-    p_group_id integer, p_topic_id integer, p_tags text[], p_max bigint, p_chunk integer, p_invisible interval, p_consumer text,
+    p_group_id integer, p_topic_id integer, p_tags text[], p_max bigint, p_chunk integer, p_invisible interval,
+        p_consumer text,
     p_now timestamptz default null, p_filter jsonpath default null
 ) returns table (
     topic_id integer, queue smallint, lease_n bigint, lease_token bigint, expires_at timestamptz, lease_count integer
@@ -419,18 +435,15 @@ begin atomic
     select (r.lease).topic_id, (r.lease).queue::smallint, (r.lease).n, (r.lease).token, (r.lease).expires_at,
            (r.lease).message_count
     from duewheel.receive_batch(
-        p_group_id, p_topic_id, p_tags, p_max, p_invisible, p_consumer, 0, true, p_now, true, p_chunk, false, p_filter) r;
+        p_group_id, p_topic_id, p_tags, p_max, p_invisible, p_consumer, 0, true, p_now, true, p_chunk, false,
+        p_filter) r;
 end;
 
 -- When the group could next have something: now where something is ready, the next due instant or lease end of the next
 -- minute, else null.
 create or replace function duewheel.next_due(p_group_id integer, p_topic_id integer, p_now timestamptz default null)
 returns timestamptz
--- One plan for all, by the keys, though tables were small when it was made.
-language plpgsql
-set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
-set jit = off
-as $$
+language plpgsql set plan_cache_mode = force_generic_plan as $$
 declare
     v_now constant timestamptz := coalesce(p_now, clock_timestamp());
     v_to constant timestamptz := v_now + interval '1 minute';
@@ -444,7 +457,8 @@ begin
     end if;
     perform duewheel.require_home();
     for v_position in select * from duewheel.positions(p_group_id, p_topic_id) loop
-        if duewheel.has_ended_leases(p_group_id, v_position.topic_id, v_position.queue, v_position.revived_to, v_now) then
+        if duewheel.has_ended_leases(p_group_id, v_position.topic_id, v_position.queue, v_position.revived_to,
+                                     v_now) then
             return v_now;
         end if;
         if v_fifo and v_position.topic_id = p_topic_id then
@@ -454,8 +468,7 @@ begin
                 return v_now;
             end if;
             v_next := least(v_next, duewheel.fifo_next_retry(p_group_id, p_topic_id, v_position.queue, v_now, v_to));
-        elsif v_position.queue_hi > v_position.to_at
-            or (v_position.queue_hi = v_position.to_at and v_position.to_seq < 9223372036854775807)
+        elsif (v_position.queue_hi, duewheel.last_seq()) > (v_position.to_at, v_position.to_seq)
             or exists (
                 select from duewheel.straggler s
                 where s.topic_id = v_position.topic_id and s.queue = v_position.queue
@@ -471,10 +484,8 @@ begin
         select b.deliver_at into v_one from duewheel.held_back b
         where b.topic_id = v_position.topic_id and b.deliver_at <= v_to order by b.deliver_at limit 1;
         v_next := least(v_next, v_one);
-        select min(l.expires_at) into v_one from duewheel.lease l
-        where l.topic_id = v_position.topic_id and l.group_id = p_group_id and l.queue = v_position.queue
-          and l.message_count > 0 and l.expires_at > v_now and l.expires_at <= v_to;
-        v_next := least(v_next, v_one);
+        v_next := least(v_next, duewheel.next_lease_end(
+            p_group_id, v_position.topic_id, v_position.queue, v_now, v_to));
     end loop;
     return v_next;
 end

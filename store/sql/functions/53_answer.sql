@@ -1,4 +1,5 @@
--- Answers to leases: ack, nack, extend. Guarded by the lease being current: after its end, or a final answer, LeaseLost.
+-- Answers to leases: ack, nack, extend. Guarded by the lease being current: after its end, or a final answer,
+-- LeaseLost.
 --
 -- An answer to all that is left of a lease is one row of lease_event, which is final. Answers to single messages stand
 -- in lease_answer, where each is found by its message: an answer costs the same however many the lease has already.
@@ -103,8 +104,8 @@ language sql stable
 return position(format(',%s,', p_key) in coalesce(current_setting('duewheel.fenced', true), '')) > 0;
 
 -- "ack" may be repeated. "ack_once" and "fence" are refused where another transaction has answered; they wait for one
--- that is open. "fence" answers nothing: it takes the lease's lock and looks. The transaction then has the lease until it
--- commits or rolls back, and may answer it after the end of the lease, as nobody can revive it meanwhile.
+-- that is open. "fence" answers nothing: it takes the lease's lock and looks. The transaction then has the lease until
+-- it commits or rolls back, and may answer it after the end of the lease, as nobody can revive it meanwhile.
 create or replace function duewheel.answer(
     p_action text,
     p_group_id integer,
@@ -119,11 +120,7 @@ create or replace function duewheel.answer(
     p_duration interval default null,
     p_now timestamptz default null
 ) returns void
--- One plan for all, by the keys, though tables were small when it was made.
-language plpgsql
-set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
-set jit = off
-as $$
+language plpgsql set plan_cache_mode = force_generic_plan as $$
 declare
     v_now timestamptz;
     v_lease duewheel.lease;
@@ -282,7 +279,8 @@ begin
         -- Acked before, all of them.
         continue when cardinality(v_open) = 0;
         if v_lease.listed and p_action = 'nack' then
-            v_returned := (duewheel.fifo_fail(v_lease, v_seqs, p_reason, v_now + duewheel.span(p_delay), p_now)).returned;
+            v_returned := (duewheel.fifo_fail(v_lease, v_seqs, p_reason, v_now + duewheel.span(p_delay),
+                                              p_now)).returned;
             perform duewheel.add_message_answers(v_lease, v_returned, 'returned', v_now, null);
         end if;
         if v_lease.message_count = cardinality(v_open)

@@ -1,8 +1,9 @@
--- Rewinding: a group reads again what was released since an instant. The position is set by a lease row of no messages with
--- the token -1; nothing that was written before is changed.
+-- Rewinding: a group reads again what was released since an instant. The position is set by a lease row of no messages
+-- with the token -1; nothing that was written before is changed.
 
--- Where a group that has read everything released before an instant stands in a topic: a late tick's messages count by when
--- they were released. Without an instant: behind everything that is released. The caller holds the topic's tick lock.
+-- Where a group that has read everything released before an instant stands in a topic: a late tick's messages count by
+-- when they were released. Without an instant: behind everything that is released. The caller holds the topic's tick
+-- lock.
 create or replace function duewheel.released_before(
     p_topic_id integer, p_at timestamptz, out hi timestamptz, out straggler_id bigint
 )
@@ -11,7 +12,8 @@ begin
     select t.hi into hi from duewheel.tick t
     where t.topic_id = p_topic_id and (p_at is null or t.ticked_at < p_at) order by t.hi desc, t.tick_id desc limit 1;
     hi := coalesce(
-        greatest(hi, (select t.kept_from - interval '1 microsecond' from duewheel.topic t where t.topic_id = p_topic_id)),
+        greatest(hi, (select t.kept_from - interval '1 microsecond' from duewheel.topic t
+                      where t.topic_id = p_topic_id)),
         '-infinity');
     -- The tick of an old straggler may have been forgotten.
     select coalesce(max(s.straggler_id), 0) into straggler_id
@@ -23,7 +25,8 @@ $$;
 
 -- Whether a message comes to a group that stands at p_hi and p_straggler_id.
 create or replace function duewheel.comes_after(
-    p_topic_id integer, p_queue smallint, p_deliver_at timestamptz, p_seq bigint, p_hi timestamptz, p_straggler_id bigint
+    p_topic_id integer, p_queue smallint, p_deliver_at timestamptz, p_seq bigint, p_hi timestamptz,
+    p_straggler_id bigint
 ) returns boolean
 language sql stable
 return coalesce(
@@ -44,12 +47,14 @@ begin
         select p.topic_id, p.queue, p.revived_to from duewheel.positions(p_group_id, p_topic_id) p order by p.ordinal
     loop
         for v_n in
-            select * from duewheel.ended_leases(p_group_id, v_position.topic_id, v_position.queue, v_position.revived_to,
+            select * from duewheel.ended_leases(p_group_id, v_position.topic_id, v_position.queue,
+                                                v_position.revived_to,
                                                 'infinity')
         loop
             return query
             select l.* from duewheel.lease l
-            where l.topic_id = v_position.topic_id and l.group_id = p_group_id and l.queue = v_position.queue and l.n = v_n;
+            where l.topic_id = v_position.topic_id and l.group_id = p_group_id and l.queue = v_position.queue
+              and l.n = v_n;
         end loop;
     end loop;
 end
@@ -68,8 +73,8 @@ begin
     loop
         v_round_until := clock_timestamp() + interval '1 second';
         begin
-            -- What is locked stays so while the rest is tried again: consumers that answer all the time are between two answers
-            -- at different moments.
+            -- What is locked stays so while the rest is tried again: consumers that answer all the time are between two
+            -- answers at different moments.
             while (
                 select count(*) from duewheel.open_leases(p_group_id, p_topic_id) l
                 where not pg_try_advisory_xact_lock(duewheel.lease_lock_key(p_group_id, l.topic_id, l.queue, l.n))
@@ -84,7 +89,8 @@ begin
             end loop;
             return;
         exception when sqlstate 'DW017' then
-            -- The locks of the round are free again, for a transaction that answers several leases and waits for one of them.
+            -- The locks of the round are free again, for a transaction that answers several leases and waits for one of
+            -- them.
             if clock_timestamp() > v_until then
                 raise;
             end if;
@@ -96,7 +102,8 @@ $$;
 -- Ends an open lease. What of it has no answer and does not come by the new position is ready again at once, with the
 -- attempt it had: a retry, or on FIFO topics in its place. Answers how many messages that is.
 create or replace function duewheel.end_rewound_lease(
-    p_lease duewheel.lease, p_subscription duewheel.subscription, p_hi timestamptz, p_straggler_id bigint, p_now timestamptz
+    p_lease duewheel.lease, p_subscription duewheel.subscription, p_hi timestamptz, p_straggler_id bigint,
+    p_now timestamptz
 ) returns integer
 language plpgsql as $$
 declare
@@ -118,13 +125,12 @@ begin
     if (p_lease).listed then
         with put_back as (
             insert into duewheel.fifo_backlog
-                (topic_id, group_id, queue, message_group, place_n, deliver_at, seq, source_topic_id, source_queue, attempt)
+                (topic_id, group_id, queue, message_group, place_n, deliver_at, seq, source_topic_id, source_queue,
+                 attempt)
             select h.topic_id, h.group_id, h.queue, h.message_group, h.place_n, h.deliver_at, h.seq, h.source_topic_id,
                    h.source_queue, h.attempt
             from duewheel.lease_message h
-            join duewheel.any_message m
-              on m.topic_id = h.source_topic_id and m.queue = h.source_queue and m.deliver_at = h.deliver_at
-             and m.seq = h.seq
+            cross join lateral duewheel.message_at(h.source_topic_id, h.source_queue, h.deliver_at, h.seq) m
             where h.topic_id = (p_lease).topic_id and h.group_id = (p_lease).group_id and h.queue = (p_lease).queue
               and h.n = (p_lease).n and h.seq <> all (v_answered)
               and not duewheel.comes_after(
@@ -187,7 +193,8 @@ begin
     insert into duewheel.recall (topic_id, queue, deliver_at, seq, recalled_at)
     select m.topic_id, m.queue, m.deliver_at, m.seq, coalesce(p_now, clock_timestamp())
     from (
-        select m.topic_id, m.queue, m.deliver_at, m.seq, m.origin_topic_id, m.origin_queue, m.origin_deliver_at, m.origin_seq
+        select m.topic_id, m.queue, m.deliver_at, m.seq, m.origin_topic_id, m.origin_queue, m.origin_deliver_at,
+               m.origin_seq
         from duewheel.any_message m
         where m.topic_id = v_position.topic_id and m.queue = 0 and m.deliver_at >= v_position.to_at
           and (m.deliver_at, m.seq) > (v_position.to_at, v_position.to_seq)
@@ -195,52 +202,54 @@ begin
             select from duewheel.straggler s
             where s.topic_id = m.topic_id and s.queue = m.queue and s.deliver_at = m.deliver_at and s.seq = m.seq)
         union all
-        select m.topic_id, m.queue, m.deliver_at, m.seq, m.origin_topic_id, m.origin_queue, m.origin_deliver_at, m.origin_seq
+        select m.topic_id, m.queue, m.deliver_at, m.seq, m.origin_topic_id, m.origin_queue, m.origin_deliver_at,
+               m.origin_seq
         from duewheel.straggler s
-        join duewheel.any_message m
-          on m.topic_id = s.topic_id and m.queue = s.queue and m.deliver_at = s.deliver_at and m.seq = s.seq
+        cross join lateral duewheel.message_at(s.topic_id, s.queue, s.deliver_at, s.seq) m
         where s.topic_id = v_position.topic_id and s.queue = 0 and s.straggler_id > v_position.straggler_to
     ) m
-    where duewheel.comes_after(m.origin_topic_id, m.origin_queue, m.origin_deliver_at, m.origin_seq, p_hi, p_straggler_id)
+    where duewheel.comes_after(m.origin_topic_id, m.origin_queue, m.origin_deliver_at, m.origin_seq, p_hi,
+                               p_straggler_id)
     on conflict do nothing;
     get diagnostics v_count = row_count;
     -- On a FIFO topic what was seen stands in the backlogs, retries among it.
     for v_queue in
-        select p.queue from duewheel.positions((p_subscription).group_id, (p_subscription).topic_id) p where p.ordinal > 0
+        select p.queue from duewheel.positions((p_subscription).group_id, (p_subscription).topic_id) p
+        where p.ordinal > 0
     loop
         with gone as (
-            delete from duewheel.fifo_backlog b using duewheel.any_message m
-            where b.topic_id = (p_subscription).topic_id and b.group_id = (p_subscription).group_id and b.queue = v_queue
-              and m.topic_id = b.source_topic_id and m.queue = b.source_queue and m.deliver_at = b.deliver_at
-              and m.seq = b.seq
-              and duewheel.comes_after(
-                coalesce(m.origin_topic_id, m.topic_id), coalesce(m.origin_queue, m.queue),
-                coalesce(m.origin_deliver_at, m.deliver_at), coalesce(m.origin_seq, m.seq), p_hi, p_straggler_id)
+            delete from duewheel.fifo_backlog b
+            where b.topic_id = (p_subscription).topic_id and b.group_id = (p_subscription).group_id
+              and b.queue = v_queue and (
+                select duewheel.comes_after(
+                    coalesce(m.origin_topic_id, m.topic_id), coalesce(m.origin_queue, m.queue),
+                    coalesce(m.origin_deliver_at, m.deliver_at), coalesce(m.origin_seq, m.seq), p_hi, p_straggler_id)
+                from duewheel.message_at(b.source_topic_id, b.source_queue, b.deliver_at, b.seq) m)
             returning b.message_group, b.attempt
         )
-        select array_agg(distinct g.message_group), count(*) filter (where g.attempt > 1) into v_message_groups, v_backlog
+        select array_agg(distinct g.message_group), count(*) filter (where g.attempt > 1)
+        into v_message_groups, v_backlog
         from gone g;
         v_count := v_count + v_backlog;
-        perform duewheel.fifo_mark_first((p_subscription).group_id, (p_subscription).topic_id, v_queue, v_message_groups, 0);
+        perform duewheel.fifo_mark_first((p_subscription).group_id, (p_subscription).topic_id, v_queue,
+                                         v_message_groups, 0);
     end loop;
     return v_count;
 end
 $$;
 
--- Lets a group go on in a topic with exactly what was released since an instant, or with p_start "earliest" everything that
--- is kept, or with "latest" only what is released from now on. Its leases end: an answer that comes later is refused. A
--- message that was in flight and does not come again by this is ready again at once; retries of messages that do come again
--- are taken back, the others stay, and so do dead letters. Of a broadcasting group all instances are rewound, or the one
--- that is named group/instance. One row per group row: how many leases ended, messages are ready again, and retries were
--- taken back.
+-- Lets a group go on in a topic with exactly what was released since an instant, or with p_start "earliest" everything
+-- that is kept, or with "latest" only what is released from now on. Its leases end: an answer that comes later is
+-- refused. A message that was in flight and does not come again by this is ready again at once; retries of messages
+-- that do come again are taken back, the others stay, and so do dead letters. Of a broadcasting group all instances are
+-- rewound, or the one that is named group/instance. One row per group row: how many leases ended, messages are ready
+-- again, and retries were taken back.
 create or replace function duewheel.rewind(
-    consumer_group text, topic text, to_at timestamptz default null, start text default null, now timestamptz default null
+    consumer_group text, topic text, to_at timestamptz default null, start text default null,
+    now timestamptz default null
 ) returns table (rewound_group text, leases_ended bigint, messages_returned bigint, retries_taken_back bigint)
 -- By the keys, though tables were small when the plans were made.
-language plpgsql
-set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
-set jit = off
-as $$
+language plpgsql set plan_cache_mode = force_generic_plan as $$
 #variable_conflict use_column
 declare
     v_topic duewheel.topic := duewheel.topic_by_name(rewind.topic);
@@ -280,8 +289,8 @@ begin
         leases_ended := 0;
         messages_returned := 0;
         perform duewheel.lock_subscription((v_group.subscription).group_id, v_topic.topic_id);
-        -- No tick is on its way from here on: of the topic, whose ticks are counted, and of the retries, where after this tick
-        -- everything due is released.
+        -- No tick is on its way from here on: of the topic, whose ticks are counted, and of the retries, where after
+        -- this tick everything due is released.
         perform duewheel.lock_ticking(v_topic.topic_id, true);
         if (v_group.subscription).retry_topic_id is not null then
             -- Just before now: what is put back below comes after this tick.
@@ -308,8 +317,8 @@ begin
         insert into duewheel.lease
             (topic_id, group_id, queue, n, token, from_at, from_seq, to_at, to_seq, straggler_from, straggler_to,
              message_count, leased_at, expires_at, revived_to)
-        select p.topic_id, (v_group.subscription).group_id, p.queue, p.n + 1, -1, v_to.hi, 9223372036854775807, v_to.hi,
-               9223372036854775807, v_to.straggler_id, v_to.straggler_id, 0, v_now, v_now, greatest(v_now, p.revived_to)
+        select p.topic_id, (v_group.subscription).group_id, p.queue, p.n + 1, -1, v_to.hi, duewheel.last_seq(), v_to.hi,
+               duewheel.last_seq(), v_to.straggler_id, v_to.straggler_id, 0, v_now, v_now, greatest(v_now, p.revived_to)
         from duewheel.positions((v_group.subscription).group_id, v_topic.topic_id) p where p.ordinal > 0;
         return next;
     end loop;
@@ -317,7 +326,8 @@ begin
         perform duewheel.group_by_name(rewind.consumer_group);
         raise exception using
             errcode = 'DW014',
-            message = format('consumer group "%s" does not read topic "%s"', left(rewind.consumer_group, 127), v_topic.name),
+            message = format('consumer group "%s" does not read topic "%s"', left(rewind.consumer_group, 127),
+                             v_topic.name),
             hint = 'A group reads a topic from when its first consumer has been made: broker.consumer(topic, group).';
     end if;
     -- Whoever waits should look again.

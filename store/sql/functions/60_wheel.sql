@@ -1,7 +1,7 @@
 -- What the wheel asks: when to come, what ended, whom to ring.
 
--- Distinct due instants per topic in (p_from, p_to] that no tick has reached yet, thinned to the topic's granularity: a loose
--- index scan, one look-up per instant and queue. Without p_from, everything since each topic's last tick.
+-- Distinct due instants per topic in (p_from, p_to] that no tick has reached yet, thinned to the topic's granularity: a
+-- loose index scan, one look-up per instant and queue. Without p_from, everything since each topic's last tick.
 create or replace function duewheel.due_instants(p_from timestamptz, p_to timestamptz)
 returns table (topic_id integer, due_at timestamptz, granularity interval)
 language plpgsql stable
@@ -44,8 +44,9 @@ begin
 end
 $$;
 
--- The next end of an unanswered lease of each subscription in (p_from, p_to]: at the cost of the leases that were to end in
--- that time. Without p_from, however long ago it was: at the cost of all subscriptions, for programs of the version before.
+-- The next end of an unanswered lease of each subscription in (p_from, p_to]: at the cost of the leases that were to
+-- end in that time. Without p_from, however long ago it was: at the cost of all subscriptions, for programs of the
+-- version before.
 create or replace function duewheel.lease_ends(p_from timestamptz, p_to timestamptz)
 returns table (group_id integer, topic_id integer, expires_at timestamptz)
 language plpgsql stable
@@ -83,9 +84,9 @@ begin
 end
 $$;
 
--- For each pair of a topic and a group, after ticking what is due and reviving what ended: how many messages are ready and
--- not leased (counted up to 10 000; other tags may be among them), the oldest of them, whether some are
--- being consumed, and when there could next be one.
+-- For each pair of a topic and a group, after ticking what is due and reviving what ended: how many messages are ready
+-- and not leased (counted up to 10 000; other tags may be among them), the oldest of them, whether some are being
+-- consumed, and when there could next be one.
 create or replace function duewheel.doorbells(p_topics text[], p_groups text[], p_now timestamptz default null)
 returns table (
     topic text, consumer_group text, ready bigint, oldest_deliver_at timestamptz, inflight boolean, next_at timestamptz

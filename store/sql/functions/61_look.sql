@@ -1,12 +1,12 @@
 -- Looks of the wheel: when something is due next on a topic, and which leases end.
 --
--- A look names the first instant of a topic and no more. The tick that finds nothing left to release names the next one, so
--- a look costs the same however many messages are due. The plans walk the keys, whatever the tables held when they were
--- made. Each statement bounds deliver_at, so the slots it does not need are pruned when it runs.
+-- A look names the first instant of a topic and no more. The tick that finds nothing left to release names the next
+-- one, so a look costs the same however many messages are due. The plans walk the keys, whatever the tables held when
+-- they were made. Each statement bounds deliver_at, so the slots it does not need are pruned when it runs.
 
--- A page of all topics: those above p_after_topic_id, p_limit of them. For each the first instant in (p_from, p_to] that no
--- tick has reached yet; without p_from, however long ago it came due. A full page ends with a row that names its last topic
--- and no instant.
+-- A page of all topics: those above p_after_topic_id, p_limit of them. For each the first instant in (p_from, p_to]
+-- that no tick has reached yet; without p_from, however long ago it came due. A full page ends with a row that names
+-- its last topic and no instant.
 create or replace function duewheel.due_topics(
     p_after_topic_id integer, p_limit integer, p_from timestamptz, p_to timestamptz
 ) returns table (topic_id integer, due_at timestamptz, granularity interval)
@@ -21,7 +21,8 @@ declare
 begin
     perform duewheel.require_home();
     for v_topic in
-        select t.topic_id, t.granularity, least(d.due_at, b.deliver_at, case when b.deliver_at is not null then p_to end) as due_at
+        select t.topic_id, t.granularity,
+               least(d.due_at, b.deliver_at, case when b.deliver_at is not null then p_to end) as due_at
         from (
             select t.topic_id, t.queues, t.granularity, t.message_type from duewheel.topic t
             where t.topic_id > p_after_topic_id and t.deleted_at is null and t.message_type <> 'DEAD_LETTER'
@@ -61,8 +62,9 @@ end
 $$;
 
 -- The first instant in (p_from, p_to] of every topic that has one no tick has reached yet. A loose scan: it skips from
--- queue to queue with a message in the slots of that time, so topics without one cost nothing. A far message is hardly ever
--- due, as upkeep moves it: of those, up to 1 000 of the last seconds are looked at, and due_topics finds the others.
+-- queue to queue with a message in the slots of that time, so topics without one cost nothing. A far message is hardly
+-- ever due, as upkeep moves it: of those, up to 1 000 of the last seconds are looked at, and due_topics finds the
+-- others.
 create or replace function duewheel.due_soon(p_from timestamptz, p_to timestamptz)
 returns table (topic_id integer, due_at timestamptz, granularity interval)
 language plpgsql stable
@@ -74,7 +76,8 @@ declare
     v_slot record;
 begin
     perform duewheel.require_home();
-    for v_slot in select * from duewheel.slot s where s.ends_at > p_from and s.starts_at <= p_to order by s.starts_at loop
+    for v_slot in select * from duewheel.slot s where s.ends_at > p_from and s.starts_at <= p_to
+    order by s.starts_at loop
         return query
         with recursive filled as (
             (select m.topic_id, m.queue, m.deliver_at from duewheel.message m
@@ -121,7 +124,8 @@ begin
         ) f
         group by f.topic_id
         union all
-        select b.topic_id, min(b.deliver_at), true from duewheel.held_back b where b.deliver_at <= p_to group by b.topic_id
+        select b.topic_id, min(b.deliver_at), true from duewheel.held_back b
+        where b.deliver_at <= p_to group by b.topic_id
     ) d
     -- A look-up for each of these few; as a join all topics might be read.
     cross join lateral (
@@ -143,8 +147,8 @@ begin
 end
 $$;
 
--- The next end of an unanswered lease of each subscription of the topics in (p_after_topic_id, p_last_topic_id], as far as it
--- is not after p_to, however long ago it was.
+-- The next end of an unanswered lease of each subscription of the topics in (p_after_topic_id, p_last_topic_id], as far
+-- as it is not after p_to, however long ago it was.
 create or replace function duewheel.lease_ends_of_topics(
     p_after_topic_id integer, p_last_topic_id integer, p_to timestamptz
 ) returns table (group_id integer, topic_id integer, expires_at timestamptz)
@@ -162,5 +166,25 @@ begin
     cross join lateral duewheel.ended_leases(s.group_id, p.topic_id, p.queue, p.revived_to, p_to) ended (n)
     where s.topic_id > p_after_topic_id and s.topic_id <= p_last_topic_id
     group by s.group_id, s.topic_id;
+end
+$$;
+
+-- Says, as long as the session lasts, that a wheel looks after all topics.
+create or replace function duewheel.begin_turning() returns void
+language sql
+begin atomic
+    select pg_advisory_lock_shared(duewheel.wheel_lock_key());
+end;
+
+-- Whether a wheel looks after all topics: consumers then leave releasing to it. The answer may be wrong for a moment
+-- while several ask, and where the wheel's process is stopped.
+create or replace function duewheel.is_turning() returns boolean
+language plpgsql as $$
+begin
+    if pg_try_advisory_lock(duewheel.wheel_lock_key()) then
+        perform pg_advisory_unlock(duewheel.wheel_lock_key());
+        return false;
+    end if;
+    return true;
 end
 $$;

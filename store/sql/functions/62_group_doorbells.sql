@@ -52,9 +52,9 @@ begin
 end
 $$;
 
--- As duewheel.doorbells, with tags and a filter for each pair. ready and oldest_deliver_at are of what these
--- choose; retries were chosen before, and on a FIFO topic all messages count. next_at is null where something is ready and
--- none of it chosen: then only a release brings news. holders: the names of the consumers that have messages now.
+-- As duewheel.doorbells, with tags and a filter for each pair. ready and oldest_deliver_at are of what these choose;
+-- retries were chosen before, and on a FIFO topic all messages count. next_at is null where something is ready and none
+-- of it chosen: then only a release brings news. holders: the names of the consumers that have messages now.
 create or replace function duewheel.group_doorbells(
     p_topics text[], p_groups text[],
     -- For each pair an array of tags, or null for all messages.

@@ -34,7 +34,8 @@ begin
     select t.name, duewheel.message_id(m.topic_id, m.queue, m.deliver_at, m.seq), m.key, m.tag, m.properties, m.body,
            m.born_at, m.deliver_at, m.asked_at, m.message_group,
            exists (select from duewheel.recall r
-                   where r.topic_id = m.topic_id and r.queue = m.queue and r.deliver_at = m.deliver_at and r.seq = m.seq),
+                   where r.topic_id = m.topic_id and r.queue = m.queue and r.deliver_at = m.deliver_at
+                   and r.seq = m.seq),
            duewheel.release_of(m.topic_id, m.queue, m.deliver_at, m.seq, m.xid) is not null
     from duewheel.any_message m join duewheel.topic t on t.topic_id = m.topic_id
     where m.topic_id = p_topic_id
@@ -67,9 +68,9 @@ begin
 end
 $$;
 
--- The leases of a group that held the message at a position, with the attempt that each was: of ranges the one that covers
--- it, one between two rewinds, and on FIFO topics those that list it. p_source_topic_id is where the message stands,
--- p_topic_id and p_queue where its leases are.
+-- The leases of a group that held the message at a position, with the attempt that each was: of ranges the one that
+-- covers it, one between two rewinds, and on FIFO topics those that list it. p_source_topic_id is where the message
+-- stands, p_topic_id and p_queue where its leases are.
 create or replace function duewheel.leases_over(
     p_group_id integer, p_topic_id integer, p_queue integer, p_source_topic_id integer, p_deliver_at timestamptz,
     p_seq bigint, p_message_group text, p_attempt integer
@@ -148,8 +149,8 @@ begin atomic
     limit 1;
 end;
 
--- What happened to a message, from the logs alone: one row per state, in the order of time. Rows of no group are about the
--- message itself.
+-- What happened to a message, from the logs alone: one row per state, in the order of time. Rows of no group are about
+-- the message itself.
 create or replace function duewheel.history(message_id text, now timestamptz default null)
 returns table (
     consumer_group text, state text, at timestamptz, until_at timestamptz, attempt integer, consumer text, reason text
@@ -169,7 +170,8 @@ begin
     perform duewheel.require_home();
     select * into v_message from duewheel.any_message m
     where m.topic_id = v_id.topic_id and m.queue = v_id.queue and m.deliver_at = v_id.deliver_at and m.seq = v_id.seq;
-    if duewheel.is_forgotten(v_message.topic_id, v_message.queue, v_message.deliver_at, v_message.seq, v_message.xid) then
+    if duewheel.is_forgotten(v_message.topic_id, v_message.queue, v_message.deliver_at, v_message.seq,
+                             v_message.xid) then
         return query
         select null::text, 'Deleted', t.kept_from + t.retention, null::timestamptz, null::integer, null::text,
                'its retention ended'
@@ -203,11 +205,13 @@ begin
         -- The message itself, for each group that reads it, and what it was sent on as.
         select s.group_id, s.topic_id as lease_topic_id, v_message.queue as lease_queue, v_message.topic_id,
                v_message.queue, v_message.deliver_at, v_message.seq, v_message.attempt, v_message.xid,
-               null::text as message_type, null::text as reason, null::timestamptz as redriven_at, v_recalled_at as recalled_at
+               null::text as message_type, null::text as reason, null::timestamptz as redriven_at,
+               v_recalled_at as recalled_at
         from duewheel.subscription s where s.topic_id = v_message.topic_id
         union all
         select s.group_id, case when o.message_type = 'FIFO' then s.topic_id else m.topic_id end,
-               case when o.message_type = 'FIFO' then v_message.queue else m.queue end, m.topic_id, m.queue, m.deliver_at,
+               case when o.message_type = 'FIFO' then v_message.queue else m.queue end, m.topic_id, m.queue,
+               m.deliver_at,
                m.seq, m.attempt, m.xid, t.message_type, m.reason, d.redriven_at, r.recalled_at
         from duewheel.any_message m
         join duewheel.topic t on t.topic_id = m.topic_id
@@ -252,7 +256,8 @@ begin
           and duewheel.comes_after(c.topic_id, c.queue, c.deliver_at, c.seq, l.to_at, l.straggler_to)
           and exists (select from held h where h.group_id = c.group_id and h.leased_at <= l.leased_at)
     ), states as (
-        select null::integer as group_id, 'Initialized' as state, v_message.born_at as at, null::timestamptz as until_at,
+        select null::integer as group_id, 'Initialized' as state, v_message.born_at as at,
+               null::timestamptz as until_at,
                v_message.attempt, null::text as consumer, null::text as reason, null::bigint as n,
                0 as step
         union all
@@ -283,10 +288,11 @@ begin
                case when c.message_type = 'RETRY' then c.deliver_at end, c.attempt, null,
                case when c.redriven_at is null then c.reason else concat_ws(': ', 'redriven', c.reason) end,
                -- A dead letter comes after everything that its attempt went through.
-               case when c.message_type <> 'RETRY' then 9223372036854775807 end, 1
+               case when c.message_type <> 'RETRY' then duewheel.last_seq() end, 1
         from sent_on c
         union all
-        select c.group_id, 'Deleted', c.recalled_at, null, c.attempt, null, 'taken back when the group was rewound', null, 0
+        select c.group_id, 'Deleted', c.recalled_at, null, c.attempt, null, 'taken back when the group was rewound',
+               null, 0
         from sent_on c where c.recalled_at is not null
         union all
         select c.group_id, 'Ready', r.at, null, c.attempt, null, null, null, 2
@@ -315,7 +321,8 @@ begin
           on b.topic_id = v_message.topic_id and b.group_id = h.group_id and b.queue = v_message.queue
          and b.message_group = coalesce(v_message.message_group, '') and b.seq = h.seq and b.attempt = h.attempt + 1
         where h.listed and h.kind in ('failed', 'expired') and (b.seq is not null or exists (
-            select from held n where n.group_id = h.group_id and n.seq = h.seq and n.n > h.n and n.attempt = h.attempt + 1))
+            select from held n where n.group_id = h.group_id and n.seq = h.seq and n.n > h.n
+            and n.attempt = h.attempt + 1))
         union all
         select h.group_id, 'Ready', h.outcome_at, null, h.attempt, null,
                case h.kind when 'returned' then 'one before it in its message group failed'

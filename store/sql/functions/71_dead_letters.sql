@@ -10,7 +10,8 @@ declare
     v_group duewheel.consumer_group := duewheel.group_by_name(dead_letters.consumer_group);
 begin
     return query
-    select t.name, duewheel.message_id(m.origin_topic_id, m.origin_queue, m.origin_deliver_at, m.origin_seq), m.key, m.tag,
+    select t.name, duewheel.message_id(m.origin_topic_id, m.origin_queue, m.origin_deliver_at, m.origin_seq), m.key,
+           m.tag,
            m.properties, m.body, m.born_at, m.deliver_at, m.attempt, m.reason, r.redriven_at
     from duewheel.subscription s
     join duewheel.topic t on t.topic_id = s.topic_id
@@ -23,10 +24,10 @@ begin
 end
 $$;
 
--- One chunk of a redrive: sends up to p_limit dead letters again, as messages of the group's retry topic that are due now. A
--- row in duewheel.redrive goes with each, so that of two redrives at once, or one after another, only one sends it. p_after is
--- where the chunk before it ended, null at first; next is where this one did, null at the end. What becomes a dead letter
--- after the first chunk is left to the next redrive.
+-- One chunk of a redrive: sends up to p_limit dead letters again, as messages of the group's retry topic that are due
+-- now. A row in duewheel.redrive goes with each, so that of two redrives at once, or one after another, only one sends
+-- it. p_after is where the chunk before it ended, null at first; next is where this one did, null at the end. What
+-- becomes a dead letter after the first chunk is left to the next redrive.
 create or replace function duewheel.redrive_chunk(
     p_group text, p_topic text, p_message_ids text[], p_tag text, p_key_prefix text, p_reason_contains text,
     p_dead_from timestamptz, p_dead_until timestamptz, p_limit integer, p_dry_run boolean, p_after jsonb,
@@ -67,7 +68,8 @@ begin
     end if;
     if p_limit is null or p_limit < 1 then
         raise exception using
-            errcode = 'DW010', message = format('%s dead letters are to be redriven at most; the limit is 1 or more', p_limit),
+            errcode = 'DW010', message = format('%s dead letters are to be redriven at most; the limit is 1 or more',
+                                                p_limit),
             hint = 'Give a number within the limit, or none for all.';
     end if;
     if p_dead_from >= p_dead_until then
@@ -88,16 +90,19 @@ begin
     loop
         v_room := p_limit - matched;
         execute format(
-            'select count(*) as count, max(m.born_at) as born_at, array_agg(m.deliver_at order by m.deliver_at, m.seq) as ats,
+            'select count(*) as count, max(m.born_at) as born_at,
+                    array_agg(m.deliver_at order by m.deliver_at, m.seq) as ats,
                     array_agg(m.seq order by m.deliver_at, m.seq) as seqs
              from (select m.born_at, m.deliver_at, m.seq from duewheel.any_message m
                    where m.topic_id = $1 and m.queue = 0 and m.deliver_at >= greatest($2, $4) and m.deliver_at < $3
                      and (m.deliver_at, m.seq) > ($4, $5) and m.seq < $6 %s
-                     and (select true from duewheel.redrive r where r.topic_id = m.topic_id and r.deliver_at = m.deliver_at
+                     and (select true from duewheel.redrive r where r.topic_id = m.topic_id
+                          and r.deliver_at = m.deliver_at
                           and r.seq = m.seq limit 1) is null
                    order by m.deliver_at, m.seq limit $12) m', v_criteria)
         into v_some
-        using v_subscription.dead_letter_topic_id, coalesce(p_dead_from, '-infinity'), coalesce(p_dead_until, 'infinity'),
+        using v_subscription.dead_letter_topic_id, coalesce(p_dead_from, '-infinity'),
+              coalesce(p_dead_until, 'infinity'),
               case when (p_after ->> 'topic')::integer = v_subscription.dead_letter_topic_id
                    then (p_after ->> 'at')::timestamptz else '-infinity' end,
               coalesce((p_after ->> 'seq')::bigint, 0), v_before_seq, p_message_ids, v_origin_seqs, p_tag, p_key_prefix,
@@ -120,13 +125,13 @@ begin
             insert into duewheel.any_message
                 (topic_id, queue, deliver_at, seq, born_at, tag, key, properties, message_group, body, attempt,
                  origin_topic_id, origin_queue, origin_deliver_at, origin_seq, reason)
-            select v_subscription.retry_topic_id, 0, c.retry_deliver_at, c.retry_seq, m.born_at, m.tag, m.key, m.properties,
+            select v_subscription.retry_topic_id, 0, c.retry_deliver_at, c.retry_seq, m.born_at, m.tag, m.key,
+                   m.properties,
                    m.message_group, m.body, m.attempt + 1, m.origin_topic_id, m.origin_queue, m.origin_deliver_at,
                    m.origin_seq, m.reason
             from claimed c
-            join duewheel.any_message m
-              on m.topic_id = v_subscription.dead_letter_topic_id and m.queue = 0 and m.deliver_at = c.deliver_at
-             and m.seq = c.seq;
+            cross join lateral duewheel.message_at(
+                v_subscription.dead_letter_topic_id, 0::smallint, c.deliver_at, c.seq) m;
             get diagnostics v_count = row_count;
             redriven := redriven + v_count;
             if v_count > 0 then

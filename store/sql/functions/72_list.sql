@@ -1,7 +1,8 @@
--- Listing messages by pages, in the order of topic and instant, or with a key prefix of topic and key. A page continues where
--- the one before ended, by the message id, so it costs the same wherever it is and whatever waits.
+-- Listing messages by pages, in the order of topic and instant, or with a key prefix of topic and key. A page continues
+-- where the one before ended, by the message id, so it costs the same wherever it is and whatever waits.
 
--- What comes next in a topic after a message: at most p_limit, in the order of their instants or, with a key prefix, keys.
+-- What comes next in a topic after a message: at most p_limit, in the order of their instants or, with a key prefix,
+-- keys.
 create or replace function duewheel.messages_after(
     p_topic duewheel.topic, p_from timestamptz, p_until timestamptz, p_key_prefix text, p_key text, p_at timestamptz,
     p_seq bigint, p_limit integer
@@ -78,7 +79,8 @@ begin
     if list_messages.state is null or list_messages.state not in ('waiting', 'released', 'recalled', 'all') then
         raise exception using
             errcode = 'DW010',
-            message = format('state is "%s"; it is "waiting", "released", "recalled" or "all"', left(list_messages.state, 80)),
+            message = format('state is "%s"; it is "waiting", "released", "recalled" or "all"',
+                             left(list_messages.state, 80)),
             hint = 'Give one of them.';
     end if;
     if list_messages.max_messages is null or list_messages.max_messages not between 1 and 1000 then
@@ -117,7 +119,8 @@ begin
         loop
             v_found := 0;
             for v_message in
-                select m.topic_id, m.queue, m.deliver_at, m.seq, m.key, m.tag, m.born_at, r.seq is not null as is_recalled,
+                select m.topic_id, m.queue, m.deliver_at, m.seq, m.key, m.tag, m.born_at,
+                       r.seq is not null as is_recalled,
                        m.deliver_at <= v_hi and duewheel.is_released(m.topic_id, m.queue, m.deliver_at, m.seq)
                            as is_released
                 from duewheel.messages_after(
@@ -125,7 +128,8 @@ begin
                     greatest(list_messages.due_from, v_topic.kept_from,
                              case list_messages.state when 'waiting' then v_hi else '-infinity' end),
                     least(list_messages.due_until,
-                          case list_messages.state when 'released' then v_hi + interval '1 microsecond' else 'infinity' end),
+                          case list_messages.state when 'released' then v_hi + interval '1 microsecond'
+                          else 'infinity' end),
                     list_messages.key_prefix, v_key, v_at, v_seq, v_step) m
                 left join duewheel.recall r
                   on r.topic_id = m.topic_id and r.queue = m.queue and r.deliver_at = m.deliver_at and r.seq = m.seq
@@ -137,7 +141,8 @@ begin
                 v_at := v_message.deliver_at;
                 v_seq := v_message.seq;
                 topic_name := v_topic.name;
-                message_id := duewheel.message_id(v_message.topic_id, v_message.queue, v_message.deliver_at, v_message.seq);
+                message_id := duewheel.message_id(v_message.topic_id, v_message.queue, v_message.deliver_at,
+                                                  v_message.seq);
                 key := v_message.key;
                 tag_name := v_message.tag;
                 born_at := v_message.born_at;

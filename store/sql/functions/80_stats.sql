@@ -1,14 +1,11 @@
--- Numbers that stay cheap with any number of waiting messages: counts up to a limit are exact, above it an estimate. Topics and
--- groups come by pages, in the order of their names.
+-- Numbers that stay cheap with any number of waiting messages: counts up to a limit are exact, above it an estimate.
+-- Topics and groups come by pages, in the order of their names.
 
 -- How many messages of a topic are due after p_after: counted up to 10 000, else estimated from the tables' sizes.
 create or replace function duewheel.count_waiting(
     p_topic_id integer, p_after timestamptz, out waiting bigint, out exact boolean
 )
-language plpgsql
-set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
-set jit = off
-as $$
+language plpgsql set plan_cache_mode = force_generic_plan as $$
 declare
     v_plan jsonb;
 begin
@@ -23,8 +20,8 @@ begin
     exact := waiting <= 10000;
     if not exact then
         -- The planner's estimate: it looks at sizes and statistics, not at rows.
-        execute format('explain (format json) select from duewheel.any_message m where m.topic_id = %s and m.deliver_at > %L',
-                       p_topic_id, p_after)
+        execute format('explain (format json) select from duewheel.any_message m '
+                       'where m.topic_id = %s and m.deliver_at > %L', p_topic_id, p_after)
         into v_plan;
         waiting := greatest(waiting, (v_plan -> 0 -> 'Plan' ->> 'Plan Rows')::bigint);
     end if;
@@ -83,16 +80,13 @@ create or replace function duewheel.count_ready(
     p_queue_hi timestamptz, p_limit bigint,
     out ready bigint, out oldest_deliver_at timestamptz
 )
-language plpgsql stable
-set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
-set jit = off
-as $$
+language plpgsql stable set plan_cache_mode = force_generic_plan as $$
 declare
     v_late bigint;
     v_oldest timestamptz;
 begin
     ready := 0;
-    if p_queue_hi > p_to_at or (p_queue_hi = p_to_at and p_to_seq < 9223372036854775807) then
+    if (p_queue_hi, duewheel.last_seq()) > (p_to_at, p_to_seq) then
         select count(*), min(m.deliver_at) into ready, oldest_deliver_at from (
             select m.deliver_at from duewheel.any_message m
             where m.topic_id = p_topic_id and m.queue = p_queue and m.deliver_at >= p_to_at

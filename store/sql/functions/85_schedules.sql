@@ -1,6 +1,6 @@
--- Schedules. When a schedule occurs next is worked out by the caller, who knows cron and time zones; what is written here is
--- that each occurrence is sent once. Whoever sends says which next_at it worked from, and one transaction that holds the
--- schedule's row compares that, sends, and writes the next next_at.
+-- Schedules. When a schedule occurs next is worked out by the caller, who knows cron and time zones; what is written
+-- here is that each occurrence is sent once. Whoever sends says which next_at it worked from, and one transaction that
+-- holds the schedule's row compares that, sends, and writes the next next_at.
 
 create or replace function duewheel.schedule_by_name(p_name text) returns duewheel.schedule
 language plpgsql as $$
@@ -65,8 +65,8 @@ begin
     every := duewheel.span(every);
     v_problem := case
         when add_schedule.name is null or add_schedule.name !~ '^[A-Za-z0-9_.-]{1,127}$'
-            then format('"%s" is not a name of a schedule: a name has 1 to 127 letters, digits, dots, hyphens or underscores',
-                        left(add_schedule.name, 200))
+            then format('"%s" is not a name of a schedule: a name has 1 to 127 letters, digits, dots, '
+                        'hyphens or underscores', left(add_schedule.name, 200))
         when (add_schedule.cron is null) = (every is null)
             then 'a schedule needs either cron or every'
         when every < interval '1 second' or every > interval '3660 days'
@@ -117,7 +117,8 @@ begin
     select t.name into v_old_topic from duewheel.topic t where t.topic_id = v_old.topic_id;
     v_problem := concat_ws(', ',
         case when v_old.topic_id <> v_topic.topic_id then format('topic %s', v_old_topic) end,
-        case when v_old.cron is distinct from add_schedule.cron then format('cron %s', coalesce(v_old.cron, 'not given')) end,
+        case when v_old.cron is distinct from add_schedule.cron
+            then format('cron %s', coalesce(v_old.cron, 'not given')) end,
         case when v_old.every is distinct from add_schedule.every
             then format('every %s', coalesce(v_old.every::text, 'not given')) end,
         case when v_old.time_zone <> add_schedule.time_zone then format('timezone %s', v_old.time_zone) end,
@@ -125,8 +126,10 @@ begin
             then format('start_at %s', coalesce(v_old.start_at::text, 'not given')) end,
         case when v_old.misfire <> add_schedule.misfire then format('misfire %s', v_old.misfire) end,
         case when v_old.body <> add_schedule.body then 'another body' end,
-        case when v_old.key is distinct from add_schedule.key then format('key %s', coalesce(v_old.key, 'not given')) end,
-        case when v_old.tag is distinct from add_schedule.tag then format('tag %s', coalesce(v_old.tag, 'not given')) end,
+        case when v_old.key is distinct from add_schedule.key
+            then format('key %s', coalesce(v_old.key, 'not given')) end,
+        case when v_old.tag is distinct from add_schedule.tag
+            then format('tag %s', coalesce(v_old.tag, 'not given')) end,
         case when v_old.properties is distinct from add_schedule.properties
             then format('properties %s', coalesce(left(v_old.properties::text, 200), 'not given')) end);
     if v_problem <> '' then
@@ -139,8 +142,8 @@ begin
 end
 $$;
 
--- The schedules of topics, by name. next_at is what comes due next, whether it was sent ahead or not; last_at is the newest
--- that has come due.
+-- The schedules of topics, by name. next_at is what comes due next, whether it was sent ahead or not; last_at is the
+-- newest that has come due.
 create or replace function duewheel.schedules(now timestamptz default null)
 returns table (
     name text, topic text, cron text, every interval, time_zone text, start_at timestamptz, misfire text, body bytea,
@@ -172,13 +175,14 @@ begin
 end
 $$;
 
--- What is to be sent soon: the schedules whose next occurrence is nearer than their reach and p_notice together. The reach is
--- how far ahead an occurrence may be sent: p_horizon, or the topic's max_delay where that is less.
+-- What is to be sent soon: the schedules whose next occurrence is nearer than their reach and p_notice together. The
+-- reach is how far ahead an occurrence may be sent: p_horizon, or the topic's max_delay where that is less.
 create or replace function duewheel.due_schedules(
     p_horizon interval, p_notice interval, p_limit integer, p_topics text[] default null,
     p_schedule_id integer default null, p_now timestamptz default null
 ) returns table (
-    schedule_id integer, generation integer, name text, cron text, every interval, time_zone text, anchor_at timestamptz,
+    schedule_id integer, generation integer, name text, cron text, every interval, time_zone text,
+    anchor_at timestamptz,
     misfire text, next_at timestamptz, reach interval, now_at timestamptz
 )
 language plpgsql stable as $$
@@ -204,8 +208,8 @@ begin
 end
 $$;
 
--- Sends occurrences of a schedule and writes what comes next. Answers how many were sent, or null where the schedule is no
--- longer as the caller saw it, or the occurrences are farther ahead than the topic allows: then nothing was done.
+-- Sends occurrences of a schedule and writes what comes next. Answers how many were sent, or null where the schedule is
+-- no longer as the caller saw it, or the occurrences are farther ahead than the topic allows: then nothing was done.
 create or replace function duewheel.advance_schedule(
     p_schedule_id integer, p_generation integer, p_seen_next_at timestamptz, p_occurrences timestamptz[],
     p_next_at timestamptz, p_now timestamptz default null

@@ -1,8 +1,9 @@
 -- Upkeep: slots made ahead, the sweep of sealed slots, retention.
 
--- Looks through one topic's part of a slot for what no release covered; the caller holds the topic's tick lock. What is found
--- is released as stragglers of a tick of its own, and counted.
-create or replace function duewheel.sweep_topic(p_slot duewheel.slot, p_topic_id integer, p_now timestamptz) returns bigint
+-- Looks through one topic's part of a slot for what no release covered; the caller holds the topic's tick lock. What is
+-- found is released as stragglers of a tick of its own, and counted.
+create or replace function duewheel.sweep_topic(p_slot duewheel.slot, p_topic_id integer, p_now timestamptz)
+returns bigint
 language plpgsql as $$
 declare
     v_last duewheel.tick;
@@ -36,14 +37,14 @@ end
 $$;
 
 -- One step towards sealing the slots that are over: the next topic of the oldest of them. A slot is sealed once no open
--- transaction can still send into it: every topic with rows there was ticked past its end, and all transactions up to that
--- tick have ended. Then every row is covered, by its tick's snapshot or as a straggler, and the sweep that looks finds none.
--- "more" says that there is more to do now. One topic for each transaction: it keeps that topic from being ticked, and whoever
--- waited for a second tick lock could meet a transaction that recalls on both topics and waits for the first.
+-- transaction can still send into it: every topic with rows there was ticked past its end, and all transactions up to
+-- that tick have ended. Then every row is covered, by its tick's snapshot or as a straggler, and the sweep that looks
+-- finds none. "more" says that there is more to do now. One topic for each transaction: it keeps that topic from being
+-- ticked, and whoever waited for a second tick lock could meet a transaction that recalls on both topics and waits for
+-- the first.
 create or replace function duewheel.sweep(now timestamptz default null, out swept bigint, out more boolean)
 -- By the keys, however large the slot is and however old what is known of it.
-language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
-set enable_sort = off set jit = off as $$
+language plpgsql set plan_cache_mode = force_generic_plan as $$
 #variable_conflict use_column
 declare
     v_now constant timestamptz := coalesce(sweep.now, clock_timestamp());
@@ -64,7 +65,8 @@ begin
     if not pg_try_advisory_xact_lock(duewheel.tick_lock_class(), -2) then
         return;
     end if;
-    for v_slot in select * from duewheel.slot s where s.sealed_at is null and s.ends_at < v_now order by s.starts_at loop
+    for v_slot in select * from duewheel.slot s where s.sealed_at is null and s.ends_at < v_now
+    order by s.starts_at loop
         select t.topic_id into v_topic_id from duewheel.topic t
         cross join lateral (
             select from generate_series(0, t.queues - 1) q cross join lateral (
@@ -82,7 +84,8 @@ begin
             elsif v_past >= pg_snapshot_xmin(pg_current_snapshot()) then
                 return;
             elsif v_past >= (select pg_snapshot_xmin(t.snapshot) from duewheel.newest_tick(v_topic_id) t) then
-                -- Of those that were open then no tick has said yet what they left: it is released before the slot may go.
+                -- Of those that were open then no tick has said yet what they left: it is released before the slot may
+                -- go.
                 perform duewheel.tick_topic(v_topic_id, v_now, false, true, true);
             else
                 perform duewheel.lock_ticking(v_topic_id, false);
@@ -101,8 +104,8 @@ begin
 end
 $$;
 
--- Drops a slot, unless somebody uses messages just now for longer than a tenth of a second: dropping takes a lock of the
--- whole table, and senders would queue up behind a wait for it.
+-- Drops a slot, unless somebody uses messages just now for longer than a tenth of a second: dropping takes a lock of
+-- the whole table, and senders would queue up behind a wait for it.
 create or replace function duewheel.drop_slot(p_slot duewheel.slot, p_reason text, p_now timestamptz) returns boolean
 language plpgsql as $$
 begin
@@ -122,10 +125,10 @@ end
 $$;
 
 -- Makes the slots of the time ahead, forgets what speaks of slots that are gone, and drops slots: those
--- past retention that every group has finished, and while all slots together are larger than the broker's retention_bytes,
--- the oldest ones, finished or not, as its when_full says. A slot in which a message waits or may still come is never
--- dropped. What it did comes back as JSON; "more" says that there was more to do than one transaction should: it locks what it
--- drops.
+-- past retention that every group has finished, and while all slots together are larger than the broker's
+-- retention_bytes, the oldest ones, finished or not, as its when_full says. A slot in which a message waits or may
+-- still come is never dropped. What it did comes back as JSON; "more" says that there was more to do than one
+-- transaction should: it locks what it drops.
 create or replace function duewheel.maintain(now timestamptz default null) returns jsonb
 language plpgsql as $$
 #variable_conflict use_column
@@ -164,8 +167,8 @@ begin
     for v_slot in
         select * from duewheel.slot s
         -- Of what is not sealed, an open transaction may still send something to be released.
-        where s.sealed_at is not null and s.ends_at <= v_now - coalesce((select max(t.retention) from duewheel.topic t where t.deleted_at is null),
-                                            interval '72 hours')
+        where s.sealed_at is not null and s.ends_at <= v_now - coalesce(
+            (select max(t.retention) from duewheel.topic t where t.deleted_at is null), interval '72 hours')
         order by s.starts_at
     loop
         if cardinality(v_past) >= v_most then
@@ -224,7 +227,8 @@ begin
     for i in 1 .. cardinality(v_full) loop
         if duewheel.drop_slot(
             v_full[i],
-            format('its slot was dropped because all slots together were over the %s bytes of retention_bytes%s', v_limit,
+            format('its slot was dropped because all slots together were over the %s bytes of retention_bytes%s',
+                   v_limit,
                    case when jsonb_array_length(v_full_report[i] -> 'unread') > 0
                         then ', though not every group had finished it' else '' end),
             v_now) then
@@ -277,9 +281,11 @@ begin
         where b.group_id = v_subscription.group_id and b.topic_id = v_subscription.topic_id
           and b.deliver_at >= (p_slot).starts_at and b.deliver_at < (p_slot).ends_at;
         for v_position in select * from duewheel.positions(v_subscription.group_id, v_subscription.topic_id) loop
-            -- Released late and not read; what is released late and lies behind the position was read as such, or waits here.
+            -- Released late and not read; what is released late and lies behind the position was read as such, or waits
+            -- here.
             select count(*) into v_count from duewheel.straggler s
-            where s.topic_id = v_position.topic_id and s.queue = v_position.queue and s.straggler_id > v_position.straggler_to
+            where s.topic_id = v_position.topic_id and s.queue = v_position.queue
+              and s.straggler_id > v_position.straggler_to
               and s.deliver_at >= (p_slot).starts_at and s.deliver_at < (p_slot).ends_at;
             messages := messages + v_count;
             select count(*) into v_count from duewheel.any_message m
@@ -292,9 +298,11 @@ begin
                               and s.deliver_at = m.deliver_at and s.seq = m.seq);
             messages := messages + v_count;
             select count(*) into v_count
-            from duewheel.ended_leases(v_subscription.group_id, v_position.topic_id, v_position.queue, v_position.revived_to,
+            from duewheel.ended_leases(v_subscription.group_id, v_position.topic_id, v_position.queue,
+                                       v_position.revived_to,
                                        'infinity') ended (n)
-            cross join lateral duewheel.lease_rows(v_subscription.group_id, v_position.topic_id, v_position.queue, ended.n) m
+            cross join lateral duewheel.lease_rows(v_subscription.group_id, v_position.topic_id, v_position.queue,
+                                                   ended.n) m
             where m.deliver_at >= (p_slot).starts_at and m.deliver_at < (p_slot).ends_at
               and not exists (
                 select from duewheel.message_answer(v_subscription.group_id, v_position.topic_id, v_position.queue,
@@ -309,22 +317,21 @@ begin
 end
 $$;
 
--- Whether a group has still to read messages of one of its queues that are due in [p_from, p_until), or to answer for what it
--- read there.
+-- Whether a group has still to read messages of one of its queues that are due in [p_from, p_until), or to answer for
+-- what it read there.
 create or replace function duewheel.is_unread(
-    p_group_id integer, p_topic_id integer, p_queue smallint, p_to_at timestamptz, p_to_seq bigint, p_straggler_to bigint,
+    p_group_id integer, p_topic_id integer, p_queue smallint, p_to_at timestamptz, p_to_seq bigint,
+    p_straggler_to bigint,
     p_revived_to timestamptz, p_from timestamptz, p_until timestamptz,
     -- Rows before it were finished, and may be there still; what was released late is not among them.
     p_kept_from timestamptz default null
 ) returns boolean
-language plpgsql stable
-set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
-set jit = off
-as $$
+language plpgsql stable set plan_cache_mode = force_generic_plan as $$
 begin
     return exists (
             select from duewheel.any_message m
-            where m.topic_id = p_topic_id and m.queue = p_queue and m.deliver_at >= greatest(p_from, p_to_at, p_kept_from)
+            where m.topic_id = p_topic_id and m.queue = p_queue
+              and m.deliver_at >= greatest(p_from, p_to_at, p_kept_from)
               and m.deliver_at < p_until and (m.deliver_at, m.seq) > (p_to_at, p_to_seq)
             order by m.deliver_at, m.seq limit 1)
         or exists (
@@ -370,8 +377,9 @@ begin atomic
           and date_bin(interval '1 hour', b.deliver_at, timestamptz '2000-01-01 00:00:00+00') < (p_slot).ends_at);
 end;
 
--- Forgets what the logs say of messages that are past their topic's retention and finished by every group, and of deleted
--- topics. A slot in which another topic has something left is kept, and with it rows that nobody can go back to any more.
+-- Forgets what the logs say of messages that are past their topic's retention and finished by every group, and of
+-- deleted topics. A slot in which another topic has something left is kept, and with it rows that nobody can go back to
+-- any more.
 create or replace function duewheel.trim_logs(p_now timestamptz) returns void
 language plpgsql
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
@@ -380,7 +388,8 @@ declare
     v_topic record;
 begin
     for v_topic in
-        select t.topic_id, case when t.deleted_at is not null then timestamptz 'infinity' else k.kept_from end as kept_from
+        select t.topic_id,
+               case when t.deleted_at is not null then timestamptz 'infinity' else k.kept_from end as kept_from
         from duewheel.topic t
         cross join lateral (
             -- What was dropped is gone for all, whether it was finished or not.
@@ -479,7 +488,8 @@ begin
     if update_settings.when_full not in ('drop_unread', 'keep_unread') then
         raise exception using
             errcode = 'DW010',
-            message = format('when_full is "%s"; it is "drop_unread" or "keep_unread"', left(update_settings.when_full, 80)),
+            message = format('when_full is "%s"; it is "drop_unread" or "keep_unread"',
+                             left(update_settings.when_full, 80)),
             hint = 'Give one of the two.';
     end if;
     update duewheel.broker b

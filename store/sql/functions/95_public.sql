@@ -35,7 +35,8 @@ begin
     end if;
     -- A lease's row follows the rows of its messages.
     return query
-    select concat_ws('.', v_subscription.group_id, (m.held).topic_id, (m.held).queue, (m.held).n, (m.held).token, m.seq),
+    select concat_ws('.', v_subscription.group_id, (m.held).topic_id, (m.held).queue, (m.held).n, (m.held).token,
+                     m.seq),
            coalesce(m.origin_id,
                     duewheel.message_id((m.held).topic_id, (m.held).queue, m.deliver_at, m.seq)),
            receive.topic, m.key, m.tag, m.properties, m.body, m.born_at, m.deliver_at, m.attempt, (m.held).expires_at
@@ -46,7 +47,8 @@ begin
             from duewheel.receive_batch(
                 v_subscription.group_id, v_subscription.topic_id, duewheel.parse_tags(receive.tags),
                 receive.max_messages, receive.invisible, receive.consumer, (random() * 64)::integer, true,
-                receive.now, p_filter => receive.filter) with ordinality r (lease, deliver_at, seq, born_at, asked_at, tag, key, properties,
+                receive.now, p_filter => receive.filter) with ordinality r (lease, deliver_at, seq, born_at, asked_at,
+                                                                            tag, key, properties,
                                                 message_group, body, attempt, origin_id, place)
         ) r
     ) m
@@ -134,9 +136,9 @@ begin
 end
 $$;
 
--- Strict by default: the ack stands in the caller's transaction, beside the work, and a second transaction that has done
--- the same work must not commit. A client that acks in a transaction of its own, and repeats the ack when the answer got
--- lost, says strict => false.
+-- Strict by default: the ack stands in the caller's transaction, beside the work, and a second transaction that has
+-- done the same work must not commit. A client that acks in a transaction of its own, and repeats the ack when the
+-- answer got lost, says strict => false.
 create or replace function duewheel.ack(
     receipt_handles text[], now timestamptz default null, strict boolean default true
 ) returns void

@@ -1,13 +1,13 @@
 -- After a logical dump and restore into another cluster: transaction ids and snapshots of the logs are stamped anew.
 --
--- Which messages a tick released is known from its snapshot and their transactions, and that knowledge is all there is to
--- carry over. Afterwards there are two stamps, both below every id that a cluster hands out to a transaction: 3, which all
--- rebased ticks see, for messages that belong to their tick's interval or still wait, and 4, which none of them sees, for
--- those in duewheel.straggler. As no transaction is listed as open in a rebased tick, no straggler of one can come any more;
--- a transaction of this cluster, however old, sends only what is due after the topic's last hi.
+-- Which messages a tick released is known from its snapshot and their transactions, and that knowledge is all there is
+-- to carry over. Afterwards there are two stamps, both below every id that a cluster hands out to a transaction: 3,
+-- which all rebased ticks see, for messages that belong to their tick's interval or still wait, and 4, which none of
+-- them sees, for those in duewheel.straggler. As no transaction is listed as open in a rebased tick, no straggler of
+-- one can come any more; a transaction of this cluster, however old, sends only what is due after the topic's last hi.
 
--- Carries the broker over to the cluster it is in. Everything happens in the caller's transaction, under locks that keep all
--- writers out. Where the broker has not been moved nothing is done, and rebased is false.
+-- Carries the broker over to the cluster it is in. Everything happens in the caller's transaction, under locks that
+-- keep all writers out. Where the broker has not been moved nothing is done, and rebased is false.
 create or replace function duewheel.rebase(
     now timestamptz default null, out rebased boolean, out messages bigint, out ticks bigint, out released_late bigint
 )
@@ -43,11 +43,13 @@ begin
         return;
     end if;
     lock table duewheel.topic, duewheel.message, duewheel.far_message, duewheel.slot, duewheel.tick, duewheel.straggler,
-        duewheel.held_back, duewheel.recall, duewheel.lease, duewheel.lease_event, duewheel.lease_answer, duewheel.idempotency
+        duewheel.held_back, duewheel.recall, duewheel.lease, duewheel.lease_event, duewheel.lease_answer,
+        duewheel.idempotency
         in exclusive mode;
 
-    -- First by the old stamps: what was due at or before its topic's last tick, and is neither of that tick's interval nor a
-    -- straggler, had not been committed when the tick was made. It is released now, as stragglers of a tick of its own.
+    -- First by the old stamps: what was due at or before its topic's last tick, and is neither of that tick's interval
+    -- nor a straggler, had not been committed when the tick was made. It is released now, as stragglers of a tick of
+    -- its own.
     select coalesce(array_agg(t.topic_id), '{}'), coalesce(array_agg(k.hi), '{}'),
            coalesce(array_agg(nextval('duewheel.tick_tick_id_seq')), '{}')
     into v_topic_ids, v_his, v_tick_ids

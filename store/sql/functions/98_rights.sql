@@ -2,9 +2,10 @@
 -- duewheel_producer sends and takes back, and reads no message; duewheel_consumer receives, answers and looks up;
 -- duewheel_admin is both, keeps the topics, the groups and the schedules, and turns the wheel.
 --
--- The functions below are the entry points. They run with their owner's rights and a search path of their own, so a role
--- needs nothing but EXECUTE, and no object of a caller's can slip under a name they use. All other functions are called by
--- these, and by nobody else. What programs of the version before call stays in the list until the version after.
+-- The functions below are the entry points. They run with their owner's rights and a search path of their own, so a
+-- role needs nothing but EXECUTE, and no object of a caller's can slip under a name they use. All other functions are
+-- called by these, and by nobody else. What programs of the version before call stays in the list until the version
+-- after.
 
 create or replace function duewheel.entry_points() returns table (function_name text, role_name text)
 language sql immutable
@@ -34,6 +35,7 @@ begin atomic
         ('group_stats', 'duewheel_consumer'),
         ('history', 'duewheel_consumer'),
         ('is_fifo', 'duewheel_consumer'),
+        ('is_turning', 'duewheel_consumer'),
         ('lateness', 'duewheel_consumer'),
         ('lease_query', 'duewheel_consumer'),
         ('lease_range', 'duewheel_consumer'),
@@ -55,6 +57,7 @@ begin atomic
         ('add_schedule', 'duewheel_admin'),
         ('advance_schedule', 'duewheel_admin'),
         ('asked_instant', 'duewheel_admin'),
+        ('begin_turning', 'duewheel_admin'),
         ('check_message', 'duewheel_admin'),
         ('check_message_group', 'duewheel_admin'),
         ('create_topic', 'duewheel_admin'),
@@ -97,8 +100,8 @@ create or replace function duewheel.plain_functions() returns text[]
 language sql immutable
 return array['from_unix_micros', 'message_id', 'unix_micros'];
 
--- Whether the roles are there and have their rights, and everybody else has none: false after a restore without them, too.
--- Which function is for which role it does not compare: whoever applies the functions grants all rights anew.
+-- Whether the roles are there and have their rights, and everybody else has none: false after a restore without them,
+-- too. Which function is for which role it does not compare: whoever applies the functions grants all rights anew.
 create or replace function duewheel.rights_are_granted() returns boolean
 language plpgsql stable as $$
 begin
@@ -110,8 +113,8 @@ end
 $$;
 
 -- Makes the roles where they are missing and gives them the rights they are to have on every function and table, and no
--- others; what a login was given beside the roles stays. What the caller may not do comes back as the statements that somebody
--- else has to run first; the rest is done.
+-- others; what a login was given beside the roles stays. What the caller may not do comes back as the statements that
+-- somebody else has to run first; the rest is done.
 create or replace function duewheel.grant_rights() returns setof text
 language plpgsql as $$
 declare

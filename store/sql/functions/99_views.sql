@@ -6,8 +6,8 @@ select t.name as topic, t.message_type, t.queues, t.max_delay, t.out_of_range, t
 from duewheel.topic t
 where t.deleted_at is null and t.message_type not in ('RETRY', 'DEAD_LETTER');
 
--- How far each group has read a topic: read_to is where the queue that is furthest behind stands; null where nothing has
--- been released or read yet. stalled_since is set where it stands still. Of a FIFO topic the retry settings are the
+-- How far each group has read a topic: read_to is where the queue that is furthest behind stands; null where nothing
+-- has been released or read yet. stalled_since is set where it stands still. Of a FIFO topic the retry settings are the
 -- ordered ones; a max_retries of 2147483647 is none.
 create or replace view duewheel.groups as
 select coalesce(g.broadcast_group, g.name) as consumer_group, t.name as topic, t.message_type, g.mode, g.instance,

@@ -1,5 +1,5 @@
--- Messages that were sent behind their topic's newest tick, as the clock was ahead when that was made: a tick delivers each as
--- a straggler when its instant has come, and the row goes.
+-- Messages that were sent behind their topic's newest tick, as the clock was ahead when that was made: a tick delivers
+-- each as a straggler when its instant has come, and the row goes.
 create table duewheel.held_back (
     topic_id integer not null,
     queue smallint not null,
@@ -8,8 +8,8 @@ create table duewheel.held_back (
     primary key (topic_id, deliver_at, queue, seq)
 );
 
--- Somebody passed a topic's tick lock, which an open transaction had held for longer than a second. What that transaction
--- ticked or recalled cannot be committed any more.
+-- Somebody passed a topic's tick lock, which an open transaction had held for longer than a second. What that
+-- transaction ticked or recalled cannot be committed any more.
 create table duewheel.overtaken (
     topic_id integer not null,
     -- The transaction that passed.

@@ -1,0 +1,84 @@
+-- Rows of a queue. These functions are inlined where they are used in FROM: a constant that is passed to one, such as
+-- true for "everything", takes its conditions out of the plan.
+
+-- The message of a position. A range of one value in the order of the primary key, as then no plan takes another index,
+-- whatever the tables held when it was made.
+create or replace function duewheel.message_at(
+    p_topic_id integer, p_queue smallint, p_deliver_at timestamptz, p_seq bigint
+) returns setof duewheel.any_message
+language sql stable rows 1
+begin atomic
+    select * from duewheel.any_message m
+    where m.topic_id = p_topic_id and m.queue = p_queue
+      and m.deliver_at >= p_deliver_at and m.deliver_at <= p_deliver_at and m.seq = p_seq
+    order by m.deliver_at, m.seq limit 1;
+end;
+
+-- The message id that a message shows: of a retry that of its origin; null: that of its own position. In plpgsql, as a
+-- plan would carry the arithmetic of an id for messages that need none.
+create or replace function duewheel.origin_id(
+    p_topic_id integer, p_queue smallint, p_deliver_at timestamptz, p_seq bigint
+) returns text
+language plpgsql immutable as $$
+begin
+    return duewheel.message_id(p_topic_id, p_queue, p_deliver_at, p_seq);
+end
+$$;
+
+-- The messages of a queue behind (p_at, p_seq) and up to (p_to, p_to_seq) that their ticks released, for a group to
+-- lease. p_seen_below: every tick from the first one behind (p_at, p_seq) on sees the transactions below this. p_every:
+-- neither tags nor a filter choose among the messages; p_no_recalls: none of them is recalled. The comparison of the
+-- pair goes first: an index scan stops at the first bound that was written, and a flood may share one instant. The
+-- limit in the look for a recall keeps the planner from hashing all recalls.
+create or replace function duewheel.range_rows(
+    p_topic_id integer, p_queue smallint, p_at timestamptz, p_seq bigint, p_to timestamptz, p_to_seq bigint,
+    p_seen_below xid8, p_every boolean, p_tags text[], p_filter jsonpath, p_no_recalls boolean
+) returns setof duewheel.leased_message
+language sql stable
+begin atomic
+    select null::duewheel.lease_handle, m.deliver_at, m.seq, m.born_at, m.asked_at, m.tag, m.key, m.properties,
+           m.message_group, m.body, m.attempt,
+           case when m.origin_seq is not null then duewheel.origin_id(
+               m.origin_topic_id, m.origin_queue, m.origin_deliver_at, m.origin_seq) end
+    from duewheel.any_message m
+    where m.topic_id = p_topic_id and m.queue = p_queue
+      and (m.deliver_at, m.seq) > (p_at, p_seq) and m.deliver_at >= p_at
+      and m.deliver_at <= p_to and (m.deliver_at, m.seq) <= (p_to, p_to_seq)
+      and (m.xid < p_seen_below or pg_visible_in_snapshot(m.xid, (
+            select t.snapshot from duewheel.tick_over(p_topic_id, m.deliver_at) t)))
+      and (p_every or ((p_tags is null or m.tag = any (p_tags))
+           and (p_filter is null or coalesce(m.properties, '{}') @@ p_filter)))
+      and (p_no_recalls or (
+            select true from duewheel.recall r
+            where r.topic_id = p_topic_id and r.queue = p_queue
+              and r.deliver_at = m.deliver_at and r.seq = m.seq limit 1) is null);
+end;
+
+-- The same of the stragglers of a queue in (p_from, p_to].
+create or replace function duewheel.straggler_rows(
+    p_topic_id integer, p_queue smallint, p_from bigint, p_to bigint, p_every boolean, p_tags text[], p_filter jsonpath
+) returns table (
+    straggler_id bigint, deliver_at timestamptz, seq bigint, born_at timestamptz, asked_at timestamptz, tag text,
+        key text,
+    properties jsonb, message_group text, body bytea, attempt integer, origin_id text
+)
+language sql stable
+begin atomic
+    select s.straggler_id, m.deliver_at, m.seq, m.born_at, m.asked_at, m.tag, m.key, m.properties, m.message_group,
+           m.body,
+           m.attempt,
+           case when m.origin_seq is not null then duewheel.origin_id(
+               m.origin_topic_id, m.origin_queue, m.origin_deliver_at, m.origin_seq) end
+    from (
+        select s.straggler_id, s.deliver_at, s.seq from duewheel.straggler s
+        where s.topic_id = p_topic_id and s.queue = p_queue and s.straggler_id > p_from and s.straggler_id <= p_to
+        order by s.straggler_id offset 0
+    ) s
+    -- A look-up by the key for each; as a join all messages of the queue might be read for each.
+    cross join lateral duewheel.message_at(p_topic_id, p_queue, s.deliver_at, s.seq) m
+    where (p_every or ((p_tags is null or m.tag = any (p_tags))
+           and (p_filter is null or coalesce(m.properties, '{}') @@ p_filter)))
+      and (select true from duewheel.recall r
+           where r.topic_id = p_topic_id and r.queue = p_queue
+             and r.deliver_at = m.deliver_at and r.seq = m.seq limit 1) is null;
+end;

@@ -1,0 +1,197 @@
+-- The backlog of a FIFO topic: messages that a group has seen and that wait for their message group.
+
+-- Message groups that are free and have something in the backlog, at most p_limit: those whose retry is due, and those
+-- whose lease was answered, in turn, the longest waiting first. A loose index scan over the leases that block others,
+-- not over the backlog.
+create or replace function duewheel.fifo_free_groups(
+    p_group_id integer, p_topic_id integer, p_queue integer, p_below_n bigint, p_now timestamptz, p_limit bigint
+) returns setof text
+language plpgsql stable as $$
+begin
+    return query
+    with recursive blocker as (
+        (select b.blocked_n from duewheel.fifo_backlog b
+         where b.topic_id = p_topic_id and b.group_id = p_group_id and b.queue = p_queue and b.blocked_n is not null
+         order by b.blocked_n limit 1)
+        union all
+        select (select b.blocked_n from duewheel.fifo_backlog b
+                where b.topic_id = p_topic_id and b.group_id = p_group_id and b.queue = p_queue
+                  and b.blocked_n > w.blocked_n
+                order by b.blocked_n limit 1)
+        from blocker w where w.blocked_n is not null
+    ), freed as (
+        select b.message_group, b.blocked_n
+        from blocker w
+        cross join lateral (
+            select b.message_group, b.blocked_n from duewheel.fifo_backlog b
+            where b.topic_id = p_topic_id and b.group_id = p_group_id and b.queue = p_queue
+              and b.blocked_n >= w.blocked_n and b.blocked_n <= w.blocked_n
+              and duewheel.fifo_is_free(p_group_id, p_topic_id, p_queue, b.message_group, p_below_n, p_now)
+            order by b.blocked_n, b.message_group limit p_limit) b
+        -- Behind a lease without any answer nothing is free yet. Lease 0 is that of messages that were sent on again.
+        where w.blocked_n = 0 or (
+            select true from duewheel.lease_event e
+            where e.topic_id = p_topic_id and e.group_id = p_group_id and e.queue = p_queue and e.n = w.blocked_n
+              and e.kind not in ('extended', 'deferred') limit 1)
+           or duewheel.last_answered_count(p_group_id, p_topic_id, p_queue, w.blocked_n) > 0
+        limit p_limit
+    ), due as (
+        select b.message_group, b.due_at from duewheel.fifo_backlog b
+        where b.topic_id = p_topic_id and b.group_id = p_group_id and b.queue = p_queue and b.due_at <= p_now
+          and duewheel.fifo_is_free(p_group_id, p_topic_id, p_queue, b.message_group, p_below_n, p_now)
+        order by b.due_at limit p_limit
+    )
+    select c.message_group
+    from (
+        select f.message_group, row_number() over (order by f.blocked_n) as turn from freed f
+        union all
+        select d.message_group, row_number() over (order by d.due_at) from due d
+    ) c
+    group by c.message_group
+    order by min(c.turn)
+    limit p_limit;
+end
+$$;
+
+-- The rows that message groups have in the backlog, in their order, each group from its first row on as far as they are
+-- due, at most p_limit in all.
+create or replace function duewheel.fifo_backlog_rows(
+    p_group_id integer, p_topic_id integer, p_queue integer, p_message_groups text[], p_now timestamptz, p_limit bigint
+) returns setof duewheel.fifo_backlog
+language plpgsql stable as $$
+declare
+    v_message_group text;
+    v_row duewheel.fifo_backlog;
+    v_count bigint := 0;
+begin
+    foreach v_message_group in array p_message_groups loop
+        for v_row in
+            select * from duewheel.fifo_backlog b
+            where b.topic_id = p_topic_id and b.group_id = p_group_id and b.queue = p_queue
+              and b.message_group = v_message_group
+            order by b.place_n, b.deliver_at, b.seq limit p_limit - v_count
+        loop
+            exit when v_row.due_at > p_now;
+            return next v_row;
+            v_count := v_count + 1;
+        end loop;
+        exit when v_count >= p_limit;
+    end loop;
+end
+$$;
+
+-- Puts messages of the backlog into a lease: at most p_room, of free message groups, each from its first one on as far
+-- as they are due. Answers how many.
+create or replace function duewheel.fifo_lease_backlog(
+    p_group_id integer, p_topic_id integer, p_queue integer, p_n bigint, p_now timestamptz, p_room bigint
+) returns bigint
+language plpgsql as $$
+declare
+    -- Those that the lease has messages of already go on.
+    v_message_groups constant text[] :=
+        duewheel.fifo_groups_of_lease(p_group_id, p_topic_id, p_queue, p_n)
+        || array(select * from duewheel.fifo_free_groups(p_group_id, p_topic_id, p_queue, p_n, p_now, p_room));
+    v_row duewheel.fifo_backlog;
+    v_rows duewheel.fifo_backlog[] := '{}';
+begin
+    for v_row in
+        select * from duewheel.fifo_backlog_rows(p_group_id, p_topic_id, p_queue, v_message_groups, p_now, p_room)
+    loop
+        delete from duewheel.fifo_backlog b
+        where b.topic_id = p_topic_id and b.group_id = p_group_id and b.queue = p_queue
+          and b.message_group = v_row.message_group and b.place_n = v_row.place_n
+          and b.deliver_at = v_row.deliver_at and b.seq = v_row.seq;
+        if found then
+            v_rows := v_rows || v_row;
+        end if;
+    end loop;
+    insert into duewheel.lease_message
+        (topic_id, group_id, queue, n, place_n, deliver_at, seq, source_topic_id, source_queue, attempt, message_group)
+    select p_topic_id, p_group_id, p_queue, p_n, r.place_n, r.deliver_at, r.seq, r.source_topic_id, r.source_queue,
+           r.attempt, r.message_group
+    from unnest(v_rows) r;
+    -- Also of message groups that this very receive has parked, where an answer came in between.
+    perform duewheel.fifo_mark_first(
+        p_group_id, p_topic_id, p_queue, array(select distinct r.message_group from unnest(v_rows) r), p_n);
+    return cardinality(v_rows);
+end
+$$;
+
+-- The message groups of which a lease has messages from the backlog.
+create or replace function duewheel.fifo_groups_of_lease(
+    p_group_id integer, p_topic_id integer, p_queue integer, p_n bigint
+) returns text[]
+language plpgsql stable as $$
+begin
+    return array(
+        select distinct m.message_group
+        from (
+            select m.message_group from duewheel.lease_message m
+            where m.topic_id = p_topic_id and m.group_id = p_group_id and m.queue = p_queue
+              and m.n >= p_n and m.n <= p_n and m.place_n < p_n
+            order by m.n, m.place_n, m.deliver_at, m.seq
+        ) m);
+end
+$$;
+
+-- Sees to it that what is left of message groups in the backlog is found: when the lease p_n has been answered; for 0,
+-- at once, where it would not be found otherwise.
+create or replace function duewheel.fifo_mark_first(
+    p_group_id integer, p_topic_id integer, p_queue integer, p_message_groups text[], p_n bigint
+) returns void
+language plpgsql as $$
+declare
+    v_message_group text;
+    v_row duewheel.fifo_backlog;
+begin
+    foreach v_message_group in array coalesce(p_message_groups, '{}') loop
+        select * into v_row from duewheel.fifo_backlog b
+        where b.topic_id = p_topic_id and b.group_id = p_group_id and b.queue = p_queue
+          and b.message_group = v_message_group
+        order by b.place_n, b.deliver_at, b.seq limit 1;
+        continue when not found or v_row.due_at is not null or (p_n = 0 and v_row.blocked_n is not null);
+        update duewheel.fifo_backlog b set blocked_n = p_n
+        where b.topic_id = p_topic_id and b.group_id = p_group_id and b.queue = p_queue
+          and b.message_group = v_message_group and b.place_n = v_row.place_n
+          and b.deliver_at = v_row.deliver_at and b.seq = v_row.seq;
+    end loop;
+end
+$$;
+
+-- Forgets the messages of a slot that is dropped unread. The caller has a short lock timeout.
+create or replace function duewheel.fifo_forget_slot(p_slot duewheel.slot) returns void
+language plpgsql as $$
+declare
+    v_source record;
+    v_message_groups text[];
+begin
+    for v_source in
+        select distinct b.group_id, b.topic_id, b.queue from duewheel.fifo_backlog b
+        where b.deliver_at >= (p_slot).starts_at and b.deliver_at < (p_slot).ends_at
+        order by b.group_id, b.topic_id, b.queue
+    loop
+        perform pg_advisory_xact_lock(
+            duewheel.queue_lock_key(v_source.group_id, v_source.topic_id, v_source.queue));
+        with gone as (
+            delete from duewheel.fifo_backlog b
+            where b.topic_id = v_source.topic_id and b.group_id = v_source.group_id and b.queue = v_source.queue
+              and b.deliver_at >= (p_slot).starts_at and b.deliver_at < (p_slot).ends_at
+            returning b.message_group
+        )
+        select array_agg(distinct g.message_group) into v_message_groups from gone g;
+        perform duewheel.fifo_mark_first(v_source.group_id, v_source.topic_id, v_source.queue, v_message_groups, 0);
+    end loop;
+end
+$$;
+
+-- When a retry in the backlog of a queue comes due next, in (p_from, p_to].
+create or replace function duewheel.fifo_next_retry(
+    p_group_id integer, p_topic_id integer, p_queue integer, p_from timestamptz, p_to timestamptz
+) returns timestamptz
+language sql stable
+begin atomic
+    select b.due_at from duewheel.fifo_backlog b
+    where b.topic_id = p_topic_id and b.group_id = p_group_id and b.queue = p_queue
+      and b.due_at > p_from and b.due_at <= p_to
+    order by b.due_at limit 1;
+end;

@@ -1,0 +1,235 @@
+-- Receiving from a queue of a FIFO topic: one step of the walk of duewheel.receive_batch, which holds the queue's lock.
+
+-- Sorts messages that were just seen, in order: those of free message groups into the lease p_n, at most p_room, the
+-- others into the backlog. Answers how many of them were sorted in, the rest is behind the last one the lease had room
+-- for, and how many are leased.
+create or replace function duewheel.fifo_sort_in(
+    p_group_id integer, p_topic_id integer, p_queue integer, p_n bigint, p_room bigint,
+    p_ats timestamptz[], p_seqs bigint[], p_message_groups text[], p_attempts integer[],
+    out sorted bigint, out leased bigint
+)
+language plpgsql as $$
+begin
+    with fresh as materialized (
+        select * from unnest(p_ats, p_seqs, p_message_groups, p_attempts)
+            with ordinality f (deliver_at, seq, message_group, attempt, place)
+    ), known as materialized (
+        select g.message_group,
+               duewheel.fifo_holder(p_group_id, p_topic_id, p_queue, g.message_group, p_n) as holder,
+               (select true from duewheel.fifo_backlog b
+                where b.topic_id = p_topic_id and b.group_id = p_group_id and b.queue = p_queue
+                  and b.message_group = g.message_group limit 1) as has_backlog
+        from (select distinct f.message_group from fresh f) g
+    ), judged as (
+        select f.*, k.holder, k.has_backlog, k.holder is null and k.has_backlog is null as free,
+               count(*) filter (where k.holder is null and k.has_backlog is null) over (order by f.place) as taken,
+               row_number() over (partition by f.message_group order by f.place) as turn
+        from fresh f join known k on k.message_group = f.message_group
+    ), sorted_in as materialized (
+        select * from judged j where j.taken - j.free::integer < p_room
+    ), parked as (
+        insert into duewheel.fifo_backlog
+            (topic_id, group_id, queue, message_group, place_n, deliver_at, seq, source_topic_id, source_queue, attempt,
+             blocked_n)
+        select p_topic_id, p_group_id, p_queue, s.message_group, p_n, s.deliver_at, s.seq, p_topic_id, p_queue,
+               s.attempt, case when s.has_backlog is null and s.turn = 1 then s.holder end
+        from sorted_in s where not s.free
+    ), held as (
+        insert into duewheel.lease_message
+            (topic_id, group_id, queue, n, place_n, deliver_at, seq, source_topic_id, source_queue, attempt,
+             message_group)
+        select p_topic_id, p_group_id, p_queue, p_n, p_n, s.deliver_at, s.seq, p_topic_id, p_queue, s.attempt,
+               s.message_group
+        from sorted_in s where s.free
+    )
+    select count(*), count(*) filter (where s.free) into sorted, leased from sorted_in s;
+end
+$$;
+
+-- Reads on in a queue: what comes next, in order, at most p_limit messages, and the position behind it. Stragglers and
+-- the interval are one stream in the order of delivery: a straggler that is due behind the position waits until the
+-- position has come there. What was sent after it is due later still. straggler_ids is null where the messages are
+-- none.
+create or replace function duewheel.fifo_read(
+    p_topic_id integer, p_queue smallint, p_at timestamptz, p_seq bigint, p_straggler bigint, p_last_straggler bigint,
+    p_hi timestamptz, p_limit bigint, p_every boolean, p_tags text[], p_filter jsonpath,
+    out ats timestamptz[], out seqs bigint[], out message_groups text[], out attempts integer[],
+    out straggler_ids bigint[], out to_at timestamptz, out to_seq bigint, out to_straggler bigint
+)
+language plpgsql as $$
+declare
+    v_straggler record;
+    v_seen_below xid8;
+begin
+    to_at := p_at;
+    to_seq := p_seq;
+    to_straggler := p_straggler;
+    select s.deliver_at, s.seq into v_straggler from duewheel.straggler s
+    where s.topic_id = p_topic_id and s.queue = p_queue
+      and s.straggler_id > p_straggler and s.straggler_id <= p_last_straggler
+    order by s.straggler_id limit 1;
+    if (v_straggler.deliver_at, v_straggler.seq) <= (p_at, p_seq) then
+        select max(s.straggler_id) into to_straggler from (
+            select s.straggler_id,
+                   bool_and((s.deliver_at, s.seq) <= (p_at, p_seq)) over (order by s.straggler_id) as is_passed
+            from (
+                select s.straggler_id, s.deliver_at, s.seq from duewheel.straggler s
+                where s.topic_id = p_topic_id and s.queue = p_queue
+                  and s.straggler_id > p_straggler and s.straggler_id <= p_last_straggler
+                order by s.straggler_id limit p_limit) s
+        ) s where s.is_passed;
+        select array_agg(r.deliver_at), array_agg(r.seq), array_agg(r.message_group), array_agg(r.attempt),
+               array_agg(r.straggler_id)
+        into ats, seqs, message_groups, attempts, straggler_ids
+        from (
+            select r.deliver_at, r.seq, coalesce(r.message_group, '') as message_group, r.attempt, r.straggler_id
+            from duewheel.straggler_rows(p_topic_id, p_queue, p_straggler, to_straggler, p_every, p_tags, p_filter) r
+            order by r.straggler_id
+        ) r;
+        return;
+    end if;
+    -- As far as the next straggler's place.
+    to_at := coalesce(v_straggler.deliver_at, p_hi);
+    to_seq := coalesce(v_straggler.seq, duewheel.last_seq());
+    select pg_snapshot_xmin(t.snapshot) into v_seen_below from duewheel.tick_behind(p_topic_id, p_at, p_seq) t;
+    select array_agg(r.deliver_at), array_agg(r.seq), array_agg(r.message_group), array_agg(r.attempt)
+    into ats, seqs, message_groups, attempts
+    from (
+        select r.deliver_at, r.seq, coalesce(r.message_group, '') as message_group, r.attempt
+        from duewheel.range_rows(p_topic_id, p_queue, p_at, p_seq, to_at, to_seq, v_seen_below, p_every, p_tags,
+                                 p_filter,
+                                 false) r
+        order by r.deliver_at, r.seq limit p_limit
+    ) r;
+    if cardinality(ats) = p_limit then
+        to_at := ats[p_limit];
+        to_seq := seqs[p_limit];
+    end if;
+end
+$$;
+
+-- Puts messages into the lease p_n, at most p_room: what waits in the backlog and what is new in turn, half of the room
+-- each, so that a message group with a long backlog and the others all go on. at, seq and straggler: the group's
+-- position, which moves over what is seen; parked: how many messages of others this receive has put into the backlog,
+-- at most 10 000.
+create or replace function duewheel.fifo_lease(
+    p_group_id integer, p_topic_id integer, p_queue smallint, p_n bigint, p_room bigint, p_now timestamptz,
+    p_hi timestamptz, p_has_messages boolean, p_last_straggler bigint, p_every boolean, p_tags text[],
+        p_filter jsonpath,
+    inout at timestamptz, inout seq bigint, inout straggler bigint, inout parked bigint, out leased bigint
+)
+language plpgsql as $$
+declare
+    v_more boolean := p_has_messages or p_last_straggler > straggler;
+    v_share constant bigint := case when v_more then (p_room + p_n % 2) / 2 else p_room end;
+    v_shared bigint := 0;
+    v_limit bigint;
+    v_read record;
+    v_sorted record;
+begin
+    if v_share > 0 then
+        v_shared := duewheel.fifo_lease_backlog(p_group_id, p_topic_id, p_queue, p_n, p_now, v_share);
+    end if;
+    leased := v_shared;
+    v_limit := greatest(p_room - leased, 16);
+    while v_more and leased < p_room and parked < 10000 loop
+        v_read := duewheel.fifo_read(p_topic_id, p_queue, at, seq, straggler, p_last_straggler, p_hi, v_limit, p_every,
+                                     p_tags, p_filter);
+        v_sorted := duewheel.fifo_sort_in(p_group_id, p_topic_id, p_queue, p_n, p_room - leased, v_read.ats,
+                                          v_read.seqs,
+                                          v_read.message_groups, v_read.attempts);
+        leased := leased + v_sorted.leased;
+        parked := parked + v_sorted.sorted - v_sorted.leased;
+        if v_sorted.sorted = coalesce(cardinality(v_read.ats), 0) then
+            at := v_read.to_at;
+            seq := v_read.to_seq;
+            straggler := v_read.to_straggler;
+        elsif v_read.straggler_ids is null then
+            at := v_read.ats[v_sorted.sorted];
+            seq := v_read.seqs[v_sorted.sorted];
+        else
+            straggler := v_read.straggler_ids[v_sorted.sorted];
+        end if;
+        v_limit := least(v_limit * 4, 10000);
+        v_more := p_last_straggler > straggler or (p_hi, duewheel.last_seq()) > (at, seq);
+    end loop;
+    if leased < p_room and v_share < p_room and v_shared = v_share then
+        leased := leased + duewheel.fifo_lease_backlog(p_group_id, p_topic_id, p_queue, p_n, p_now, p_room - leased);
+    end if;
+end
+$$;
+
+-- The messages that a lease lists, in their order.
+create or replace function duewheel.fifo_rows(p_group_id integer, p_topic_id integer, p_queue integer, p_n bigint)
+returns setof duewheel.leased_message
+language sql stable
+begin atomic
+    select null::duewheel.lease_handle, m.deliver_at, m.seq, m.born_at, m.asked_at, m.tag, m.key, m.properties,
+           m.message_group, m.body, h.attempt,
+           case when m.origin_seq is not null then duewheel.origin_id(
+               m.origin_topic_id, m.origin_queue, m.origin_deliver_at, m.origin_seq) end
+    from duewheel.lease_message h
+    cross join lateral duewheel.message_at(h.source_topic_id, h.source_queue, h.deliver_at, h.seq) m
+    where h.topic_id = p_topic_id and h.group_id = p_group_id and h.queue = p_queue and h.n = p_n
+    order by h.place_n, h.deliver_at, h.seq;
+end;
+
+-- Puts what was sent again (redriven dead letters) from the group's retries into the backlogs: each behind the messages
+-- of its message group that were seen by now. It stays a message of the retries; only its place is elsewhere.
+create or replace function duewheel.fifo_take_back(p_group_id integer, p_topic_id integer, p_retry_topic_id integer)
+returns void
+language plpgsql as $$
+declare
+    v_state record;
+begin
+    select * into v_state from duewheel.queue_state(p_group_id, p_retry_topic_id, 0::smallint);
+    if (v_state.has_messages or v_state.last_straggler > v_state.straggler_to) is not true
+       or not pg_try_advisory_xact_lock(duewheel.queue_lock_key(p_group_id, p_retry_topic_id, 0))
+       -- Another consumer may have done it just before this one had the lock.
+       or exists (
+           select from duewheel.position_in(p_group_id, p_retry_topic_id, 0::smallint) p where p.n > v_state.n) then
+        return;
+    end if;
+    insert into duewheel.fifo_backlog
+        (topic_id, group_id, queue, message_group, place_n, deliver_at, seq, source_topic_id, source_queue, attempt,
+         blocked_n, reason)
+    select p_topic_id, p_group_id, m.origin_queue, coalesce(m.message_group, ''), l.n, m.deliver_at, m.seq,
+           p_retry_topic_id, 0, m.attempt, 0, m.reason
+    from (
+        -- Without what is recalled: a rewind takes them back this way.
+        select r.deliver_at, r.seq
+        from duewheel.range_rows(p_retry_topic_id, 0::smallint, v_state.to_at, v_state.to_seq, v_state.hi,
+                                 duewheel.last_seq(), v_state.seen_below, true, null, null, false) r
+        union all
+        select r.deliver_at, r.seq
+        from duewheel.straggler_rows(p_retry_topic_id, 0::smallint, v_state.straggler_to, v_state.last_straggler, true,
+                                     null, null) r
+    ) r
+    cross join lateral duewheel.message_at(p_retry_topic_id, 0::smallint, r.deliver_at, r.seq) m
+    cross join lateral duewheel.position_in(p_group_id, p_topic_id, m.origin_queue) l;
+    insert into duewheel.lease
+        (topic_id, group_id, queue, n, token, from_at, from_seq, to_at, to_seq, straggler_from, straggler_to,
+         message_count, listed, leased_at, expires_at, revived_to)
+    values (p_retry_topic_id, p_group_id, 0, v_state.n + 1, 0, v_state.to_at, v_state.to_seq, v_state.hi,
+            duewheel.last_seq(), v_state.straggler_to, v_state.last_straggler, 0, true, v_state.revived_to,
+            v_state.revived_to, v_state.revived_to);
+end
+$$;
+
+-- For receives that had begun when an upgrade came. They go on with the text they began with, which asks for this.
+create or replace function duewheel.receive_fifo(
+    p_group_id integer, p_topic_id integer, p_tags text[], p_max bigint, p_invisible interval, p_consumer text,
+    p_first_source integer, p_durable boolean, p_now timestamptz default null, p_tick boolean default true,
+    p_chunk integer default 1000000, p_rows boolean default true, p_filter jsonpath default null
+) returns table (
+    lease duewheel.lease_handle, deliver_at timestamptz, seq bigint, born_at timestamptz, asked_at timestamptz,
+        tag text,
+    key text, properties jsonb, message_group text, body bytea, attempt integer, origin_id text
+)
+language sql
+begin atomic
+    select * from duewheel.receive_batch(
+        p_group_id, p_topic_id, p_tags, p_max, p_invisible, p_consumer, p_first_source, p_durable, p_now, p_tick,
+            p_chunk,
+        p_rows, p_filter);
+end;

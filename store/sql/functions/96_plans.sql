@@ -1,0 +1,20 @@
+-- Plans by the keys. A session makes the plan of a statement when it first runs it, and may keep it for days. Then the
+-- tables may have been empty, or never analyzed, and every index looked the same: by its own lights the planner reads
+-- all messages, or plans anew for each position, which costs more than the statement. A function that says "set
+-- plan_cache_mode = force_generic_plan", and no more, gets the rest here: one plan for all positions, whose slots are
+-- pruned when it runs, and which walks an index in its order however small the tables were. Functions that need other
+-- settings name all of theirs. What a function calls runs under its settings, too, unless it has its own.
+do $$
+declare
+    v_function regprocedure;
+begin
+    for v_function in
+        select p.oid from pg_proc p
+        where p.pronamespace = 'duewheel'::regnamespace and 'plan_cache_mode=force_generic_plan' = any (p.proconfig)
+          and not exists (select from unnest(p.proconfig) setting where setting like 'enable%')
+    loop
+        execute format('alter function %s set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off '
+                       'set jit = off', v_function);
+    end loop;
+end
+$$;
