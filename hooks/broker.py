@@ -4,7 +4,8 @@ A connection of type ``duewheel`` names a PostgreSQL database: host, port, login
 in its schema field. A host that begins with ``/`` is the folder of a Unix socket. Of the extras only what
 :data:`LIBPQ_EXTRAS` and ``listen`` name is read: everything else libpq understands (``options``, ``service``,
 ``passfile`` and so on) would let whoever may edit a connection reach into the session or the machine of the
-worker.
+worker. In a connection of this type any other extra is an error, as it is most often a misspelt one; in one
+of another type, which may be used as well, it is somebody else's.
 
 Triggers run on an event loop and must not block it, so for them the connection is resolved by
 :meth:`DueWheelHook.aresolve` over Airflow's asynchronous way, once, and everything that talks to the database
@@ -14,6 +15,7 @@ afterwards runs in a worker thread.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -21,11 +23,12 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseHook
 from psycopg2.extensions import make_dsn
 
-from duewheel.store import Broker
 from duewheel.store.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
+
+    from duewheel.store import Broker
 
 LIBPQ_EXTRAS = (
     "sslmode",
@@ -37,6 +40,12 @@ LIBPQ_EXTRAS = (
     "target_session_attrs",
 )
 """The extras that are passed on to libpq, under the same names."""
+
+WORDS: dict[str, tuple[str, ...]] = {
+    "sslmode": ("disable", "allow", "prefer", "require", "verify-ca", "verify-full"),
+    "target_session_attrs": ("any", "read-write", "read-only", "primary", "standby", "prefer-standby"),
+}
+"""The extras that are one of a few words."""
 
 LIBPQ_DEFAULTS: dict[str, Any] = {
     "connect_timeout": 10,
@@ -63,6 +72,9 @@ class BrokerAddress:
 
     def open(self) -> Broker:
         """Return a new broker, which connects when it is first used; whoever asked for it closes it."""
+        # Imported here: a DAG file that names an operator is read again and again, and needs no broker.
+        from duewheel.store import Broker
+
         return Broker(self.dsn, listen=self.listen)
 
 
@@ -139,13 +151,14 @@ def address_of(connection: Connection) -> BrokerAddress:
             exists already may be used.
 
     Raises:
-        InvalidArgument: the database is missing, or an extra cannot be understood.
+        InvalidArgument: the database is missing, or an extra is unknown or cannot be understood.
 
     Example:
         >>> address_of(Connection(conn_id="c", host="db", schema="shop", login="app")).listen
         True
     """
     extras = _extras(connection)
+    _check_extras(connection, extras)
     if not connection.schema:
         raise InvalidArgument(
             f"The connection {connection.conn_id!r} names no database. Fill in its field 'Database', called "
@@ -185,6 +198,23 @@ def _extras(connection: Connection) -> dict[str, Any]:
             'object such as {"sslmode": "require"}.'
         )
     return extras
+
+
+def _check_extras(connection: Connection, extras: Mapping[str, object]) -> None:
+    known = (*LIBPQ_EXTRAS, "listen")
+    unknown = sorted(extras.keys() - set(known))
+    if unknown and connection.conn_type == DueWheelHook.conn_type:
+        raise InvalidArgument(
+            f"The connection {connection.conn_id!r} has the unknown extra {', '.join(map(repr, unknown))}: "
+            f"correct or remove it; there are {', '.join(known)}."
+        )
+    for name, words in WORDS.items():
+        word = extras.get(name)
+        if word not in (None, "") and word not in words:
+            raise InvalidArgument(
+                f"The extra {name!r} of the connection {connection.conn_id!r} is {word!r}; it takes one of "
+                f"{', '.join(words)}."
+            )
 
 
 def _flag(connection: Connection, name: str, value: object) -> bool:

@@ -1,27 +1,31 @@
 """Receive a batch, work on it in Python, and ack it only after the work (X09).
 
 The lease on the batch is kept alive by a thread while the function runs, however long it takes. When the
-function returns, the batch is acked as a whole; when it raises, the batch is nacked and the task fails, so
-that the messages come back after the retry interval of their group (R03). When the task is killed, the lease
-is pulled back: the messages are ready again at once, for the task's next try or for anyone else of the group.
+function returns, the batch is acked as a whole; when it raises, the task fails. While Airflow has tries left,
+the messages are kept for the next one; after the last they are nacked, and come back after the retry interval
+of their group (R03). When the task is killed, the lease is pulled back: the messages are ready again at once,
+for the task's next try or for anyone else of the group.
 
-A worker that dies without a word stops extending, and the lease ends by itself. So a message is worked on at
-least once, never lost, and the function should stand being given a message again.
+One by one, the function gets each message by itself, and each is answered by itself: what failed sets nothing
+else aside (X15).
+
+A worker that dies without a word stops extending. The next try of the task takes the lease over; without one
+it ends by itself. So a message is worked on at least once, never lost, and the function should stand being
+given a message again.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import time
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, ClassVar
-
-from airflow.sdk import BaseOperator
-from airflow.sdk.exceptions import AirflowSkipException
+from typing import TYPE_CHECKING, Any
 
 from duewheel.hooks.broker import DueWheelHook
-from duewheel.operators.rendered import as_span
-from duewheel.store import Broker
-from duewheel.store.errors import DueWheelError
+from duewheel.hooks.declared import LONGEST_WAIT, MOST_RECEIVED, check_callable, check_span
+from duewheel.hooks.rendered import as_span
+from duewheel.operators.calling import call
+from duewheel.operators.consuming import ConsumingOperator, Held, MessagesFailed, as_reason
+from duewheel.store.errors import LeaseLost
 from duewheel.store.lease_keeper import LeaseKeeper
 from duewheel.store.reasons import reason_of
 
@@ -30,42 +34,55 @@ if TYPE_CHECKING:
 
     from airflow.sdk import Context
 
+    from duewheel.store import Broker
     from duewheel.store.consumer import Consumer
-    from duewheel.store.messages import Batch
+    from duewheel.store.instants import Instant
+    from duewheel.store.messages import Batch, Message
+    from duewheel.store.retry_policy import RetryPolicy
+
+__all__ = ["ConsumeMessagesOperator", "MessagesFailed"]
+
+LOGGED_KEYS = 5
+"""So many keys of a batch are named in the log."""
 
 
-@dataclass(frozen=True)
-class HeldBatch:
-    """What a killed task needs to give its messages back over a connection of its own."""
-
-    dsn: str
-    messages: Batch
-    keeper: LeaseKeeper
-
-
-class ConsumeMessagesOperator(BaseOperator):
+class ConsumeMessagesOperator(ConsumingOperator):
     """Receive up to ``max_messages`` messages of a group and hand them to a Python function.
 
     Args:
         topic: the topic to read.
         group: the consumer group that reads; made when it does not exist yet, from the earliest message on.
-        python_callable: called once with the batch, a sequence of ``Message``, and with ``op_kwargs``. Not
-            called when nothing is ready.
+        python_callable: called once with the batch, a sequence of ``Message``, and with ``op_args`` and
+            ``op_kwargs``; of Airflow's context it gets what its parameters name, and ``consumer``, the
+            group's :class:`~duewheel.store.consumer.Consumer`, to ack in the transaction of the work. It may
+            be ``async``; where it yields, the list of it all is its result. Not called when nothing is ready.
         tags: only messages with one of these tags, as ``"a || b"``; ``*`` means all (D12).
         filter: only messages with such properties, as ``"region = 'north' AND amount > 100"`` (D12).
-        max_messages: how many to take at most, up to 10 000.
+        max_messages: how many to take at most at once, up to 10 000.
         invisible: how long a lease lasts without a sign of life of the worker, 1 s to 12 h (D07).
-        wait: how long to wait for the first message when none is ready.
+        wait: how long to wait for the first message when none is ready, up to 30 s.
         op_kwargs: further arguments of the function, templated.
         skip_if_empty: whether to skip the task, and what depends on it, when nothing is ready.
         duewheel_conn_id: the connection to the broker.
+        one_by_one: whether to call the function with each message instead, and to answer each by itself: a
+            poison message is nacked with its own reason and the others are acked (X15). The task then fails
+            with ``MessagesFailed``.
+        drain: whether to go on, batch after batch, until nothing is ready.
+        linger: with ``drain``, how long to wait for more when nothing is ready any more.
+        op_args: further arguments by position, behind the messages; templated.
+        retry: how the group retries, a ``RetryPolicy``; set for the whole group when the task runs (R12).
+        start: where a group that is new begins: ``earliest``, ``latest`` or an instant.
 
     Returns:
-        What the function returned, as the task's XCom; None when nothing was ready.
+        What the function returned, as the task's XCom; None when nothing was ready. With ``one_by_one`` or
+        ``drain`` the list of what it returned, without None.
 
     Raises:
+        InvalidArgument, InvalidTagExpression, InvalidFilter: an argument that the broker would refuse; said
+            when the DAG is read.
         LeaseLost: the lease ended before the work did; what was worked on is delivered again (X10).
-        Exception: whatever the function raised; the batch is nacked before.
+        MessagesFailed: one by one, some messages failed.
+        Exception: whatever the function raised. The batch is kept for the task's next try, or nacked.
 
     Example::
 
@@ -77,11 +94,9 @@ class ConsumeMessagesOperator(BaseOperator):
             max_messages=500
         )
 
-    Rules: D07, D15, R03, X09, X10, X11.
+    Rules: D07, D15, R03, X09, X10, X11, X15.
     """
 
-    template_fields: Sequence[str] = ("topic", "group", "tags", "filter", "op_kwargs")
-    template_fields_renderers: ClassVar[dict[str, str]] = {"op_kwargs": "py"}
     ui_color = "#dfe9f5"
 
     def __init__(
@@ -92,88 +107,189 @@ class ConsumeMessagesOperator(BaseOperator):
         python_callable: Callable[..., Any],
         tags: str = "*",
         filter: str | None = None,  # noqa: A002 -- as the consumer's parameter
-        max_messages: int = 32,
+        max_messages: int | str = 32,
         invisible: timedelta | str = timedelta(seconds=60),
         wait: timedelta | str = timedelta(0),
         op_kwargs: Mapping[str, Any] | None = None,
         skip_if_empty: bool = False,
         duewheel_conn_id: str = DueWheelHook.default_conn_name,
+        one_by_one: bool = False,
+        drain: bool = False,
+        linger: timedelta | str = timedelta(0),
+        op_args: Sequence[Any] | None = None,
+        retry: RetryPolicy | None = None,
+        start: str | Instant = "earliest",
         **kwargs: Any,
     ) -> None:
-        super().__init__(**kwargs)
-        self.topic = topic
-        self.group = group
-        self.python_callable = python_callable
-        self.tags = tags
-        self.filter = filter
-        self.max_messages = max_messages
-        self.invisible = invisible
+        super().__init__(
+            topic=topic,
+            group=group,
+            python_callable=python_callable,
+            tags=tags,
+            filter=filter,
+            max_messages=max_messages,
+            at_most=MOST_RECEIVED,
+            invisible=invisible,
+            op_args=op_args,
+            op_kwargs=op_kwargs,
+            skip_if_empty=skip_if_empty,
+            retry=retry,
+            start=start,
+            duewheel_conn_id=duewheel_conn_id,
+            **kwargs,
+        )
+        check_callable(python_callable)
+        check_span(wait, "wait", at_least=timedelta(0), at_most=LONGEST_WAIT)
+        check_span(linger, "linger", at_least=timedelta(0))
         self.wait = wait
-        self.op_kwargs = dict(op_kwargs or {})
-        self.skip_if_empty = skip_if_empty
-        self.duewheel_conn_id = duewheel_conn_id
-        self._held: HeldBatch | None = None
-        self._killed = False
+        self.one_by_one = one_by_one
+        self.drain = drain
+        self.linger = linger
 
-    def execute(self, context: Context) -> Any:  # noqa: ARG002 - Airflow's signature
-        """Receive, call the function, ack."""
-        invisible = as_span(self.invisible, "invisible") or timedelta(seconds=60)
-        wait = as_span(self.wait, "wait") or timedelta(0)
-        with DueWheelHook(self.duewheel_conn_id).get_conn() as broker:
-            consumer = broker.consumer(self.topic, self.group, tags=self.tags, filter=self.filter)
-            batch = consumer.receive(max_messages=self.max_messages, invisible=invisible, wait=wait)
+    def execute(self, context: Context) -> Any:
+        """Receive, call the function, ack; again if ``drain``."""
+        results: list[Any] = []
+        with self._hook().get_conn() as broker:
+            consumer = self._consumer(broker, context)
+            batch = self._first(broker, consumer, context)
             if not batch:
-                self.log.info("Nothing is ready on topic %s for group %s", self.topic, self.group)
-                if self.skip_if_empty:
-                    raise AirflowSkipException(
-                        f"Nothing is ready on topic {self.topic} for group {self.group}."
-                    )
+                self._nothing_ready()
                 return None
-            self.log.info("Received %d messages from topic %s", len(batch), self.topic)
-            keeper = LeaseKeeper(consumer, batch, invisible)
-            self._held = HeldBatch(broker.dsn, batch, keeper)
-            try:
-                with keeper:
-                    result = self.python_callable(batch, **self.op_kwargs)
-            except BaseException as error:
-                self._held = None
-                if not self._killed:
-                    self._nack(consumer, batch, error)
-                raise
+            while batch:
+                results.append(self._work(broker, consumer, batch, context))
+                if not self.drain or self._killed:
+                    break
+                batch = self._next(consumer)
+        if self.one_by_one:
+            results = [result for of_batch in results for result in of_batch]
+        elif not self.drain:
+            return results[0]
+        return [result for result in results if result is not None] or None
+
+    def _first(self, broker: Broker, consumer: Consumer, context: Context) -> Batch:
+        """What the try before this one has left behind, or what is ready."""
+        if self._may_have_leases(context):
+            batch = broker.take_over(consumer, self._lease_span())
+            if batch:
+                self._log_batch("Took over", batch)
+                return batch
+        return self._receive(consumer, as_span(self.wait, "wait") or timedelta(0))
+
+    def _next(self, consumer: Consumer) -> Batch:
+        """What is ready now, or within the time to linger."""
+        until = time.monotonic() + (as_span(self.linger, "linger") or timedelta(0)).total_seconds()
+        while True:
+            left = timedelta(seconds=max(0.0, until - time.monotonic()))
+            batch = self._receive(consumer, min(left, LONGEST_WAIT))
+            if batch or left <= LONGEST_WAIT or self._killed:
+                return batch
+
+    def _receive(self, consumer: Consumer, wait: timedelta) -> Batch:
+        batch = consumer.receive(max_messages=self._count(), invisible=self._lease_span(), wait=wait)
+        if batch:
+            self._log_batch("Received", batch)
+        return batch
+
+    def _log_batch(self, what: str, batch: Batch) -> None:
+        keys = [message.key for message in batch[:LOGGED_KEYS] if message.key is not None]
+        self.log.info(
+            "%s %d messages of topic %s for group %s%s%s",
+            what,
+            len(batch),
+            self.topic,
+            self.group,
+            f"; keys {', '.join(keys)}" if keys else "",
+            ", ..." if keys and len(batch) > LOGGED_KEYS else "",
+        )
+
+    def _work(self, broker: Broker, consumer: Consumer, batch: Batch, context: Context) -> Any:
+        keeper = LeaseKeeper(consumer, batch, self._lease_span())
+        self._held = Held(broker.dsn, batch, len(batch), keeper)
+        handle = self._one_by_one if self.one_by_one else self._as_a_whole
+        try:
+            with keeper:
+                return handle(consumer, batch, context, keeper)
+        except (MessagesFailed, LeaseLost):
+            # All answered or kept; or somebody else has them.
+            raise
+        except BaseException as error:
+            keeper.stop()
+            if not self._killed:
+                reason = reason_of(error)
+                self._give_back(
+                    context, consumer, batch, len(batch), error, lambda: consumer.nack(batch, reason=reason)
+                )
+            raise
+        finally:
             self._held = None
-            consumer.ack(batch)
-        self.log.info("Acked %d messages", len(batch))
+
+    def _call(self, consumer: Consumer, given: Any, context: Context) -> Any:
+        assert self.python_callable is not None
+        return call(
+            self.python_callable,
+            [given, *self.op_args],
+            self.op_kwargs,
+            {**context, "consumer": consumer},
+        )
+
+    def _as_a_whole(self, consumer: Consumer, batch: Batch, context: Context, keeper: LeaseKeeper) -> Any:
+        try:
+            result = self._call(consumer, batch, context)
+        except MessagesFailed as error:
+            keeper.stop()
+            self._answer_apart(consumer, batch, dict(error.failed), error, context)
+            raise
+        self._require_pushable(result)
+        # An extension beside the ack would find the lease gone and call it lost.
+        keeper.stop()
+        self._persistently(lambda: consumer.ack(batch))
+        self.log.info("Acked %d messages of topic %s", len(batch), self.topic)
         return result
 
-    def _nack(self, consumer: Consumer, batch: Batch, cause: BaseException) -> None:
-        """Give the batch back after ``cause``, which stays the error the task fails with."""
-        try:
-            consumer.nack(batch, reason=reason_of(cause))
-        except DueWheelError as error:
-            self.log.warning(
-                "Could not nack %d messages; they come back when their lease ends: %s", len(batch), error
-            )
-        else:
-            self.log.info("Nacked %d messages after %s: %s", len(batch), type(cause).__name__, cause)
+    def _one_by_one(
+        self, consumer: Consumer, batch: Batch, context: Context, keeper: LeaseKeeper
+    ) -> list[Any]:
+        results: list[Any] = []
+        failed: dict[Message, BaseException | str] = {}
+        for place, message in enumerate(batch, 1):
+            keeper.raise_if_lost()
+            try:
+                result = self._call(consumer, message, context)
+                self._require_pushable(result)
+            except Exception as error:
+                self.log.exception("Message %s (key %s) failed", message.message_id, message.key)
+                failed[message] = error
+                continue
+            if place == len(batch):
+                # The last answer ends the lease.
+                keeper.stop()
+            self._persistently(lambda message=message: consumer.ack(message))  # type: ignore[misc]
+            results.append(result)
+        keeper.stop()
+        self.log.info("Acked %d of %d messages of topic %s", len(results), len(batch), self.topic)
+        if failed:
+            set_aside = MessagesFailed(failed)
+            self._answer_apart(consumer, list(failed), failed, set_aside, context)
+            raise set_aside
+        return results
 
-    def on_kill(self) -> None:
-        """Pull the lease back: the messages are ready again at once.
+    def _answer_apart(
+        self,
+        consumer: Consumer,
+        messages: Sequence[Message],
+        failed: Mapping[Message, BaseException | str],
+        error: MessagesFailed,
+        context: Context,
+    ) -> None:
+        """Ack what did not fail, and give back what did, each with its own reason."""
+        done = [message for message in messages if message not in failed]
+        if done:
+            self._persistently(lambda: consumer.ack(done))
+            self.log.info("Acked %d messages of topic %s", len(done), self.topic)
 
-        Runs in the middle of whatever the task was doing, so it uses a broker of its own and shares no lock
-        with it.
-        """
-        self._killed = True
-        held, self._held = self._held, None
-        if held is None:
-            return
-        held.keeper.stop()
-        try:
-            with Broker(held.dsn) as broker:
-                consumer = broker.consumer(self.topic, self.group, tags=self.tags, filter=self.filter)
-                consumer.nack(held.messages, delay=timedelta(0), reason="the task was killed")
-        except DueWheelError as error:
-            self.log.warning(
-                "The lease on %d messages could not be pulled back: %s", len(held.messages), error
-            )
-        else:
-            self.log.info("Pulled the lease on %d messages back", len(held.messages))
+        def nack() -> None:
+            for message, reason in failed.items():
+                consumer.nack(message, reason=as_reason(reason))
+
+        if failed:
+            self._give_back(context, consumer, list(failed), len(failed), error, nack)

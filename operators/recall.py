@@ -12,6 +12,8 @@ from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException
 
 from duewheel.hooks.broker import DueWheelHook
+from duewheel.hooks.declared import check_key, check_topic
+from duewheel.operators.links import TopicLink
 from duewheel.store.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -50,8 +52,9 @@ class RecallMessageOperator(BaseOperator):
     Rules: X01, X02.
     """
 
-    template_fields: Sequence[str] = ("message_id", "topic", "key")
+    template_fields: Sequence[str] = ("message_id", "topic", "key", "duewheel_conn_id")
     ui_color = "#dfe9f5"
+    operator_extra_links = (TopicLink(),)
 
     def __init__(
         self,
@@ -66,6 +69,9 @@ class RecallMessageOperator(BaseOperator):
         super().__init__(**kwargs)
         if (message_id is None) == (topic is None and key is None) or (topic is None) != (key is None):
             raise InvalidArgument(WHAT_NAMES_A_MESSAGE)
+        if topic is not None:
+            check_topic(topic)
+        check_key(key)
         self.message_id = message_id
         self.topic = topic
         self.key = key

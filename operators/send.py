@@ -7,14 +7,15 @@ map index. The second try gets the receipt of the first message (X07).
 
 from __future__ import annotations
 
-import hashlib
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import BaseOperator
 
 from duewheel.hooks.broker import DueWheelHook
-from duewheel.operators.rendered import as_instant, as_level, as_span
-from duewheel.store.errors import InvalidArgument
+from duewheel.hooks.declared import check_message, check_topic
+from duewheel.hooks.rendered import as_instant, as_level, as_span
+from duewheel.operators.links import MessageLink, TopicLink
+from duewheel.operators.task_key import task_key
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -23,9 +24,6 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from duewheel.store.instants import Instant
-
-READABLE_KEY_CHARACTERS = 200
-"""A longer idempotency key is replaced by a digest, which is as unique and fits the broker's limit."""
 
 
 class SendDelayMessageOperator(BaseOperator):
@@ -56,7 +54,7 @@ class SendDelayMessageOperator(BaseOperator):
 
     Raises:
         UnknownTopic, WrongMessageType, DelayOutOfRange, InvalidInstant, ...: the errors of ``Broker.send``;
-            nothing is sent then.
+            nothing is sent then. What is no template is judged when the DAG is read.
 
     Example::
 
@@ -83,9 +81,11 @@ class SendDelayMessageOperator(BaseOperator):
         "message_group",
         "idempotency_key",
         "on_conflict",
+        "duewheel_conn_id",
     )
     template_fields_renderers: ClassVar[dict[str, str]] = {"body": "json", "properties": "json"}
     ui_color = "#dfe9f5"
+    operator_extra_links = (MessageLink(), TopicLink())
 
     def __init__(
         self,
@@ -105,8 +105,16 @@ class SendDelayMessageOperator(BaseOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        if sum(when is not None for when in (delay, deliver_at, delay_level)) > 1:
-            raise InvalidArgument("Give one of delay, deliver_at and delay_level: each says when to deliver.")
+        check_topic(topic)
+        check_message(
+            body=body,
+            delay=delay,
+            deliver_at=deliver_at,
+            delay_level=delay_level,
+            key=key,
+            properties=properties,
+            on_conflict=on_conflict,
+        )
         self.topic = topic
         self.body = body
         self.delay = delay
@@ -119,6 +127,7 @@ class SendDelayMessageOperator(BaseOperator):
         self.idempotency_key = idempotency_key
         self.on_conflict = on_conflict
         self.duewheel_conn_id = duewheel_conn_id
+        self.linked_message_id: str | None = None
 
     def execute(self, context: Context) -> str:
         """Send the message."""
@@ -133,7 +142,7 @@ class SendDelayMessageOperator(BaseOperator):
                 tag=self.tag,
                 properties=self.properties,
                 message_group=self.message_group,
-                idempotency_key=self.idempotency_key or key_of_try(context),
+                idempotency_key=self.idempotency_key or task_key(context),
                 on_conflict=self.on_conflict,
             )
         self.log.info(
@@ -143,18 +152,5 @@ class SendDelayMessageOperator(BaseOperator):
             receipt.deliver_at.isoformat(),
             receipt.outcome,
         )
+        self.linked_message_id = receipt.message_id
         return receipt.message_id
-
-
-def key_of_try(context: Context) -> str:
-    """Return the idempotency key that all tries of one task instance share (X07).
-
-    Example: ``airflow:place_orders/manual__2026-01-01T00:00:00+00:00/send/-1``; a digest when that is too
-    long.
-    """
-    task_instance = context["ti"]
-    parts = (task_instance.dag_id, task_instance.run_id, task_instance.task_id, str(task_instance.map_index))
-    key = f"airflow:{'/'.join(parts)}"
-    if len(key) <= READABLE_KEY_CHARACTERS:
-        return key
-    return f"airflow:sha256:{hashlib.sha256(key.encode()).hexdigest()}"

@@ -2,8 +2,9 @@
 
 The messages never pass through the Airflow worker: it takes a lease, Spark's executors read the messages from
 Postgres in parallel, and the worker answers the lease. The lease is kept alive while the job runs, however
-long it takes (X11). When the function returns, the batch is acked as a whole; when it raises, the batch is
-nacked and the task fails, so that the messages come back after the retry interval of their group (R03).
+long it takes (X11). When the function returns, the batch is acked as a whole; when it raises, the task fails.
+While Airflow has tries left, the leases are kept for the next one; after the last the batch is nacked, so
+that the messages come back after the retry interval of their group (R03).
 
 The function may ack by itself, inside the database transaction that holds the result of its work
 (``batch.ack(connection)``): then work and ack are committed together or not at all, and the operator leaves
@@ -23,11 +24,10 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow.sdk import BaseOperator
-from airflow.sdk.exceptions import AirflowSkipException
-
 from duewheel.hooks.broker import DueWheelHook
-from duewheel.operators.rendered import as_span
+from duewheel.hooks.declared import check_count
+from duewheel.operators.calling import call
+from duewheel.operators.consuming import ConsumingOperator
 from duewheel.store import Broker
 from duewheel.store.errors import DueWheelError, InvalidArgument, LeaseLost
 from duewheel.store.reasons import reason_of
@@ -39,7 +39,10 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from duewheel.spark.leased_batch import LeasedBatch
+    from duewheel.store.consumer import Consumer
+    from duewheel.store.instants import Instant
     from duewheel.store.lease_keeper import LeaseKeeper
+    from duewheel.store.retry_policy import RetryPolicy
 
 CANCEL_SECONDS = 3.0
 """How long a killed task waits for Spark to take the order to stop; Airflow gives a task 5 seconds in all."""
@@ -56,7 +59,7 @@ class HeldBatch:
     keeper: LeaseKeeper
 
 
-class SparkConsumeMessagesOperator(BaseOperator):
+class SparkConsumeMessagesOperator(ConsumingOperator):
     """Lease messages of a group and run a PySpark function over them as a DataFrame.
 
     Args:
@@ -64,8 +67,9 @@ class SparkConsumeMessagesOperator(BaseOperator):
         group: the consumer group that reads; made when it does not exist yet, from the earliest message on.
         python_callable: called with the Spark session, the DataFrame (columns:
             :data:`duewheel.spark.message_columns.SPARK_SCHEMA`), the
-            :class:`~duewheel.spark.leased_batch.LeasedBatch`, and with ``op_kwargs``. Not called when nothing
-            is ready. A subclass may define :meth:`handle` instead.
+            :class:`~duewheel.spark.leased_batch.LeasedBatch`, and with ``op_args`` and ``op_kwargs``; of
+            Airflow's context it gets what its parameters name. Not called when nothing is ready. A subclass
+            may define :meth:`handle` instead.
         tags: only messages with one of these tags, as ``"a || b"``; ``*`` means all (D12).
         filter: only messages with such properties, as ``"region = 'north' AND amount > 100"`` (D12).
         max_messages: how many to take at most in one batch; no upper limit.
@@ -80,6 +84,9 @@ class SparkConsumeMessagesOperator(BaseOperator):
         op_kwargs: further arguments of the function, templated.
         skip_if_empty: whether to skip the task, and what depends on it, when nothing is ready.
         duewheel_conn_id: the connection to the broker.
+        op_args: further arguments by position, behind the batch; templated.
+        retry: how the group retries, a ``RetryPolicy``; set for the whole group when the task runs (R12).
+        start: where a group that is new begins: ``earliest``, ``latest`` or an instant.
 
     Returns:
         How many messages were handled, as the task's XCom; 0 when nothing was ready.
@@ -88,7 +95,7 @@ class SparkConsumeMessagesOperator(BaseOperator):
         InvalidArgument: there is neither a ``python_callable`` nor a :meth:`handle` of a subclass.
         LeaseLost: the lease ended before the work did; what was worked on is delivered again (X10).
         JavaNotFound: the driver runs here and finds no Java; nothing was leased.
-        Exception: whatever the function raised; the batch is nacked before.
+        Exception: whatever the function raised. The batch is kept for the task's next try, or nacked.
 
     Example::
 
@@ -107,16 +114,15 @@ class SparkConsumeMessagesOperator(BaseOperator):
     """
 
     template_fields: Sequence[str] = (
-        "topic",
-        "group",
-        "tags",
-        "filter",
+        *ConsumingOperator.template_fields,
         "master",
         "spark_conf",
         "app_name",
-        "op_kwargs",
     )
-    template_fields_renderers: ClassVar[dict[str, str]] = {"spark_conf": "json", "op_kwargs": "py"}
+    template_fields_renderers: ClassVar[dict[str, str]] = {
+        **ConsumingOperator.template_fields_renderers,
+        "spark_conf": "json",
+    }
     ui_color = "#fbe5d6"
 
     def __init__(
@@ -127,7 +133,7 @@ class SparkConsumeMessagesOperator(BaseOperator):
         python_callable: Callable[..., Any] | None = None,
         tags: str = "*",
         filter: str | None = None,  # noqa: A002 -- as the consumer's parameter
-        max_messages: int = 100_000,
+        max_messages: int | str = 100_000,
         invisible: timedelta | str = timedelta(seconds=60),
         master: str = "local[2]",
         spark_conf: Mapping[str, str] | None = None,
@@ -137,29 +143,38 @@ class SparkConsumeMessagesOperator(BaseOperator):
         op_kwargs: Mapping[str, Any] | None = None,
         skip_if_empty: bool = False,
         duewheel_conn_id: str = DueWheelHook.default_conn_name,
+        op_args: Sequence[Any] | None = None,
+        retry: RetryPolicy | None = None,
+        start: str | Instant = "earliest",
         **kwargs: Any,
     ) -> None:
-        super().__init__(**kwargs)
+        super().__init__(
+            topic=topic,
+            group=group,
+            python_callable=python_callable,
+            tags=tags,
+            filter=filter,
+            max_messages=max_messages,
+            invisible=invisible,
+            op_args=op_args,
+            op_kwargs=op_kwargs,
+            skip_if_empty=skip_if_empty,
+            retry=retry,
+            start=start,
+            duewheel_conn_id=duewheel_conn_id,
+            **kwargs,
+        )
+        check_count(partitions, "partitions")
         if python_callable is None and type(self).handle is SparkConsumeMessagesOperator.handle:
             raise InvalidArgument("there is nothing to run: give python_callable, or define handle()")
-        self.topic = topic
-        self.group = group
-        self.python_callable = python_callable
-        self.tags = tags
-        self.filter = filter
-        self.max_messages = max_messages
-        self.invisible = invisible
         self.master = master
         self.spark_conf = dict(spark_conf or {})
         self.app_name = app_name
         self.partitions = partitions
         self.drain = drain
-        self.op_kwargs = dict(op_kwargs or {})
-        self.skip_if_empty = skip_if_empty
-        self.duewheel_conn_id = duewheel_conn_id
-        self._held: HeldBatch | None = None
+        self._held: HeldBatch | None = None  # type: ignore[assignment]  # with its own answers
         self._spark: SparkSession | None = None
-        self._killed = False
+        self._context: Context | None = None
 
     def handle(self, spark: SparkSession, messages: DataFrame, batch: LeasedBatch) -> None:
         """Work on a batch; calls ``python_callable``. A subclass may define its own.
@@ -173,40 +188,48 @@ class SparkConsumeMessagesOperator(BaseOperator):
             raise InvalidArgument(
                 "there is nothing to run: give python_callable, or define handle() in a subclass"
             )
-        self.python_callable(spark, messages, batch, **self.op_kwargs)
+        call(
+            self.python_callable, [spark, messages, batch, *self.op_args], self.op_kwargs, self._context or {}
+        )
 
-    def execute(self, context: Context) -> int:  # noqa: ARG002 - Airflow's signature
+    def execute(self, context: Context) -> int:
         """Lease, start Spark when there is something, call the function, ack; again if ``drain``."""
         # Imported here: a DAG file that names this operator must not need Spark to be parsed.
         from duewheel.spark.leased_batch import LeasedBatch
 
-        invisible = as_span(self.invisible, "invisible") or timedelta(seconds=60)
+        invisible = self._lease_span()
+        self._context = context
         handled = 0
         with ExitStack() as stack:
-            broker = stack.enter_context(DueWheelHook(self.duewheel_conn_id).get_conn())
+            broker = stack.enter_context(self._hook().get_conn())
             self._require_java()
+            consumer = self._consumer(broker, context)
+            leases = broker.take_over_leases(consumer, invisible) if self._may_have_leases(context) else []
             while not self._killed:
-                batch = LeasedBatch.take(
-                    broker,
-                    self.topic,
-                    self.group,
-                    tags=self.tags,
-                    filter=self.filter,
-                    max_messages=self.max_messages,
-                    invisible=invisible,
-                    partitions=self.partitions,
-                )
+                if leases:
+                    batch = LeasedBatch(broker, consumer, leases, invisible, self.partitions)
+                    leases = []
+                else:
+                    batch = LeasedBatch.take(
+                        broker,
+                        self.topic,
+                        self.group,
+                        tags=self.tags,
+                        filter=self.filter,
+                        max_messages=self._count(),
+                        invisible=invisible,
+                        partitions=self.partitions,
+                        name=consumer.name,
+                    )
                 if not batch:
                     break
                 self.log.info("Leased %d messages of topic %s", batch.count, self.topic)
-                self._work(stack, broker.dsn, batch)
+                self._work(stack, broker.dsn, batch, consumer)
                 handled += batch.count
                 if not self.drain:
                     break
         if not handled:
-            self.log.info("Nothing is ready on topic %s for group %s", self.topic, self.group)
-            if self.skip_if_empty:
-                raise AirflowSkipException(f"Nothing is ready on topic {self.topic} for group {self.group}.")
+            self._nothing_ready()
         return handled
 
     def _require_java(self) -> None:
@@ -230,7 +253,7 @@ class SparkConsumeMessagesOperator(BaseOperator):
     def _forget_session(self) -> None:
         self._spark = None
 
-    def _work(self, stack: ExitStack, dsn: str, batch: LeasedBatch) -> None:
+    def _work(self, stack: ExitStack, dsn: str, batch: LeasedBatch, consumer: Consumer) -> None:
         with batch.kept_alive() as keeper:
             self._held = HeldBatch(dsn, batch, keeper)
             try:
@@ -242,15 +265,31 @@ class SparkConsumeMessagesOperator(BaseOperator):
                 keeper.stop()
                 if keeper.error is not None:
                     raise keeper.error from error
-                if not self._killed:
+                if not self._killed and not self._kept(batch, consumer, error):
                     self._nack(batch, error)
                 raise
             self._held = None
         if batch.answered:
             self.log.info("The function answered its %d messages itself", batch.count)
         else:
-            batch.ack()
+            self._persistently(batch.ack)
             self.log.info("Acked %d messages", batch.count)
+
+    def _kept(self, batch: LeasedBatch, consumer: Consumer, cause: BaseException) -> bool:
+        """Keep the batch for the task's next try, where there is one and nothing of it was answered."""
+        kept_for = self._kept_for(self._context or {}, cause)
+        if kept_for is None or batch.answered or batch.in_open_transaction():
+            return False
+        try:
+            consumer.change_invisible_duration(batch.leases, kept_for)
+        except LeaseLost:
+            # Some of it was answered, or all of it lost: what is left comes back.
+            return False
+        except DueWheelError as error:
+            self.log.warning("Could not keep %d messages for the next try: %s", batch.count, error)
+            return False
+        self.log.info("Kept %d messages of topic %s for the task's next try", batch.count, self.topic)
+        return True
 
     def _nack(self, batch: LeasedBatch, cause: BaseException) -> None:
         """Give the batch back after ``cause``, which stays the error the task fails with."""

@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
 
 from duewheel.hooks.broker import DueWheelHook
-from duewheel.operators.rendered import as_span
+from duewheel.hooks.declared import (
+    LONGEST_SETTING,
+    MOST_QUEUES,
+    check_choice,
+    check_count,
+    check_span,
+    check_topic,
+)
+from duewheel.hooks.rendered import as_span
+from duewheel.store.messages import MessageType, OutOfRange
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from datetime import timedelta
 
     from airflow.sdk import Context
+
+SHORTEST_GRANULARITY, LONGEST_GRANULARITY = timedelta(milliseconds=1), timedelta(hours=1)
 
 
 class CreateTopicOperator(BaseOperator):
@@ -33,6 +44,7 @@ class CreateTopicOperator(BaseOperator):
         duewheel_conn_id: the connection to the broker.
 
     Raises:
+        InvalidArgument: a setting that the broker would refuse; said when the DAG is read.
         TopicExists: a topic of this name has other settings; nothing is changed.
 
     Example::
@@ -42,7 +54,7 @@ class CreateTopicOperator(BaseOperator):
     Rules: D04, D05, D09, D10, D11, L04.
     """
 
-    template_fields: Sequence[str] = ("topic",)
+    template_fields: Sequence[str] = ("topic", "duewheel_conn_id")
     ui_color = "#dfe9f5"
 
     def __init__(
@@ -60,6 +72,15 @@ class CreateTopicOperator(BaseOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
+        check_topic(topic)
+        check_choice(message_type, "message_type", MessageType)
+        check_count(queues, "queues", at_most=MOST_QUEUES)
+        check_choice(out_of_range, "out_of_range", OutOfRange)
+        for name, span in (("max_delay", max_delay), ("retention", retention)):
+            check_span(span, name, more_than=timedelta(0), at_most=LONGEST_SETTING)
+        check_span(granularity, "granularity", at_least=SHORTEST_GRANULARITY, at_most=LONGEST_GRANULARITY)
+        for level in delay_levels or ():
+            check_span(level, "delay_levels", at_least=timedelta(0), at_most=LONGEST_SETTING)
         self.topic = topic
         self.message_type = message_type
         self.queues = queues

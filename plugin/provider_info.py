@@ -31,7 +31,10 @@ def get_provider_info() -> dict[str, Any]:
                 "python-modules": [
                     "duewheel.operators.consume",
                     "duewheel.operators.recall",
+                    "duewheel.operators.redrive",
+                    "duewheel.operators.reschedule",
                     "duewheel.operators.send",
+                    "duewheel.operators.send_many",
                     "duewheel.operators.spark",
                     "duewheel.operators.topic",
                 ],
@@ -44,6 +47,22 @@ def get_provider_info() -> dict[str, Any]:
                 "python-modules": ["duewheel.triggers.due_messages", "duewheel.triggers.timing_wheel"],
             }
         ],
+        "task-decorators": [
+            {"name": "due_messages", "class-name": "duewheel.operators.decorators.due_messages_task"},
+            {
+                "name": "spark_due_messages",
+                "class-name": "duewheel.operators.decorators.spark_due_messages_task",
+            },
+        ],
+        "notifications": ["duewheel.operators.notifier.SendDelayMessageNotifier"],
+        "asset-uris": [
+            {
+                "schemes": ["duewheel"],
+                "handler": "duewheel.plugin.asset_uri.sanitize_uri",
+                "to_openlineage_converter": "duewheel.plugin.asset_uri.convert_asset_to_openlineage",
+            }
+        ],
+        "extra-links": ["duewheel.operators.links.MessageLink", "duewheel.operators.links.TopicLink"],
         "queues": ["duewheel.triggers.queue_provider.DueWheelMessageQueueProvider"],
         "connection-types": [
             {

@@ -16,6 +16,8 @@ from airflow.sdk import BaseSensorOperator, PokeReturnValue
 from airflow.sdk.exceptions import AirflowSensorTimeout
 
 from duewheel.hooks.broker import DueWheelHook
+from duewheel.hooks.declared import as_count, check_count, check_reading
+from duewheel.store.errors import BrokerUnreachable
 from duewheel.triggers.due_messages import DueMessagesTrigger
 from duewheel.triggers.wheel_stream import ring_payload
 
@@ -33,16 +35,22 @@ class DueMessagesSensor(BaseSensorOperator):
     Args:
         topic: the topic to look at.
         group: the consumer group to look for; made when it does not exist yet, from the earliest message on.
-        min_messages: how many messages have to be ready, that is due and not leased.
+        min_messages: how many messages have to be ready, that is due and not leased; templated, too.
         deferrable: whether to wait in the triggerer instead of on a worker. ``poke_interval`` and ``mode``
             count only when it is off; ``timeout`` and ``soft_fail`` always.
         duewheel_conn_id: the connection to the broker.
+        tags: only messages with one of these tags count, as ``"a || b"``; ``*`` means all (D12). Give the
+            task that consumes the same.
+        filter: only messages with such properties count, as ``"amount > 100"`` (D12).
 
     Returns:
         A dictionary with ``topic``, ``group``, ``ready`` and ``oldest_deliver_at``, as the task's XCom.
 
     Raises:
         UnknownTopic: there is no such topic.
+        InvalidArgument, InvalidTagExpression, InvalidFilter: an argument that the broker would refuse; said
+            when the DAG is read.
+        BrokerUnreachable: the database does not answer the first look. Later ones are made again.
         AirflowSensorTimeout: too little came within ``timeout``.
 
     Example::
@@ -52,7 +60,7 @@ class DueMessagesSensor(BaseSensorOperator):
     Rules: X08, X13.
     """
 
-    template_fields: Sequence[str] = ("topic", "group")
+    template_fields: Sequence[str] = ("topic", "group", "tags", "filter", "min_messages", "duewheel_conn_id")
     ui_color = "#dfe9f5"
 
     def __init__(
@@ -60,21 +68,31 @@ class DueMessagesSensor(BaseSensorOperator):
         *,
         topic: str,
         group: str,
-        min_messages: int = 1,
+        min_messages: int | str = 1,
         deferrable: bool = True,
         duewheel_conn_id: str = DueWheelHook.default_conn_name,
+        tags: str = "*",
+        filter: str | None = None,  # noqa: A002 -- as the consumer's parameter
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
+        check_reading(topic, group, tags, filter)
+        check_count(min_messages, "min_messages")
         self.topic = topic
         self.group = group
         self.min_messages = min_messages
         self.deferrable = deferrable
         self.duewheel_conn_id = duewheel_conn_id
+        self.tags = tags
+        self.filter = filter
 
     def poke(self, context: Context) -> PokeReturnValue:  # noqa: ARG002 - Airflow's signature
-        """Look once."""
-        doorbell = self._look()
+        """Look once; a database that does not answer has nothing ready yet."""
+        try:
+            doorbell = self._look()
+        except BrokerUnreachable as error:
+            self.log.warning("Could not look, and look again at the next poke: %s", error)
+            return PokeReturnValue(is_done=False)
         return PokeReturnValue(self._is_enough(doorbell), xcom_value=ring_payload(doorbell))
 
     def execute(self, context: Context) -> Any:
@@ -98,32 +116,43 @@ class DueMessagesSensor(BaseSensorOperator):
                 anew: ``dag.test()`` passes the event alone.
         """
         self.log.info("Woken: %d messages were ready on topic %s", event["ready"], event["topic"])
-        return self._look_or_defer(time.time() + self.timeout if deadline is None else deadline)
+        deadline = time.time() + self.timeout if deadline is None else deadline
+        try:
+            return self._look_or_defer(deadline)
+        except BrokerUnreachable as error:
+            self.log.warning("Could not look, and wait on: %s", error)
+            return self._defer(deadline, ready=0)
 
     def _look_or_defer(self, deadline: float) -> dict[str, Any]:
         doorbell = self._look()
-        if self._is_enough(doorbell):
-            return ring_payload(doorbell)
+        return ring_payload(doorbell) if self._is_enough(doorbell) else self._defer(deadline, doorbell.ready)
+
+    def _defer(self, deadline: float, ready: int) -> dict[str, Any]:
         left_seconds = deadline - time.time()
         if left_seconds <= 0:
             raise AirflowSensorTimeout(
-                f"On topic {self.topic} at most {self.min_messages - 1} messages were ready for group "
-                f"{self.group} at any look within {self.timeout:g} s; now there are {doorbell.ready}."
+                f"On topic {self.topic} at most {self._wanted() - 1} messages were ready for group "
+                f"{self.group} at any look within {self.timeout:g} s; now there are {ready}."
             )
         return self.defer(
-            trigger=DueMessagesTrigger(self.topic, self.group, self.min_messages, self.duewheel_conn_id),
+            trigger=DueMessagesTrigger(
+                self.topic, self.group, self._wanted(), self.duewheel_conn_id, self.tags, self.filter
+            ),
             method_name="execute_complete",
             kwargs={"deadline": deadline},
             timeout=timedelta(seconds=left_seconds),
         )
 
     def _is_enough(self, doorbell: Doorbell) -> bool:
-        return doorbell.ready >= self.min_messages
+        return doorbell.ready >= self._wanted()
+
+    def _wanted(self) -> int:
+        return as_count(self.min_messages, "min_messages")
 
     def _look(self) -> Doorbell:
         with DueWheelHook(self.duewheel_conn_id).get_conn() as broker:
             broker.consumer(self.topic, self.group)
-            (doorbell,) = broker.doorbells([self.topic], [self.group])
+            (doorbell,) = broker.doorbells([self.topic], [self.group], [self.tags], [self.filter])
         self.log.info(
             "%d messages are ready on topic %s for group %s", doorbell.ready, self.topic, self.group
         )

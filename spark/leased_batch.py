@@ -80,6 +80,7 @@ class LeasedBatch:
         invisible: timedelta = timedelta(minutes=1),
         partitions: int = DEFAULT_PARTITIONS,
         now: datetime | None = None,
+        name: str | None = None,
     ) -> LeasedBatch:
         """Lease what is ready.
 
@@ -93,13 +94,14 @@ class LeasedBatch:
             invisible: how long the leases last without an extension, 1 s to 12 h (D07).
             partitions: into how many partitions the DataFrame is dealt out at most.
             now: the instant to take for now; None is the database's clock (X13).
+            name: says who holds the leases, for the history of a message.
 
         Raises:
             UnknownTopic: there is no such topic.
             InvalidTagExpression, InvalidFilter: the tags or the filter cannot be understood.
             InvalidArgument: a number or a duration is out of its limits.
         """
-        consumer = broker.consumer(topic, group, tags=tags, filter=filter)
+        consumer = broker.consumer(topic, group, tags=tags, filter=filter, name=name)
         # One lease is read by one task: a single queue is to give work to all of them too.
         share = max(MESSAGES_WORTH_A_PARTITION, math.ceil(max_messages / max(1, partitions)))
         leases = lease_messages(

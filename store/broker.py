@@ -25,6 +25,7 @@ from duewheel.store import (
     sending,
     settings,
     stats,
+    taking_over,
     topics,
     upkeep,
 )
@@ -32,7 +33,9 @@ from duewheel.store.bodies import check_text
 from duewheel.store.connections import Database, DriverConnection
 from duewheel.store.consumer import Consumer
 from duewheel.store.instants import Instant
+from duewheel.store.leases import Lease
 from duewheel.store.messages import (
+    Batch,
     ConsumeMode,
     MessageType,
     NewMessage,
@@ -844,14 +847,50 @@ class Broker:
         """
         return groups.rewind(self._database, group, topic, to)
 
-    def doorbells(self, topics: Sequence[str], groups: Sequence[str]) -> list[Doorbell]:
+    def doorbells(
+        self,
+        topics: Sequence[str],
+        groups: Sequence[str],
+        tags: Sequence[str] | None = None,
+        filters: Sequence[str | None] | None = None,
+    ) -> list[Doorbell]:
         """What is ready and in nobody's hands, for pairs of a topic and a group; releases what is due first.
 
         Args:
             topics, groups: the pairs, as two sequences of the same length; those without a subscription are
                 left out.
+            tags: a tag expression for each pair; None counts all messages.
+            filters: an expression over the properties, or None, for each pair; None counts all messages.
+
+        Raises:
+            InvalidArgument: the sequences are not of the same length.
+            InvalidTagExpression, InvalidFilter: one of them cannot be understood.
         """
-        return doorbells.doorbells(self._database, topics, groups)
+        return doorbells.doorbells(self._database, topics, groups, tags, filters)
+
+    def take_over(self, consumer: Consumer, invisible: timedelta = _MINUTE) -> Batch:
+        """Take the leases that a consumer of the same name and group holds, to go on with its work.
+
+        For whoever follows a consumer that may be gone, such as the next try of a task: it gets the same
+        messages, without a further attempt, and what the one before still answers is refused (X10).
+
+        Args:
+            consumer: the consumer that goes on; all others of its name lose theirs.
+            invisible: how long the leases last from now on, 1 s to 12 h.
+
+        Returns:
+            The messages that have no answer yet; empty when nothing of that name is held.
+
+        Example::
+
+            consumer = broker.consumer("order-timeout", "canceller", name="worker-7")
+            batch = broker.take_over(consumer) or consumer.receive()
+        """
+        return taking_over.take_over(self._database, consumer, invisible)
+
+    def take_over_leases(self, consumer: Consumer, invisible: timedelta = _MINUTE) -> list[Lease]:
+        """As :meth:`take_over`, without the messages: for jobs that read their leases by themselves."""
+        return taking_over.take_over_leases(self._database, consumer, invisible)
 
     # --- schedules
 

@@ -37,6 +37,7 @@ from duewheel.store.errors import (
 )
 from duewheel.store.instants import to_datetime
 from duewheel.store.prepared import Prepared
+from duewheel.store.unreachable import advice_for
 
 DriverConnection = psycopg2.extensions.connection
 DriverCursor = psycopg2.extensions.cursor
@@ -183,8 +184,7 @@ class Database:
             return psycopg2.connect(self._address, connection_factory=PooledConnection)
         except psycopg2.OperationalError as error:
             raise BrokerUnreachable(
-                f"the database cannot be reached ({said(error)}): "
-                "check the address and that the server runs, then try again"
+                f"the database cannot be reached ({said(error)}): {advice_for(str(error))}"
             ) from error
 
     @contextmanager

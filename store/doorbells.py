@@ -5,18 +5,21 @@ A doorbell follows from what the logs say now, never from memory, so a ring that
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from duewheel.store import tags as tag_expressions
 from duewheel.store.bodies import check_text
 from duewheel.store.connections import Database
 from duewheel.store.errors import InvalidArgument
+from duewheel.store.filters import to_jsonpath
 from duewheel.store.instants import to_datetime
 
 _DOORBELLS = """
-select topic, consumer_group, ready, oldest_deliver_at, inflight, next_at
-from duewheel.doorbells(%s::text[], %s::text[], %s)
+select place, ready, oldest_deliver_at, inflight, next_at, holders
+from duewheel.group_doorbells(%s::text[], %s::text[], %s::jsonb, %s::text[], %s)
 """
 
 
@@ -27,11 +30,14 @@ class Doorbell:
     Attributes:
         topic: the topic's name.
         group: the group's name.
-        ready: how many messages are ready and not leased, counted up to 10 000; some may have
-            tags the group does not ask for.
+        ready: how many messages are ready and not leased, counted up to 10 000. Of those that the tags and
+            the filter choose, where some were given; on a FIFO topic of all.
         oldest_deliver_at: the instant of the oldest of these, None where there is none.
         next_at: when there could next be one, None where nothing is known for the next minute.
         inflight: whether messages of the group are being consumed.
+        holders: the names of the consumers that have them, in order.
+        tags: the tag expression that was asked with.
+        filter: the filter that was asked with.
     """
 
     topic: str
@@ -40,23 +46,51 @@ class Doorbell:
     oldest_deliver_at: datetime | None
     next_at: datetime | None
     inflight: bool
+    holders: tuple[str, ...] = ()
+    tags: str = tag_expressions.EVERY
+    filter: str | None = None
 
 
-def doorbells(database: Database, topics: Sequence[str], groups: Sequence[str]) -> list[Doorbell]:
+def doorbells(
+    database: Database,
+    topics: Sequence[str],
+    groups: Sequence[str],
+    tags: Sequence[str] | None = None,
+    filters: Sequence[str | None] | None = None,
+) -> list[Doorbell]:
     """Look at pairs of topic and group; see :meth:`duewheel.store.broker.Broker.doorbells`."""
     if len(topics) != len(groups):
         raise InvalidArgument(f"{len(topics)} topics and {len(groups)} groups were given: give pairs of both")
     for name in (*topics, *groups):
         check_text(name, "a topic or group")
-    rows = database.rows(_DOORBELLS, (list(topics), list(groups), database.now()))
+    tags = [tag_expressions.EVERY] * len(topics) if tags is None else tags
+    filters = [None] * len(topics) if filters is None else filters
+    if not len(tags) == len(filters) == len(topics):
+        raise InvalidArgument(
+            f"{len(tags)} tag expressions and {len(filters)} filters were given for {len(topics)} topics: "
+            "give one for each"
+        )
+    rows = database.rows(
+        _DOORBELLS,
+        (
+            list(topics),
+            list(groups),
+            json.dumps([tag_expressions.parse(expression) for expression in tags]),
+            [None if expression is None else to_jsonpath(expression) for expression in filters],
+            database.now(),
+        ),
+    )
     return [
         Doorbell(
-            topic,
-            group,
+            topics[place - 1],
+            groups[place - 1],
             ready,
             None if oldest is None else to_datetime(oldest),
             None if next_at is None else to_datetime(next_at),
             inflight,
+            tuple(sorted(holders)),
+            tags[place - 1],
+            filters[place - 1],
         )
-        for topic, group, ready, oldest, inflight, next_at in rows
+        for place, ready, oldest, inflight, next_at, holders in rows
     ]

@@ -49,6 +49,8 @@ class TaskResult:
 
     state: str
     xcom: Any
+    links: dict[str, str]
+    """By the key under which Airflow keeps them."""
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,13 @@ def main(dag_file: str, result_file: str) -> None:
     for task in run.get_task_instances():
         name = task.task_id if task.map_index < 0 else f"{task.task_id}[{task.map_index}]"
         xcom = task.xcom_pull(task_ids=task.task_id, map_indexes=task.map_index)
-        tasks[name] = {"state": str(task.state), "xcom": xcom}
+        keys = [link.xcom_key for link in dag.task_dict[task.task_id].operator_extra_links]
+        links = {
+            key: value
+            for key in keys
+            if (value := task.xcom_pull(task_ids=task.task_id, key=key, map_indexes=task.map_index))
+        }
+        tasks[name] = {"state": str(task.state), "xcom": xcom, "links": links}
     Path(result_file).write_text(json.dumps({"state": str(run.state), "tasks": tasks}))
 
 

@@ -5,14 +5,18 @@ Airflow merges events and may lose one, so whether to ring follows each time ane
 say:
 
 * Nothing is ready, or less than is worth a run: silence.
-* Messages are leased: somebody is at work, silence. What is left over rings when the work has ended.
-* Messages are ready, nobody is at work, and it does not ring already: ring.
+* Messages are ready, and it does not ring already: ring, whoever else is at work. So there are as many runs
+  side by side as the DAG allows, each of which brings the next as long as something is left.
 * It rings already and nobody came: silence, for ``ring_again_seconds``; then ring again. A lost ring repeats
   itself.
+* It rings already, nobody came, and others are at work: silence, since the run that was rung for may be
+  waiting for one of theirs to end. Where messages go meanwhile, as somebody comes and goes between two looks
+  or one run takes batch after batch, it rings again after a pause that doubles each time.
 
-What is remembered is only when it rang last and what was ready then, to tell whether somebody came in
-between: the group's position moved on, or less is ready than before. Forgetting it, in a restart or on
-another triggerer, costs one ring too many, and a run that finds nothing ends at once.
+What is remembered is only when it rang last, what was ready and who was at work then, to tell whether
+somebody came in between: a new name holds messages, or nobody does and the group's position has moved on.
+Forgetting it, in a restart or on another triggerer, costs one ring too many, and a run that finds nothing
+ends at once.
 
 Pure: no clock, no I/O; seconds come in as an argument.
 """
@@ -35,6 +39,9 @@ class Ring:
     at_seconds: float
     most_ready: int
     oldest_deliver_at: datetime | None
+    holders: frozenset[str]
+    pause_seconds: float
+    """How long it rings before it rings again."""
 
 
 class Ringing:
@@ -68,14 +75,22 @@ class Ringing:
             looked_at: when they said it, by the database's clock, which tells how long messages have waited.
             at_seconds: now, on any clock that never goes back, which tells how long it has been ringing.
         """
-        if doorbell.ready == 0 or doorbell.inflight or self._was_answered(doorbell):
+        if doorbell.ready == 0 or self._was_answered(doorbell):
             self._ringing = None
-        if doorbell.inflight or not self._is_worth_a_run(doorbell, looked_at):
+        if not self._is_worth_a_run(doorbell, looked_at):
             return False
-        if self._ringing is not None and at_seconds - self._ringing.at_seconds < self._ring_again_seconds:
-            self._ringing.most_ready = max(self._ringing.most_ready, doorbell.ready)
-            return False
-        self._ringing = Ring(at_seconds, doorbell.ready, doorbell.oldest_deliver_at)
+        ring = self._ringing
+        pause_seconds = self._ring_again_seconds
+        if ring is not None:
+            is_over = at_seconds - ring.at_seconds >= ring.pause_seconds
+            if not is_over or (doorbell.inflight and not _has_moved_on(ring, doorbell)):
+                ring.most_ready = max(ring.most_ready, doorbell.ready)
+                return False
+            if doorbell.inflight:
+                pause_seconds = 2 * ring.pause_seconds
+        self._ringing = Ring(
+            at_seconds, doorbell.ready, doorbell.oldest_deliver_at, frozenset(doorbell.holders), pause_seconds
+        )
         return True
 
     def _is_worth_a_run(self, doorbell: Doorbell, looked_at: datetime) -> bool:
@@ -91,10 +106,17 @@ class Ringing:
         ring = self._ringing
         if ring is None:
             return False
-        if doorbell.ready < ring.most_ready:
-            return True
-        return (
-            ring.oldest_deliver_at is not None
-            and doorbell.oldest_deliver_at is not None
-            and doorbell.oldest_deliver_at > ring.oldest_deliver_at
-        )
+        if doorbell.inflight:
+            return not ring.holders.issuperset(doorbell.holders)
+        return _has_moved_on(ring, doorbell)
+
+
+def _has_moved_on(ring: Ring, doorbell: Doorbell) -> bool:
+    """Whether messages were taken since the ring."""
+    if doorbell.ready < ring.most_ready:
+        return True
+    return (
+        ring.oldest_deliver_at is not None
+        and doorbell.oldest_deliver_at is not None
+        and doorbell.oldest_deliver_at > ring.oldest_deliver_at
+    )

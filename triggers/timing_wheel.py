@@ -13,24 +13,24 @@ later version may add arguments with defaults, and takes none away.
 from __future__ import annotations
 
 import time
-from contextlib import aclosing
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from airflow.triggers.base import BaseEventTrigger, TriggerEvent
+from airflow.triggers.base import TriggerEvent
 
 from duewheel.hooks.broker import DueWheelHook
+from duewheel.triggers.doorbell import DoorbellTrigger, as_seconds
 from duewheel.triggers.ringing import Ringing
-from duewheel.triggers.wheel_stream import WATCHED, Look, doorbell_stream, ring_payload, stream_key
+from duewheel.triggers.wheel_stream import WATCHED, Look, ring_payload
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Hashable
+    from collections.abc import AsyncGenerator, AsyncIterator
 
 RING_AGAIN_SECONDS = 60.0
 """Longer than Airflow usually takes from an event to the first lease of the run it starts."""
 
 
-class TimingWheelTrigger(BaseEventTrigger):
+class TimingWheelTrigger(DoorbellTrigger):
     """Ring when a consumer group has messages to fetch.
 
     The event's payload is a dictionary with ``topic``, ``group``, ``ready`` (how many messages, counted up to
@@ -40,10 +40,18 @@ class TimingWheelTrigger(BaseEventTrigger):
         topic: the topic to watch.
         group: the consumer group to watch for; made when it does not exist yet, from the earliest message on.
         duewheel_conn_id: the connection to the broker.
-        ring_again: how long until it rings again when nobody came, as a timedelta or in seconds.
+        ring_again: how long until it rings again when nobody came: a timedelta, text with units such as
+            ``PT1M``, or seconds, as which Airflow stores it.
         min_messages: ring only from so many ready messages on.
-        max_wait: ring for fewer when the oldest of them has been ready for this long, as a timedelta or in
-            seconds; None: never. The database's clock counts.
+        max_wait: ring for fewer when the oldest of them has been ready for this long, given as
+            ``ring_again``; None: never. The database's clock counts.
+        tags: ring only for messages with one of these tags, as ``"a || b"``; ``*`` means all (D12). Give the
+            task that consumes the same.
+        filter: ring only for messages with such properties, as ``"amount > 100"`` (D12).
+
+    Raises:
+        InvalidArgument, InvalidTagExpression, InvalidFilter: an argument that the broker would refuse; said
+            when the DAG is read.
 
     Example::
 
@@ -66,17 +74,15 @@ class TimingWheelTrigger(BaseEventTrigger):
         topic: str,
         group: str,
         duewheel_conn_id: str = DueWheelHook.default_conn_name,
-        ring_again: timedelta | float = RING_AGAIN_SECONDS,
+        ring_again: timedelta | str | float = RING_AGAIN_SECONDS,
         min_messages: int = 1,
-        max_wait: timedelta | float | None = None,
+        max_wait: timedelta | str | float | None = None,
+        tags: str = "*",
+        filter: str | None = None,  # noqa: A002 -- as the consumer's parameter
     ) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]  # Airflow does not annotate it
-        self.topic = topic
-        self.group = group
-        self.duewheel_conn_id = duewheel_conn_id
-        self.ring_again = as_seconds(ring_again)
-        self.min_messages = min_messages
-        self.max_wait = None if max_wait is None else as_seconds(max_wait)
+        super().__init__(topic, group, min_messages, duewheel_conn_id, tags, filter)
+        self.ring_again = as_seconds(ring_again, "ring_again")
+        self.max_wait = None if max_wait is None else as_seconds(max_wait, "max_wait")
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Return the path of the class and its arguments, as Airflow stores them."""
@@ -89,17 +95,10 @@ class TimingWheelTrigger(BaseEventTrigger):
                 "ring_again": self.ring_again,
                 "min_messages": self.min_messages,
                 "max_wait": self.max_wait,
+                "tags": self.tags,
+                "filter": self.filter,
             },
         )
-
-    def shared_stream_key(self) -> Hashable:
-        """One stream, and so one wheel, for each connection."""
-        return stream_key(self.duewheel_conn_id)
-
-    @classmethod
-    def open_shared_stream(cls, kwargs: dict[str, Any]) -> AsyncGenerator[Look, None]:
-        """Run the wheel of the connection and yield the doorbells of all watched groups. Never ends."""
-        return doorbell_stream(kwargs["duewheel_conn_id"])
 
     async def filter_shared_stream(
         self, shared_stream: AsyncIterator[Look]
@@ -110,22 +109,10 @@ class TimingWheelTrigger(BaseEventTrigger):
             min_messages=self.min_messages,
             max_wait_seconds=self.max_wait,
         )
-        with WATCHED.watching(self.duewheel_conn_id, (self.topic, self.group)):
+        with WATCHED.watching(self.duewheel_conn_id, self.watched):
             async for look in shared_stream:
-                doorbell = look.doorbells.get((self.topic, self.group))
+                doorbell = look.doorbells.get(self.watched)
                 if doorbell is not None and bell.rings(
                     doorbell, looked_at=look.at, at_seconds=time.monotonic()
                 ):
                     yield TriggerEvent(ring_payload(doorbell))
-
-    async def run(self) -> AsyncGenerator[TriggerEvent, None]:
-        """Do the same with a wheel of its own, where Airflow does not share streams."""
-        async with aclosing(self.open_shared_stream(self.serialize()[1])) as stream:
-            async with aclosing(self.filter_shared_stream(stream)) as events:
-                async for event in events:
-                    yield event
-
-
-def as_seconds(span: timedelta | float) -> float:
-    """Return a span of time as seconds, the form in which trigger arguments are stored."""
-    return span.total_seconds() if isinstance(span, timedelta) else float(span)

@@ -23,20 +23,30 @@ from collections.abc import AsyncGenerator, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, contextmanager, suppress
 from datetime import datetime, timedelta
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from duewheel.hooks.broker import BrokerAddress, DueWheelHook
-from duewheel.store import Broker
 from duewheel.store.backoff import Backoff
-from duewheel.store.errors import UnknownTopic
+from duewheel.store.errors import DueWheelError, InvalidArgument, UnknownTopic
+from duewheel.store.tags import EVERY
 
 if TYPE_CHECKING:
-    from duewheel.store import Doorbell
+    from duewheel.store import Broker, Doorbell
 
 log = logging.getLogger(__name__)
 
-Group = tuple[str, str]
-"""A topic and a consumer group that reads it."""
+
+class Watched(NamedTuple):
+    """A consumer group of a topic, and which of its messages somebody waits for."""
+
+    topic: str
+    group: str
+    tags: str = EVERY
+    filter: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.group} on topic {self.topic}"
 
 
 class Look(NamedTuple):
@@ -44,8 +54,10 @@ class Look(NamedTuple):
 
     at: datetime
     """The moment, by the database's clock."""
-    doorbells: Mapping[Group, Doorbell]
+    doorbells: Mapping[Watched, Doorbell]
     """By group; a group whose topic does not exist is left out."""
+    refused: Mapping[Watched, DueWheelError] = MappingProxyType({})
+    """Groups that the broker refuses, each with its reason: whoever watches one waits in vain."""
 
 
 LOOK_AGAIN_SECONDS = 1.0
@@ -75,10 +87,10 @@ class WatchedGroups:
     """
 
     def __init__(self) -> None:
-        self._groups: dict[str, Counter[Group]] = {}
+        self._groups: dict[str, Counter[Watched]] = {}
 
     @contextmanager
-    def watching(self, conn_id: str, group: Group) -> Iterator[None]:
+    def watching(self, conn_id: str, group: Watched) -> Iterator[None]:
         """Count ``group`` as watched until the block is left."""
         groups = self._groups.setdefault(conn_id, Counter())
         groups[group] += 1
@@ -89,7 +101,7 @@ class WatchedGroups:
             if groups[group] == 0:
                 del groups[group]
 
-    def over(self, conn_id: str) -> frozenset[Group]:
+    def over(self, conn_id: str) -> frozenset[Watched]:
         """Return the groups that are watched over this connection."""
         return frozenset(self._groups.get(conn_id, ()))
 
@@ -132,7 +144,11 @@ async def doorbell_stream(conn_id: str) -> AsyncGenerator[Look, None]:
                     backoff.reset()
                     yield look
         except Exception:
-            log.exception("The wheel of connection %s stopped", conn_id)
+            log.exception(
+                "The wheel of connection %s stopped, which rings for %s",
+                conn_id,
+                ", ".join(sorted(map(str, WATCHED.over(conn_id)))) or "nobody",
+            )
         pause_seconds = backoff.next_seconds()
         log.info("The wheel of connection %s starts again in %g s", conn_id, pause_seconds)
         await asyncio.sleep(pause_seconds)
@@ -142,7 +158,8 @@ async def _looks(conn_id: str, address: BrokerAddress) -> AsyncGenerator[Look, N
     """Yield one look after another, until something fails."""
     loop = asyncio.get_running_loop()
     worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="duewheel doorbells")
-    broker = address.open()
+    # Not on the event loop: the first broker of a process imports its module.
+    broker = await asyncio.to_thread(address.open)
     porter = Porter(broker, left_alone_seconds=LEFT_ALONE_SECONDS if address.listen else 0)
     news = asyncio.Event()
     released: set[int] = set()
@@ -174,6 +191,11 @@ async def _looks(conn_id: str, address: BrokerAddress) -> AsyncGenerator[Look, N
         worker.shutdown(wait=False)
 
 
+def _in_order(group: Watched) -> tuple[str, ...]:
+    """The order in which all triggerers look at groups: none waits for another in a circle."""
+    return (group.topic, group.group, group.tags, group.filter or "")
+
+
 class Porter:
     """Asks the broker for the doorbells of groups, and makes groups that do not exist yet.
 
@@ -181,7 +203,9 @@ class Porter:
     alone: where nothing was ready or leased, until its topic releases something, until the instant the broker
     named for its next message, or until ``left_alone_seconds`` have passed.
 
-    Used from one worker thread. A topic that does not exist is left out until it does, and said once.
+    Used from one worker thread. A topic that does not exist is left out until it does, and said once. So is a
+    group that the broker refuses, such as a broadcasting one, which has no messages in common: its watchers
+    alone are told.
 
     Args:
         broker: the broker to ask.
@@ -191,11 +215,12 @@ class Porter:
     def __init__(self, broker: Broker, *, left_alone_seconds: float) -> None:
         self._broker = broker
         self._left_alone = timedelta(seconds=left_alone_seconds)
-        self._topic_ids: dict[Group, int] = {}
-        self._quiet_until: dict[Group, datetime] = {}
-        self._missing: set[Group] = set()
+        self._topic_ids: dict[Watched, int] = {}
+        self._quiet_until: dict[Watched, datetime] = {}
+        self._missing: set[Watched] = set()
+        self._refused: dict[Watched, DueWheelError] = {}
 
-    def look(self, groups: frozenset[Group], released: frozenset[int]) -> Look:
+    def look(self, groups: frozenset[Watched], released: frozenset[int]) -> Look:
         """Return what the logs say about the groups of which something can be new.
 
         Args:
@@ -203,23 +228,28 @@ class Porter:
             released: the ids of the topics that released something since the last look.
         """
         for new in groups - self._topic_ids.keys():
-            self._subscribe(*new)
+            self._subscribe(new)
         at = self._database_now()
-        asked = [group for group in sorted(groups) if self._can_be_new(group, at, released)]
-        told = self._broker.doorbells([topic for topic, _ in asked], [group for _, group in asked])
-        doorbells = {(doorbell.topic, doorbell.group): doorbell for doorbell in told}
+        asked = [group for group in sorted(groups, key=_in_order) if self._can_be_new(group, at, released)]
+        told = self._broker.doorbells(
+            [group.topic for group in asked],
+            [group.group for group in asked],
+            [group.tags for group in asked],
+            [group.filter for group in asked],
+        )
+        doorbells = {Watched(bell.topic, bell.group, bell.tags, bell.filter): bell for bell in told}
         for group in asked:
             self._note(group, doorbells.get(group), at)
-        return Look(at, doorbells)
+        return Look(at, doorbells, {group: self._refused[group] for group in groups & self._refused.keys()})
 
-    def _can_be_new(self, group: Group, at: datetime, released: frozenset[int]) -> bool:
+    def _can_be_new(self, group: Watched, at: datetime, released: frozenset[int]) -> bool:
         topic_id = self._topic_ids.get(group)
         if topic_id is None:
             return False
         quiet_until = self._quiet_until.get(group)
         return quiet_until is None or at >= quiet_until or topic_id in released
 
-    def _note(self, group: Group, doorbell: Doorbell | None, at: datetime) -> None:
+    def _note(self, group: Watched, doorbell: Doorbell | None, at: datetime) -> None:
         self._quiet_until.pop(group, None)
         if doorbell is None:
             # It is gone, with its topic, and is made anew when the topic is.
@@ -237,13 +267,18 @@ class Porter:
         at: datetime = now
         return at
 
-    def _subscribe(self, topic: str, group: str) -> None:
+    def _subscribe(self, watched: Watched) -> None:
         try:
-            consumer = self._broker.consumer(topic, group)
+            consumer = self._broker.consumer(watched.topic, watched.group)
         except UnknownTopic as error:
-            if (topic, group) not in self._missing:
-                log.warning("No doorbell for group %s yet: %s", group, error)
-                self._missing.add((topic, group))
+            if watched not in self._missing:
+                log.warning("No doorbell for group %s yet: %s", watched, error)
+                self._missing.add(watched)
+        except InvalidArgument as error:
+            if watched not in self._refused:
+                log.error("No doorbell for group %s: %s", watched, error)
+            self._refused[watched] = error
         else:
-            self._topic_ids[topic, group] = consumer.topic_id
-            self._missing.discard((topic, group))
+            self._topic_ids[watched] = consumer.topic_id
+            self._missing.discard(watched)
+            self._refused.pop(watched, None)

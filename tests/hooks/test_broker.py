@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 from airflow.sdk import Connection
-from psycopg2.extensions import parse_dsn
+from psycopg2.extensions import make_dsn, parse_dsn
 
 from duewheel.hooks.broker import DueWheelHook, address_of
-from duewheel.store.errors import InvalidArgument
+from duewheel.store import Broker
+from duewheel.store.errors import BrokerUnreachable, InvalidArgument
 
 if TYPE_CHECKING:
-    from duewheel.store import Broker, EmbeddedPostgres
+    from duewheel.store import EmbeddedPostgres
 
 CONN_VARIABLE = "AIRFLOW_CONN_DUEWHEEL_DEFAULT"
 
@@ -94,6 +95,14 @@ def test_listen_is_understood_from_forms_uris_and_json(value: object, listen: bo
         (Connection(conn_id="c", schema="s", extra="{"), "extras of the connection 'c' are not JSON"),
         (Connection(conn_id="c", schema="s", extra="[1]"), "extras of the connection 'c' are a list"),
         (Connection(conn_id="c", schema="s", extra='{"listen": "perhaps"}'), "it takes true or false"),
+        (
+            Connection(conn_id="c", schema="s", extra='{"sslmode": "requir"}'),
+            "'requir'; it takes one of disable",
+        ),
+        (
+            Connection(conn_id="c", conn_type="duewheel", schema="s", extra='{"sslmod": "require"}'),
+            "unknown extra 'sslmod': correct or remove it; there are sslmode",
+        ),
     ],
 )
 def test_a_connection_that_names_no_broker_says_what_to_do(connection: Connection, words: str) -> None:
@@ -139,3 +148,21 @@ def test_a_trigger_resolves_the_connection_on_the_event_loop(monkeypatch: pytest
     address = asyncio.run(DueWheelHook().aresolve())
     assert parse_dsn(address.dsn)["dbname"] == "shop"
     assert address.listen is False
+
+
+@pytest.mark.parametrize(
+    ("parameters", "advice"),
+    [
+        ({"dbname": "nowhere"}, "check the name of the database, or create it"),
+        ({"user": "nobody-knows"}, "check the user and the password"),
+        ({"password": "wrong"}, "check the user and the password"),
+        ({"sslmode": "requir"}, "correct sslmode of the connection"),
+        ({"sslmode": "require"}, "switch SSL on at the server, or choose another sslmode"),
+        ({"host": "/nowhere"}, "check the address and that the server runs"),
+    ],
+)
+def test_what_hinders_a_connection_is_said_with_what_to_do(
+    dsn: str, parameters: dict[str, str], advice: str
+) -> None:
+    with Broker(make_dsn(dsn, **parameters)) as broker, pytest.raises(BrokerUnreachable, match=advice):
+        broker.topics()

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
-from typing import Any
+import re
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from airflow.sdk import DAG
 
 from duewheel.operators.recall import RecallMessageOperator
 from duewheel.operators.send import SendDelayMessageOperator
-from duewheel.store.errors import InvalidArgument
+from duewheel.operators.topic import CreateTopicOperator
+from duewheel.store.errors import DueWheelError, InvalidArgument
+from duewheel.store.names import check_group_name, check_topic_name
+
+if TYPE_CHECKING:
+    from duewheel.store import Broker
 
 
 @pytest.mark.parametrize(
@@ -23,6 +30,77 @@ from duewheel.store.errors import InvalidArgument
 def test_two_times_of_delivery_are_refused(when: dict[str, Any]) -> None:
     with pytest.raises(InvalidArgument, match="Give one of delay, deliver_at and delay_level"):
         SendDelayMessageOperator(task_id="send", topic="t", body="x", **when)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"delay": 30}, "delay is a int, not a span of time"),
+        ({"delay": "soon"}, "delay 'soon' is not a span of time"),
+        ({"delay": timedelta(seconds=-1)}, "the limit is 0:00:00 or more"),
+        ({"deliver_at": datetime(2030, 1, 1)}, "has no time zone"),  # noqa: DTZ001 -- that is the mistake
+        ({"deliver_at": "tomorrow"}, "deliver_at 'tomorrow' is not an instant"),
+        ({"delay_level": -1}, "the delay level is -1; the limit is 0"),
+        ({"on_conflict": "replce"}, "on_conflict 'replce' is not known: give one of"),
+        ({"topic": "my topic"}, '"my topic" is not a topic name'),
+        ({"key": ""}, "the key has 0 characters; the limit is 1 to 255"),
+        ({"body": {1, 2}}, "the body cannot be written as JSON"),
+        ({"properties": [1]}, "properties is a list: give a mapping"),
+    ],
+)
+def test_a_mistake_in_a_send_is_refused_when_the_dag_is_read(arguments: dict[str, Any], said: str) -> None:
+    with pytest.raises(DueWheelError, match=re.escape(said)):
+        SendDelayMessageOperator(**{"task_id": "send", "topic": "t", "body": "x", **arguments})
+
+
+def test_what_a_template_or_a_task_gives_is_judged_when_it_is_known() -> None:
+    with DAG("later"):
+        first = SendDelayMessageOperator(
+            task_id="first", topic="{{ params.topic }}", body={"a": ["{{ ts }}"]}
+        )
+        SendDelayMessageOperator(
+            task_id="second",
+            topic="t",
+            body=first.output,
+            properties={"first": first.output},
+            delay="{{ params.delay }}",
+            on_conflict="{{ params.conflict }}",
+        )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"message_type": "DELY"}, "message_type 'DELY' is not known: give one of 'NORMAL', 'DELAY', 'FIFO'"),
+        ({"queues": 0}, "queues is 0, the limit is 1 to 64"),
+        ({"queues": 65}, "queues is 65, the limit is 1 to 64"),
+        ({"out_of_range": "rejct"}, "out_of_range 'rejct' is not known: give one of 'reject', 'deliver'"),
+        ({"max_delay": timedelta(0)}, "max_delay is 0:00:00, the limit is more than 0:00:00"),
+        ({"retention": 3}, "retention is a int, not a span of time"),
+        ({"granularity": "P1D"}, "granularity is 1 day, 0:00:00, the limit is 1:00:00 or less"),
+        ({"delay_levels": ["PT1S", 5]}, "delay_levels is a int, not a span of time"),
+    ],
+)
+def test_d11_a_mistake_in_a_topic_is_refused_when_the_dag_is_read(
+    arguments: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(InvalidArgument, match=re.escape(said)):
+        CreateTopicOperator(task_id="make", topic="t", **arguments)
+
+
+@pytest.mark.parametrize("name", ["my group", "", "a/b", "x" * 128, "ü"])
+def test_names_are_refused_in_the_words_of_the_database(broker: Broker, name: str) -> None:
+    broker.create_topic("t")
+    with pytest.raises(InvalidArgument) as by_database:
+        broker.consumer("t", name)
+    with pytest.raises(InvalidArgument) as when_read:
+        check_group_name(name)
+    assert str(when_read.value) == str(by_database.value)
+    with pytest.raises(InvalidArgument) as by_database:
+        broker.create_topic(name)
+    with pytest.raises(InvalidArgument) as when_read:
+        check_topic_name(name)
+    assert str(when_read.value) == str(by_database.value)
 
 
 @pytest.mark.parametrize(

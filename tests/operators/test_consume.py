@@ -2,25 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+import re
+import threading
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import closing
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 
+import psycopg2
 import pytest
 from airflow.sdk import Context
 from airflow.sdk.exceptions import AirflowSkipException
 from tests.airflow_runs import connection_json
 from tests.leasing import LEASE, consumer_at, extend_often, wait_for_extensions
+from tests.logged import logged
+from tests.outages import outage
 
-from duewheel.operators.consume import ConsumeMessagesOperator
-from duewheel.store.errors import LeaseLost
+from duewheel.operators.consume import ConsumeMessagesOperator, MessagesFailed
+from duewheel.store import RetryPolicy
+from duewheel.store.errors import BrokerUnreachable, DueWheelError, LeaseLost
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from duewheel.store import Broker, Consumer, Message
+    from duewheel.store import Broker, Consumer, EmbeddedPostgres, Message
 
 CONTEXT = Context()
+
+
+def a_try(number: int, *, retries: int = 0, **names: object) -> Context:
+    """The context of one try of a task."""
+    task_instance = SimpleNamespace(
+        dag_id="dag", run_id="run", task_id="consume", map_index=-1, try_number=number, max_tries=retries
+    )
+    return cast("Context", {"ti": task_instance, **names})
 
 
 @pytest.fixture
@@ -145,3 +162,295 @@ def test_nothing_ready_returns_none_or_skips(consumer: Consumer) -> None:
 def test_a_longest_number_of_messages_is_kept(consumer: Consumer) -> None:
     assert operator(len, max_messages=2).execute(CONTEXT) == 2
     assert operator(len, max_messages=2).execute(CONTEXT) == 1
+
+
+# --- tries
+
+
+def fail(messages: Sequence[Message]) -> None:
+    """Work that cannot be done."""
+    raise ZeroDivisionError("no orders")
+
+
+def test_x09_the_next_try_has_the_messages_that_failed(broker: Broker, consumer: Consumer) -> None:
+    kept = operator(fail, retry_delay=timedelta(hours=1))
+    with pytest.raises(ZeroDivisionError):
+        kept.execute(a_try(1, retries=2))
+    assert not consumer.receive()
+    with pytest.raises(ZeroDivisionError):
+        operator(fail).execute(a_try(2, retries=2))
+    attempts: list[int] = []
+    operator(lambda messages: attempts.extend(message.attempt for message in messages)).execute(
+        a_try(3, retries=2)
+    )
+    assert attempts == [1, 1, 1]
+    assert not consumer.receive()
+
+
+def test_r03_after_the_last_try_the_messages_go_the_way_of_their_group(
+    broker: Broker, consumer: Consumer
+) -> None:
+    for number in (1, 2):
+        with pytest.raises(ZeroDivisionError):
+            operator(fail).execute(a_try(number, retries=1))
+    assert {state for state, _ in outcomes(broker).values()} == {"WaitingRetry"}
+
+
+def test_x10_the_next_try_takes_over_from_a_worker_that_died_or_seemed_to(
+    broker: Broker, consumer: Consumer
+) -> None:
+    def hang(messages: Sequence[Message]) -> None:
+        assert operator(len).execute(a_try(2, retries=1)) == 3
+
+    # The first worker is cut off and not dead: it finds out when it acks.
+    with pytest.raises(LeaseLost):
+        operator(hang).execute(a_try(1, retries=1))
+    assert not consumer.receive()
+
+
+def test_a_retry_delay_longer_than_a_lease_can_last_keeps_nothing(broker: Broker, consumer: Consumer) -> None:
+    with pytest.raises(ZeroDivisionError):
+        operator(fail, retry_delay=timedelta(hours=12)).execute(a_try(1, retries=1))
+    assert broker.stats().topics[0].groups[0].waiting_retry == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "number", "kept_for"),
+    [
+        ({"retry_delay": timedelta(minutes=5)}, 1, timedelta(minutes=7)),
+        ({"retry_delay": timedelta(minutes=5), "retry_exponential_backoff": 2.0}, 3, timedelta(minutes=42)),
+        (
+            {
+                "retry_delay": timedelta(minutes=5),
+                "retry_exponential_backoff": 2.0,
+                "max_retry_delay": timedelta(minutes=6),
+            },
+            3,
+            timedelta(minutes=8),
+        ),
+    ],
+)
+def test_messages_are_kept_until_the_next_try_has_surely_begun(
+    arguments: dict[str, Any], number: int, kept_for: timedelta
+) -> None:
+    assert operator(fail, **arguments)._kept_for(a_try(number, retries=9), ZeroDivisionError()) == kept_for
+
+
+def test_x14_the_ack_waits_for_a_database_that_is_away(
+    broker: Broker, consumer: Consumer, postgres: EmbeddedPostgres
+) -> None:
+    away = threading.Event()
+
+    def work(messages: Sequence[Message]) -> int:
+        refused.start()
+        away.wait()
+        return len(messages)
+
+    def refuse() -> None:
+        with outage(postgres, broker.dsn):
+            away.set()
+            tried.wait()
+
+    refused = threading.Thread(target=refuse)
+    with logged("duewheel.store.connections", "trying a read again") as tried:
+        assert operator(work).execute(CONTEXT) == 3
+    refused.join()
+    assert not consumer.receive()
+
+
+def test_an_ack_is_given_up_when_the_lease_has_surely_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    def answer() -> None:
+        raise BrokerUnreachable("gone")
+
+    with pytest.raises(BrokerUnreachable):
+        operator(len, invisible=timedelta(seconds=1))._persistently(answer)
+
+
+def test_x09_a_result_that_airflow_would_refuse_fails_before_the_ack(
+    broker: Broker, consumer: Consumer
+) -> None:
+    with pytest.raises(TypeError):
+        operator(lambda messages: object()).execute(CONTEXT)
+    assert broker.stats().topics[0].groups[0].waiting_retry == 3
+    assert operator(lambda messages: object(), do_xcom_push=False, group="other").execute(CONTEXT)
+
+
+# --- functions of all kinds
+
+
+def test_x09_a_coroutine_is_awaited_before_the_ack(broker: Broker, consumer: Consumer) -> None:
+    async def work(messages: Sequence[Message]) -> list[str]:
+        await asyncio.sleep(0)
+        return [states(broker, message.message_id)[-1] for message in messages]
+
+    assert operator(work).execute(CONTEXT) == ["Inflight"] * 3
+
+
+def test_x09_a_generator_is_run_to_its_end_before_the_ack(broker: Broker, consumer: Consumer) -> None:
+    def work(messages: Sequence[Message]) -> Iterator[str]:
+        for message in messages:
+            yield states(broker, message.message_id)[-1]
+
+    async def work_async(messages: Sequence[Message]) -> AsyncIterator[str]:
+        for message in messages:
+            await asyncio.sleep(0)
+            yield states(broker, message.message_id)[-1]
+
+    assert operator(work).execute(CONTEXT) == ["Inflight"] * 3
+    broker.consumer("orders", "other")
+    assert len(operator(work_async, group="other").execute(CONTEXT)) == 3
+
+
+def test_r03_an_error_in_a_coroutine_or_generator_fails_the_task(broker: Broker, consumer: Consumer) -> None:
+    async def work(messages: Sequence[Message]) -> None:
+        raise ZeroDivisionError
+
+    def work_by_halves(messages: Sequence[Message]) -> Iterator[int]:
+        yield 1
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        operator(work).execute(CONTEXT)
+    with pytest.raises(ZeroDivisionError):
+        operator(work_by_halves, group="other").execute(CONTEXT)
+
+
+def test_the_function_gets_what_it_names_of_airflows_context(consumer: Consumer) -> None:
+    def work(messages: Sequence[Message], ds: str, extra: int, *, factor: int) -> str:
+        return f"{len(messages)} {ds} {extra} {factor}"
+
+    work_on = operator(work, op_args=["2026-01-05"], op_kwargs={"factor": 2})
+    assert work_on.execute(a_try(1, extra=7)) == "3 2026-01-05 7 2"
+
+
+def test_x16_the_function_may_ack_in_the_transaction_of_its_work(broker: Broker, consumer: Consumer) -> None:
+    def work(messages: Sequence[Message], consumer: Consumer) -> int:
+        with closing(psycopg2.connect(broker.dsn)) as connection, connection:
+            consumer.ack(messages, connection=connection)
+        return len(messages)
+
+    assert operator(work).execute(CONTEXT) == 3
+    assert not consumer.receive()
+
+
+# --- one poison message
+
+
+def poison(message: Message) -> int:
+    """Work that one message makes impossible."""
+    if message.body == b"1":
+        raise ValueError("1 is poison")
+    return int(message.body)
+
+
+def outcomes(broker: Broker) -> dict[bytes, tuple[str, str | None]]:
+    """The state of each message and the reason of it, by body."""
+    found = {}
+    for message in broker.list_messages("orders", state="released").messages:
+        (*_, last) = (entry for entry in broker.history(message.message_id) if entry.consumer_group == "g")
+        stored = broker.find(message.message_id)
+        assert stored is not None
+        found[bytes(stored.body)] = (last.state, last.reason)
+    return found
+
+
+SET_ASIDE = {b"0": ("Acked", None), b"1": ("WaitingRetry", "ValueError: 1 is poison"), b"2": ("Acked", None)}
+
+
+def test_x15_one_by_one_only_the_poison_is_set_aside(broker: Broker, consumer: Consumer) -> None:
+    with pytest.raises(MessagesFailed, match=r"^1 messages failed.*: ValueError: 1 is poison$"):
+        operator(poison, one_by_one=True).execute(CONTEXT)
+    assert outcomes(broker) == SET_ASIDE
+
+
+def test_x15_a_function_may_say_which_messages_of_its_batch_failed(
+    broker: Broker, consumer: Consumer
+) -> None:
+    def work(messages: Sequence[Message]) -> None:
+        raise MessagesFailed({messages[1]: ValueError("1 is poison")})
+
+    with pytest.raises(MessagesFailed):
+        operator(work).execute(CONTEXT)
+    assert outcomes(broker) == SET_ASIDE
+
+
+def test_x15_the_next_try_has_the_poison_alone(broker: Broker, consumer: Consumer) -> None:
+    with pytest.raises(MessagesFailed):
+        operator(poison, one_by_one=True).execute(a_try(1, retries=1))
+    seen: list[bytes] = []
+    operator(lambda message: seen.append(message.body), one_by_one=True).execute(a_try(2, retries=1))
+    assert seen == [b"1"]
+    assert {state for state, _ in outcomes(broker).values()} == {"Acked"}
+
+
+def test_one_by_one_returns_what_each_message_came_to(consumer: Consumer) -> None:
+    assert operator(lambda message: int(message.body) or None, one_by_one=True).execute(CONTEXT) == [1, 2]
+
+
+def test_x09_one_by_one_each_message_is_acked_after_its_own_work(broker: Broker, consumer: Consumer) -> None:
+    seen: list[list[str]] = []
+
+    def work(message: Message) -> None:
+        seen.append(sorted(state for state, _ in outcomes(broker).values()))
+
+    operator(work, one_by_one=True).execute(CONTEXT)
+    assert seen == [["Inflight"] * 3, ["Acked", "Inflight", "Inflight"], ["Acked", "Acked", "Inflight"]]
+
+
+# --- batch after batch
+
+
+def test_a_drain_goes_on_until_nothing_is_ready(consumer: Consumer) -> None:
+    assert operator(len, max_messages=2, drain=True).execute(CONTEXT) == [2, 1]
+
+
+def test_a_drain_lingers_for_what_comes_next(broker: Broker, consumer: Consumer) -> None:
+    def work(messages: Sequence[Message]) -> int:
+        if len(messages) == 3:
+            broker.send("orders", b"3", delay=timedelta(milliseconds=300))
+        return len(messages)
+
+    lingering = operator(work, drain=True, linger=timedelta(seconds=1))
+    assert lingering.execute(CONTEXT) == [3, 1]
+
+
+# --- settings of the group
+
+
+def test_r12_the_task_sets_how_its_group_retries(broker: Broker, consumer: Consumer) -> None:
+    with pytest.raises(ZeroDivisionError):
+        operator(fail, retry=RetryPolicy.unordered(max_retries=0)).execute(CONTEXT)
+    assert [letter.reason for letter in broker.dead_letters("g")] == ["ZeroDivisionError: no orders"] * 3
+
+
+def test_a_new_group_begins_where_it_is_told_to(consumer: Consumer) -> None:
+    assert consumer.receive()
+    assert operator(len, group="late", start="latest").execute(CONTEXT) is None
+
+
+def test_x08_the_history_names_the_task_that_has_a_message(broker: Broker, consumer: Consumer) -> None:
+    def work(messages: Sequence[Message]) -> tuple[str, ...]:
+        (bell,) = broker.doorbells(["orders"], ["g"])
+        return bell.holders
+
+    assert operator(work).execute(a_try(1)) == ("airflow:dag/run/consume/-1",)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"max_messages": 0}, "max_messages is 0, the limit is 1 to 10000"),
+        ({"max_messages": 10_001}, "max_messages is 10001, the limit is 1 to 10000"),
+        ({"group": "my group"}, '"my group" is not a group name'),
+        ({"tags": "a b"}, "is not a tag expression"),
+        ({"filter": "amount >"}, "of the filter: expected"),
+        ({"python_callable": "slow"}, "python_callable is 'slow', a str: give a function"),
+        ({"invisible": "PT0.5S"}, "invisible is 0:00:00.500000, the limit is 0:00:01 or more"),
+        ({"invisible": 60}, "invisible is a int, not a span of time"),
+        ({"wait": "PT31S"}, "wait is 0:00:31, the limit is 0:00:30 or less"),
+        ({"retry": 3}, "retry is a int: give a RetryPolicy"),
+    ],
+)
+def test_a_mistake_is_refused_when_the_dag_is_read(arguments: dict[str, Any], said: str) -> None:
+    with pytest.raises(DueWheelError, match=re.escape(said)):
+        operator(len, **arguments)

@@ -138,6 +138,67 @@ def test_r03_what_could_not_be_handled_waits_for_its_retry(story: RunResult, sho
     assert states[:2] == ["Inflight", "WaitingRetry"]
 
 
+def test_x09_a_task_that_is_tried_again_gets_the_messages_that_failed(story: RunResult) -> None:
+    assert story.tasks["consume_retried"].state == "success"
+    assert story.tasks["consume_retried"].xcom == ["story-1: attempt 1"]
+    assert "Kept 1 messages of topic orders for the task's next try" in story.log
+    assert "Took over 1 messages of topic orders for group retried; keys story-1" in story.log
+
+
+def test_each_message_is_handled_by_itself(story: RunResult) -> None:
+    assert story.tasks["consume_one_by_one"].xcom == ["hello story-1"]
+
+
+@pytest.fixture(scope="module")
+def flow(home: tuple[AirflowHome, str]) -> RunResult:
+    """What became of the DAG ``taskflow``."""
+    return home[0].run("taskflow")
+
+
+def test_many_messages_are_sent_in_one_task(home: tuple[AirflowHome, str], flow: RunResult) -> None:
+    assert flow.tasks["send"].state == "success"
+    with Broker(home[1]) as broker:
+        found = [broker.find(message_id) for message_id in flow.tasks["send"].xcom]
+    assert [message.key for message in found if message is not None] == ["k0", "k1", "k2", "later"]
+    assert found[0] is not None
+    assert found[0].properties == {"number": 0}
+
+
+def test_x03_a_task_moves_what_waits_and_does_not_try_again_what_came_too_late(flow: RunResult) -> None:
+    assert flow.tasks["sooner"].state == "success"
+    assert len(flow.tasks["sooner"].xcom) == 1
+    assert flow.tasks["too_late"].state == "failed"
+
+
+def test_a_decorated_function_is_given_the_messages(flow: RunResult) -> None:
+    assert sorted(name for names in flow.tasks["handle"].xcom for name in names) == [
+        "k0!True",
+        "k1!True",
+        "k2!True",
+        "later!True",
+    ]
+    assert flow.tasks["of_group[0]"].xcom == "a: 3"
+
+
+def test_x15_r14_x12_the_poison_alone_is_a_dead_letter_and_is_redriven(
+    home: tuple[AirflowHome, str], flow: RunResult
+) -> None:
+    assert flow.tasks["pick"].state == "failed"
+    assert flow.tasks["again"].xcom == {"matched": 1, "redriven": 1}
+    with Broker(home[1]) as broker:
+        (letter,) = broker.dead_letters("picky")
+    assert (letter.key, letter.reason) == ("k1", "ValueError: k1 is poison")
+
+
+def test_a_task_links_to_its_messages(flow: RunResult, story: RunResult) -> None:
+    assert flow.tasks["handle"].links == {
+        "_link_TopicLink": "/plugin/duewheel?broker=duewheel_default&view=messages&topic=flow"
+    }
+    assert story.tasks["send"].links["_link_MessageLink"] == (
+        f"/plugin/duewheel?broker=duewheel_default&view=message&id={story.tasks['send'].xcom}"
+    )
+
+
 def test_x09_a_killed_task_gives_its_messages_back_at_once(home: tuple[AirflowHome, str]) -> None:
     airflow, dsn = home
     with Broker(dsn) as broker:

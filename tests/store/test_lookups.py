@@ -137,6 +137,41 @@ def test_doorbells_come_in_pairs(topic: Broker) -> None:
         topic.doorbells(["t"], ["\0"])
 
 
+def test_d12_doorbells_count_only_what_tags_and_filter_choose(topic: Broker, clock: Clock) -> None:
+    topic.consumer("t", "g")
+    for n, tag in enumerate(["paid", "open", "open"]):
+        topic.send("t", b"", delay=(n + 1) * SECOND, tag=tag, properties={"amount": 100 * n})
+    clock.advance(10 * SECOND)
+    paid, open_, dear, none = topic.doorbells(
+        ["t"] * 4, ["g"] * 4, ["paid", "open", "*", "nothing"], [None, None, "amount > 150", None]
+    )
+    assert (paid.ready, paid.oldest_deliver_at, paid.tags) == (1, NOW + SECOND, "paid")
+    assert (open_.ready, open_.oldest_deliver_at) == (2, NOW + 2 * SECOND)
+    assert (dear.ready, dear.oldest_deliver_at, dear.filter) == (1, NOW + 3 * SECOND, "amount > 150")
+    assert (none.ready, none.oldest_deliver_at, none.next_at) == (0, None, None)
+
+
+def test_d12_doorbells_count_a_retry_whatever_its_tag(topic: Broker, clock: Clock) -> None:
+    consumer = topic.consumer("t", "g")
+    topic.send("t", b"", delay=SECOND, tag="open")
+    clock.advance(SECOND)
+    consumer.nack(consumer.receive(), delay=timedelta(0))
+    (bell,) = topic.doorbells(["t"], ["g"], ["paid"], [None])
+    assert bell.ready == 1
+
+
+def test_x08_doorbells_name_who_holds_messages(topic: Broker, clock: Clock) -> None:
+    topic.send_many("t", [{"body": b"", "delay": SECOND}] * 3)
+    clock.advance(SECOND)
+    held = topic.consumer("t", "g", name="a").receive(max_messages=1)
+    topic.consumer("t", "g", name="b").receive(max_messages=1)
+    (bell,) = topic.doorbells(["t"], ["g"])
+    assert (bell.ready, bell.holders) == (1, ("a", "b"))
+    topic.consumer("t", "g", name="a").ack(held)
+    (bell,) = topic.doorbells(["t"], ["g"])
+    assert bell.holders == ("b",)
+
+
 # --- topics
 
 

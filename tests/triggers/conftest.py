@@ -35,9 +35,17 @@ class Triggerer:
     def run(self, trigger: BaseEventTrigger) -> asyncio.Queue[TriggerEvent]:
         """Start the trigger; its events come in the queue."""
         events: asyncio.Queue[TriggerEvent] = asyncio.Queue()
-        number = len(self._tasks) + 1
-        self._tasks[number] = asyncio.create_task(self._run(number, trigger, events))
+        self.start(trigger, events)
         return events
+
+    def start(
+        self, trigger: BaseEventTrigger, events: asyncio.Queue[TriggerEvent] | None = None
+    ) -> asyncio.Task[None]:
+        """Start the trigger and return its task, which ends, or fails, with the trigger."""
+        number = len(self._tasks) + 1
+        task = asyncio.create_task(self._run(number, trigger, asyncio.Queue() if events is None else events))
+        self._tasks[number] = task
+        return task
 
     async def _run(self, number: int, trigger: BaseEventTrigger, events: asyncio.Queue[TriggerEvent]) -> None:
         key = trigger.shared_stream_key()

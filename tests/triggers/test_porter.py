@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from duewheel.triggers.wheel_stream import Porter
+from duewheel.triggers.wheel_stream import Porter, Watched
 
 if TYPE_CHECKING:
     from tests.conftest import Clock
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from duewheel.store import Broker
 
 NOTHING: frozenset[int] = frozenset()
-ORDERS = ("orders", "g")
+ORDERS = Watched("orders", "g")
 WATCHED = frozenset({ORDERS})
 
 
@@ -83,3 +83,29 @@ def test_a_group_of_a_deleted_topic_comes_back_with_it(broker: Broker, porter: P
     assert porter.look(WATCHED, NOTHING).doorbells == {}
     broker.create_topic("orders")
     assert porter.look(WATCHED, NOTHING).doorbells[ORDERS].ready == 0
+
+
+def test_d12_a_group_is_looked_at_for_the_messages_it_asks_for(broker: Broker, topic_id: int) -> None:
+    paid, open_ = Watched("orders", "g", "paid"), Watched("orders", "g", "open", "amount > 5")
+    broker.send("orders", b"x", delay_level=0, tag="open", properties={"amount": 10})
+    look = Porter(broker, left_alone_seconds=3600).look(frozenset({paid, open_}), NOTHING)
+    assert {group: bell.ready for group, bell in look.doorbells.items()} == {paid: 0, open_: 1}
+
+
+def test_a_group_without_messages_of_its_tags_is_left_alone_until_a_release(
+    broker: Broker, topic_id: int
+) -> None:
+    paid = frozenset({Watched("orders", "g", "paid")})
+    porter = Porter(broker, left_alone_seconds=3600)
+    broker.send("orders", b"x", delay_level=0, tag="open")
+    assert porter.look(paid, NOTHING).doorbells
+    assert not porter.look(paid, NOTHING).doorbells
+    assert porter.look(paid, frozenset({topic_id})).doorbells
+
+
+def test_r02_a_broadcasting_group_is_refused_for_its_watchers_alone(broker: Broker, porter: Porter) -> None:
+    broker.consumer("orders", "everyone", mode="broadcasting", name="one")
+    everyone = Watched("orders", "everyone")
+    look = porter.look(WATCHED | {everyone}, NOTHING)
+    assert "everyone" in str(look.refused[everyone])
+    assert porter.look(WATCHED, NOTHING).refused == {}

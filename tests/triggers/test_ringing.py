@@ -18,14 +18,16 @@ class Door:
     def __init__(self, **arguments: float) -> None:
         self.bell = Ringing(ring_again_seconds=arguments.pop("ring_again_seconds", 60), **arguments)  # type: ignore[arg-type]
 
-    def rings(self, second: float, ready: int, *, oldest: float = 0, inflight: bool = False) -> bool:
-        """Look at ``second``, when ``ready`` messages are ready, the oldest since second ``oldest``."""
+    def rings(self, second: float, ready: int, *, oldest: float = 0, holders: str = "") -> bool:
+        """Look at ``second``, when ``ready`` messages are ready, the oldest since second ``oldest``, and each
+        letter of ``holders`` has others."""
         doorbell = Doorbell(
             topic="t",
             group="g",
             ready=ready,
             oldest_deliver_at=NOON + timedelta(seconds=oldest) if ready else None,
-            inflight=inflight,
+            inflight=bool(holders),
+            holders=tuple(holders),
             next_at=None,
         )
         return self.bell.rings(doorbell, looked_at=NOON + timedelta(seconds=second), at_seconds=1000 + second)
@@ -52,16 +54,41 @@ def test_it_rings_again_when_nobody_came() -> None:
     assert door.rings(20, 5)
 
 
-def test_it_is_silent_while_somebody_is_at_work() -> None:
-    door = Door(ring_again_seconds=10)
+def test_what_is_left_over_rings_for_another_run_beside_the_first() -> None:
+    door = Door()
+    assert door.rings(0, 9)
+    assert door.rings(1, 6, holders="a")
+    assert door.rings(2, 3, holders="ab")
+    assert not door.rings(3, 0, holders="abc")
+
+
+def test_what_becomes_due_during_a_long_run_rings() -> None:
+    door = Door()
     assert door.rings(0, 5)
-    assert not any(door.rings(second, 3, inflight=True) for second in range(1, 100))
+    assert not door.rings(1, 0, holders="a")
+    assert door.rings(2, 1, oldest=2, holders="a")
+
+
+def test_it_rings_once_while_the_run_it_rang_for_waits_for_another_to_end() -> None:
+    door = Door(ring_again_seconds=10)
+    assert door.rings(0, 1, holders="a")
+    assert not any(door.rings(second, 1 + second, holders="a") for second in range(1, 1000))
+    assert door.rings(1000, 1000)
+
+
+def test_a_run_that_takes_batch_after_batch_is_not_taken_for_another() -> None:
+    door = Door(ring_again_seconds=10)
+    assert door.rings(0, 9000, holders="a")
+    rings = [
+        second for second in range(1, 160) if door.rings(second, 9000 - second, oldest=second, holders="a")
+    ]
+    assert rings == [10, 30, 70, 150]
 
 
 def test_what_was_left_over_rings_when_the_work_has_ended() -> None:
-    door = Door()
+    door = Door(min_messages=3)
     assert door.rings(0, 5)
-    assert not door.rings(1, 3, inflight=True)
+    assert not door.rings(1, 2, holders="a")
     assert door.rings(2, 3)
 
 
@@ -114,7 +141,7 @@ def test_the_longest_wait_counts_by_the_database_though_the_bell_was_made_later(
     assert Door(min_messages=10, max_wait_seconds=30).rings(45, 1, oldest=15)
 
 
-@pytest.mark.parametrize("silent", [{"ready": 0}, {"ready": 5, "inflight": True}])
-def test_a_bell_that_forgot_rings_only_for_what_is_ready_and_not_leased(silent: dict[str, int]) -> None:
-    assert not Door().rings(0, **silent)
-    assert Door().rings(0, 5)
+@pytest.mark.parametrize("holders", ["", "a"])
+def test_a_bell_that_forgot_rings_only_for_what_is_ready(holders: str) -> None:
+    assert not Door().rings(0, 0, holders=holders)
+    assert Door().rings(0, 5, holders=holders)

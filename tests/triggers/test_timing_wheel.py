@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import psycopg2
 import pytest
@@ -19,6 +20,7 @@ from tests.outages import outage
 from tests.triggers.conftest import until
 
 from duewheel.store import Broker
+from duewheel.store.errors import DueWheelError, InvalidArgument
 from duewheel.triggers.due_messages import DueMessagesTrigger
 from duewheel.triggers.timing_wheel import TimingWheelTrigger
 
@@ -99,22 +101,22 @@ def test_messages_of_others_do_not_ring(broker: Broker, triggerer: OpenTriggerer
     asyncio.run(play())
 
 
-def test_it_is_silent_while_messages_are_consumed_and_rings_for_what_is_left(
+def test_while_messages_are_consumed_it_rings_once_for_what_is_left(
     broker: Broker, triggerer: OpenTriggerer
 ) -> None:
     async def play() -> None:
         async with triggerer() as airflow:
-            events = airflow.run(TimingWheelTrigger("orders", "g", ring_again=0.01))
+            events = airflow.run(TimingWheelTrigger("orders", "g", ring_again=3600))
             assert (await events.get()).payload["ready"] == 3
-            batch = consumer.receive(max_messages=2)
-            # A ring may have been on its way when the lease was made.
-            await airflow.looks(1)
-            while not events.empty():
-                events.get_nowait()
+            batch = consumer.receive(max_messages=1)
+            assert (await events.get()).payload["ready"] == 2
             await airflow.looks(3)
             assert events.empty()
+            other = broker.consumer("orders", "g", name="another run").receive(max_messages=2)
             consumer.ack(batch)
-            assert (await events.get()).payload["ready"] == 1
+            consumer.ack(other)
+            await airflow.looks(3)
+            assert events.empty()
 
     broker.create_topic("orders", message_type="NORMAL", queues=1)
     consumer = broker.consumer("orders", "g")
@@ -328,6 +330,8 @@ def test_what_is_stored_is_numbers_and_text() -> None:
         "ring_again": 120.0,
         "min_messages": 5,
         "max_wait": 1.5,
+        "tags": "*",
+        "filter": None,
     }
     assert TimingWheelTrigger(**json.loads(json.dumps(arguments))).serialize() == (path, arguments)
 
@@ -349,3 +353,63 @@ def test_it_is_reached_by_the_common_message_queue_trigger_and_an_asset_watcher(
     assert trigger.serialize() == TimingWheelTrigger("orders", "g", min_messages=7).serialize()
     asset = Asset("unpaid", watchers=[AssetWatcher(name="timeouts", trigger=trigger)])
     assert asset.watchers[0].trigger is trigger
+
+
+def test_d12_it_rings_only_for_the_messages_it_was_told_of(broker: Broker, triggerer: OpenTriggerer) -> None:
+    async def play() -> None:
+        async with triggerer() as airflow:
+            paid = airflow.run(TimingWheelTrigger("orders", "g", tags="paid"))
+            dear = airflow.run(TimingWheelTrigger("orders", "h", filter="amount > 100"))
+            broker.send("orders", b"x", delay=SOON, tag="open")
+            broker.send("orders", b"x", delay=SOON, tag="open", properties={"amount": 200})
+            assert (await dear.get()).payload["ready"] == 1
+            await airflow.looks(2)
+            assert paid.empty()
+            broker.send("orders", b"x", delay=SOON, tag="paid")
+            assert (await paid.get()).payload["ready"] == 1
+
+    broker.create_topic("orders")
+    asyncio.run(play())
+
+
+def test_r02_a_broadcasting_group_silences_nobody_else_and_fails_a_deferred_task(
+    broker: Broker, triggerer: OpenTriggerer
+) -> None:
+    async def play() -> None:
+        async with triggerer() as airflow:
+            refused = airflow.run(TimingWheelTrigger("orders", "everyone"))
+            sensor = airflow.start(DueMessagesTrigger("orders", "everyone"))
+            events = airflow.run(TimingWheelTrigger("orders", "g"))
+            broker.send("orders", b"x", delay=SOON)
+            assert (await events.get()).payload["ready"] == 1
+            assert refused.empty()
+            with pytest.raises(InvalidArgument, match="everyone"):
+                await sensor
+
+    broker.create_topic("orders")
+    broker.consumer("orders", "everyone", mode="broadcasting", name="one")
+    asyncio.run(play())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"group": "my group"}, '"my group" is not a group name'),
+        ({"topic": "my topic"}, '"my topic" is not a topic name'),
+        ({"topic": None}, "topic is missing"),
+        ({"tags": "a b"}, "'a b' is not a tag expression"),
+        ({"filter": "amount >"}, "of the filter: expected"),
+        ({"ring_again": -1}, "ring_again is -1, the limit is more than 0"),
+        ({"ring_again": "60"}, "ring_again '60' is not a span of time"),
+        ({"max_wait": "soon"}, "max_wait 'soon' is not a span of time"),
+        ({"min_messages": 0}, "min_messages is 0, the limit is 1 or more"),
+    ],
+)
+def test_a_mistake_is_refused_when_the_dag_is_read(arguments: dict[str, Any], said: str) -> None:
+    with pytest.raises(DueWheelError, match=re.escape(said)):
+        TimingWheelTrigger(**{"topic": "orders", "group": "g", **arguments})
+
+
+def test_spans_may_be_text_with_units() -> None:
+    trigger = TimingWheelTrigger("orders", "g", ring_again="PT1M", max_wait="0:00:30")
+    assert (trigger.ring_again, trigger.max_wait) == (60.0, 30.0)

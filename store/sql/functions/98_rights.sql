@@ -31,6 +31,7 @@ begin atomic
         ('fence', 'duewheel_consumer'),
         ('find', 'duewheel_consumer'),
         ('find_key', 'duewheel_consumer'),
+        ('group_doorbells', 'duewheel_consumer'),
         ('group_stats', 'duewheel_consumer'),
         ('history', 'duewheel_consumer'),
         ('is_fifo', 'duewheel_consumer'),
@@ -50,6 +51,7 @@ begin atomic
         ('settings', 'duewheel_consumer'),
         ('stalled_since', 'duewheel_consumer'),
         ('subscribe', 'duewheel_consumer'),
+        ('take_over', 'duewheel_consumer'),
         ('topic_stats', 'duewheel_consumer'),
 
         ('add_schedule', 'duewheel_admin'),

@@ -28,6 +28,18 @@ def fail(messages: Sequence[Message]) -> None:
     raise RuntimeError(f"cannot handle {len(messages)} messages")
 
 
+def fail_at_first(messages: Sequence[Message], ti: Any) -> list[str]:
+    """A handler whose first try fails."""
+    if ti.try_number == 1:
+        raise RuntimeError("the first try fails")
+    return [f"{message.key}: attempt {message.attempt}" for message in messages]
+
+
+async def greet(message: Message) -> str:
+    """A handler of single messages."""
+    return f"hello {message.key}"
+
+
 def die_after_the_first_try(context: Context, result: Any = None) -> None:
     """A worker that is lost after the message was committed and before Airflow learnt so."""
     if context["ti"].try_number == 1:
@@ -106,10 +118,38 @@ with DAG("story", schedule=None) as dag:
         task_id="consume_in_vain", topic="orders", group="careless", python_callable=fail
     )
 
+    consume_retried = ConsumeMessagesOperator(
+        task_id="consume_retried",
+        topic="orders",
+        group="retried",
+        python_callable=fail_at_first,
+        retries=1,
+        retry_delay=timedelta(0),
+    )
+    consume_one_by_one = ConsumeMessagesOperator(
+        task_id="consume_one_by_one",
+        topic="orders",
+        group="greeter",
+        python_callable=greet,
+        one_by_one=True,
+        max_messages="{{ 5 + 5 }}",
+    )
+
     make_topic >> [make_topic_again, make_other_topic, send, send_retried, send_mapped, send_too_late]
     send_retried >> recall_by_key
     send_mapped >> recall_by_id
     make_topic >> recall_unknown
-    send >> wait >> [recall_too_late, recall_must_not_be_late, consume, consume_in_vain]
+    (
+        send
+        >> wait
+        >> [
+            recall_too_late,
+            recall_must_not_be_late,
+            consume,
+            consume_in_vain,
+            consume_retried,
+            consume_one_by_one,
+        ]
+    )
     make_topic >> wait_in_vain
     consume >> consume_nothing

@@ -1,0 +1,328 @@
+"""What the consuming operators have in common: the lease, the answers, the next try, the kill.
+
+**Tries.** Airflow's tries and the group's retries both try again, so they take turns. While Airflow has tries
+left, what failed is kept: the lease is extended beyond Airflow's ``retry_delay``, and the next try takes over
+the very same messages, also from a worker that was killed. When the last try has failed, the messages are
+nacked and go the way of their group: its intervals, then the dead letters (R03). A try never succeeds by
+finding that the messages of the one before are not ready yet.
+
+The lease is kept in the name of the task instance, the same over all tries. A try that takes over gets new
+tokens, so a worker that was only thought dead cannot answer any more (X10).
+
+**The ack** is repeated while the database cannot be reached, as long as the lease can live. What would make
+Airflow fail the task after the ack is looked at before: a result that cannot become an XCom.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from airflow.sdk import BaseOperator
+from airflow.sdk.bases.xcom import BaseXCom
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
+from airflow.sdk.execution_time.xcom import XCom
+
+from duewheel.hooks.broker import DueWheelHook
+from duewheel.hooks.declared import (
+    LONGEST_INVISIBLE,
+    SHORTEST_INVISIBLE,
+    as_count,
+    check_callable,
+    check_count,
+    check_reading,
+    check_span,
+)
+from duewheel.hooks.rendered import as_span
+from duewheel.operators.links import TopicLink
+from duewheel.operators.task_key import task_key
+from duewheel.store.backoff import Backoff
+from duewheel.store.errors import BrokerUnreachable, DueWheelError, InvalidArgument
+from duewheel.store.reasons import reason_of
+from duewheel.store.retry_policy import RetryPolicy
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from duewheel.store import Broker
+    from duewheel.store.consumer import Answered, Consumer
+    from duewheel.store.instants import Instant
+    from duewheel.store.lease_keeper import LeaseKeeper
+    from duewheel.store.messages import Message
+
+LATE_TRY = timedelta(minutes=2)
+"""How much later than its ``retry_delay`` the next try may begin and still find its messages kept."""
+
+
+class MessagesFailed(AirflowException):
+    """Some messages failed and the others did not.
+
+    A function that handles a batch raises it to have those named nacked, or kept for the next try, and the
+    others acked (X15). The task fails with it, since not all of its work is done.
+
+    Args:
+        failed: the messages that failed, each with its reason: text, or the error.
+
+    Example::
+
+        def charge(messages):
+            failed = {}
+            for message in messages:
+                try:
+                    charge_one(message)
+                except CardDeclined as error:
+                    failed[message] = error
+            if failed:
+                raise MessagesFailed(failed)
+    """
+
+    def __init__(self, failed: Mapping[Message, BaseException | str]) -> None:
+        self.failed = dict(failed)
+        super().__init__(self._said())
+
+    def _said(self) -> str:
+        if not self.failed:
+            return "no message failed"
+        message, reason = next(iter(self.failed.items()))
+        return (
+            f"{len(self.failed)} messages failed, the first of them {message.message_id} "
+            f"(key {message.key}): {as_reason(reason)}"
+        )
+
+
+def as_reason(reason: BaseException | str) -> str:
+    """The text that is kept with a message that failed."""
+    return reason_of(reason) if isinstance(reason, BaseException) else str(reason)
+
+
+@dataclass(frozen=True)
+class Held:
+    """What a killed task needs to give its messages back over a connection of its own."""
+
+    dsn: str
+    messages: Answered
+    count: int
+    keeper: LeaseKeeper
+    is_answered: Callable[[], bool] = lambda: False
+
+
+class ConsumingOperator(BaseOperator):
+    """Base of the operators that receive messages, work on them, and ack them after the work.
+
+    Args:
+        topic: the topic to read.
+        group: the consumer group that reads.
+        python_callable: the work; None where a subclass brings its own.
+        tags, filter: which messages (D12).
+        max_messages: how many to take at most in one batch.
+        invisible: how long a lease lasts without a sign of life of the worker, 1 s to 12 h (D07).
+        op_args, op_kwargs: further arguments of the function, templated.
+        skip_if_empty: whether to skip the task, and what depends on it, when nothing is ready.
+        retry: how the group retries; set for the whole group when the task runs (R12).
+        start: where a group that is new begins.
+        duewheel_conn_id: the connection to the broker.
+        at_most: the limit of ``max_messages``; None: none.
+
+    Raises:
+        InvalidArgument, InvalidTagExpression, InvalidFilter: an argument that the broker would refuse; said
+            when the DAG is read.
+    """
+
+    template_fields: Sequence[str] = (
+        "topic",
+        "group",
+        "tags",
+        "filter",
+        "max_messages",
+        "op_args",
+        "op_kwargs",
+        "duewheel_conn_id",
+    )
+    template_fields_renderers: ClassVar[dict[str, str]] = {"op_args": "py", "op_kwargs": "py"}
+    shallow_copy_attrs: Sequence[str] = ("python_callable",)
+    operator_extra_links = (TopicLink(),)
+
+    def __init__(
+        self,
+        *,
+        topic: str,
+        group: str,
+        python_callable: Callable[..., Any] | None,
+        tags: str,
+        filter: str | None,  # noqa: A002 -- as the consumer's parameter
+        max_messages: int | str,
+        invisible: timedelta | str,
+        op_args: Sequence[Any] | None,
+        op_kwargs: Mapping[str, Any] | None,
+        skip_if_empty: bool,
+        retry: RetryPolicy | None,
+        start: str | Instant,
+        duewheel_conn_id: str,
+        at_most: int | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        check_reading(topic, group, tags, filter)
+        check_count(max_messages, "max_messages", at_most=at_most)
+        check_span(invisible, "invisible", at_least=SHORTEST_INVISIBLE, at_most=LONGEST_INVISIBLE)
+        if python_callable is not None:
+            check_callable(python_callable)
+        if retry is not None and not isinstance(retry, RetryPolicy):
+            raise InvalidArgument(f"retry is a {type(retry).__name__}: give a RetryPolicy")
+        self.topic = topic
+        self.group = group
+        self.python_callable = python_callable
+        self.tags = tags
+        self.filter = filter
+        self.max_messages = max_messages
+        self.invisible = invisible
+        self.op_args = list(op_args or ())
+        self.op_kwargs = dict(op_kwargs or {})
+        self.skip_if_empty = skip_if_empty
+        self.retry = retry
+        self.start = start
+        self.duewheel_conn_id = duewheel_conn_id
+        self._most = at_most
+        self._held: Held | None = None
+        self._killed = False
+
+    def _hook(self) -> DueWheelHook:
+        return DueWheelHook(self.duewheel_conn_id)
+
+    def _count(self) -> int:
+        return as_count(self.max_messages, "max_messages", at_most=self._most)
+
+    def _lease_span(self) -> timedelta:
+        return as_span(self.invisible, "invisible") or timedelta(seconds=60)
+
+    def _consumer(self, broker: Broker, context: Context) -> Consumer:
+        """The group's consumer, in the name of the task instance where there is one."""
+        return broker.consumer(
+            self.topic,
+            self.group,
+            tags=self.tags,
+            filter=self.filter,
+            start=self.start,
+            name=task_key(context),
+            retry=self.retry,
+        )
+
+    def _may_have_leases(self, context: Context) -> bool:
+        """Whether a try before this one may have left leases in the task instance's name."""
+        task_instance = context.get("ti")
+        return task_instance is not None and task_instance.try_number > 1
+
+    def _nothing_ready(self) -> None:
+        self.log.info("Nothing is ready on topic %s for group %s", self.topic, self.group)
+        if self.skip_if_empty:
+            raise AirflowSkipException(f"Nothing is ready on topic {self.topic} for group {self.group}.")
+
+    def _require_pushable(self, result: object) -> None:
+        """Fail before the ack where Airflow would refuse the result after it.
+
+        A backend of the author's own may keep anything, and is not asked twice.
+        """
+        if result is not None and self.do_xcom_push and XCom.serialize_value is BaseXCom.serialize_value:
+            BaseXCom.serialize_value(result)
+
+    def _persistently(self, answer: Callable[[], None]) -> None:
+        """Answer, again and again while the database is away, until the lease has surely ended.
+
+        Raises:
+            LeaseLost: the lease ended meanwhile; what was worked on is delivered again (X10).
+            BrokerUnreachable: the database was away for as long as the lease lasts.
+        """
+        until = time.monotonic() + self._lease_span().total_seconds()
+        backoff = Backoff()
+        while True:
+            try:
+                return answer()
+            except BrokerUnreachable as error:
+                left_seconds = until - time.monotonic()
+                if left_seconds <= 0 or self._killed:
+                    raise
+                self.log.warning("Could not answer, trying again for %.0f s: %s", left_seconds, error)
+                # Nothing tells that a database is back.
+                threading.Event().wait(min(backoff.next_seconds(), left_seconds))
+
+    def _give_back(
+        self,
+        context: Context,
+        consumer: Consumer,
+        messages: Answered,
+        count: int,
+        cause: BaseException,
+        nack: Callable[[], None],
+    ) -> None:
+        """Keep what failed for the next try, or nack it; ``cause`` stays the error the task fails with."""
+        kept_for = self._kept_for(context, cause)
+        try:
+            if kept_for is None:
+                nack()
+            else:
+                consumer.change_invisible_duration(messages, kept_for)
+        except DueWheelError as error:
+            self.log.warning(
+                "Could not give %d messages of topic %s back; they come back when their lease ends: %s",
+                count,
+                self.topic,
+                error,
+            )
+            return
+        if kept_for is None:
+            self.log.info(
+                "Nacked %d messages of topic %s after %s: %s", count, self.topic, type(cause).__name__, cause
+            )
+        else:
+            self.log.info("Kept %d messages of topic %s for the task's next try", count, self.topic)
+
+    def _kept_for(self, context: Mapping[str, Any], cause: BaseException) -> timedelta | None:
+        """How long to keep what failed for the next try; None where there is none, or not soon enough."""
+        task_instance = context.get("ti")
+        if (
+            task_instance is None
+            or isinstance(cause, (AirflowFailException, AirflowSkipException))
+            or task_instance.try_number > task_instance.max_tries
+        ):
+            return None
+        delay = _seconds(self.retry_delay)
+        factor = float(self.retry_exponential_backoff)
+        if factor not in (0.0, 1.0):
+            # Airflow adds up to as much again.
+            exponent = min(task_instance.try_number - 1, 100)
+            delay = 2 * max(1.0, math.ceil(delay * min(factor**exponent, 1e9)))
+        if self.max_retry_delay is not None:
+            delay = min(delay, _seconds(self.max_retry_delay))
+        longest = (LONGEST_INVISIBLE - LATE_TRY).total_seconds()
+        return None if delay > longest else timedelta(seconds=delay) + LATE_TRY
+
+    def on_kill(self) -> None:
+        """Pull the lease back: the messages are ready again at once.
+
+        Runs in the middle of whatever the task was doing, so it uses a broker of its own and shares no lock
+        with it.
+        """
+        self._killed = True
+        held, self._held = self._held, None
+        if held is None or held.is_answered():
+            return
+        held.keeper.stop()
+        from duewheel.store import Broker
+
+        try:
+            with Broker(held.dsn) as broker:
+                consumer = broker.consumer(self.topic, self.group, tags=self.tags, filter=self.filter)
+                consumer.nack(held.messages, delay=timedelta(0), reason="the task was killed")
+        except DueWheelError as error:
+            self.log.warning("The lease on %d messages could not be pulled back: %s", held.count, error)
+        else:
+            self.log.info("Pulled the lease on %d messages back", held.count)
+
+
+def _seconds(span: timedelta | float) -> float:
+    return span.total_seconds() if isinstance(span, timedelta) else float(span)

@@ -1,0 +1,162 @@
+"""``@task.due_messages`` and ``@task.spark_due_messages``: a function that is given messages is a task.
+
+What the operator gives when the task runs (the messages, for Spark also the session and the batch, and
+``consumer``) is no argument of the call in the DAG. So Airflow is shown the function without these.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import wraps
+from typing import TYPE_CHECKING, Any, ClassVar, cast
+
+from airflow.sdk.bases.decorator import DecoratedOperator, task_decorator_factory
+
+from duewheel.hooks.declared import check_callable
+from duewheel.operators.consume import ConsumeMessagesOperator
+from duewheel.operators.consuming import ConsumingOperator
+from duewheel.operators.spark import SparkConsumeMessagesOperator
+from duewheel.store.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from airflow.sdk.bases.decorator import TaskDecorator
+
+GIVEN_BY_NAME = frozenset({"consumer"})
+"""Parameters that the operator gives by their names."""
+
+
+class _Decorated(DecoratedOperator, ConsumingOperator):  # type: ignore[misc]  # both name the function
+    """What both decorated operators have in common."""
+
+    template_fields: Sequence[str] = ConsumingOperator.template_fields
+
+    def __init__(
+        self,
+        *,
+        python_callable: Callable[..., Any],
+        op_args: Collection[Any] | None = None,
+        op_kwargs: Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(
+            kwargs_to_upstream={
+                "python_callable": python_callable,
+                "op_args": op_args,
+                "op_kwargs": op_kwargs,
+            },
+            python_callable=python_callable,
+            op_args=op_args,
+            op_kwargs=op_kwargs,
+            **kwargs,
+        )
+        self.python_callable = inspect.unwrap(python_callable, stop=lambda each: not hasattr(each, SHOWN))
+
+    @property
+    def is_async(self) -> bool:
+        """Never: the operator awaits the function itself, between the lease and the ack."""
+        return False
+
+
+SHOWN = "__duewheel_shown__"
+"""Marks the function that Airflow is shown instead of the author's."""
+
+
+class _DueMessagesOperator(_Decorated, ConsumeMessagesOperator):  # type: ignore[misc]
+    """A function that is given a batch, or one message after the other."""
+
+    custom_operator_name = "@task.due_messages"
+
+
+class _SparkDueMessagesOperator(_Decorated, SparkConsumeMessagesOperator):  # type: ignore[misc]
+    """A function that is given a Spark session, a DataFrame and the leased batch."""
+
+    template_fields: Sequence[str] = SparkConsumeMessagesOperator.template_fields
+    template_fields_renderers: ClassVar[dict[str, str]] = (
+        SparkConsumeMessagesOperator.template_fields_renderers
+    )
+    custom_operator_name = "@task.spark_due_messages"
+
+
+def due_messages_task(python_callable: Callable[..., Any] | None = None, **kwargs: Any) -> TaskDecorator:
+    """Make a function a task that handles due messages: ``@task.due_messages``.
+
+    Args:
+        python_callable: the function; its first parameter is the batch, or with ``one_by_one`` a message.
+        kwargs: the parameters of :class:`~duewheel.operators.consume.ConsumeMessagesOperator`.
+
+    Raises:
+        InvalidArgument: the function has no parameter for the messages.
+
+    Example::
+
+        @task.due_messages(topic="order-timeout", group="canceller", one_by_one=True)
+        def cancel(message, region):
+            cancel_order(region, message.key)
+
+
+        cancel("north")
+    """
+    return _decorator(_DueMessagesOperator, 1, python_callable, kwargs)
+
+
+def spark_due_messages_task(
+    python_callable: Callable[..., Any] | None = None, **kwargs: Any
+) -> TaskDecorator:
+    """Make a function a task that handles due messages with Spark: ``@task.spark_due_messages``.
+
+    Args:
+        python_callable: the function; its first parameters are the session, the DataFrame and the batch.
+        kwargs: the parameters of :class:`~duewheel.operators.spark.SparkConsumeMessagesOperator`.
+
+    Raises:
+        InvalidArgument: the function has not these three parameters.
+
+    Example::
+
+        @task.spark_due_messages(topic="order-timeout", group="counter")
+        def count(spark, messages, batch):
+            messages.groupBy("tag").count().write.mode("append").saveAsTable("timeouts")
+
+
+        count()
+    """
+    return _decorator(_SparkDueMessagesOperator, 3, python_callable, kwargs)
+
+
+def _decorator(
+    operator: type[_Decorated], given: int, function: Callable[..., Any] | None, kwargs: dict[str, Any]
+) -> TaskDecorator:
+    def decorate(function: Callable[..., Any]) -> Any:
+        check_callable(function, "the decorated function")
+        return task_decorator_factory(
+            python_callable=_shown(function, given), decorated_operator_class=operator, **kwargs
+        )
+
+    decorated: Any = decorate if function is None else decorate(function)
+    return cast("TaskDecorator", decorated)
+
+
+def _shown(function: Callable[..., Any], given: int) -> Callable[..., Any]:
+    """The function as Airflow is to see it: without what the operator gives."""
+    signature = inspect.signature(function)
+    parameters = list(signature.parameters.values())
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    first = parameters[:given]
+    if not any(each.kind is inspect.Parameter.VAR_POSITIONAL for each in first):
+        if len(first) < given or any(each.kind not in positional for each in first):
+            raise InvalidArgument(
+                f"{function.__name__}{signature} has no room for what it is given: its first parameters are "
+                f"for {'the messages' if given == 1 else 'the session, the messages and the batch'}"
+            )
+        parameters = parameters[given:]
+
+    @wraps(function)
+    def shown(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    shown.__signature__ = signature.replace(  # type: ignore[attr-defined]
+        parameters=[each for each in parameters if each.name not in GIVEN_BY_NAME]
+    )
+    setattr(shown, SHOWN, True)
+    return shown

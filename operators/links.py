@@ -1,0 +1,60 @@
+"""Links from a task instance to what it worked on, on the plugin's page."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from urllib.parse import urlencode, urljoin
+
+from airflow.sdk.bases.operatorlink import BaseOperatorLink
+from airflow.sdk.configuration import conf
+
+if TYPE_CHECKING:
+    from airflow.sdk import BaseOperator
+    from airflow.sdk.types import TaskInstanceKey
+
+PAGE = "plugin/duewheel"
+"""The page's address below Airflow's own."""
+
+
+def page_address(conn_id: str, view: str, **values: str | None) -> str:
+    """The address of a view of the page.
+
+    Args:
+        conn_id: the connection to the broker.
+        view: which view.
+        values: what it shows; None is left out.
+
+    Example:
+        >>> page_address("duewheel_default", "messages", topic="orders")[-62:]
+        'plugin/duewheel?broker=duewheel_default&view=messages&topic=orders'
+    """
+    base = str(conf.get("api", "base_url", fallback="/"))
+    given = {name: value for name, value in values.items() if value is not None}
+    query = urlencode({"broker": conn_id, "view": view, **given})
+    return urljoin(base.rstrip("/") + "/", f"{PAGE}?{query}")
+
+
+class TopicLink(BaseOperatorLink):
+    """To the messages of the task's topic."""
+
+    name = "Messages of the topic"
+
+    def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:  # noqa: ARG002 - Airflow's
+        """The address of the list; empty where the task names no topic."""
+        topic = getattr(operator, "topic", None)
+        if not topic:
+            return ""
+        return page_address(str(getattr(operator, "duewheel_conn_id", "")), "messages", topic=topic)
+
+
+class MessageLink(BaseOperatorLink):
+    """To the one message that the task sent or moved."""
+
+    name = "The message"
+
+    def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:  # noqa: ARG002 - Airflow's
+        """The address of the message with its history; empty before there is one."""
+        message_id = getattr(operator, "linked_message_id", None)
+        if not message_id:
+            return ""
+        return page_address(str(getattr(operator, "duewheel_conn_id", "")), "message", id=message_id)

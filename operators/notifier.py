@@ -1,0 +1,120 @@
+"""Send a delay message when a task or a DAG has come to its end, well or badly.
+
+What has to happen if nobody acts is a delay message: "look again in an hour", recalled when somebody has.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseNotifier
+
+from duewheel.hooks.broker import DueWheelHook
+from duewheel.hooks.declared import check_message, check_topic
+from duewheel.hooks.rendered import as_instant, as_level, as_span
+from duewheel.operators.task_key import task_key
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from datetime import timedelta
+
+    from airflow.sdk import Context
+
+    from duewheel.store.instants import Instant
+
+
+class SendDelayMessageNotifier(BaseNotifier):
+    """Send a message from ``on_success_callback``, ``on_failure_callback`` or ``on_retry_callback``.
+
+    Args:
+        topic: the topic to send to.
+        body: the message itself: text, bytes, or anything that can be written as JSON.
+        delay, deliver_at, delay_level: when to deliver it, as ``SendDelayMessageOperator`` takes them.
+        key: what to find, recall or replace the message by.
+        tag: what consumers filter by.
+        properties: further data.
+        on_conflict: what to do when a message with the same key waits: ``allow``, ``keep`` or ``replace``.
+        duewheel_conn_id: the connection to the broker.
+
+    Raises:
+        InvalidArgument, ...: what the broker would refuse; said when the DAG is read.
+
+    Example::
+
+        ConsumeMessagesOperator(
+            ...,
+            on_failure_callback=SendDelayMessageNotifier(
+                topic="alerts", key="{{ dag.dag_id }}", body="{{ ti.task_id }} has failed", delay="PT1H",
+                on_conflict="keep",
+            ),
+        )
+
+    Rules: D02, D12, X04.
+    """
+
+    template_fields: Sequence[str] = (
+        "topic",
+        "body",
+        "delay",
+        "deliver_at",
+        "delay_level",
+        "key",
+        "tag",
+        "properties",
+        "on_conflict",
+        "duewheel_conn_id",
+    )
+
+    def __init__(
+        self,
+        *,
+        topic: str,
+        body: Any,
+        delay: timedelta | str | None = None,
+        deliver_at: Instant | str | None = None,
+        delay_level: int | str | None = None,
+        key: str | None = None,
+        tag: str | None = None,
+        properties: Mapping[str, Any] | None = None,
+        on_conflict: str = "allow",
+        duewheel_conn_id: str = DueWheelHook.default_conn_name,
+    ) -> None:
+        super().__init__()
+        check_topic(topic)
+        check_message(
+            body=body,
+            delay=delay,
+            deliver_at=deliver_at,
+            delay_level=delay_level,
+            key=key,
+            properties=properties,
+            on_conflict=on_conflict,
+        )
+        self.topic = topic
+        self.body = body
+        self.delay = delay
+        self.deliver_at = deliver_at
+        self.delay_level = delay_level
+        self.key = key
+        self.tag = tag
+        self.properties = properties
+        self.on_conflict = on_conflict
+        self.duewheel_conn_id = duewheel_conn_id
+
+    def notify(self, context: Context) -> None:
+        """Send the message, once for each try of a task and topic, however often Airflow calls."""
+        name = task_key(context)
+        with DueWheelHook(self.duewheel_conn_id).get_conn() as broker:
+            receipt = broker.send(
+                self.topic,
+                self.body,
+                delay=as_span(self.delay),
+                deliver_at=as_instant(self.deliver_at),
+                delay_level=as_level(self.delay_level),
+                key=self.key,
+                tag=self.tag,
+                properties=self.properties,
+                on_conflict=self.on_conflict,
+                idempotency_key=None if name is None else f"{name}/notify/{context['ti'].try_number}",
+            )
+        self.log.info("Message %s is due at %s", receipt.message_id, receipt.deliver_at.isoformat())

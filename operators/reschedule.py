@@ -1,0 +1,112 @@
+"""Move a waiting message to another instant."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseOperator
+from airflow.sdk.exceptions import AirflowFailException
+
+from duewheel.hooks.broker import DueWheelHook
+from duewheel.hooks.declared import check_key, check_topic, check_when
+from duewheel.hooks.rendered import as_instant, as_span
+from duewheel.operators.links import MessageLink, TopicLink
+from duewheel.operators.recall import WHAT_NAMES_A_MESSAGE
+from duewheel.store.errors import AlreadyReleased, InvalidArgument, UnknownMessage
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import timedelta
+
+    from airflow.sdk import Context
+
+    from duewheel.store.instants import Instant
+
+
+class RescheduleMessageOperator(BaseOperator):
+    """Move what waits to another instant, in one step, by its id or by topic and key (X03).
+
+    By key it may be repeated: a second try moves the same messages again. By id it may not, as the message
+    has a new id after the first.
+
+    Args:
+        message_id: the id that sending returned. Either this, or ``topic`` and ``key``.
+        topic: the topic of the messages.
+        key: the key they were sent with (X02).
+        delay: how long from now on, by the database's clock. Text may be an ISO 8601 duration or ``H:MM:SS``.
+        deliver_at: or the new instant: an aware datetime, Unix milliseconds, or either as text.
+        duewheel_conn_id: the connection to the broker.
+
+    Returns:
+        The new id, or the list of them by key, as the task's XCom.
+
+    Raises:
+        InvalidArgument: neither an id nor topic and key, or both; or not exactly one instant.
+        AirflowFailException: it was too late, or there is no such message; another try would not help.
+
+    Example::
+
+        RescheduleMessageOperator(
+            task_id="an_hour_more", topic="order-timeout", key="order-{{ params.order_id }}", delay="PT1H"
+        )
+
+    Rules: X02, X03.
+    """
+
+    template_fields: Sequence[str] = (
+        "message_id",
+        "topic",
+        "key",
+        "delay",
+        "deliver_at",
+        "duewheel_conn_id",
+    )
+    ui_color = "#dfe9f5"
+    operator_extra_links = (TopicLink(), MessageLink())
+
+    def __init__(
+        self,
+        *,
+        message_id: str | None = None,
+        topic: str | None = None,
+        key: str | None = None,
+        delay: timedelta | str | None = None,
+        deliver_at: Instant | str | None = None,
+        duewheel_conn_id: str = DueWheelHook.default_conn_name,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        if (message_id is None) == (topic is None and key is None) or (topic is None) != (key is None):
+            raise InvalidArgument(WHAT_NAMES_A_MESSAGE)
+        if topic is not None:
+            check_topic(topic)
+        check_key(key)
+        if (delay is None) == (deliver_at is None):
+            raise InvalidArgument("Give either delay or deliver_at: that is when to deliver now.")
+        check_when(delay, deliver_at, None)
+        self.message_id = message_id
+        self.topic = topic
+        self.key = key
+        self.delay = delay
+        self.deliver_at = deliver_at
+        self.duewheel_conn_id = duewheel_conn_id
+        self.linked_message_id: str | None = None
+
+    def execute(self, context: Context) -> str | list[str]:  # noqa: ARG002 - Airflow's signature
+        """Move it."""
+        delay, deliver_at = as_span(self.delay), as_instant(self.deliver_at)
+        with DueWheelHook(self.duewheel_conn_id).get_conn() as broker:
+            try:
+                if self.message_id is not None:
+                    receipts = [broker.reschedule(self.message_id, delay=delay, deliver_at=deliver_at)]
+                else:
+                    receipts = broker.reschedule_key(
+                        str(self.topic), str(self.key), delay=delay, deliver_at=deliver_at
+                    )
+            except (AlreadyReleased, UnknownMessage) as error:
+                raise AirflowFailException(str(error)) from error
+        for receipt in receipts:
+            self.log.info("Message %s is due at %s", receipt.message_id, receipt.deliver_at.isoformat())
+        self.linked_message_id = receipts[0].message_id
+        ids = [receipt.message_id for receipt in receipts]
+        return ids if self.message_id is None else ids[0]

@@ -1,0 +1,92 @@
+-- Taking over: whoever goes on with the work of a consumer that is gone gets that one's leases, messages and all.
+
+-- Leases of a subscription that nobody has answered and that have not ended, by queue, with who has each.
+create or replace function duewheel.live_leases(p_group_id integer, p_topic_id integer, p_now timestamptz)
+returns table (topic_id integer, queue smallint, n bigint, consumer text)
+language plpgsql stable
+set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
+set jit = off
+as $$
+#variable_conflict use_column
+begin
+    return query
+    select l.topic_id, l.queue, l.n, l.consumer
+    from duewheel.positions(p_group_id, p_topic_id) p
+    -- No lease lasts longer than 12 hours from its newest extension.
+    cross join lateral duewheel.ended_leases(p_group_id, p.topic_id, p.queue, p_now, p_now + interval '13 hours') e (n)
+    cross join lateral (
+        select l.topic_id, l.queue, l.n, l.consumer from duewheel.lease l
+        where l.topic_id = p.topic_id and l.group_id = p_group_id and l.queue = p.queue and l.n = e.n
+        order by l.n limit 1) l;
+end
+$$;
+
+-- Gives the live leases of p_consumer to the caller, who has the same name: with new tokens, so that an answer of the
+-- one before is refused (X10), and for p_invisible from now on. Rows as of receive_batch: the messages without an
+-- answer, then their lease. A lease that is being answered in an open transaction is left to that one. This is the
+-- only place where a lease is updated; it costs a dead row for each.
+create or replace function duewheel.take_over(
+    p_group_id integer, p_topic_id integer, p_consumer text, p_invisible interval, p_now timestamptz default null,
+    p_rows boolean default true
+) returns setof duewheel.leased_message
+language plpgsql
+set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
+set jit = off
+as $$
+#variable_conflict use_column
+declare
+    v_now timestamptz;
+    v_live record;
+    v_token bigint;
+    v_count integer;
+begin
+    if p_now is not null then
+        perform duewheel.require_clock_right(p_now);
+    end if;
+    perform duewheel.require_read_committed();
+    perform duewheel.check_invisible(p_invisible);
+    for v_live in
+        select l.topic_id, l.queue, l.n
+        from duewheel.live_leases(p_group_id, p_topic_id, coalesce(p_now, clock_timestamp())) l
+        where l.consumer = p_consumer
+    loop
+        continue when not pg_try_advisory_xact_lock(
+            duewheel.lease_lock_key(p_group_id, v_live.topic_id, v_live.queue, v_live.n));
+        v_now := coalesce(p_now, clock_timestamp());
+        -- Under the lock: it may have been answered, or have ended, since.
+        continue when not exists (
+            select from duewheel.ended_leases(
+                p_group_id, v_live.topic_id, v_live.queue, v_now, v_now + interval '13 hours') e (n)
+            where e.n = v_live.n);
+        if p_rows then
+            return query
+            select null::duewheel.lease_handle, m.deliver_at, m.seq, m.born_at, m.asked_at, m.tag, m.key, m.properties,
+                   m.message_group, m.body, m.attempt,
+                   case when m.origin_seq is not null then duewheel.message_id(
+                       m.origin_topic_id, m.origin_queue, m.origin_deliver_at, m.origin_seq) end
+            from duewheel.lease_rows(p_group_id, v_live.topic_id, v_live.queue, v_live.n) m
+            where m.seq not in (
+                select a.seq
+                from duewheel.message_answers(p_group_id, v_live.topic_id, v_live.queue, v_live.n) a);
+            get diagnostics v_count = row_count;
+        else
+            -- Whoever reads a lease as a whole cannot leave out what was answered: such a lease ends by itself.
+            select case when duewheel.answered_count(p_group_id, v_live.topic_id, v_live.queue, v_live.n) = 0
+                        then l.message_count else 0 end
+            into v_count from duewheel.lease l
+            where l.topic_id = v_live.topic_id and l.group_id = p_group_id and l.queue = v_live.queue
+              and l.n = v_live.n;
+        end if;
+        continue when v_count = 0;
+        v_token := duewheel.new_token();
+        update duewheel.lease l set token = v_token
+        where l.topic_id = v_live.topic_id and l.group_id = p_group_id and l.queue = v_live.queue and l.n = v_live.n;
+        insert into duewheel.lease_event (topic_id, group_id, queue, n, kind, at, expires_at)
+        values (v_live.topic_id, p_group_id, v_live.queue, v_live.n, 'extended', v_now, v_now + p_invisible);
+        return query
+        select (v_live.topic_id, v_live.queue, v_live.n, v_token, v_now + p_invisible, v_count)::duewheel.lease_handle,
+               null::timestamptz, null::bigint, null::timestamptz, null::timestamptz, null::text, null::text,
+               null::jsonb, null::text, null::bytea, null::integer, null::text;
+    end loop;
+end
+$$;

@@ -1,0 +1,48 @@
+"""Going on with the work of a consumer that is gone: the next one of its name gets its leases.
+
+A worker that dies without a word holds its messages until their lease ends. Whoever follows it and has the
+same name, as the next try of a task has, need not wait for that. The leases get new tokens, so what the one
+before still answers is refused (X10): it may be alive, and only cut off from whoever started the next one.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from duewheel.store.connections import Database, Rows
+from duewheel.store.consumer import _AS, Consumer
+from duewheel.store.instants import to_span
+from duewheel.store.leases import Lease
+from duewheel.store.messages import ROW_COLUMNS, Batch
+from duewheel.store.messages import _whole as whole_lease
+
+_TAKE_OVER = f"""
+select {", ".join(_AS.get(name, name) for name in ROW_COLUMNS)}
+from duewheel.take_over(%s, %s, %s, %s, %s, %s)
+"""
+
+
+def take_over(database: Database, consumer: Consumer, invisible: timedelta) -> Batch:
+    """Take the live leases of the consumer's name; see :meth:`duewheel.store.broker.Broker.take_over`."""
+    rows = _taken(database, consumer, invisible, with_messages=True)
+    return Batch(rows, topic=consumer.topic, group=consumer.group, group_id=consumer.group_id)
+
+
+def take_over_leases(database: Database, consumer: Consumer, invisible: timedelta) -> list[Lease]:
+    """The same without the messages; see :meth:`duewheel.store.broker.Broker.take_over_leases`."""
+    rows = _taken(database, consumer, invisible, with_messages=False)
+    return [whole_lease(consumer.group_id, row[-1]) for row in rows]
+
+
+def _taken(database: Database, consumer: Consumer, invisible: timedelta, *, with_messages: bool) -> Rows:
+    return database.rows(
+        _TAKE_OVER,
+        (
+            consumer.group_id,
+            consumer.topic_id,
+            consumer.name,
+            to_span(invisible, "invisible"),
+            database.now(),
+            with_messages,
+        ),
+    )

@@ -1,0 +1,71 @@
+"""A DAG in TaskFlow: many messages sent, moved, handled one by one, set aside and given back."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import DAG, TriggerRule, task
+
+from duewheel.operators.redrive import RedriveDeadLettersOperator
+from duewheel.operators.reschedule import RescheduleMessageOperator
+from duewheel.operators.send_many import SendDelayMessagesOperator
+from duewheel.operators.topic import CreateTopicOperator
+from duewheel.store import RetryPolicy
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from duewheel.store.messages import Message
+
+with DAG("taskflow", schedule=None) as dag:
+    make_topic = CreateTopicOperator(task_id="make_topic", topic="flow")
+
+    @task
+    def listed() -> list[dict[str, Any]]:
+        """What is to be sent: one of them later than the others."""
+        return [
+            {"body": number, "key": f"k{number}", "properties": {"number": number}} for number in range(3)
+        ] + [{"body": "later", "key": "later", "delay": "PT1H"}]
+
+    send = SendDelayMessagesOperator(
+        task_id="send",
+        topic="flow",
+        messages=listed(),
+        delay=timedelta(0),
+        retries=1,
+        retry_delay=timedelta(0),
+    )
+    sooner = RescheduleMessageOperator(task_id="sooner", topic="flow", key="later", delay="PT0S")
+    too_late = RescheduleMessageOperator(
+        task_id="too_late", topic="flow", key="k1", delay="PT1H", retries=3, retry_delay=timedelta(0)
+    )
+
+    @task.due_messages(topic="flow", group="flow", wait="PT10S", drain=True, linger="PT1S")
+    async def handle(messages: Sequence[Message], suffix: str, run_id: str) -> list[str]:
+        """Name what came."""
+        return sorted(f"{message.key}{suffix}{run_id.startswith('manual')}" for message in messages)
+
+    @task.due_messages(
+        topic="flow", group="picky", one_by_one=True, retry=RetryPolicy.unordered(max_retries=0)
+    )
+    def pick(message: Message) -> str | None:
+        """Refuse one of them."""
+        if message.key == "k1":
+            raise ValueError("k1 is poison")
+        return message.key
+
+    @task.due_messages(topic="flow", group="any", filter="number >= 0")
+    def of_group(messages: Sequence[Message], of: str) -> str:
+        """What each of several groups gets."""
+        return f"{of}: {len(messages)}"
+
+    handled = handle("!")
+    picked = pick()
+    again = RedriveDeadLettersOperator(
+        task_id="again", group="picky", reason_contains="poison", trigger_rule=TriggerRule.ALL_DONE
+    )
+    each = of_group.override(group="each").partial().expand(of=["a"])
+
+    make_topic >> send >> sooner >> handled >> [picked, each, too_late]
+    picked >> again

@@ -1,0 +1,66 @@
+"""DAGs for an Airflow with all its parts: started by the wheel, killed, and run side by side."""
+
+from __future__ import annotations
+
+import os
+import signal
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import DAG, Asset, AssetWatcher, task
+
+from duewheel.triggers.timing_wheel import TimingWheelTrigger
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from duewheel.store.messages import Message
+
+SIDE_BY_SIDE = 3
+
+
+def due(topic: str, group: str, **arguments: Any) -> list[Asset]:
+    """An asset whose watcher rings for the group."""
+    trigger = TimingWheelTrigger(topic=topic, group=group, **arguments)
+    return [Asset(f"due_{topic}_{group}", watchers=[AssetWatcher(name="wheel", trigger=trigger)])]
+
+
+with DAG("killed_live", schedule=due("killed", "g"), max_active_runs=1, is_paused_upon_creation=False):
+
+    @task.due_messages(topic="killed", group="g", retries=1, retry_delay=timedelta(0))
+    def die_at_first(messages: Sequence[Message], ti: Any) -> list[str]:
+        """Lose the worker without a word at the first try."""
+        if ti.try_number == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return [f"{message.key}: attempt {message.attempt}" for message in messages]
+
+    die_at_first()
+
+with DAG(
+    "side_by_side", schedule=due("wide", "g"), max_active_runs=SIDE_BY_SIDE, is_paused_upon_creation=False
+):
+
+    @task.due_messages(topic="wide", group="g", max_messages=1, one_by_one=True)
+    def wait_for_the_others(message: Message) -> None:
+        """Go on when told to, over a pipe, which waits for the other side."""
+        (Path(os.environ["DUEWHEEL_TEST_DIRECTORY"]) / f"go_{message.key}").read_text()
+
+    wait_for_the_others()
+
+with DAG("refused", schedule=due("wide", "everyone"), is_paused_upon_creation=False):
+
+    @task
+    def never() -> None:
+        """Nobody rings: the broker refuses a broadcasting group."""
+
+    never()
+
+with DAG("tagged", schedule=due("tagged", "g", tags="paid"), is_paused_upon_creation=False):
+
+    @task.due_messages(topic="tagged", group="g", tags="paid")
+    def take(messages: Sequence[Message]) -> int:
+        """Take those of the tag."""
+        return len(messages)
+
+    take()

@@ -1,0 +1,151 @@
+"""Sending many, moving and redriving, each in a task; tests/operators/test_in_airflow.py runs them inside
+Airflow."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+from airflow.sdk import Context
+from airflow.sdk.exceptions import AirflowFailException
+from tests.airflow_runs import connection_json
+
+from duewheel.operators.decorators import due_messages_task, spark_due_messages_task
+from duewheel.operators.notifier import SendDelayMessageNotifier
+from duewheel.operators.redrive import RedriveDeadLettersOperator
+from duewheel.operators.reschedule import RescheduleMessageOperator
+from duewheel.operators.send_many import SendDelayMessagesOperator
+from duewheel.store import RetryPolicy
+from duewheel.store.errors import DueWheelError, InvalidArgument
+
+if TYPE_CHECKING:
+    from duewheel.store import Broker
+
+NAMES = {"dag_id": "dag", "run_id": "run", "task_id": "send", "map_index": -1}
+CONTEXT = cast("Context", {"ti": SimpleNamespace(**NAMES, try_number=1, max_tries=0)})
+HOUR = timedelta(hours=1)
+
+
+@pytest.fixture(autouse=True)
+def orders(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The connection that the operators use by default, and a topic."""
+    monkeypatch.setenv("AIRFLOW_CONN_DUEWHEEL_DEFAULT", connection_json(broker.dsn))
+    broker.create_topic("orders")
+
+
+def send_many(messages: Any, **arguments: Any) -> list[str]:
+    """Send them as a task does."""
+    sending = SendDelayMessagesOperator(task_id="send", topic="orders", messages=messages, **arguments)
+    return sending.execute(CONTEXT)
+
+
+def test_x07_many_messages_are_sent_once_whoever_tries_twice(broker: Broker) -> None:
+    messages = [{"body": number, "key": f"k{number}"} for number in range(500)]
+    first = send_many(messages, delay=HOUR)
+    assert send_many(messages, delay=HOUR) == first
+    assert broker.stats().topics[0].waiting == 500
+
+
+def test_many_messages_say_each_when_they_are_due(broker: Broker) -> None:
+    ids = send_many(
+        [{"body": b"1", "delay": "PT2H"}, {"body": b"2"}, {"body": b"3", "delay_level": "3"}], delay=HOUR
+    )
+    due = [found.deliver_at - found.born_at for each in ids if (found := broker.find(each)) is not None]
+    assert due[:2] == [2 * HOUR, HOUR]
+    assert due[2] == timedelta(seconds=10)
+
+
+def test_without_idempotency_they_are_sent_again(broker: Broker) -> None:
+    for _ in range(2):
+        send_many([{"body": b"1"}], delay=HOUR, idempotent=False)
+    assert broker.stats().topics[0].waiting == 2
+
+
+@pytest.mark.parametrize(
+    ("message", "said"),
+    [
+        ("text", "message 1: is a str: give a mapping"),
+        ({"bdy": 1}, "message 1: has the unknown name 'bdy': there are body"),
+        ({"key": "k"}, "message 1: has no body"),
+        ({"body": 1, "delay": 30}, "message 1: delay is a int, not a span of time"),
+        ({"body": 1, "on_conflict": "replce"}, "message 1: on_conflict 'replce' is not known"),
+    ],
+)
+def test_a_mistake_in_one_of_many_is_said_with_its_place(message: Any, said: str) -> None:
+    with pytest.raises(DueWheelError, match=re.escape(said)):
+        SendDelayMessagesOperator(task_id="send", topic="orders", messages=[{"body": 1}, message], delay=HOUR)
+
+
+def test_x03_a_message_is_moved_by_its_id_or_its_key(broker: Broker) -> None:
+    sent = broker.send("orders", b"1", delay=HOUR, key="4711")
+    moved = RescheduleMessageOperator(task_id="move", message_id=sent.message_id, delay="PT2H").execute(
+        CONTEXT
+    )
+    assert isinstance(moved, str)
+    (again,) = RescheduleMessageOperator(task_id="move", topic="orders", key="4711", delay=3 * HOUR).execute(
+        CONTEXT
+    )
+    found = broker.find(again)
+    assert found is not None
+    assert found.deliver_at > sent.deliver_at + HOUR
+
+
+def test_x03_what_is_gone_is_not_moved_and_not_tried_again() -> None:
+    with pytest.raises(AirflowFailException, match="4711"):
+        RescheduleMessageOperator(task_id="move", topic="orders", key="4711", delay=HOUR).execute(CONTEXT)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"topic": "t", "key": "k"},
+        {"topic": "t", "key": "k", "delay": HOUR, "deliver_at": 0},
+        {"topic": "t", "delay": HOUR},
+        {"topic": "a b", "key": "k", "delay": HOUR},
+        {"topic": "t", "key": "k", "delay": 30},
+    ],
+)
+def test_a_mistake_in_a_move_is_refused_when_the_dag_is_read(arguments: dict[str, Any]) -> None:
+    with pytest.raises(DueWheelError):
+        RescheduleMessageOperator(task_id="move", **arguments)
+
+
+def test_r14_x12_dead_letters_are_given_back_once(broker: Broker) -> None:
+    broker.send("orders", b"1", delay_level=0, key="4711")
+    once = broker.consumer("orders", "g", retry=RetryPolicy.unordered(max_retries=0))
+    once.nack(once.receive(), reason="no such order")
+    redrive = {"task_id": "again", "group": "g", "reason_contains": "no such", "max_messages": "10"}
+    assert RedriveDeadLettersOperator(**redrive, dry_run=True).execute(CONTEXT) == {
+        "matched": 1,
+        "redriven": 0,
+    }
+    assert RedriveDeadLettersOperator(**redrive).execute(CONTEXT) == {"matched": 1, "redriven": 1}
+    assert RedriveDeadLettersOperator(**redrive).execute(CONTEXT) == {"matched": 0, "redriven": 0}
+    with pytest.raises(DueWheelError):
+        RedriveDeadLettersOperator(**{**redrive, "dead_from": "yesterday"})
+
+
+def test_a_decorated_function_needs_room_for_what_it_is_given() -> None:
+    def nothing() -> None:
+        """Take nothing."""
+
+    def session_alone(spark: object) -> None:
+        """Take too little."""
+
+    with pytest.raises(InvalidArgument, match="are for the messages"):
+        due_messages_task(topic="orders", group="g")(nothing)
+    with pytest.raises(InvalidArgument, match="the session, the messages and the batch"):
+        spark_due_messages_task(topic="orders", group="g")(session_alone)
+
+
+def test_x04_a_callback_sends_once_for_each_try(broker: Broker) -> None:
+    notifier = SendDelayMessageNotifier(topic="orders", body="look again", delay="PT1H", key="alert")
+    for _ in range(2):
+        notifier.notify(CONTEXT)
+    (found,) = broker.find_key("orders", "alert")
+    assert bytes(found.body) == b"look again"
+    with pytest.raises(DueWheelError):
+        SendDelayMessageNotifier(topic="orders", body="x", delay=30)  # type: ignore[arg-type]  # the mistake

@@ -1,0 +1,110 @@
+"""Whoever follows a consumer of its name goes on with its messages, and the one before is refused."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+
+from duewheel.store.errors import LeaseLost
+
+if TYPE_CHECKING:
+    from tests.conftest import Clock
+
+    from duewheel.store import Broker, Consumer
+
+MINUTE = timedelta(minutes=1)
+
+
+@pytest.fixture
+def orders(timed_broker: Broker) -> Broker:
+    """A broker with five ready messages in several queues."""
+    timed_broker.create_topic("orders", message_type="NORMAL")
+    for number in range(5):
+        timed_broker.send("orders", str(number))
+    return timed_broker
+
+
+def named(broker: Broker, name: str) -> Consumer:
+    """A consumer of such a name."""
+    return broker.consumer("orders", "g", name=name)
+
+
+def test_x10_the_next_of_the_name_has_the_messages_and_the_one_before_has_not(orders: Broker) -> None:
+    before = named(orders, "task")
+    held = before.receive()
+    after = named(orders, "task")
+    taken = orders.take_over(after, MINUTE)
+    assert sorted(message.body for message in taken) == sorted(message.body for message in held)
+    assert {message.attempt for message in taken} == {1}
+    with pytest.raises(LeaseLost):
+        before.ack(held)
+    with pytest.raises(LeaseLost):
+        before.change_invisible_duration(held, MINUTE)
+    after.ack(taken)
+    assert {orders.history(message.message_id)[-1].state for message in held} == {"Acked"}
+
+
+def test_nobody_elses_leases_are_taken_over(orders: Broker) -> None:
+    held = named(orders, "one").receive()
+    assert len(held) == 5
+    assert not orders.take_over(named(orders, "other"), MINUTE)
+    named(orders, "one").ack(held)
+
+
+def test_what_was_answered_before_is_not_taken_over(orders: Broker) -> None:
+    before = named(orders, "task")
+    held = before.receive()
+    before.ack(held[:2])
+    before.nack(held[2:3])
+    taken = orders.take_over(named(orders, "task"), MINUTE)
+    assert [message.message_id for message in taken] == [message.message_id for message in held[3:]]
+    named(orders, "task").ack(taken)
+    assert not orders.take_over(named(orders, "task"), MINUTE)
+
+
+def test_the_lease_lasts_from_the_taking_over_on(orders: Broker, clock: Clock) -> None:
+    named(orders, "task").receive(invisible=MINUTE)
+    clock.advance(timedelta(seconds=50))
+    taken = orders.take_over(named(orders, "task"), MINUTE)
+    clock.advance(timedelta(seconds=50))
+    named(orders, "task").ack(taken)
+
+
+def test_what_has_ended_is_received_again_and_not_taken_over(orders: Broker, clock: Clock) -> None:
+    named(orders, "task").receive(invisible=MINUTE)
+    clock.advance(2 * MINUTE)
+    assert not orders.take_over(named(orders, "task"), MINUTE)
+    assert {message.attempt for message in named(orders, "task").receive()} == {2}
+
+
+def test_retries_and_what_was_extended_are_taken_over(orders: Broker, clock: Clock) -> None:
+    first = named(orders, "task")
+    first.nack(first.receive(), delay=timedelta(0))
+    held = first.receive(invisible=MINUTE)
+    first.change_invisible_duration(held, 10 * MINUTE)
+    clock.advance(5 * MINUTE)
+    taken = orders.take_over(named(orders, "task"), MINUTE)
+    assert [message.attempt for message in taken] == [2] * 5
+
+
+def test_the_messages_of_a_fifo_topic_are_taken_over_in_their_order(timed_broker: Broker) -> None:
+    timed_broker.create_topic("orders", message_type="FIFO")
+    for number in range(4):
+        timed_broker.send("orders", str(number), message_group="one")
+    held = named(timed_broker, "task").receive()
+    taken = timed_broker.take_over(named(timed_broker, "task"), MINUTE)
+    assert (
+        [message.body for message in taken] == [message.body for message in held] == [b"0", b"1", b"2", b"3"]
+    )
+    named(timed_broker, "task").ack(taken)
+
+
+def test_leases_alone_are_taken_over_for_a_job(orders: Broker) -> None:
+    held = named(orders, "task").receive()
+    leases = orders.take_over_leases(named(orders, "task"), MINUTE)
+    assert sum(lease.count for lease in leases) == 5
+    with pytest.raises(LeaseLost):
+        named(orders, "task").ack(held)
+    named(orders, "task").ack(leases)

@@ -1,0 +1,106 @@
+"""What the triggers have in common: the doorbell of one group, on the stream of its connection.
+
+Airflow shares streams between event triggers only, so the trigger of a deferred task is one too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from airflow.triggers.base import BaseEventTrigger, TriggerEvent
+
+from duewheel.hooks.broker import DueWheelHook
+from duewheel.hooks.declared import check_count, check_reading
+from duewheel.hooks.rendered import as_span
+from duewheel.store.errors import InvalidArgument
+from duewheel.triggers.wheel_stream import Look, Watched, doorbell_stream, stream_key
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable
+
+
+class DoorbellTrigger(BaseEventTrigger):
+    """Base of the triggers: a group whose doorbell is told by the connection's stream.
+
+    Args:
+        topic: the topic to watch.
+        group: the consumer group to watch for; made when it does not exist yet, from the earliest message on.
+        min_messages: how many messages have to be ready.
+        duewheel_conn_id: the connection to the broker.
+        tags: only messages with one of these tags count, as ``"a || b"``; ``*`` means all (D12).
+        filter: only messages with such properties count, as ``"amount > 100"`` (D12).
+
+    Raises:
+        InvalidArgument, InvalidTagExpression, InvalidFilter: an argument that the broker would refuse.
+    """
+
+    def __init__(
+        self,
+        topic: str,
+        group: str,
+        min_messages: int = 1,
+        duewheel_conn_id: str = DueWheelHook.default_conn_name,
+        tags: str = "*",
+        filter: str | None = None,  # noqa: A002 -- as the consumer's parameter
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # Airflow does not annotate it
+        check_reading(topic, group, tags, filter)
+        check_count(min_messages, "min_messages")
+        self.topic = topic
+        self.group = group
+        self.min_messages = min_messages
+        self.duewheel_conn_id = duewheel_conn_id
+        self.tags = tags
+        self.filter = filter
+
+    @property
+    def watched(self) -> Watched:
+        """What the stream is to look at for this trigger."""
+        return Watched(self.topic, self.group, self.tags, self.filter)
+
+    def shared_stream_key(self) -> Hashable:
+        """One stream, and so one wheel, for each connection."""
+        return stream_key(self.duewheel_conn_id)
+
+    @classmethod
+    def open_shared_stream(cls, kwargs: dict[str, Any]) -> AsyncGenerator[Look, None]:
+        """Run the wheel of the connection and yield the doorbells of all watched groups. Never ends."""
+        return doorbell_stream(kwargs["duewheel_conn_id"])
+
+    def filter_shared_stream(self, shared_stream: AsyncIterator[Look]) -> AsyncGenerator[TriggerEvent, None]:
+        """Yield the events of this trigger out of what the stream tells about all."""
+        raise NotImplementedError
+
+    async def run(self) -> AsyncGenerator[TriggerEvent, None]:
+        """Do the same with a wheel of its own, where Airflow does not share streams."""
+        async with aclosing(self.open_shared_stream(self.serialize()[1])) as stream:
+            async with aclosing(self.filter_shared_stream(stream)) as events:
+                async for event in events:
+                    yield event
+
+
+def as_seconds(span: timedelta | str | float, name: str) -> float:
+    """A span of time in seconds, the form in which the arguments of triggers are stored.
+
+    Args:
+        span: a timedelta, text with units such as ``PT1M``, or seconds, as Airflow has stored them.
+        name: the parameter's name, for the error.
+
+    Raises:
+        InvalidArgument: it is none of these, or not more than 0.
+    """
+    given = as_span(span, name) if isinstance(span, str) else span
+    if isinstance(given, timedelta):
+        seconds = given.total_seconds()
+    elif isinstance(given, (int, float)) and not isinstance(given, bool):
+        seconds = float(given)
+    else:
+        raise InvalidArgument(
+            f"{name} is {span!r}: give a timedelta, an ISO 8601 duration such as PT1M, or seconds"
+        )
+    if not 0 < seconds < float("inf"):
+        raise InvalidArgument(f"{name} is {span!r}, the limit is more than 0")
+    return seconds
