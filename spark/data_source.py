@@ -30,7 +30,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
 from duewheel.spark.lease_reader import LeasePartition, LeaseToRead, read_leases
@@ -40,6 +40,7 @@ from duewheel.spark.message_columns import ALL_COLUMNS, columns_of, spark_schema
 from duewheel.spark.read_options import DEFAULT_PARTITIONS as DEFAULT_PARTITIONS
 from duewheel.spark.read_options import OPTIONS as OPTIONS
 from duewheel.spark.read_options import ReadOptions
+from duewheel.spark.stream_reader import MessageStreamReader, starting
 from duewheel.store.broker import Broker
 from duewheel.store.connections import DriverConnection, fetch
 from duewheel.store.errors import InvalidArgument
@@ -66,10 +67,15 @@ class DueWheelDataSource(DataSource):
         lease: leases that are held, as :func:`duewheel.store.leases.to_json` writes them.
         topic, group, tags, filter: what to lease when no lease is given; ``tags`` as ``"a || b"``, ``filter``
             as ``"region = 'north'"``, all when left out.
-        max_messages: how many to lease at most; 10 000 when left out.
+        max_messages: how many to lease at most, 10 000 when left out; of a stream, how many to read in a
+            micro-batch, all when left out.
         invisible_seconds: how long that lease lasts, 1 s to 12 h; 600 when left out.
         partitions: into how many partitions to deal the leases out at most; 4 when left out.
         batch_bytes: about how large one Arrow batch may become; 4 MiB when left out.
+        startingOffsets: where a new stream begins: earliest, latest, an instant, or, when left out, where its
+            group stands.
+        failOnDataLoss: whether a stream fails where retention has dropped what it had not read; true when
+            left out.
         columns: names of the columns wanted, with commas between; all when left out. The others do not leave
             the database. ``.schema(...)`` with some of the columns does the same.
 
@@ -99,6 +105,7 @@ class DueWheelDataSource(DataSource):
         """The columns; checks the options and that the topic exists."""
         options = ReadOptions.of(self.options)
         if options.leases is None:
+            starting(options.starting_offsets)
             with Broker(options.dsn) as broker:
                 broker.consumer(options.topic, options.group)
         return spark_schema(options.columns)
@@ -114,6 +121,14 @@ class DueWheelDataSource(DataSource):
             batch_bytes=options.batch_bytes,
             columns=columns,
         )
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+        """The reader of a stream, which leases nothing."""
+        options = ReadOptions.of(self.options)
+        if options.leases is not None:
+            raise InvalidArgument("a stream reads what is released and no lease: give a topic and a group")
+        starting(options.starting_offsets)
+        return MessageStreamReader(options, columns_of(schema))
 
     def _take_lease(self, options: ReadOptions) -> list[Lease]:
         with Broker(options.dsn) as broker:

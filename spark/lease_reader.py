@@ -121,6 +121,39 @@ def _read(
     batch_bytes: int,
     columns: tuple[str, ...],
 ) -> Iterator[pa.RecordBatch]:
+    count = 0
+    origin = (lease.topic_id, lease.queue, lease.topic, lease.handle)
+    for batch in queried(connection, lease.query, origin, batch_bytes, columns):
+        count += batch.num_rows
+        yield batch
+    if count != lease.count:
+        raise LeaseLost(
+            f"Lease {lease.n} on queue {lease.queue} of topic {lease.topic} covers {lease.count} messages, "
+            f"and {count} are there: the lease ended long ago and retention has dropped its messages. "
+            "Take a new lease."
+        )
+
+
+def queried(
+    connection: adbc_driver_manager.AdbcConnection,
+    query: str,
+    origin: tuple[int, int, str, str],
+    batch_bytes: int,
+    columns: tuple[str, ...],
+) -> Iterator[pa.RecordBatch]:
+    """Run a query for messages of one queue.
+
+    Args:
+        connection: where to run it.
+        query: a SELECT of the columns of ``duewheel.lease_rows``.
+        origin: number of the topic, queue, name of the topic the messages were sent to, and what their
+            receipt handles begin with.
+        batch_bytes: about how large a batch may become.
+        columns: the columns wanted.
+
+    Yields:
+        Batches of :func:`~duewheel.spark.message_columns.arrow_schema`.
+    """
     with adbc_driver_manager.AdbcStatement(connection) as statement:
         statement.set_options(
             **{
@@ -128,16 +161,8 @@ def _read(
             }
         )
         wanted = ", ".join(f"m.{name}" for name in query_columns(columns))
-        statement.set_sql_query(_READ_LEASE.format(columns=wanted, lease_query=lease.query))
+        statement.set_sql_query(_READ_LEASE.format(columns=wanted, lease_query=query))
         stream, _ = statement.execute_query()
-        count = 0
         with pa.RecordBatchReader.from_stream(stream) as rows:
             for batch in rows:
-                count += batch.num_rows
-                yield message_batch(batch, lease.topic_id, lease.queue, lease.topic, lease.handle, columns)
-    if count != lease.count:
-        raise LeaseLost(
-            f"Lease {lease.n} on queue {lease.queue} of topic {lease.topic} covers {lease.count} messages, "
-            f"and {count} are there: the lease ended long ago and retention has dropped its messages. "
-            "Take a new lease."
-        )
+                yield message_batch(batch, *origin, columns)

@@ -34,6 +34,8 @@ OPTIONS = frozenset(
         "partitions",
         "batch_bytes",
         "columns",
+        "startingOffsets",
+        "failOnDataLoss",
     }
 )
 
@@ -51,6 +53,9 @@ class ReadOptions:
         partitions: into how many partitions at most.
         batch_bytes: about how large an Arrow batch becomes.
         columns: the columns wanted.
+        starting_offsets: where a new stream begins; None is where its group stands.
+        fail_on_data_loss: whether a stream fails where retention has dropped what it had not read.
+        stream_max_messages: how many messages a stream reads in a micro-batch at most; None is all.
     """
 
     dsn: str
@@ -64,6 +69,9 @@ class ReadOptions:
     partitions: int
     batch_bytes: int
     columns: tuple[str, ...]
+    starting_offsets: str | None
+    fail_on_data_loss: bool
+    stream_max_messages: int | None
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> ReadOptions:
@@ -103,12 +111,16 @@ class ReadOptions:
             partitions=_number(options, "partitions", DEFAULT_PARTITIONS, MOST_PARTITIONS),
             batch_bytes=_number(options, "batch_bytes", DEFAULT_BATCH_BYTES),
             columns=_columns(options.get("columns")),
+            starting_offsets=options.get("startingOffsets"),
+            fail_on_data_loss=_truth(options, "failOnDataLoss"),
+            stream_max_messages=_number(options, "max_messages", 1) if "max_messages" in options else None,
         )
 
 
 def _check_names(options: Mapping[str, str]) -> None:
     # Spark adds options of its own for some catalogs; those have a dot.
-    unknown = sorted(option for option in options if option.lower() not in OPTIONS and "." not in option)
+    known = {option.lower() for option in OPTIONS}
+    unknown = sorted(option for option in options if option.lower() not in known and "." not in option)
     if unknown:
         raise InvalidArgument(f"unknown options {unknown}: there are {sorted(OPTIONS)}")
 
@@ -117,6 +129,13 @@ def _columns(names: str | None) -> tuple[str, ...]:
     if names is None:
         return ALL_COLUMNS
     return check_columns(name.strip() for name in names.split(",") if name.strip())
+
+
+def _truth(options: Mapping[str, str], option: str) -> bool:
+    text = options.get(option, "true")
+    if text.lower() not in ("true", "false"):
+        raise InvalidArgument(f"the option {option!r} is {text!r}: give true or false")
+    return text.lower() == "true"
 
 
 def _number(options: Mapping[str, str], option: str, default: int, most: int | None = None) -> int:

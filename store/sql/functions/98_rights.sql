@@ -52,6 +52,12 @@ begin atomic
         ('set_retry_policy', 'duewheel_consumer'),
         ('settings', 'duewheel_consumer'),
         ('stalled_since', 'duewheel_consumer'),
+        ('stream_commit', 'duewheel_consumer'),
+        ('stream_cuts', 'duewheel_consumer'),
+        ('stream_has_lost', 'duewheel_consumer'),
+        ('stream_latest', 'duewheel_consumer'),
+        ('stream_rows', 'duewheel_consumer'),
+        ('stream_start', 'duewheel_consumer'),
         ('subscribe', 'duewheel_consumer'),
         ('topic_stats', 'duewheel_consumer'),
 
