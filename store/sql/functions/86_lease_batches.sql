@@ -1,8 +1,9 @@
 -- Batches of leases: for jobs that take very many messages at once, work on parts of them side by side, and answer each
 -- part when its work is done.
 
--- Leases up to p_max messages without returning them, in leases that are small enough to be dealt out evenly to p_parts:
--- by what is ready, which is counted no further than it matters, and not by what was asked for. One row per lease.
+-- Leases up to p_max messages without returning them, in leases that are small enough to be dealt out evenly to
+-- p_parts: by what is ready, which is counted no further than it matters, and not by what was asked for. One row per
+-- lease.
 create or replace function duewheel.lease_evenly(
     p_group_id integer, p_topic_id integer, p_tags text[], p_max bigint, p_parts integer, p_invisible interval,
     p_consumer text, p_now timestamptz default null, p_filter jsonpath default null
@@ -57,9 +58,9 @@ begin
 end
 $$;
 
--- What has become of leases, in the order in which they are given. state: "held" and nobody else's, "over" as its time is
--- over, "unknown", or its last answer: "acked", "failed", "returned", "expired", "rewound". acked: how many of its messages
--- were acked.
+-- What has become of leases, in the order in which they are given. state: "held" and nobody else's, "over" as its time
+-- is over, "unknown", or its last answer: "acked", "failed", "returned", "expired", "rewound". acked: how many of its
+-- messages were acked.
 create or replace function duewheel.lease_states(
     p_group_id integer, p_topic_ids integer[], p_queues integer[], p_ns bigint[], p_tokens bigint[],
     p_now timestamptz default null
@@ -131,8 +132,9 @@ begin
 end
 $$;
 
--- Gives back what of the leases has no answer: as nack does, lease by lease. Answers what each was, as lease_states does;
--- "open" is one that a transaction has which did not end while this waited for it, p_wait for all of them together.
+-- Gives back what of the leases has no answer: as nack does, lease by lease. Answers what each was, as lease_states
+-- does; "open" is one that a transaction has which did not end while this waited for it, p_wait for all of them
+-- together.
 create or replace function duewheel.nack_unanswered(
     p_group_id integer, p_topic_ids integer[], p_queues integer[], p_ns bigint[], p_tokens bigint[],
     p_delay interval default null, p_reason text default null, p_wait interval default interval '30 seconds',

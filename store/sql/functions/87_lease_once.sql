@@ -1,5 +1,5 @@
--- As lease_evenly, once for each consumer name: a later call with the same name answers what the first one leased. For a
--- reader that is planned anew for every action on a DataFrame. p_since: no lease of that name is older.
+-- As lease_evenly, once for each consumer name: a later call with the same name answers what the first one leased. For
+-- a reader that is planned anew for every action on a DataFrame. p_since: no lease of that name is older.
 create or replace function duewheel.lease_once(
     p_group_id integer, p_topic_id integer, p_tags text[], p_max bigint, p_parts integer, p_invisible interval,
     p_consumer text, p_since timestamptz, p_now timestamptz default null, p_filter jsonpath default null

@@ -1,7 +1,7 @@
--- Streams: readers whose place is kept elsewhere, as by Spark in its checkpoint. A place in a queue is an instant and a number,
--- up to where what ticks released was read, and the number of a straggler. What lies between two places never changes: a
--- tick says for good what it released, and what it released cannot be recalled. So a stream takes no leases. It moves the
--- group's position when it has finished a part, so that its lag is seen and retention knows.
+-- Streams: readers whose place is kept elsewhere, as by Spark in its checkpoint. A place in a queue is an instant and a
+-- number, up to where what ticks released was read, and the number of a straggler. What lies between two places never
+-- changes: a tick says for good what it released, and what it released cannot be recalled. So a stream takes no leases.
+-- It moves the group's position when it has finished a part, so that its lag is seen and retention knows.
 --
 -- Instants are microseconds here, null for the beginning.
 
@@ -47,8 +47,8 @@ begin
             message = format('the group of this stream was %s, in queue %s', case v_newest.token
                 when -1 then 'rewound' else format('read by "%s"', coalesce(v_newest.consumer, 'somebody else')) end,
                 v_position.queue),
-            hint = 'A stream has its group for itself. Give each stream, and each consumer, a group of its own; a group '
-                   'that was rewound is read by a new stream with a new checkpoint.';
+            hint = 'A stream has its group for itself. Give each stream, and each consumer, a group of its own; a '
+                   'group that was rewound is read by a new stream with a new checkpoint.';
     end loop;
 end
 $$;
@@ -83,9 +83,10 @@ begin
 end
 $$;
 
--- Where a new stream of a group begins, and makes the group its own. p_start: "group" where the group stands, "earliest",
--- "latest", or "at" p_at: with what is due from then on or came, later than its own instant, after it. A stream that has
--- not finished its first part yet is answered again, by its name: where it began stands in no checkpoint.
+-- Where a new stream of a group begins, and makes the group its own. p_start: "group" where the group stands,
+-- "earliest", "latest", or "at" p_at: with what is due from then on or came, later than its own instant, after it. A
+-- stream that has not finished its first part yet is answered again, by its name: where it began stands in no
+-- checkpoint.
 create or replace function duewheel.stream_start(
     p_group_id integer, p_topic_id integer, p_stream text, p_start text, p_at timestamptz default null
 ) returns table (stream text, topic_id integer, queue integer, at bigint, seq bigint, straggler bigint)
@@ -130,8 +131,8 @@ begin
         raise exception using
             errcode = 'DW017',
             message = format('the group belongs to another stream, "%s"', v_other),
-            hint = 'Give each stream a group of its own, or go on from the checkpoint of that one. If it is gone for good, '
-                   'rewind the group to take it over.';
+            hint = 'Give each stream a group of its own, or go on from the checkpoint of that one. If it is gone for '
+                   'good, rewind the group to take it over.';
     end if;
     select r.hi, r.straggler_id into v_hi, v_straggler_id
     from duewheel.released_before(p_topic_id, case p_start when 'at' then p_at when 'earliest' then '-infinity' end) r;
@@ -162,8 +163,9 @@ end
 $$;
 
 -- How far a stream that stands at these places may read: at most p_limit messages on, stragglers counted; null for all
--- that is released. p_release false: what came due since is not released, as a stream of what was there asks for. p_stream
--- null: for a look, by whoever it may be. p_to_*: not further than these places, which an unlimited look answered.
+-- that is released. p_release false: what came due since is not released, as a stream of what was there asks for.
+-- p_stream null: for a look, by whoever it may be. p_to_*: not further than these places, which an unlimited look
+-- answered.
 create or replace function duewheel.stream_latest(
     p_group_id integer, p_topic_id integer, p_stream text, p_topic_ids integer[], p_queues integer[], p_ats bigint[],
     p_seqs bigint[], p_stragglers bigint[], p_limit bigint default null, p_release boolean default true,
@@ -193,7 +195,8 @@ begin
     for v_source in
         select p.topic_id, p.queue, duewheel.stream_instant(s.at) as at,
                case when p_to_queues is null then p.hi else duewheel.stream_instant(g.at) end as hi,
-               case when p_to_queues is null then 9223372036854775807 else coalesce(g.straggler, 0) end as last_straggler,
+               case when p_to_queues is null then 9223372036854775807 else coalesce(g.straggler, 0)
+               end as last_straggler,
                coalesce(s.seq, 9223372036854775807) as seq, coalesce(s.straggler, 0) as straggler,
                count(*) over () - row_number() over (order by p.ordinal) + 1 as sources_left
         from duewheel.positions(p_group_id, p_topic_id) p
@@ -213,13 +216,14 @@ begin
         if p_limit is null or v_quota > 0 then
             select count(*), max(s.straggler_id) into v_count, v_straggler from (
                 select s.straggler_id from duewheel.straggler s
-                where s.topic_id = v_source.topic_id and s.queue = v_source.queue and s.straggler_id > v_source.straggler
-                  and s.straggler_id <= v_source.last_straggler
+                where s.topic_id = v_source.topic_id and s.queue = v_source.queue
+                  and s.straggler_id > v_source.straggler and s.straggler_id <= v_source.last_straggler
                 order by s.straggler_id limit v_quota) s;
             straggler := coalesce(v_straggler, v_source.straggler);
             v_quota := v_quota - v_count;
             v_left := v_left - v_count;
-            if (v_source.hi, 9223372036854775807) > (v_source.at, v_source.seq) and (p_limit is null or v_quota > 0) then
+            if (v_source.hi, 9223372036854775807) > (v_source.at, v_source.seq)
+               and (p_limit is null or v_quota > 0) then
                 select m.deliver_at, m.seq into v_to from duewheel.any_message m
                 where p_limit is not null and m.topic_id = v_source.topic_id and m.queue = v_source.queue
                   and (m.deliver_at, m.seq) > (v_source.at, v_source.seq) and m.deliver_at >= v_source.at
@@ -247,7 +251,8 @@ begin
 end
 $$;
 
--- The places at which to cut what lies between two places of a queue into parts of about p_messages, the last one included.
+-- The places at which to cut what lies between two places of a queue into parts of about p_messages, the last one
+-- included.
 create or replace function duewheel.stream_cuts(
     p_topic_id integer, p_queue integer, p_from bigint, p_from_seq bigint, p_to bigint, p_to_seq bigint,
     p_messages bigint
