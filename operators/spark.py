@@ -8,7 +8,8 @@ that the messages come back after the retry interval of their group (R03).
 
 The function may ack by itself, inside the database transaction that holds the result of its work
 (``batch.ack(connection)``): then work and ack are committed together or not at all, and the operator leaves
-the batch alone.
+the batch alone. With ``batch.foreach_partition`` the executors work on parts of the batch and ack each in the
+transaction of its work (X16); when the function then raises, what is not acked is nacked.
 
 A killed task ends its Spark jobs and pulls the lease back, so the messages are ready again at once. A worker
 that dies without a word stops extending; the lease ends by itself, and so do the JVM and the Python workers
@@ -46,6 +47,8 @@ if TYPE_CHECKING:
 
 CANCEL_SECONDS = 3.0
 """How long a killed task waits for Spark to take the order to stop; Airflow gives a task 5 seconds in all."""
+PULL_BACK_SECONDS = 1.5
+"""How long it then waits for the transactions of its tasks to end."""
 WATCH_SECONDS = 1.0
 """How often the lease is looked at while a job runs."""
 
@@ -305,14 +308,23 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
         except LeaseLost as error:
             if acked:
                 self.log.info("The function had acked its %d messages before it failed", batch.count)
-            else:
-                self.log.warning("Could not nack %d messages: %s", batch.count, error)
+                return
+            self.log.warning("Could not nack all of %d messages: %s", batch.count, error)
         except DueWheelError as error:
             self.log.warning(
                 "Could not nack %d messages; they come back when their lease ends: %s", batch.count, error
             )
-        else:
-            self.log.info("Nacked %d messages after %s", batch.count, type(cause).__name__)
+            return
+        outcome = batch.outcome()
+        self.log.info(
+            "After %s: of %d messages, %d had been acked, %d were nacked, %d are unanswered, %d were lost",
+            type(cause).__name__,
+            batch.count,
+            outcome.acked,
+            outcome.given_back,
+            outcome.unanswered,
+            outcome.lost,
+        )
 
     def on_kill(self) -> None:
         """End the Spark jobs and pull the lease back: the messages are ready again at once.
@@ -320,6 +332,7 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
         Runs in the middle of whatever the task was doing, so it talks to Spark and to the broker over
         connections of its own and shares no lock with it.
         """
+        from duewheel.spark.lease_states import HELD, nack_unanswered
         from duewheel.spark.session import cancel_jobs
 
         self._killed = True
@@ -335,13 +348,20 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
             return
         held.keeper.stop()
         try:
-            with Broker(held.dsn) as broker:
-                consumer = broker.consumer(self.topic, self.group, tags=self.tags, filter=self.filter)
-                consumer.nack(held.batch.leases, delay=timedelta(0), reason="the task was killed")
+            # Without a listener, and without the consumer's own call: nothing here may wait for long.
+            with Broker(held.dsn, listen=False) as broker, broker.connection() as connection:
+                states = nack_unanswered(
+                    connection,
+                    held.batch.leases,
+                    timedelta(0),
+                    reason="the task was killed",
+                    wait=timedelta(seconds=PULL_BACK_SECONDS),
+                )
         except DueWheelError as error:
             self.log.warning("The lease on %d messages could not be pulled back: %s", held.batch.count, error)
-        else:
-            self.log.info("Pulled the lease on %d messages back", held.batch.count)
+            return
+        pulled = sum(state.lease.count for state in states if state.state == HELD)
+        self.log.info("Pulled the lease on %d of %d messages back", pulled, held.batch.count)
 
 
 @contextmanager

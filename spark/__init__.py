@@ -11,19 +11,23 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from duewheel.spark.java_runtime import JavaNotFound as JavaNotFound
+    from duewheel.spark.lease_states import BatchOutcome as BatchOutcome
     from duewheel.spark.leased_batch import LeasedBatch as LeasedBatch
+    from duewheel.spark.partition_work import PartitionsFailed as PartitionsFailed
     from duewheel.spark.session import register as register
     from duewheel.spark.session import spark_session as spark_session
 
 # Each public name and the module it lives in.
 _HOMES = {
+    "BatchOutcome": "lease_states",
     "JavaNotFound": "java_runtime",
     "LeasedBatch": "leased_batch",
+    "PartitionsFailed": "partition_work",
     "register": "session",
     "spark_session": "session",
 }
 
-__all__ = ["JavaNotFound", "LeasedBatch", "register", "spark_session"]
+__all__ = ["BatchOutcome", "JavaNotFound", "LeasedBatch", "PartitionsFailed", "register", "spark_session"]
 
 
 def __getattr__(name: str) -> object:

@@ -1,16 +1,17 @@
 """``spark.read.format("duewheel")``: a batch of leased messages as a DataFrame.
 
-A lease is taken once, when ``load()`` is called, and belongs to that DataFrame: counting it twice, joining it
-with itself, or reading it again after an executor died always gives the same rows. Nothing is acked by
-reading (X09).
+A lease is taken once and belongs to its DataFrame: counting it twice, joining it with itself, or reading it
+again after an executor died always gives the same rows. Nothing is acked by reading (X09).
 
 There are two ways to a lease:
 
 - Whoever runs the job takes it and passes it as the option ``lease``;
   :class:`duewheel.spark.leased_batch.LeasedBatch` and the operator do this. They hold what an ack needs, and
   it works with Spark Connect too, where ``load()`` runs on a server and may run again for each action.
-- With ``topic`` and ``group`` the data source takes it itself. Nobody acks it: this is for looking at what
-  would come, and the messages come again when the lease ends.
+- With ``topic`` and ``group`` the first action takes it. Nobody acks it: this is for looking at what would
+  come, and the messages come again when the lease ends. ``load()`` only checks: Spark calls the same method
+  for a stream, which leases nothing. The data source draws a name when it is made, under which the actions
+  that follow find the lease again.
 
 The driver asks the broker for the query of each lease and deals the leases out to partitions; the executors
 run these queries (:mod:`duewheel.spark.lease_reader`). The dsn travels inside pickled objects only, never in
@@ -23,47 +24,37 @@ The package has to be installed where the executors run.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from datetime import timedelta
+import secrets
+from collections.abc import Iterator, MutableMapping, Sequence
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
-from duewheel.spark.lease_reader import DEFAULT_BATCH_BYTES, LeasePartition, LeaseToRead, read_leases
+from duewheel.spark.lease_reader import LeasePartition, LeaseToRead, read_leases
+from duewheel.spark.lease_states import lease_states, refusal
 from duewheel.spark.leasing import lease_messages
-from duewheel.spark.message_columns import SPARK_SCHEMA
+from duewheel.spark.message_columns import ALL_COLUMNS, columns_of, spark_schema
+from duewheel.spark.read_options import DEFAULT_PARTITIONS as DEFAULT_PARTITIONS
+from duewheel.spark.read_options import OPTIONS as OPTIONS
+from duewheel.spark.read_options import ReadOptions
+from duewheel.spark.stream_reader import MessageStreamReader, starting
 from duewheel.store.broker import Broker
-from duewheel.store.connections import fetch, libpq_dsn
+from duewheel.store.connections import DriverConnection, fetch
 from duewheel.store.errors import InvalidArgument
-from duewheel.store.leases import Lease, from_json, to_json
-from duewheel.store.tags import EVERY
+from duewheel.store.leases import Lease
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 FORMAT = "duewheel"
-OPTIONS = frozenset(
-    {
-        "dsn",
-        "lease",
-        "topic",
-        "group",
-        "tags",
-        "filter",
-        "max_messages",
-        "invisible_seconds",
-        "partitions",
-        "batch_bytes",
-    }
-)
-DEFAULT_MAX_MESSAGES = 10_000
-DEFAULT_INVISIBLE_SECONDS = 600
-DEFAULT_PARTITIONS = 4
-MESSAGES_WORTH_A_PARTITION = 1_000
+MESSAGES_WORTH_A_PARTITION = 100
 """A partition costs a task, a Python worker and a connection; fewer messages than this are not worth one
 more."""
+CLOCKS_APART = timedelta(minutes=5)
+"""How far the driver's clock may be ahead of the database's."""
 
 _PLAN_LEASES = (Path(__file__).parent / "plan_leases.sql").read_text()
 
@@ -76,14 +67,21 @@ class DueWheelDataSource(DataSource):
         lease: leases that are held, as :func:`duewheel.store.leases.to_json` writes them.
         topic, group, tags, filter: what to lease when no lease is given; ``tags`` as ``"a || b"``, ``filter``
             as ``"region = 'north'"``, all when left out.
-        max_messages: how many to lease at most; 10 000 when left out.
+        max_messages: how many to lease at most, 10 000 when left out; of a stream, how many to read in a
+            micro-batch, all when left out.
         invisible_seconds: how long that lease lasts, 1 s to 12 h; 600 when left out.
         partitions: into how many partitions to deal the leases out at most; 4 when left out.
         batch_bytes: about how large one Arrow batch may become; 4 MiB when left out.
+        startingOffsets: where a new stream begins: earliest, latest, an instant, or, when left out, where its
+            group stands.
+        failOnDataLoss: whether a stream fails where retention has dropped what it had not read; true when
+            left out.
+        columns: names of the columns wanted, with commas between; all when left out. The others do not leave
+            the database. ``.schema(...)`` with some of the columns does the same.
 
     Errors:
-        InvalidArgument: an option is unknown, missing or cannot be understood. UnknownTopic and the
-            other errors of the broker: as they are.
+        InvalidArgument: an option is unknown, missing or cannot be understood; nothing was leased.
+            LeaseLost: a lease has ended. UnknownTopic and the other errors of the broker: as they are.
 
     Example::
 
@@ -93,78 +91,78 @@ class DueWheelDataSource(DataSource):
     Rules: X09, R01, R13.
     """
 
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        super().__init__(options)
+        self._consumer_name = f"spark/{secrets.token_hex(16)}"
+        self._made_at = datetime.now(UTC)
+
     @classmethod
     def name(cls) -> str:
         """The name to give to ``format``."""
         return FORMAT
 
     def schema(self) -> StructType:
-        """The columns; takes the lease when none was given, because ``load()`` calls this exactly once."""
-        self._check_options()
-        if "lease" not in self.options:
-            self.options["lease"] = to_json(self._take_lease())
-        return SPARK_SCHEMA
+        """The columns; checks the options and that the topic exists."""
+        options = ReadOptions.of(self.options)
+        if options.leases is None:
+            starting(options.starting_offsets)
+            with Broker(options.dsn) as broker:
+                broker.consumer(options.topic, options.group)
+        return spark_schema(options.columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """The reader of the leased messages."""
-        if schema != SPARK_SCHEMA or "lease" not in self.options:
-            raise InvalidArgument("the data source duewheel has columns of its own: leave .schema(...) out")
+        """The reader of the leased messages; takes the lease when there is none yet."""
+        options = ReadOptions.of(self.options)
+        columns = columns_of(schema)
         return LeaseDataReader(
-            dsn=self._dsn(),
-            leases=from_json(self.options["lease"]),
-            partitions=self._number("partitions", DEFAULT_PARTITIONS),
-            batch_bytes=self._number("batch_bytes", DEFAULT_BATCH_BYTES),
+            dsn=options.dsn,
+            leases=self._take_lease(options) if options.leases is None else options.leases,
+            partitions=options.partitions,
+            batch_bytes=options.batch_bytes,
+            columns=columns,
         )
 
-    def _take_lease(self) -> list[Lease]:
-        dsn = self._dsn()
-        for option in ("topic", "group"):
-            if not self.options.get(option):
-                raise InvalidArgument(
-                    f"the option {option!r} is missing: give a topic and a group, or a lease"
-                )
-        with Broker(dsn) as broker:
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+        """The reader of a stream, which leases nothing."""
+        options = ReadOptions.of(self.options)
+        if options.leases is not None:
+            raise InvalidArgument("a stream reads what is released and no lease: give a topic and a group")
+        starting(options.starting_offsets)
+        return MessageStreamReader(options, columns_of(schema))
+
+    def _take_lease(self, options: ReadOptions) -> list[Lease]:
+        with Broker(options.dsn) as broker:
             consumer = broker.consumer(
-                self.options["topic"],
-                self.options["group"],
-                tags=self.options.get("tags") or EVERY,
-                filter=self.options.get("filter") or None,
+                options.topic,
+                options.group,
+                tags=options.tags,
+                filter=options.filter,
+                name=self._consumer_name,
             )
             return lease_messages(
                 broker,
                 consumer,
-                max_messages=self._number("max_messages", DEFAULT_MAX_MESSAGES),
-                invisible=timedelta(seconds=self._number("invisible_seconds", DEFAULT_INVISIBLE_SECONDS)),
+                max_messages=options.max_messages,
+                invisible=options.invisible,
+                partitions=options.partitions,
+                once_since=self._made_at - CLOCKS_APART,
             )
-
-    def _check_options(self) -> None:
-        # Spark adds options of its own for some catalogs; those have a dot.
-        unknown = sorted(
-            option for option in self.options if option.lower() not in OPTIONS and "." not in option
-        )
-        if unknown:
-            raise InvalidArgument(f"unknown options {unknown}: there are {sorted(OPTIONS)}")
-
-    def _dsn(self) -> str:
-        dsn = self.options.get("dsn")
-        if not dsn:
-            raise InvalidArgument("the option 'dsn' is missing: give the address of the broker's database")
-        return libpq_dsn(dsn)
-
-    def _number(self, option: str, default: int) -> int:
-        text = self.options.get(option)
-        if text is None:
-            return default
-        if not text.strip().isdecimal() or int(text) < 1:
-            raise InvalidArgument(f"the option {option!r} is {text!r}: give a whole number of 1 or more")
-        return int(text)
 
 
 class LeaseDataReader(DataSourceReader):
     """Deals leases out to partitions on the driver and reads them on the executors."""
 
-    def __init__(self, *, dsn: str, leases: Sequence[Lease], partitions: int, batch_bytes: int) -> None:
+    def __init__(
+        self,
+        *,
+        dsn: str,
+        leases: Sequence[Lease],
+        partitions: int,
+        batch_bytes: int,
+        columns: tuple[str, ...] = ALL_COLUMNS,
+    ) -> None:
         self._dsn = dsn
+        self._columns = columns
         self._leases = leases
         self._partitions = partitions
         self._batch_bytes = batch_bytes
@@ -178,36 +176,49 @@ class LeaseDataReader(DataSourceReader):
         if not isinstance(partition, LeasePartition):
             # Spark's stand-in for a DataFrame without partitions.
             return iter(())
-        return read_leases(self._dsn, partition.leases, self._batch_bytes)
+        return read_leases(self._dsn, partition.leases, self._batch_bytes, self._columns)
 
     def _plan(self) -> list[LeaseToRead]:
-        leases = [lease for lease in self._leases if lease.count]
-        if not leases:
-            return []
-        if any(lease.seqs is not None for lease in leases):
-            raise InvalidArgument(
-                "a DataFrame is read from whole leases: give batch.leases, not those of some messages"
-            )
-        parameters = (
-            [lease.group_id for lease in leases],
-            [lease.topic_id for lease in leases],
-            [lease.queue for lease in leases],
-            [lease.n for lease in leases],
-        )
         with Broker(self._dsn) as broker, broker.connection() as connection:
-            planned = fetch(connection, _PLAN_LEASES, parameters)
-        return [
-            LeaseToRead(
-                lease.topic_id,
-                lease.queue,
-                lease.n,
-                lease.count,
-                f"{lease.group_id}.{lease.topic_id}.{lease.queue}.{lease.n}.{lease.token}",
-                topic,
-                query,
-            )
-            for lease, (topic, query) in zip(leases, planned, strict=True)
-        ]
+            return plan_leases(connection, self._leases)
+
+
+def plan_leases(connection: DriverConnection, leases: Sequence[Lease]) -> list[LeaseToRead]:
+    """Ask the broker for the query of each lease.
+
+    Raises:
+        LeaseLost: a lease has ended, or was given back: its messages may be with others.
+        InvalidArgument: a lease names single messages.
+    """
+    leases = [lease for lease in leases if lease.count]
+    if not leases:
+        return []
+    if any(lease.seqs is not None for lease in leases):
+        raise InvalidArgument(
+            "a DataFrame is read from whole leases: give batch.leases, not those of some messages"
+        )
+    parameters = (
+        [lease.group_id for lease in leases],
+        [lease.topic_id for lease in leases],
+        [lease.queue for lease in leases],
+        [lease.n for lease in leases],
+    )
+    planned = fetch(connection, _PLAN_LEASES, parameters)
+    lost = refusal(lease_states(connection, leases))
+    if lost is not None:
+        raise lost
+    return [
+        LeaseToRead(
+            lease.topic_id,
+            lease.queue,
+            lease.n,
+            lease.count,
+            f"{lease.group_id}.{lease.topic_id}.{lease.queue}.{lease.n}.{lease.token}",
+            topic,
+            query,
+        )
+        for lease, (topic, query) in zip(leases, planned, strict=True)
+    ]
 
 
 def deal_out(leases: Sequence[LeaseToRead], partitions: int) -> list[LeasePartition]:

@@ -11,7 +11,7 @@ same time.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,13 +20,14 @@ import adbc_driver_postgresql
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from duewheel.spark.message_columns import message_batch
+from duewheel.spark.message_columns import ALL_COLUMNS, message_batch, query_columns
 from duewheel.store.errors import LeaseLost
 
 DEFAULT_BATCH_BYTES = 4 * 1024 * 1024
 """About how large one Arrow batch becomes; a single message may be larger."""
 
 _READ_LEASE = (Path(__file__).parent / "read_lease.sql").read_text()
+_CHECK_LEASES = (Path(__file__).parent / "check_leases.sql").read_text()
 
 
 @dataclass(frozen=True)
@@ -65,20 +66,26 @@ class LeasePartition(InputPartition):
         return sum(lease.count for lease in self.leases)
 
 
-def read_leases(dsn: str, leases: tuple[LeaseToRead, ...], batch_bytes: int) -> Iterator[pa.RecordBatch]:
+def read_leases(
+    dsn: str,
+    leases: tuple[LeaseToRead, ...],
+    batch_bytes: int,
+    columns: tuple[str, ...] = ALL_COLUMNS,
+) -> Generator[pa.RecordBatch]:
     """Read leases over one connection of their own.
 
     Args:
         dsn: libpq string or URL.
         leases: which leases.
         batch_bytes: about how large a batch may become.
+        columns: the columns wanted; the others do not leave the database.
 
     Yields:
         Batches of :func:`~duewheel.spark.message_columns.arrow_schema`.
 
     Raises:
-        LeaseLost: fewer messages are there than were leased: the lease is over, and retention has dropped
-            some.
+        LeaseLost: a lease has ended or was given back, so its messages may be with others; or retention has
+            dropped some of them.
     """
     if not leases:
         return
@@ -86,29 +93,76 @@ def read_leases(dsn: str, leases: tuple[LeaseToRead, ...], batch_bytes: int) -> 
         adbc_driver_postgresql.connect(dsn) as database,
         adbc_driver_manager.AdbcConnection(database) as connection,
     ):
+        _check(connection, leases)
         for lease in leases:
-            yield from _read(connection, lease, batch_bytes)
+            yield from _read(connection, lease, batch_bytes, columns)
+
+
+def _check(connection: adbc_driver_manager.AdbcConnection, leases: tuple[LeaseToRead, ...]) -> None:
+    """Refuse leases that have ended: a task that Spark runs late must not work on what others have."""
+    handles = ", ".join(
+        "({}, {}, {}, {}, {}::bigint, {}::bigint)".format(place, *lease.handle.split("."))
+        for place, lease in enumerate(leases)
+    )
+    with adbc_driver_manager.AdbcStatement(connection) as statement:
+        statement.set_sql_query(_CHECK_LEASES.format(leases=handles))
+        stream, _ = statement.execute_query()
+        with pa.RecordBatchReader.from_stream(stream) as rows:
+            for row in rows.read_all().to_pylist():
+                raise LeaseLost(
+                    f"Lease {row['n']} on queue {row['queue']} of topic {leases[0].topic} has ended "
+                    f"({row['state']}): its messages may be with others. Take a new batch, and keep it alive."
+                )
 
 
 def _read(
-    connection: adbc_driver_manager.AdbcConnection, lease: LeaseToRead, batch_bytes: int
+    connection: adbc_driver_manager.AdbcConnection,
+    lease: LeaseToRead,
+    batch_bytes: int,
+    columns: tuple[str, ...],
 ) -> Iterator[pa.RecordBatch]:
-    with adbc_driver_manager.AdbcStatement(connection) as statement:
-        statement.set_options(
-            **{
-                adbc_driver_postgresql.StatementOptions.BATCH_SIZE_HINT_BYTES.value: str(batch_bytes),
-            }
-        )
-        statement.set_sql_query(_READ_LEASE.format(lease_query=lease.query))
-        stream, _ = statement.execute_query()
-        count = 0
-        with pa.RecordBatchReader.from_stream(stream) as rows:
-            for batch in rows:
-                count += batch.num_rows
-                yield message_batch(batch, lease.topic_id, lease.queue, lease.topic, lease.handle)
+    count = 0
+    origin = (lease.topic_id, lease.queue, lease.topic, lease.handle)
+    for batch in queried(connection, lease.query, origin, batch_bytes, columns):
+        count += batch.num_rows
+        yield batch
     if count != lease.count:
         raise LeaseLost(
             f"Lease {lease.n} on queue {lease.queue} of topic {lease.topic} covers {lease.count} messages, "
             f"and {count} are there: the lease ended long ago and retention has dropped its messages. "
             "Take a new lease."
         )
+
+
+def queried(
+    connection: adbc_driver_manager.AdbcConnection,
+    query: str,
+    origin: tuple[int, int, str, str],
+    batch_bytes: int,
+    columns: tuple[str, ...],
+) -> Iterator[pa.RecordBatch]:
+    """Run a query for messages of one queue.
+
+    Args:
+        connection: where to run it.
+        query: a SELECT of the columns of ``duewheel.lease_rows``.
+        origin: number of the topic, queue, name of the topic the messages were sent to, and what their
+            receipt handles begin with.
+        batch_bytes: about how large a batch may become.
+        columns: the columns wanted.
+
+    Yields:
+        Batches of :func:`~duewheel.spark.message_columns.arrow_schema`.
+    """
+    with adbc_driver_manager.AdbcStatement(connection) as statement:
+        statement.set_options(
+            **{
+                adbc_driver_postgresql.StatementOptions.BATCH_SIZE_HINT_BYTES.value: str(batch_bytes),
+            }
+        )
+        wanted = ", ".join(f"m.{name}" for name in query_columns(columns))
+        statement.set_sql_query(_READ_LEASE.format(columns=wanted, lease_query=query))
+        stream, _ = statement.execute_query()
+        with pa.RecordBatchReader.from_stream(stream) as rows:
+            for batch in rows:
+                yield message_batch(batch, *origin, columns)

@@ -9,7 +9,7 @@ first: from then on the broker waits for the transaction's end before it gives t
 
 from __future__ import annotations
 
-import math
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
@@ -18,11 +18,27 @@ from typing import TYPE_CHECKING, cast
 from psycopg2.extensions import TRANSACTION_STATUS_IDLE
 from pyspark.sql import DataFrame, SparkSession
 
-from duewheel.spark.data_source import DEFAULT_PARTITIONS, FORMAT, MESSAGES_WORTH_A_PARTITION
-from duewheel.spark.leasing import MESSAGES_PER_LEASE, lease_messages
+from duewheel.spark.data_source import DEFAULT_PARTITIONS, FORMAT, deal_out, plan_leases
+from duewheel.spark.lease_reader import DEFAULT_BATCH_BYTES
+from duewheel.spark.lease_states import (
+    GIVEN_BACK,
+    HELD,
+    OPEN,
+    BatchOutcome,
+    LeaseState,
+    extend_unanswered,
+    lease_states,
+    lost_error,
+    nack_unanswered,
+    outcome_of,
+)
+from duewheel.spark.leasing import lease_messages
+from duewheel.spark.message_columns import ALL_COLUMNS, check_columns
+from duewheel.spark.partition_work import FailedPart, Part, PartitionsFailed, Work, partition_work
 from duewheel.store.broker import Broker
 from duewheel.store.connections import DriverConnection, driver_connection
 from duewheel.store.consumer import Consumer
+from duewheel.store.errors import LeaseLost
 from duewheel.store.lease_keeper import LeaseKeeper
 from duewheel.store.leases import Lease, to_json
 
@@ -31,6 +47,8 @@ if TYPE_CHECKING:
 
     from duewheel.store.connections import CallerConnection
     from duewheel.store.messages import Message
+
+log = logging.getLogger(__name__)
 
 
 class LeasedBatch:
@@ -66,6 +84,7 @@ class LeasedBatch:
         self._partitions = partitions
         self._keeper: LeaseKeeper | None = None
         self._transaction: DriverConnection | None = None
+        self._failures: list[FailedPart] = []
 
     @classmethod
     def take(
@@ -102,15 +121,13 @@ class LeasedBatch:
             InvalidArgument: a number or a duration is out of its limits.
         """
         consumer = broker.consumer(topic, group, tags=tags, filter=filter, name=name)
-        # One lease is read by one task: a single queue is to give work to all of them too.
-        share = max(MESSAGES_WORTH_A_PARTITION, math.ceil(max_messages / max(1, partitions)))
         leases = lease_messages(
             broker,
             consumer,
             max_messages=max_messages,
             invisible=invisible,
-            messages_per_lease=min(MESSAGES_PER_LEASE, share),
             now=now,
+            partitions=partitions,
         )
         return cls(broker, consumer, leases, invisible, partitions)
 
@@ -122,20 +139,85 @@ class LeasedBatch:
         """When the first lease ends unless extended, in UTC, as known when taken; None without leases."""
         return min((lease.expires_at for lease in self.leases), default=None)
 
-    def dataframe(self, spark: SparkSession) -> DataFrame:
+    def dataframe(self, spark: SparkSession, columns: Sequence[str] | None = None) -> DataFrame:
         """The messages, with the columns of :data:`duewheel.spark.message_columns.SPARK_SCHEMA`.
 
         Args:
             spark: a session that knows the data source (:func:`duewheel.spark.session.register`), classic or
                 Connect. The broker's address has to be reachable from its executors.
+            columns: names of the columns wanted; the others do not leave the database. None is all.
+
+        Raises:
+            InvalidArgument: there is no such column.
         """
         return (
             spark.read.format(FORMAT)
             .option("dsn", self._broker.dsn)
             .option("lease", to_json(self.leases))
             .option("partitions", str(self._partitions))
+            .option("columns", ",".join(ALL_COLUMNS if columns is None else check_columns(columns)))
             .load()
         )
+
+    def foreach_partition(
+        self, spark: SparkSession, function: Work, *, columns: Sequence[str] | None = None
+    ) -> int:
+        """Work on each part of the batch on an executor, and ack it in the transaction of its work.
+
+        The effect of each message is committed once, also when Spark runs a task again or twice at the same
+        time, and when an executor or the driver is killed (X16). A part whose work fails does not stop the
+        others (X15).
+
+        Args:
+            spark: a session, classic or Connect. The package has to be installed where its executors run.
+            function: called in a task with a psycopg2 connection to the broker's database, in an open
+                transaction, and the messages of the part as Arrow batches. It works in that transaction and
+                leaves it open. It may reject single messages with ``duewheel.nack`` there. It is pickled.
+            columns: names of the columns wanted; None is all.
+
+        Returns:
+            How many messages are done.
+
+        Raises:
+            PartitionsFailed: the function raised in some parts. They are rolled back and unanswered; the
+                others are acked.
+            InvalidArgument: there is no such column.
+            LeaseLost: a lease ended before the work began.
+
+        Example::
+
+            def cancel(connection, batches):
+                for batch in batches:
+                    due = [int(key) for key in batch["key"].to_pylist()]
+                    with connection.cursor() as cursor:
+                        cursor.execute("update orders ... where number = any (%s::bigint[])", (due,))
+
+            with batch.kept_alive():
+                batch.foreach_partition(spark, cancel, columns=["key"])
+        """
+        wanted = ALL_COLUMNS if columns is None else check_columns(columns)
+        held = {(lease.topic_id, lease.queue, lease.n): lease for lease in self.leases}
+        with self._broker.connection() as connection:
+            planned = plan_leases(connection, self.leases)
+        if not planned:
+            return 0
+        parts = tuple(
+            Part(dealt, tuple(held[lease.topic_id, lease.queue, lease.n] for lease in dealt.leases))
+            for dealt in deal_out(planned, self._partitions)
+        )
+        work = partition_work(self._broker.dsn, parts, function, DEFAULT_BATCH_BYTES, wanted)
+        done, failures = work.run(spark)
+        self._failures = failures
+        if failures:
+            log.error("A partition failed:\n%s", failures[0].trace)
+            raise PartitionsFailed(failures, done, len(parts))
+        self.answered = True
+        return done
+
+    def outcome(self) -> BatchOutcome:
+        """How many messages are acked, given back, unanswered and lost by now."""
+        with self._broker.connection() as connection:
+            return outcome_of(lease_states(connection, self.leases, self._broker.now()))
 
     @contextmanager
     def kept_alive(self) -> Iterator[LeaseKeeper]:
@@ -143,7 +225,8 @@ class LeasedBatch:
 
         The keeper says whether they were lost meanwhile (``lost``, ``raise_if_lost``).
         """
-        with LeaseKeeper(self._consumer, cast("Sequence[Message]", self.leases), self._invisible) as keeper:
+        leases = cast("Sequence[Message]", self.leases)
+        with LeaseKeeper(_Unanswered(self._broker, self), leases, self._invisible) as keeper:
             self._keeper = keeper
             try:
                 yield keeper
@@ -177,17 +260,34 @@ class LeasedBatch:
             raise
 
     def nack(self, delay: timedelta | None = None, *, reason: str | None = None) -> None:
-        """Give all messages back: each comes again, or is a dead letter after its last retry (R03).
+        """Give back all messages that have no answer: each comes again, or is a dead letter after its last
+        retry (R03).
 
         Args:
             delay: when they come again, counted from now; None is the group's interval for that retry (R05).
-            reason: kept with the retry, for the message's history.
+            reason: kept with the retry, for the message's history. Parts that failed in
+                :meth:`foreach_partition` keep their own.
 
         Raises:
-            LeaseLost: the lease had ended, or was acked.
+            LeaseLost: a lease had ended, or all were answered before. What is held still was given back.
         """
         self._stop_keeper()
-        self._consumer.nack(self.leases, delay, reason=reason)
+        own = {lease: failure.reason for failure in self._failures for lease in failure.leases}
+        by_reason: dict[str | None, list[Lease]] = {}
+        for lease in self.leases:
+            by_reason.setdefault(own.get(lease, reason), []).append(lease)
+        states: list[LeaseState] = []
+        with self._broker.connection() as connection:
+            for said, leases in by_reason.items():
+                states += nack_unanswered(connection, leases, delay, reason=said, now=self._broker.now())
+        lost = lost_error(states)
+        if lost is not None:
+            raise lost
+        if states and all(state.state not in (HELD, OPEN) for state in states):
+            raise LeaseLost(
+                f"all messages of the batch were answered before ({states[0].state}): "
+                "there is nothing to give back"
+            )
         self.answered = True
 
     def in_open_transaction(self) -> bool:
@@ -204,3 +304,24 @@ class LeasedBatch:
         # An extension beside an answer would find the lease gone and call it lost.
         if self._keeper is not None:
             self._keeper.stop()
+
+
+class _Unanswered:
+    """What the keeper extends of a batch: lease by lease, and only what has no answer."""
+
+    def __init__(self, broker: Broker, batch: LeasedBatch) -> None:
+        self._broker = broker
+        self._batch = batch
+
+    def change_invisible_duration(self, messages: Sequence[Message], duration: timedelta) -> None:
+        """Extend the leases that are held; those that are acked need it no more."""
+        del messages
+        leases = self._batch.leases
+        with self._broker.connection() as connection:
+            found = extend_unanswered(connection, leases, duration, self._broker.now())
+        states = [LeaseState(lease, state, 0) for lease, state in zip(leases, found, strict=True)]
+        lost = lost_error(states)
+        if lost is None and any(state.state in GIVEN_BACK for state in states):
+            lost = LeaseLost("messages of the batch were given back (nacked), and may be with others by now")
+        if lost is not None:
+            raise lost

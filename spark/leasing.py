@@ -1,8 +1,9 @@
 """Taking a lease for a Spark job: the messages stay in Postgres and only the leases come back.
 
 A consumer's ``receive`` returns its messages and is therefore limited to 10 000. A job reads its messages in
-parallel on the executors, so it leases ranges: as many messages as it wants, in leases of at most
-:data:`MESSAGES_PER_LEASE`, each of which is read as a whole by one task.
+parallel on the executors, so it leases ranges: as many messages as it wants, in several leases, each of which
+is read as a whole by one task. How many messages one covers follows from how many are ready, so that the
+leases can be dealt out evenly, however full each queue is.
 """
 
 from __future__ import annotations
@@ -19,10 +20,12 @@ from duewheel.store.errors import InvalidArgument
 from duewheel.store.instants import to_span
 from duewheel.store.leases import Lease
 
-MESSAGES_PER_LEASE = 60_000
-"""How many messages one lease covers at most: what one task reads at least, when there are enough."""
+MOST_PARTITIONS = 10_000
+"""Into how many partitions a batch may be dealt out."""
 
 _LEASE_RANGE = (Path(__file__).parent / "lease_range.sql").read_text()
+_LEASE_EVENLY = (Path(__file__).parent / "lease_evenly.sql").read_text()
+_LEASE_ONCE = (Path(__file__).parent / "lease_once.sql").read_text()
 
 
 def lease_messages(
@@ -31,8 +34,10 @@ def lease_messages(
     *,
     max_messages: int = 10_000,
     invisible: timedelta = timedelta(minutes=10),
-    messages_per_lease: int = MESSAGES_PER_LEASE,
+    messages_per_lease: int | None = None,
     now: datetime | None = None,
+    partitions: int = 4,
+    once_since: datetime | None = None,
 ) -> list[Lease]:
     """Lease what is ready for a consumer, without reading it.
 
@@ -41,8 +46,12 @@ def lease_messages(
         consumer: says the topic, the group, the tags and the filter; the leases are answered with it.
         max_messages: how many messages to lease at most; no upper limit.
         invisible: how long the leases last unless extended, 1 s to 12 h (D07).
-        messages_per_lease: how many messages one lease covers at most, 1 to 60 000.
+        messages_per_lease: how many messages one lease covers at most, 1 to 1 000 000; None is what deals
+            them out evenly.
         now: the instant to take for now; None is the database's clock (X13).
+        partitions: among how many partitions the leases are to be dealt out, 1 to 10 000.
+        once_since: None leases anew. An instant: answers what a consumer of this name has leased since then,
+            and leases only if there is nothing.
 
     Returns:
         The leases, retries first; none when nothing is ready or other consumers of the group are at it.
@@ -58,19 +67,26 @@ def lease_messages(
     """
     if type(max_messages) is not int or max_messages < 1:
         raise InvalidArgument(f"max_messages is {max_messages!r}: give a whole number of 1 or more")
-    parameters = (
+    if type(partitions) is not int or not 1 <= partitions <= MOST_PARTITIONS:
+        raise InvalidArgument(
+            f"partitions is {partitions!r}: give a whole number from 1 to {MOST_PARTITIONS}"
+        )
+    parameters: tuple[object, ...] = (
         consumer.group_id,
         consumer.topic_id,
         tag_expressions.parse(consumer.tags),
         max_messages,
-        min(messages_per_lease, max_messages),
+        partitions if messages_per_lease is None else min(messages_per_lease, max_messages),
         to_span(invisible, "invisible"),
         consumer.name,
         now,
         None if consumer.filter is None else filters.to_jsonpath(consumer.filter),
     )
+    statement = _LEASE_EVENLY if messages_per_lease is None else _LEASE_RANGE
+    if once_since is not None:
+        statement, parameters = _LEASE_ONCE, (*parameters, once_since)
     with broker.connection() as connection:
-        rows = fetch(connection, _LEASE_RANGE, parameters)
+        rows = fetch(connection, statement, parameters)
     return [
         Lease(consumer.group_id, topic_id, queue, n, token, expires_at, count)
         for topic_id, queue, n, token, expires_at, count in rows

@@ -12,6 +12,7 @@ which takes a new Python worker longer than reading a hundred thousand messages.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import Any
 
@@ -20,6 +21,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BinaryType, IntegerType, StringType, StructField, StructType, TimestampType
+
+from duewheel.store.errors import InvalidArgument
 
 SPARK_SCHEMA = StructType(
     [
@@ -48,13 +51,78 @@ _HEX_DIGITS = np.frombuffer("".join(f"{byte:02x}" for byte in range(256)).encode
 _ID = np.dtype([("topic_id", ">i4"), ("queue", ">i2"), ("deliver_microseconds", ">i8"), ("seq", ">i8")])
 
 
+ALL_COLUMNS = tuple(SPARK_SCHEMA.names)
+
+# What a column is made of here; the others are columns of the query.
+_MADE_OF = {
+    "message_id": ("origin_id", "deliver_at", "seq"),
+    "topic": (),
+    "receipt_handle": ("seq",),
+}
+
+
+def check_columns(names: Iterable[str]) -> tuple[str, ...]:
+    """Names of columns, each once.
+
+    Raises:
+        InvalidArgument: there is no such column, none is named, or one is named twice.
+    """
+    columns = tuple(names)
+    unknown = [name for name in columns if name not in ALL_COLUMNS]
+    if unknown or not columns or len(set(columns)) < len(columns):
+        problem = (
+            f"there are no columns {unknown}"
+            if unknown
+            else "a column is named twice"
+            if columns
+            else "no column is named"
+        )
+        raise InvalidArgument(f"{problem}: choose from {', '.join(ALL_COLUMNS)}, each once")
+    return columns
+
+
+def columns_of(schema: StructType) -> tuple[str, ...]:
+    """The columns of a schema that is :data:`SPARK_SCHEMA` or a part of it.
+
+    Raises:
+        InvalidArgument: it has another column, or one of another type.
+    """
+    columns = check_columns(schema.names)
+    for field in schema.fields:
+        own = SPARK_SCHEMA[field.name].dataType
+        if field.dataType != own:
+            raise InvalidArgument(
+                f"the column {field.name} is {own.simpleString()}, not {field.dataType.simpleString()}: "
+                "leave .schema(...) out, or name columns with their own types"
+            )
+    return columns
+
+
+def spark_schema(columns: Sequence[str]) -> StructType:
+    """The part of :data:`SPARK_SCHEMA` that has these columns."""
+    return StructType([SPARK_SCHEMA[name] for name in columns])
+
+
+def query_columns(columns: Sequence[str]) -> list[str]:
+    """The columns of ``read_lease.sql`` that are needed to make these columns; at least one."""
+    needed = dict.fromkeys(part for name in columns for part in _MADE_OF.get(name, (name,)))
+    return list(needed) or ["seq"]
+
+
 @cache
-def arrow_schema() -> pa.Schema:
-    """:data:`SPARK_SCHEMA` as Spark checks it against the first batch it is given."""
-    return to_arrow_schema(SPARK_SCHEMA, timezone="UTC")
+def arrow_schema(columns: tuple[str, ...] = ALL_COLUMNS) -> pa.Schema:
+    """The columns of :data:`SPARK_SCHEMA` as Spark checks them against the first batch it is given."""
+    return to_arrow_schema(spark_schema(columns), timezone="UTC")
 
 
-def message_batch(rows: pa.RecordBatch, topic_id: int, queue: int, topic: str, handle: str) -> pa.RecordBatch:
+def message_batch(
+    rows: pa.RecordBatch,
+    topic_id: int,
+    queue: int,
+    topic: str,
+    handle: str,
+    columns: tuple[str, ...] = ALL_COLUMNS,
+) -> pa.RecordBatch:
     """Turn a batch of ``read_lease.sql`` into a batch of :func:`arrow_schema`.
 
     Args:
@@ -63,20 +131,23 @@ def message_batch(rows: pa.RecordBatch, topic_id: int, queue: int, topic: str, h
         queue: the queue there.
         topic: name of the topic that all rows were sent to.
         handle: what the receipt handles of all rows begin with.
+        columns: the columns wanted.
 
     Raises:
         pyarrow.ArrowTypeError: the query's columns are not those of the schema.
     """
-    count = rows.num_rows
-    made = {
-        "message_id": _message_ids(rows, topic_id, queue),
-        "topic": _repeated(topic, count),
-        "receipt_handle": pc.binary_join_element_wise(
-            _repeated(handle, 1)[0], pc.cast(rows.column("seq"), pa.string()), _DOT
-        ),
-    }
-    columns = [made[name] if name in made else _plain(rows.column(name)) for name in arrow_schema().names]
-    return pa.RecordBatch.from_arrays(columns, schema=arrow_schema())
+
+    def made(name: str) -> pa.Array:
+        if name == "message_id":
+            return _message_ids(rows, topic_id, queue)
+        if name == "topic":
+            return _repeated(topic, rows.num_rows)
+        if name == "receipt_handle":
+            seqs = pc.cast(rows.column("seq"), pa.string())
+            return pc.binary_join_element_wise(_repeated(handle, 1)[0], seqs, _DOT)
+        return _plain(rows.column(name))
+
+    return pa.RecordBatch.from_arrays([made(name) for name in columns], schema=arrow_schema(columns))
 
 
 def _message_ids(rows: pa.RecordBatch, topic_id: int, queue: int) -> pa.Array:

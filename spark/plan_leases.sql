@@ -1,6 +1,6 @@
--- For each lease, the topic its messages were sent to (a retry's lease is on the group's retry topic) and the SELECT that
--- yields exactly its messages: from the table where the login may read it, which streams them, else from the function that
--- every consumer may call. Leases are given as parallel arrays.
+-- For each lease, the topic its messages were sent to (a retry's lease is on the group's retry topic) and the SELECT
+-- that yields exactly its messages: from the table where the login may read it, which streams them, else from the
+-- function that every consumer may call. Leases are given as parallel arrays.
 select duewheel.lease_topic(lease.topic_id),
        case when has_table_privilege('duewheel.any_message', 'select')
                 and has_table_privilege('duewheel.tick', 'select')

@@ -1,8 +1,12 @@
--- The messages of one lease for an executor, read through COPY. The inner SELECT is what duewheel.lease_query answered.
--- Few columns, because each costs as much to transfer as its bytes: the id of a message is made of its deliver_at and seq by
--- the reader, and only a retry brings along the id of the first message of its chain.
-select case when m.origin_seq is not null
-           then duewheel.message_id(m.origin_topic_id, m.origin_queue, m.origin_deliver_at, m.origin_seq)
-       end as origin_id,
-       m.seq, m.key, m.tag, m.properties, m.message_group, m.body, m.born_at, m.deliver_at, m.attempt
-from ({lease_query}) m
+-- The messages of one lease for an executor, read through COPY. The innermost SELECT is what duewheel.lease_query
+-- answered. Only the columns that are wanted, because each costs as much to transfer as its bytes: the id of a message
+-- is made of its deliver_at and seq by the reader, and only a retry brings along the id of the first message of its
+-- chain.
+select {columns}
+from (
+    select case when m.origin_seq is not null
+               then duewheel.message_id(m.origin_topic_id, m.origin_queue, m.origin_deliver_at, m.origin_seq)
+           end as origin_id,
+           m.seq, m.key, m.tag, m.properties, m.message_group, m.body, m.born_at, m.deliver_at, m.attempt
+    from ({lease_query}) m
+) m

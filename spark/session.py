@@ -17,6 +17,7 @@ import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from duewheel.spark.data_source import DueWheelDataSource
@@ -70,7 +71,7 @@ def spark_session(
         as spark:
             spark.range(3).count()
     """
-    active = SparkSession.getActiveSession()
+    active = running_session()
     if active is not None:
         log.info(
             "Using the Spark session that is active in this process; its master and settings stay as they are"
@@ -93,6 +94,18 @@ def spark_session(
         yield spark
     finally:
         spark.stop()
+
+
+def running_session() -> SparkSession | None:
+    """The session that is active in this thread, or else the one of another thread; None without one.
+
+    Spark's active session is one thread's, and a process has one context: ``getOrCreate()`` would find the
+    session of another thread all the same, and whoever stops it ends that thread's jobs.
+    """
+    active = SparkSession.getActiveSession()
+    if active is not None or SparkContext._active_spark_context is None:
+        return active
+    return SparkSession.builder.getOrCreate()
 
 
 def cancel_jobs(spark: SparkSession) -> None:

@@ -59,3 +59,48 @@ def test_operator_runs_on_spark_connect(
 
     assert client.returncode == 0, client.stdout + client.stderr
     assert not broker.consumer(TOPIC, GROUP).receive()
+
+
+PARTITION_CLIENT = """
+import sys
+from duewheel.spark import LeasedBatch, spark_session
+from duewheel.store import Broker
+
+dsn, address = sys.argv[1:]
+
+def work(connection, batches):
+    for batch in batches:
+        with connection.cursor() as cursor:
+            cursor.execute("insert into effect select unnest(%s::text[])", (batch["key"].to_pylist(),))
+
+with Broker(dsn) as broker, spark_session("connect", master=address) as spark:
+    assert type(spark).__module__.startswith("pyspark.sql.connect"), type(spark)
+    batch = LeasedBatch.take(broker, "orders", "canceller")
+    assert batch.foreach_partition(spark, work, columns=["key"]) == 10
+    assert batch.outcome().acked == 10
+"""
+
+
+def test_x16_work_and_ack_by_partition_on_spark_connect(
+    broker: Broker, connect_server: str, tmp_path: Path
+) -> None:
+    broker.create_topic(TOPIC)
+    broker.send_many(
+        TOPIC, [{"body": b"", "key": str(number), "delay": timedelta(0)} for number in range(10)]
+    )
+    with broker.connection() as connection, connection.cursor() as cursor:
+        cursor.execute("create table effect (key text)")
+
+    client = subprocess.run(
+        [sys.executable, "-c", PARTITION_CLIENT, broker.dsn, connect_server],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=1000,
+    )
+
+    assert client.returncode == 0, client.stdout + client.stderr
+    with broker.connection() as connection, connection.cursor() as cursor:
+        cursor.execute("select count(*), count(distinct key) from effect")
+        assert cursor.fetchone() == (10, 10)

@@ -7,16 +7,18 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import psycopg2
 import pytest
 from psycopg2.extensions import make_dsn
 from pyspark.errors import PySparkException
+from pyspark.sql.types import StructType
 from pyspark.taskcontext import TaskContext
 
 from duewheel.spark.data_source import DueWheelDataSource, LeaseDataReader
+from duewheel.spark.lease_reader import LeasePartition
 from duewheel.spark.leased_batch import LeasedBatch
 from duewheel.spark.message_columns import SPARK_SCHEMA
 from duewheel.store.broker import Broker
@@ -43,8 +45,9 @@ def orders(broker: Broker) -> Broker:
 
 
 @pytest.fixture
-def timed_orders(timed_broker: Broker) -> Broker:
-    """The same at the time of ``clock``."""
+def timed_orders(timed_broker: Broker, clock: Clock) -> Broker:
+    """The same at the time of ``clock``, two hours ago: executors read by the database's clock."""
+    clock.set(datetime.now(UTC) - 2 * HOUR)
     timed_broker.create_topic(TOPIC)
     return timed_broker
 
@@ -63,6 +66,13 @@ def take(broker: Broker, **options: Any) -> LeasedBatch:
 def ids(frame: DataFrame) -> list[str]:
     """The message ids of a DataFrame, sorted, each as often as it occurs."""
     return sorted(row.message_id for row in frame.select("message_id").collect())
+
+
+def sizes(reader: LeaseDataReader) -> list[int]:
+    """How many messages each partition has."""
+    partitions = reader.partitions()
+    assert all(isinstance(partition, LeasePartition) for partition in partitions)
+    return [partition.count for partition in partitions if isinstance(partition, LeasePartition)]
 
 
 def loaded(spark: SparkSession, **options: str) -> DataFrame:
@@ -219,6 +229,45 @@ def test_one_queue_gives_work_to_every_partition(broker: Broker, spark: SparkSes
     assert ids(frame) == sorted(sent)
 
 
+@pytest.mark.parametrize("queues", [1, 4])
+def test_partitions_are_even_whatever_was_asked(broker: Broker, queues: int) -> None:
+    broker.create_topic(TOPIC, queues=queues)
+    send(broker, 5_000)
+
+    batch = take(broker, max_messages=1_000_000, partitions=8)
+    reader = LeaseDataReader(dsn=broker.dsn, leases=batch.leases, partitions=8, batch_bytes=1)
+    counts = sizes(reader)
+
+    assert len(counts) == 8
+    assert sum(counts) == 5_000
+    assert max(counts) < 1.25 * min(counts)
+
+
+def test_partitions_are_even_however_full_the_queues_are(broker: Broker) -> None:
+    broker.create_topic(TOPIC)
+    send(broker, 20_000, message_group="one")
+    send(broker, 200)
+
+    batch = take(broker, max_messages=100_000, partitions=4)
+    reader = LeaseDataReader(dsn=broker.dsn, leases=batch.leases, partitions=4, batch_bytes=1)
+    counts = sizes(reader)
+
+    assert sum(counts) == 20_200
+    assert max(counts) < 1.25 * min(counts)
+
+
+def test_retries_are_dealt_out_too(orders: Broker) -> None:
+    send(orders, 5_000)
+    take(orders, max_messages=5_000).nack(timedelta(0))
+
+    batch = take(orders, max_messages=1_000_000, partitions=4)
+    reader = LeaseDataReader(dsn=orders.dsn, leases=batch.leases, partitions=4, batch_bytes=1)
+    counts = sizes(reader)
+
+    assert sum(counts) == 5_000
+    assert max(counts) < 1.25 * min(counts)
+
+
 def test_frame_leases_once_however_often_it_is_read(orders: Broker, spark: SparkSession) -> None:
     sent = send(orders, 30)
     options = {"dsn": orders.dsn, "topic": TOPIC, "group": GROUP, "max_messages": "20"}
@@ -368,11 +417,93 @@ def test_bad_option_is_an_error_that_names_it(orders: Broker, options: dict[str,
         DueWheelDataSource(address | options).schema()
 
 
-def test_columns_cannot_be_chosen_by_a_schema(orders: Broker, spark: SparkSession) -> None:
-    frame = spark.read.format("duewheel").schema("message_id string").option("dsn", orders.dsn).load()
+@pytest.mark.parametrize(
+    "columns",
+    ["key", "message_id", "topic", "receipt_handle", "body, deliver_at", "tag, message_id, key, topic"],
+)
+def test_columns_are_chosen_by_option_or_schema(orders: Broker, spark: SparkSession, columns: str) -> None:
+    send(orders, 20, tag="unpaid")
+    names = columns.split(", ")
+    batch = take(orders)
+    every = sorted(batch.dataframe(spark).select(names).collect())
 
-    with pytest.raises(PySparkException, match="columns of its own"):
+    by_name = batch.dataframe(spark, columns=names)
+    by_schema = (
+        spark.read.format("duewheel")
+        .schema(StructType([SPARK_SCHEMA[name] for name in names]))
+        .options(dsn=orders.dsn, lease=to_json(batch.leases))
+        .load()
+    )
+
+    assert by_name.columns == by_schema.columns == names
+    assert sorted(by_name.collect()) == sorted(by_schema.collect()) == every
+
+
+@pytest.mark.parametrize("schema", ["number string", "key int"])
+def test_schema_of_other_columns_is_refused(orders: Broker, spark: SparkSession, schema: str) -> None:
+    options = {"dsn": orders.dsn, "topic": TOPIC, "group": GROUP}
+    frame = spark.read.format("duewheel").schema(schema).options(**options).load()
+
+    with pytest.raises(PySparkException, match=r"InvalidArgument.*(no columns|is string)"):
         frame.collect()
+    assert orders.consumer(TOPIC, GROUP).receive().leases == []
+
+
+def test_columns_that_are_not_wanted_stay_in_the_database(orders: Broker) -> None:
+    send(orders, 100, body=b"x" * 10_000)
+    leases = take(orders).leases
+    reader = LeaseDataReader(
+        dsn=orders.dsn, leases=leases, partitions=1, batch_bytes=1_000_000, columns=("key",)
+    )
+    (partition,) = reader.partitions()
+
+    batches = list(reader.read(partition))
+
+    assert [batch.schema.names for batch in batches] == [["key"]] * len(batches)
+    assert sum(batch.nbytes for batch in batches) < 10_000
+
+
+@pytest.mark.parametrize("end", ["nack", "rewind", "expiry"])
+def test_x10_lease_that_has_ended_is_not_read(orders: Broker, end: str) -> None:
+    send(orders, 10)
+    batch = take(orders)
+    reader = LeaseDataReader(dsn=orders.dsn, leases=batch.leases, partitions=1, batch_bytes=1_000_000)
+    (partition,) = reader.partitions()
+    if end == "nack":
+        batch.nack(timedelta(0))
+    elif end == "rewind":
+        orders.rewind(GROUP, TOPIC, "earliest")
+    else:
+        later = datetime.now(UTC) + HOUR
+        with Broker(orders.dsn, clock=lambda: later) as other:
+            assert other.consumer(TOPIC, GROUP).receive()
+
+    with pytest.raises(LeaseLost):
+        list(reader.read(partition))
+    with pytest.raises(LeaseLost):
+        reader.partitions()
+
+
+def test_acked_messages_may_be_read_again(orders: Broker, spark: SparkSession) -> None:
+    sent = send(orders, 10)
+    batch = take(orders)
+    batch.ack()
+
+    assert ids(batch.dataframe(spark)) == sorted(sent)
+
+
+def test_nothing_is_leased_before_an_action(orders: Broker, spark: SparkSession) -> None:
+    sent = send(orders, 10)
+    options = {"dsn": orders.dsn, "topic": TOPIC, "group": GROUP}
+
+    with pytest.raises(PySparkException, match="'group' is missing"):
+        spark.readStream.format("duewheel").options(dsn=orders.dsn, topic=TOPIC).load()
+    spark.readStream.format("duewheel").options(**options).load()
+    frame = loaded(spark, **options)
+    batch = take(orders)
+
+    assert ids(batch.dataframe(spark)) == sorted(sent)
+    assert frame.count() == 0
 
 
 def test_instant_of_another_time_zone_is_the_same_instant(orders: Broker, spark: SparkSession) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -32,6 +33,7 @@ from tests.proof.waiting import PATIENCE_SECONDS
 
 from duewheel.operators.spark import SparkConsumeMessagesOperator
 from duewheel.spark.java_runtime import JavaNotFound
+from duewheel.spark.partition_work import PartitionsFailed
 from duewheel.store.errors import InvalidArgument, LeaseLost
 
 if TYPE_CHECKING:
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
 
     from duewheel.spark.leased_batch import LeasedBatch
     from duewheel.store.broker import Broker
+    from duewheel.store.connections import DriverConnection
     from duewheel.store.consumer import Consumer
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1200)]
@@ -249,6 +252,47 @@ def test_failure_with_an_open_transaction_does_not_hang(
         assert not any(late.receive() for _ in range(5))
         shop.rollback()
         assert {message.attempt for message in received(late)} == {2}
+
+
+def test_x16_failed_part_is_nacked_and_the_others_stay_acked(
+    broker: Broker, consumer: Consumer, spark: SparkSession, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broker.send_many(TOPIC, [{"body": b"", "key": f"more-{n}", "delay": AT_ONCE} for n in range(990)])
+
+    def fail_on_3(_connection: DriverConnection, batches: Iterator[Any]) -> None:
+        if any("3" in batch["key"].to_pylist() for batch in batches):
+            raise ZeroDivisionError("no order 3")
+
+    def work(spark: SparkSession, _messages: DataFrame, batch: LeasedBatch) -> None:
+        batch.foreach_partition(spark, fail_on_3, columns=["key"])
+
+    with pytest.raises(PartitionsFailed, match=r"in 1 of 4 partitions.*ZeroDivisionError: no order 3"):
+        operator(work).execute(CONTEXT)
+
+    (said,) = re.findall(r"After PartitionsFailed: .*? lost", capsys.readouterr().out)
+    total, acked, nacked, unanswered, lost = map(int, re.findall(r"\d+", said))
+    assert (total, acked + nacked, unanswered, lost) == (1_000, 1_000, 0, 0)
+    assert 0 < nacked < 500
+    (found, *_) = broker.find_key(TOPIC, "3")
+    (*_, last) = broker.history(found.message_id)
+    assert (last.state, last.reason) == ("WaitingRetry", "ZeroDivisionError: no order 3")
+
+
+def test_x16_operator_leaves_acked_parts_alone(
+    consumer: Consumer, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once a part is acked, neither the keeper nor the operator's own answer stumbles over it."""
+    extend_often(monkeypatch)
+
+    def work(_spark: SparkSession, messages: DataFrame, batch: LeasedBatch) -> None:
+        consumer.ack(batch.leases[0])
+        assert working._held is not None
+        wait_for_extensions(working._held.keeper, 5)
+        assert messages.count() == 10
+
+    working = operator(work, invisible=LEASE)
+    assert working.execute(CONTEXT) == 10
+    assert not consumer.receive()
 
 
 def test_drain_goes_on_until_nothing_is_ready(consumer: Consumer, spark: SparkSession) -> None:

@@ -1,0 +1,238 @@
+"""Work and ack by partition: each part of a batch is worked on and acked in one transaction of its own (X16).
+
+A task of Spark may run twice: again after its executor died, or beside itself under speculation, and the
+first of them may have committed without anybody having heard of it. So each task takes the leases of its part
+for its transaction (a fence), does the work, acks them and commits. A second task waits at the fence, finds
+them acked, and is done. If the first dies, its transaction rolls back and the second does the work. Either
+way the work of a part is committed once.
+
+The messages of a part are read by the task that works on them, so they cannot drift from their ack, as rows
+that went through a shuffle would.
+
+An error of the function is no reason to run the job again: the part's transaction rolls back, the other parts
+go on (X15), and the driver hears of it. Only what has to do with the machinery (a connection that broke) ends
+the task, and Spark runs it again. What the database asks to be repeated (a deadlock, a serialization failure)
+is repeated at once.
+"""
+
+from __future__ import annotations
+
+import pickle
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psycopg2
+from psycopg2.extensions import ISOLATION_LEVEL_READ_COMMITTED
+from pyspark.sql.functions import udf
+
+from duewheel.spark.by_value import dumped
+from duewheel.spark.lease_reader import LeasePartition, read_leases
+from duewheel.spark.lease_states import HELD, handles_of, lease_states, refusal
+from duewheel.store.connections import DriverConnection, fetch
+from duewheel.store.errors import AlreadyAnswered, DueWheelError, InvalidArgument, LeaseLost
+from duewheel.store.reasons import reason_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+    from duewheel.store.leases import Lease
+
+Work = Callable[[DriverConnection, "Iterator[pa.RecordBatch]"], object]
+"""What works on a part: it gets the open transaction and the messages."""
+
+_PARTS = Path(__file__).parent
+_FENCE = (_PARTS / "fence_leases.sql").read_text()
+_ACK = (_PARTS / "ack_leases.sql").read_text()
+_XID = "select pg_current_xact_id()::text"
+
+_TRIES = 5
+_TO_BE_REPEATED = ("40001", "40P01")
+"""Serialization failure and deadlock: the transaction was in order, only its moment was not."""
+
+PartResult = tuple[int, int, str | None, str | None]
+_RESULT_COLUMNS = "part bigint, messages bigint, reason string, trace string"
+
+
+@dataclass(frozen=True)
+class FailedPart:
+    """A part whose work failed; its transaction was rolled back and its messages are unanswered.
+
+    Attributes:
+        leases: its leases.
+        messages: how many messages it has.
+        reason: the error in a line.
+        trace: the traceback on the executor.
+    """
+
+    leases: tuple[Lease, ...]
+    messages: int
+    reason: str
+    trace: str = field(repr=False)
+
+
+class PartitionsFailed(DueWheelError):
+    """The work of some parts failed and was rolled back; the other parts are acked.
+
+    The messages of the parts in ``failures`` are unanswered: nack the batch, and they come again. ``acked``
+    is how many messages are done.
+    """
+
+    def __init__(self, failures: list[FailedPart], acked: int, parts: int) -> None:
+        first = failures[0]
+        messages = sum(failure.messages for failure in failures)
+        super().__init__(
+            f"the work failed in {len(failures)} of {parts} partitions, with {messages} messages, which are "
+            f"unanswered; {acked} messages are acked. The first error: {first.reason}"
+        )
+        self.failures = failures
+        self.acked = acked
+
+
+@dataclass(frozen=True)
+class Part:
+    """What one task reads, and the leases it answers."""
+
+    to_read: LeasePartition
+    leases: tuple[Lease, ...]
+
+    @property
+    def count(self) -> int:
+        """How many messages it has."""
+        return self.to_read.count
+
+
+@dataclass(frozen=True)
+class PartitionWork:
+    """The work of all parts, as it is sent to the executors."""
+
+    dsn: str = field(repr=False)
+    parts: tuple[Part, ...]
+    function: bytes = field(repr=False)
+    batch_bytes: int
+    columns: tuple[str, ...]
+
+    def run(self, spark: SparkSession) -> tuple[int, list[FailedPart]]:
+        """Work on all parts, one task for each; how many messages are acked, and what failed."""
+        # Plain rows: it is one for each part, and Arrow's functions import pandas on every executor.
+        task = udf(self.do, _RESULT_COLUMNS, useArrow=False).asNondeterministic()
+        numbers = spark.range(0, len(self.parts), 1, len(self.parts))
+        results = [row.result for row in numbers.select(task("id").alias("result")).collect()]
+        failed = [
+            FailedPart(self.parts[result.part].leases, result.messages, result.reason, result.trace)
+            for result in sorted(results, key=lambda result: int(result.part))
+            if result.reason is not None
+        ]
+        return sum(result.messages for result in results if result.reason is None), failed
+
+    def do(self, number: int) -> PartResult:
+        """Work on one part, on an executor."""
+        part = self.parts[number]
+        try:
+            for attempt in range(_TRIES):
+                try:
+                    self._do_once(part)
+                    break
+                except psycopg2.Error as error:
+                    if error.pgcode not in _TO_BE_REPEATED or attempt == _TRIES - 1:
+                        raise
+        except _ConnectionBroke as error:
+            raise error.cause from None
+        except Exception as error:  # noqa: BLE001 - the other parts go on, and the driver raises it
+            return number, part.count, reason_of(error), "".join(traceback.format_exception(error))
+        return number, part.count, None, None
+
+    def _do_once(self, part: Part) -> None:
+        # Before there is a transaction, an error is the machinery's.
+        try:
+            connection = psycopg2.connect(self.dsn)
+        except psycopg2.OperationalError as error:
+            raise _ConnectionBroke(error) from error
+        with closing(connection):
+            connection.isolation_level = ISOLATION_LEVEL_READ_COMMITTED
+            try:
+                self._in_transaction(connection, part)
+            except Exception as error:
+                if connection.closed:
+                    # Whether it was committed is not known here. The next task finds out at the fence.
+                    raise _ConnectionBroke(error) from error
+                raise
+
+    def _in_transaction(self, connection: DriverConnection, part: Part) -> None:
+        held, xid = fenced(connection, part.leases)
+        if not held:
+            # Another run of this task has committed.
+            connection.rollback()
+            return
+        names = {".".join(map(str, (*_place(lease), lease.token))) for lease in held}
+        to_read = tuple(lease for lease in part.to_read.leases if lease.handle in names)
+        with closing(read_leases(self.dsn, to_read, self.batch_bytes, self.columns)) as messages:
+            pickle.loads(self.function)(connection, messages)
+        if connection.autocommit or fetch(connection, _XID, ())[0][0] != xid:
+            raise InvalidArgument(
+                "the function ended its transaction (commit, rollback or autocommit), so its work and the "
+                "ack of its messages are no longer committed together: leave the transaction open"
+            )
+        fetch(connection, _ACK, handles_of(held))
+        connection.commit()
+
+
+def partition_work(
+    dsn: str,
+    parts: tuple[Part, ...],
+    function: Work,
+    batch_bytes: int,
+    columns: tuple[str, ...],
+) -> PartitionWork:
+    """The work of all parts, with the function as executors can load it."""
+    return PartitionWork(dsn, parts, dumped(function), batch_bytes, columns)
+
+
+def fenced(connection: DriverConnection, leases: tuple[Lease, ...]) -> tuple[list[Lease], str]:
+    """Take those of the leases that are not acked for the connection's transaction.
+
+    Returns:
+        These leases, and the id of the transaction; no leases when all are acked.
+
+    Raises:
+        LeaseLost: a lease has ended or was given back, or some of its messages were answered one by one.
+    """
+    refused: AlreadyAnswered | None = None
+    for _ in range(_TRIES):
+        states = lease_states(connection, leases)
+        lost = refusal(states)
+        if lost is not None:
+            raise lost
+        held = [state.lease for state in states if state.state == HELD]
+        if not held:
+            return [], ""
+        # Always in this order: two answers to the same leases wait for each other and never in a circle.
+        held.sort(key=_place)
+        try:
+            ((*_, xid),) = fetch(connection, _FENCE, handles_of(held))
+        except AlreadyAnswered as error:
+            # Another run has committed while this one waited for it: look again.
+            connection.rollback()
+            refused = error
+            continue
+        return held, xid
+    raise LeaseLost(
+        f"the part cannot be worked on as a whole ({refused}): reject single messages inside the function, "
+        "or after the work"
+    )
+
+
+def _place(lease: Lease) -> tuple[int, int, int, int]:
+    return (lease.group_id, lease.topic_id, lease.queue, lease.n)
+
+
+class _ConnectionBroke(Exception):
+    """The task has to run again; ``cause`` says why."""
+
+    def __init__(self, cause: Exception) -> None:
+        super().__init__(str(cause))
+        self.cause = cause

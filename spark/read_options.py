@@ -1,0 +1,148 @@
+"""The options of ``spark.read.format("duewheel")``, all checked before the broker is asked anything."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+
+from duewheel.spark.lease_reader import DEFAULT_BATCH_BYTES
+from duewheel.spark.leasing import MOST_PARTITIONS
+from duewheel.spark.message_columns import ALL_COLUMNS, check_columns
+from duewheel.store import filters
+from duewheel.store import tags as tag_expressions
+from duewheel.store.connections import libpq_dsn
+from duewheel.store.errors import InvalidArgument
+from duewheel.store.leases import Lease, from_json
+from duewheel.store.tags import EVERY
+
+DEFAULT_MAX_MESSAGES = 10_000
+DEFAULT_INVISIBLE_SECONDS = 600
+DEFAULT_PARTITIONS = 4
+MOST_INVISIBLE_SECONDS = 12 * 60 * 60
+
+OPTIONS = frozenset(
+    {
+        "dsn",
+        "lease",
+        "topic",
+        "group",
+        "tags",
+        "filter",
+        "max_messages",
+        "invisible_seconds",
+        "partitions",
+        "batch_bytes",
+        "columns",
+        "startingOffsets",
+        "failOnDataLoss",
+    }
+)
+
+
+@dataclass(frozen=True)
+class ReadOptions:
+    """What to read.
+
+    Attributes:
+        dsn: the broker's database, as a libpq string or URL.
+        leases: leases that are held; None: take one.
+        topic, group, tags, filter: what to lease then.
+        max_messages: how many at most.
+        invisible: for how long.
+        partitions: into how many partitions at most.
+        batch_bytes: about how large an Arrow batch becomes.
+        columns: the columns wanted.
+        starting_offsets: where a new stream begins; None is where its group stands.
+        fail_on_data_loss: whether a stream fails where retention has dropped what it had not read.
+        stream_max_messages: how many messages a stream reads in a micro-batch at most; None is all.
+    """
+
+    dsn: str
+    leases: list[Lease] | None
+    topic: str
+    group: str
+    tags: str
+    filter: str | None
+    max_messages: int
+    invisible: timedelta
+    partitions: int
+    batch_bytes: int
+    columns: tuple[str, ...]
+    starting_offsets: str | None
+    fail_on_data_loss: bool
+    stream_max_messages: int | None
+
+    @classmethod
+    def of(cls, options: Mapping[str, str]) -> ReadOptions:
+        """Read the options.
+
+        Raises:
+            InvalidArgument: an option is unknown, missing or cannot be understood.
+            InvalidTagExpression, InvalidFilter: these cannot be.
+        """
+        _check_names(options)
+        dsn = options.get("dsn")
+        if not dsn:
+            raise InvalidArgument("the option 'dsn' is missing: give the address of the broker's database")
+        address = libpq_dsn(dsn)
+        lease = options.get("lease")
+        if lease is None:
+            for option in ("topic", "group"):
+                if not options.get(option):
+                    raise InvalidArgument(
+                        f"the option {option!r} is missing: give a topic and a group, or a lease"
+                    )
+        tags = options.get("tags") or EVERY
+        expression = options.get("filter") or None
+        tag_expressions.parse(tags)
+        if expression is not None:
+            filters.to_jsonpath(expression)
+        seconds = _number(options, "invisible_seconds", DEFAULT_INVISIBLE_SECONDS, MOST_INVISIBLE_SECONDS)
+        return cls(
+            dsn=address,
+            leases=None if lease is None else from_json(lease),
+            topic=options.get("topic") or "",
+            group=options.get("group") or "",
+            tags=tags,
+            filter=expression,
+            max_messages=_number(options, "max_messages", DEFAULT_MAX_MESSAGES),
+            invisible=timedelta(seconds=seconds),
+            partitions=_number(options, "partitions", DEFAULT_PARTITIONS, MOST_PARTITIONS),
+            batch_bytes=_number(options, "batch_bytes", DEFAULT_BATCH_BYTES),
+            columns=_columns(options.get("columns")),
+            starting_offsets=options.get("startingOffsets"),
+            fail_on_data_loss=_truth(options, "failOnDataLoss"),
+            stream_max_messages=_number(options, "max_messages", 1) if "max_messages" in options else None,
+        )
+
+
+def _check_names(options: Mapping[str, str]) -> None:
+    # Spark adds options of its own for some catalogs; those have a dot.
+    known = {option.lower() for option in OPTIONS}
+    unknown = sorted(option for option in options if option.lower() not in known and "." not in option)
+    if unknown:
+        raise InvalidArgument(f"unknown options {unknown}: there are {sorted(OPTIONS)}")
+
+
+def _columns(names: str | None) -> tuple[str, ...]:
+    if names is None:
+        return ALL_COLUMNS
+    return check_columns(name.strip() for name in names.split(",") if name.strip())
+
+
+def _truth(options: Mapping[str, str], option: str) -> bool:
+    text = options.get(option, "true")
+    if text.lower() not in ("true", "false"):
+        raise InvalidArgument(f"the option {option!r} is {text!r}: give true or false")
+    return text.lower() == "true"
+
+
+def _number(options: Mapping[str, str], option: str, default: int, most: int | None = None) -> int:
+    text = options.get(option)
+    if text is None:
+        return default
+    if not text.strip().isdecimal() or int(text) < 1 or (most is not None and int(text) > most):
+        limit = "of 1 or more" if most is None else f"from 1 to {most}"
+        raise InvalidArgument(f"the option {option!r} is {text!r}: give a whole number {limit}")
+    return int(text)

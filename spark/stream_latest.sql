@@ -1,0 +1,6 @@
+-- How far a stream that stands at these places may read.
+select s.topic_id, s.queue, s.at, s.seq, s.straggler
+from duewheel.stream_latest(
+    %s, %s, %s, %s::integer[], %s::integer[], %s::bigint[], %s::bigint[], %s::bigint[], p_limit => %s, p_release => %s,
+    p_to_topic_ids => %s::integer[], p_to_queues => %s::integer[], p_to_ats => %s::bigint[],
+    p_to_stragglers => %s::bigint[]) s

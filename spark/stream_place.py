@@ -1,0 +1,100 @@
+"""How far a stream has read: a place for each queue, as Spark keeps it in a checkpoint.
+
+The JSON is a stored format: checkpoints of older versions stay readable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from duewheel.store.errors import InvalidArgument
+
+LAST_SEQ = 2**63 - 1
+"""Behind every message of an instant."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """A place in a queue of the release log; what is released up to there has been read.
+
+    Attributes:
+        at: instant in microseconds since 1970, None for the beginning.
+        seq: number of the last message read at that instant.
+        straggler: number of the last straggler read.
+    """
+
+    at: int | None
+    seq: int
+    straggler: int
+
+    @classmethod
+    def beginning(cls) -> Place:
+        """Before everything."""
+        return cls(None, LAST_SEQ, 0)
+
+
+@dataclass(frozen=True)
+class StreamOffset:
+    """The places of a stream in all queues of its topic and in the one of its retries.
+
+    Attributes:
+        stream: the stream's own name; it has its group for itself.
+        places: by number of the topic and queue.
+    """
+
+    stream: str
+    places: Mapping[tuple[int, int], Place]
+
+    def as_dict(self) -> dict[str, Any]:
+        """The offset as Spark keeps it: dictionaries of plain values."""
+        queues = {
+            f"{topic_id}.{queue}": f"{'-' if place.at is None else place.at}.{place.seq}.{place.straggler}"
+            for (topic_id, queue), place in sorted(self.places.items())
+        }
+        return {"v": 1, "stream": self.stream, "queues": queues}
+
+    @classmethod
+    def of(cls, written: Mapping[str, Any]) -> StreamOffset:
+        """The offset that :meth:`as_dict` made.
+
+        Raises:
+            InvalidArgument: it is none, or of a later version.
+        """
+        try:
+            if written["v"] != 1:
+                raise InvalidArgument(
+                    f"the checkpoint is of version {written['v']!r}, not known here: upgrade duewheel"
+                )
+            places = {}
+            for name, place in written["queues"].items():
+                topic_id, queue = name.split(".")
+                at, seq, straggler = place.rsplit(".", 2)
+                places[int(topic_id), int(queue)] = Place(
+                    None if at == "-" else int(at), int(seq), int(straggler)
+                )
+            return cls(str(written["stream"]), places)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise InvalidArgument(
+                f"the checkpoint is not one of duewheel ({error}): give the stream a checkpoint of its own"
+            ) from error
+
+    @classmethod
+    def of_rows(cls, stream: str, rows: Iterable[Sequence[Any]]) -> StreamOffset:
+        """From rows of topic, queue, instant, number and straggler."""
+        return cls(
+            stream,
+            {(topic_id, queue): Place(at, seq, straggler) for topic_id, queue, at, seq, straggler in rows},
+        )
+
+    def parameters(self) -> tuple[list[Any], ...]:
+        """The places as parallel arrays: topics, queues, instants, numbers, stragglers."""
+        items = sorted(self.places.items())
+        return (
+            [topic_id for (topic_id, _), _ in items],
+            [queue for (_, queue), _ in items],
+            [place.at for _, place in items],
+            [place.seq for _, place in items],
+            [place.straggler for _, place in items],
+        )

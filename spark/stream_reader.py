@@ -1,0 +1,271 @@
+"""``spark.readStream.format("duewheel")``: what is released, as a stream whose offsets are places in the
+release log.
+
+A tick says for good which messages it released, so what lies between two places of a queue is the same
+whenever it is read: by a task that is run again, or by a query that starts anew from its checkpoint. The
+stream takes no leases and answers nothing. The checkpoint is the truth. When Spark has finished a
+micro-batch, the group's position follows, so that its lag is seen and retention keeps what is not read.
+
+Messages whose transaction was committed late come as stragglers, in a stream of their own beside each queue.
+Retries of the group come through its retry queue, which is one more queue of the offset.
+
+A stream has its group for itself. Its name is drawn when it begins and stands in each offset, and in each
+position it sets. Whoever else reads or rewinds the group leaves a position with another name, and the stream
+ends with an error: it and the other one would each have a part of the messages.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import adbc_driver_manager
+import adbc_driver_postgresql
+import pyarrow as pa
+from psycopg2.extensions import QuotedString
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from duewheel.spark.lease_reader import queried
+from duewheel.spark.stream_place import Place, StreamOffset
+from duewheel.store import filters
+from duewheel.store import tags as tag_expressions
+from duewheel.store.broker import Broker
+from duewheel.store.connections import fetch
+from duewheel.store.errors import DueWheelError, InvalidArgument
+from duewheel.store.instants import to_datetime
+
+if TYPE_CHECKING:
+    from duewheel.spark.read_options import ReadOptions
+
+_PARTS = Path(__file__).parent
+_START = (_PARTS / "stream_start.sql").read_text()
+_LATEST = (_PARTS / "stream_latest.sql").read_text()
+_COMMIT = (_PARTS / "stream_commit.sql").read_text()
+_CUTS = (_PARTS / "stream_cuts.sql").read_text()
+_LOST = (_PARTS / "stream_lost.sql").read_text()
+_ROWS = (_PARTS / "stream_rows.sql").read_text()
+
+MESSAGES_PER_PARTITION = 10_000
+"""A micro-batch is cut into parts of so many messages in a queue."""
+
+log = logging.getLogger(__name__)
+
+
+class StreamDataLost(DueWheelError):
+    """Retention has dropped messages that the stream had not read; see ``failOnDataLoss``."""
+
+
+@dataclass(frozen=True)
+class StreamRange(InputPartition):
+    """What one task reads: between two places of a queue."""
+
+    topic_id: int
+    queue: int
+    start: Place
+    end: Place
+
+
+def starting(text: str | None) -> tuple[str, datetime | None]:
+    """What ``startingOffsets`` says: "group", "earliest", "latest", or "at" with an instant.
+
+    Raises:
+        InvalidArgument: none of these.
+    """
+    if text is None or text in ("earliest", "latest", "group"):
+        return text or "group", None
+    try:
+        instant = to_datetime(int(text) if text.isdecimal() else datetime.fromisoformat(text))
+    except (DueWheelError, ValueError) as error:
+        raise InvalidArgument(
+            f"the option 'startingOffsets' is {text!r}: give earliest, latest, group, an instant such as "
+            "2026-01-31T12:00:00+00:00, or milliseconds since 1970"
+        ) from error
+    return "at", instant
+
+
+class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Plans micro-batches on the driver and reads them on the executors."""
+
+    def __init__(self, options: ReadOptions, columns: tuple[str, ...]) -> None:
+        self._options = options
+        self._columns = columns
+        self._target: StreamOffset | None = None
+        self._ids: tuple[int, int] | None = None
+        self._broker: Broker | None = None
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """Begin a new stream and make the group its own.
+
+        Spark asks again until the first micro-batch is finished, also in a query that starts anew, and the
+        broker then answers the same.
+        """
+        start, at = starting(self._options.starting_offsets)
+        rows = self._ask(_START, *self._subscription(), secrets.token_hex(8), start, at)
+        return StreamOffset.of_rows(rows[0][0], [row[1:] for row in rows]).as_dict()
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
+        """At most ``max_messages`` in a micro-batch where that is given."""
+        most = self._options.stream_max_messages
+        return ReadAllAvailable() if most is None else ReadMaxRows(most)
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        """How far the next micro-batch reads."""
+        begin = StreamOffset.of(start)
+        most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        return self._latest(begin, most, self._target).as_dict()
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
+        """Nothing: what is released by now is told with each micro-batch."""
+        return None
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
+        """Note what is released now: the query ends there."""
+        self._target = self._latest(StreamOffset("", {}), None, None)
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """Cut what lies between two offsets into parts of about equal size."""
+        begin, until = StreamOffset.of(start), StreamOffset.of(end)
+        ranges = [
+            StreamRange(topic_id, queue, begin.places.get((topic_id, queue), Place.beginning()), place)
+            for (topic_id, queue), place in sorted(until.places.items())
+            if begin.places.get((topic_id, queue), Place.beginning()) != place
+        ]
+        if not ranges:
+            return []
+        self._require_kept(ranges)
+        parts: list[StreamRange] = []
+        for part in ranges:
+            if part.end.straggler > part.start.straggler:
+                parts.append(replace(part, end=replace(part.start, straggler=part.end.straggler)))
+            parts += self._cut(replace(part, start=replace(part.start, straggler=part.end.straggler)))
+        return parts
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read one part, on an executor."""
+        assert isinstance(partition, StreamRange)
+        options = self._options
+        tags = tag_expressions.parse(options.tags)
+        path = None if options.filter is None else filters.to_jsonpath(options.filter)
+        query = _ROWS.format(
+            topic_id=partition.topic_id,
+            queue=partition.queue,
+            from_at=_literal(partition.start.at),
+            from_seq=partition.start.seq,
+            to_at=_literal(partition.end.at),
+            to_seq=partition.end.seq,
+            straggler_from=partition.start.straggler,
+            straggler_to=partition.end.straggler,
+            tags="null" if tags is None else "array[" + ", ".join(_literal(tag) for tag in tags) + "]",
+            filter=_literal(path),
+        )
+        # There is no lease to answer: an ack with this handle is refused.
+        handle = f"0.{partition.topic_id}.{partition.queue}.0.0"
+        with (
+            adbc_driver_postgresql.connect(options.dsn) as database,
+            adbc_driver_manager.AdbcConnection(database) as connection,
+        ):
+            origin = (partition.topic_id, partition.queue, options.topic, handle)
+            yield from queried(connection, query, origin, options.batch_bytes, self._columns)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Let the group's position follow: Spark has finished everything up to here."""
+        offset = StreamOffset.of(end)
+        self._ask(_COMMIT, *self._subscription(), offset.stream, *offset.parameters())
+
+    def stop(self) -> None:
+        """Close the connections."""
+        if self._broker is not None:
+            self._broker.close()
+            self._broker = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Executors get the reader, and no connection of the driver.
+        return {**self.__dict__, "_broker": None}
+
+    def _opened(self) -> Broker:
+        if self._broker is None:
+            self._broker = Broker(self._options.dsn, listen=False)
+        return self._broker
+
+    def _subscription(self) -> tuple[int, int]:
+        if self._ids is None:
+            consumer = self._opened().consumer(self._options.topic, self._options.group)
+            self._ids = consumer.group_id, consumer.topic_id
+        return self._ids
+
+    def _ask(self, statement: str, *parameters: Any) -> list[tuple[Any, ...]]:
+        with self._opened().connection() as connection:
+            return fetch(connection, statement, parameters)
+
+    def _latest(self, begin: StreamOffset, most: int | None, target: StreamOffset | None) -> StreamOffset:
+        """How far a stream may read: at most so many messages, and not beyond the target."""
+        parameters = [*self._subscription(), begin.stream or None, *begin.parameters(), most, target is None]
+        if target is None:
+            parameters += [None] * 4
+        else:
+            topic_ids, queues, ats, _, stragglers = target.parameters()
+            parameters += [topic_ids, queues, ats, stragglers]
+        rows = self._ask(_LATEST, *parameters)
+        latest = StreamOffset.of_rows(begin.stream, rows)
+        foreign = set(begin.places) - set(latest.places)
+        if foreign:
+            raise InvalidArgument(
+                f"the checkpoint is of another topic than {self._options.topic!r}, or of one that was "
+                "deleted and made again: give the stream a checkpoint of its own"
+            )
+        return latest
+
+    def _require_kept(self, ranges: Sequence[StreamRange]) -> None:
+        lost = self._ask(
+            _LOST,
+            [part.topic_id for part in ranges],
+            [part.queue for part in ranges],
+            [part.start.at for part in ranges],
+        )
+        if not lost:
+            return
+        said = (
+            f"retention has dropped messages of topic {self._options.topic!r} that the stream had not read, "
+            f"in {len(lost)} of {len(ranges)} queues"
+        )
+        if self._options.fail_on_data_loss:
+            raise StreamDataLost(
+                f"{said}: set failOnDataLoss to false to go on with what is kept, and give the topic a "
+                "longer retention"
+            )
+        log.warning("%s", said)
+
+    def _cut(self, part: StreamRange) -> list[StreamRange]:
+        """A range without stragglers, in parts that are not much larger than a partition's share."""
+        if part.start == part.end:
+            return []
+        start, end = part.start, part.end
+        cuts = self._ask(
+            _CUTS, part.topic_id, part.queue, start.at, start.seq, end.at, end.seq, MESSAGES_PER_PARTITION
+        )
+        places = [replace(end, at=at, seq=seq) for at, seq, _ in cuts]
+        return [
+            replace(part, start=before, end=place)
+            for before, place in zip([start, *places], places, strict=False)
+        ]
+
+
+def _literal(value: str | int | None) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, int):
+        return str(value)
+    quoted = QuotedString(value)
+    quoted.encoding = "utf8"
+    return bytes(quoted.getquoted()).decode()

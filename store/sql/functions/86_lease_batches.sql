@@ -1,0 +1,174 @@
+-- Batches of leases: for jobs that take very many messages at once, work on parts of them side by side, and answer each
+-- part when its work is done.
+
+-- Leases up to p_max messages without returning them, in leases that are small enough to be dealt out evenly to
+-- p_parts: by what is ready, which is counted no further than it matters, and not by what was asked for. One row per
+-- lease.
+create or replace function duewheel.lease_evenly(
+    p_group_id integer, p_topic_id integer, p_tags text[], p_max bigint, p_parts integer, p_invisible interval,
+    p_consumer text, p_now timestamptz default null, p_filter jsonpath default null
+) returns table (
+    topic_id integer, queue smallint, lease_n bigint, lease_token bigint, expires_at timestamptz, lease_count integer
+)
+-- One plan for all, by the keys, though tables were small when it was made.
+language plpgsql
+set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
+set jit = off
+as $$
+#variable_conflict use_column
+declare
+    -- Each part gets several leases, so that queues of different lengths even out.
+    v_leases constant bigint := 4 * greatest(p_parts, 1)::bigint;
+    -- Fewer messages than this are not worth a lease of their own.
+    v_smallest constant integer := 100;
+    v_largest constant integer := 15000;
+    v_limit constant bigint := least(greatest(p_max, 1), v_leases * v_largest);
+    v_position record;
+    v_found bigint;
+    v_ready bigint := 0;
+begin
+    perform duewheel.check_receive(p_group_id, p_topic_id, p_max, 1, p_invisible, p_now);
+    perform duewheel.tick_subscription(p_group_id, p_topic_id, p_now);
+    for v_position in select * from duewheel.positions(p_group_id, p_topic_id) loop
+        exit when v_ready >= v_limit;
+        select count(*) into v_found from (
+            select from duewheel.straggler s
+            where s.topic_id = v_position.topic_id and s.queue = v_position.queue
+              and s.straggler_id > v_position.straggler_to
+            order by s.straggler_id limit v_limit - v_ready) s;
+        v_ready := v_ready + v_found;
+        select count(*) into v_found from (
+            select from duewheel.any_message m
+            where m.topic_id = v_position.topic_id and m.queue = v_position.queue
+              and (m.deliver_at, m.seq) > (v_position.to_at, v_position.to_seq) and m.deliver_at >= v_position.to_at
+              and m.deliver_at <= v_position.hi
+              -- Retries were chosen when they came first.
+              and (v_position.ordinal = 0 or (
+                  (p_tags is null or m.tag = any (p_tags))
+                  and (p_filter is null or coalesce(m.properties, '{}') @@ p_filter)))
+            order by m.deliver_at, m.seq limit v_limit - v_ready) m;
+        v_ready := v_ready + v_found;
+    end loop;
+    return query
+    select (r.lease).topic_id, (r.lease).queue::smallint, (r.lease).n, (r.lease).token, (r.lease).expires_at,
+           (r.lease).message_count
+    from duewheel.receive_batch(
+        p_group_id, p_topic_id, p_tags, p_max, p_invisible, p_consumer, 0, true, p_now, false,
+        least(v_largest, greatest(v_smallest, (v_ready + v_leases - 1) / v_leases))::integer, false, p_filter) r;
+end
+$$;
+
+-- What has become of leases, in the order in which they are given. state: "held" and nobody else's, "over" as its time
+-- is over, "unknown", or its last answer: "acked", "failed", "returned", "expired", "rewound". acked: how many of its
+-- messages were acked.
+create or replace function duewheel.lease_states(
+    p_group_id integer, p_topic_ids integer[], p_queues integer[], p_ns bigint[], p_tokens bigint[],
+    p_now timestamptz default null
+) returns table (state text, acked integer)
+language plpgsql stable
+set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
+as $$
+declare
+    v_now constant timestamptz := coalesce(p_now, clock_timestamp());
+begin
+    if p_now is not null then
+        perform duewheel.require_clock_right(p_now);
+    end if;
+    perform duewheel.require_home();
+    return query
+    select case when l.n is null then 'unknown' when e.kind is not null then e.kind
+                when duewheel.lease_end(p_group_id, h.topic_id, h.queue, h.n) <= v_now then 'over'
+                else 'held' end,
+           case when l.n is null then 0
+                when e.kind = 'acked' then l.message_count - (
+                    select count(*) from duewheel.message_answers(p_group_id, h.topic_id, h.queue, h.n) a
+                    where a.kind <> 'acked')
+                else (
+                    select count(*) from duewheel.message_answers(p_group_id, h.topic_id, h.queue, h.n) a
+                    where a.kind = 'acked') end::integer
+    from unnest(p_topic_ids, p_queues, p_ns, p_tokens) with ordinality h (topic_id, queue, n, token, place)
+    left join lateral (
+        select l.n, l.message_count from duewheel.lease l
+        where l.topic_id = h.topic_id and l.group_id = p_group_id and l.queue = h.queue and l.n = h.n
+          and l.token = h.token) l on true
+    left join lateral (
+        select e.kind from duewheel.lease_event e
+        where e.topic_id = h.topic_id and e.group_id = p_group_id and e.queue = h.queue and e.n = h.n
+          and (e.kind in ('expired', 'rewound') or (e.kind in ('acked', 'failed', 'returned') and e.seqs is null))
+        order by e.event_id limit 1) e on true
+    order by h.place;
+end
+$$;
+
+-- Lets those of the leases that are held end p_duration from now. Answers what all were, as lease_states does. What a
+-- transaction has that is still open is not waited for: nobody revives it meanwhile, and if it rolls back, this counts.
+create or replace function duewheel.extend_unanswered(
+    p_group_id integer, p_topic_ids integer[], p_queues integer[], p_ns bigint[], p_tokens bigint[],
+    p_duration interval, p_now timestamptz default null
+) returns setof text
+language plpgsql
+set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
+as $$
+begin
+    if p_now is not null then
+        perform duewheel.require_clock_right(p_now);
+    end if;
+    perform duewheel.require_read_committed();
+    perform duewheel.check_invisible(p_duration);
+    perform pg_try_advisory_xact_lock(duewheel.lease_lock_key(p_group_id, h.topic_id, h.queue, h.n))
+    from unnest(p_topic_ids, p_queues, p_ns) h (topic_id, queue, n);
+    return query
+    with looked_at as materialized (
+        select h.topic_id, h.queue, h.n, h.place, s.state
+        from unnest(p_topic_ids, p_queues, p_ns) with ordinality h (topic_id, queue, n, place)
+        join duewheel.lease_states(p_group_id, p_topic_ids, p_queues, p_ns, p_tokens, p_now)
+             with ordinality s (state, acked, place) on s.place = h.place
+    ), extended as (
+        insert into duewheel.lease_event (topic_id, group_id, queue, n, kind, at, expires_at)
+        select s.topic_id, p_group_id, s.queue, s.n, 'extended', now.at, now.at + p_duration
+        from looked_at s, (select coalesce(p_now, clock_timestamp()) as at) now where s.state = 'held'
+    )
+    select s.state from looked_at s order by s.place;
+end
+$$;
+
+-- Gives back what of the leases has no answer: as nack does, lease by lease. Answers what each was, as lease_states
+-- does; "open" is one that a transaction has which did not end while this waited for it, p_wait for all of them
+-- together.
+create or replace function duewheel.nack_unanswered(
+    p_group_id integer, p_topic_ids integer[], p_queues integer[], p_ns bigint[], p_tokens bigint[],
+    p_delay interval default null, p_reason text default null, p_wait interval default interval '30 seconds',
+    p_now timestamptz default null
+) returns setof text
+language plpgsql as $$
+declare
+    v_until constant timestamptz := clock_timestamp() + p_wait;
+    v_key bigint;
+    v_state text;
+begin
+    if p_now is not null then
+        perform duewheel.require_clock_right(p_now);
+    end if;
+    perform duewheel.require_read_committed();
+    for i in 1 .. coalesce(array_length(p_ns, 1), 0) loop
+        v_key := duewheel.lease_lock_key(p_group_id, p_topic_ids[i], p_queues[i], p_ns[i]);
+        v_state := 'held';
+        while not pg_try_advisory_xact_lock(v_key) loop
+            if clock_timestamp() >= v_until then
+                v_state := 'open';
+                exit;
+            end if;
+            perform pg_sleep(0.01);
+        end loop;
+        if v_state = 'held' then
+            v_state := (duewheel.lease_states(p_group_id, array[p_topic_ids[i]], array[p_queues[i]], array[p_ns[i]],
+                                              array[p_tokens[i]], p_now)).state;
+            if v_state = 'held' then
+                perform duewheel.answer('nack', p_group_id, array[p_topic_ids[i]], array[p_queues[i]], array[p_ns[i]],
+                                        array[p_tokens[i]], null, p_delay, p_reason, null, p_now);
+            end if;
+        end if;
+        return next v_state;
+    end loop;
+end
+$$;

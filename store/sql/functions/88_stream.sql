@@ -1,0 +1,350 @@
+-- Streams: readers whose place is kept elsewhere, as by Spark in its checkpoint. A place in a queue is an instant and a
+-- number, up to where what ticks released was read, and the number of a straggler. What lies between two places never
+-- changes: a tick says for good what it released, and what it released cannot be recalled. So a stream takes no leases.
+-- It moves the group's position when it has finished a part, so that its lag is seen and retention knows.
+--
+-- Instants are microseconds here, null for the beginning.
+
+create or replace function duewheel.stream_instant(p_micros bigint) returns timestamptz
+language sql immutable parallel safe
+return case when p_micros is null then '-infinity'::timestamptz else duewheel.from_unix_micros(p_micros) end;
+
+create or replace function duewheel.stream_micros(p_at timestamptz) returns bigint
+language sql immutable parallel safe
+return case when p_at = '-infinity' then null else duewheel.unix_micros(p_at) end;
+
+create or replace function duewheel.stream_name(p_stream text) returns text
+language sql immutable parallel safe
+return 'spark-stream/' || p_stream;
+
+-- Refuses where somebody else has moved the group since the stream did.
+create or replace function duewheel.require_stream(p_group_id integer, p_topic_id integer, p_stream text) returns void
+language plpgsql stable
+set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
+set jit = off
+as $$
+declare
+    v_position record;
+    v_newest duewheel.lease;
+    v_own duewheel.lease;
+begin
+    for v_position in select * from duewheel.positions(p_group_id, p_topic_id) loop
+        select * into v_newest from duewheel.lease l
+        where l.topic_id = v_position.topic_id and l.group_id = p_group_id and l.queue = v_position.queue
+        order by l.n desc limit 1;
+        continue when v_newest.consumer = duewheel.stream_name(p_stream);
+        select * into v_own from (
+            select * from duewheel.lease l
+            where l.topic_id = v_position.topic_id and l.group_id = p_group_id and l.queue = v_position.queue
+            order by l.n desc limit 1000) l
+        where l.consumer = duewheel.stream_name(p_stream) limit 1;
+        -- A queue that was added later has no row of the stream yet; upkeep leaves rows that move nothing.
+        continue when v_own.n is null and v_newest.n = 0;
+        continue when (v_own.to_at, v_own.to_seq, v_own.straggler_to)
+                      = (v_newest.to_at, v_newest.to_seq, v_newest.straggler_to);
+        raise exception using
+            errcode = 'DW017',
+            message = format('the group of this stream was %s, in queue %s', case v_newest.token
+                when -1 then 'rewound' else format('read by "%s"', coalesce(v_newest.consumer, 'somebody else')) end,
+                v_position.queue),
+            hint = 'A stream has its group for itself. Give each stream, and each consumer, a group of its own; a '
+                   'group that was rewound is read by a new stream with a new checkpoint.';
+    end loop;
+end
+$$;
+
+-- Puts the group of a stream where it stands, if that is further on.
+create or replace function duewheel.stream_commit(
+    p_group_id integer, p_topic_id integer, p_stream text, p_topic_ids integer[], p_queues integer[], p_ats bigint[],
+    p_seqs bigint[], p_stragglers bigint[]
+) returns void
+language plpgsql
+set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
+set jit = off
+as $$
+begin
+    perform duewheel.require_read_committed();
+    perform pg_advisory_xact_lock(duewheel.queue_lock_key(p_group_id, p.topic_id, p.queue))
+    from (select p.topic_id, p.queue from duewheel.positions(p_group_id, p_topic_id) p order by p.ordinal) p;
+    perform duewheel.require_stream(p_group_id, p_topic_id, p_stream);
+    insert into duewheel.lease
+        (topic_id, group_id, queue, n, token, from_at, from_seq, to_at, to_seq, straggler_from, straggler_to,
+         message_count, consumer, leased_at, expires_at, revived_to)
+    select p.topic_id, p_group_id, p.queue, p.n + 1, 0, p.to_at, p.to_seq, s.at, s.seq, p.straggler_to, s.straggler, 0,
+           duewheel.stream_name(p_stream), now.at, now.at, p.revived_to
+    from duewheel.positions(p_group_id, p_topic_id) p
+    join (
+        select u.topic_id, u.queue, duewheel.stream_instant(u.at) as at, u.seq, u.straggler
+        from unnest(p_topic_ids, p_queues, p_ats, p_seqs, p_stragglers) u (topic_id, queue, at, seq, straggler)
+    ) s on s.topic_id = p.topic_id and s.queue = p.queue
+    cross join (select clock_timestamp() as at) now
+    where (s.at, s.seq) >= (p.to_at, p.to_seq) and s.straggler >= p.straggler_to
+      and (s.at, s.seq, s.straggler) <> (p.to_at, p.to_seq, p.straggler_to);
+end
+$$;
+
+-- Where a new stream of a group begins, and makes the group its own. p_start: "group" where the group stands,
+-- "earliest", "latest", or "at" p_at: with what is due from then on or came, later than its own instant, after it. A
+-- stream that has not finished its first part yet is answered again, by its name: where it began stands in no
+-- checkpoint.
+create or replace function duewheel.stream_start(
+    p_group_id integer, p_topic_id integer, p_stream text, p_start text, p_at timestamptz default null
+) returns table (stream text, topic_id integer, queue integer, at bigint, seq bigint, straggler bigint)
+language plpgsql as $$
+#variable_conflict use_column
+declare
+    v_begins boolean;
+    v_other text;
+    v_hi timestamptz;
+    v_straggler_id bigint;
+begin
+    perform duewheel.require_read_committed();
+    if duewheel.is_fifo(p_topic_id) then
+        raise exception using
+            errcode = 'DW010',
+            message = 'the topic is of type FIFO, whose retries keep the order of each message group; a stream cannot',
+            hint = 'Receive its messages in batches.';
+    end if;
+    perform duewheel.tick_subscription(p_group_id, p_topic_id, null);
+    perform pg_advisory_xact_lock(duewheel.queue_lock_key(p_group_id, p.topic_id, p.queue))
+    from (select p.topic_id, p.queue from duewheel.positions(p_group_id, p_topic_id) p order by p.ordinal) p;
+    -- A rewind leaves the retries where they are.
+    select max(l.consumer) filter (where p.ordinal > 0),
+           count(distinct l.consumer) = 1
+               and bool_and(l.consumer is not null and (l.from_at, l.from_seq, l.straggler_from)
+                                                       = (l.to_at, l.to_seq, l.straggler_to))
+    into v_other, v_begins
+    from duewheel.positions(p_group_id, p_topic_id) p
+    left join lateral (
+        select * from duewheel.lease l
+        where l.topic_id = p.topic_id and l.group_id = p_group_id and l.queue = p.queue and l.n = p.n
+          and l.consumer like duewheel.stream_name('%')
+    ) l on true;
+    if v_begins then
+        return query
+        select substr(v_other, length(duewheel.stream_name('')) + 1), p.topic_id, p.queue::integer,
+               duewheel.stream_micros(p.to_at), p.to_seq, p.straggler_to
+        from duewheel.positions(p_group_id, p_topic_id) p order by p.ordinal;
+        return;
+    end if;
+    if v_other is not null then
+        raise exception using
+            errcode = 'DW017',
+            message = format('the group belongs to another stream, "%s"', v_other),
+            hint = 'Give each stream a group of its own, or go on from the checkpoint of that one. If it is gone for '
+                   'good, rewind the group to take it over.';
+    end if;
+    select r.hi, r.straggler_id into v_hi, v_straggler_id
+    from duewheel.released_before(p_topic_id, case p_start when 'at' then p_at when 'earliest' then '-infinity' end) r;
+    if p_start = 'at' then
+        v_hi := greatest(p_at, (select t.kept_from from duewheel.topic t where t.topic_id = p_topic_id))
+                - interval '1 microsecond';
+    end if;
+    insert into duewheel.lease
+        (topic_id, group_id, queue, n, token, from_at, from_seq, to_at, to_seq, straggler_from, straggler_to,
+         message_count, consumer, leased_at, expires_at, revived_to)
+    select p.topic_id, p_group_id, p.queue, p.n + 1, 0, s.at, s.seq, s.at, s.seq, s.straggler, s.straggler, 0,
+           duewheel.stream_name(p_stream), now.at, now.at, p.revived_to
+    from duewheel.positions(p_group_id, p_topic_id) p
+    join duewheel.topic t on t.topic_id = p.topic_id
+    cross join lateral (
+        -- Retries are the group's own: they go on where it stands. What is not kept any more is passed over.
+        select case when p_start <> 'group' and p.ordinal > 0 then v_hi
+                    when t.kept_from > p.to_at then t.kept_from - interval '1 microsecond' else p.to_at end as at,
+               case when (p_start <> 'group' and p.ordinal > 0) or t.kept_from > p.to_at then 9223372036854775807
+                    else p.to_seq end as seq,
+               case when p_start <> 'group' and p.ordinal > 0 then v_straggler_id else p.straggler_to end as straggler
+    ) s
+    cross join (select clock_timestamp() as at) now;
+    return query
+    select p_stream, p.topic_id, p.queue::integer, duewheel.stream_micros(p.to_at), p.to_seq, p.straggler_to
+    from duewheel.positions(p_group_id, p_topic_id) p order by p.ordinal;
+end
+$$;
+
+-- How far a stream that stands at these places may read: at most p_limit messages on, stragglers counted; null for all
+-- that is released. p_release false: what came due since is not released, as a stream of what was there asks for.
+-- p_stream null: for a look, by whoever it may be. p_to_*: not further than these places, which an unlimited look
+-- answered.
+create or replace function duewheel.stream_latest(
+    p_group_id integer, p_topic_id integer, p_stream text, p_topic_ids integer[], p_queues integer[], p_ats bigint[],
+    p_seqs bigint[], p_stragglers bigint[], p_limit bigint default null, p_release boolean default true,
+    p_to_topic_ids integer[] default null, p_to_queues integer[] default null, p_to_ats bigint[] default null,
+    p_to_stragglers bigint[] default null
+) returns table (topic_id integer, queue integer, at bigint, seq bigint, straggler bigint)
+language plpgsql
+set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
+set jit = off
+as $$
+#variable_conflict use_column
+declare
+    v_source record;
+    v_left bigint := p_limit;
+    v_quota bigint;
+    v_count bigint;
+    v_to record;
+    v_straggler bigint;
+begin
+    perform duewheel.require_read_committed();
+    if p_stream is not null then
+        perform duewheel.require_stream(p_group_id, p_topic_id, p_stream);
+    end if;
+    if p_release then
+        perform duewheel.tick_subscription(p_group_id, p_topic_id, null);
+    end if;
+    for v_source in
+        select p.topic_id, p.queue, duewheel.stream_instant(s.at) as at,
+               case when p_to_queues is null then p.hi else duewheel.stream_instant(g.at) end as hi,
+               case when p_to_queues is null then 9223372036854775807 else coalesce(g.straggler, 0)
+               end as last_straggler,
+               coalesce(s.seq, 9223372036854775807) as seq, coalesce(s.straggler, 0) as straggler,
+               count(*) over () - row_number() over (order by p.ordinal) + 1 as sources_left
+        from duewheel.positions(p_group_id, p_topic_id) p
+        left join unnest(p_topic_ids, p_queues, p_ats, p_seqs, p_stragglers) s (topic_id, queue, at, seq, straggler)
+            on s.topic_id = p.topic_id and s.queue = p.queue
+        left join unnest(p_to_topic_ids, p_to_queues, p_to_ats, p_to_stragglers) g (topic_id, queue, at, straggler)
+            on g.topic_id = p.topic_id and g.queue = p.queue
+        order by p.ordinal
+    loop
+        topic_id := v_source.topic_id;
+        queue := v_source.queue;
+        at := duewheel.stream_micros(v_source.at);
+        seq := v_source.seq;
+        straggler := v_source.straggler;
+        -- What one queue leaves of its share is the next ones'.
+        v_quota := (v_left + v_source.sources_left - 1) / v_source.sources_left;
+        if p_limit is null or v_quota > 0 then
+            select count(*), max(s.straggler_id) into v_count, v_straggler from (
+                select s.straggler_id from duewheel.straggler s
+                where s.topic_id = v_source.topic_id and s.queue = v_source.queue
+                  and s.straggler_id > v_source.straggler and s.straggler_id <= v_source.last_straggler
+                order by s.straggler_id limit v_quota) s;
+            straggler := coalesce(v_straggler, v_source.straggler);
+            v_quota := v_quota - v_count;
+            v_left := v_left - v_count;
+            if (v_source.hi, 9223372036854775807) > (v_source.at, v_source.seq)
+               and (p_limit is null or v_quota > 0) then
+                select m.deliver_at, m.seq into v_to from duewheel.any_message m
+                where p_limit is not null and m.topic_id = v_source.topic_id and m.queue = v_source.queue
+                  and (m.deliver_at, m.seq) > (v_source.at, v_source.seq) and m.deliver_at >= v_source.at
+                  and m.deliver_at <= v_source.hi
+                order by m.deliver_at, m.seq offset v_quota - 1 limit 1;
+                if found then
+                    at := duewheel.stream_micros(v_to.deliver_at);
+                    seq := v_to.seq;
+                    v_left := v_left - v_quota;
+                else
+                    if p_limit is not null then
+                        select count(*) into v_count from duewheel.any_message m
+                        where m.topic_id = v_source.topic_id and m.queue = v_source.queue
+                          and (m.deliver_at, m.seq) > (v_source.at, v_source.seq) and m.deliver_at >= v_source.at
+                          and m.deliver_at <= v_source.hi;
+                        v_left := v_left - v_count;
+                    end if;
+                    at := duewheel.stream_micros(v_source.hi);
+                    seq := 9223372036854775807;
+                end if;
+            end if;
+        end if;
+        return next;
+    end loop;
+end
+$$;
+
+-- The places at which to cut what lies between two places of a queue into parts of about p_messages, the last one
+-- included.
+create or replace function duewheel.stream_cuts(
+    p_topic_id integer, p_queue integer, p_from bigint, p_from_seq bigint, p_to bigint, p_to_seq bigint,
+    p_messages bigint
+) returns table (at bigint, seq bigint, messages bigint)
+language plpgsql stable
+set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
+as $$
+begin
+    perform duewheel.require_home();
+    return query
+    select duewheel.stream_micros(m.deliver_at), m.seq, least(p_messages, (m.place - 1) % p_messages + 1)
+    from (
+        select m.deliver_at, m.seq, row_number() over (order by m.deliver_at, m.seq) as place,
+               lead(m.seq) over (order by m.deliver_at, m.seq) is null as is_last
+        from duewheel.any_message m
+        where m.topic_id = p_topic_id and m.queue = p_queue
+          and (m.deliver_at, m.seq) > (duewheel.stream_instant(p_from), p_from_seq)
+          and m.deliver_at >= duewheel.stream_instant(p_from) and m.deliver_at <= duewheel.stream_instant(p_to)
+          and (m.deliver_at, m.seq) <= (duewheel.stream_instant(p_to), p_to_seq)
+    ) m
+    where m.is_last or m.place % p_messages = 0
+    order by m.place;
+end
+$$;
+
+-- Whether retention has dropped something of a topic behind a place.
+create or replace function duewheel.stream_has_lost(p_topic_id integer, p_at bigint) returns boolean
+language sql stable
+begin atomic
+    select not exists (
+        select from duewheel.topic t
+        where t.topic_id = p_topic_id and t.deleted_at is null
+          and coalesce(t.kept_from, '-infinity') <= duewheel.stream_instant(p_at) + interval '1 microsecond');
+end;
+
+-- What was released between two places of a queue, stragglers or the others: as lease_rows does.
+create or replace function duewheel.stream_rows(
+    p_topic_id integer, p_queue integer, p_from bigint, p_from_seq bigint, p_to bigint, p_to_seq bigint,
+    p_straggler_from bigint, p_straggler_to bigint, p_tags text[] default null, p_filter jsonpath default null
+) returns table (
+    deliver_at timestamptz, seq bigint, born_at timestamptz, asked_at timestamptz, tag text, key text, properties jsonb,
+    message_group text, body bytea, attempt integer, origin_topic_id integer, origin_queue smallint,
+    origin_deliver_at timestamptz, origin_seq bigint
+)
+language plpgsql stable
+set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
+set jit = off
+as $$
+#variable_conflict use_column
+declare
+    v_from constant timestamptz := duewheel.stream_instant(p_from);
+    v_to constant timestamptz := duewheel.stream_instant(p_to);
+    v_xmin xid8;
+begin
+    perform duewheel.require_home();
+    return query
+    select m.deliver_at, m.seq, m.born_at, m.asked_at, m.tag, m.key, m.properties, m.message_group, m.body, m.attempt,
+           m.origin_topic_id, m.origin_queue, m.origin_deliver_at, m.origin_seq
+    from (
+        select s.straggler_id, s.deliver_at, s.seq from duewheel.straggler s
+        where s.topic_id = p_topic_id and s.queue = p_queue and s.straggler_id > p_straggler_from
+          and s.straggler_id <= p_straggler_to
+        order by s.straggler_id offset 0
+    ) s
+    -- A look-up by the key for each; as a join all messages of the queue might be read for each.
+    cross join lateral (
+        select * from duewheel.any_message m
+        where m.topic_id = p_topic_id and m.queue = p_queue
+          and m.deliver_at >= s.deliver_at and m.deliver_at <= s.deliver_at and m.seq = s.seq
+        order by m.deliver_at, m.seq limit 1) m
+    where (p_tags is null or m.tag = any (p_tags)) and (p_filter is null or coalesce(m.properties, '{}') @@ p_filter)
+      and (select true from duewheel.recall r
+           where r.topic_id = p_topic_id and r.queue = p_queue and r.deliver_at = m.deliver_at and r.seq = m.seq
+           limit 1) is null
+    order by s.straggler_id;
+    if (v_to, p_to_seq) <= (v_from, p_from_seq) then
+        return;
+    end if;
+    select pg_snapshot_xmin(t.snapshot) into v_xmin from duewheel.tick_over(p_topic_id, v_from) t;
+    return query
+    select m.deliver_at, m.seq, m.born_at, m.asked_at, m.tag, m.key, m.properties, m.message_group, m.body, m.attempt,
+           m.origin_topic_id, m.origin_queue, m.origin_deliver_at, m.origin_seq
+    from duewheel.any_message m
+    where m.topic_id = p_topic_id and m.queue = p_queue
+      and (m.deliver_at, m.seq) > (v_from, p_from_seq) and m.deliver_at >= v_from
+      and m.deliver_at <= v_to and (m.deliver_at, m.seq) <= (v_to, p_to_seq)
+      and (m.xid < v_xmin or pg_visible_in_snapshot(m.xid, (
+            select t.snapshot from duewheel.tick_over(p_topic_id, m.deliver_at) t)))
+      and (p_tags is null or m.tag = any (p_tags)) and (p_filter is null or coalesce(m.properties, '{}') @@ p_filter)
+      and (select true from duewheel.recall r
+           where r.topic_id = p_topic_id and r.queue = p_queue and r.deliver_at = m.deliver_at and r.seq = m.seq
+           limit 1) is null
+    order by m.deliver_at, m.seq;
+end
+$$;

@@ -1,0 +1,308 @@
+"""Work and ack by partition: each message's effect is committed once, whatever runs twice or dies."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from itertools import count
+from typing import TYPE_CHECKING
+
+import psycopg2
+import pytest
+from pyspark.taskcontext import TaskContext
+from tests.leasing import LEASE, consumer_at, extend_often, wait_for_extensions
+from tests.proof.waiting import PATIENCE_SECONDS, until
+
+from duewheel.spark import partition_work
+from duewheel.spark.leased_batch import LeasedBatch
+from duewheel.spark.partition_work import PartitionsFailed
+from duewheel.store.broker import Broker
+from duewheel.store.errors import InvalidArgument, LeaseLost
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+    from duewheel.store.connections import DriverConnection
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(1200)]
+
+TOPIC = "orders"
+GROUP = "canceller"
+AT_ONCE = timedelta(0)
+COUNT = 4_000
+EFFECTS = "create table effect (key text, attempt integer)"
+
+
+@pytest.fixture
+def shop(broker: Broker) -> Broker:
+    """A broker with messages, and beside them a table of what was done."""
+    broker.create_topic(TOPIC)
+    broker.send_many(TOPIC, [{"body": b"", "key": str(number), "delay": AT_ONCE} for number in range(COUNT)])
+    with broker.connection() as connection, connection.cursor() as cursor:
+        cursor.execute(EFFECTS)
+    return broker
+
+
+def record(connection: DriverConnection, batches: Iterator[pa.RecordBatch]) -> None:
+    """The work: a row for each message."""
+    with connection.cursor() as cursor:
+        for batch in batches:
+            cursor.execute(
+                "insert into effect select unnest(%s::text[]), unnest(%s::integer[])",
+                (batch["key"].to_pylist(), batch["attempt"].to_pylist()),
+            )
+
+
+def take(broker: Broker, **options: object) -> LeasedBatch:
+    return LeasedBatch.take(broker, TOPIC, GROUP, max_messages=COUNT, **options)  # type: ignore[arg-type]
+
+
+def verdict(broker: Broker) -> tuple[int, int]:
+    """How many rows there are, and of how many messages."""
+    with broker.connection() as connection, connection.cursor() as cursor:
+        cursor.execute("select count(*), count(distinct key) from effect")
+        (row,) = cursor.fetchall()
+        return row[0], row[1]
+
+
+def test_x16_every_part_is_worked_on_and_acked(shop: Broker, spark: SparkSession) -> None:
+    batch = take(shop, partitions=8)
+
+    assert batch.foreach_partition(spark, record) == COUNT
+    assert batch.answered
+    assert batch.outcome().acked == COUNT
+    assert verdict(shop) == (COUNT, COUNT)
+    assert not shop.consumer(TOPIC, GROUP).receive()
+
+
+def test_only_the_wanted_columns_come(shop: Broker, spark: SparkSession) -> None:
+    def look(_connection: DriverConnection, batches: Iterator[pa.RecordBatch]) -> None:
+        for batch in batches:
+            assert batch.schema.names == ["key", "attempt"], batch.schema.names
+
+    assert take(shop).foreach_partition(spark, look, columns=["key", "attempt"]) == COUNT
+    with pytest.raises(InvalidArgument, match="no columns"):
+        take(shop).foreach_partition(spark, look, columns=["number"])
+
+
+def test_x16_task_that_died_after_its_commit_is_not_done_twice(
+    shop: Broker, spark: SparkSession, tmp_path: Path
+) -> None:
+    """The worker is killed when its transaction is committed and nobody knows of it."""
+    marks = str(tmp_path)
+
+    def record_and_die(connection: DriverConnection, batches: Iterator[pa.RecordBatch]) -> None:
+        record(connection, batches)
+        task = TaskContext.get()
+        assert task is not None
+        mark = f"{marks}/{task.partitionId()}"
+        if not os.path.exists(mark):
+            open(mark, "w").close()
+            # Asked for when the transaction is committed, to tell Spark.
+            kill = property(lambda _: os.kill(os.getpid(), signal.SIGKILL))
+            partition_work.Part.count = kill  # type: ignore[method-assign,assignment]
+
+    batch = take(shop, partitions=2)
+    done = batch.foreach_partition(spark, record_and_die)
+
+    assert done == COUNT
+    assert len(os.listdir(marks)) == 2
+    assert verdict(shop) == (COUNT, COUNT)
+
+
+def test_x16_task_that_died_before_its_commit_is_done_again(
+    shop: Broker, spark: SparkSession, tmp_path: Path
+) -> None:
+    marks = str(tmp_path)
+
+    def die_at_first(connection: DriverConnection, batches: Iterator[pa.RecordBatch]) -> None:
+        record(connection, batches)
+        task = TaskContext.get()
+        assert task is not None
+        mark = f"{marks}/{task.partitionId()}"
+        if not os.path.exists(mark):
+            open(mark, "w").close()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    assert take(shop, partitions=2).foreach_partition(spark, die_at_first) == COUNT
+    assert verdict(shop) == (COUNT, COUNT)
+
+
+def test_x16_two_runs_of_the_whole_work_at_once_do_it_once(shop: Broker, spark: SparkSession) -> None:
+    batch = take(shop, partitions=4)
+    done: list[int] = []
+
+    def run() -> None:
+        done.append(batch.foreach_partition(spark, record))
+
+    twins = [threading.Thread(target=run) for _ in range(3)]
+    for twin in twins:
+        twin.start()
+    for twin in twins:
+        twin.join()
+
+    assert done == [COUNT] * 3
+    assert verdict(shop) == (COUNT, COUNT)
+
+
+def test_x15_failed_part_stops_no_other(shop: Broker, spark: SparkSession) -> None:
+    def fail_on_17(connection: DriverConnection, batches: Iterator[pa.RecordBatch]) -> None:
+        for batch in batches:
+            record(connection, iter([batch]))
+            if "17" in batch["key"].to_pylist():
+                raise ZeroDivisionError("no order 17")
+
+    batch = take(shop, partitions=4)
+    with pytest.raises(
+        PartitionsFailed, match=r"1 of 4 partitions.*ZeroDivisionError: no order 17"
+    ) as raised:
+        batch.foreach_partition(spark, fail_on_17)
+    (failure,) = raised.value.failures
+    assert raised.value.acked == COUNT - failure.messages
+    assert verdict(shop) == (raised.value.acked, raised.value.acked)
+    assert batch.outcome().unanswered == failure.messages
+
+    batch.nack(AT_ONCE, reason="not this one")
+    assert (batch.outcome().acked, batch.outcome().given_back) == (raised.value.acked, failure.messages)
+    again = take(shop)
+    assert again.count == failure.messages
+    (found, *_) = shop.find_key(TOPIC, "17")
+    assert [entry.reason for entry in shop.history(found.message_id) if entry.reason] == [
+        "ZeroDivisionError: no order 17"
+    ]
+    assert again.foreach_partition(spark, record) == failure.messages
+    assert verdict(shop) == (COUNT, COUNT)
+
+
+def test_function_that_commits_is_refused(shop: Broker, spark: SparkSession) -> None:
+    def commit(connection: DriverConnection, _batches: Iterator[pa.RecordBatch]) -> None:
+        connection.commit()
+
+    batch = take(shop)
+    with pytest.raises(PartitionsFailed, match="ended its transaction"):
+        batch.foreach_partition(spark, commit)
+    assert batch.outcome().unanswered == COUNT
+
+
+def test_function_may_reject_single_messages(shop: Broker, spark: SparkSession) -> None:
+    def reject_every_tenth(connection: DriverConnection, batches: Iterator[pa.RecordBatch]) -> None:
+        for batch in batches:
+            handles = [
+                handle
+                for key, handle in zip(
+                    batch["key"].to_pylist(), batch["receipt_handle"].to_pylist(), strict=True
+                )
+                if int(key) % 10 == 0
+            ]
+            with connection.cursor() as cursor:
+                cursor.execute("select duewheel.nack(%s, interval '0', 'every tenth')", (handles,))
+
+    batch = take(shop)
+    batch.foreach_partition(spark, reject_every_tenth)
+
+    assert (batch.outcome().acked, batch.outcome().given_back) == (COUNT * 9 // 10, COUNT // 10)
+    assert take(shop).count == COUNT // 10
+
+
+def test_x10_part_whose_lease_has_ended_is_not_worked_on(shop: Broker, spark: SparkSession) -> None:
+    batch = take(shop)
+    shop.rewind(GROUP, TOPIC, "earliest")
+
+    with pytest.raises(LeaseLost, match="rewound"):
+        batch.foreach_partition(spark, record)
+    assert verdict(shop) == (0, 0)
+
+
+def test_x11_keeper_goes_on_after_a_part_was_acked(shop: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    extend_often(monkeypatch)
+    batch = take(shop, invisible=LEASE)
+    consumer = shop.consumer(TOPIC, GROUP)
+    first_end = max(lease.expires_at for lease in batch.leases)
+
+    with batch.kept_alive() as keeper:
+        consumer.ack(batch.leases[0])
+        wait_for_extensions(keeper, 5)
+        assert not keeper.lost.is_set()
+        with consumer_at(shop, consumer, first_end + timedelta(milliseconds=1)) as late:
+            assert not late.receive()
+    batch.nack(AT_ONCE)
+    assert batch.outcome().acked == batch.leases[0].count
+
+
+def test_x11_keeper_does_not_wait_for_parts_that_are_worked_on(
+    shop: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Waiting a second for each of many leases would outlast them."""
+    extend_often(monkeypatch)
+    batch = take(shop, invisible=LEASE, partitions=8)
+    consumer = shop.consumer(TOPIC, GROUP)
+    first_end = max(lease.expires_at for lease in batch.leases)
+
+    with batch.kept_alive() as keeper, closing(psycopg2.connect(shop.dsn)) as working:
+        consumer.fence(batch.leases, connection=working)
+        wait_for_extensions(keeper, 5)
+        working.rollback()
+        with consumer_at(shop, consumer, first_end + timedelta(milliseconds=1)) as late:
+            assert not late.receive()
+    batch.ack()
+
+
+KILLED_DRIVER = """
+import os, sys
+from datetime import timedelta
+from duewheel.spark import LeasedBatch, spark_session
+from duewheel.store import Broker
+
+dsn, begun_path = sys.argv[1:]
+
+def work(connection, batches):
+    keys = [key for batch in batches for key in batch["key"].to_pylist()]
+    with connection.cursor() as cursor:
+        cursor.execute("insert into effect select unnest(%s::text[]), 1", (keys,))
+    from pyspark.taskcontext import TaskContext
+    if TaskContext.get().partitionId() == 3:
+        with open(begun_path, "w") as begun:
+            begun.write("begun")
+        import threading
+        threading.Event().wait()
+
+with Broker(dsn) as broker, spark_session("killed") as spark:
+    batch = LeasedBatch.take(
+        broker, "orders", "canceller", max_messages=4000, invisible=timedelta(minutes=1), partitions=4
+    )
+    batch.foreach_partition(spark, work)
+"""
+
+
+def test_x16_killed_driver_leaves_done_parts_done_and_the_others_come_again(
+    shop: Broker, spark: SparkSession, tmp_path: Path
+) -> None:
+    begun_path = tmp_path / "begun"
+    os.mkfifo(begun_path)
+    driver = subprocess.Popen([sys.executable, "-c", KILLED_DRIVER, shop.dsn, str(begun_path)], cwd=tmp_path)
+    try:
+        with open(begun_path) as begun:
+            begun.read(1)
+        until(lambda: verdict(shop)[0] > COUNT // 2, "three parts to be committed")
+    finally:
+        driver.kill()
+        driver.wait(PATIENCE_SECONDS)
+
+    rows, keys = verdict(shop)
+    assert rows == keys < COUNT
+    begin = datetime.now(UTC) + LEASE
+    minutes = count(1)
+    with Broker(shop.dsn, clock=lambda: begin + timedelta(minutes=next(minutes))) as later:
+        while verdict(shop)[0] < COUNT:
+            rest = until(lambda: take(later, now=later.now()), "what the driver had")
+            assert rest.foreach_partition(spark, record) == rest.count
+    assert verdict(shop) == (COUNT, COUNT)

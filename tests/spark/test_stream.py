@@ -1,0 +1,366 @@
+"""``spark.readStream.format("duewheel")``: every message once, from checkpoint to checkpoint."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psycopg2
+import pytest
+from pyspark.errors import PySparkException, StreamingQueryException
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+from tests.proof.waiting import PATIENCE_SECONDS, until
+
+from duewheel.spark.read_options import ReadOptions
+from duewheel.spark.stream_place import StreamOffset
+from duewheel.spark.stream_reader import MessageStreamReader
+from duewheel.store.errors import GroupBusy, InvalidArgument
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from duewheel.store.broker import Broker
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(1200)]
+
+TOPIC = "orders"
+GROUP = "lake"
+AT_ONCE = timedelta(0)
+
+
+@pytest.fixture
+def orders(broker: Broker) -> Broker:
+    """A broker with a topic."""
+    broker.create_topic(TOPIC)
+    return broker
+
+
+def send(broker: Broker, keys: range, **arguments: Any) -> None:
+    broker.send_many(
+        TOPIC, [{"body": b"", "key": str(number), "delay": AT_ONCE} for number in keys], **arguments
+    )
+
+
+class Lake:
+    """A stream into files, which Spark writes once."""
+
+    def __init__(self, spark: SparkSession, broker: Broker, folder: Path, **options: str) -> None:
+        self._spark = spark
+        self._options = {"dsn": broker.dsn, "topic": TOPIC, "group": GROUP, **options}
+        self.folder = folder
+
+    def run(self) -> None:
+        """Reads what is released now, and ends."""
+        query = (
+            self._spark.readStream.format("duewheel")
+            .options(**self._options)
+            .load()
+            .select("key", "message_id", "attempt")
+            .writeStream.format("json")
+            .option("path", str(self.folder / "files"))
+            .option("checkpointLocation", str(self.folder / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+
+    def keys(self) -> list[int]:
+        """The keys that were written, sorted, each as often as it was."""
+        if not (self.folder / "files").exists():
+            return []
+        frame = self._spark.read.schema("key string").json(str(self.folder / "files"))
+        return sorted(int(row.key) for row in frame.collect())
+
+
+def reader(broker: Broker, **options: str) -> MessageStreamReader:
+    read = ReadOptions.of({"dsn": broker.dsn, "topic": TOPIC, "group": GROUP, **options})
+    return MessageStreamReader(read, ("key",))
+
+
+def between(stream: MessageStreamReader, start: dict[str, Any], end: dict[str, Any]) -> list[int]:
+    """The keys that lie between two offsets, sorted."""
+    return sorted(
+        int(key)
+        for partition in stream.partitions(start, end)
+        for batch in stream.read(partition)
+        for key in batch["key"].to_pylist()
+    )
+
+
+def test_stream_reads_on_from_its_checkpoint(orders: Broker, spark: SparkSession, tmp_path: Path) -> None:
+    lake = Lake(spark, orders, tmp_path)
+    send(orders, range(100))
+    lake.run()
+    assert lake.keys() == list(range(100))
+    lake.run()
+    send(orders, range(100, 250))
+    lake.run()
+    assert lake.keys() == list(range(250))
+
+
+def test_read_limit_counts_stragglers_too(orders: Broker) -> None:
+    stream = reader(orders, max_messages="30")
+    limit = stream.getDefaultReadLimit()
+    assert limit == ReadMaxRows(30)
+    start = stream.initialOffset()
+    with closing(psycopg2.connect(orders.dsn)) as late:
+        send(orders, range(100), connection=late)
+        send(orders, range(100, 200))
+        # The tick that the late ones miss.
+        start_seen = stream.latestOffset(start, ReadAllAvailable())
+        late.commit()
+
+    assert between(stream, start, start_seen) == list(range(100, 200))
+    read: list[int] = []
+    offset = start
+    while (end := stream.latestOffset(offset, limit)) != offset:
+        keys = between(stream, offset, end)
+        assert len(keys) <= 30
+        # The same again, as a task that is run again or a query that starts anew reads it.
+        assert between(stream, offset, end) == keys
+        read += keys
+        offset = end
+    assert sorted(read) == list(range(200))
+    stream.stop()
+
+
+def test_recalled_and_waiting_messages_do_not_come(orders: Broker) -> None:
+    stream = reader(orders)
+    start = stream.initialOffset()
+    later = orders.send(TOPIC, b"", key="1", delay=timedelta(hours=1))
+    soon = orders.send(TOPIC, b"", key="2", delay=timedelta(milliseconds=300))
+    orders.recall(soon.message_id)
+    send(orders, range(10, 20))
+    time.sleep(0.4)  # until the recalled one would be due
+
+    end = stream.latestOffset(start, ReadAllAvailable())
+    assert between(stream, start, end) == list(range(10, 20))
+    orders.reschedule(later.message_id, delay=AT_ONCE)
+    assert between(stream, end, stream.latestOffset(end, ReadAllAvailable())) == [1]
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"), [("earliest", range(20)), ("latest", range(20, 30)), ("instant", range(10, 30))]
+)
+def test_stream_begins_where_it_is_told(orders: Broker, given: str, expected: range) -> None:
+    send(orders, range(10))
+    consumer = orders.consumer(TOPIC, "other")
+    assert consumer.receive()
+    time.sleep(0.005)
+    between_both = datetime.now(UTC)
+    time.sleep(0.005)
+    send(orders, range(10, 20))
+    assert consumer.receive()
+
+    stream = reader(orders, startingOffsets=between_both.isoformat() if given == "instant" else given)
+    start = stream.initialOffset()
+    if given != "earliest":
+        send(orders, range(20, 30))
+    assert between(stream, start, stream.latestOffset(start, ReadAllAvailable())) == list(expected)
+
+
+def test_tags_and_filter_choose(orders: Broker) -> None:
+    for number in range(40):
+        orders.send(
+            TOPIC, b"", key=str(number), tag="ab"[number % 2], properties={"n": number}, delay=AT_ONCE
+        )
+    stream = reader(orders, tags="a", filter="n >= 20")
+    start = stream.initialOffset()
+    end = stream.latestOffset(start, ReadAllAvailable())
+    assert between(stream, start, end) == list(range(20, 40, 2))
+
+
+def test_position_of_the_group_follows(orders: Broker) -> None:
+    send(orders, range(50))
+    stream = reader(orders)
+    start = stream.initialOffset()
+    end = stream.latestOffset(start, ReadAllAvailable())
+    assert lag(orders) == 50
+    stream.commit(end)
+    assert lag(orders) == 0
+    # Once more, and what is behind, changes nothing.
+    stream.commit(end)
+    stream.commit(start)
+    assert lag(orders) == 0
+
+
+def lag(broker: Broker) -> int:
+    (topic,) = [topic for topic in broker.stats().topics if topic.topic == TOPIC]
+    (group,) = [group for group in topic.groups if group.group == GROUP]
+    return group.ready
+
+
+def test_receive_on_the_group_of_a_stream_ends_the_stream(orders: Broker) -> None:
+    send(orders, range(50))
+    stream = reader(orders)
+    start = stream.initialOffset()
+    other = orders.consumer(TOPIC, GROUP, name="somebody")
+    assert other.receive()
+
+    with pytest.raises(GroupBusy, match='read by "somebody"'):
+        stream.latestOffset(start, ReadAllAvailable())
+    with pytest.raises(GroupBusy, match="group of its own"):
+        stream.commit(start)
+
+
+def test_second_stream_on_a_group_is_refused(orders: Broker) -> None:
+    first = reader(orders)
+    start = first.initialOffset()
+    # Where it began stands in no checkpoint: a query that starts anew asks again.
+    assert reader(orders).initialOffset() == start
+    send(orders, range(10))
+    first.commit(first.latestOffset(start, ReadAllAvailable()))
+    with pytest.raises(GroupBusy, match="another stream"):
+        reader(orders).initialOffset()
+    first.latestOffset(start, ReadAllAvailable())
+
+    orders.rewind(GROUP, TOPIC, "earliest")
+    second = reader(orders)
+    begin = second.initialOffset()
+    second.latestOffset(begin, ReadAllAvailable())
+    with pytest.raises(GroupBusy):
+        first.latestOffset(start, ReadAllAvailable())
+
+
+def test_checkpoint_of_another_topic_is_refused(orders: Broker) -> None:
+    start = reader(orders).initialOffset()
+    orders.create_topic("other")
+    other = reader(orders, topic="other")
+
+    with pytest.raises(InvalidArgument, match="another topic"):
+        other.latestOffset(start, ReadAllAvailable())
+    with pytest.raises(InvalidArgument, match="not one of duewheel"):
+        StreamOffset.of({"offset": 5})
+    with pytest.raises(InvalidArgument, match="upgrade"):
+        StreamOffset.of({"v": 2})
+
+
+def test_fifo_topic_is_refused(broker: Broker) -> None:
+    broker.create_topic(TOPIC, message_type="FIFO")
+    with pytest.raises(InvalidArgument, match="FIFO"):
+        reader(broker).initialOffset()
+
+
+@pytest.mark.parametrize("option", ["startingOffsets", "failOnDataLoss"])
+def test_bad_option_is_refused_before_the_stream_begins(
+    orders: Broker, spark: SparkSession, option: str
+) -> None:
+    options = {"dsn": orders.dsn, "topic": TOPIC, "group": GROUP, option: "sometime"}
+    with pytest.raises(PySparkException, match=f"'{option}' is 'sometime'"):
+        spark.readStream.format("duewheel").options(**options).load()
+
+
+class SlowSenders:
+    """Send numbered messages in transactions that stay open for a while, until told to stop."""
+
+    def __init__(self, dsn: str, count: int) -> None:
+        self._dsn = dsn
+        self._stop = threading.Event()
+        self.sent: list[int] = []
+        self._threads = [threading.Thread(target=self._send, args=[number]) for number in range(count)]
+
+    def __enter__(self) -> SlowSenders:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _send(self, sender: int) -> None:
+        from duewheel.store.broker import Broker
+
+        number = sender * 1_000_000
+        with Broker(self._dsn) as broker, closing(psycopg2.connect(self._dsn)) as connection:
+            while not self._stop.is_set():
+                keys = range(number, number + 5)
+                number += 5
+                send(broker, keys, connection=connection)
+                # A slow commit is what makes stragglers.
+                self._stop.wait(0.2 * (sender + 1))
+                if keys[0] % 4 == 3:
+                    connection.rollback()
+                    continue
+                connection.commit()
+                self.sent.extend(keys)
+
+
+def test_x14_stream_loses_and_doubles_nothing_beside_slow_senders(
+    orders: Broker, spark: SparkSession, tmp_path: Path
+) -> None:
+    """Stopped and started from its checkpoint all the time."""
+    lake = Lake(spark, orders, tmp_path, max_messages="300")
+    with SlowSenders(orders.dsn, 4) as senders:
+        for _ in range(3):
+            lake.run()
+    lake.run()
+
+    with orders.connection() as connection, connection.cursor() as cursor:
+        cursor.execute("select count(*) from duewheel.straggler")
+        assert cursor.fetchone() != (0,)
+    assert len(senders.sent) > 50
+    assert lake.keys() == sorted(senders.sent)
+
+
+KILLED_STREAM = """
+import sys
+from duewheel.spark import spark_session
+
+dsn, folder = sys.argv[1:]
+with spark_session("killed", conf={"spark.sql.shuffle.partitions": "1"}) as spark:
+    (
+        spark.readStream.format("duewheel")
+        .options(dsn=dsn, topic="orders", group="lake", max_messages="200")
+        .load()
+        .select("key", "message_id", "attempt")
+        .writeStream.format("json")
+        .option("path", folder + "/files")
+        .option("checkpointLocation", folder + "/checkpoint")
+        .start()
+        .awaitTermination()
+    )
+"""
+
+
+def has_files(folder: Path, enough: int) -> bool:
+    """Whether a stream has written so many files."""
+    return len(list(folder.glob("files/*.json"))) >= enough
+
+
+def test_x14_killed_stream_goes_on_without_loss_or_doubles(
+    orders: Broker, spark: SparkSession, tmp_path: Path
+) -> None:
+    lake = Lake(spark, orders, tmp_path)
+    with SlowSenders(orders.dsn, 3) as senders:
+        for enough in (3, 6):
+            driver = subprocess.Popen(
+                [sys.executable, "-c", KILLED_STREAM, orders.dsn, str(tmp_path)], cwd=tmp_path
+            )
+            try:
+                until(partial(has_files, tmp_path, enough), "some micro-batches")
+            finally:
+                driver.kill()
+                driver.wait(PATIENCE_SECONDS)
+    lake.run()
+
+    assert lake.keys() == sorted(senders.sent)
+
+
+def test_stream_says_in_its_error_what_to_do(orders: Broker, spark: SparkSession, tmp_path: Path) -> None:
+    lake = Lake(spark, orders, tmp_path)
+    send(orders, range(10))
+    lake.run()
+    orders.consumer(TOPIC, GROUP).receive()
+    send(orders, range(10))
+    orders.consumer(TOPIC, GROUP).receive()
+    with pytest.raises(StreamingQueryException, match=r"GroupBusy.*a group of its own"):
+        lake.run()
