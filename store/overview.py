@@ -36,6 +36,7 @@ _TOPICS = """
 select topic, message_type, waiting, waiting_is_exact, next_due_at, released_to, stragglers
 from duewheel.topic_stats(%s, %s, %s)
 """
+_NAMES = "select topic from duewheel.topics where topic > %s order by topic limit %s"
 _GROUPS = """
 select consumer_group, topic, ready, oldest_deliver_at, inflight, waiting_retry, dead
 from duewheel.group_stats(%s, %s, %s)
@@ -264,7 +265,7 @@ def due_histogram(
 
 
 def flow_histogram(broker: Broker, from_at: datetime, step: timedelta, steps: int) -> list[FlowStep]:
-    """What groups received, acked and failed in each of a row of steps; the newest 1 000 leases of a queue."""
+    """What groups received, acked and failed in each step: the newest 1 000 leases of a queue."""
     return [FlowStep(*row) for row in _read(broker, _FLOW, (from_at, step, steps))]
 
 
@@ -286,9 +287,10 @@ def turning_wheels(broker: Broker) -> list[TurningWheel]:
 
 def running_leases(broker: Broker, max_leases: int = 200) -> list[RunningLease]:
     """The leases that run, those that end first at the top."""
+    rows = _read(broker, _LEASES, (broker.now(), _limited(max_leases)))
     return [
-        RunningLease(*row[:4], to_datetime(row[4]), to_datetime(row[5]), *row[6:])
-        for row in _read(broker, _LEASES, (broker.now(), _limited(max_leases)))
+        RunningLease(group, topic, queue, consumer, to_datetime(since), to_datetime(until), *counts)
+        for group, topic, queue, consumer, since, until, *counts in rows
     ]
 
 
@@ -302,9 +304,10 @@ def waiting_retries(
     """
     check_text(group, "group", optional=True)
     check_text(topic, "topic", optional=True)
+    rows = _read(broker, _RETRIES, (group, topic, _limited(max_messages)))
     return [
-        WaitingRetry(*row[:6], to_datetime(row[6]), row[7])
-        for row in _read(broker, _RETRIES, (group, topic, _limited(max_messages)))
+        WaitingRetry(whose, name, identity, key, tag, attempt, to_datetime(due_at), reason)
+        for whose, name, identity, key, tag, attempt, due_at, reason in rows
     ]
 
 
@@ -317,6 +320,12 @@ def topic_page(broker: Broker, after: str | None = None, max_topics: int = 100) 
             broker, _TOPICS, (broker.now(), after, _limited(max_topics))
         )
     ]
+
+
+def topic_names(broker: Broker, after: str | None = None, max_topics: int = 100) -> list[str]:
+    """The names of the topics that follow ``after``, in the order of :func:`topic_page`."""
+    check_text(after, "after", optional=True)
+    return [name for (name,) in _read(broker, _NAMES, (after or "", _limited(max_topics)))]
 
 
 def group_numbers(
@@ -347,9 +356,12 @@ def dead_letters(
     """
     check_text(group, "group")
     check_text(topic, "topic", optional=True)
+    rows = _read(broker, _DEAD_LETTERS, (group, topic, _limited(max_messages), redriven))
     return [
-        ListedDeadLetter(*row[:4], to_datetime(row[4]), to_datetime(row[5]), row[6], row[7], _utc(row[8]))
-        for row in _read(broker, _DEAD_LETTERS, (group, topic, _limited(max_messages), redriven))
+        ListedDeadLetter(
+            name, identity, key, tag, to_datetime(born), to_datetime(dead), tries, why, _utc(again)
+        )
+        for name, identity, key, tag, born, dead, tries, why, again in rows
     ]
 
 

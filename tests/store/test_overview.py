@@ -77,13 +77,8 @@ def test_x08_what_became_of_leases_is_counted_by_step(broker: Broker) -> None:
     flow = overview.flow_histogram(broker, begins_at, 10 * MINUTE, 1)
     assert [(one.received, one.acked, one.failed) for one in flow] == [(7, 5, 1)]
     (lease,) = overview.running_leases(broker)
-    assert (lease.group, lease.topic, lease.consumer, lease.messages, lease.answered) == (
-        "g",
-        "t",
-        "me",
-        4,
-        3,
-    )
+    assert (lease.group, lease.topic, lease.consumer) == ("g", "t", "me")
+    assert (lease.messages, lease.answered) == (4, 3)
     (retry,) = overview.waiting_retries(broker, "g", "t")
     assert (retry.message_id, retry.key, retry.attempt) == (first[2].message_id, first[2].key, 2)
     assert retry.deliver_at > overview.now(broker)
