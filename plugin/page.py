@@ -11,7 +11,8 @@ from typing import Any
 from airflow.plugins_manager import AirflowPlugin
 
 URL_PREFIX = "/duewheel"
-PAGE_NAME = "Delay messages"
+#: The label in Airflow's navigation, which has room for as much.
+PAGE_NAME = "Delays"
 
 
 class _MadeWhenRead:

@@ -35,7 +35,8 @@ export function Chart({ at, bars = false, height = 180, label, series }: Props) 
   const plot = useRef<uPlot>(null);
   const theme = useTheme();
   // Another shape is another plot; other values are only drawn anew.
-  const shape = JSON.stringify([bars, height, theme, series.map((one) => [one.color, one.label])]);
+  const step = (at[1] ?? 0) - (at[0] ?? 0);
+  const shape = JSON.stringify([bars, height, theme, series.map((one) => [one.color, one.label]), step]);
   const data = [at, ...(bars ? stacked(series) : series.map((one) => one.values))] as uPlot.AlignedData;
   const drawn = useRef(data);
   useEffect(() => {
@@ -48,11 +49,16 @@ export function Chart({ at, bars = false, height = 180, label, series }: Props) 
     const text = themed("fg-muted");
     const grid = { stroke: themed("border"), width: 1 };
     const axis = { font: "12px sans-serif", grid, stroke: text, ticks: grid };
-    const [, , , kinds] = JSON.parse(shape) as [boolean, number, number, [string, string][]];
+    const [start = 0, next = 0] = drawn.current[0];
+    const format = uPlot.fmtDate(
+      next - start < 60 ? "{HH}:{mm}:{ss}" : next - start < 3_600 ? "{HH}:{mm}" : "{D} {MMM} {HH}:{mm}",
+    );
+    const times = (_: uPlot, ticks: number[]) => ticks.map((tick) => format(new Date(tick * 1000)));
+    const [, , , kinds] = JSON.parse(shape) as [boolean, number, number, [string, string][], number];
     const made = new uPlot(
       {
         axes: [
-          axis,
+          { ...axis, space: 90, values: times },
           {
             ...axis,
             size: 56,

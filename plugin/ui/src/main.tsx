@@ -1,4 +1,4 @@
-// The page as Airflow loads it: a component that it shows under "Delay messages".
+// The page as Airflow loads it: a component that it shows under "Delays".
 import {
   Box,
   Button,
@@ -42,7 +42,7 @@ const themeOfAirflow = () =>
 export default function Page() {
   return (
     <ChakraProvider value={themeOfAirflow()}>
-      <Box height="100%" overflow="auto" p={{ base: 2, md: 4 }}>
+      <Box data-page="duewheel" height="100%" overflow="auto" p={{ base: 2, md: 4 }}>
         <Brokers />
       </Box>
     </ChakraProvider>

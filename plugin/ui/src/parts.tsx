@@ -1,6 +1,7 @@
 // Small parts that several views are made of.
 import { Alert, Badge, Box, Button, Flex, Heading, Input, Spinner, Table, Text } from "@chakra-ui/react";
 import { type ReactNode, useState } from "react";
+import { useHref } from "react-router-dom";
 import type { Answer } from "./useAnswer";
 import type { Change } from "./address";
 import { useAddress } from "./address";
@@ -28,7 +29,7 @@ export function Answered<T>({ answer, children }: { answer: Answer<T>; children:
         </Alert.Root>
       )}
       {answer.value === undefined && answer.loading && !answer.failure && (
-        <Spinner aria-label="Loading" m={6} />
+        <Spinner aria-label="Loading" m={6} role="status" />
       )}
       {answer.value !== undefined && children(answer.value)}
     </>
@@ -90,6 +91,8 @@ export function PageLink({ children, to, view }: { children: ReactNode; to?: Cha
   const query = new URLSearchParams();
   const broker = address.of("broker");
   for (const [name, value] of Object.entries({ broker, view, ...to })) if (value) query.set(name, value);
+  // Airflow sets a base address, which a link of a query string alone would lead to.
+  const href = useHref({ search: query.toString() });
   return (
     <Box
       _hover={{ textDecoration: "underline" }}
@@ -99,7 +102,7 @@ export function PageLink({ children, to, view }: { children: ReactNode; to?: Cha
       display="inline"
     >
       <a
-        href={`?${query.toString()}`}
+        href={href}
         onClick={(event) => {
           if (event.metaKey || event.ctrlKey || event.shiftKey || event.button !== 0) return;
           event.preventDefault();
@@ -147,7 +150,12 @@ export function Rows({
   heads: ReactNode[];
   label: string;
 }) {
-  if (children.length === 0) return <Text color="fg.muted">{empty}</Text>;
+  if (children.length === 0)
+    return (
+      <Text color="fg.muted" fontSize="sm">
+        {empty}
+      </Text>
+    );
   return (
     <Table.ScrollArea aria-label={label} role="region" tabIndex={0}>
       <Table.Root aria-label={label} size="sm">
@@ -170,7 +178,7 @@ export function Rows({
 export const Row = ({ cells }: { cells: ReactNode[] }) => (
   <Table.Row>
     {cells.map((cell, index) => (
-      <Table.Cell css={{ overflowWrap: "anywhere" }} key={index} maxW="22rem" verticalAlign="top">
+      <Table.Cell css={{ overflowWrap: "break-word" }} key={index} maxW="22rem" verticalAlign="top">
         {cell}
       </Table.Cell>
     ))}

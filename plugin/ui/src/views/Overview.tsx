@@ -143,7 +143,7 @@ function Wheels({ view }: { view: Schemas["Overview"] }) {
       )}
       <Section title={view.wheels.length === 0 ? "No wheel is connected" : "Wheels"}>
         {view.wheels.length === 0 ? (
-          <Text color="fg.muted">
+          <Text color="fg.muted" fontSize="sm">
             Messages are then released when somebody receives. A wheel turns in Airflow’s triggerer while a
             DAG watches a topic, and in `duewheel wheel run`.
           </Text>
