@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -17,6 +18,7 @@ from psycopg2.extensions import parse_dsn
 from tests.conftest import execute
 from tests.plugin.airflow_server import AirflowServer
 
+from duewheel.cli.demo.processes import end, start
 from duewheel.plugin.bundle import _BUILT
 from duewheel.store import RetryPolicy
 from duewheel.store.broker import Broker
@@ -29,6 +31,7 @@ pytestmark = [pytest.mark.airflow, pytest.mark.slow]
 
 HOUR = timedelta(hours=1)
 MINUTE = timedelta(minutes=1)
+SECOND = timedelta(seconds=1)
 #: Where the pictures in the documentation come from.
 PICTURES = Path(__file__).parents[2] / "docs" / "how-to" / "page"
 #: Looks for what keeps people out who cannot see, or use no mouse.
@@ -76,6 +79,16 @@ def shop_at_work(shop: Broker) -> Broker:
     other.nack(taken[:4])
     shop.add_schedule("clean-up", "orders.timeout", b"", cron="0 5 * * *", timezone="Europe/Berlin")
     return shop
+
+
+@pytest.fixture(scope="module")
+def wheel(shop_at_work: Broker, shop_dsn: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A wheel that turns in a process of its own."""
+    log = tmp_path_factory.mktemp("wheel") / "wheel.log"
+    command = [sys.executable, "-m", "duewheel.cli", "wheel", "run", "--dsn", shop_dsn]
+    child = start("wheel", command, environment=os.environ, log=log)
+    yield
+    end([child], grace_seconds=5)
 
 
 @contextmanager
@@ -141,6 +154,22 @@ def test_x08_an_operator_finds_an_order_by_its_key_and_recalls_it(
         expect(page.get_by_text("Nothing matches.")).to_be_visible()
     (found,) = shop_at_work.find_key("orders.timeout", "order-77")
     assert found.recalled
+
+
+def test_x08_the_wheel_is_seen_to_turn(
+    chromium: Browser, airflow: AirflowServer, shop_at_work: Broker, wheel: None
+) -> None:
+    shop_at_work.create_topic("soon")
+    with logged_in(chromium, airflow, "viewer") as page:
+        open_view(page, airflow, "?span=minute&topic=soon")
+        expect(page.get_by_role("region", name="Wheels")).to_be_visible(timeout=30_000)
+        expect(page.get_by_text("Due: 0 in the next minute by second")).to_be_visible()
+        shop_at_work.send_many("soon", [{"body": b"", "delay": 20 * SECOND}] * 3)
+        expect(page.get_by_text("Due: 3 in the next minute by second")).to_be_visible(timeout=20_000)
+        # Nobody loads the page again: it moves by itself.
+        expect(page.get_by_text("Due: 0 in the next minute by second")).to_be_visible(timeout=60_000)
+        late = page.get_by_role("region", name="Lateness of release by topic")
+        expect(late.get_by_role("row", name=re.compile("soon .* wheel"))).to_be_visible(timeout=20_000)
 
 
 def test_x08_an_operator_reschedules_all_of_a_key_prefix(
@@ -254,6 +283,7 @@ def test_x08_each_view_fits_its_window_and_keeps_nobody_out(
     chromium: Browser,
     airflow: AirflowServer,
     shop_at_work: Broker,
+    wheel: None,
     tmp_path: Path,
     dark: bool,
     size: Any,

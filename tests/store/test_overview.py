@@ -47,7 +47,7 @@ def test_x08_a_herd_is_estimated_and_says_so(broker: Broker) -> None:
     with broker.connection() as connection:
         rows = ask(connection, "select messages, exact from duewheel.due_histogram(%s, '1 s', 5)", start)
     assert len(rows) == 1
-    assert rows[0][0] > 2_000
+    assert rows[0][0] > 500
     assert rows[0][1] is False
 
 
