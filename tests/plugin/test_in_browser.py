@@ -72,9 +72,10 @@ def shop_at_work(shop: Broker) -> Broker:
     shop.send_many("orders.placed", [{"body": {"order": n}, "key": f"order-{n}"} for n in range(40)])
     consumer = shop.consumer("orders.placed", "ship", name="worker-1", retry=RetryPolicy(0, (MINUTE,)))
     batch = consumer.receive(max_messages=32)
-    consumer.ack(batch[:20])
-    consumer.nack(batch[20:25])
-    other = shop.consumer("orders.placed", "bill", name="worker-2", retry=RetryPolicy(3, (MINUTE,)))
+    # All of them have an answer: a lease that ended would make dead letters in the midst of a test.
+    consumer.nack(batch[:5])
+    consumer.ack(batch[5:])
+    other = shop.consumer("orders.placed", "bill", name="worker-2", retry=RetryPolicy(3, (HOUR,)))
     taken = other.receive(max_messages=10)
     other.nack(taken[:4])
     shop.add_schedule("clean-up", "orders.timeout", b"", cron="0 5 * * *", timezone="Europe/Berlin")
