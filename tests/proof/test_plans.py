@@ -354,3 +354,9 @@ def test_numbers_of_a_million_waiting(grown: Grown) -> None:
     )
     assert not exact
     assert (WAITING + FAR) / 2 < waiting < (WAITING + FAR) * 2
+
+
+def test_x08_a_list_by_key_prefix_reads_the_keys_that_begin_so(grown: Grown) -> None:
+    statement = "select * from duewheel.list_messages('grown', key_prefix => %s, max_messages => %s)"
+    for prefix, most in (("key77", 50), ("key777777", 50)):
+        assert grown.pages(statement, prefix, most) < WAITING // 100

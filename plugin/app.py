@@ -1,0 +1,113 @@
+"""The API behind the page: an application that Airflow's API server mounts under ``/duewheel``.
+
+Every route that shows data depends on a right (``rights.py``). What goes wrong is answered in words that leak
+neither addresses nor SQL; the API server's log has the rest.
+"""
+
+from __future__ import annotations
+
+import logging
+
+import psycopg2
+from fastapi import FastAPI, Request
+from fastapi.responses import FileResponse, JSONResponse, Response
+from psycopg2.errors import QueryCanceled
+
+from duewheel import __version__
+from duewheel.plugin import acting, seeing
+from duewheel.plugin.brokers import BrokerBusy, UnknownBroker
+from duewheel.plugin.bundle import icon, script
+from duewheel.plugin.models import Problem
+from duewheel.store import (
+    AlreadyReleased,
+    BrokerMoved,
+    BrokerNotUpgraded,
+    BrokerUnreachable,
+    DueWheelError,
+    NotAllowed,
+    UnknownGroup,
+    UnknownMessage,
+    UnknownSchedule,
+    UnknownTopic,
+)
+
+log = logging.getLogger(__name__)
+
+_NOT_FOUND = (UnknownTopic, UnknownGroup, UnknownMessage, UnknownSchedule)
+#: What the broker itself says is for people, except where it quotes the driver, and with it the address.
+_UNAVAILABLE: dict[type[DueWheelError], str] = {
+    BrokerUnreachable: "The broker's database does not answer. Look whether it runs and whether the Airflow "
+    "connection has the right address; the API server's log says more.",
+    BrokerNotUpgraded: "The broker's schema does not fit this version. Run `duewheel db upgrade` on it, or "
+    "install the version of duewheel that it was upgraded to.",
+    BrokerMoved: "The broker was restored into another database cluster. Run `duewheel db rebase` on it.",
+}
+_YEAR_SECONDS = 31_536_000
+
+
+def application() -> FastAPI:
+    """Return a new application with all routes."""
+    app = FastAPI(
+        title="duewheel",
+        version=__version__,
+        description="What Airflow's page for delay messages shows and does. Not a public interface.",
+        docs_url=None,
+        redoc_url=None,
+        openapi_url=None,
+    )
+    app.include_router(seeing.router)
+    app.include_router(acting.router)
+    app.add_api_route("/static/main.js", _script, include_in_schema=False)
+    app.add_api_route("/static/{name}.svg", _icon, include_in_schema=False)
+    app.add_exception_handler(DueWheelError, _refused)
+    app.add_exception_handler(UnknownBroker, _unknown_broker)
+    app.add_exception_handler(BrokerBusy, _busy)
+    app.add_exception_handler(psycopg2.Error, _database_error)
+    return app
+
+
+def _script() -> FileResponse:
+    # Its address changes with its contents.
+    headers = {"Cache-Control": f"public, max-age={_YEAR_SECONDS}, immutable"}
+    return FileResponse(script(), media_type="text/javascript", headers=headers)
+
+
+def _icon(name: str) -> Response:
+    found = icon(f"{name}.svg")
+    if found is None:
+        return _problem(404, "UnknownFile", "There is no such icon.")
+    return FileResponse(found, media_type="image/svg+xml")
+
+
+def _refused(_: Request, error: Exception) -> JSONResponse:
+    name = type(error).__name__
+    for kind, words in _UNAVAILABLE.items():
+        if isinstance(error, kind):
+            log.warning("The page cannot use its broker: %s", error)
+            return _problem(503, kind.__name__, words)
+    if isinstance(error, NotAllowed):
+        return _problem(403, name, str(error))
+    if isinstance(error, _NOT_FOUND):
+        return _problem(404, name, str(error))
+    if isinstance(error, AlreadyReleased):
+        return _problem(409, name, str(error))
+    return _problem(422, name, str(error))
+
+
+def _unknown_broker(_: Request, __: Exception) -> JSONResponse:
+    return _problem(404, "UnknownBroker", "There is no Airflow connection of type duewheel with this id.")
+
+
+def _busy(_: Request, __: Exception) -> JSONResponse:
+    return _problem(503, "BrokerBusy", "Other requests to this broker take long. Try again in a moment.")
+
+
+def _database_error(_: Request, error: Exception) -> JSONResponse:
+    log.error("A statement of the page failed", exc_info=error)
+    if isinstance(error, QueryCanceled):
+        return _problem(504, "TookTooLong", "The broker did not answer within 5 s. Narrow the filter.")
+    return _problem(500, "DatabaseError", "The broker's database refused a statement; the log says which.")
+
+
+def _problem(status: int, error: str, detail: str) -> JSONResponse:
+    return JSONResponse(Problem(error=error, detail=detail).model_dump(), status_code=status)

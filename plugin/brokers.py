@@ -1,0 +1,122 @@
+"""The brokers that the page shows: Airflow's connections of type ``duewheel``.
+
+A process of the API server has one session for each broker, which its requests share one after another, and
+each statement has a time limit: the page never makes a broker slow, however many have it open.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Final, cast
+
+from airflow.exceptions import AirflowNotFoundException  # type: ignore[attr-defined]  # given by __getattr__
+from airflow.models import Connection
+from airflow.sdk import Connection as SdkConnection
+from airflow.utils.session import create_session
+from psycopg2.extensions import make_dsn
+from sqlalchemy import select
+
+from duewheel.hooks.broker import DueWheelHook, address_of
+from duewheel.store import Broker
+
+STATEMENT_TIMEOUT_SECONDS: Final = 5
+#: How long a request waits for those before it.
+TURN_TIMEOUT_SECONDS: Final = 10.0
+_ENVIRONMENT: Final = "AIRFLOW_CONN_"
+
+
+class UnknownBroker(Exception):
+    """There is no connection of type ``duewheel`` with this id."""
+
+
+class BrokerBusy(Exception):
+    """Requests before this one took longer than it could wait."""
+
+
+@dataclass
+class _Session:
+    dsn: str
+    broker: Broker
+    turn: threading.Lock = field(default_factory=threading.Lock)
+
+
+class Brokers:
+    """The brokers of a process, by the ids of their connections."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._sessions: dict[str, _Session] = {}
+
+    def connection_ids(self) -> list[str]:
+        """The ids of the connections that can be listed: in Airflow's database and in the environment.
+
+        Those in a secrets backend cannot; the page shows them when its address names them.
+        """
+        with create_session() as session:
+            stored = session.scalars(
+                select(Connection.conn_id).where(Connection.conn_type == DueWheelHook.conn_type)
+            ).all()
+        named = [name.removeprefix(_ENVIRONMENT).lower() for name in os.environ if _ENVIRONMENT in name]
+        return sorted({*stored, *(one for one in named if _found(one) is not None)})
+
+    @contextmanager
+    def lend(self, connection_id: str) -> Iterator[Broker]:
+        """The broker of a connection, for the length of the block and for nobody else meanwhile.
+
+        Raises:
+            UnknownBroker: there is no such connection, or it is of another type.
+            InvalidArgument: what it says cannot be understood.
+            BrokerBusy: others did not end in time.
+        """
+        session = self._session(connection_id)
+        if not session.turn.acquire(timeout=TURN_TIMEOUT_SECONDS):
+            raise BrokerBusy
+        try:
+            yield session.broker
+        finally:
+            session.turn.release()
+
+    def require(self, connection_id: str) -> None:
+        """Raise UnknownBroker unless there is a connection of our type with this id."""
+        if _found(connection_id) is None:
+            raise UnknownBroker
+
+    def close(self) -> None:
+        """End all sessions."""
+        with self._lock:
+            sessions, self._sessions = self._sessions, {}
+        for session in sessions.values():
+            session.broker.close()
+
+    def _session(self, connection_id: str) -> _Session:
+        connection = _found(connection_id)
+        if connection is None:
+            raise UnknownBroker
+        # Airflow's two classes of connections have the attributes that are read here in common.
+        address = address_of(cast("SdkConnection", connection))
+        # A pooler that shares sessions refuses options.
+        limit = f"-c statement_timeout={STATEMENT_TIMEOUT_SECONDS}s"
+        limits = {"options": limit} if address.listen else {}
+        dsn = make_dsn(address.dsn, application_name="duewheel page", **limits)
+        with self._lock:
+            known = self._sessions.get(connection_id)
+            if known is not None and known.dsn == dsn:
+                return known
+            # The connection was edited: whoever has the old session goes on with it to its end.
+            made = self._sessions[connection_id] = _Session(dsn, Broker(dsn, listen=address.listen))
+        if known is not None:
+            known.broker.close()
+        return made
+
+
+def _found(connection_id: str) -> Connection | None:
+    """The connection, if there is one and it is of our type: no other is ever opened by the page."""
+    try:
+        connection = Connection.get_connection_from_secrets(connection_id)
+    except AirflowNotFoundException:
+        return None
+    return connection if connection.conn_type == DueWheelHook.conn_type else None

@@ -1,0 +1,58 @@
+"""The page in Airflow's UI, as Airflow's plugin machinery reads it.
+
+Airflow imports this module in every process, the workers' too, and only its API server has a use for the
+page. So nothing is imported here but the base class; the application is made when the API server asks for it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from airflow.plugins_manager import AirflowPlugin
+
+URL_PREFIX = "/duewheel"
+#: The label in Airflow's navigation, which has room for as much.
+PAGE_NAME = "Delays"
+
+
+class _MadeWhenRead:
+    """A class attribute that is worked out when somebody reads it."""
+
+    def __init__(self, make: Any) -> None:
+        self._make = make
+
+    def __get__(self, instance: object, owner: type | None = None) -> list[dict[str, Any]]:
+        return self._make()  # type: ignore[no-any-return]
+
+
+def _fastapi_apps() -> list[dict[str, Any]]:
+    from duewheel.plugin.app import application
+
+    return [{"app": application(), "url_prefix": URL_PREFIX, "name": "duewheel"}]
+
+
+def _react_apps() -> list[dict[str, Any]]:
+    from duewheel.plugin.bundle import bundle_version
+
+    # Relative to the page's base address, so that a proxy's path prefix is in it. A new version is a new
+    # address: a browser never shows an old page from its cache.
+    static = f"{URL_PREFIX.removeprefix('/')}/static"
+    return [
+        {
+            "name": PAGE_NAME,
+            "bundle_url": f"{static}/main.js?v={bundle_version()}",
+            "destination": "nav",
+            "url_route": "duewheel",
+            "nav_top_level": True,
+            "icon": f"{static}/icon.svg",
+            "icon_dark_mode": f"{static}/icon-dark.svg",
+        }
+    ]
+
+
+class DueWheelPlugin(AirflowPlugin):
+    """What Airflow's UI shows of duewheel: one page, and the API behind it."""
+
+    name = "duewheel"
+    fastapi_apps = _MadeWhenRead(_fastapi_apps)
+    react_apps = _MadeWhenRead(_react_apps)

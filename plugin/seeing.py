@@ -1,0 +1,307 @@
+"""The routes that show: each takes the right to see, and changes nothing."""
+
+from __future__ import annotations
+
+import threading
+import time
+from datetime import datetime, timedelta
+from typing import Annotated, Any, Final
+
+from fastapi import APIRouter, Query
+from pydantic import AwareDatetime
+
+from duewheel import __version__
+from duewheel.plugin import models
+from duewheel.plugin.bodies import readable
+from duewheel.plugin.brokers import Brokers
+from duewheel.plugin.rights import Seeing, may_act, may_read_bodies, may_see
+from duewheel.store import Broker, UnknownMessage, overview
+
+router = APIRouter(prefix="/api")
+brokers = Brokers()
+
+#: The spans of the chart of what is due: how long a step is, and how many there are.
+SPANS: Final = {
+    "minute": (timedelta(seconds=1), 60),
+    "hour": (timedelta(minutes=1), 60),
+    "days": (timedelta(hours=1), 72),
+}
+_HOUR: Final = timedelta(hours=1)
+_MINUTE: Final = timedelta(minutes=1)
+#: A topic whose next message is due for longer than this is not being released.
+_OVERDUE: Final = timedelta(seconds=5)
+#: How many topics and groups the first view looks at.
+_FIRST_TOPICS: Final = 200
+_FIRST_GROUPS: Final = 50
+#: The same view for everybody who asks within this time.
+_SHARED_SECONDS: Final = 2.0
+
+OptionalText = Annotated[str | None, Query(min_length=1, max_length=255)]
+
+
+class _Shared:
+    """The newest answers to a question that many ask at once."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._answers: dict[tuple[Any, ...], tuple[float, models.Overview]] = {}
+
+    def get(self, key: tuple[Any, ...]) -> models.Overview | None:
+        with self._lock:
+            made_at, answer = self._answers.get(key, (0.0, None))
+        return answer if answer is not None and time.monotonic() - made_at < _SHARED_SECONDS else None
+
+    def put(self, key: tuple[Any, ...], answer: models.Overview) -> None:
+        now = time.monotonic()
+        with self._lock:
+            self._answers = {
+                known: made for known, made in self._answers.items() if now - made[0] < _SHARED_SECONDS
+            } | {key: (now, answer)}
+
+
+_shared = _Shared()
+
+
+@router.get("/brokers")
+def list_brokers(user: Seeing) -> models.BrokerChoices:
+    """The brokers that the user may see."""
+    return models.BrokerChoices(
+        brokers=[
+            models.BrokerChoice(
+                connection_id=one,
+                may_read_bodies=may_read_bodies(user, one),
+                may_act=may_act(user, one),
+            )
+            for one in brokers.connection_ids()
+            if may_see(user, one)
+        ],
+        version=__version__,
+    )
+
+
+@router.get("/brokers/{connection_id}")
+def show_broker(connection_id: str, user: Seeing) -> models.BrokerChoice:
+    """What the user may do with one broker, be it listed or not."""
+    brokers.require(connection_id)
+    return models.BrokerChoice(
+        connection_id=connection_id,
+        may_read_bodies=may_read_bodies(user, connection_id),
+        may_act=may_act(user, connection_id),
+    )
+
+
+@router.get("/brokers/{connection_id}/overview")
+def show_overview(
+    connection_id: str,
+    _: Seeing,
+    span: Annotated[str, Query(pattern="^(minute|hour|days)$")] = "hour",
+    topic: OptionalText = None,
+) -> models.Overview:
+    """What is due when, what came in the last hour and how late, which wheels turn, how groups are doing."""
+    key = (connection_id, span, topic)
+    known = _shared.get(key)
+    if known is not None:
+        return known
+    with brokers.lend(connection_id) as broker:
+        # Somebody else may have asked while this request waited for its turn.
+        answer = _shared.get(key) or _overview(broker, span, topic)
+        _shared.put(key, answer)
+    return answer
+
+
+@router.get("/brokers/{connection_id}/topics")
+def list_topics(
+    connection_id: str,
+    _: Seeing,
+    after: OptionalText = None,
+    limit: Annotated[int, Query(ge=1, le=200)] = 50,
+) -> models.Topics:
+    """A page of topics with their numbers, by name."""
+    with brokers.lend(connection_id) as broker:
+        found = overview.topic_page(broker, after, limit)
+    return models.Topics(
+        topics=[models.Topic.model_validate(one) for one in found],
+        next=found[-1].topic if len(found) == limit else None,
+    )
+
+
+@router.get("/brokers/{connection_id}/groups")
+def list_groups(
+    connection_id: str,
+    _: Seeing,
+    after: OptionalText = None,
+    limit: Annotated[int, Query(ge=1, le=200)] = 50,
+) -> models.Groups:
+    """The groups that read a page of topics, with their numbers."""
+    with brokers.lend(connection_id) as broker:
+        names = overview.topic_names(broker, after, limit)
+        found = overview.group_numbers(broker, after, names[-1]) if names else []
+    return models.Groups(
+        groups=[models.Group.model_validate(one) for one in found],
+        next=names[-1] if len(names) == limit else None,
+    )
+
+
+@router.get("/brokers/{connection_id}/leases")
+def list_leases(connection_id: str, _: Seeing) -> models.Leases:
+    """The leases that run."""
+    with brokers.lend(connection_id) as broker:
+        return models.Leases(
+            now_at=overview.now(broker),
+            leases=[models.Lease.model_validate(one) for one in overview.running_leases(broker)],
+        )
+
+
+@router.get("/brokers/{connection_id}/retries")
+def list_retries(
+    connection_id: str, _: Seeing, group: OptionalText = None, topic: OptionalText = None
+) -> models.Retries:
+    """What waits for its next attempt."""
+    with brokers.lend(connection_id) as broker:
+        found = overview.waiting_retries(broker, group, topic, 200)
+    return models.Retries(retries=[models.Retry.model_validate(one) for one in found])
+
+
+@router.get("/brokers/{connection_id}/dead-letters")
+def list_dead_letters(
+    connection_id: str,
+    _: Seeing,
+    group: Annotated[str, Query(min_length=1, max_length=255)],
+    topic: OptionalText = None,
+    redriven: bool | None = None,
+) -> models.DeadLetters:
+    """The oldest dead letters of a group."""
+    with brokers.lend(connection_id) as broker:
+        found = overview.dead_letters(broker, group, topic, 200, redriven)
+    return models.DeadLetters(dead_letters=[models.DeadLetter.model_validate(one) for one in found])
+
+
+@router.get("/brokers/{connection_id}/schedules")
+def list_schedules(connection_id: str, _: Seeing) -> models.Schedules:
+    """All schedules with what comes next."""
+    with brokers.lend(connection_id) as broker:
+        found = broker.schedules()
+    return models.Schedules(
+        schedules=[
+            models.Schedule(
+                name=one.name,
+                topic=one.topic,
+                cron=one.cron,
+                every_seconds=None if one.every is None else one.every.total_seconds(),
+                timezone=one.timezone,
+                misfire=str(one.misfire),
+                next_at=one.next_at,
+                last_at=one.last_at,
+                paused_at=one.paused_at,
+            )
+            for one in found
+        ]
+    )
+
+
+@router.get("/brokers/{connection_id}/messages")
+def list_messages(
+    connection_id: str,
+    _: Seeing,
+    topic: OptionalText = None,
+    state: Annotated[str, Query(pattern="^(waiting|released|recalled|all)$")] = "waiting",
+    key_prefix: OptionalText = None,
+    tag: OptionalText = None,
+    due_from: AwareDatetime | None = None,
+    due_until: AwareDatetime | None = None,
+    after: Annotated[str | None, Query(pattern="^[0-9a-f]{44}$")] = None,
+    limit: Annotated[int, Query(ge=1, le=1_000)] = 50,
+) -> models.Messages:
+    """A page of messages in the order of topic and instant, or with a key prefix of topic and key."""
+    with brokers.lend(connection_id) as broker:
+        page = broker.list_messages(
+            topic,
+            state=state,
+            due_from=due_from,
+            due_until=due_until,
+            key_prefix=key_prefix,
+            tag=tag,
+            after=after,
+            max_messages=limit,
+        )
+        return models.Messages(
+            now_at=overview.now(broker),
+            messages=[models.ListedMessage.model_validate(one) for one in page.messages],
+            next=page.next,
+        )
+
+
+@router.get("/brokers/{connection_id}/messages/{message_id}")
+def show_message(connection_id: str, message_id: str, user: Seeing) -> models.OneMessage:
+    """One message with all that happened to it; its body for those who may read it."""
+    with brokers.lend(connection_id) as broker:
+        found = broker.find(message_id)
+        if found is None:
+            raise UnknownMessage("There is no message with this id, or none any more: retention has ended.")
+        return models.OneMessage(
+            now_at=overview.now(broker),
+            topic=found.topic,
+            message_id=found.message_id,
+            key=found.key,
+            tag=found.tag,
+            message_group=found.message_group,
+            # What a sender puts beside the body is as private as the body.
+            properties=found.properties if may_read_bodies(user, connection_id) else {},
+            born_at=found.born_at,
+            asked_at=found.asked_at,
+            deliver_at=found.deliver_at,
+            released=found.released,
+            recalled=found.recalled,
+            body=readable(found.body) if may_read_bodies(user, connection_id) else None,
+            history=[models.HistoryEntry.model_validate(one) for one in broker.history(message_id)],
+        )
+
+
+def _overview(broker: Broker, span: str, topic: str | None) -> models.Overview:
+    now_at = overview.now(broker)
+    step, steps = SPANS[span]
+    past_from = _whole_minute(now_at) - _HOUR + _MINUTE
+    topics = overview.topic_page(broker, None, _FIRST_TOPICS)
+    groups = overview.group_numbers(broker, None, topics[-1].topic) if topics else []
+    # Those that need somebody come first.
+    groups.sort(key=lambda one: (-one.dead, -one.ready, -one.waiting_retry, one.group, one.topic))
+    return models.Overview(
+        now_at=now_at,
+        due=_histogram(overview.due_histogram(broker, now_at, step, steps, topic)),
+        past=_histogram(overview.due_histogram(broker, past_from, _MINUTE, 60, topic)),
+        flow=[
+            models.FlowStep.model_validate(one)
+            for one in overview.flow_histogram(broker, past_from, _MINUTE, 60)
+        ],
+        lateness=[
+            models.Lateness(
+                topic=one.topic,
+                ticks=one.ticks,
+                p50_seconds=one.p50.total_seconds(),
+                p99_seconds=one.p99.total_seconds(),
+                newest_at=one.newest_at,
+                by_wheel=one.by_wheel,
+            )
+            for one in overview.lateness(broker, now_at - _HOUR)
+        ],
+        wheels=[models.Wheel.model_validate(one) for one in overview.turning_wheels(broker)],
+        overdue=[
+            one.topic for one in topics if one.next_due_at is not None and one.next_due_at < now_at - _OVERDUE
+        ],
+        groups=[models.Group.model_validate(one) for one in groups[:_FIRST_GROUPS]],
+        more_groups=len(groups) > _FIRST_GROUPS or len(topics) == _FIRST_TOPICS,
+    )
+
+
+def _histogram(found: overview.DueHistogram) -> models.DueHistogram:
+    return models.DueHistogram(
+        from_at=found.from_at,
+        step_seconds=found.step.total_seconds(),
+        steps=found.steps,
+        due=[models.DueStep.model_validate(one) for one in found.due],
+        complete=found.complete,
+    )
+
+
+def _whole_minute(at: datetime) -> datetime:
+    return at.replace(second=0, microsecond=0)

@@ -1,0 +1,50 @@
+import { Box, Input, NativeSelect, Text } from "@chakra-ui/react";
+import { useState } from "react";
+import { fromLocal } from "./format";
+
+const DELAYS: [string, number][] = [
+  ["in 10 minutes", 600],
+  ["in 1 hour", 3_600],
+  ["in 6 hours", 21_600],
+  ["in 1 day", 86_400],
+];
+
+/** An instant to move messages to: a delay from now by the database's clock, or a time of day here. */
+export function InstantField({ choose }: { choose: (to: object) => void }) {
+  const [at, setAt] = useState("");
+  return (
+    <Box display="grid" gap={3}>
+      <Text as="label" fontSize="sm">
+        Delay
+        <NativeSelect.Root disabled={at !== ""}>
+          <NativeSelect.Field
+            defaultValue="3600"
+            name="delay"
+            onChange={(event) => choose({ delay_seconds: Number(event.target.value) })}
+          >
+            {DELAYS.map(([words, seconds]) => (
+              <option key={seconds} value={seconds}>
+                {words}
+              </option>
+            ))}
+          </NativeSelect.Field>
+          <NativeSelect.Indicator />
+        </NativeSelect.Root>
+      </Text>
+      <Text as="label" fontSize="sm">
+        Or at this instant, in your time zone
+        <Input
+          name="deliver_at"
+          onChange={(event) => {
+            setAt(event.target.value);
+            const instant = fromLocal(event.target.value);
+            choose(instant === undefined ? { delay_seconds: 3_600 } : { deliver_at: instant });
+          }}
+          step="1"
+          type="datetime-local"
+          value={at}
+        />
+      </Text>
+    </Box>
+  );
+}

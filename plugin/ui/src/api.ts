@@ -1,0 +1,74 @@
+// The calls of the page's own API. Its types are made from the API's description: see `npm run types`.
+import type { components } from "./schema";
+
+export type Schemas = components["schemas"];
+
+/** Why a call failed, in words for people. */
+export class Failure extends Error {
+  constructor(
+    readonly status: number,
+    readonly kind: string,
+    detail: string,
+  ) {
+    super(detail);
+  }
+}
+
+type Parameters = Record<string, string | number | boolean | null | undefined>;
+
+// Airflow writes its own address, with a proxy's path prefix, into the page's base address.
+const root = () => new URL("duewheel/api/", document.baseURI);
+
+async function call<T>(path: string, parameters: Parameters, init: RequestInit): Promise<T> {
+  const url = new URL(path, root());
+  for (const [name, value] of Object.entries(parameters)) {
+    if (value !== undefined && value !== null && value !== "") url.searchParams.set(name, String(value));
+  }
+  let response: Response;
+  try {
+    response = await fetch(url, { credentials: "same-origin", ...init });
+  } catch (error) {
+    if (error instanceof DOMException && error.name === "AbortError") throw error;
+    throw new Failure(
+      0,
+      "Unreachable",
+      "Airflow's API server does not answer. Is it up, and are you online?",
+    );
+  }
+  if (response.ok) return (await response.json()) as T;
+  throw await failureOf(response);
+}
+
+export async function failureOf(response: Response): Promise<Failure> {
+  if (response.status === 401) {
+    return new Failure(401, "NotLoggedIn", "Your login has ended. Load the page again to log in.");
+  }
+  let said: unknown;
+  try {
+    said = await response.json();
+  } catch {
+    said = undefined;
+  }
+  const problem = (said ?? {}) as { error?: unknown; detail?: unknown };
+  const detail =
+    typeof problem.detail === "string"
+      ? problem.detail
+      : response.status === 422
+        ? "A value in the filter is not understood. Correct it."
+        : `Airflow's API server answered with status ${response.status}. Its log says more.`;
+  return new Failure(response.status, typeof problem.error === "string" ? problem.error : "Failed", detail);
+}
+
+export const get = <T>(path: string, parameters: Parameters = {}, signal?: AbortSignal) =>
+  call<T>(path, parameters, signal ? { signal } : {});
+
+export const post = <T>(path: string, body: unknown) =>
+  call<T>(
+    path,
+    {},
+    { body: JSON.stringify(body), headers: { "Content-Type": "application/json" }, method: "POST" },
+  );
+
+/** The path of something that belongs to one broker. */
+export const ofBroker = (connectionId: string, path: string) =>
+  `brokers/${encodeURIComponent(connectionId)}/${path}`;

@@ -1,0 +1,35 @@
+import { describe, expect, it } from "vitest";
+import { away, count, fromLocal, shortened, span } from "./format";
+
+describe("a span", () => {
+  it.each([
+    [0.0042, "4 ms"],
+    [1.25, "1.3 s"],
+    [59.6, "60 s"],
+    [61, "1 min 1 s"],
+    [3_600, "1 h"],
+    [90_061, "1 d 1 h"],
+    [-5, "−5 s"],
+  ])("of %d s is %s", (seconds, words) => {
+    expect(span(seconds)).toBe(words);
+  });
+});
+
+it("tells how far away an instant is", () => {
+  expect(away("2026-01-01T00:05:00Z", "2026-01-01T00:00:00Z")).toBe("in 5 min");
+  expect(away("2026-01-01T00:00:00Z", "2026-01-01T00:00:30Z")).toBe("30 s ago");
+});
+
+it("says that a count is an estimate", () => {
+  expect(count(12_345)).toBe("12,345");
+  expect(count(12_345, false)).toBe("≈ 12,345");
+});
+
+it("takes no instant from an empty field", () => {
+  expect(fromLocal("")).toBeUndefined();
+  expect(fromLocal("2026-01-01T10:00")).toMatch(/Z$/);
+});
+
+it("keeps both ends of an id", () => {
+  expect(shortened("0123456789".repeat(5))).toBe("012345678901234…23456789");
+});

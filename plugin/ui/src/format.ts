@@ -1,0 +1,52 @@
+// Numbers and instants as people read them.
+
+const number = new Intl.NumberFormat("en");
+
+/** A count; an estimate says so. */
+export const count = (value: number, exact = true) => `${exact ? "" : "≈ "}${number.format(value)}`;
+
+/** A span of seconds in its two largest units, such as "2 h 5 min". */
+export function span(seconds: number): string {
+  const sign = seconds < 0 ? "−" : "";
+  const size = Math.abs(seconds);
+  if (size < 1) return `${sign}${Math.round(size * 1000)} ms`;
+  if (size < 60) return `${sign}${size < 10 ? Number(size.toFixed(1)) : Math.round(size)} s`;
+  const units: [string, number][] = [
+    ["d", 86_400],
+    ["h", 3_600],
+    ["min", 60],
+    ["s", 1],
+  ];
+  const whole = Math.round(size);
+  const first = units.findIndex(([, length]) => whole >= length);
+  const [name, length] = units[first] ?? ["s", 1];
+  const next = units[first + 1];
+  const rest = next ? Math.floor((whole % length) / next[1]) : 0;
+  return `${sign}${Math.floor(whole / length)} ${name}${next && rest > 0 ? ` ${rest} ${next[0]}` : ""}`;
+}
+
+/** How far an instant is from now, by the database's clock: "in 5 min" or "5 min ago". */
+export function away(at: string, nowAt: string): string {
+  const seconds = (Date.parse(at) - Date.parse(nowAt)) / 1000;
+  return seconds >= 0 ? `in ${span(seconds)}` : `${span(-seconds)} ago`;
+}
+
+const pad = (value: number, length = 2) => String(value).padStart(length, "0");
+
+/** An instant in the time zone of whoever looks, to the millisecond. */
+export function instant(at: string): string {
+  const date = new Date(at);
+  const day = `${date.getFullYear()}-${pad(date.getMonth() + 1)}-${pad(date.getDate())}`;
+  const time = `${pad(date.getHours())}:${pad(date.getMinutes())}:${pad(date.getSeconds())}`;
+  return `${day} ${time}.${pad(date.getMilliseconds(), 3)}`;
+}
+
+/** What a `datetime-local` field holds, as an instant with its zone; undefined where it holds none. */
+export function fromLocal(value: string): string | undefined {
+  const date = new Date(value);
+  return value === "" || Number.isNaN(date.getTime()) ? undefined : date.toISOString();
+}
+
+/** A long text cut in its middle, as an id's two ends tell most. */
+export const shortened = (text: string, length = 24) =>
+  text.length <= length ? text : `${text.slice(0, length - 9)}…${text.slice(-8)}`;

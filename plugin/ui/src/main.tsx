@@ -1,0 +1,160 @@
+// The page as Airflow loads it: a component that it shows under "Delays".
+import {
+  Box,
+  Button,
+  ChakraProvider,
+  Flex,
+  Heading,
+  NativeSelect,
+  Text,
+  defaultSystem,
+} from "@chakra-ui/react";
+import type { SystemContext } from "@chakra-ui/react";
+import { type Schemas, get } from "./api";
+import { useAddress } from "./address";
+import { Answered, Warning } from "./parts";
+import { useAnswer } from "./useAnswer";
+import { DeadLetters } from "./views/DeadLetters";
+import { Groups } from "./views/Groups";
+import { Leases } from "./views/Leases";
+import { Message } from "./views/Message";
+import { Messages } from "./views/Messages";
+import { Overview } from "./views/Overview";
+import { Retries } from "./views/Retries";
+import { Schedules } from "./views/Schedules";
+import { Topics } from "./views/Topics";
+
+const VIEWS: Record<string, string> = {
+  overview: "Overview",
+  topics: "Topics",
+  messages: "Messages",
+  groups: "Groups",
+  leases: "Leases",
+  retries: "Retries",
+  dead: "Dead letters",
+  schedules: "Schedules",
+};
+
+// Airflow's own theme, so that the page looks like the pages around it.
+const themeOfAirflow = () =>
+  (globalThis as { ChakraUISystem?: SystemContext }).ChakraUISystem ?? defaultSystem;
+
+export default function Page() {
+  return (
+    <ChakraProvider value={themeOfAirflow()}>
+      <Box data-page="duewheel" height="100%" overflow="auto" p={{ base: 2, md: 4 }}>
+        <Brokers />
+      </Box>
+    </ChakraProvider>
+  );
+}
+
+function Brokers() {
+  const address = useAddress();
+  const asked = address.of("broker");
+  const answer = useAnswer("brokers", (signal) => get<Schemas["BrokerChoices"]>("brokers", {}, signal));
+  return (
+    <Answered answer={answer}>
+      {({ brokers, version }) => {
+        const named = asked || brokers[0]?.connection_id;
+        const listed = brokers.find((one) => one.connection_id === named);
+        if (named === undefined) {
+          return (
+            <Warning>
+              No Airflow connection of type duewheel is to be seen. Make one under Admin, Connections: it
+              names the broker’s database. One from a secrets backend is shown when the address ends in
+              ?broker=its id.
+            </Warning>
+          );
+        }
+        return (
+          <>
+            <Flex align="center" gap={3} justify="space-between" mb={3} wrap="wrap">
+              <Heading as="h1" size="lg">
+                Delay messages
+              </Heading>
+              <Flex align="center" gap={2}>
+                {brokers.length > 1 && (
+                  <NativeSelect.Root size="sm" width="14rem">
+                    <NativeSelect.Field
+                      aria-label="Broker"
+                      onChange={(event) => address.open("overview", { broker: event.target.value })}
+                      value={named}
+                    >
+                      {!listed && <option>{named}</option>}
+                      {brokers.map((one) => (
+                        <option key={one.connection_id}>{one.connection_id}</option>
+                      ))}
+                    </NativeSelect.Field>
+                    <NativeSelect.Indicator />
+                  </NativeSelect.Root>
+                )}
+                <Text color="fg.muted" fontSize="xs">
+                  {brokers.length > 1 ? "" : `${named} · `}duewheel {version}
+                </Text>
+              </Flex>
+            </Flex>
+            {listed ? <Views broker={listed} /> : <Unlisted id={named} />}
+          </>
+        );
+      }}
+    </Answered>
+  );
+}
+
+/** A broker that the address names and the list does not: its connection is in a secrets backend. */
+function Unlisted({ id }: { id: string }) {
+  const answer = useAnswer(id, (signal) =>
+    get<Schemas["BrokerChoice"]>(`brokers/${encodeURIComponent(id)}`, {}, signal),
+  );
+  return <Answered answer={answer}>{(broker) => <Views broker={broker} />}</Answered>;
+}
+
+function Views({ broker }: { broker: Schemas["BrokerChoice"] }) {
+  const address = useAddress();
+  const view = address.of("view") || "overview";
+  const id = broker.connection_id;
+  const mayAct = broker.may_act;
+  return (
+    <>
+      <Flex
+        aria-label="Views"
+        as="nav"
+        borderBottomWidth="1px"
+        borderColor="border"
+        gap={1}
+        mb={4}
+        wrap="wrap"
+      >
+        {Object.entries(VIEWS).map(([name, words]) => (
+          <Button
+            aria-current={name === view ? "page" : undefined}
+            borderBottomColor={name === view ? "brand.solid" : "transparent"}
+            borderBottomWidth="3px"
+            borderRadius={0}
+            key={name}
+            onClick={() => address.open(name)}
+            size="sm"
+            variant="ghost"
+          >
+            {words}
+          </Button>
+        ))}
+      </Flex>
+      {!mayAct && (
+        <Text color="fg.muted" fontSize="sm" mb={3}>
+          You may look, and change nothing here.
+        </Text>
+      )}
+      {view === "overview" && <Overview broker={id} />}
+      {view === "topics" && <Topics broker={id} />}
+      {view === "messages" && <Messages broker={id} mayAct={mayAct} />}
+      {view === "message" && <Message broker={id} mayAct={mayAct} />}
+      {view === "groups" && <Groups broker={id} mayAct={mayAct} />}
+      {view === "leases" && <Leases broker={id} />}
+      {view === "retries" && <Retries broker={id} />}
+      {view === "dead" && <DeadLetters broker={id} mayAct={mayAct} />}
+      {view === "schedules" && <Schedules broker={id} mayAct={mayAct} />}
+    </>
+  );
+}

@@ -1,0 +1,265 @@
+// Small parts that several views are made of.
+import { Alert, Badge, Box, Button, Flex, Heading, Input, Spinner, Table, Text } from "@chakra-ui/react";
+import { type ReactNode, useState } from "react";
+import { useHref } from "react-router-dom";
+import type { Answer } from "./useAnswer";
+import type { Change } from "./address";
+import { useAddress } from "./address";
+import { away, instant, shortened } from "./format";
+
+/** What an answer holds, or why there is none; what was there before a failure stays below its reason. */
+export function Answered<T>({ answer, children }: { answer: Answer<T>; children: (value: T) => ReactNode }) {
+  return (
+    <>
+      {answer.failure && (
+        <Alert.Root
+          mb={3}
+          status={answer.failure.status >= 500 || answer.failure.status === 0 ? "error" : "warning"}
+        >
+          <Alert.Indicator />
+          <Alert.Content>
+            <Alert.Description>
+              {answer.failure.message}
+              {answer.value !== undefined && " What is shown below is from before."}
+            </Alert.Description>
+          </Alert.Content>
+          <Button onClick={answer.again} size="xs" variant="outline">
+            Try again
+          </Button>
+        </Alert.Root>
+      )}
+      {answer.value === undefined && answer.loading && !answer.failure && (
+        <Spinner aria-label="Loading" m={6} role="status" />
+      )}
+      {answer.value !== undefined && children(answer.value)}
+    </>
+  );
+}
+
+export function Section({
+  children,
+  extra,
+  title,
+}: {
+  children: ReactNode;
+  extra?: ReactNode;
+  title: string;
+}) {
+  return (
+    <Box as="section" borderColor="border" borderRadius="md" borderWidth="1px" mb={4} minW={0} p={4}>
+      <Flex align="center" gap={3} justify="space-between" mb={3} wrap="wrap">
+        <Heading as="h2" size="sm">
+          {title}
+        </Heading>
+        {extra}
+      </Flex>
+      {children}
+    </Box>
+  );
+}
+
+export const Warning = ({ children }: { children: ReactNode }) => (
+  <Alert.Root mb={4} status="warning">
+    <Alert.Indicator />
+    <Alert.Content>
+      <Alert.Description>{children}</Alert.Description>
+    </Alert.Content>
+  </Alert.Root>
+);
+
+/** An instant with how far away it is. */
+export const When = ({ at, nowAt }: { at: string | null; nowAt?: string | undefined }) =>
+  at === null ? (
+    <Text as="span" color="fg.muted">
+      –
+    </Text>
+  ) : (
+    <Text as="span" title={new Date(at).toISOString()} whiteSpace="nowrap">
+      {instant(at)}
+      {nowAt && (
+        <Text as="span" color="fg.muted">
+          {" "}
+          {away(at, nowAt)}
+        </Text>
+      )}
+    </Text>
+  );
+
+/** A link within the page: a real one, that opens in a new tab too. */
+export function PageLink({ children, to, view }: { children: ReactNode; to?: Change; view: string }) {
+  const address = useAddress();
+  const query = new URLSearchParams();
+  const broker = address.of("broker");
+  for (const [name, value] of Object.entries({ broker, view, ...to })) if (value) query.set(name, value);
+  // Airflow sets a base address, which a link of a query string alone would lead to.
+  const href = useHref({ search: query.toString() });
+  return (
+    <Box
+      _hover={{ textDecoration: "underline" }}
+      asChild
+      color="fg.info"
+      css={{ overflowWrap: "anywhere" }}
+      display="inline"
+    >
+      <a
+        href={href}
+        onClick={(event) => {
+          if (event.metaKey || event.ctrlKey || event.shiftKey || event.button !== 0) return;
+          event.preventDefault();
+          address.open(view, to);
+        }}
+      >
+        {children}
+      </a>
+    </Box>
+  );
+}
+
+export const MessageLink = ({ id }: { id: string }) => (
+  <PageLink to={{ id }} view="message">
+    <Text as="span" fontFamily="mono" fontSize="xs" title={id}>
+      {shortened(id, 20)}
+    </Text>
+  </PageLink>
+);
+
+const PALETTES: Record<string, string> = {
+  Acked: "green",
+  DLQ: "red",
+  Deleted: "gray",
+  Inflight: "blue",
+  Ready: "cyan",
+  Timing: "purple",
+  WaitingRetry: "orange",
+  recalled: "gray",
+  released: "green",
+  waiting: "purple",
+};
+
+export const State = ({ of }: { of: string }) => <Badge colorPalette={PALETTES[of] ?? "gray"}>{of}</Badge>;
+
+/** A table that scrolls sideways by itself where the window is narrow. */
+export function Rows({
+  children,
+  empty,
+  heads,
+  label,
+}: {
+  children: ReactNode[];
+  empty: string;
+  heads: ReactNode[];
+  label: string;
+}) {
+  if (children.length === 0)
+    return (
+      <Text color="fg.muted" fontSize="sm">
+        {empty}
+      </Text>
+    );
+  return (
+    <Table.ScrollArea aria-label={label} role="region" tabIndex={0}>
+      <Table.Root aria-label={label} size="sm">
+        <Table.Header>
+          <Table.Row>
+            {heads.map((head, index) => (
+              // The heads of a table never change their places.
+              <Table.ColumnHeader key={index} whiteSpace="nowrap">
+                {head}
+              </Table.ColumnHeader>
+            ))}
+          </Table.Row>
+        </Table.Header>
+        <Table.Body>{children}</Table.Body>
+      </Table.Root>
+    </Table.ScrollArea>
+  );
+}
+
+export const Row = ({ cells }: { cells: ReactNode[] }) => (
+  <Table.Row>
+    {cells.map((cell, index) => (
+      <Table.Cell css={{ overflowWrap: "break-word" }} key={index} maxW="22rem" verticalAlign="top">
+        {cell}
+      </Table.Cell>
+    ))}
+  </Table.Row>
+);
+
+/** A field of a filter: what is typed counts when the field is left or Enter is pressed. */
+export function Filter({
+  label,
+  name,
+  placeholder,
+  type = "text",
+  width = "12rem",
+}: {
+  label: string;
+  name: string;
+  placeholder?: string;
+  type?: string;
+  width?: string;
+}) {
+  const address = useAddress();
+  const said = address.of(name);
+  return (
+    <Box as="label" fontSize="xs" key={`${name}=${said}`}>
+      <Text as="span" color="fg.muted" display="block">
+        {label}
+      </Text>
+      <Input
+        defaultValue={said}
+        name={name}
+        onBlur={(event) => {
+          if (event.target.value !== said) address.set({ after: null, [name]: event.target.value });
+        }}
+        onKeyDown={(event) => {
+          if (event.key === "Enter") address.set({ after: null, [name]: event.currentTarget.value });
+        }}
+        placeholder={placeholder ?? ""}
+        size="sm"
+        type={type}
+        width={width}
+      />
+    </Box>
+  );
+}
+
+/** Next and back in a list that goes by pages. */
+export function Pages({ next }: { next: string | null }) {
+  const address = useAddress();
+  const isFirst = address.of("after") === "";
+  if (isFirst && next === null) return null;
+  return (
+    <Flex gap={2} mt={3}>
+      <Button disabled={isFirst} onClick={() => address.set({ after: null })} size="xs" variant="outline">
+        First page
+      </Button>
+      <Button
+        disabled={next === null}
+        onClick={() => address.set({ after: next })}
+        size="xs"
+        variant="outline"
+      >
+        Next page
+      </Button>
+    </Flex>
+  );
+}
+
+/** Which of some things are chosen; what is not shown any more is not chosen. */
+export function useChoice(shown: string[]) {
+  const [chosen, setChosen] = useState<ReadonlySet<string>>(new Set());
+  const now = shown.filter((one) => chosen.has(one));
+  return {
+    all: shown.length > 0 && now.length === shown.length,
+    clear: () => setChosen(new Set()),
+    has: (one: string) => chosen.has(one),
+    now,
+    toggle: (one: string) => {
+      const next = new Set(chosen);
+      if (!next.delete(one)) next.add(one);
+      setChosen(next);
+    },
+    toggleAll: () => setChosen(now.length === shown.length ? new Set() : new Set(shown)),
+  };
+}

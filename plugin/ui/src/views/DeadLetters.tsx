@@ -1,0 +1,206 @@
+import { Flex, Input, Text } from "@chakra-ui/react";
+import { useState } from "react";
+import { type Schemas, get, ofBroker, post } from "../api";
+import { useAddress } from "../address";
+import { Asking, type Told } from "../Asking";
+import { count } from "../format";
+import { Answered, Filter, MessageLink, Row, Rows, Section, When, useChoice } from "../parts";
+import { useAnswer } from "../useAnswer";
+import { Choose } from "./Messages";
+
+const AT_ONCE = 500;
+
+export function DeadLetters({ broker, mayAct }: { broker: string; mayAct: boolean }) {
+  const address = useAddress();
+  const group = address.of("group");
+  return (
+    <Section title="Dead letters, the oldest first">
+      <Flex gap={2} mb={3} wrap="wrap">
+        <Filter label="Group" name="group" />
+        <Filter label="Topic" name="topic" placeholder="all" />
+      </Flex>
+      {group === "" ? <Choices broker={broker} /> : <List broker={broker} group={group} mayAct={mayAct} />}
+    </Section>
+  );
+}
+
+/** The groups that have some, to choose from. */
+function Choices({ broker }: { broker: string }) {
+  const address = useAddress();
+  const answer = useAnswer(broker, (signal) =>
+    get<Schemas["Groups"]>(ofBroker(broker, "groups"), { limit: 200 }, signal),
+  );
+  return (
+    <Answered answer={answer}>
+      {(page) => (
+        <Rows
+          empty="No group has dead letters."
+          heads={["Group", "Topic", "Dead"]}
+          label="Groups with dead letters"
+        >
+          {page.groups
+            .filter((one) => one.dead > 0)
+            .map((one) => (
+              <Row
+                cells={[
+                  <Text
+                    as="button"
+                    color="fg.info"
+                    key="group"
+                    onClick={() => address.set({ group: one.group, topic: one.topic })}
+                  >
+                    {one.group}
+                  </Text>,
+                  one.topic,
+                  count(one.dead),
+                ]}
+                key={`${one.group} ${one.topic}`}
+              />
+            ))}
+        </Rows>
+      )}
+    </Answered>
+  );
+}
+
+function List({ broker, group, mayAct }: { broker: string; group: string; mayAct: boolean }) {
+  const topic = useAddress().of("topic");
+  const answer = useAnswer(JSON.stringify([broker, group, topic]), (signal) =>
+    get<Schemas["DeadLetters"]>(ofBroker(broker, "dead-letters"), { group, redriven: false, topic }, signal),
+  );
+  const letters = answer.value?.dead_letters ?? [];
+  const choice = useChoice(letters.map((one) => one.message_id));
+  const whose = { group, ...(topic === "" ? {} : { topic }) };
+  const ask = (more: object) =>
+    post<Schemas["Redriven"]>(ofBroker(broker, "dead-letters/redrive"), { ...whose, ...more });
+  const done = () => {
+    choice.clear();
+    answer.again();
+  };
+  return (
+    <Answered answer={answer}>
+      {() => (
+        <>
+          {mayAct && (
+            <Flex align="center" gap={2} mb={3} wrap="wrap">
+              <Text fontSize="sm">{choice.now.length} chosen:</Text>
+              <Asking
+                act={async () => {
+                  const redriven = await ask({ dry_run: false, message_ids: choice.now });
+                  return `${count(redriven.redriven)} sent again. They come to the group at once.`;
+                }}
+                action="Redrive"
+                disabled={choice.now.length === 0}
+                done={done}
+              >
+                <Text>
+                  {count(choice.now.length)} dead letters are sent to {group} again, each with its id.
+                </Text>
+              </Asking>
+              <RedriveAll ask={ask} done={done} group={group} />
+            </Flex>
+          )}
+          <Rows
+            empty="This group has no dead letters that were not sent again."
+            heads={[
+              ...(mayAct
+                ? [<Choose checked={choice.all} key="all" label="Choose all" toggle={choice.toggleAll} />]
+                : []),
+              "Dead since",
+              "Topic",
+              "Key",
+              "Attempts",
+              "Reason",
+              "Id",
+            ]}
+            label="Dead letters"
+          >
+            {letters.map((one) => (
+              <Row
+                cells={[
+                  ...(mayAct
+                    ? [
+                        <Choose
+                          checked={choice.has(one.message_id)}
+                          key="choose"
+                          label={`Choose ${one.key ?? one.message_id}`}
+                          toggle={() => choice.toggle(one.message_id)}
+                        />,
+                      ]
+                    : []),
+                  <When at={one.dead_at} key="dead" />,
+                  one.topic,
+                  one.key ?? "",
+                  one.attempt,
+                  <Text key="reason" lineClamp={3} title={one.reason ?? ""}>
+                    {one.reason ?? ""}
+                  </Text>,
+                  <MessageLink id={one.message_id} key="id" />,
+                ]}
+                key={`${one.message_id} ${one.dead_at}`}
+              />
+            ))}
+          </Rows>
+        </>
+      )}
+    </Answered>
+  );
+}
+
+const wait = (seconds: number) => new Promise((resolve) => setTimeout(resolve, seconds * 1000));
+
+function RedriveAll({
+  ask,
+  done,
+  group,
+}: {
+  ask: (more: object) => Promise<Schemas["Redriven"]>;
+  done: () => void;
+  group: string;
+}) {
+  const [reason, setReason] = useState("");
+  const [rate, setRate] = useState("");
+  const which = reason === "" ? {} : { reason_contains: reason };
+  const all = async (tell: Told) => {
+    // A rate is so many in each second; the page asks again and again, and each dead letter is sent once.
+    const perSecond = Math.max(0, Math.floor(Number(rate)));
+    const portion = perSecond > 0 ? Math.min(perSecond, AT_ONCE) : AT_ONCE;
+    let sent = 0;
+    for (;;) {
+      const { redriven } = await ask({ ...which, dry_run: false, max_messages: portion });
+      sent += redriven;
+      tell(`${count(sent)} sent again …`);
+      if (redriven < portion) return `${count(sent)} sent again. They come to the group at once.`;
+      if (perSecond > 0) await wait(portion / perSecond);
+    }
+  };
+  return (
+    <Asking
+      act={all}
+      action="Redrive all"
+      done={done}
+      preview={async () =>
+        `${count((await ask({ dry_run: true })).matched)} dead letters wait to be sent again.`
+      }
+    >
+      <Text mb={3}>
+        All dead letters of {group} are sent again, each once. Leave this dialog open while it goes on:
+        closing the page stops it, and another redrive does the rest.
+      </Text>
+      <Text as="label" display="block" fontSize="sm" mb={2}>
+        Only those whose reason contains
+        <Input name="reason" onChange={(event) => setReason(event.target.value)} value={reason} />
+      </Text>
+      <Text as="label" display="block" fontSize="sm">
+        At most so many a second (empty: as fast as it goes)
+        <Input
+          min={1}
+          name="rate"
+          onChange={(event) => setRate(event.target.value)}
+          type="number"
+          value={rate}
+        />
+      </Text>
+    </Asking>
+  );
+}

@@ -1,0 +1,110 @@
+import { Input, Text } from "@chakra-ui/react";
+import { useState } from "react";
+import { type Schemas, get, ofBroker, post } from "../api";
+import { useAddress } from "../address";
+import { Asking } from "../Asking";
+import { count, fromLocal } from "../format";
+import { Answered, PageLink, Pages, Row, Rows, Section, When } from "../parts";
+import { useAnswer } from "../useAnswer";
+
+export function GroupRows({
+  actions,
+  groups,
+  nowAt,
+}: {
+  actions?: (group: Schemas["Group"]) => React.ReactNode;
+  groups: Schemas["Group"][];
+  nowAt?: string;
+}) {
+  const heads = ["Group", "Topic", "Ready", "Oldest of these", "In hand", "Wait for a retry", "Dead"];
+  return (
+    <Rows
+      empty="No group reads anything yet: a group is made by its first consumer."
+      heads={actions ? [...heads, "Actions"] : heads}
+      label="Consumer groups"
+    >
+      {groups.map((one) => (
+        <Row
+          cells={[
+            one.group,
+            one.topic,
+            // Counted up to 10 000 for each queue and slot.
+            count(one.ready),
+            <When at={one.oldest_deliver_at} key="oldest" nowAt={nowAt} />,
+            <PageLink key="inflight" view="leases">
+              {count(one.inflight)}
+            </PageLink>,
+            <PageLink key="retries" to={{ group: one.group, topic: one.topic }} view="retries">
+              {count(one.waiting_retry)}
+            </PageLink>,
+            <PageLink key="dead" to={{ group: one.group, topic: one.topic }} view="dead">
+              {count(one.dead)}
+            </PageLink>,
+            ...(actions ? [actions(one)] : []),
+          ]}
+          key={`${one.group} ${one.topic}`}
+        />
+      ))}
+    </Rows>
+  );
+}
+
+export function Groups({ broker, mayAct }: { broker: string; mayAct: boolean }) {
+  const after = useAddress().of("after");
+  const answer = useAnswer(JSON.stringify([broker, after]), (signal) =>
+    get<Schemas["Groups"]>(ofBroker(broker, "groups"), { after }, signal),
+  );
+  return (
+    <Section title="Groups">
+      <Answered answer={answer}>
+        {(page) => (
+          <>
+            <GroupRows
+              groups={page.groups}
+              {...(mayAct
+                ? {
+                    actions: (one: Schemas["Group"]) => (
+                      <Rewind broker={broker} done={answer.again} group={one} key="rewind" />
+                    ),
+                  }
+                : {})}
+            />
+            <Pages next={page.next} />
+          </>
+        )}
+      </Answered>
+    </Section>
+  );
+}
+
+function Rewind({ broker, done, group }: { broker: string; done: () => void; group: Schemas["Group"] }) {
+  const [to, setTo] = useState("");
+  return (
+    <Asking
+      act={async () => {
+        const rewound = await post<Schemas["Rewound"]>(ofBroker(broker, "groups/rewind"), {
+          group: group.group,
+          to: fromLocal(to) ?? "earliest",
+          topic: group.topic,
+        });
+        return (
+          `The group reads on from there. ${count(rewound.leases_ended)} leases ended, ` +
+          `${count(rewound.messages_returned)} messages are ready again and ` +
+          `${count(rewound.retries_taken_back)} retries were taken back.`
+        );
+      }}
+      action="Rewind"
+      done={done}
+      serious
+    >
+      <Text mb={3}>
+        {group.group} consumes again on {group.topic} what was released since this instant. What its consumers
+        have in hand is taken from them. Dead letters stay.
+      </Text>
+      <Text as="label" fontSize="sm">
+        Since (empty: all that is kept)
+        <Input onChange={(event) => setTo(event.target.value)} step="1" type="datetime-local" value={to} />
+      </Text>
+    </Asking>
+  );
+}

@@ -1,0 +1,41 @@
+import { type Schemas, get, ofBroker } from "../api";
+import { count } from "../format";
+import { Answered, Row, Rows, Section, When } from "../parts";
+import { useAnswer } from "../useAnswer";
+
+export function Leases({ broker }: { broker: string }) {
+  const answer = useAnswer(
+    broker,
+    (signal) => get<Schemas["Leases"]>(ofBroker(broker, "leases"), {}, signal),
+    5,
+  );
+  return (
+    <Section title="Leases that run, those that end first at the top">
+      <Answered answer={answer}>
+        {(page) => (
+          <Rows
+            empty="Nobody has messages in hand."
+            heads={["Ends", "Group", "Topic", "Queue", "Consumer", "Since", "Answered", ""]}
+            label="Leases"
+          >
+            {page.leases.map((one) => (
+              <Row
+                cells={[
+                  <When at={one.expires_at} key="ends" nowAt={page.now_at} />,
+                  one.group,
+                  one.topic,
+                  one.queue,
+                  one.consumer ?? "",
+                  <When at={one.leased_at} key="since" nowAt={page.now_at} />,
+                  `${count(one.answered)} of ${count(one.messages)}`,
+                  one.is_retry ? "retries" : "",
+                ]}
+                key={`${one.group} ${one.topic} ${one.queue} ${one.is_retry} ${one.leased_at}`}
+              />
+            ))}
+          </Rows>
+        )}
+      </Answered>
+    </Section>
+  );
+}

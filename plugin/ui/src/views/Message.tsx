@@ -1,0 +1,139 @@
+import { Box, DataList, Flex, Text } from "@chakra-ui/react";
+import { type Schemas, get, ofBroker } from "../api";
+import { useAddress } from "../address";
+import { count } from "../format";
+import { Answered, PageLink, Row, Rows, Section, State, When } from "../parts";
+import { useAnswer } from "../useAnswer";
+import { DeliverNow, Recall, Reschedule, stateOf } from "./Messages";
+
+export function Message({ broker, mayAct }: { broker: string; mayAct: boolean }) {
+  const id = useAddress().of("id");
+  const answer = useAnswer(JSON.stringify([broker, id]), (signal) =>
+    get<Schemas["OneMessage"]>(ofBroker(broker, `messages/${encodeURIComponent(id)}`), {}, signal),
+  );
+  return (
+    <Answered answer={answer}>
+      {(one) => (
+        <>
+          <Section
+            extra={
+              mayAct &&
+              stateOf(one) === "waiting" && (
+                <Flex gap={2} wrap="wrap">
+                  <Recall broker={broker} done={answer.again} ids={[one.message_id]} />
+                  <Reschedule broker={broker} done={answer.again} ids={[one.message_id]} />
+                  <DeliverNow broker={broker} done={answer.again} ids={[one.message_id]} />
+                </Flex>
+              )
+            }
+            title={one.key === null ? "Message" : `Message ${one.key}`}
+          >
+            <Facts one={one} />
+          </Section>
+          <Section title="History">
+            <Rows
+              empty="Nothing is known of it."
+              heads={["State", "At", "Until", "Group", "Attempt", "Consumer", "Reason"]}
+              label="History"
+            >
+              {one.history.map((entry, index) => (
+                <Row
+                  cells={[
+                    <State key="state" of={entry.state} />,
+                    <When at={entry.at} key="at" nowAt={one.now_at} />,
+                    <When at={entry.until_at} key="until" nowAt={one.now_at} />,
+                    entry.consumer_group === null ? (
+                      ""
+                    ) : (
+                      <PageLink key="group" to={{ group: entry.consumer_group }} view="dead">
+                        {entry.consumer_group}
+                      </PageLink>
+                    ),
+                    entry.attempt ?? "",
+                    entry.consumer ?? "",
+                    <Text key="reason" whiteSpace="pre-wrap">
+                      {entry.reason ?? ""}
+                    </Text>,
+                  ]}
+                  key={index}
+                />
+              ))}
+            </Rows>
+          </Section>
+          <Section title="Body">
+            <BodyText body={one.body} />
+          </Section>
+        </>
+      )}
+    </Answered>
+  );
+}
+
+function Facts({ one }: { one: Schemas["OneMessage"] }) {
+  const facts: [string, React.ReactNode][] = [
+    ["State", <State key="state" of={stateOf(one)} />],
+    [
+      "Topic",
+      <PageLink key="topic" to={{ topic: one.topic }} view="messages">
+        {one.topic}
+      </PageLink>,
+    ],
+    ["Due", <When at={one.deliver_at} key="due" nowAt={one.now_at} />],
+    ...(one.asked_at === null
+      ? []
+      : [["Asked for", <When at={one.asked_at} key="asked" />] as [string, React.ReactNode]]),
+    ["Sent", <When at={one.born_at} key="born" nowAt={one.now_at} />],
+    ["Tag", one.tag ?? "–"],
+    ["Message group", one.message_group ?? "–"],
+    ["Properties", Object.keys(one.properties).length > 0 ? JSON.stringify(one.properties) : "–"],
+    [
+      "Id",
+      <Text fontFamily="mono" fontSize="xs" key="id">
+        {one.message_id}
+      </Text>,
+    ],
+  ];
+  return (
+    <DataList.Root orientation="horizontal" size="sm">
+      {facts.map(([name, value]) => (
+        <DataList.Item key={name}>
+          <DataList.ItemLabel>{name}</DataList.ItemLabel>
+          <DataList.ItemValue css={{ overflowWrap: "anywhere" }}>{value}</DataList.ItemValue>
+        </DataList.Item>
+      ))}
+    </DataList.Root>
+  );
+}
+
+function BodyText({ body }: { body: Schemas["Body"] | null }) {
+  if (body === null) {
+    return (
+      <Text color="fg.muted">
+        You may not read bodies: it takes the right to read the Airflow connection.
+      </Text>
+    );
+  }
+  return (
+    <>
+      <Text color="fg.muted" fontSize="sm" mb={2}>
+        {count(body.size_bytes)} bytes, as {body.kind}
+        {body.shown_bytes < body.size_bytes && `; the first ${count(body.shown_bytes)} are shown`}
+      </Text>
+      <Box
+        aria-label="Body"
+        as="pre"
+        bg="bg.muted"
+        borderRadius="sm"
+        fontSize="xs"
+        maxH="30rem"
+        overflow="auto"
+        p={3}
+        role="region"
+        tabIndex={0}
+        whiteSpace="pre-wrap"
+      >
+        {body.text}
+      </Box>
+    </>
+  );
+}

@@ -1,0 +1,325 @@
+import { Box, Checkbox, Flex, NativeSelect, Text } from "@chakra-ui/react";
+import { useState } from "react";
+import { type Schemas, get, ofBroker, post } from "../api";
+import { useAddress } from "../address";
+import { Asking, type Told } from "../Asking";
+import { count, fromLocal } from "../format";
+import { InstantField } from "../InstantField";
+import { portions, told } from "../outcomes";
+import { Answered, Filter, MessageLink, Pages, Row, Rows, Section, State, When, useChoice } from "../parts";
+import { useAnswer } from "../useAnswer";
+
+const AT_ONCE = 200;
+/** How many messages "all that match" may be where each is moved by itself. */
+const MOST = 10_000;
+const STATES = ["waiting", "released", "recalled", "all"];
+
+type Listed = Schemas["ListedMessage"];
+type Where = Record<"due_from" | "due_until" | "key_prefix" | "state" | "tag" | "topic", string>;
+
+export const stateOf = (one: { recalled: boolean; released: boolean }) =>
+  one.recalled ? "recalled" : one.released ? "released" : "waiting";
+
+export function Messages({ broker, mayAct }: { broker: string; mayAct: boolean }) {
+  const address = useAddress();
+  const where: Where = {
+    due_from: fromLocal(address.of("from")) ?? "",
+    due_until: fromLocal(address.of("until")) ?? "",
+    key_prefix: address.of("key"),
+    state: address.of("state") || "waiting",
+    tag: address.of("tag"),
+    topic: address.of("topic"),
+  };
+  const after = address.of("after");
+  const answer = useAnswer(JSON.stringify([broker, where, after]), (signal) =>
+    get<Schemas["Messages"]>(ofBroker(broker, "messages"), { ...where, after }, signal),
+  );
+  return (
+    <Section title="Messages">
+      <Flex align="end" gap={2} mb={3} wrap="wrap">
+        <Filter label="Topic" name="topic" placeholder="all" />
+        <Filter label="Key begins with" name="key" />
+        <Filter label="Tag" name="tag" width="8rem" />
+        <Box as="label" fontSize="xs">
+          <Text as="span" color="fg.muted" display="block">
+            State
+          </Text>
+          <NativeSelect.Root size="sm" width="8rem">
+            <NativeSelect.Field
+              name="state"
+              onChange={(event) => address.set({ after: null, state: event.target.value })}
+              value={where.state}
+            >
+              {STATES.map((one) => (
+                <option key={one}>{one}</option>
+              ))}
+            </NativeSelect.Field>
+            <NativeSelect.Indicator />
+          </NativeSelect.Root>
+        </Box>
+        <Filter label="Due from" name="from" type="datetime-local" width="13rem" />
+        <Filter label="Due before" name="until" type="datetime-local" width="13rem" />
+        <OpenById />
+      </Flex>
+      <Answered answer={answer}>
+        {(page) => (
+          <List answerAgain={answer.again} broker={broker} mayAct={mayAct} page={page} where={where} />
+        )}
+      </Answered>
+    </Section>
+  );
+}
+
+/** An id that was pasted is opened at once. */
+function OpenById() {
+  const address = useAddress();
+  return (
+    <Box as="label" fontSize="xs">
+      <Text as="span" color="fg.muted" display="block">
+        Message id
+      </Text>
+      <Box
+        asChild
+        bg="bg"
+        borderColor="border"
+        borderRadius="sm"
+        borderWidth="1px"
+        fontFamily="mono"
+        fontSize="sm"
+        h={9}
+        px={2}
+        w="12rem"
+      >
+        <input
+          name="id"
+          onChange={(event) => {
+            const id = event.target.value.trim();
+            if (/^[0-9a-f]{44}$/.test(id)) address.open("message", { id });
+          }}
+        />
+      </Box>
+    </Box>
+  );
+}
+
+function List({
+  answerAgain,
+  broker,
+  mayAct,
+  page,
+  where,
+}: {
+  answerAgain: () => void;
+  broker: string;
+  mayAct: boolean;
+  page: Schemas["Messages"];
+  where: Where;
+}) {
+  const waiting = page.messages.filter((one) => stateOf(one) === "waiting").map((one) => one.message_id);
+  const choice = useChoice(waiting);
+  const done = () => {
+    choice.clear();
+    answerAgain();
+  };
+  return (
+    <>
+      {mayAct && (
+        <Flex align="center" gap={2} mb={3} wrap="wrap">
+          <Text fontSize="sm">{choice.now.length} chosen:</Text>
+          <Recall broker={broker} done={done} ids={choice.now} />
+          <Reschedule broker={broker} done={done} ids={choice.now} />
+          <DeliverNow broker={broker} done={done} ids={choice.now} />
+          {where.state === "waiting" && where.topic !== "" && (
+            <>
+              <Text fontSize="sm" ml={4}>
+                All that match the filter:
+              </Text>
+              <RecallMatching broker={broker} done={done} where={where} />
+              <RescheduleMatching broker={broker} done={done} where={where} />
+            </>
+          )}
+        </Flex>
+      )}
+      <Rows
+        empty={page.next ? "None on this page: the filter is rare. Go on to the next." : "Nothing matches."}
+        heads={[
+          ...(mayAct
+            ? [<Choose checked={choice.all} key="all" label="Choose all" toggle={choice.toggleAll} />]
+            : []),
+          "Due",
+          "Topic",
+          "Key",
+          "Tag",
+          "State",
+          "Sent",
+          "Id",
+        ]}
+        label="Messages"
+      >
+        {page.messages.map((one: Listed) => (
+          <Row
+            cells={[
+              ...(mayAct
+                ? [
+                    stateOf(one) === "waiting" ? (
+                      <Choose
+                        checked={choice.has(one.message_id)}
+                        key="choose"
+                        label={`Choose ${one.key ?? one.message_id}`}
+                        toggle={() => choice.toggle(one.message_id)}
+                      />
+                    ) : null,
+                  ]
+                : []),
+              <When at={one.deliver_at} key="due" nowAt={page.now_at} />,
+              one.topic,
+              one.key ?? "",
+              one.tag ?? "",
+              <State key="state" of={stateOf(one)} />,
+              <When at={one.born_at} key="born" />,
+              <MessageLink id={one.message_id} key="id" />,
+            ]}
+            key={one.message_id}
+          />
+        ))}
+      </Rows>
+      <Pages next={page.next} />
+    </>
+  );
+}
+
+export const Choose = ({
+  checked,
+  label,
+  toggle,
+}: {
+  checked: boolean;
+  label: string;
+  toggle: () => void;
+}) => (
+  <Checkbox.Root checked={checked} colorPalette="brand" onCheckedChange={toggle} size="sm">
+    <Checkbox.HiddenInput aria-label={label} />
+    <Checkbox.Control />
+  </Checkbox.Root>
+);
+
+type Some = { broker: string; done: () => void; ids: string[] };
+
+async function each(broker: string, path: string, ids: string[], more: object, tell: Told): Promise<string> {
+  const outcomes: Schemas["Outcome"][] = [];
+  for (const portion of portions(ids, AT_ONCE)) {
+    const answer = await post<Schemas["Outcomes"]>(ofBroker(broker, path), { message_ids: portion, ...more });
+    outcomes.push(...answer.outcomes);
+    tell(`${count(outcomes.length)} of ${count(ids.length)} …`);
+  }
+  return told(outcomes);
+}
+
+export const Recall = ({ broker, done, ids }: Some) => (
+  <Asking
+    act={(tell) => each(broker, "messages/recall", ids, {}, tell)}
+    action="Recall"
+    disabled={ids.length === 0}
+    done={done}
+    serious
+  >
+    <Text>{count(ids.length)} messages are taken back and never delivered. This cannot be undone.</Text>
+  </Asking>
+);
+
+export function Reschedule({ broker, done, ids }: Some) {
+  const [to, setTo] = useState<object>();
+  return (
+    <Asking
+      act={(tell) => each(broker, "messages/reschedule", ids, to ?? { delay_seconds: 3600 }, tell)}
+      action="Reschedule"
+      disabled={ids.length === 0}
+      done={done}
+    >
+      <Text mb={3}>{count(ids.length)} messages are delivered at another instant. Their ids change.</Text>
+      <InstantField choose={setTo} />
+    </Asking>
+  );
+}
+
+export const DeliverNow = ({ broker, done, ids }: Some) => (
+  <Asking
+    act={(tell) => each(broker, "messages/reschedule", ids, { delay_seconds: 0 }, tell)}
+    action="Deliver now"
+    disabled={ids.length === 0}
+    done={done}
+  >
+    <Text>{count(ids.length)} messages are delivered at once. Their ids change.</Text>
+  </Asking>
+);
+
+const criteria = (where: Where) =>
+  Object.fromEntries(Object.entries(where).filter(([name, value]) => name !== "state" && value !== ""));
+
+function RecallMatching({ broker, done, where }: { broker: string; done: () => void; where: Where }) {
+  const ask = (dryRun: boolean) =>
+    post<Schemas["Matched"]>(ofBroker(broker, "messages/recall-matching"), {
+      ...criteria(where),
+      dry_run: dryRun,
+    });
+  return (
+    <Asking
+      act={async () => {
+        const done_ = await ask(false);
+        return (
+          `${count(done_.recalled)} recalled: never delivered` +
+          (done_.already_released > 0
+            ? `\n${count(done_.already_released)} already released: it was too late`
+            : "")
+        );
+      }}
+      action="Recall all"
+      done={done}
+      preview={async () => {
+        const found = await ask(true);
+        return `${count(found.matched - found.already_released)} messages wait and match now.`;
+      }}
+      serious
+    >
+      <Text>Every waiting message that matches the filter is taken back. This cannot be undone.</Text>
+    </Asking>
+  );
+}
+
+function RescheduleMatching({ broker, done, where }: { broker: string; done: () => void; where: Where }) {
+  const [to, setTo] = useState<object>();
+  const [ids, setIds] = useState<string[]>([]);
+  return (
+    <Asking
+      act={(tell) => each(broker, "messages/reschedule", ids, to ?? { delay_seconds: 3600 }, tell)}
+      action="Reschedule all"
+      done={done}
+      preview={async () => {
+        // All ids first: what was moved would match again.
+        const found = await allIds(broker, where);
+        setIds(found.slice(0, MOST));
+        return found.length > MOST
+          ? `More than ${count(MOST)} match. The first ${count(MOST)} are moved: narrow the filter, or do it again.`
+          : `${count(found.length)} messages wait and match now.`;
+      }}
+    >
+      <Text mb={3}>Every waiting message that matches the filter is delivered at another instant.</Text>
+      <InstantField choose={setTo} />
+    </Asking>
+  );
+}
+
+async function allIds(broker: string, where: Where): Promise<string[]> {
+  const ids: string[] = [];
+  let after: string | null = "";
+  while (after !== null && ids.length <= MOST) {
+    const page: Schemas["Messages"] = await get(ofBroker(broker, "messages"), {
+      ...where,
+      after,
+      limit: 1000,
+    });
+    ids.push(...page.messages.map((one) => one.message_id));
+    after = page.next;
+  }
+  return ids;
+}

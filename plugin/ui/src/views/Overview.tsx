@@ -1,0 +1,198 @@
+import { Box, Button, Flex, Grid, Text } from "@chakra-ui/react";
+import { type Schemas, get, ofBroker } from "../api";
+import { useAddress } from "../address";
+import { Chart, type Series } from "../Chart";
+import { away, count, span } from "../format";
+import { Answered, Filter, PageLink, Row, Rows, Section, Warning, When } from "../parts";
+import { useAnswer } from "../useAnswer";
+import { GroupRows } from "./Groups";
+
+const SPANS: Record<string, string> = {
+  days: "next 3 days by hour",
+  hour: "next hour by minute",
+  minute: "next minute by second",
+};
+const COLORS = ["blue-500", "green-500", "orange-500", "purple-500", "teal-500"];
+const EVERY_SECONDS = 5;
+
+/** The largest topics by themselves, all others together. */
+export function byTopic(due: Schemas["DueHistogram"]): Series[] {
+  const sums = new Map<string, number>();
+  for (const one of due.due) sums.set(one.topic, (sums.get(one.topic) ?? 0) + one.messages);
+  const largest = [...sums].sort((one, other) => other[1] - one[1]).map(([topic]) => topic);
+  const shown = largest.slice(0, largest.length > COLORS.length ? COLORS.length - 1 : COLORS.length);
+  const names = largest.length > shown.length ? [...shown, `${largest.length - shown.length} others`] : shown;
+  const series = names.map((label, index) => ({
+    color: COLORS[index] ?? "gray-500",
+    label,
+    values: new Array<number>(due.steps).fill(0),
+  }));
+  for (const one of due.due) {
+    const place = shown.indexOf(one.topic);
+    const values = series[place < 0 ? series.length - 1 : place]?.values;
+    if (values && one.step >= 0 && one.step < due.steps)
+      values[one.step] = (values[one.step] ?? 0) + one.messages;
+  }
+  return series;
+}
+
+const instants = (due: Schemas["DueHistogram"]) =>
+  Array.from({ length: due.steps }, (_, step) => Date.parse(due.from_at) / 1000 + step * due.step_seconds);
+
+function total(due: Schemas["DueHistogram"]): string {
+  const messages = due.due.reduce((sum, one) => sum + one.messages, 0);
+  return count(messages, due.complete && due.due.every((one) => one.exact));
+}
+
+export function Overview({ broker }: { broker: string }) {
+  const address = useAddress();
+  const within = address.of("span") || "hour";
+  const topic = address.of("topic");
+  const answer = useAnswer(
+    JSON.stringify([broker, within, topic]),
+    (signal) => get<Schemas["Overview"]>(ofBroker(broker, "overview"), { span: within, topic }, signal),
+    EVERY_SECONDS,
+  );
+  return (
+    <Answered answer={answer}>
+      {(view) => (
+        <>
+          <Wheels view={view} />
+          <Section
+            extra={
+              <Flex align="end" gap={2} wrap="wrap">
+                <Filter label="Topic" name="topic" placeholder="all" width="10rem" />
+                {Object.entries(SPANS).map(([name, words]) => (
+                  <Button
+                    aria-pressed={name === within}
+                    key={name}
+                    onClick={() => address.set({ span: name })}
+                    size="xs"
+                    variant={name === within ? "solid" : "outline"}
+                  >
+                    {words}
+                  </Button>
+                ))}
+              </Flex>
+            }
+            title={`Due: ${total(view.due)} in the ${SPANS[within] ?? ""}`}
+          >
+            <Chart
+              at={instants(view.due)}
+              bars
+              label={`Messages due in the ${SPANS[within] ?? ""}, by topic: ${total(view.due)} in all`}
+              series={byTopic(view.due)}
+            />
+            {!view.due.complete && (
+              <Text color="fg.muted" fontSize="sm">
+                There was no time to look at all topics: choose one.
+              </Text>
+            )}
+          </Section>
+          <Grid gap={4} templateColumns={{ base: "minmax(0, 1fr)", lg: "minmax(0, 1fr) minmax(0, 1fr)" }}>
+            <Section title="The last hour, by minute">
+              <Flow view={view} />
+            </Section>
+            <Section title="Lateness of release">
+              <Rows
+                empty="Nothing was released in the last hour."
+                heads={["Topic", "p50", "p99", "Released by", "Newest"]}
+                label="Lateness of release by topic"
+              >
+                {view.lateness.map((one) => (
+                  <Row
+                    cells={[
+                      <PageLink key="topic" to={{ state: "released", topic: one.topic }} view="messages">
+                        {one.topic}
+                      </PageLink>,
+                      span(one.p50_seconds),
+                      span(one.p99_seconds),
+                      one.by_wheel ? "wheel" : "receivers",
+                      away(one.newest_at, view.now_at),
+                    ]}
+                    key={one.topic}
+                  />
+                ))}
+              </Rows>
+            </Section>
+          </Grid>
+          <Section
+            extra={view.more_groups && <PageLink view="groups">All groups</PageLink>}
+            title="Groups, those with dead letters and lag first"
+          >
+            <GroupRows groups={view.groups} nowAt={view.now_at} />
+          </Section>
+        </>
+      )}
+    </Answered>
+  );
+}
+
+function Wheels({ view }: { view: Schemas["Overview"] }) {
+  const overdue = view.overdue.slice(0, 5).join(", ");
+  return (
+    <>
+      {view.overdue.length > 0 && (
+        <Warning>
+          {view.wheels.length === 0
+            ? "No wheel turns, and messages are due. Start Airflow's triggerer, or `duewheel wheel run`. Topics: "
+            : "Messages are due and not released, though a wheel is connected. Look at its log. Topics: "}
+          {overdue}
+          {view.overdue.length > 5 && ` and ${view.overdue.length - 5} others`}
+        </Warning>
+      )}
+      <Section title={view.wheels.length === 0 ? "No wheel is connected" : "Wheels"}>
+        {view.wheels.length === 0 ? (
+          <Text color="fg.muted" fontSize="sm">
+            Messages are then released when somebody receives. A wheel turns in Airflow’s triggerer while a
+            DAG watches a topic, and in `duewheel wheel run`.
+          </Text>
+        ) : (
+          <Rows
+            empty=""
+            heads={["Machine", "Login", "Sessions", "Turning since", "Last active"]}
+            label="Wheels"
+          >
+            {view.wheels.map((one) => (
+              <Row
+                cells={[
+                  one.client_address ?? "this machine, or hidden from the page’s login",
+                  one.login,
+                  one.connections,
+                  <When at={one.started_at} key="since" nowAt={view.now_at} />,
+                  one.active_at === null ? "–" : away(one.active_at, view.now_at),
+                ]}
+                key={`${one.login} ${one.client_address}`}
+              />
+            ))}
+          </Rows>
+        )}
+      </Section>
+    </>
+  );
+}
+
+function Flow({ view }: { view: Schemas["Overview"] }) {
+  const steps = view.past.steps;
+  const due = new Array<number>(steps).fill(0);
+  for (const one of view.past.due) due[one.step] = (due[one.step] ?? 0) + one.messages;
+  const of = (name: "acked" | "failed" | "received") => {
+    const values = new Array<number>(steps).fill(0);
+    for (const one of view.flow) if (one.step < steps) values[one.step] = one[name];
+    return values;
+  };
+  return (
+    <Box>
+      <Chart
+        at={instants(view.past)}
+        label="Messages that came due, were received, acked and failed, by minute"
+        series={[
+          { color: "gray-500", label: "came due", values: due },
+          { color: "blue-500", label: "received", values: of("received") },
+          { color: "green-500", label: "acked", values: of("acked") },
+          { color: "red-500", label: "failed", values: of("failed") },
+        ]}
+      />
+    </Box>
+  );
+}

@@ -1,0 +1,47 @@
+import { Flex } from "@chakra-ui/react";
+import { type Schemas, get, ofBroker } from "../api";
+import { useAddress } from "../address";
+import { Answered, Filter, MessageLink, Row, Rows, Section, When } from "../parts";
+import { useAnswer } from "../useAnswer";
+
+export function Retries({ broker }: { broker: string }) {
+  const address = useAddress();
+  const where = { group: address.of("group"), topic: address.of("topic") };
+  const answer = useAnswer(
+    JSON.stringify([broker, where]),
+    (signal) => get<Schemas["Retries"]>(ofBroker(broker, "retries"), where, signal),
+    5,
+  );
+  return (
+    <Section title="Messages that wait for their next attempt, the next one first">
+      <Flex gap={2} mb={3} wrap="wrap">
+        <Filter label="Group" name="group" placeholder="all" />
+        <Filter label="Topic" name="topic" placeholder="all" />
+      </Flex>
+      <Answered answer={answer}>
+        {(page) => (
+          <Rows
+            empty="Nothing waits for a retry."
+            heads={["Next attempt", "Attempt", "Group", "Topic", "Key", "Reason", "Id"]}
+            label="Retries"
+          >
+            {page.retries.map((one) => (
+              <Row
+                cells={[
+                  <When at={one.deliver_at} key="at" />,
+                  one.attempt,
+                  one.group,
+                  one.topic,
+                  one.key ?? "",
+                  one.reason ?? "",
+                  <MessageLink id={one.message_id} key="id" />,
+                ]}
+                key={`${one.group} ${one.message_id} ${one.attempt}`}
+              />
+            ))}
+          </Rows>
+        )}
+      </Answered>
+    </Section>
+  );
+}

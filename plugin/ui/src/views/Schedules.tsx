@@ -1,0 +1,89 @@
+import { Text } from "@chakra-ui/react";
+import { type Schemas, get, ofBroker, post } from "../api";
+import { Asking } from "../Asking";
+import { span } from "../format";
+import { Answered, PageLink, Row, Rows, Section, When } from "../parts";
+import { useAnswer } from "../useAnswer";
+
+export function Schedules({ broker, mayAct }: { broker: string; mayAct: boolean }) {
+  const answer = useAnswer(
+    broker,
+    (signal) => get<Schemas["Schedules"]>(ofBroker(broker, "schedules"), {}, signal),
+    10,
+  );
+  return (
+    <Section title="Schedules">
+      <Answered answer={answer}>
+        {(page) => (
+          <Rows
+            empty="There are no schedules: add one with `duewheel schedule add`."
+            heads={[
+              "Schedule",
+              "Topic",
+              "Occurs",
+              "Next",
+              "Last",
+              "Missed ones",
+              ...(mayAct ? ["Actions"] : []),
+            ]}
+            label="Schedules"
+          >
+            {page.schedules.map((one) => (
+              <Row
+                cells={[
+                  one.name,
+                  <PageLink key="topic" to={{ topic: one.topic }} view="messages">
+                    {one.topic}
+                  </PageLink>,
+                  one.cron ? `${one.cron} (${one.timezone})` : `every ${span(one.every_seconds ?? 0)}`,
+                  one.paused_at ? (
+                    <Text key="paused">
+                      paused since <When at={one.paused_at} />
+                    </Text>
+                  ) : (
+                    <When at={one.next_at} key="next" />
+                  ),
+                  <When at={one.last_at} key="last" />,
+                  one.misfire,
+                  ...(mayAct
+                    ? [<Switch broker={broker} done={answer.again} key="switch" schedule={one} />]
+                    : []),
+                ]}
+                key={one.name}
+              />
+            ))}
+          </Rows>
+        )}
+      </Answered>
+    </Section>
+  );
+}
+
+function Switch({
+  broker,
+  done,
+  schedule,
+}: {
+  broker: string;
+  done: () => void;
+  schedule: Schemas["Schedule"];
+}) {
+  const { name } = schedule;
+  const paused = schedule.paused_at !== null;
+  return (
+    <Asking
+      act={async () => {
+        await post(ofBroker(broker, `schedules/${paused ? "resume" : "pause"}`), { name });
+        return paused ? `${name} goes on from now.` : `${name} rests.`;
+      }}
+      action={paused ? "Resume" : "Pause"}
+      done={done}
+    >
+      <Text>
+        {paused
+          ? `${name} goes on from now. What fell into the pause is not made up for.`
+          : `${name} sends nothing more, and what it has sent ahead is taken back.`}
+      </Text>
+    </Asking>
+  );
+}

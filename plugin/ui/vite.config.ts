@@ -1,0 +1,32 @@
+import { resolve } from "node:path";
+import { defineConfig } from "vitest/config";
+import cssInjectedByJs from "vite-plugin-css-injected-by-js";
+
+// What Airflow's page gives to its plugins: a second copy of any of these would have a context of its own.
+const globals = {
+  "@chakra-ui/react": "ChakraUI",
+  react: "React",
+  "react-dom": "ReactDOM",
+  "react-router-dom": "ReactRouterDOM",
+  "react/jsx-runtime": "ReactJSXRuntime",
+};
+
+export default defineConfig({
+  build: {
+    emptyOutDir: true,
+    lib: {
+      entry: resolve(import.meta.dirname, "src/main.tsx"),
+      fileName: () => "main.js",
+      formats: ["umd"],
+      name: "AirflowPlugin",
+    },
+    outDir: resolve(import.meta.dirname, "../bundle"),
+    rollupOptions: {
+      external: Object.keys(globals),
+      output: { exports: "default", globals },
+    },
+  },
+  define: { "process.env.NODE_ENV": JSON.stringify("production") },
+  plugins: [cssInjectedByJs()],
+  test: { environment: "jsdom", include: ["src/**/*.test.ts"] },
+});

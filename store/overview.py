@@ -1,0 +1,380 @@
+"""What a page shows at a glance: what is due when, how late it came, what was answered, who holds what (X08).
+
+Everything here reads, and is bounded by rows and by time in the database: with ten million messages that wait
+a look costs what it costs with ten. Where a bound was met, the answer says so.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
+
+from duewheel.store.bodies import check_text
+from duewheel.store.connections import Rows, fetch
+from duewheel.store.errors import InvalidArgument
+from duewheel.store.instants import to_datetime
+from duewheel.store.messages import MessageType
+
+if TYPE_CHECKING:
+    from duewheel.store.broker import Broker
+
+_NOW = "select clock_timestamp()"
+_DUE = "select topic_name, step_number, messages, exact from duewheel.due_histogram(%s, %s, %s, %s)"
+_FLOW = "select step_number, received, acked, failed from duewheel.flow_histogram(%s, %s, %s)"
+_LATENESS = "select topic_name, ticks, p50, p99, newest_at, by_wheel from duewheel.release_lateness(%s)"
+_WHEELS = "select login, client_address, connections, started_at, active_at from duewheel.turning_wheels()"
+_LEASES = """
+select consumer_group, topic, queue, consumer, leased_at, expires_at, messages, answered, is_retry
+from duewheel.running_leases(%s, %s)
+"""
+_RETRIES = """
+select group_name, topic_name, message_id, key, tag, attempt, deliver_at, reason
+from duewheel.waiting_retries(%s, %s, %s)
+"""
+_TOPICS = """
+select topic, message_type, waiting, waiting_is_exact, next_due_at, released_to, stragglers
+from duewheel.topic_stats(%s, %s, %s)
+"""
+_NAMES = "select topic from duewheel.topics where topic > %s order by topic limit %s"
+_GROUPS = """
+select consumer_group, topic, ready, oldest_deliver_at, inflight, waiting_retry, dead
+from duewheel.group_stats(%s, %s, %s)
+"""
+_DEAD_LETTERS = """
+select topic, message_id, key, tag, born_at, dead_at, attempt, reason, redriven_at
+from duewheel.dead_letters(%s, %s, %s, %s)
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class DueStep:
+    """The messages of one topic that are due within one step of time.
+
+    Attributes:
+        topic: the topic's name.
+        step: which step, from 0.
+        messages: how many, without recalled ones.
+        exact: whether they were counted; else the number is an estimate.
+    """
+
+    topic: str
+    step: int
+    messages: int
+    exact: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DueHistogram:
+    """What is due when.
+
+    Attributes:
+        from_at: where the first step begins, in UTC.
+        step: how long each is.
+        steps: how many there are.
+        due: those that hold something, by topic and step.
+        complete: whether all topics were looked at; else the time was up after the last in ``due``.
+    """
+
+    from_at: datetime
+    step: timedelta
+    steps: int
+    due: tuple[DueStep, ...]
+    complete: bool
+
+
+@dataclass(frozen=True, slots=True)
+class FlowStep:
+    """What all groups did within one step of time.
+
+    Attributes:
+        step: which step, from 0.
+        received: messages that were leased; each attempt counts.
+        acked: messages whose work was done.
+        failed: messages that failed, or whose lease ended without an answer.
+    """
+
+    step: int
+    received: int
+    acked: int
+    failed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Lateness:
+    """How late the newest ticks of a topic were.
+
+    Attributes:
+        topic: the topic's name.
+        ticks: how many ticks were looked at.
+        p50, p99: by how much the first message that a tick released was late.
+        newest_at: when the newest of them was made, in UTC.
+        by_wheel: whether a wheel made one of them; else receivers did.
+    """
+
+    topic: str
+    ticks: int
+    p50: timedelta
+    p99: timedelta
+    newest_at: datetime
+    by_wheel: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TurningWheel:
+    """The wheels of one login on one machine, which cannot be told apart.
+
+    Attributes:
+        login: the database user.
+        client_address: the machine; None by a Unix socket, or where this login may not see it.
+        connections: how many sessions they have: 2 or more each.
+        started_at, active_at: when the oldest session began and the newest statement ended, in UTC.
+    """
+
+    login: str
+    client_address: str | None
+    connections: int
+    started_at: datetime | None
+    active_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class RunningLease:
+    """Messages in the hands of a consumer; instants in UTC.
+
+    Attributes:
+        group, topic, queue: whose they are.
+        consumer: who holds them.
+        leased_at, expires_at: since when, and until when.
+        messages, answered: how many, and how many of them have an answer.
+        is_retry: whether it is not their first attempt.
+    """
+
+    group: str
+    topic: str
+    queue: int
+    consumer: str | None
+    leased_at: datetime
+    expires_at: datetime
+    messages: int
+    answered: int
+    is_retry: bool
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingRetry:
+    """A message that waits for its next attempt.
+
+    Attributes:
+        group, topic: whose it is.
+        message_id, key, tag: as it was sent.
+        attempt: which attempt the next one is.
+        deliver_at: when it is due, in UTC.
+        reason: why the attempt before failed.
+    """
+
+    group: str
+    topic: str
+    message_id: str
+    key: str | None
+    tag: str | None
+    attempt: int
+    deliver_at: datetime
+    reason: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class TopicNumbers:
+    """A topic's numbers, as those of :class:`duewheel.store.stats.TopicStats`."""
+
+    topic: str
+    message_type: MessageType
+    waiting: int
+    waiting_is_exact: bool
+    next_due_at: datetime | None
+    released_to: datetime | None
+    stragglers: int
+
+
+@dataclass(frozen=True, slots=True)
+class GroupNumbers:
+    """A group's numbers on a topic, as those of :class:`duewheel.store.stats.GroupStats`."""
+
+    group: str
+    topic: str
+    ready: int
+    oldest_deliver_at: datetime | None
+    inflight: int
+    waiting_retry: int
+    dead: int
+
+
+@dataclass(frozen=True, slots=True)
+class ListedDeadLetter:
+    """A dead letter without its body, as :class:`duewheel.store.dead_letters.DeadLetter`."""
+
+    topic: str
+    message_id: str
+    key: str | None
+    tag: str | None
+    born_at: datetime
+    dead_at: datetime
+    attempt: int
+    reason: str | None
+    redriven_at: datetime | None
+
+
+def now(broker: Broker) -> datetime:
+    """The database's instant in UTC: the only one that says what is due (X13).
+
+    Raises:
+        BrokerUnreachable: the server does not answer.
+    """
+    return to_datetime(_read(broker, _NOW, ())[0][0])
+
+
+def due_histogram(
+    broker: Broker, from_at: datetime, step: timedelta, steps: int, topic: str | None = None
+) -> DueHistogram:
+    """How many messages are due in each of a row of equal steps of time; the past may be among them.
+
+    Args:
+        broker: the broker.
+        from_at: where the first step begins.
+        step: how long each is.
+        steps: how many, 1 to 400.
+        topic: of this topic; None is all.
+
+    Raises:
+        UnknownTopic: there is none of this name.
+        InvalidArgument: too many steps, or empty ones.
+
+    Example::
+
+        next_minute = due_histogram(broker, now(broker), timedelta(seconds=1), 60)
+    """
+    check_text(topic, "topic", optional=True)
+    rows = _read(broker, _DUE, (from_at, step, steps, topic))
+    return DueHistogram(
+        from_at=to_datetime(from_at, "from_at"),
+        step=step,
+        steps=steps,
+        due=tuple(DueStep(*row) for row in rows if row[0] is not None),
+        complete=all(row[0] is not None for row in rows),
+    )
+
+
+def flow_histogram(broker: Broker, from_at: datetime, step: timedelta, steps: int) -> list[FlowStep]:
+    """What groups received, acked and failed in each step: the newest 1 000 leases of a queue."""
+    return [FlowStep(*row) for row in _read(broker, _FLOW, (from_at, step, steps))]
+
+
+def lateness(broker: Broker, since_at: datetime) -> list[Lateness]:
+    """How late the newest ticks of each topic since an instant were; at most 50 for each."""
+    return [
+        Lateness(topic, ticks, p50, p99, to_datetime(newest_at), by_wheel)
+        for topic, ticks, p50, p99, newest_at, by_wheel in _read(broker, _LATENESS, (since_at,))
+    ]
+
+
+def turning_wheels(broker: Broker) -> list[TurningWheel]:
+    """The wheels that are connected, by machine."""
+    return [
+        TurningWheel(login, address, connections, _utc(started_at), _utc(active_at))
+        for login, address, connections, started_at, active_at in _read(broker, _WHEELS, ())
+    ]
+
+
+def running_leases(broker: Broker, max_leases: int = 200) -> list[RunningLease]:
+    """The leases that run, those that end first at the top."""
+    rows = _read(broker, _LEASES, (broker.now(), _limited(max_leases)))
+    return [
+        RunningLease(group, topic, queue, consumer, to_datetime(since), to_datetime(until), *counts)
+        for group, topic, queue, consumer, since, until, *counts in rows
+    ]
+
+
+def waiting_retries(
+    broker: Broker, group: str | None = None, topic: str | None = None, max_messages: int = 100
+) -> list[WaitingRetry]:
+    """The messages that wait for their next attempt, the next one first.
+
+    Raises:
+        UnknownGroup: there is none of this name.
+    """
+    check_text(group, "group", optional=True)
+    check_text(topic, "topic", optional=True)
+    rows = _read(broker, _RETRIES, (group, topic, _limited(max_messages)))
+    return [
+        WaitingRetry(whose, name, identity, key, tag, attempt, to_datetime(due_at), reason)
+        for whose, name, identity, key, tag, attempt, due_at, reason in rows
+    ]
+
+
+def topic_page(broker: Broker, after: str | None = None, max_topics: int = 100) -> list[TopicNumbers]:
+    """The numbers of the topics whose names follow ``after``, by name."""
+    check_text(after, "after", optional=True)
+    return [
+        TopicNumbers(topic, MessageType(kind), waiting, exact, _utc(next_at), _utc(released_to), stragglers)
+        for topic, kind, waiting, exact, next_at, released_to, stragglers in _read(
+            broker, _TOPICS, (broker.now(), after, _limited(max_topics))
+        )
+    ]
+
+
+def topic_names(broker: Broker, after: str | None = None, max_topics: int = 100) -> list[str]:
+    """The names of the topics that follow ``after``, in the order of :func:`topic_page`."""
+    check_text(after, "after", optional=True)
+    return [name for (name,) in _read(broker, _NAMES, (after or "", _limited(max_topics)))]
+
+
+def group_numbers(
+    broker: Broker, after_topic: str | None = None, until_topic: str | None = None
+) -> list[GroupNumbers]:
+    """The numbers of the groups on the topics behind ``after_topic`` up to ``until_topic``, by group."""
+    check_text(after_topic, "after_topic", optional=True)
+    check_text(until_topic, "until_topic", optional=True)
+    return [
+        GroupNumbers(group, topic, ready, _utc(oldest), inflight, waiting_retry, dead)
+        for group, topic, ready, oldest, inflight, waiting_retry, dead in _read(
+            broker, _GROUPS, (broker.now(), after_topic, until_topic)
+        )
+    ]
+
+
+def dead_letters(
+    broker: Broker,
+    group: str,
+    topic: str | None = None,
+    max_messages: int = 100,
+    redriven: bool | None = None,
+) -> list[ListedDeadLetter]:
+    """The dead letters of a group without their bodies, oldest first.
+
+    Raises:
+        UnknownGroup: there is none of this name.
+    """
+    check_text(group, "group")
+    check_text(topic, "topic", optional=True)
+    rows = _read(broker, _DEAD_LETTERS, (group, topic, _limited(max_messages), redriven))
+    return [
+        ListedDeadLetter(
+            name, identity, key, tag, to_datetime(born), to_datetime(dead), tries, why, _utc(again)
+        )
+        for name, identity, key, tag, born, dead, tries, why, again in rows
+    ]
+
+
+def _read(broker: Broker, statement: str, parameters: tuple[object, ...]) -> Rows:
+    with broker.connection() as connection:
+        return fetch(connection, statement, parameters)
+
+
+def _limited(count: int) -> int:
+    if type(count) is not int or not 1 <= count <= 1_000:
+        raise InvalidArgument(f"{count!r} rows were asked for, the limit is 1 to 1000: ask for fewer")
+    return count
+
+
+def _utc(at: datetime | None) -> datetime | None:
+    return None if at is None else to_datetime(at)

@@ -1,0 +1,332 @@
+-- What a page shows at a glance: what is due when, how late it came, what was answered, who holds what. Everything here
+-- reads, by an index, in steps that are bounded by a number of rows and a time: however much waits, a look costs the
+-- same, and says where it stopped short.
+
+-- How many messages are due in each of a row of equal steps of time, for each topic that has some. A step is counted up
+-- to max_counted messages for each topic; above that the planner estimates it from the tables' sizes, and exact is
+-- false. Recalled ones are left out. It ends with a row without a topic if it took longer than max_ms: the topics after
+-- the last row, by name, were not looked at.
+create or replace function duewheel.due_histogram(
+    from_at timestamptz, step interval, steps integer,
+    -- Null for all topics.
+    topic text default null,
+    max_counted integer default 500, max_ms integer default 250
+) returns table (topic_name text, step_number integer, messages bigint, exact boolean)
+language plpgsql
+set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
+set jit = off
+as $$
+#variable_conflict use_column
+declare
+    v_stop_at constant timestamptz := clock_timestamp() + max_ms * interval '1 millisecond';
+    v_end constant timestamptz := from_at + step * steps;
+    v_topic record;
+    v_at timestamptz;
+    v_step_end timestamptz;
+    v_recalled bigint;
+    v_plan jsonb;
+    v_estimate bigint;
+begin
+    perform duewheel.require_home();
+    if not (steps between 1 and 400 and step > interval '0' and max_counted between 1 and 100000
+            and max_ms between 1 and 10000) then
+        raise exception using
+            errcode = 'DW010',
+            message = format('%s steps of %s: there can be 1 to 400 steps, each longer than nothing', steps, step),
+            hint = 'Ask for fewer steps, of at most 100000 messages, within 10000 ms.';
+    end if;
+    if due_histogram.topic is not null then
+        perform duewheel.topic_by_name(due_histogram.topic);
+    end if;
+    for v_topic in
+        select t.topic_id, t.name, t.queues from duewheel.topic t
+        where t.deleted_at is null and t.message_type not in ('RETRY', 'DEAD_LETTER')
+          and (due_histogram.topic is null or t.name = due_histogram.topic)
+        order by t.name
+    loop
+        v_at := from_at;
+        v_estimate := 0;
+        loop
+            if clock_timestamp() > v_stop_at then
+                topic_name := null;
+                step_number := null;
+                messages := null;
+                exact := false;
+                return next;
+                return;
+            end if;
+            -- Only steps that hold something cost anything.
+            select min(m.deliver_at) into v_at
+            from generate_series(0, v_topic.queues - 1) q cross join lateral (
+                select m.deliver_at from duewheel.any_message m
+                where m.topic_id = v_topic.topic_id and m.queue = q::smallint
+                  and m.deliver_at >= v_at and m.deliver_at < v_end
+                order by m.deliver_at limit 1) m;
+            exit when v_at is null;
+            step_number := floor(extract(epoch from v_at - from_at) / extract(epoch from step))::integer;
+            v_step_end := from_at + step * (step_number + 1);
+            -- Where the step before held many, so will this one: what is estimated first is as a rule not counted.
+            if v_estimate > max_counted then
+                execute format('explain (format json) select from duewheel.any_message m where m.topic_id = %s '
+                               'and m.deliver_at >= %L and m.deliver_at < %L', v_topic.topic_id, v_at, v_step_end)
+                into v_plan;
+                v_estimate := (v_plan -> 0 -> 'Plan' ->> 'Plan Rows')::bigint;
+            end if;
+            messages := v_estimate;
+            exact := v_estimate <= max_counted;
+            if exact then
+                select count(*) into messages from (
+                    select from generate_series(0, v_topic.queues - 1) q cross join lateral (
+                        select from duewheel.any_message m
+                        where m.topic_id = v_topic.topic_id and m.queue = q::smallint
+                          and m.deliver_at >= v_at and m.deliver_at < v_step_end
+                        order by m.deliver_at limit max_counted + 1) m
+                    limit max_counted + 1) m;
+                exact := messages <= max_counted;
+                if not exact then
+                    execute format('explain (format json) select from duewheel.any_message m where m.topic_id = %s '
+                                   'and m.deliver_at >= %L and m.deliver_at < %L', v_topic.topic_id, v_at, v_step_end)
+                    into v_plan;
+                    v_estimate := greatest(messages, (v_plan -> 0 -> 'Plan' ->> 'Plan Rows')::bigint);
+                    messages := v_estimate;
+                end if;
+            end if;
+            select count(*) into v_recalled from (
+                select from generate_series(0, v_topic.queues - 1) q cross join lateral (
+                    select from duewheel.recall r
+                    where r.topic_id = v_topic.topic_id and r.queue = q::smallint
+                      and r.deliver_at >= v_at and r.deliver_at < v_step_end
+                    limit max_counted + 1) r
+                limit max_counted + 1) r;
+            messages := greatest(0, messages - v_recalled);
+            topic_name := v_topic.name;
+            if messages > 0 then
+                return next;
+            end if;
+            v_at := v_step_end;
+        end loop;
+    end loop;
+end
+$$;
+
+-- How late the newest ticks since an instant were, by the first message that each released: at most max_ticks for each
+-- topic. What one tick released after its first message came less late.
+create or replace function duewheel.release_lateness(
+    since_at timestamptz, max_ticks integer default 50, max_ms integer default 200
+) returns table (topic_name text, ticks bigint, p50 interval, p99 interval, newest_at timestamptz, by_wheel boolean)
+language plpgsql
+set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
+as $$
+#variable_conflict use_column
+declare
+    v_stop_at constant timestamptz := clock_timestamp() + max_ms * interval '1 millisecond';
+    v_topic record;
+begin
+    perform duewheel.require_home();
+    for v_topic in
+        select t.topic_id, t.name, t.queues from duewheel.topic t
+        where t.deleted_at is null and t.message_type not in ('RETRY', 'DEAD_LETTER')
+          and (select k.hi from duewheel.tick k where k.topic_id = t.topic_id order by k.hi desc limit 1) >= since_at
+        order by t.name
+    loop
+        exit when clock_timestamp() > v_stop_at;
+        select v_topic.name, count(*), percentile_disc(0.5) within group (order by k.late),
+               percentile_disc(0.99) within group (order by k.late), max(k.ticked_at), bool_or(k.by_wheel)
+        into topic_name, ticks, p50, p99, newest_at, by_wheel
+        from (
+            select k.ticked_at, k.by_wheel, (
+                select k.ticked_at - min(m.deliver_at)
+                from generate_series(0, v_topic.queues - 1) q cross join lateral (
+                    select m.deliver_at from duewheel.any_message m
+                    where m.topic_id = v_topic.topic_id and m.queue = q::smallint
+                      and m.deliver_at > k.lo and m.deliver_at <= k.hi
+                    order by m.deliver_at limit 1) m) as late
+            from (
+                select * from duewheel.tick k
+                where k.topic_id = v_topic.topic_id and k.hi >= since_at
+                order by k.hi desc, k.tick_id desc limit max_ticks) k
+        ) k where k.late is not null;
+        if ticks > 0 then
+            return next;
+        end if;
+    end loop;
+end
+$$;
+
+-- What groups received, and what became of it, in each of a row of equal steps of time: of each queue the newest
+-- max_leases leases. A lease counts in the step it was taken in, its answers in the step they were given in.
+create or replace function duewheel.flow_histogram(
+    from_at timestamptz, step interval, steps integer,
+    max_leases integer default 1000, max_ms integer default 200
+) returns table (step_number integer, received bigint, acked bigint, failed bigint)
+language plpgsql
+set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
+as $$
+#variable_conflict use_column
+declare
+    v_stop_at constant timestamptz := clock_timestamp() + max_ms * interval '1 millisecond';
+    -- A lease has a from_at too.
+    v_from constant timestamptz := flow_histogram.from_at;
+    v_end constant timestamptz := flow_histogram.from_at + step * steps;
+    v_seconds constant double precision := extract(epoch from step);
+    v_received bigint[] := array_fill(0::bigint, array[steps]);
+    v_acked bigint[] := v_received;
+    v_failed bigint[] := v_received;
+    v_source record;
+    v_part record;
+    v_step integer;
+begin
+    perform duewheel.require_home();
+    for v_source in
+        select s.group_id, p.topic_id, p.queue from duewheel.subscription s
+        cross join lateral duewheel.positions(s.group_id, s.topic_id) p
+        order by s.group_id, s.topic_id
+    loop
+        exit when clock_timestamp() > v_stop_at;
+        for v_part in
+            select l.n, l.leased_at, l.message_count, a.at, a.kind, a.answered
+            from (
+                select l.* from duewheel.lease l
+                where l.topic_id = v_source.topic_id and l.group_id = v_source.group_id and l.queue = v_source.queue
+                order by l.n desc limit max_leases
+            ) l
+            left join lateral (
+                select e.at, e.kind, coalesce(cardinality(e.seqs), l.message_count - duewheel.last_answered_count(
+                           l.group_id, l.topic_id, l.queue, l.n)) as answered
+                from duewheel.lease_event e
+                where e.topic_id = l.topic_id and e.group_id = l.group_id and e.queue = l.queue and e.n = l.n
+                  and e.kind in ('acked', 'failed', 'expired')
+                union all
+                select max(a.at), a.kind, count(*) from duewheel.lease_answer a
+                where a.topic_id = l.topic_id and a.group_id = l.group_id and a.queue = l.queue and a.n = l.n
+                group by a.kind
+            ) a on true
+            where l.message_count > 0 and l.leased_at >= v_from
+            order by l.n
+        loop
+            v_step := floor(extract(epoch from v_part.at - v_from) / v_seconds)::integer + 1;
+            if v_part.at is not null and v_part.at < v_end then
+                if v_part.kind = 'acked' then
+                    v_acked[v_step] := v_acked[v_step] + v_part.answered;
+                else
+                    v_failed[v_step] := v_failed[v_step] + v_part.answered;
+                end if;
+            end if;
+        end loop;
+        for v_part in
+            select floor(l.seconds / v_seconds) + 1 as place, sum(l.message_count)::bigint as messages
+            from (
+                select l.message_count, extract(epoch from l.leased_at - v_from) as seconds from duewheel.lease l
+                where l.topic_id = v_source.topic_id and l.group_id = v_source.group_id and l.queue = v_source.queue
+                order by l.n desc limit max_leases
+            ) l
+            where l.message_count > 0 and l.seconds >= 0 and l.seconds < v_seconds * steps
+            group by place
+        loop
+            v_received[v_part.place] := v_received[v_part.place] + v_part.messages;
+        end loop;
+    end loop;
+    return query
+    select s - 1, v_received[s], v_acked[s], v_failed[s] from generate_series(1, steps) s
+    where v_received[s] + v_acked[s] + v_failed[s] > 0;
+end
+$$;
+
+-- The wheels that turn: the sessions of each user and machine that say they are one's. An address that the caller may
+-- not see, or a connection by a Unix socket, is null.
+create or replace function duewheel.turning_wheels() returns table (
+    login text, client_address text, connections bigint, started_at timestamptz, active_at timestamptz
+)
+language sql stable
+begin atomic
+    select a.usename::text, host(a.client_addr), count(*), min(a.backend_start), max(a.state_change)
+    from pg_stat_activity a
+    where a.datname = current_database() and a.application_name = 'duewheel wheel'
+    group by a.usename, a.client_addr
+    order by min(a.backend_start);
+end;
+
+-- The leases that run: of at most max_looked_at that may, by their ends, those that are not answered as a whole.
+create or replace function duewheel.running_leases(
+    now timestamptz default null, max_leases integer default 200, max_looked_at integer default 5000
+) returns table (
+    consumer_group text, topic text, queue integer, consumer text, leased_at timestamptz, expires_at timestamptz,
+    messages integer, answered integer, is_retry boolean
+)
+language plpgsql
+set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
+as $$
+#variable_conflict use_column
+declare
+    v_now constant timestamptz := coalesce(running_leases.now, clock_timestamp());
+begin
+    if running_leases.now is not null then
+        perform duewheel.require_clock_right(running_leases.now);
+    end if;
+    perform duewheel.require_home();
+    return query
+    select g.name, coalesce(parent.name, t.name), l.queue::integer, l.consumer, l.leased_at, ended.at, l.message_count,
+           duewheel.answered_count(l.group_id, l.topic_id, l.queue, l.n), parent.name is not null
+    from (
+        select * from (
+            (select l.topic_id, l.group_id, l.queue, l.n from duewheel.lease l
+             where l.message_count > 0 and l.expires_at > v_now order by l.expires_at limit max_looked_at)
+            union
+            (select e.topic_id, e.group_id, e.queue, e.n from duewheel.lease_event e
+             where e.expires_at is not null and e.expires_at > v_now order by e.expires_at limit max_looked_at)
+        ) k
+    ) k
+    join duewheel.lease l on l.topic_id = k.topic_id and l.group_id = k.group_id and l.queue = k.queue and l.n = k.n
+    join duewheel.topic t on t.topic_id = l.topic_id
+    left join duewheel.topic parent on parent.topic_id = t.parent_topic_id
+    join duewheel.consumer_group g on g.group_id = l.group_id
+    cross join lateral (select duewheel.lease_end(l.group_id, l.topic_id, l.queue, l.n)) ended (at)
+    where ended.at > v_now
+      and not exists (
+          select from duewheel.lease_event e
+          where e.topic_id = l.topic_id and e.group_id = l.group_id and e.queue = l.queue and e.n = l.n
+            and (e.kind in ('expired', 'rewound') or (e.kind in ('acked', 'failed', 'returned') and e.seqs is null)))
+      and duewheel.answered_count(l.group_id, l.topic_id, l.queue, l.n) < l.message_count
+    order by ended.at limit max_leases;
+end
+$$;
+
+-- The messages that wait for their next attempt, the next one first: at most max_messages of each subscription looked
+-- at.
+create or replace function duewheel.waiting_retries(
+    consumer_group text default null, topic text default null, max_messages integer default 100
+) returns table (
+    group_name text, topic_name text, message_id text, key text, tag text, attempt integer, deliver_at timestamptz,
+    reason text
+)
+language plpgsql stable
+set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
+as $$
+#variable_conflict use_column
+declare
+    v_group_id integer;
+begin
+    perform duewheel.require_home();
+    if waiting_retries.consumer_group is not null then
+        v_group_id := (duewheel.group_by_name(waiting_retries.consumer_group)).group_id;
+    end if;
+    return query
+    select g.name, t.name,
+           duewheel.message_id(m.origin_topic_id, m.origin_queue, m.origin_deliver_at, m.origin_seq), m.key, m.tag,
+           m.attempt, m.deliver_at, m.reason
+    from duewheel.subscription s
+    join duewheel.consumer_group g on g.group_id = s.group_id
+    join duewheel.topic t on t.topic_id = s.topic_id
+    left join lateral duewheel.newest_tick(s.retry_topic_id) k on true
+    cross join lateral (
+        select * from duewheel.any_message m
+        where m.topic_id = s.retry_topic_id and m.queue = 0 and m.deliver_at > coalesce(k.hi, '-infinity')
+          and not exists (
+              select from duewheel.recall r
+              where r.topic_id = m.topic_id and r.queue = m.queue and r.deliver_at = m.deliver_at and r.seq = m.seq)
+        order by m.deliver_at, m.seq limit max_messages) m
+    where s.retry_topic_id is not null and (v_group_id is null or s.group_id = v_group_id)
+      and (waiting_retries.topic is null or t.name = waiting_retries.topic)
+    order by m.deliver_at, m.seq limit max_messages;
+end
+$$;

@@ -1,0 +1,53 @@
+"""One API server and one browser for all tests of the page, which take seconds to start."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.plugin.airflow_server import AirflowServer, airflow_server
+
+from duewheel.store.broker import Broker
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+
+@pytest.fixture(scope="session")
+def shop_dsn(fresh_database: Callable[[], tuple[str, str]]) -> str:
+    """The database of the broker that the page shows first."""
+    return fresh_database()[1]
+
+
+@pytest.fixture(scope="session")
+def shop(shop_dsn: str) -> Iterator[Broker]:
+    """That broker."""
+    with Broker(shop_dsn) as broker:
+        yield broker
+
+
+@pytest.fixture(scope="session")
+def airflow(tmp_path_factory: pytest.TempPathFactory, shop_dsn: str) -> Iterator[AirflowServer]:
+    """An API server whose page shows that broker, and one that does not answer."""
+    brokers = {
+        "duewheel_default": shop_dsn,
+        "unreachable": "host=127.0.0.1 port=1 dbname=secret_name user=secret_user password=secret_word",
+    }
+    with airflow_server(tmp_path_factory.mktemp("page"), brokers) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Iterator[Browser]:
+    """The system's Chromium, without a window."""
+    from playwright.sync_api import sync_playwright
+
+    path = next((one for one in ("/usr/bin/chromium", "/usr/bin/google-chrome") if Path(one).exists()), None)
+    if path is None:
+        pytest.fail("there is no Chromium: apt-get install chromium")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield browser
+        browser.close()

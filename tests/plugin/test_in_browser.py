@@ -1,0 +1,315 @@
+"""The page in a real browser against a real Airflow: what an operator of a shop sees and does (X08)."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from playwright.sync_api import expect
+from psycopg2.extensions import parse_dsn
+from tests.conftest import execute
+from tests.plugin.airflow_server import AirflowServer
+
+from duewheel.cli.demo.processes import end, start
+from duewheel.plugin.bundle import _BUILT
+from duewheel.store import RetryPolicy
+from duewheel.store.broker import Broker
+from duewheel.store.embedded import EmbeddedPostgres
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+pytestmark = [pytest.mark.airflow, pytest.mark.slow]
+
+HOUR = timedelta(hours=1)
+MINUTE = timedelta(minutes=1)
+SECOND = timedelta(seconds=1)
+#: Where the pictures in the documentation come from.
+PICTURES = Path(__file__).parents[2] / "docs" / "how-to" / "page"
+#: Looks for what keeps people out who cannot see, or use no mouse.
+AXE = Path(__file__).parents[2] / "plugin" / "ui" / "node_modules" / "axe-core" / "axe.min.js"
+WIDE = {"width": 1400, "height": 900}
+NARROW = {"width": 400, "height": 900}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def built() -> None:
+    """The tests are of the page that is built from the sources, not of what stands in for it."""
+    if not _BUILT.exists():
+        pytest.fail("the page is not built: run `make page`")
+
+
+@pytest.fixture(scope="module")
+def shop_at_work(shop: Broker) -> Broker:
+    """A shop in the midst of its day."""
+    shop.create_topic("orders.timeout", max_delay=timedelta(days=30))
+    shop.create_topic("vouchers.expire", max_delay=timedelta(days=30))
+    shop.send_many(
+        "orders.timeout",
+        [
+            {
+                "body": {"order": number, "amount": "19.90"},
+                "delay": 2 * MINUTE + (number * 13 % 3_400) * timedelta(seconds=1),
+                "key": f"order-{number}",
+                "tag": "paid" if number % 3 else "unpaid",
+            }
+            for number in range(1, 401)
+        ],
+    )
+    shop.send_many(
+        "vouchers.expire",
+        [{"body": b"<script>alert(1)</script>", "delay": 30 * MINUTE, "key": f"v-{n}"} for n in range(250)],
+    )
+    shop.create_topic("orders.placed", message_type="NORMAL")
+    shop.send_many("orders.placed", [{"body": {"order": n}, "key": f"order-{n}"} for n in range(40)])
+    consumer = shop.consumer("orders.placed", "ship", name="worker-1", retry=RetryPolicy(0, (MINUTE,)))
+    batch = consumer.receive(max_messages=32)
+    # All of them have an answer: a lease that ended would make dead letters in the midst of a test.
+    consumer.nack(batch[:5])
+    consumer.ack(batch[5:])
+    other = shop.consumer("orders.placed", "bill", name="worker-2", retry=RetryPolicy(3, (HOUR,)))
+    taken = other.receive(max_messages=10)
+    other.nack(taken[:4])
+    shop.add_schedule("clean-up", "orders.timeout", b"", cron="0 5 * * *", timezone="Europe/Berlin")
+    return shop
+
+
+@pytest.fixture(scope="module")
+def wheel(shop_at_work: Broker, shop_dsn: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A wheel that turns in a process of its own."""
+    log = tmp_path_factory.mktemp("wheel") / "wheel.log"
+    command = [sys.executable, "-m", "duewheel.cli", "wheel", "run", "--dsn", shop_dsn]
+    child = start("wheel", command, environment=os.environ, log=log)
+    yield
+    end([child], grace_seconds=5)
+
+
+@contextmanager
+def logged_in(
+    chromium: Browser, airflow: AirflowServer, role: str, *, dark: bool = False, size: Any = None
+) -> Iterator[Page]:
+    """A page of the browser after a real login; what goes wrong in it fails the test."""
+    context = chromium.new_context(
+        viewport=size or WIDE,
+        color_scheme="dark" if dark else "light",
+        locale="en-GB",
+        timezone_id="UTC",
+    )
+    context.add_init_script(f"localStorage.setItem('theme', '{'dark' if dark else 'light'}')")
+    page = context.new_page()
+    errors: list[str] = []
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    try:
+        page.goto(f"{airflow.url}/auth/login/?next={airflow.url}/plugin/duewheel")
+        page.locator("input[name=username]").fill(role)
+        page.locator("input[name=password]").fill(airflow.password)
+        page.locator("button[type=submit]").click()
+        # The rest of the login goes on by itself, and would break off what is loaded meanwhile.
+        expect(page.get_by_role("link", name="Delays")).to_be_visible(timeout=60_000)
+        yield page
+        assert errors == []
+    finally:
+        context.close()
+
+
+def open_view(page: Page, airflow: AirflowServer, query: str = "") -> None:
+    """Load the page with a query string, and wait until it shows itself."""
+    page.goto(f"{airflow.url}/plugin/duewheel{query}")
+    expect(page.get_by_role("heading", name="Delay messages")).to_be_visible(timeout=30_000)
+
+
+def test_x08_an_operator_finds_an_order_by_its_key_and_recalls_it(
+    chromium: Browser, airflow: AirflowServer, shop_at_work: Broker
+) -> None:
+    with logged_in(chromium, airflow, "op") as page:
+        page.goto(airflow.url)
+        page.get_by_role("link", name="Delays").click(timeout=30_000)
+        expect(page.get_by_text(re.compile("Due: .* next hour by minute"))).to_be_visible()
+        page.get_by_role("button", name="Messages", exact=True).click()
+        page.locator("input[name=topic]").fill("orders.timeout")
+        page.keyboard.press("Enter")
+        page.locator("input[name=key]").fill("order-77")
+        page.keyboard.press("Enter")
+        row = page.get_by_role("row", name=re.compile("order-77 "))
+        expect(row).to_be_visible()
+        link = row.get_by_role("link").last
+        # It opens in another tab too.
+        expect(link).to_have_attribute("href", re.compile(r"^/plugin/duewheel\?.*view=message"))
+        link.click()
+        expect(page.get_by_role("heading", name="Message order-77")).to_be_visible()
+        expect(page.get_by_text('"amount": "19.90"')).to_be_visible()
+        page.get_by_role("button", name="Recall").click()
+        page.get_by_role("alertdialog").get_by_role("button", name="Recall").click()
+        expect(page.get_by_text("1 recalled: never delivered")).to_be_visible()
+        page.get_by_role("button", name="Close").first.click()
+        expect(page.get_by_text("recalled", exact=True).first).to_be_visible()
+        page.go_back()
+        expect(page.get_by_text("Nothing matches.")).to_be_visible()
+    (found,) = shop_at_work.find_key("orders.timeout", "order-77")
+    assert found.recalled
+
+
+def test_x08_the_wheel_is_seen_to_turn(
+    chromium: Browser, airflow: AirflowServer, shop_at_work: Broker, wheel: None
+) -> None:
+    shop_at_work.create_topic("soon")
+    with logged_in(chromium, airflow, "viewer") as page:
+        open_view(page, airflow, "?span=minute&topic=soon")
+        expect(page.get_by_role("region", name="Wheels")).to_be_visible(timeout=30_000)
+        expect(page.get_by_text("Due: 0 in the next minute by second")).to_be_visible()
+        shop_at_work.send_many("soon", [{"body": b"", "delay": 20 * SECOND}] * 3)
+        expect(page.get_by_text("Due: 3 in the next minute by second")).to_be_visible(timeout=20_000)
+        # Nobody loads the page again: it moves by itself.
+        expect(page.get_by_text("Due: 0 in the next minute by second")).to_be_visible(timeout=60_000)
+        late = page.get_by_role("region", name="Lateness of release by topic")
+        expect(late.get_by_role("row", name=re.compile("soon .* wheel"))).to_be_visible(timeout=20_000)
+
+
+def test_x08_an_operator_reschedules_all_of_a_key_prefix(
+    chromium: Browser, airflow: AirflowServer, shop_at_work: Broker
+) -> None:
+    with logged_in(chromium, airflow, "op") as page:
+        open_view(page, airflow, "?view=messages&topic=vouchers.expire&key=v-1")
+        page.get_by_role("button", name="Reschedule all").click()
+        dialog = page.get_by_role("alertdialog")
+        expect(dialog.get_by_text("111 messages wait and match now.")).to_be_visible()
+        dialog.locator("select[name=delay]").select_option("21600")
+        dialog.get_by_role("button", name="Reschedule all").click()
+        expect(dialog.get_by_text("111 rescheduled")).to_be_visible()
+    moved = shop_at_work.list_messages("vouchers.expire", key_prefix="v-1", max_messages=1_000).messages
+    assert len(moved) == 111
+    assert min(one.deliver_at - one.born_at for one in moved) > 5 * HOUR
+
+
+def test_x12_an_operator_redrives_a_dead_letter(
+    chromium: Browser, airflow: AirflowServer, shop_at_work: Broker
+) -> None:
+    before = [one.key for one in shop_at_work.dead_letters("ship", redriven=False)]
+    with logged_in(chromium, airflow, "op") as page:
+        open_view(page, airflow, "?view=dead")
+        page.get_by_role("button", name="ship").click()
+        page.get_by_role("checkbox", name=f"Choose {before[0]}", exact=True).check(force=True)
+        page.get_by_role("button", name="Redrive", exact=True).click()
+        dialog = page.get_by_role("alertdialog")
+        dialog.get_by_role("button", name="Redrive").click()
+        expect(dialog.get_by_text("1 sent again.")).to_be_visible()
+        dialog.get_by_role("button", name="Close").first.click()
+        expect(page.get_by_role("checkbox", name=f"Choose {before[0]}", exact=True)).to_have_count(0)
+    assert [one.key for one in shop_at_work.dead_letters("ship", redriven=False)] == before[1:]
+
+
+def test_x19_a_viewer_sees_and_is_offered_nothing(
+    chromium: Browser, airflow: AirflowServer, shop_at_work: Broker
+) -> None:
+    (found,) = shop_at_work.find_key("vouchers.expire", "v-200")
+    with logged_in(chromium, airflow, "viewer") as page:
+        open_view(page, airflow, f"?view=message&id={found.message_id}")
+        expect(page.get_by_text("You may not read bodies")).to_be_visible()
+        expect(page.get_by_text("You may look, and change nothing here.")).to_be_visible()
+        for action in ("Recall", "Reschedule", "Deliver now"):
+            expect(page.get_by_role("button", name=action)).to_have_count(0)
+
+
+def test_x08_markup_in_a_body_is_text(
+    chromium: Browser, airflow: AirflowServer, shop_at_work: Broker
+) -> None:
+    (found,) = shop_at_work.find_key("vouchers.expire", "v-200")
+    with logged_in(chromium, airflow, "op") as page:
+        open_view(page, airflow, f"?view=message&id={found.message_id}")
+        expect(page.get_by_role("region", name="Body")).to_have_text("<script>alert(1)</script>")
+
+
+def test_x08_an_outage_is_told_and_passes(
+    chromium: Browser, airflow: AirflowServer, shop_at_work: Broker, shop_dsn: str, postgres: EmbeddedPostgres
+) -> None:
+    name = str(parse_dsn(shop_dsn)["dbname"])
+    with logged_in(chromium, airflow, "op") as page:
+        open_view(page, airflow)
+        expect(page.get_by_text(re.compile("Due: .* next hour"))).to_be_visible()
+        execute(postgres.dsn(), f"alter database {name} allow_connections false")
+        try:
+            execute(
+                postgres.dsn(),
+                f"select pg_terminate_backend(pid) from pg_stat_activity where datname = '{name}'",
+            )
+            told = page.get_by_text("The broker's database does not answer.")
+            expect(told).to_be_visible(timeout=30_000)
+            expect(page.get_by_text(re.compile("Due: .* next hour"))).to_be_visible()
+        finally:
+            execute(postgres.dsn(), f"alter database {name} allow_connections true")
+        expect(told).not_to_be_visible(timeout=60_000)
+
+
+def test_x08_a_broker_that_never_answered_is_told_and_the_other_can_be_chosen(
+    chromium: Browser, airflow: AirflowServer, shop_at_work: Broker
+) -> None:
+    with logged_in(chromium, airflow, "op") as page:
+        open_view(page, airflow, "?broker=unreachable")
+        expect(page.get_by_text("The broker's database does not answer.")).to_be_visible(timeout=30_000)
+        page.get_by_label("Broker").select_option("duewheel_default")
+        expect(page.get_by_text(re.compile("Due: .* next hour"))).to_be_visible()
+
+
+#: The views, each with its query string and the name of the table in it.
+VIEWS = {
+    "overview": ("", "Consumer groups"),
+    "messages": ("?view=messages&topic=orders.timeout&key=order-12", "Messages"),
+    "groups": ("?view=groups", "Consumer groups"),
+    "dead-letters": ("?view=dead&group=ship", "Dead letters"),
+    "topics": ("?view=topics", "Topics"),
+    "retries": ("?view=retries", "Retries"),
+    "schedules": ("?view=schedules", "Schedules"),
+}
+#: Those that are shown in the documentation.
+SHOWN = {
+    "overview-wide-light",
+    "overview-wide-dark",
+    "overview-narrow-light",
+    "messages-wide-dark",
+    "message-wide-light",
+}
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("size", [WIDE, NARROW], ids=["wide", "narrow"])
+def test_x08_each_view_fits_its_window_and_keeps_nobody_out(
+    chromium: Browser,
+    airflow: AirflowServer,
+    shop_at_work: Broker,
+    wheel: None,
+    tmp_path: Path,
+    dark: bool,
+    size: Any,
+) -> None:
+    (found,) = shop_at_work.find_key("orders.placed", "order-3")
+    views = {**VIEWS, "message": (f"?view=message&id={found.message_id}", "History")}
+    with logged_in(chromium, airflow, "op", dark=dark, size=size) as page:
+        open_view(page, airflow)
+        page.evaluate(AXE.read_text())
+        for name, (query, table) in views.items():
+            # As a link within the page does.
+            page.evaluate("history.pushState({}, '', location.pathname + " + json.dumps(query) + ")")
+            page.evaluate("dispatchEvent(new PopStateEvent('popstate'))")
+            expect(page.get_by_role("region", name=table, exact=True)).to_be_visible()
+            expect(page.locator(".uplot")).to_have_count(2 if name == "overview" else 0)
+            overflow = page.evaluate("document.documentElement.scrollWidth - window.innerWidth")
+            assert overflow <= 0, f"{name} is {overflow} pixels wider than its window"
+            assert page.evaluate("document.documentElement.classList.contains('dark')") is dark
+            found_by_axe = page.evaluate("axe.run('[data-page=duewheel]')")
+            serious = [
+                (one["id"], one["nodes"][0]["html"][:200])
+                for one in found_by_axe["violations"]
+                if one["impact"] in ("serious", "critical")
+            ]
+            assert serious == [], name
+            picture = f"{name}-{'narrow' if size is NARROW else 'wide'}-{'dark' if dark else 'light'}"
+            kept = "DUEWHEEL_WRITE_PICTURES" in os.environ and picture in SHOWN
+            page.screenshot(path=(PICTURES if kept else tmp_path) / f"{picture}.png")

@@ -1,0 +1,40 @@
+"""Airflow finds the page, and finds it in no process that has no use for it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from airflow.api_fastapi.core_api.datamodels.plugins import PluginResponse
+from airflow.plugins_manager import get_plugin_info
+
+from duewheel.plugin.bundle import bundle_version
+from duewheel.plugin.page import PAGE_NAME, URL_PREFIX, DueWheelPlugin
+
+
+# Importing Airflow's API warns of a library's future.
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
+def test_airflow_lists_the_page() -> None:
+    (found,) = (one for one in get_plugin_info() if one["name"] == "duewheel")
+    answer = PluginResponse.model_validate(found)
+    (page,) = answer.react_apps
+    assert (page.name, page.destination, page.url_route) == (PAGE_NAME, "nav", "duewheel")
+    assert page.bundle_url == f"duewheel/static/main.js?v={bundle_version()}"
+    (app,) = answer.fastapi_apps
+    assert app.url_prefix == URL_PREFIX
+
+
+def test_the_api_is_made_only_when_it_is_asked_for() -> None:
+    script = (
+        "import sys, duewheel.plugin.page as page\n"
+        "assert page.DueWheelPlugin.name == 'duewheel'\n"
+        "assert 'fastapi' not in sys.modules, 'every process of Airflow imports the page'\n"
+        "assert 'duewheel.plugin.app' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, capture_output=True)
+
+
+def test_two_looks_at_the_attribute_do_not_share_a_list() -> None:
+    DueWheelPlugin.react_apps.clear()
+    assert DueWheelPlugin.react_apps

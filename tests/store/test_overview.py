@@ -1,0 +1,131 @@
+"""What a page shows at a glance is what is there, and says where it stopped short (X08)."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from psycopg2.extensions import make_dsn
+from tests.conftest import Clock
+from tests.proof.waiting import ask, connected
+
+from duewheel.store import Broker, InvalidArgument, RetryPolicy, UnknownGroup, UnknownTopic, overview
+
+SECOND = timedelta(seconds=1)
+MINUTE = timedelta(minutes=1)
+
+
+def test_x08_what_is_due_when_is_counted_by_topic_and_step(broker: Broker) -> None:
+    for topic in ("a", "b"):
+        broker.create_topic(topic, queues=3)
+    start = overview.now(broker) + 10 * MINUTE
+    ids = [
+        broker.send("a", b"", deliver_at=start + second * SECOND).message_id for second in (0, 1, 1, 59, 60)
+    ]
+    broker.send("b", b"", deliver_at=start + 30 * SECOND)
+    broker.recall(ids[1])
+    due = overview.due_histogram(broker, start, SECOND, 60)
+    assert due.complete
+    assert [(one.topic, one.step, one.messages, one.exact) for one in due.due] == [
+        ("a", 0, 1, True),
+        ("a", 1, 1, True),
+        ("a", 59, 1, True),
+        ("b", 30, 1, True),
+    ]
+    only = overview.due_histogram(broker, start, MINUTE, 2, "a")
+    assert [(one.step, one.messages) for one in only.due] == [(0, 3), (1, 1)]
+    with pytest.raises(UnknownTopic):
+        overview.due_histogram(broker, start, MINUTE, 2, "nope")
+    with pytest.raises(InvalidArgument):
+        overview.due_histogram(broker, start, MINUTE, 0)
+
+
+def test_x08_a_herd_is_estimated_and_says_so(broker: Broker) -> None:
+    broker.create_topic("t")
+    start = overview.now(broker) + 10 * MINUTE
+    broker.send_many("t", [{"body": b"", "deliver_at": start}] * 5_000)
+    with broker.connection() as connection:
+        rows = ask(connection, "select messages, exact from duewheel.due_histogram(%s, '1 s', 5)", start)
+    assert len(rows) == 1
+    assert rows[0][0] > 500
+    assert rows[0][1] is False
+
+
+def test_x08_a_look_that_takes_too_long_ends_and_says_so(broker: Broker, dsn: str) -> None:
+    for number in range(50):
+        broker.create_topic(f"t{number}", queues=1)
+        broker.send(f"t{number}", b"", delay=5 * MINUTE)
+    with connected(dsn) as connection:
+        rows = ask(
+            connection,
+            "select topic_name from duewheel.due_histogram(clock_timestamp(), '1 min', 60, max_ms => 1)",
+        )
+    assert rows[-1][0] is None
+    assert len(rows) < 51
+
+
+def test_x08_what_became_of_leases_is_counted_by_step(broker: Broker) -> None:
+    broker.create_topic("t", message_type="NORMAL", queues=1)
+    broker.send_many("t", [{"body": b"", "key": str(n)} for n in range(7)])
+    consumer = broker.consumer("t", "g", name="me", retry=RetryPolicy(3, (MINUTE,)))
+    begins_at = overview.now(broker) - MINUTE
+    first = consumer.receive(max_messages=4)
+    consumer.ack(first[:2])
+    consumer.nack(first[2:3])
+    rest = consumer.receive(max_messages=10)
+    consumer.ack(rest)
+    flow = overview.flow_histogram(broker, begins_at, 10 * MINUTE, 1)
+    assert [(one.received, one.acked, one.failed) for one in flow] == [(7, 5, 1)]
+    (lease,) = overview.running_leases(broker)
+    assert (lease.group, lease.topic, lease.consumer) == ("g", "t", "me")
+    assert (lease.messages, lease.answered) == (4, 3)
+    (retry,) = overview.waiting_retries(broker, "g", "t")
+    assert (retry.message_id, retry.key, retry.attempt) == (first[2].message_id, first[2].key, 2)
+    assert retry.deliver_at > overview.now(broker)
+    with pytest.raises(UnknownGroup):
+        overview.waiting_retries(broker, "nope")
+
+
+def test_x08_lateness_is_of_the_first_message_that_a_tick_released(
+    timed_broker: Broker, clock: Clock
+) -> None:
+    timed_broker.create_topic("t")
+    start = clock()
+    timed_broker.send("t", b"", delay=10 * SECOND)
+    clock.advance(13 * SECOND)
+    timed_broker.tick("t")
+    (late,) = overview.lateness(timed_broker, start)
+    assert (late.topic, late.ticks, late.p50, late.p99) == ("t", 1, 3 * SECOND, 3 * SECOND)
+    assert not late.by_wheel
+
+
+def test_x08_numbers_come_by_pages(broker: Broker) -> None:
+    for number in range(5):
+        broker.create_topic(f"t{number}")
+        broker.consumer(f"t{number}", "g")
+    first = overview.topic_page(broker, None, 3)
+    rest = overview.topic_page(broker, first[-1].topic, 3)
+    assert [one.topic for one in (*first, *rest)] == [f"t{n}" for n in range(5)]
+    groups = overview.group_numbers(broker, None, first[-1].topic)
+    assert [one.topic for one in groups] == ["t0", "t1", "t2"]
+    with pytest.raises(InvalidArgument):
+        overview.topic_page(broker, None, 1_001)
+
+
+def test_x08_dead_letters_are_listed_without_their_bodies(broker: Broker) -> None:
+    broker.create_topic("t", message_type="NORMAL")
+    broker.send("t", b"body", key="k")
+    consumer = broker.consumer("t", "g", retry=RetryPolicy(0, (MINUTE,)))
+    consumer.nack(consumer.receive())
+    (dead,) = overview.dead_letters(broker, "g")
+    assert (dead.topic, dead.key, dead.attempt, dead.redriven_at) == ("t", "k", 1, None)
+    assert dead.dead_at <= datetime.now(UTC) + MINUTE
+
+
+def test_x08_wheels_are_the_sessions_that_say_so(broker: Broker, dsn: str) -> None:
+    assert overview.turning_wheels(broker) == []
+    with connected(make_dsn(dsn, application_name="duewheel wheel")) as connection:
+        ask(connection, "select 1")
+        (wheel,) = overview.turning_wheels(broker)
+    assert wheel.connections == 1
+    assert wheel.started_at is not None
