@@ -283,7 +283,7 @@ def calls(dsn: str) -> list[tuple[str, str]]:
     """For each text parameter of an entry point, what it is and the statement with one parameter for it."""
     with closing(psycopg2.connect(dsn)) as connection, connection.cursor() as cursor:
         cursor.execute(
-            "select p.proname::text, p.proargnames[1:p.pronargs],"
+            "select p.proname::text, coalesce(p.proargnames[1:p.pronargs], '{}'),"
             " array(select format_type(t, null)"
             " from unnest(p.proargtypes) with ordinality a (t, n) order by n)"
             " from pg_proc p where p.pronamespace = 'duewheel'::regnamespace"

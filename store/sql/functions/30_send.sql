@@ -185,10 +185,10 @@ begin
 end
 $$;
 
--- Until when a sender needs no NOTIFY; null where it always does. A wheel looks by itself for all that is due later than
--- duewheel.wheel_reach(). A busy topic it ticks again at hi + granularity, and goes on ticking it for 0.3 s after it has
--- released something; what is due by this instant is released by these ticks. NOTIFY takes a lock of the whole database
--- cluster until the commit is on disk, so with one in each transaction they would commit one at a time.
+-- Until when a sender needs no NOTIFY; null where it always does. A wheel looks by itself for all that is due later
+-- than duewheel.wheel_reach(). A busy topic it ticks again at hi + granularity, and goes on ticking it for 0.3 s after
+-- it has released something; what is due by this instant is released by these ticks. NOTIFY takes a lock of the whole
+-- database cluster until the commit is on disk, so with one in each transaction they would commit one at a time.
 create or replace function duewheel.quiet_until(
     p_now_at timestamptz, p_hi timestamptz, p_by_wheel boolean, p_granularity interval
 ) returns timestamptz

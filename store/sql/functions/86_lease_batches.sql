@@ -27,6 +27,9 @@ declare
     v_found bigint;
     v_ready bigint := 0;
 begin
+    if p_now is not null then
+        perform duewheel.require_clock_right(p_now);
+    end if;
     perform duewheel.check_receive(p_group_id, p_topic_id, p_max, 1, p_invisible, p_now);
     perform duewheel.tick_subscription(p_group_id, p_topic_id, p_now);
     for v_position in select * from duewheel.positions(p_group_id, p_topic_id) loop

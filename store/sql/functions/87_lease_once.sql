@@ -16,6 +16,9 @@ declare
     v_lease record;
     v_found boolean := false;
 begin
+    if p_now is not null then
+        perform duewheel.require_clock_right(p_now);
+    end if;
     perform duewheel.require_home();
     perform pg_advisory_xact_lock(duewheel.key_lock_key(p_topic_id, '%LEASE%' || p_consumer));
     for v_position in select * from duewheel.positions(p_group_id, p_topic_id) loop
