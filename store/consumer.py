@@ -61,7 +61,7 @@ LONGEST_PAUSE_SECONDS = 1.0
 LONGEST_WAIT = timedelta(seconds=30)
 # Where something is ready and somebody else is just taking it: pauses double from the first to the second.
 _FIRST_PAUSE_SECONDS = 0.001
-_LAST_PAUSE_SECONDS = 0.1
+_LAST_PAUSE_SECONDS = 1.0
 
 # A wheel that was heard, or seen to be there, so short ago is taken to be turning still. What it has not
 # released a moment after its instant, the consumer releases itself.
@@ -326,7 +326,7 @@ class Consumer:
                         pause = min(pause, to_next + (_GRACE_SECONDS if self._is_turning() else 0.0))
                     elif self._is_turning():
                         leaves_ticking = to_next > -_GRACE_SECONDS
-                        pause = min(pause, self._restraint.pause_seconds())
+                        pause = min(pause, max(self._restraint.pause_seconds(), crowded.next_seconds()))
                     else:
                         pause = min(pause, crowded.next_seconds())
                     woken = signal.wait(pause)

@@ -372,7 +372,7 @@ class WheelSchedule:
     def _looked(self, answer: LookAnswer, now_ms: float) -> None:
         self._watched = answer.watched
         for instant in answer.due:
-            self._topic(instant.topic_id).granularity_us = instant.granularity_us
+            self._learn_granularity(instant.topic_id, instant.granularity_us, now_ms)
             self._add_due(instant.topic_id, instant.due_at_us)
         for end in answer.lease_ends:
             self._due.add(Revive(end.group_id, end.topic_id), end.expires_at_us / 1_000)
@@ -408,6 +408,16 @@ class WheelSchedule:
         topic.until_us = 0
         if answer.next_due_us is not None:
             self._add_due(job.topic_id, answer.next_due_us)
+
+    def _learn_granularity(self, topic_id: int, granularity_us: int, now_ms: float) -> None:
+        """A rest that began with a longer granularity ends with the new one."""
+        topic, job = self._topic(topic_id), Tick(topic_id)
+        shorter_ms = (topic.granularity_us - granularity_us) / 1_000
+        topic.granularity_us = granularity_us
+        if shorter_ms > 0 and self._not_before_ms.get(job) == topic.rest_ends_at_ms:
+            topic.rest_ends_at_ms -= shorter_ms
+            self._not_before_ms[job] = topic.rest_ends_at_ms
+            self._pause(job, max(now_ms, topic.rest_ends_at_ms))
 
     def _topic(self, topic_id: int) -> _Topic:
         return self._topics.setdefault(topic_id, _Topic())

@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from datetime import timedelta
+from datetime import datetime, timedelta
+from typing import Protocol
 
 import psycopg2
 import pytest
@@ -16,8 +17,15 @@ from duewheel.store.backoff import Restraint
 from duewheel.store.broker import Broker
 from duewheel.store.runner import WheelRunner
 
+SECOND = timedelta(seconds=1)
+MILLISECONDS = timedelta(milliseconds=1)
 LONG = timedelta(seconds=30)
 SOON = timedelta(milliseconds=300)
+
+
+class Clock(Protocol):
+    def __call__(self) -> datetime: ...
+    def advance(self, by: timedelta) -> datetime: ...
 
 
 @pytest.fixture
@@ -102,6 +110,55 @@ def test_w01_what_a_wheel_that_hangs_leaves_overdue_is_released_by_the_consumer(
         assert len(batch) == 1
         consumer.ack(batch)
     assert value(session, "select bool_or(by_wheel) from duewheel.tick") is False
+
+
+@pytest.mark.parametrize(
+    ("granularity", "comes_by"), [(MILLISECONDS * 15, MILLISECONDS * 30), (SECOND * 20, SECOND * 21)]
+)
+def test_what_falls_into_a_wheels_rest_is_left_to_it_for_a_second_more_at_most(
+    timed_broker: Broker, clock: Clock, session: Connection, granularity: timedelta, comes_by: timedelta
+) -> None:
+    timed_broker.create_topic("t", granularity=granularity)
+    consumer = timed_broker.consumer("t", "g")
+    timed_broker.send("t", b"", delay=SECOND)
+    ticked_at = clock.advance(SECOND)
+    ids = (consumer.group_id, consumer.topic_id)
+    with session.cursor() as cursor:
+        cursor.execute("select duewheel.tick_topic(%s, %s, true)", (consumer.topic_id, ticked_at))
+    consumer.ack(consumer.receive())
+    clock.advance(MILLISECONDS)
+    timed_broker.send("t", b"", delay=MILLISECONDS)
+    now = clock.advance(MILLISECONDS * 2)
+    with session.cursor() as cursor:
+        cursor.execute("select duewheel.next_due(%s, %s, %s)", (*ids, now))
+        ((next_due,),) = cursor.fetchall()
+    assert next_due == ticked_at + comes_by
+
+
+def test_the_ends_of_answered_leases_wake_nobody_within_a_second(
+    timed_broker: Broker, clock: Clock, session: Connection
+) -> None:
+    timed_broker.create_topic("t", queues=1)
+    timed_broker.send_many("t", [{"body": b"", "delay": timedelta(0)} for _ in range(21)])
+    consumer = timed_broker.consumer("t", "g")
+
+    def next_lease_end() -> object:
+        with session.cursor() as cursor:
+            cursor.execute(
+                "select duewheel.next_lease_end(%s, %s, 0, %s, %s)",
+                (consumer.group_id, consumer.topic_id, clock(), clock() + LONG),
+            )
+            ((ends_at,),) = cursor.fetchall()
+            return ends_at
+
+    for _ in range(20):
+        clock.advance(MILLISECONDS)
+        consumer.ack(consumer.receive(max_messages=1, invisible=SECOND * 10))
+    clock.advance(SECOND * 10 - MILLISECONDS * 20)
+    assert next_lease_end() == clock() + SECOND
+    consumer.receive(max_messages=1, invisible=SECOND * 2)
+    clock.advance(MILLISECONDS * 15)
+    assert next_lease_end() == clock() + SECOND * 2 - MILLISECONDS * 15
 
 
 def test_who_comes_in_vain_pauses_for_longer_each_time_and_whoever_finds_something_does_not() -> None:

@@ -299,6 +299,16 @@ def test_a_busy_topic_is_ticked_once_per_granularity() -> None:
     assert max(lateness_ms(simulation, message) for message in simulation.messages) <= 100 + 3
 
 
+def test_a_rest_ends_with_the_granularity_that_was_set_meanwhile() -> None:
+    simulation = Simulation({1: 3_600_000_000})
+    simulation.send(1, 700)
+    simulation.run_for(2_000)
+    simulation.topics[1].granularity_us = 1_000
+    message = simulation.send(1, 1_500)
+    simulation.run_for(3_000)
+    assert lateness_ms(simulation, message) <= 3
+
+
 def test_d05_a_busy_topic_of_5_ms_is_ticked_every_5_ms_whatever_an_answer_takes() -> None:
     simulation = Simulation({1: 5_000}, one_way_ms=0.8)
     simulation.takes_ms[Tick(1)] = 2.3

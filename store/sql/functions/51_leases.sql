@@ -345,13 +345,14 @@ begin atomic
 end;
 
 -- When a lease of a queue ends that is not answered yet, in (p_after, p_to]. Of the leases that were to end by then it
--- looks at sixteen: where these are answered, the last one's end stands for those behind it, as nothing ends sooner.
+-- looks at sixteen. Where these are answered, nothing ends before the last of them, and it is worth no look within a
+-- second.
 create or replace function duewheel.next_lease_end(
     p_group_id integer, p_topic_id integer, p_queue integer, p_after timestamptz, p_to timestamptz
 ) returns timestamptz
 language sql stable
 begin atomic
-    select l.expires_at
+    select case when o.is_open then l.expires_at else greatest(l.expires_at, p_after + interval '1 second') end
     from (
         select l.n, l.expires_at, row_number() over (order by l.expires_at) as place
         from duewheel.lease l
@@ -359,10 +360,13 @@ begin atomic
           and l.expires_at > p_after and l.expires_at <= p_to
         order by l.expires_at limit 16
     ) l
-    where l.place = 16 or (
-        select true from duewheel.lease_event e
-        where e.topic_id = p_topic_id and e.group_id = p_group_id and e.queue = p_queue and e.n = l.n
-          and (e.kind in ('expired', 'rewound') or (e.kind in ('acked', 'failed', 'returned') and e.seqs is null))
-        limit 1) is null
+    cross join lateral (
+        select (
+            select true from duewheel.lease_event e
+            where e.topic_id = p_topic_id and e.group_id = p_group_id and e.queue = p_queue and e.n = l.n
+              and (e.kind in ('expired', 'rewound') or (e.kind in ('acked', 'failed', 'returned') and e.seqs is null))
+            limit 1) is null as is_open
+    ) o
+    where o.is_open or l.place = 16
     order by l.expires_at limit 1;
 end;

@@ -4,6 +4,11 @@ create or replace function duewheel.new_token() returns bigint
 language sql volatile
 return (random() * 9007199254740991)::bigint;
 
+-- Until when what came due after a wheel's tick is left to the wheel, which comes again after the granularity.
+create or replace function duewheel.wheel_comes_by(p_hi timestamptz, p_granularity interval) returns timestamptz
+language sql immutable parallel safe
+return p_hi + p_granularity + least(p_granularity, interval '1 second');
+
 -- Ticks the topic and the group's retries where something may have come due. Answers whether anything was released
 -- here.
 create or replace function duewheel.tick_subscription(p_group_id integer, p_topic_id integer, p_now timestamptz)
@@ -41,7 +46,7 @@ begin
             (select s.retry_topic_id from duewheel.subscription s
              where s.group_id = p_group_id and s.topic_id = p_topic_id))
           -- A wheel that has just ticked comes again by itself.
-          and (p_now is not null or k.by_wheel is not true or v_now >= k.hi + 2 * t.granularity)
+          and (p_now is not null or k.by_wheel is not true or v_now >= duewheel.wheel_comes_by(k.hi, t.granularity))
           and (k.open_count > 0 or due.deliver_at is not null or held.deliver_at is not null)
     loop
         v_tick := duewheel.tick_topic(v_topic.topic_id, p_now, false, coalesce(v_topic.is_overdue, false));
@@ -481,7 +486,11 @@ begin
         where m.topic_id = v_position.topic_id and m.queue = v_position.queue
           and m.deliver_at > coalesce(v_position.hi, '-infinity') and m.deliver_at <= v_to
         order by m.deliver_at, m.seq limit 1;
-        v_next := least(v_next, v_one);
+        -- What falls into a wheel's rest is released after it.
+        v_next := least(v_next, greatest(v_one, case when v_one is not null then (
+            select duewheel.wheel_comes_by(k.hi, t.granularity)
+            from duewheel.topic t cross join lateral duewheel.newest_tick(t.topic_id) k
+            where t.topic_id = v_position.topic_id and k.by_wheel) end));
         select b.deliver_at into v_one from duewheel.held_back b
         where b.topic_id = v_position.topic_id and b.deliver_at <= v_to order by b.deliver_at limit 1;
         v_next := least(v_next, v_one);
