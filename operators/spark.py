@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from duewheel.spark.leased_batch import LeasedBatch
-    from duewheel.store.consumer import Consumer
     from duewheel.store.instants import Instant
     from duewheel.store.lease_keeper import LeaseKeeper
     from duewheel.store.retry_policy import RetryPolicy
@@ -227,7 +226,7 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
                 if not batch:
                     break
                 self.log.info("Leased %d messages of topic %s", batch.count, self.topic)
-                self._work(stack, broker.dsn, batch, consumer)
+                self._work(stack, broker.dsn, batch)
                 handled += batch.count
                 if not self.drain:
                     break
@@ -256,7 +255,7 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
     def _forget_session(self) -> None:
         self._spark = None
 
-    def _work(self, stack: ExitStack, dsn: str, batch: LeasedBatch, consumer: Consumer) -> None:
+    def _work(self, stack: ExitStack, dsn: str, batch: LeasedBatch) -> None:
         with batch.kept_alive() as keeper:
             self._held = HeldBatch(dsn, batch, keeper)
             try:
@@ -268,7 +267,7 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
                 keeper.stop()
                 if keeper.error is not None:
                     raise keeper.error from error
-                if not self._killed and not self._kept(batch, consumer, error):
+                if not self._killed and not self._kept(batch, error):
                     self._nack(batch, error)
                 raise
             self._held = None
@@ -278,21 +277,23 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
             self._persistently(batch.ack)
             self.log.info("Acked %d messages", batch.count)
 
-    def _kept(self, batch: LeasedBatch, consumer: Consumer, cause: BaseException) -> bool:
-        """Keep the batch for the task's next try, where there is one and nothing of it was answered."""
+    def _kept(self, batch: LeasedBatch, cause: BaseException) -> bool:
+        """Keep what has no answer for the task's next try, where there is one."""
         kept_for = self._kept_for(self._context or {}, cause)
         if kept_for is None or batch.answered or batch.in_open_transaction():
             return False
         try:
-            consumer.change_invisible_duration(batch.leases, kept_for)
-        except LeaseLost:
-            # Some of it was answered, or all of it lost: what is left comes back.
-            return False
+            kept = batch.keep(kept_for)
         except DueWheelError as error:
             self.log.warning("Could not keep %d messages for the next try: %s", batch.count, error)
             return False
-        self.log.info("Kept %d messages of topic %s for the task's next try", batch.count, self.topic)
-        return True
+        if kept:
+            self.log.info(
+                "Kept what has no answer of %d messages of topic %s for the task's next try",
+                batch.count,
+                self.topic,
+            )
+        return kept > 0
 
     def _nack(self, batch: LeasedBatch, cause: BaseException) -> None:
         """Give the batch back after ``cause``, which stays the error the task fails with."""

@@ -290,6 +290,13 @@ class LeasedBatch:
             )
         self.answered = True
 
+    def keep(self, duration: timedelta) -> int:
+        """Let all leases that have no answer last for ``duration`` from now; returns how many there are."""
+        self._stop_keeper()
+        with self._broker.connection() as connection:
+            states = extend_unanswered(connection, self.leases, duration, self._broker.now())
+        return states.count(HELD)
+
     def in_open_transaction(self) -> bool:
         """Whether an ack was made in a transaction that has not ended: another answer would wait for its
         end."""

@@ -193,6 +193,30 @@ def test_x09_the_next_try_has_the_leases_that_failed(
     assert not consumer.receive()
 
 
+def test_x16_the_next_try_has_the_parts_that_failed(
+    broker: Broker, consumer: Consumer, spark: SparkSession
+) -> None:
+    broker.send_many(TOPIC, [{"body": b"", "key": f"more-{n}", "delay": AT_ONCE} for n in range(990)])
+    names = {"dag_id": "dag", "run_id": "run", "task_id": "consume", "map_index": -1}
+    tries = [cast("Context", {"ti": SimpleNamespace(**names, try_number=n, max_tries=1)}) for n in (1, 2)]
+
+    def fail_on_3(_connection: DriverConnection, batches: Iterator[Any]) -> None:
+        if any("3" in batch["key"].to_pylist() for batch in batches):
+            raise ZeroDivisionError("no order 3")
+
+    def pass_all(_connection: DriverConnection, batches: Iterator[Any]) -> None:
+        assert sum(batch.num_rows for batch in batches) > 0
+
+    with pytest.raises(PartitionsFailed):
+        operator(lambda spark, _messages, batch: batch.foreach_partition(spark, fail_on_3)).execute(tries[0])
+    assert not consumer.receive()
+    again = operator(lambda spark, _messages, batch: batch.foreach_partition(spark, pass_all))
+    assert 0 < again.execute(tries[1]) < 500
+    (found, *_) = broker.find_key(TOPIC, "3")
+    (*_, last) = broker.history(found.message_id)
+    assert (last.state, last.attempt) == ("Acked", 1)
+
+
 def test_work_and_ack_in_one_transaction(
     broker: Broker, consumer: Consumer, spark: SparkSession, shop: psycopg2.extensions.connection
 ) -> None:
