@@ -5,6 +5,7 @@ What has to happen if nobody acts is a delay message: "look again in an hour", r
 
 from __future__ import annotations
 
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseNotifier
@@ -102,7 +103,7 @@ class SendDelayMessageNotifier(BaseNotifier):
         self.duewheel_conn_id = duewheel_conn_id
 
     def notify(self, context: Context) -> None:
-        """Send the message, once for each try of a task and topic, however often Airflow calls."""
+        """Send the message, once for each try of a task, however often Airflow calls."""
         name = task_key(context)
         with DueWheelHook(self.duewheel_conn_id).get_conn() as broker:
             receipt = broker.send(
@@ -115,6 +116,18 @@ class SendDelayMessageNotifier(BaseNotifier):
                 tag=self.tag,
                 properties=self.properties,
                 on_conflict=self.on_conflict,
-                idempotency_key=None if name is None else f"{name}/notify/{context['ti'].try_number}",
+                idempotency_key=None
+                if name is None
+                else f"{name}/notify/{context['ti'].try_number}/{self._digest()}",
             )
-        self.log.info("Message %s is due at %s", receipt.message_id, receipt.deliver_at.isoformat())
+        self.log.info(
+            "Message %s is due at %s (%s)",
+            receipt.message_id,
+            receipt.deliver_at.isoformat(),
+            receipt.outcome.value,
+        )
+
+    def _digest(self) -> str:
+        """Tells the messages of several notifiers of one task apart."""
+        what = repr([str(getattr(self, name)) for name in (*self.template_fields, "tag", "on_conflict")])
+        return sha256(what.encode()).hexdigest()[:16]

@@ -93,6 +93,10 @@ class SendDelayMessagesOperator(BaseOperator):
         check_topic(topic)
         check_when(delay, deliver_at, delay_level)
         if not is_given_later(messages):
+            if isinstance(messages, (str, bytes, Mapping)) or not isinstance(messages, Iterable):
+                raise InvalidArgument(f"messages is a {type(messages).__name__}: give a list of mappings")
+            # A generator would be used up by the look at it.
+            messages = list(messages)
             for place, message in enumerate(messages):
                 _checked(place, message)
         self.topic = topic

@@ -141,6 +141,23 @@ def test_a_decorated_function_needs_room_for_what_it_is_given() -> None:
         spark_due_messages_task(topic="orders", group="g")(session_alone)
 
 
+def test_two_callbacks_of_a_task_send_a_message_each(broker: Broker) -> None:
+    for delay in ("PT1H", "PT20H"):
+        SendDelayMessageNotifier(topic="orders", body="look again", delay=delay, key="alert").notify(CONTEXT)
+    hours = [(found.deliver_at - found.born_at) / HOUR for found in broker.find_key("orders", "alert")]
+    assert sorted(hours) == [1, 20]
+
+
+def test_messages_may_be_made_one_by_one(broker: Broker) -> None:
+    assert len(send_many(({"body": n} for n in range(3)), delay=HOUR)) == 3
+
+
+@pytest.mark.parametrize("given", [5, None, "abc", {"body": b"1"}])
+def test_what_is_no_list_of_messages_is_refused_when_the_dag_is_read(given: object) -> None:
+    with pytest.raises(InvalidArgument, match="give a list of mappings"):
+        send_many(given, delay=HOUR)
+
+
 def test_x04_a_callback_sends_once_for_each_try(broker: Broker) -> None:
     notifier = SendDelayMessageNotifier(topic="orders", body="look again", delay="PT1H", key="alert")
     for _ in range(2):
