@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 
 from duewheel.hooks.broker import DueWheelHook
-from duewheel.hooks.declared import check_count, check_reading
+from duewheel.hooks.declared import as_count, check_reading
 from duewheel.hooks.rendered import as_span
 from duewheel.store.errors import InvalidArgument
 from duewheel.triggers.wheel_stream import Look, Watched, doorbell_stream, stream_key
@@ -48,10 +48,9 @@ class DoorbellTrigger(BaseEventTrigger):
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # Airflow does not annotate it
         check_reading(topic, group, tags, filter)
-        check_count(min_messages, "min_messages")
         self.topic = topic
         self.group = group
-        self.min_messages = min_messages
+        self.min_messages = as_count(min_messages, "min_messages")
         self.duewheel_conn_id = duewheel_conn_id
         self.tags = tags
         self.filter = filter
