@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
+import psycopg2
 import pytest
 from psycopg2.extensions import make_dsn
 from tests.conftest import Clock
@@ -129,3 +130,20 @@ def test_x08_wheels_are_the_sessions_that_say_so(broker: Broker, dsn: str) -> No
         (wheel,) = overview.turning_wheels(broker)
     assert wheel.connections == 1
     assert wheel.started_at is not None
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "flow_histogram(now(), '1 s', 20000000)",
+        "flow_histogram(now(), '1 s', 60, null)",
+        "flow_histogram(now(), '1 s', 60, 1000, null)",
+        "release_lateness(now(), null)",
+        "release_lateness(now(), 50, null)",
+    ],
+)
+def test_x19_a_look_has_limits_whoever_asks(broker: Broker, call: str) -> None:
+    with broker.connection() as connection, connection.cursor() as cursor:
+        with pytest.raises(psycopg2.Error) as error:
+            cursor.execute(f"select * from duewheel.{call}")
+        assert error.value.pgcode == "DW010"

@@ -180,11 +180,16 @@ end;
 -- while several ask, and where the wheel's process is stopped.
 create or replace function duewheel.is_turning() returns boolean
 language plpgsql as $$
+declare
+    v_is_free boolean;
 begin
-    if pg_try_advisory_lock(duewheel.wheel_lock_key()) then
-        perform pg_advisory_unlock(duewheel.wheel_lock_key());
-        return false;
-    end if;
-    return true;
+    begin
+        v_is_free := pg_try_advisory_xact_lock(duewheel.wheel_lock_key());
+        raise exception using errcode = 'FENCE';
+    exception when sqlstate 'FENCE' then
+        -- The lock goes with the subtransaction, wherever the statement is cancelled.
+        null;
+    end;
+    return not v_is_free;
 end
 $$;

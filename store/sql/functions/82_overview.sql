@@ -28,8 +28,9 @@ declare
     v_estimate bigint;
 begin
     perform duewheel.require_home();
-    if not (steps between 1 and 400 and step > interval '0' and max_counted between 1 and 100000
-            and max_ms between 1 and 10000) then
+    if (steps between 1 and 400 and step > interval '0' and max_counted between 1 and 100000
+        and max_ms between 1 and 10000) is not true
+    then
         raise exception using
             errcode = 'DW010',
             message = format('%s steps of %s: there can be 1 to 400 steps, each longer than nothing', steps, step),
@@ -123,6 +124,12 @@ declare
     v_topic record;
 begin
     perform duewheel.require_home();
+    if (max_ticks between 1 and 10000 and max_ms between 1 and 10000) is not true then
+        raise exception using
+            errcode = 'DW010',
+            message = format('%s ticks within %s ms: the limits are 1 to 10000 of each', max_ticks, max_ms),
+            hint = 'Give numbers within the limits.';
+    end if;
     for v_topic in
         select t.topic_id, t.name, t.queues from duewheel.topic t
         where t.deleted_at is null and t.message_type not in ('RETRY', 'DEAD_LETTER')
@@ -169,14 +176,25 @@ declare
     v_from constant timestamptz := flow_histogram.from_at;
     v_end constant timestamptz := flow_histogram.from_at + step * steps;
     v_seconds constant double precision := extract(epoch from step);
-    v_received bigint[] := array_fill(0::bigint, array[steps]);
-    v_acked bigint[] := v_received;
-    v_failed bigint[] := v_received;
+    v_received bigint[];
+    v_acked bigint[];
+    v_failed bigint[];
     v_source record;
     v_part record;
     v_step integer;
 begin
     perform duewheel.require_home();
+    if (steps between 1 and 400 and step > interval '0' and max_leases between 1 and 100000
+        and max_ms between 1 and 10000) is not true
+    then
+        raise exception using
+            errcode = 'DW010',
+            message = format('%s steps of %s: there can be 1 to 400 steps, each longer than nothing', steps, step),
+            hint = 'Ask for fewer steps, of at most 100000 leases, within 10000 ms.';
+    end if;
+    v_received := array_fill(0::bigint, array[steps]);
+    v_acked := v_received;
+    v_failed := v_received;
     for v_source in
         select s.group_id, p.topic_id, p.queue from duewheel.subscription s
         cross join lateral duewheel.positions(s.group_id, s.topic_id) p
@@ -239,7 +257,10 @@ create or replace function duewheel.turning_wheels() returns table (
 )
 language sql stable
 begin atomic
-    select a.usename::text, host(a.client_addr), count(*), min(a.backend_start), max(a.state_change)
+    select a.usename::text,
+           case when pg_has_role(session_user, 'pg_read_all_stats', 'usage') or a.usename = session_user
+               then host(a.client_addr) end,
+           count(*), min(a.backend_start), max(a.state_change)
     from pg_stat_activity a
     where a.datname = current_database() and a.application_name = 'duewheel wheel'
     group by a.usename, a.client_addr
