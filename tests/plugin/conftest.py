@@ -39,9 +39,13 @@ def airflow(tmp_path_factory: pytest.TempPathFactory, shop_dsn: str) -> Iterator
         yield server
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def chromium() -> Iterator[Browser]:
-    """The system's Chromium, without a window."""
+    """The system's Chromium, without a window.
+
+    Its driver keeps an event loop running in this thread, so it ends with the module: no test after it could
+    run a loop of its own.
+    """
     from playwright.sync_api import sync_playwright
 
     path = next((one for one in ("/usr/bin/chromium", "/usr/bin/google-chrome") if Path(one).exists()), None)
