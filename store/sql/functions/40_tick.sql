@@ -163,10 +163,7 @@ create or replace function duewheel.tick_topic(
     out released boolean, out hi timestamptz, out unsettled boolean
 )
 -- One plan for every instant: slots are pruned when it runs, and it walks the primary key however small a slot is yet.
-language plpgsql
-set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
-set jit = off
-as $$
+language plpgsql set plan_cache_mode = force_generic_plan as $$
 #variable_conflict use_column
 declare
     -- Its id is older than the clock that is read here: there may be senders with later ids and earlier instants.

@@ -76,11 +76,7 @@ $$;
 create or replace function duewheel.recall(
     message_id text, deferred boolean default true, now timestamptz default null
 ) returns text
--- One plan for all, by the keys, though tables were small when it was made.
-language plpgsql
-set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
-set jit = off
-as $$
+language plpgsql set plan_cache_mode = force_generic_plan as $$
 #variable_conflict use_column
 declare
     v_id record := duewheel.parse_message_id(recall.message_id);
@@ -125,11 +121,7 @@ $$;
 create or replace function duewheel.recall_key(
     topic text, key text, deferred boolean default true, now timestamptz default null
 ) returns text
--- One plan for all, by the keys, though tables were small when it was made.
-language plpgsql
-set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
-set jit = off
-as $$
+language plpgsql set plan_cache_mode = force_generic_plan as $$
 #variable_conflict use_column
 declare
     v_topic duewheel.topic := duewheel.topic_to_recall_from(recall_key.topic);
@@ -264,11 +256,7 @@ $$;
 create or replace function duewheel.reschedule_key(
     topic text, key text, deliver_at timestamptz default null, delay interval default null, now timestamptz default null
 ) returns setof duewheel.send_receipt
--- One plan for all, by the keys, though tables were small when it was made.
-language plpgsql
-set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
-set jit = off
-as $$
+language plpgsql set plan_cache_mode = force_generic_plan as $$
 #variable_conflict use_column
 declare
     v_topic duewheel.topic := duewheel.topic_to_recall_from(reschedule_key.topic);

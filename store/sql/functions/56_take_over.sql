@@ -3,10 +3,7 @@
 -- Leases of a subscription that nobody has answered and that have not ended, by queue, with who has each.
 create or replace function duewheel.live_leases(p_group_id integer, p_topic_id integer, p_now timestamptz)
 returns table (topic_id integer, queue smallint, n bigint, consumer text)
-language plpgsql stable
-set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
-set jit = off
-as $$
+language plpgsql stable set plan_cache_mode = force_generic_plan as $$
 #variable_conflict use_column
 begin
     return query
@@ -29,10 +26,7 @@ create or replace function duewheel.take_over(
     p_group_id integer, p_topic_id integer, p_consumer text, p_invisible interval, p_now timestamptz default null,
     p_rows boolean default true
 ) returns setof duewheel.leased_message
-language plpgsql
-set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
-set jit = off
-as $$
+language plpgsql set plan_cache_mode = force_generic_plan as $$
 #variable_conflict use_column
 declare
     v_now timestamptz;

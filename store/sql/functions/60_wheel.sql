@@ -4,10 +4,7 @@
 -- loose index scan, one look-up per instant and queue. Without p_from, everything since each topic's last tick.
 create or replace function duewheel.due_instants(p_from timestamptz, p_to timestamptz)
 returns table (topic_id integer, due_at timestamptz, granularity interval)
-language plpgsql stable
-set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
-set jit = off
-as $$
+language plpgsql stable set plan_cache_mode = force_generic_plan as $$
 #variable_conflict use_column
 begin
     perform duewheel.require_home();
@@ -91,11 +88,7 @@ create or replace function duewheel.doorbells(p_topics text[], p_groups text[], 
 returns table (
     topic text, consumer_group text, ready bigint, oldest_deliver_at timestamptz, inflight boolean, next_at timestamptz
 )
--- One plan for all, by the keys, though tables were small when it was made.
-language plpgsql
-set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
-set jit = off
-as $$
+language plpgsql set plan_cache_mode = force_generic_plan as $$
 #variable_conflict use_column
 declare
     v_now timestamptz;

@@ -10,10 +10,7 @@
 create or replace function duewheel.due_topics(
     p_after_topic_id integer, p_limit integer, p_from timestamptz, p_to timestamptz
 ) returns table (topic_id integer, due_at timestamptz, granularity interval)
-language plpgsql stable
-set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
-set jit = off
-as $$
+language plpgsql stable set plan_cache_mode = force_generic_plan as $$
 #variable_conflict use_column
 declare
     v_seen integer := 0;
@@ -67,10 +64,7 @@ $$;
 -- others.
 create or replace function duewheel.due_soon(p_from timestamptz, p_to timestamptz)
 returns table (topic_id integer, due_at timestamptz, granularity interval)
-language plpgsql stable
-set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
-set jit = off
-as $$
+language plpgsql stable set plan_cache_mode = force_generic_plan as $$
 #variable_conflict use_column
 declare
     v_slot record;
@@ -137,10 +131,7 @@ $$;
 
 -- The first instant after a topic's newest tick, up to p_to.
 create or replace function duewheel.next_instant(p_topic_id integer, p_to timestamptz) returns timestamptz
-language plpgsql stable
-set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
-set jit = off
-as $$
+language plpgsql stable set plan_cache_mode = force_generic_plan as $$
 begin
     return (select min(d.due_at) from duewheel.due_topics(p_topic_id - 1, 1, null, p_to) d
             where d.topic_id = p_topic_id);
@@ -152,10 +143,7 @@ $$;
 create or replace function duewheel.lease_ends_of_topics(
     p_after_topic_id integer, p_last_topic_id integer, p_to timestamptz
 ) returns table (group_id integer, topic_id integer, expires_at timestamptz)
-language plpgsql stable
-set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
-set jit = off
-as $$
+language plpgsql stable set plan_cache_mode = force_generic_plan as $$
 #variable_conflict use_column
 begin
     return query

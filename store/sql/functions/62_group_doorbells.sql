@@ -7,10 +7,7 @@ create or replace function duewheel.count_wanted(
     p_tags text[], p_filter jsonpath,
     out ready bigint, out oldest_deliver_at timestamptz
 )
-language plpgsql stable
-set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
-set jit = off
-as $$
+language plpgsql stable set plan_cache_mode = force_generic_plan as $$
 declare
     c_most constant bigint := 10000;
     v_seen bigint;
@@ -65,10 +62,7 @@ create or replace function duewheel.group_doorbells(
 ) returns table (
     place bigint, ready bigint, oldest_deliver_at timestamptz, inflight boolean, next_at timestamptz, holders text[]
 )
-language plpgsql
-set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
-set jit = off
-as $$
+language plpgsql set plan_cache_mode = force_generic_plan as $$
 #variable_conflict use_column
 declare
     v_now timestamptz;

@@ -7,10 +7,7 @@ create or replace function duewheel.messages_after(
     p_topic duewheel.topic, p_from timestamptz, p_until timestamptz, p_key_prefix text, p_key text, p_at timestamptz,
     p_seq bigint, p_limit integer
 ) returns setof duewheel.any_message
-language plpgsql stable
-set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
-set jit = off
-as $$
+language plpgsql stable set plan_cache_mode = force_generic_plan as $$
 declare
     v_last_key constant text := duewheel.last_key_with(p_key_prefix);
 begin

@@ -12,10 +12,7 @@ create or replace function duewheel.due_histogram(
     topic text default null,
     max_counted integer default 500, max_ms integer default 250
 ) returns table (topic_name text, step_number integer, messages bigint, exact boolean)
-language plpgsql
-set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
-set jit = off
-as $$
+language plpgsql set plan_cache_mode = force_generic_plan as $$
 #variable_conflict use_column
 declare
     v_stop_at constant timestamptz := clock_timestamp() + max_ms * interval '1 millisecond';

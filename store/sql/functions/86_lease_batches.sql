@@ -10,11 +10,7 @@ create or replace function duewheel.lease_evenly(
 ) returns table (
     topic_id integer, queue smallint, lease_n bigint, lease_token bigint, expires_at timestamptz, lease_count integer
 )
--- One plan for all, by the keys, though tables were small when it was made.
-language plpgsql
-set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
-set jit = off
-as $$
+language plpgsql set plan_cache_mode = force_generic_plan as $$
 #variable_conflict use_column
 declare
     -- Each part gets several leases, so that queues of different lengths even out.

@@ -19,10 +19,7 @@ return 'spark-stream/' || p_stream;
 
 -- Refuses where somebody else has moved the group since the stream did.
 create or replace function duewheel.require_stream(p_group_id integer, p_topic_id integer, p_stream text) returns void
-language plpgsql stable
-set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
-set jit = off
-as $$
+language plpgsql stable set plan_cache_mode = force_generic_plan as $$
 declare
     v_position record;
     v_newest duewheel.lease;
@@ -58,10 +55,7 @@ create or replace function duewheel.stream_commit(
     p_group_id integer, p_topic_id integer, p_stream text, p_topic_ids integer[], p_queues integer[], p_ats bigint[],
     p_seqs bigint[], p_stragglers bigint[]
 ) returns void
-language plpgsql
-set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
-set jit = off
-as $$
+language plpgsql set plan_cache_mode = force_generic_plan as $$
 begin
     perform duewheel.require_read_committed();
     perform pg_advisory_xact_lock(duewheel.queue_lock_key(p_group_id, p.topic_id, p.queue))
@@ -172,10 +166,7 @@ create or replace function duewheel.stream_latest(
     p_to_topic_ids integer[] default null, p_to_queues integer[] default null, p_to_ats bigint[] default null,
     p_to_stragglers bigint[] default null
 ) returns table (topic_id integer, queue integer, at bigint, seq bigint, straggler bigint)
-language plpgsql
-set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
-set jit = off
-as $$
+language plpgsql set plan_cache_mode = force_generic_plan as $$
 #variable_conflict use_column
 declare
     v_source record;
@@ -297,10 +288,7 @@ create or replace function duewheel.stream_rows(
     message_group text, body bytea, attempt integer, origin_topic_id integer, origin_queue smallint,
     origin_deliver_at timestamptz, origin_seq bigint
 )
-language plpgsql stable
-set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
-set jit = off
-as $$
+language plpgsql stable set plan_cache_mode = force_generic_plan as $$
 #variable_conflict use_column
 declare
     v_from constant timestamptz := duewheel.stream_instant(p_from);
