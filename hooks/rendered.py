@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pendulum
 
@@ -115,3 +115,22 @@ def as_level(value: int | str | None) -> int | None:
             f"delay_level {value!r} is not a whole number: give 0 (no delay) to 18, see L01"
         )
     return int(text)
+
+
+def as_when(
+    delay: timedelta | str | None, deliver_at: Instant | str | None, delay_level: int | str | None
+) -> dict[str, Any]:
+    """When to deliver, as templates render it: what :meth:`duewheel.store.broker.Broker.send` takes by name.
+
+    Raises:
+        InvalidArgument, InvalidInstant, InvalidDelayLevel: text of another form.
+
+    Example:
+        >>> as_when("PT1H", None, None)
+        {'delay': datetime.timedelta(seconds=3600), 'deliver_at': None, 'delay_level': None}
+    """
+    return {
+        "delay": as_span(delay),
+        "deliver_at": as_instant(deliver_at),
+        "delay_level": as_level(delay_level),
+    }

@@ -12,7 +12,7 @@ from airflow.sdk import BaseNotifier
 
 from duewheel.hooks.broker import DueWheelHook
 from duewheel.hooks.declared import check_message, check_topic
-from duewheel.hooks.rendered import as_instant, as_level, as_span
+from duewheel.hooks.rendered import as_when
 from duewheel.operators.task_key import task_key
 
 if TYPE_CHECKING:
@@ -109,9 +109,7 @@ class SendDelayMessageNotifier(BaseNotifier):
             receipt = broker.send(
                 self.topic,
                 self.body,
-                delay=as_span(self.delay),
-                deliver_at=as_instant(self.deliver_at),
-                delay_level=as_level(self.delay_level),
+                **as_when(self.delay, self.deliver_at, self.delay_level),
                 key=self.key,
                 tag=self.tag,
                 properties=self.properties,
@@ -129,5 +127,5 @@ class SendDelayMessageNotifier(BaseNotifier):
 
     def _digest(self) -> str:
         """Tells the messages of several notifiers of one task apart."""
-        what = repr([str(getattr(self, name)) for name in (*self.template_fields, "tag", "on_conflict")])
+        what = repr([str(getattr(self, name)) for name in self.template_fields])
         return sha256(what.encode()).hexdigest()[:16]

@@ -13,7 +13,7 @@ from airflow.sdk import BaseOperator
 
 from duewheel.hooks.broker import DueWheelHook
 from duewheel.hooks.declared import check_message, check_topic
-from duewheel.hooks.rendered import as_instant, as_level, as_span
+from duewheel.hooks.rendered import as_when
 from duewheel.operators.links import MessageLink, TopicLink
 from duewheel.operators.task_key import task_key
 
@@ -135,9 +135,7 @@ class SendDelayMessageOperator(BaseOperator):
             receipt = broker.send(
                 self.topic,
                 self.body,
-                delay=as_span(self.delay),
-                deliver_at=as_instant(self.deliver_at),
-                delay_level=as_level(self.delay_level),
+                **as_when(self.delay, self.deliver_at, self.delay_level),
                 key=self.key,
                 tag=self.tag,
                 properties=self.properties,

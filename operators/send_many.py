@@ -14,7 +14,7 @@ from airflow.sdk import BaseOperator
 
 from duewheel.hooks.broker import DueWheelHook
 from duewheel.hooks.declared import check_message, check_topic, check_when, is_given_later
-from duewheel.hooks.rendered import as_instant, as_level, as_span
+from duewheel.hooks.rendered import as_when
 from duewheel.operators.links import TopicLink
 from duewheel.operators.task_key import task_key
 from duewheel.store.errors import DueWheelError, InvalidArgument
@@ -109,11 +109,7 @@ class SendDelayMessagesOperator(BaseOperator):
 
     def execute(self, context: Context) -> list[str]:
         """Send them."""
-        when = {
-            "delay": as_span(self.delay),
-            "deliver_at": as_instant(self.deliver_at),
-            "delay_level": as_level(self.delay_level),
-        }
+        when = as_when(self.delay, self.deliver_at, self.delay_level)
         name = task_key(context) if self.idempotent else None
         messages = [self._made(place, message, when, name) for place, message in enumerate(self.messages)]
         with DueWheelHook(self.duewheel_conn_id).get_conn() as broker:
@@ -126,11 +122,7 @@ class SendDelayMessagesOperator(BaseOperator):
         place: int, message: Mapping[str, Any], when: Mapping[str, Any], name: str | None
     ) -> dict[str, Any]:
         given = _checked(place, message)
-        own = {
-            "delay": as_span(given.pop("delay", None)),
-            "deliver_at": as_instant(given.pop("deliver_at", None)),
-            "delay_level": as_level(given.pop("delay_level", None)),
-        }
+        own = as_when(*(given.pop(name, None) for name in ("delay", "deliver_at", "delay_level")))
         says_when = any(value is not None for value in own.values())
         made = {**given, **(own if says_when else when)}
         if name is not None:
