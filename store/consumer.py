@@ -101,11 +101,12 @@ _AS = {
         for name in ("deliver_at", "born_at", "asked_at")
     },
 }
-_COLUMNS = ", ".join(_AS.get(name, name) for name in ROW_COLUMNS)
+#: What is asked of `duewheel.leased_message`, in the order of `ROW_COLUMNS`.
+RECEIVED_COLUMNS = ", ".join(_AS.get(name, name) for name in ROW_COLUMNS)
 _RECEIVE = Prepared(
     "duewheel_receive",
     f"""
-select {_COLUMNS}
+select {RECEIVED_COLUMNS}
 from duewheel.receive_batch(%s, %s, %s::text[], %s, %s, %s, %s, false, %s, %s, p_filter => %s::jsonpath)
 """,
 )
@@ -114,7 +115,7 @@ from duewheel.receive_batch(%s, %s, %s::text[], %s, %s, %s, %s, false, %s, %s, p
 _ACK_AND_RECEIVE = Prepared(
     "duewheel_ack_and_receive",
     f"""
-select {_COLUMNS}
+select {RECEIVED_COLUMNS}
 from (
     select length(duewheel.answer(
         %s, %s, %s::int[], %s::int[], %s::bigint[], %s::bigint[], %s::jsonb, %s, %s, %s, %s)::text) as nothing

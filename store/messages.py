@@ -306,7 +306,7 @@ class Batch(Sequence[Message]):
         self.leases: list[Lease] = []
         place = len(rows) - 1
         while place >= 0:
-            lease = _whole(group_id, rows[place][_LEASE])
+            lease = whole_lease(group_id, rows[place][_LEASE])
             self.leases.append(lease)
             place -= 1 + lease.count
         self.leases.reverse()
@@ -368,7 +368,8 @@ def leases_of(messages: Iterable[Message | Lease]) -> Iterator[Lease]:
         yield replace(lease, seqs=tuple(seqs))
 
 
-def _whole(group_id: int, handle: str) -> Lease:
+def whole_lease(group_id: int, handle: str) -> Lease:
+    """A lease with all its messages, from its handle as JSON."""
     topic_id, queue, n, token, expires_at, count = json.loads(handle)
     return Lease(group_id, topic_id, queue, n, token, instant(expires_at), count)
 

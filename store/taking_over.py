@@ -10,14 +10,13 @@ from __future__ import annotations
 from datetime import timedelta
 
 from duewheel.store.connections import Database, Rows
-from duewheel.store.consumer import _AS, Consumer
+from duewheel.store.consumer import RECEIVED_COLUMNS, Consumer
 from duewheel.store.instants import to_span
 from duewheel.store.leases import Lease
-from duewheel.store.messages import ROW_COLUMNS, Batch
-from duewheel.store.messages import _whole as whole_lease
+from duewheel.store.messages import Batch, whole_lease
 
 _TAKE_OVER = f"""
-select {", ".join(_AS.get(name, name) for name in ROW_COLUMNS)}
+select {RECEIVED_COLUMNS}
 from duewheel.take_over(%s, %s, %s, %s, %s, %s)
 """
 
