@@ -2,6 +2,23 @@
 -- reads, by an index, in steps that are bounded by a number of rows and a time: however much waits, a look costs the
 -- same, and says where it stopped short.
 
+-- The limits of a histogram, whoever asks: its steps, how many p_things it looks at, and how long it takes.
+create or replace function duewheel.check_histogram(
+    p_step interval, p_steps integer, p_most integer, p_max_ms integer, p_things text
+) returns void
+language plpgsql immutable as $$
+begin
+    if (p_steps between 1 and 400 and p_step > interval '0' and p_most between 1 and 100000
+        and p_max_ms between 1 and 10000) is not true
+    then
+        raise exception using
+            errcode = 'DW010',
+            message = format('%s steps of %s: there can be 1 to 400 steps, each longer than nothing', p_steps, p_step),
+            hint = format('Ask for fewer steps, of at most 100000 %s, within 10000 ms.', p_things);
+    end if;
+end
+$$;
+
 -- How many messages are due in each of a row of equal steps of time, for each topic that has some. A step is counted up
 -- to max_counted messages for each topic; above that the planner estimates it from the tables' sizes, and exact is
 -- false. Recalled ones are left out. It ends with a row without a topic if it took longer than max_ms: the topics after
@@ -25,14 +42,7 @@ declare
     v_estimate bigint;
 begin
     perform duewheel.require_home();
-    if (steps between 1 and 400 and step > interval '0' and max_counted between 1 and 100000
-        and max_ms between 1 and 10000) is not true
-    then
-        raise exception using
-            errcode = 'DW010',
-            message = format('%s steps of %s: there can be 1 to 400 steps, each longer than nothing', steps, step),
-            hint = 'Ask for fewer steps, of at most 100000 messages, within 10000 ms.';
-    end if;
+    perform duewheel.check_histogram(step, steps, max_counted, max_ms, 'messages');
     if due_histogram.topic is not null then
         perform duewheel.topic_by_name(due_histogram.topic);
     end if;
@@ -181,14 +191,7 @@ declare
     v_step integer;
 begin
     perform duewheel.require_home();
-    if (steps between 1 and 400 and step > interval '0' and max_leases between 1 and 100000
-        and max_ms between 1 and 10000) is not true
-    then
-        raise exception using
-            errcode = 'DW010',
-            message = format('%s steps of %s: there can be 1 to 400 steps, each longer than nothing', steps, step),
-            hint = 'Ask for fewer steps, of at most 100000 leases, within 10000 ms.';
-    end if;
+    perform duewheel.check_histogram(step, steps, max_leases, max_ms, 'leases');
     v_received := array_fill(0::bigint, array[steps]);
     v_acked := v_received;
     v_failed := v_received;
