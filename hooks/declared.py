@@ -60,7 +60,7 @@ def check(value: Any, judge: Callable[[Any], object]) -> None:
         judge(value)
 
 
-def check_reading(topic: object, group: object, tags: object = "*", filter: object = None) -> None:  # noqa: A002
+def check_reading(topic: object, group: object, tags: object = "*", filter: object = None) -> None:  # noqa: A002 -- the name
     """Judge what names the messages of a group.
 
     Raises:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import time
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from duewheel.hooks.broker import DueWheelHook
@@ -263,7 +264,7 @@ class ConsumeMessagesOperator(ConsumingOperator):
             if place == len(batch):
                 # The last answer ends the lease.
                 keeper.stop()
-            self._persistently(lambda message=message: consumer.ack(message))  # type: ignore[misc]
+            self._persistently(partial(consumer.ack, message))
             results.append(result)
         keeper.stop()
         self.log.info("Acked %d of %d messages of topic %s", len(results), len(batch), self.topic)

@@ -62,13 +62,13 @@ SHOWN = "__duewheel_shown__"
 """Marks the function that Airflow is shown instead of the author's."""
 
 
-class _DueMessagesOperator(_Decorated, ConsumeMessagesOperator):  # type: ignore[misc]
+class _DueMessagesOperator(_Decorated, ConsumeMessagesOperator):  # type: ignore[misc]  # as above
     """A function that is given a batch, or one message after the other."""
 
     custom_operator_name = "@task.due_messages"
 
 
-class _SparkDueMessagesOperator(_Decorated, SparkConsumeMessagesOperator):  # type: ignore[misc]
+class _SparkDueMessagesOperator(_Decorated, SparkConsumeMessagesOperator):  # type: ignore[misc]  # as above
     """A function that is given a Spark session, a DataFrame and the leased batch."""
 
     template_fields: Sequence[str] = SparkConsumeMessagesOperator.template_fields
@@ -155,7 +155,7 @@ def _shown(function: Callable[..., Any], given: int) -> Callable[..., Any]:
     def shown(*args: Any, **kwargs: Any) -> Any:
         return function(*args, **kwargs)
 
-    shown.__signature__ = signature.replace(  # type: ignore[attr-defined]
+    shown.__signature__ = signature.replace(  # type: ignore[attr-defined]  # what inspect goes by
         parameters=[each for each in parameters if each.name not in GIVEN_BY_NAME]
     )
     setattr(shown, SHOWN, True)

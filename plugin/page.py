@@ -6,6 +6,7 @@ page. So nothing is imported here but the base class; the application is made wh
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from airflow.plugins_manager import AirflowPlugin
@@ -18,11 +19,11 @@ PAGE_NAME = "Delays"
 class _MadeWhenRead:
     """A class attribute that is worked out when somebody reads it."""
 
-    def __init__(self, make: Any) -> None:
+    def __init__(self, make: Callable[[], list[dict[str, Any]]]) -> None:
         self._make = make
 
     def __get__(self, instance: object, owner: type | None = None) -> list[dict[str, Any]]:
-        return self._make()  # type: ignore[no-any-return]
+        return self._make()
 
 
 def _fastapi_apps() -> list[dict[str, Any]]:

@@ -119,7 +119,7 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         most = self._options.stream_max_messages
         return ReadAllAvailable() if most is None else ReadMaxRows(most)
 
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - its
         """How far the next micro-batch reads."""
         begin = StreamOffset.of(start)
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
