@@ -9,7 +9,7 @@ from datetime import timedelta
 
 import psycopg2
 import pytest
-from tests.proof.waiting import ask, beside, connected, until_somebody_waits
+from tests.proof.waiting import ask, beside, connected, until, until_somebody_waits
 
 from duewheel.store import Overtaken, RecallOutcome
 from duewheel.store.broker import Broker
@@ -38,6 +38,19 @@ def open_receive(broker: Broker) -> Iterator[DriverConnection]:
         (handle,) = ask(connection, "select receipt_handle from duewheel.receive('t', 'g')")
         assert handle
         yield connection
+
+
+def until_stopped(dsn: str) -> None:
+    """Return once a backend waits for lock 1."""
+    with connected(dsn) as console:
+        until(
+            lambda: ask(
+                console,
+                "select 1 from pg_locks where locktype = 'advisory' and not granted"
+                " and (classid, objid, objsubid) = (0, 1, 1)",
+            ),
+            "a backend to be stopped",
+        )
 
 
 def refusal(connection: DriverConnection) -> object:
@@ -118,6 +131,113 @@ def test_what_was_passed_is_forgotten_by_upkeep(topic: Broker) -> None:
     topic.maintain()
     with connected(topic.dsn) as console:
         assert ask(console, "select count(*) from duewheel.overtaken") == [(0,)]
+
+
+#: Whoever passes a tick lock stops there until it gets lock 1.
+STOP_WHO_PASSES = """
+create function stop() returns trigger language plpgsql as $$
+begin
+    perform pg_advisory_xact_lock(1);
+    return null;
+end
+$$;
+create trigger a_stop after insert on duewheel.overtaken for each row execute function stop()
+"""
+
+
+def test_d16_who_passes_knows_of_all_who_sent_before_its_clock_was_read(topic: Broker) -> None:
+    """The one who passes has written before it reads the clock; senders may come in between."""
+    with open_receive(topic) as connection, connected(topic.dsn) as console, beside() as start:
+        topic.send("t", b"before", delay=NOTHING)
+        with connected(topic.dsn, autocommit=False) as blocker:
+            ask(console, STOP_WHO_PASSES)
+            ask(blocker, "select pg_advisory_xact_lock(1)")
+            tick = start(lambda: topic.tick("t"))
+            until_stopped(topic.dsn)
+            for number in range(5):
+                topic.send("t", f"{number}", delay=NOTHING)
+            blocker.rollback()
+            assert tick.result()
+        connection.rollback()
+    topic.tick("t")
+    bodies = [message.body for message in topic.consumer("t", "other").receive()]
+    assert sorted(bodies) == sorted([b"first", b"before", *(f"{number}".encode() for number in range(5))])
+
+
+#: A session with the setting test.stop has read the newest tick, and goes on when it gets lock 1.
+STOP_BEHIND_THE_NEWEST_TICK = """
+alter function duewheel.newest_tick(integer) rename to newest_tick_at_once;
+create function duewheel.newest_tick(p_topic_id integer) returns setof duewheel.tick language plpgsql as $$
+begin
+    return query select * from duewheel.newest_tick_at_once(p_topic_id);
+    if current_setting('test.stop', true) = 'on' then
+        perform pg_advisory_lock(1);
+        perform pg_advisory_unlock(1);
+    end if;
+end
+$$
+"""
+
+
+def test_d16_a_release_that_went_by_an_older_one_does_not_count(topic: Broker) -> None:
+    """Two release at once, as one has passed the lock; the later one had read the tick before the other's."""
+    with (
+        connected(topic.dsn) as console,
+        connected(topic.dsn, autocommit=False) as slow_sender,
+        connected(topic.dsn, autocommit=False) as blocker,
+        connected(topic.dsn, autocommit=False) as passer,
+        connected(topic.dsn, autocommit=False) as ticker,
+        beside() as start,
+    ):
+        ask(slow_sender, "select message_id from duewheel.send('t', 'slow'::text, '0')")
+        with open_receive(topic) as connection:
+            ask(passer, "select duewheel.tick('t')")
+            connection.rollback()
+        ask(console, STOP_BEHIND_THE_NEWEST_TICK)
+        ask(blocker, "select pg_advisory_xact_lock(1)")
+        ask(ticker, "set test.stop = on")
+        tick = start(lambda: ask(ticker, "select duewheel.tick('t')"))
+        until_stopped(topic.dsn)
+        passer.commit()
+        slow_sender.commit()
+        blocker.rollback()
+        tick.result()
+        refused = refusal(ticker)
+        assert isinstance(refused, Overtaken)
+    topic.tick("t")
+    bodies = [message.body for message in topic.consumer("t", "other").receive()]
+    assert sorted(bodies) == [b"first", b"slow"]
+
+
+def test_x18_a_third_waits_for_neither_of_two_that_stay_open(topic: Broker) -> None:
+    with open_receive(topic), connected(topic.dsn, autocommit=False) as second:
+        topic.send("t", b"second", delay=NOTHING)
+        assert ask(second, "select duewheel.tick('t')") == [(True,)]
+        began = time.monotonic()
+        topic.send("t", b"third", delay=NOTHING)
+        assert topic.tick("t")
+        assert time.monotonic() - began < BOUND_SECONDS
+        assert isinstance(refusal(second), Overtaken)
+
+
+def test_x18_a_check_that_was_made_early_holds_up_nobody_for_long(topic: Broker) -> None:
+    """SET CONSTRAINTS has the check run in the midst of a transaction, which then goes to sleep."""
+    with open_receive(topic) as connection:
+        ask(connection, "set constraints all immediate")
+        topic.send("t", b"second", delay=NOTHING)
+        until(lambda: bool(topic.consumer("t", "other").receive()), "the others to go on")
+
+
+def test_d16_a_release_from_which_the_clock_was_set_back_does_not_count(topic: Broker) -> None:
+    """A sender has read an earlier clock than the release, and does not see that, nor the release the sender."""
+    with connected(topic.dsn) as console, connected(topic.dsn, autocommit=False) as ticker:
+        topic.send("t", b"first", delay=NOTHING)
+        assert ask(ticker, "select duewheel.tick('t', clock_timestamp() + interval '10 seconds')") == [(True,)]
+        topic.send("t", b"second", delay=NOTHING)
+        assert isinstance(refusal(ticker), Overtaken)
+        ask(console, "select duewheel.tick('t', clock_timestamp() + interval '10 seconds')")
+    bodies = [message.body for message in topic.consumer("t", "other").receive()]
+    assert sorted(bodies) == [b"first", b"second"]
 
 
 #: Stops a tick behind its work and before its COMMIT, the first time, until it gets lock 1.

@@ -60,7 +60,7 @@ end;
 -- Takes a topic's tick lock, exclusive or shared, until the transaction ends. An open transaction that has it holds
 -- others up for a second, or their lock_timeout, at most: then they pass it. They leave a row in duewheel.overtaken,
 -- which its check at COMMIT finds; while it may still be open, those that come after them hardly wait. Where p_wait is
--- false and somebody has the lock, the answer is false.
+-- false and somebody has the lock, the answer is false. Whoever passes has written: the transaction has an id.
 create or replace function duewheel.lock_ticking(p_topic_id integer, p_shared boolean, p_wait boolean default true)
 returns boolean
 language plpgsql as $$
@@ -81,24 +81,24 @@ begin
                     where o.topic_id = p_topic_id and o.xid >= pg_snapshot_xmin(pg_current_snapshot())) then 25 end)
     into v_timeout_ms
     from pg_settings s where s.name = 'lock_timeout';
-    if not duewheel.wait_for_ticking(p_topic_id, p_shared, v_timeout_ms) then
-        -- Who is about to commit is waited for; who comes to it later finds the row.
-        perform duewheel.lock_tick_commit(p_topic_id, false);
+    if not duewheel.wait_for_lock(duewheel.tick_lock_class(), p_topic_id, p_shared, v_timeout_ms) then
         insert into duewheel.overtaken (topic_id) values (p_topic_id);
     end if;
     return true;
 end
 $$;
 
-create or replace function duewheel.wait_for_ticking(p_topic_id integer, p_shared boolean, p_timeout_ms integer)
-returns boolean
+-- Waits for an advisory lock of the transaction for so long; answers whether it was got.
+create or replace function duewheel.wait_for_lock(
+    p_class integer, p_topic_id integer, p_shared boolean, p_timeout_ms integer
+) returns boolean
 language plpgsql set lock_timeout = '1s' as $$
 begin
     perform set_config('lock_timeout', p_timeout_ms || 'ms', true);
     if p_shared then
-        perform pg_advisory_xact_lock_shared(duewheel.tick_lock_class(), p_topic_id);
+        perform pg_advisory_xact_lock_shared(p_class, p_topic_id);
     else
-        perform pg_advisory_xact_lock(duewheel.tick_lock_class(), p_topic_id);
+        perform pg_advisory_xact_lock(p_class, p_topic_id);
     end if;
     return true;
 exception when lock_not_available then
@@ -106,39 +106,71 @@ exception when lock_not_available then
 end
 $$;
 
--- Held exclusively by whoever commits a tick or passes the tick lock, and shared by who commits a recall: of these, one
--- sees what the other did. A prepared transaction would hold it without end, and has had its check: where there can be
--- any, a notification keeps this transaction from being prepared.
+-- Held through the COMMIT, exclusively by who commits a tick and shared by who commits a recall: of these, one sees what
+-- the other did. A prepared transaction would hold it without end, and has had its check: where there can be any, a
+-- notification keeps this transaction from being prepared. SET CONSTRAINTS has the check run before the COMMIT: who
+-- does that and then waits for long is ended by the server.
 create or replace function duewheel.lock_tick_commit(p_topic_id integer, p_shared boolean) returns void
 language plpgsql as $$
 begin
     if current_setting('max_prepared_transactions') <> '0' then
         perform pg_notify('duewheel_unprepared', '');
     end if;
-    if p_shared then
-        perform pg_advisory_xact_lock_shared(duewheel.tick_commit_class(), p_topic_id);
-    else
-        perform pg_advisory_xact_lock(duewheel.tick_commit_class(), p_topic_id);
+    if current_setting('idle_in_transaction_session_timeout') <> '5s' then
+        perform set_config('idle_in_transaction_session_timeout', '5s', true);
     end if;
+    if (p_shared and pg_try_advisory_xact_lock_shared(duewheel.tick_commit_class(), p_topic_id))
+        or (not p_shared and pg_try_advisory_xact_lock(duewheel.tick_commit_class(), p_topic_id))
+        or duewheel.wait_for_lock(duewheel.tick_commit_class(), p_topic_id, p_shared, 10000)
+    then
+        return;
+    end if;
+    raise exception using
+        errcode = 'DW021',
+        message = 'another transaction has been committing a release or a recall of the same topic for over 10 seconds',
+        hint = 'The whole transaction is rolled back; run it again. A COMMIT takes so long where a synchronous standby '
+               'is away, or where the check was made early, by SET CONSTRAINTS.';
 end
 $$;
 
--- At COMMIT: a tick holds only if nobody has passed its lock.
+-- At COMMIT: a tick holds only if it follows the tick that it went by and none has come between them, if nobody has
+-- passed its lock, and if no sender that it does not know of is at or before its hi: such a one read a clock that had
+-- been set back meanwhile.
 create or replace function duewheel.check_tick_in_time() returns trigger
-language plpgsql as $$
+language plpgsql set plan_cache_mode = force_generic_plan as $$
 begin
     perform duewheel.lock_tick_commit(new.topic_id, false);
     if exists (
         select from duewheel.overtaken o
         where o.topic_id = new.topic_id and o.xid <> pg_current_xact_id()
           and not pg_visible_in_snapshot(o.xid, new.snapshot)
-    ) then
+    ) or new.after_tick_id is distinct from (
+        select t.tick_id from duewheel.tick t
+        where t.topic_id = new.topic_id and (t.hi, t.tick_id) < (new.hi, new.tick_id)
+        order by t.hi desc, t.tick_id desc limit 1
+    ) or new.tick_id is distinct from coalesce((
+        select coalesce(t.after_tick_id, 0) from duewheel.tick t
+        where t.topic_id = new.topic_id and (t.hi, t.tick_id) > (new.hi, new.tick_id)
+        order by t.hi, t.tick_id limit 1), new.tick_id)
+    then
         raise exception using
             errcode = 'DW021',
             message = 'this transaction stayed open after it had released messages of a topic, and another one has '
                       'released them meanwhile',
             hint = 'The whole transaction is rolled back. Run it again, and receive in a transaction of its own: the '
                    'lease keeps the messages while the work goes on.';
+    end if;
+    if (new.ticked_at > new.hi and new.hi > new.lo and clock_timestamp() <= new.hi) or (
+        -- In the order of the transactions, of which hardly any are so new.
+        select true from duewheel.any_message m
+        where m.topic_id = new.topic_id and m.xid > new.tick_xid and m.deliver_at > new.lo and m.deliver_at <= new.hi
+        order by m.topic_id, m.xid limit 1
+    ) then
+        raise exception using
+            errcode = 'DW021',
+            message = 'the clock was set back while this transaction released messages of a topic, and others may have '
+                      'sent messages behind it',
+            hint = 'The whole transaction is rolled back; run it again.';
     end if;
     return null;
 end
@@ -166,8 +198,7 @@ create or replace function duewheel.tick_topic(
 language plpgsql set plan_cache_mode = force_generic_plan as $$
 #variable_conflict use_column
 declare
-    -- Its id is older than the clock that is read here: there may be senders with later ids and earlier instants.
-    v_has_written constant boolean := pg_current_xact_id_if_assigned() is not null;
+    v_has_written boolean;
     v_topic duewheel.topic;
     v_last duewheel.tick;
     v_now timestamptz;
@@ -196,6 +227,8 @@ begin
             or duewheel.lock_ticking(p_topic_id, false, p_wait)) then
         return;
     end if;
+    -- Its id is older than the clock that is read below: there may be senders with later ids and earlier instants.
+    v_has_written := pg_current_xact_id_if_assigned() is not null;
     select * into v_topic from duewheel.topic t where t.topic_id = p_topic_id and t.deleted_at is null;
     if not found then
         return;
@@ -292,8 +325,8 @@ begin
                 on conflict on constraint held_back_pkey do nothing;
             end if;
         end if;
-        -- Asked again, as the snapshot is a later one.
-        if v_held or v_held_to < v_lo then
+        -- Asked again, as the snapshot is a later one: a straggler that was held back is not any more.
+        if v_held or v_held_to < v_lo or v_stragglers > 0 then
             with due as (
                 delete from duewheel.held_back b
                 where b.topic_id = p_topic_id and b.deliver_at <= v_held_to and pg_visible_in_snapshot((
@@ -316,10 +349,11 @@ begin
 
     select count(*) into v_open_count from pg_snapshot_xip(v_snapshot) x;
     insert into duewheel.tick
-        (topic_id, tick_id, lo, hi, snapshot, tick_xid, open_count, ticked_at, by_wheel, stragglers, queue_hi)
+        (topic_id, tick_id, after_tick_id, lo, hi, snapshot, tick_xid, open_count, ticked_at, by_wheel, stragglers,
+         queue_hi)
     overriding system value
-    values (p_topic_id, v_tick_id, v_lo, hi, v_snapshot, v_tick_xid, v_open_count, coalesce(p_now, clock_timestamp()),
-            p_by_wheel, v_stragglers,
+    values (p_topic_id, v_tick_id, v_last.tick_id, v_lo, hi, v_snapshot, v_tick_xid, v_open_count,
+            coalesce(p_now, clock_timestamp()), p_by_wheel, v_stragglers,
             array(select case when (q - 1)::smallint = any (v_due) then hi
                   else coalesce(v_last.queue_hi[q], '-infinity') end
                   from generate_series(1, v_topic.queues) q order by q));

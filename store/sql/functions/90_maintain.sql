@@ -7,10 +7,11 @@ returns bigint
 language plpgsql as $$
 declare
     v_last duewheel.tick;
-    v_tick_id constant bigint := nextval('duewheel.tick_tick_id_seq');
+    v_tick_id bigint;
     v_rows bigint;
 begin
     select * into v_last from duewheel.newest_tick(p_topic_id) t;
+    v_tick_id := nextval('duewheel.tick_tick_id_seq');
     -- What the newest tick does not see is left to the next one.
     insert into duewheel.straggler (topic_id, queue, tick_id, deliver_at, seq)
     select m.topic_id, m.queue, v_tick_id, m.deliver_at, m.seq from duewheel.any_message m
@@ -27,10 +28,11 @@ begin
     get diagnostics v_rows = row_count;
     if v_rows > 0 then
         insert into duewheel.tick
-            (topic_id, tick_id, lo, hi, snapshot, tick_xid, open_count, ticked_at, by_wheel, stragglers, queue_hi)
+            (topic_id, tick_id, after_tick_id, lo, hi, snapshot, tick_xid, open_count, ticked_at, by_wheel, stragglers,
+             queue_hi)
         overriding system value
-        values (p_topic_id, v_tick_id, v_last.hi, v_last.hi, v_last.snapshot, v_last.tick_xid, v_last.open_count,
-                p_now, false, v_rows, v_last.queue_hi);
+        values (p_topic_id, v_tick_id, v_last.tick_id, v_last.hi, v_last.hi, v_last.snapshot, v_last.tick_xid,
+                v_last.open_count, p_now, false, v_rows, v_last.queue_hi);
     end if;
     return v_rows;
 end

@@ -8,6 +8,9 @@ create table duewheel.held_back (
     primary key (topic_id, deliver_at, queue, seq)
 );
 
+-- The tick that this one went by, null for the first of a topic. At COMMIT the two must be neighbours.
+alter table duewheel.tick add column after_tick_id bigint;
+
 -- Somebody passed a topic's tick lock, which an open transaction had held for longer than a second. What that
 -- transaction ticked or recalled cannot be committed any more.
 create table duewheel.overtaken (
