@@ -39,8 +39,10 @@ FUNCTIONS = Path(__file__).parent / "sql" / "functions"
 # Held while a database is upgraded; the letters "duewheel" as a number.
 _UPGRADE_LOCK = 0x6475657768656C
 
-# So long others wait behind an upgrade that waits for an open transaction.
+# So long others wait behind an upgrade that waits for an open transaction: at first, and at most. It waits longer each
+# time, as on a busy machine no moment may be so short that all of them have ended.
 _LOCK_TIMEOUT_MS = 300
+_LONGEST_LOCK_TIMEOUT_MS = 900
 # Between two attempts: twice as long each time, and this at most.
 _LONGEST_PAUSE_SECONDS = 5.0
 
@@ -113,9 +115,10 @@ def _not_owner(error: psycopg2.Error) -> NotAllowed:
 
 def _upgrade_when_possible(engine: Engine) -> SchemaState:
     pause_seconds = 0.1
+    lock_timeout_ms = _LOCK_TIMEOUT_MS
     while True:
         try:
-            state = _upgrade(engine)
+            state = _upgrade(engine, lock_timeout_ms)
             break
         except (DBAPIError, psycopg2.errors.LockNotAvailable) as error:
             if not isinstance(getattr(error, "orig", error), psycopg2.errors.LockNotAvailable):
@@ -132,6 +135,7 @@ def _upgrade_when_possible(engine: Engine) -> SchemaState:
         )
         time.sleep(pause_seconds)
         pause_seconds = min(2 * pause_seconds, _LONGEST_PAUSE_SECONDS)
+        lock_timeout_ms = min(2 * lock_timeout_ms, _LONGEST_LOCK_TIMEOUT_MS)
     if state.functions_checksum == functions_checksum():
         # Once the slots are there for all to see.
         with engine.begin() as connection:
@@ -139,10 +143,10 @@ def _upgrade_when_possible(engine: Engine) -> SchemaState:
     return state
 
 
-def _upgrade(engine: Engine) -> SchemaState:
+def _upgrade(engine: Engine, lock_timeout_ms: int) -> SchemaState:
     with engine.begin() as connection:
         _run(connection, f"select pg_advisory_xact_lock({_UPGRADE_LOCK})")
-        _run(connection, f"set local lock_timeout = {_LOCK_TIMEOUT_MS}")
+        _run(connection, f"set local lock_timeout = {lock_timeout_ms}")
         _run(connection, f"create schema if not exists {SCHEMA}")
         found = _revision(connection)
         if found is not None and found > newest_revision():
