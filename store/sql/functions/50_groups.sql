@@ -52,7 +52,7 @@ $$;
 
 -- Takes a subscription away with its retries and dead letters, and the group with its last one.
 create or replace function duewheel.remove_subscription(p_group_id integer, p_topic_id integer) returns void
-language plpgsql as $$
+language plpgsql set lock_timeout = '10s' as $$
 declare
     v_gone duewheel.subscription;
 begin
@@ -67,6 +67,11 @@ begin
     end if;
     delete from duewheel.consumer_group g
     where g.group_id = p_group_id and not exists (select from duewheel.subscription s where s.group_id = g.group_id);
+exception when lock_not_available then
+    raise exception using
+        errcode = 'DW017',
+        message = 'leases of the group are being taken over in a transaction that is still open',
+        hint = 'Try again when that has ended.';
 end
 $$;
 
@@ -141,7 +146,8 @@ begin
     end if;
     perform duewheel.require_read_committed();
     -- One lock for all topics: the group's mode is decided under it.
-    perform pg_advisory_xact_lock(duewheel.key_lock_key(0, '%GROUP%' || p_group));
+    perform duewheel.lock_until(array[duewheel.key_lock_key(0, '%GROUP%' || p_group)],
+                                clock_timestamp() + interval '10 seconds');
     select s.group_id, s.retry_topic_id, s.dead_letter_topic_id into group_id, retry_topic_id, dead_letter_topic_id
     from duewheel.subscription s join duewheel.consumer_group g on g.group_id = s.group_id
     where g.name = v_name and s.topic_id = v_topic.topic_id;
@@ -406,23 +412,35 @@ $$;
 
 -- Takes locks that others hold as long as their transactions are open; gives up at an instant.
 create or replace function duewheel.lock_until(p_keys bigint[], p_until timestamptz) returns void
-language plpgsql as $$
+language plpgsql set lock_timeout = '10s' as $$
 declare
     v_key bigint;
 begin
     foreach v_key in array p_keys loop
-        while not pg_try_advisory_xact_lock(v_key) loop
-            if clock_timestamp() > p_until then
-                raise exception using
-                    errcode = 'DW017',
-                    message = 'the group is being read or made in a transaction that is still open',
-                    hint = 'Try again when that has ended.';
-            end if;
-            perform pg_sleep(0.01);
-        end loop;
+        if not pg_try_advisory_xact_lock(v_key) then
+            perform set_config('lock_timeout', greatest(
+                1, ceil(extract(epoch from p_until - clock_timestamp()) * 1000))::integer || 'ms', true);
+            perform pg_advisory_xact_lock(v_key);
+        end if;
     end loop;
+exception when lock_not_available then
+    raise exception using
+        errcode = 'DW017',
+        message = 'the group is being read or made in a transaction that is still open',
+        hint = 'Try again when that has ended.';
 end
 $$;
+
+-- Locks a subscription's queues, so that nobody receives until this transaction ends; whoever is receiving is waited
+-- for until an instant.
+create or replace function duewheel.lock_queues(p_group_id integer, p_topic_id integer, p_until timestamptz)
+returns void
+language sql
+begin atomic
+    select duewheel.lock_until(array_agg(
+        duewheel.queue_lock_key(p_group_id, p.topic_id, p.queue) order by p.ordinal), p_until)
+    from duewheel.positions(p_group_id, p_topic_id) p;
+end;
 
 -- Deletes a group, or with a topic only what it has there: position, leases, retries and dead letters. Of a
 -- broadcasting group all instances go, or the one that is named group/instance. Its consumers are told that their

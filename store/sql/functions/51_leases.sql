@@ -77,6 +77,31 @@ begin
 end
 $$;
 
+-- At COMMIT of an extension: an end that has passed meanwhile is put off by a second. Consumers have looked at the ends
+-- up to now, and seen nothing of this one.
+create or replace function duewheel.put_off_passed_end() returns trigger
+language plpgsql as $$
+begin
+    if new.expires_at <= clock_timestamp() and new.at >= transaction_timestamp() then
+        insert into duewheel.lease_event (topic_id, group_id, queue, n, kind, at, expires_at)
+        values (new.topic_id, new.group_id, new.queue, new.n, 'deferred', clock_timestamp(),
+                clock_timestamp() + interval '1 second');
+    end if;
+    return null;
+end
+$$;
+
+do $$
+begin
+    if not exists (select from pg_trigger where tgname = 'passed_end' and tgrelid = 'duewheel.lease_event'::regclass)
+    then
+        create constraint trigger passed_end after insert on duewheel.lease_event
+        deferrable initially deferred for each row when (new.kind = 'extended')
+        execute function duewheel.put_off_passed_end();
+    end if;
+end
+$$;
+
 -- The SELECT that yields exactly the messages of one lease: seen by their tick's snapshot, not recalled, chosen by the
 -- lease's tags and filter. A client may run it itself, for instance through COPY.
 create or replace function duewheel.lease_query(p_group_id integer, p_topic_id integer, p_queue integer, p_n bigint)

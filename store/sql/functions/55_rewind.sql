@@ -68,8 +68,7 @@ declare
     v_until constant timestamptz := clock_timestamp() + interval '10 seconds';
     v_round_until timestamptz;
 begin
-    perform pg_advisory_xact_lock(duewheel.queue_lock_key(p_group_id, p.topic_id, p.queue))
-    from (select p.topic_id, p.queue from duewheel.positions(p_group_id, p_topic_id) p order by p.ordinal) p;
+    perform duewheel.lock_queues(p_group_id, p_topic_id, v_until);
     loop
         v_round_until := clock_timestamp() + interval '1 second';
         begin

@@ -58,8 +58,7 @@ create or replace function duewheel.stream_commit(
 language plpgsql set plan_cache_mode = force_generic_plan as $$
 begin
     perform duewheel.require_read_committed();
-    perform pg_advisory_xact_lock(duewheel.queue_lock_key(p_group_id, p.topic_id, p.queue))
-    from (select p.topic_id, p.queue from duewheel.positions(p_group_id, p_topic_id) p order by p.ordinal) p;
+    perform duewheel.lock_queues(p_group_id, p_topic_id, clock_timestamp() + interval '10 seconds');
     perform duewheel.require_stream(p_group_id, p_topic_id, p_stream);
     insert into duewheel.lease
         (topic_id, group_id, queue, n, token, from_at, from_seq, to_at, to_seq, straggler_from, straggler_to,
@@ -100,8 +99,7 @@ begin
             hint = 'Receive its messages in batches.';
     end if;
     perform duewheel.tick_subscription(p_group_id, p_topic_id, null);
-    perform pg_advisory_xact_lock(duewheel.queue_lock_key(p_group_id, p.topic_id, p.queue))
-    from (select p.topic_id, p.queue from duewheel.positions(p_group_id, p_topic_id) p order by p.ordinal) p;
+    perform duewheel.lock_queues(p_group_id, p_topic_id, clock_timestamp() + interval '10 seconds');
     -- A rewind leaves the retries where they are.
     select max(l.consumer) filter (where p.ordinal > 0),
            count(distinct l.consumer) = 1

@@ -1,0 +1,73 @@
+"""A transaction that stays open holds up nobody beyond a stated time: 10 s, then an error says so (X18)."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import psycopg2
+import pytest
+from tests.proof.waiting import ask, beside, connected, until
+
+from duewheel.store import GroupBusy
+from duewheel.store.broker import Broker
+from duewheel.store.errors import from_database
+
+NOTHING = timedelta(0)
+HOUR = timedelta(hours=1)
+
+
+@pytest.fixture
+def topic(broker: Broker) -> Broker:
+    broker.create_topic("t", queues=1)
+    broker.consumer("t", "g")
+    return broker
+
+
+def test_x11_a_lease_that_was_shortened_in_a_slow_transaction_ends_soon_after_it(topic: Broker) -> None:
+    """Others have looked at the leases that end by now before they can see the new end."""
+    topic.send("t", b"first", delay=NOTHING)
+    consumer = topic.consumer("t", "g")
+    batch = consumer.receive(1, HOUR)
+    with connected(topic.dsn, autocommit=False) as slow:
+        consumer.change_invisible_duration(batch, timedelta(seconds=1), connection=slow)
+        ((ends_at,),) = ask(slow, "select clock_timestamp() + interval '1 second'")
+        with connected(topic.dsn) as console:
+            until(lambda: ask(console, "select clock_timestamp() > %s", ends_at)[0][0], "the new end to pass")
+        topic.send("t", b"second", delay=NOTHING)
+        assert [message.body for message in consumer.receive(1, HOUR)] == [b"second"]
+        slow.commit()
+    (again,) = until(lambda: consumer.receive(1, HOUR), "the lease to end")
+    assert (again.body, again.attempt) == (b"first", 2)
+
+
+def test_x18_whom_an_open_transaction_is_in_the_way_of_hears_so_after_ten_seconds(topic: Broker) -> None:
+    for group in ("read", "taken-over"):
+        topic.consumer("t", group)
+    topic.send("t", b"first", delay=NOTHING)
+    topic.consumer("t", "taken-over", name="me").receive(1, HOUR)
+    with (
+        connected(topic.dsn, autocommit=False) as making,
+        connected(topic.dsn, autocommit=False) as taking_over,
+        connected(topic.dsn, autocommit=False) as reading,
+        beside() as start,
+    ):
+        assert ask(making, "select receipt_handle from duewheel.receive('t', 'new')")
+        assert ask(
+            taking_over,
+            "select * from duewheel.take_over((select group_id from duewheel.consumer_group"
+            " where name = 'taken-over'), 1, 'me', '1 minute')",
+        )
+        assert ask(reading, "select receipt_handle from duewheel.receive('t', 'read')")
+        kept_waiting = [
+            start(lambda: topic.consumer("t", "new")),
+            start(lambda: topic.delete_group("taken-over")),
+            start(lambda: topic.rewind("read", "t", "earliest")),
+        ]
+        for call in kept_waiting:
+            assert isinstance(call.exception(), GroupBusy)
+
+
+def test_d04_an_endless_delay_is_refused_with_the_limit(topic: Broker) -> None:
+    with connected(topic.dsn) as console, pytest.raises(psycopg2.Error) as caught:
+        ask(console, "select duewheel.send('t', 'x'::text, 'infinity'::interval)")
+    assert getattr(from_database(caught.value), "sqlstate", None) == "DW004"
