@@ -1,11 +1,11 @@
 """Everything at once, on real processes, the real clock, and with SIGKILL (design: measured, snapshot ticks).
 
 Senders keep transactions open and roll some back, two wheels tick, consumers are killed while they hold
-leases, recalls race the release, a wheel is killed wherever it happens to be, and the server's backends stop
-and go on in the midst of what they do. In the second test the server itself is killed and recovers.
-Afterwards the logs of all processes are put together. What must come out: nothing lost, nothing doubled but
-what an ended lease or a failure gave out again, nothing early by the database's clock, and nothing delivered
-that was recalled.
+leases, one keeps receives open until others pass its lock, recalls race the release, a wheel is killed
+wherever it happens to be, and the server's backends stop and go on in the midst of what they do. In the
+second test the server itself is killed and recovers. Afterwards the logs of all processes are put together.
+What must come out: nothing lost, nothing doubled but what an ended lease or a failure gave out again, nothing
+early by the database's clock, and nothing delivered that was recalled.
 
 ``DUEWHEEL_SOAK_SECONDS=600`` goes on for longer.
 """
@@ -208,7 +208,7 @@ def test_nothing_is_lost_doubled_or_early_with_everything_at_once(dsn: str, tmp_
     ends = time.monotonic() + SECONDS
     with traffic_on(dsn, tmp_path) as going, Broker(dsn) as broker:
         with stalls(dsn):
-            for role in ("sender", "sender", "sender", "ticker", "recaller", "consumer", "consumer"):
+            for role in (*("sender",) * 3, "ticker", "recaller", "consumer", "consumer", "dawdler"):
                 going.start(role)
             wheel, victim = going.start("wheel"), going.start("consumer")
             rounds = 0

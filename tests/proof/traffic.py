@@ -5,7 +5,7 @@ of the log is JSON and is on its way to the disk before the next thing is done: 
 then what came of it. So a process that is killed has said what it may have done, and a server that is killed
 leaves the sender's answer unknown, not wrong.
 
-Roles: ``sender``, ``recaller``, ``consumer``, ``wheel``, ``ticker``.
+Roles: ``sender``, ``recaller``, ``consumer``, ``dawdler``, ``wheel``, ``ticker``.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from typing import Any
 import psycopg2
 
 from duewheel.store.broker import Broker
-from duewheel.store.errors import AlreadyReleased, BrokerUnreachable, LeaseLost
+from duewheel.store.errors import AlreadyReleased, BrokerUnreachable, LeaseLost, Overtaken
 from duewheel.store.messages import RecallOutcome
 
 TOPIC = "traffic"
@@ -34,6 +34,10 @@ GROUPS = ("one", "two")
 #: Short, so that leases of killed consumers end within the test.
 INVISIBLE = timedelta(seconds=2)
 
+_RECEIVE = """
+select convert_from(body, 'UTF8'), message_id, attempt
+from duewheel.receive(%s, %s, max_messages => %s, invisible => '2 seconds')
+"""
 
 #: Looked for so often by a wheel; the others do so between two steps.
 _LOOK_SECONDS = 0.05
@@ -182,6 +186,22 @@ class Worker:
                 self.log("acked", group=group, bodies=names)
         except LeaseLost:
             self.log("lease lost", group=group, bodies=names)
+
+    def dawdler(self) -> None:
+        """Receives in a transaction that stays open until others pass it; those that nobody passed count."""
+        group = GROUPS[self.chance.randrange(len(GROUPS))]
+        with closing(psycopg2.connect(self.dsn)) as connection, connection.cursor() as cursor:
+            cursor.execute(_RECEIVE, (TOPIC, group, self.chance.choice([1, 20])))
+            messages = cursor.fetchall()
+            time.sleep(self.chance.choice([0, 0.2, 1.3]))
+            try:
+                connection.commit()
+            except psycopg2.Error as error:
+                if error.pgcode != Overtaken.sqlstate:
+                    raise
+                self.log("overtaken", group=group)
+                return
+        self.log("received", group=group, early=[], messages=messages)
 
     def ticker(self) -> None:
         """A second wheel of the simplest kind."""

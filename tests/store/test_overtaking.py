@@ -232,7 +232,9 @@ def test_d16_a_release_from_which_the_clock_was_set_back_does_not_count(topic: B
     """A sender has read an earlier clock than the release, and does not see that, nor the release the sender."""
     with connected(topic.dsn) as console, connected(topic.dsn, autocommit=False) as ticker:
         topic.send("t", b"first", delay=NOTHING)
-        assert ask(ticker, "select duewheel.tick('t', clock_timestamp() + interval '10 seconds')") == [(True,)]
+        assert ask(ticker, "select duewheel.tick('t', clock_timestamp() + interval '10 seconds')") == [
+            (True,)
+        ]
         topic.send("t", b"second", delay=NOTHING)
         assert isinstance(refusal(ticker), Overtaken)
         ask(console, "select duewheel.tick('t', clock_timestamp() + interval '10 seconds')")
