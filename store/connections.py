@@ -57,6 +57,9 @@ Rows = list[tuple[Any, ...]]
 #: How many idle connections a pool keeps open.
 IDLE_CONNECTIONS = 8
 
+#: How often a statement is made that others overtake.
+_ATTEMPTS = 3
+
 
 def libpq_dsn(dsn: str) -> str:
     """The address as libpq takes it: SQLAlchemy's ``postgresql+psycopg2://`` becomes ``postgresql://``.
@@ -215,11 +218,13 @@ class Database:
             caller = driver_connection(connection)
             self.verify(caller)
             return fetch(caller, text_of(statement), parameters)
-        try:
-            return self._rows(statement, parameters)
-        except Overtaken:
-            # Its server process was held up in the midst of a release, and others went on: nothing is done.
-            return self._rows(statement, parameters)
+        for _ in range(_ATTEMPTS - 1):
+            try:
+                return self._rows(statement, parameters)
+            except Overtaken:
+                # Its server process was held up in the midst of a release, and others went on: nothing is done.
+                continue
+        return self._rows(statement, parameters)
 
     def _rows(self, statement: str | Prepared, parameters: Sequence[Any]) -> Rows:
         # What lend() and explained() do, without their generators: every receive and answer comes by here.

@@ -133,6 +133,19 @@ def test_what_was_passed_is_forgotten_by_upkeep(topic: Broker) -> None:
         assert ask(console, "select count(*) from duewheel.overtaken") == [(0,)]
 
 
+def test_x18_those_who_pass_at_once_do_not_refuse_each_other(topic: Broker) -> None:
+    def tick() -> object:
+        with connected(topic.dsn) as connection:
+            return ask(connection, "select duewheel.tick('t')")
+
+    with open_receive(topic), connected(topic.dsn, autocommit=False) as second, beside() as start:
+        for number in range(20):
+            topic.send("t", f"{number}", delay=NOTHING)
+        ask(second, "select duewheel.tick('t')")
+        for ticks in [[start(tick) for _ in range(8)] for _ in range(3)]:
+            assert {str(one.result()) for one in ticks} <= {"[(True,)]", "[(False,)]"}
+
+
 #: Whoever passes a tick lock stops there until it gets lock 1.
 STOP_WHO_PASSES = """
 create function stop() returns trigger language plpgsql as $$
@@ -229,7 +242,7 @@ def test_x18_a_check_that_was_made_early_holds_up_nobody_for_long(topic: Broker)
 
 
 def test_d16_a_release_from_which_the_clock_was_set_back_does_not_count(topic: Broker) -> None:
-    """A sender has read an earlier clock than the release, and does not see that, nor the release the sender."""
+    """A sender has read an earlier clock than the release, and neither sees the other."""
     with connected(topic.dsn) as console, connected(topic.dsn, autocommit=False) as ticker:
         topic.send("t", b"first", delay=NOTHING)
         assert ask(ticker, "select duewheel.tick('t', clock_timestamp() + interval '10 seconds')") == [

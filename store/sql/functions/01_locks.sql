@@ -5,7 +5,17 @@ create or replace function duewheel.tick_lock_class() returns integer
 language sql immutable parallel safe
 return 1146438743;  -- the letters DUEW
 
--- Exclusive while a transaction commits a tick of the topic, and for whoever passes its tick lock.
+-- The lock of those who pass it, and pass so many of themselves.
+create or replace function duewheel.tick_lock_class(p_passed integer) returns integer
+language sql immutable parallel safe
+return 1146438743 + case when p_passed > 0 then p_passed + 1 else 0 end;
+
+-- How many may stay open before those who pass them go on without a lock.
+create or replace function duewheel.most_passing() returns integer
+language sql immutable parallel safe
+return 3;
+
+-- Exclusive while a transaction commits a tick of the topic, shared while it commits a recall.
 create or replace function duewheel.tick_commit_class() returns integer
 language sql immutable parallel safe
 return 1146438744;

@@ -59,12 +59,15 @@ end;
 
 -- Takes a topic's tick lock, exclusive or shared, until the transaction ends. An open transaction that has it holds
 -- others up for a second, or their lock_timeout, at most: then they pass it. They leave a row in duewheel.overtaken,
--- which its check at COMMIT finds; while it may still be open, those that come after them hardly wait. Where p_wait is
--- false and somebody has the lock, the answer is false. Whoever passes has written: the transaction has an id.
+-- which its check at COMMIT finds; while it may still be open, those that come after them hardly wait. Those who pass go
+-- one at a time by another lock, and where one of these stays open, too, by a third: else they would refuse each other
+-- at COMMIT. Where p_wait is false and somebody has the lock, the answer is false. Whoever passes has written: the
+-- transaction has an id.
 create or replace function duewheel.lock_ticking(p_topic_id integer, p_shared boolean, p_wait boolean default true)
 returns boolean
 language plpgsql as $$
 declare
+    v_most_ms integer;
     v_timeout_ms integer;
 begin
     if (p_shared and pg_try_advisory_xact_lock_shared(duewheel.tick_lock_class(), p_topic_id))
@@ -75,15 +78,17 @@ begin
     if not p_wait then
         return false;
     end if;
-    select least(1000, nullif(s.setting::integer, 0),
-                 case when exists (
-                    select from duewheel.overtaken o
-                    where o.topic_id = p_topic_id and o.xid >= pg_snapshot_xmin(pg_current_snapshot())) then 25 end)
-    into v_timeout_ms
-    from pg_settings s where s.name = 'lock_timeout';
-    if not duewheel.wait_for_lock(duewheel.tick_lock_class(), p_topic_id, p_shared, v_timeout_ms) then
-        insert into duewheel.overtaken (topic_id) values (p_topic_id);
-    end if;
+    select nullif(s.setting::integer, 0) into v_most_ms from pg_settings s where s.name = 'lock_timeout';
+    v_timeout_ms := least(1000, v_most_ms, case when exists (
+        select from duewheel.overtaken o
+        where o.topic_id = p_topic_id and o.xid >= pg_snapshot_xmin(pg_current_snapshot())) then 25 end);
+    for n in 0 .. duewheel.most_passing() loop
+        exit when duewheel.wait_for_lock(duewheel.tick_lock_class(n), p_topic_id, p_shared, v_timeout_ms);
+        v_timeout_ms := least(250, v_most_ms);
+        if n = 0 then
+            insert into duewheel.overtaken (topic_id) values (p_topic_id);
+        end if;
+    end loop;
     return true;
 end
 $$;
