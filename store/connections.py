@@ -222,7 +222,7 @@ class Database:
             try:
                 return self._rows(statement, parameters)
             except Overtaken:
-                # Its server process was held up in the midst of a release, and others went on: nothing is done.
+                # Its server process was held up in the midst of a release, and others went on.
                 continue
         return self._rows(statement, parameters)
 

@@ -60,6 +60,20 @@ begin
     perform duewheel.require_read_committed();
     perform duewheel.lock_queues(p_group_id, p_topic_id, clock_timestamp() + interval '10 seconds');
     perform duewheel.require_stream(p_group_id, p_topic_id, p_stream);
+    if exists (
+        select from duewheel.positions(p_group_id, p_topic_id) p
+        join unnest(p_topic_ids, p_queues, p_ats) s (topic_id, queue, at)
+            on s.topic_id = p.topic_id and s.queue = p.queue
+        where duewheel.stream_instant(s.at) > greatest(p.hi, p.to_at)
+    ) or exists (
+        select from unnest(p_stragglers) s (straggler)
+        where s.straggler > coalesce(pg_sequence_last_value('duewheel.straggler_straggler_id_seq'), 0)
+    ) then
+        raise exception using
+            errcode = 'DW010',
+            message = 'the stream is to be put behind what has been released',
+            hint = 'Give places that stream_latest has answered in this database, as a stream''s checkpoint has them.';
+    end if;
     insert into duewheel.lease
         (topic_id, group_id, queue, n, token, from_at, from_seq, to_at, to_seq, straggler_from, straggler_to,
          message_count, consumer, leased_at, expires_at, revived_to)
