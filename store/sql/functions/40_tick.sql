@@ -121,7 +121,7 @@ begin
     if current_setting('max_prepared_transactions') <> '0' then
         perform pg_notify('duewheel_unprepared', '');
     end if;
-    if current_setting('idle_in_transaction_session_timeout') <> '5s' then
+    if current_setting('idle_in_transaction_session_timeout')::interval not between '1 ms' and '5 seconds' then
         perform set_config('idle_in_transaction_session_timeout', '5s', true);
     end if;
     if (p_shared and pg_try_advisory_xact_lock_shared(duewheel.tick_commit_class(), p_topic_id))
