@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -30,19 +30,24 @@ from airflow.sdk.execution_time.xcom import XCom
 
 from duewheel.hooks.broker import DueWheelHook
 from duewheel.hooks.declared import (
-    LONGEST_INVISIBLE,
-    SHORTEST_INVISIBLE,
     as_count,
     check_callable,
     check_count,
+    check_flags,
+    check_not_given_later,
     check_reading,
     check_span,
+    check_start,
+    is_given_later,
 )
 from duewheel.hooks.rendered import as_span
+from duewheel.operators.calling import check_call
 from duewheel.operators.links import TopicLink
 from duewheel.operators.task_key import task_key
 from duewheel.store.backoff import Backoff
 from duewheel.store.errors import BrokerUnreachable, DueWheelError, InvalidArgument
+from duewheel.store.limits import LONGEST_INVISIBLE, SHORTEST_INVISIBLE
+from duewheel.store.messages import Message
 from duewheel.store.reasons import reason_of
 from duewheel.store.retry_policy import RetryPolicy
 
@@ -53,7 +58,6 @@ if TYPE_CHECKING:
     from duewheel.store.consumer import Answered, Consumer
     from duewheel.store.instants import Instant
     from duewheel.store.lease_keeper import LeaseKeeper
-    from duewheel.store.messages import Message
 
 LATE_TRY = timedelta(minutes=2)
 """How much later than its ``retry_delay`` the next try may begin and still find its messages kept."""
@@ -67,6 +71,9 @@ class MessagesFailed(AirflowException):
 
     Args:
         failed: the messages that failed, each with its reason: text, or the error.
+
+    Raises:
+        InvalidArgument: what is named is no message, such as its key; the function fails with that for all.
 
     Example::
 
@@ -82,6 +89,16 @@ class MessagesFailed(AirflowException):
     """
 
     def __init__(self, failed: Mapping[Message, BaseException | str]) -> None:
+        if not isinstance(failed, Mapping):
+            raise InvalidArgument(
+                f"failed is a {type(failed).__name__}: give a mapping of messages to reasons"
+            )
+        for message in failed:
+            if not isinstance(message, Message):
+                raise InvalidArgument(
+                    f"failed names {message!r}, a {type(message).__name__}: give the messages themselves, as "
+                    "the function got them"
+                )
         self.failed = dict(failed)
         super().__init__(self._said())
 
@@ -147,6 +164,11 @@ class ConsumingOperator(BaseOperator):
     shallow_copy_attrs: Sequence[str] = ("python_callable",)
     operator_extra_links = (TopicLink(),)
 
+    given: ClassVar[int] = 1
+    """How many arguments the function gets before ``op_args``."""
+    offered: ClassVar[Collection[str]] = ()
+    """What it gets beside Airflow's context where it names it."""
+
     def __init__(
         self,
         *,
@@ -170,8 +192,9 @@ class ConsumingOperator(BaseOperator):
         check_reading(topic, group, tags, filter)
         check_count(max_messages, "max_messages", at_most=at_most)
         check_span(invisible, "invisible", at_least=SHORTEST_INVISIBLE, at_most=LONGEST_INVISIBLE)
-        if python_callable is not None:
-            check_callable(python_callable)
+        check_not_given_later(self, invisible=invisible, start=start, retry=retry)
+        check_start(start)
+        check_flags(skip_if_empty=skip_if_empty)
         if retry is not None and not isinstance(retry, RetryPolicy):
             raise InvalidArgument(f"retry is a {type(retry).__name__}: give a RetryPolicy")
         self.topic = topic
@@ -190,6 +213,14 @@ class ConsumingOperator(BaseOperator):
         self._most = at_most
         self._held: Held | None = None
         self._killed = False
+        if python_callable is not None:
+            self._check_callable(python_callable)
+
+    def _check_callable(self, function: Callable[..., Any]) -> None:
+        """Refuse what cannot be called as it will be."""
+        check_callable(function)
+        if not any(map(is_given_later, self.op_kwargs)):
+            check_call(function, self.given + len(self.op_args), self.op_kwargs, self.offered)
 
     def _hook(self) -> DueWheelHook:
         return DueWheelHook(self.duewheel_conn_id)

@@ -9,10 +9,9 @@ from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException
 
 from duewheel.hooks.broker import DueWheelHook
-from duewheel.hooks.declared import check_key, check_topic, check_when
+from duewheel.hooks.declared import check_named_message, check_when
 from duewheel.hooks.rendered import as_instant, as_span
 from duewheel.operators.links import MessageLink, TopicLink
-from duewheel.operators.recall import WHAT_NAMES_A_MESSAGE
 from duewheel.operators.task_key import task_key
 from duewheel.store.errors import AlreadyReleased, InvalidArgument, UnknownMessage
 
@@ -78,11 +77,7 @@ class RescheduleMessageOperator(BaseOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        if (message_id is None) == (topic is None and key is None) or (topic is None) != (key is None):
-            raise InvalidArgument(WHAT_NAMES_A_MESSAGE)
-        if topic is not None:
-            check_topic(topic)
-        check_key(key)
+        check_named_message(message_id, topic, key)
         if (delay is None) == (deliver_at is None):
             raise InvalidArgument("Give either delay or deliver_at: that is when to deliver now.")
         check_when(delay, deliver_at, None)
@@ -97,7 +92,7 @@ class RescheduleMessageOperator(BaseOperator):
     def execute(self, context: Context) -> str | list[str]:
         """Move it."""
         delay, deliver_at = as_span(self.delay), as_instant(self.deliver_at)
-        with DueWheelHook(self.duewheel_conn_id).get_conn() as broker:
+        with DueWheelHook(self.duewheel_conn_id).connected() as broker:
             try:
                 if self.message_id is not None:
                     key = self._idempotency_key(self.message_id, context)

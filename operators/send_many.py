@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow.sdk import BaseOperator
 
 from duewheel.hooks.broker import DueWheelHook
-from duewheel.hooks.declared import check_message, check_topic, check_when, is_given_later
+from duewheel.hooks.declared import check_flags, check_message, check_topic, check_when, is_given_later
 from duewheel.hooks.rendered import as_when
 from duewheel.operators.links import TopicLink
 from duewheel.operators.task_key import task_key
@@ -107,6 +107,7 @@ class SendDelayMessagesOperator(BaseOperator):
             messages = list(messages)
             for place, message in enumerate(messages):
                 _checked(place, message)
+        check_flags(idempotent=idempotent)
         self.topic = topic
         self.messages = messages
         self.delay = delay
@@ -123,7 +124,7 @@ class SendDelayMessagesOperator(BaseOperator):
         if name is not None:
             given = list(_named(given, name))
         messages = [self._made(message, when) for message in given]
-        with DueWheelHook(self.duewheel_conn_id).get_conn() as broker:
+        with DueWheelHook(self.duewheel_conn_id).connected() as broker:
             receipts = broker.send_many(self.topic, messages)
         duplicates = sum(receipt.outcome == "duplicate" for receipt in receipts)
         self.log.info(
@@ -181,10 +182,7 @@ def _checked(place: int, message: Mapping[str, Any]) -> dict[str, Any]:
     if "body" not in given:
         raise InvalidArgument("has no body", index=place)
     try:
-        check_message(**{name: value for name, value in given.items() if name not in _CHECKED_BY_THE_BROKER})
+        check_message(**given)
     except DueWheelError as error:
         raise error.at(place) from error
     return given
-
-
-_CHECKED_BY_THE_BROKER = frozenset({"tag", "message_group", "idempotency_key"})

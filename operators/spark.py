@@ -126,6 +126,7 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
         "spark_conf": "json",
     }
     ui_color = "#fbe5d6"
+    given = 3
 
     def __init__(
         self,

@@ -173,6 +173,22 @@ def test_a_decorated_function_needs_room_for_what_it_is_given() -> None:
         spark_due_messages_task(topic="orders", group="g")(session_alone)
 
 
+def test_a_decorated_function_is_looked_at_with_what_it_is_given() -> None:
+    def by_region(messages: object, region: str, ds: str) -> None:
+        """Take what the call in the DAG gives."""
+
+    def with_consumer(spark: object, messages: object, batch: object, consumer: object) -> None:
+        """Ask for what Spark's operator has not."""
+
+    due_messages_task(topic="orders", group="g")(by_region)("north")
+    with pytest.raises(
+        InvalidArgument, match=r"start is .earlyest.; it is .earliest., .latest. or an instant"
+    ):
+        due_messages_task(topic="orders", group="g", start="earlyest")(by_region)("north")
+    with pytest.raises(InvalidArgument, match=r"with_consumer.* missing a required argument: 'consumer'"):
+        spark_due_messages_task(topic="orders", group="g")(with_consumer)()
+
+
 def test_two_callbacks_of_a_task_send_a_message_each(broker: Broker) -> None:
     for delay in ("PT1H", "PT20H"):
         SendDelayMessageNotifier(topic="orders", body="look again", delay=delay, key="alert").notify(CONTEXT)
