@@ -44,7 +44,7 @@ class RedriveDeadLettersOperator(BaseOperator):
         reason_contains: whose reason contains exactly this.
         dead_from, dead_until: dead since an instant from the first and before the second: aware datetimes, or
             text with an offset.
-        max_messages: at most so many, the oldest.
+        max_messages: how many at most; the oldest go first.
         per_second: how many a second; the task lasts as long. None is no pause.
         dry_run: only count.
         duewheel_conn_id: the connection to the broker; its login needs the role duewheel_admin.
