@@ -223,8 +223,8 @@ class ConsumeMessagesOperator(ConsumingOperator):
             keeper.stop()
             if not self._killed:
                 reason = reason_of(error)
-                self._give_back(
-                    context, consumer, batch, len(batch), error, lambda: consumer.nack(batch, reason=reason)
+                self._give_messages_back(
+                    consumer, batch, error, context, partial(consumer.nack, batch, reason=reason)
                 )
             raise
         finally:
@@ -300,7 +300,31 @@ class ConsumeMessagesOperator(ConsumingOperator):
                 consumer.nack(message, reason=as_reason(reason))
 
         if failed:
-            self._give_back(context, consumer, list(failed), len(failed), error, nack)
+            self._give_messages_back(consumer, list(failed), error, context, nack)
+
+    def _give_messages_back(
+        self,
+        consumer: Consumer,
+        messages: Sequence[Message],
+        cause: BaseException,
+        context: Context,
+        nack: Callable[[], None],
+    ) -> None:
+        def keep(duration: timedelta) -> int:
+            consumer.change_invisible_duration(messages, duration)
+            return len(messages)
+
+        def nack_and_say() -> None:
+            nack()
+            self.log.info(
+                "Nacked %d messages of topic %s after %s: %s",
+                len(messages),
+                self.topic,
+                type(cause).__name__,
+                cause,
+            )
+
+        self._give_back(context, len(messages), cause, keep, nack_and_say)
 
 
 def _of_batch(batch: Batch, error: MessagesFailed) -> dict[Message, BaseException | str]:

@@ -283,20 +283,27 @@ class ConsumingOperator(BaseOperator):
 
     def _give_back(
         self,
-        context: Context,
-        consumer: Consumer,
-        messages: Answered,
+        context: Mapping[str, Any],
         count: int,
         cause: BaseException,
+        keep: Callable[[timedelta], int],
         nack: Callable[[], None],
     ) -> None:
-        """Keep what failed for the next try, or nack it; ``cause`` stays the error the task fails with."""
+        """Keep what failed for the next try, or nack it; ``cause`` stays the error the task fails with.
+
+        Args:
+            context: Airflow's context of the task.
+            count: how many messages failed.
+            cause: what the task fails with.
+            keep: lets their leases last for a span from now, and says how many it has kept.
+            nack: nacks them.
+        """
         kept_for = self._kept_for(context, cause)
         try:
-            if kept_for is None:
-                nack()
-            else:
-                consumer.change_invisible_duration(messages, kept_for)
+            if kept_for is not None and (kept := keep(kept_for)):
+                self.log.info("Kept %d messages of topic %s for the task's next try", kept, self.topic)
+                return
+            nack()
         except DueWheelError as error:
             self.log.warning(
                 "Could not give %d messages of topic %s back; they come back when their lease ends: %s",
@@ -304,13 +311,6 @@ class ConsumingOperator(BaseOperator):
                 self.topic,
                 error,
             )
-            return
-        if kept_for is None:
-            self.log.info(
-                "Nacked %d messages of topic %s after %s: %s", count, self.topic, type(cause).__name__, cause
-            )
-        else:
-            self.log.info("Kept %d messages of topic %s for the task's next try", count, self.topic)
 
     def _kept_for(self, context: Mapping[str, Any], cause: BaseException) -> timedelta | None:
         """How long to keep what failed for the next try; None where there is none, or not soon enough."""
