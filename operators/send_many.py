@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import timedelta
 
-    from airflow.sdk import Context
+    from airflow.sdk import Context, XComArg
 
     from duewheel.store.instants import Instant
 
@@ -89,7 +89,7 @@ class SendDelayMessagesOperator(BaseOperator):
         self,
         *,
         topic: str,
-        messages: Iterable[Mapping[str, Any]],
+        messages: Iterable[Mapping[str, Any]] | XComArg,
         delay: timedelta | str | None = None,
         deliver_at: Instant | str | None = None,
         delay_level: int | str | None = None,
@@ -109,7 +109,7 @@ class SendDelayMessagesOperator(BaseOperator):
                 _checked(place, message)
         check_flags(idempotent=idempotent)
         self.topic = topic
-        self.messages = messages
+        self.messages: Any = messages
         self.delay = delay
         self.deliver_at = deliver_at
         self.delay_level = delay_level
