@@ -1,3 +1,3 @@
-"""Example DAGs that run as they stand: an unpaid order is cancelled by its timeout message."""
+"""Example DAGs that run as they stand: unpaid orders that are cancelled, customers who are reminded."""
 
 from __future__ import annotations

@@ -15,7 +15,8 @@ afterwards runs in a worker thread.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -23,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseHook
 from psycopg2.extensions import make_dsn
 
-from duewheel.store.errors import InvalidArgument
+from duewheel.store.errors import InvalidArgument, UnknownTopic
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
@@ -56,6 +57,8 @@ LIBPQ_DEFAULTS: dict[str, Any] = {
 }
 """How soon a dead network is noticed: seconds, but milliseconds for ``tcp_user_timeout``. Without these a
 thread of the triggerer could wait for a vanished server for two hours."""
+
+MAKE_THE_TOPIC = "In a DAG, CreateTopicOperator(task_id=..., topic=...) makes it, in a task before this one."
 
 TRUE_WORDS = frozenset({"true", "t", "yes", "y", "on", "1"})
 FALSE_WORDS = frozenset({"false", "f", "no", "n", "off", "0"})
@@ -107,6 +110,22 @@ class DueWheelHook(BaseHook):
             InvalidArgument: the connection names no database, or says something that cannot be understood.
         """
         return self.resolve().open()
+
+    @contextmanager
+    def connected(self) -> Iterator[Broker]:
+        """A broker for the time of a block, whose errors say what an author of DAGs can do.
+
+        Raises:
+            InvalidArgument: as :meth:`get_conn`.
+            DueWheelError: what the block raises.
+        """
+        with self.get_conn() as broker:
+            try:
+                yield broker
+            except UnknownTopic as error:
+                advised = UnknownTopic(f"{error} {MAKE_THE_TOPIC}")
+                advised.index = error.index
+                raise advised from error
 
     @cached_property
     def broker(self) -> Broker:

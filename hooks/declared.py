@@ -9,29 +9,30 @@ Only pure checks of the store are used: reading a DAG file opens no connection.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from duewheel.hooks.rendered import as_instant, as_level, as_span
 from duewheel.store import filters
 from duewheel.store import tags as tag_expressions
-from duewheel.store.bodies import properties_to_json, to_bytes
-from duewheel.store.errors import InvalidArgument, InvalidDelayLevel, InvalidKey
+from duewheel.store.bodies import check_text, properties_to_json, to_bytes
+from duewheel.store.errors import DueWheelError, InvalidArgument, InvalidDelayLevel, InvalidKey
 from duewheel.store.instants import to_datetime, to_span
+from duewheel.store.limits import (
+    FASTEST_REDRIVE,
+    LONGEST_IDEMPOTENCY_KEY,
+    LONGEST_KEY,
+    LONGEST_MESSAGE_GROUP,
+    LONGEST_SETTING,
+    MOST_LEVELS,
+    SLOWEST_REDRIVE,
+)
 from duewheel.store.messages import OnConflict, named
 from duewheel.store.names import check_group_name, check_topic_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-SHORTEST_INVISIBLE, LONGEST_INVISIBLE = timedelta(seconds=1), timedelta(hours=12)
-LONGEST_WAIT = timedelta(seconds=30)
-MOST_RECEIVED = 10_000
-"""The limits of a receive, as ``duewheel.store.consumer`` has them."""
-MOST_QUEUES = 64
-LONGEST_SETTING = timedelta(days=3660)
-"""The limits of a topic's settings."""
 
 _TEMPLATE_MARKS = ("{{", "{%", "{#")
 
@@ -60,6 +61,42 @@ def check(value: Any, judge: Callable[[Any], object]) -> None:
         judge(value)
 
 
+def check_not_given_later(owner: object, **given: object) -> None:
+    """Refuse a template, or what another task returns, where nobody would put the value in its place.
+
+    Args:
+        owner: the operator or trigger, which says what it templates.
+        given: its arguments by name.
+
+    Raises:
+        InvalidArgument: one that is not templated is given later.
+    """
+    templated: Sequence[str] = getattr(owner, "template_fields", ())
+    for name, value in given.items():
+        if name not in templated and is_given_later(value):
+            raise InvalidArgument(
+                f"{name} is {value!r}, but {name} of {type(owner).__name__} is not templated: give the value "
+                f"itself; templated are {', '.join(templated) or 'none of its arguments'}"
+            )
+
+
+WHAT_NAMES_A_MESSAGE = "Give either message_id, or both topic and key: that is what names one message."
+
+
+def check_named_message(message_id: object, topic: object, key: object) -> None:
+    """Judge what names a message that was sent: its id, or topic and key.
+
+    Raises:
+        InvalidArgument: neither, or both; or what cannot be a name.
+    """
+    if (message_id is None) == (topic is None and key is None) or (topic is None) != (key is None):
+        raise InvalidArgument(WHAT_NAMES_A_MESSAGE)
+    check(message_id, lambda given: check_text(given, "message_id"))
+    if topic is not None:
+        check_topic(topic)
+    check_key(key)
+
+
 def check_reading(topic: object, group: object, tags: object = "*", filter: object = None) -> None:  # noqa: A002 -- the name
     """Judge what names the messages of a group.
 
@@ -76,6 +113,11 @@ def check_reading(topic: object, group: object, tags: object = "*", filter: obje
 def check_topic(topic: object) -> None:
     """Judge a topic's name."""
     _required(topic, "topic", check_topic_name)
+
+
+def check_group(group: object) -> None:
+    """Judge a consumer group's name."""
+    _required(group, "group", check_group_name)
 
 
 def check_span(
@@ -106,6 +148,85 @@ def check_span(
             raise InvalidArgument(f"{name} is {span}, the limit is {at_most} or less")
 
     check(value, judge)
+
+
+def check_start(value: object) -> None:
+    """Judge where a group that is new begins.
+
+    Raises:
+        InvalidArgument, InvalidInstant: neither ``earliest`` nor ``latest`` nor an instant.
+    """
+    if isinstance(value, str):
+        if value not in ("earliest", "latest"):
+            raise InvalidArgument(
+                f'start is "{value[:80]}"; it is "earliest", "latest" or an instant: an aware datetime, or '
+                "Unix milliseconds"
+            )
+    else:
+        check_instant(value, "start")
+
+
+def check_instant(value: object, name: str) -> None:
+    """Judge an instant, as text too.
+
+    Raises:
+        InvalidInstant: it is none.
+    """
+
+    def judge(given: Any) -> None:
+        instant = as_instant(given, name)
+        if instant is not None:
+            to_datetime(instant, name)
+
+    check(value, judge)
+
+
+def check_levels(value: object) -> None:
+    """Judge the table of a topic's delay levels.
+
+    Raises:
+        InvalidArgument: it is no list of spans, or out of its limits.
+    """
+    if value is None:
+        return
+    if isinstance(value, (str, bytes)) or not isinstance(value, Sequence):
+        raise InvalidArgument(
+            f"delay_levels is a {type(value).__name__}: give a list of 1 to {MOST_LEVELS} spans of time"
+        )
+    if not 1 <= len(value) <= MOST_LEVELS:
+        raise InvalidArgument(f"delay_levels has {len(value)} levels; the limit is 1 to {MOST_LEVELS}")
+    for place, level in enumerate(value):
+        if level is None:
+            raise InvalidArgument("a level of delay_levels is null: give each of them")
+        check_span(level, f"delay_levels[{place}]", at_least=timedelta(0), at_most=LONGEST_SETTING)
+
+
+def check_rate(value: object) -> None:
+    """Judge how many messages a redrive sends in a second.
+
+    Raises:
+        InvalidArgument: it is no number, or out of its limits.
+    """
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise InvalidArgument(f"per_second is a {type(value).__name__}: give a number, or None for no pause")
+    if not SLOWEST_REDRIVE <= value <= FASTEST_REDRIVE:
+        raise InvalidArgument(
+            f"per_second is {value!r}, the limit is {SLOWEST_REDRIVE} to {FASTEST_REDRIVE} messages in a "
+            "second"
+        )
+
+
+def check_flags(**given: object) -> None:
+    """Judge what is either on or off; text would be on whatever it says.
+
+    Raises:
+        InvalidArgument: it is no bool.
+    """
+    for name, value in given.items():
+        if not isinstance(value, bool):
+            raise InvalidArgument(f"{name} is {value!r}, a {type(value).__name__}: give True or False")
 
 
 def check_count(value: object, name: str, *, at_most: int | None = None) -> None:
@@ -169,13 +290,7 @@ def check_key(value: object) -> None:
         InvalidKey: it is empty or too long.
     """
 
-    def judge(given: Any) -> None:
-        if not isinstance(given, str):
-            raise InvalidArgument(f"key is a {type(given).__name__}: give a str")
-        if not 1 <= len(given) <= 255:
-            raise InvalidKey(f"the key has {len(given)} characters; the limit is 1 to 255")
-
-    check(value, judge)
+    _limited(value, "key", LONGEST_KEY, InvalidKey)
 
 
 def check_message(
@@ -185,7 +300,10 @@ def check_message(
     deliver_at: object = None,
     delay_level: object = None,
     key: object = None,
+    tag: object = None,
     properties: object = None,
+    message_group: object = None,
+    idempotency_key: object = None,
     on_conflict: object = "allow",
 ) -> None:
     """Judge what is known of a message to send.
@@ -193,11 +311,14 @@ def check_message(
     Raises:
         InvalidArgument: two instants of delivery, a delay that is no span of time or negative, or an
             ``on_conflict`` that is not known.
-        InvalidInstant, InvalidDelayLevel, InvalidKey: as their names say.
+        InvalidInstant, InvalidDelayLevel, InvalidKey, InvalidTag: as their names say.
         BodyTooLarge, PropertiesTooLarge: as their names say.
     """
     check_when(delay, deliver_at, delay_level)
     check_key(key)
+    check(tag, tag_expressions.check_tag)
+    _limited(message_group, "message group", LONGEST_MESSAGE_GROUP, InvalidArgument)
+    _limited(idempotency_key, "idempotency key", LONGEST_IDEMPOTENCY_KEY, InvalidKey)
     check(on_conflict, lambda given: named(OnConflict, given, "on_conflict"))
     check(body, to_bytes)
     check(properties, properties_to_json)
@@ -208,14 +329,19 @@ def check_when(delay: object, deliver_at: object, delay_level: object) -> None:
     if sum(when is not None for when in (delay, deliver_at, delay_level)) > 1:
         raise InvalidArgument("Give one of delay, deliver_at and delay_level: each says when to deliver.")
     check_span(delay, "delay", at_least=timedelta(0))
-    check(deliver_at, _judge_instant)
+    check_instant(deliver_at, "deliver_at")
     check(delay_level, _judge_level)
 
 
-def _judge_instant(given: Any) -> None:
-    instant = as_instant(given)
-    if instant is not None:
-        to_datetime(instant)
+def _limited(value: object, name: str, at_most: int, error: type[DueWheelError]) -> None:
+    """Judge a text of 1 to ``at_most`` characters."""
+
+    def judge(given: Any) -> None:
+        check_text(given, name.replace(" ", "_"))
+        if not 1 <= len(given) <= at_most:
+            raise error(f"the {name} has {len(given)} characters; the limit is 1 to {at_most}")
+
+    check(value, judge)
 
 
 def _judge_level(given: Any) -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pendulum
 
 from duewheel.store.errors import InvalidArgument, InvalidDelayLevel, InvalidInstant
+from duewheel.store.instants import to_datetime
 
 if TYPE_CHECKING:
     from duewheel.store.instants import Instant
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 STR_OF_TIMEDELTA = re.compile(
     r"(?:(?P<days>-?\d+) days?, )?(?P<hours>\d{1,2}):(?P<minutes>\d\d):(?P<seconds>\d\d(?:\.\d{1,6})?)"
 )
+FEWEST_MILLISECONDS = 10**11
+"""Fewer are an instant before March 1973, which nobody means; as seconds they reach to the year 5138."""
 WHOLE_NUMBER = re.compile(r"[+-]?\d+")
 
 
@@ -69,19 +72,20 @@ def as_instant(value: Instant | str | None, name: str = "deliver_at") -> Instant
         name: the parameter's name, for the error.
 
     Raises:
-        InvalidInstant: text of another form, or without an offset.
+        InvalidInstant: text of another form, or without an offset; a number that would be an instant before
+            1973, as Unix seconds would.
 
     Example:
         >>> as_instant("2022-06-09T19:20:00+08:00")
         datetime.datetime(2022, 6, 9, 19, 20, tzinfo=datetime.timezone(datetime.timedelta(seconds=28800)))
     """
     if not isinstance(value, str):
-        return value
+        return _milliseconds(value, name) if type(value) is int else value
     text = value.strip()
     if not text or text == "None":
         return None
     if WHOLE_NUMBER.fullmatch(text):
-        return int(text)
+        return _milliseconds(int(text), name)
     try:
         instant = datetime.fromisoformat(text)
     except ValueError:
@@ -92,6 +96,15 @@ def as_instant(value: Instant | str | None, name: str = "deliver_at") -> Instant
             "2022-06-09T19:20:00+08:00, or Unix milliseconds"
         )
     return instant
+
+
+def _milliseconds(value: int, name: str) -> int:
+    if abs(value) < FEWEST_MILLISECONDS:
+        raise InvalidInstant(
+            f"{name} {value} is {to_datetime(value):%Y-%m-%d} as Unix milliseconds: give Unix seconds times "
+            "1000, or an aware datetime"
+        )
+    return value
 
 
 def as_level(value: int | str | None) -> int | None:

@@ -9,10 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from airflow.sdk.bases.decorator import determine_kwargs
+from airflow.sdk.definitions.context import KNOWN_CONTEXT_KEYS
+
+from duewheel.store.errors import InvalidArgument
+
+NOT_WHILE_IT_RUNS = frozenset({"exception", "reason"})
+"""Names of the context that only callbacks get."""
 
 
 def call(
@@ -39,6 +45,39 @@ def call(
         [2, 4]
     """
     return _run(function(*given, **_named(function, given, named, context)))
+
+
+def check_call(
+    function: Callable[..., Any], given: int, named: Collection[str], offered: Collection[str] = ()
+) -> None:
+    """Refuse a function that cannot be called as :func:`call` will.
+
+    Args:
+        function: the function.
+        given: how many arguments it gets by position.
+        named: the names of those that it gets by name.
+        offered: what it gets beside Airflow's context if it names it.
+
+    Raises:
+        InvalidArgument: it has no room for an argument, or needs one that nobody gives.
+
+    Example:
+        >>> check_call(lambda messages, factor, ds: None, 1, ["factor"])
+    """
+    try:
+        signature = inspect.signature(function)
+    except ValueError:
+        return
+    context = dict.fromkeys({*KNOWN_CONTEXT_KEYS - NOT_WHILE_IT_RUNS, *offered})
+    arguments = [None] * given
+    try:
+        signature.bind(*arguments, **_named(function, arguments, dict.fromkeys(named), context))
+    except (TypeError, ValueError) as error:
+        by_name = f" and {', '.join(sorted(named))} by name" if named else ""
+        raise InvalidArgument(
+            f"{getattr(function, '__name__', function)}{signature} cannot be called with {given} arguments"
+            f"{by_name}: {error}; beside these a function gets what it names of Airflow's context"
+        ) from error
 
 
 def _named(

@@ -22,12 +22,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from duewheel.hooks.broker import DueWheelHook
-from duewheel.hooks.declared import LONGEST_WAIT, MOST_RECEIVED, check_callable, check_span
+from duewheel.hooks.declared import check_callable, check_flags, check_not_given_later, check_span
 from duewheel.hooks.rendered import as_span
 from duewheel.operators.calling import call
 from duewheel.operators.consuming import ConsumingOperator, Held, MessagesFailed, as_reason
-from duewheel.store.errors import LeaseLost
+from duewheel.store.errors import InvalidArgument, LeaseLost
 from duewheel.store.lease_keeper import LeaseKeeper
+from duewheel.store.limits import LONGEST_WAIT, MOST_RECEIVED
 from duewheel.store.reasons import reason_of
 
 if TYPE_CHECKING:
@@ -99,6 +100,7 @@ class ConsumeMessagesOperator(ConsumingOperator):
     """
 
     ui_color = "#dfe9f5"
+    offered = ("consumer",)
 
     def __init__(
         self,
@@ -140,8 +142,12 @@ class ConsumeMessagesOperator(ConsumingOperator):
             **kwargs,
         )
         check_callable(python_callable)
+        check_not_given_later(self, wait=wait, linger=linger)
         check_span(wait, "wait", at_least=timedelta(0), at_most=LONGEST_WAIT)
         check_span(linger, "linger", at_least=timedelta(0))
+        check_flags(one_by_one=one_by_one, drain=drain)
+        if as_span(linger, "linger") and not drain:
+            raise InvalidArgument("linger says how long a drain waits for more: give drain=True with it")
         self.wait = wait
         self.one_by_one = one_by_one
         self.drain = drain
@@ -150,7 +156,7 @@ class ConsumeMessagesOperator(ConsumingOperator):
     def execute(self, context: Context) -> Any:
         """Receive, call the function, ack; again if ``drain``."""
         results: list[Any] = []
-        with self._hook().get_conn() as broker:
+        with self._hook().connected() as broker:
             consumer = self._consumer(broker, context)
             batch = self._first(broker, consumer, context)
             if not batch:
@@ -217,8 +223,8 @@ class ConsumeMessagesOperator(ConsumingOperator):
             keeper.stop()
             if not self._killed:
                 reason = reason_of(error)
-                self._give_back(
-                    context, consumer, batch, len(batch), error, lambda: consumer.nack(batch, reason=reason)
+                self._give_messages_back(
+                    consumer, batch, error, context, partial(consumer.nack, batch, reason=reason)
                 )
             raise
         finally:
@@ -237,8 +243,9 @@ class ConsumeMessagesOperator(ConsumingOperator):
         try:
             result = self._call(consumer, batch, context)
         except MessagesFailed as error:
+            failed = _of_batch(batch, error)
             keeper.stop()
-            self._answer_apart(consumer, batch, dict(error.failed), error, context)
+            self._answer_apart(consumer, batch, failed, error, context)
             raise
         self._require_pushable(result)
         # An extension beside the ack would find the lease gone and call it lost.
@@ -293,4 +300,44 @@ class ConsumeMessagesOperator(ConsumingOperator):
                 consumer.nack(message, reason=as_reason(reason))
 
         if failed:
-            self._give_back(context, consumer, list(failed), len(failed), error, nack)
+            self._give_messages_back(consumer, list(failed), error, context, nack)
+
+    def _give_messages_back(
+        self,
+        consumer: Consumer,
+        messages: Sequence[Message],
+        cause: BaseException,
+        context: Context,
+        nack: Callable[[], None],
+    ) -> None:
+        def keep(duration: timedelta) -> int:
+            consumer.change_invisible_duration(messages, duration)
+            return len(messages)
+
+        def nack_and_say() -> None:
+            nack()
+            self.log.info(
+                "Nacked %d messages of topic %s after %s: %s",
+                len(messages),
+                self.topic,
+                type(cause).__name__,
+                cause,
+            )
+
+        self._give_back(context, len(messages), cause, keep, nack_and_say)
+
+
+def _of_batch(batch: Batch, error: MessagesFailed) -> dict[Message, BaseException | str]:
+    """What failed, by the messages of the batch.
+
+    Raises:
+        InvalidArgument: one of them is not of the batch, so that nobody can tell what was done.
+    """
+    of_batch = {message.message_id: message for message in batch}
+    strangers = [message.message_id for message in error.failed if message.message_id not in of_batch]
+    if strangers:
+        raise InvalidArgument(
+            f"MessagesFailed names message {strangers[0]}, which is not of the batch: give those that the "
+            "function got"
+        ) from error
+    return {of_batch[message.message_id]: reason for message, reason in error.failed.items()}

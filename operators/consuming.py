@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -30,19 +30,24 @@ from airflow.sdk.execution_time.xcom import XCom
 
 from duewheel.hooks.broker import DueWheelHook
 from duewheel.hooks.declared import (
-    LONGEST_INVISIBLE,
-    SHORTEST_INVISIBLE,
     as_count,
     check_callable,
     check_count,
+    check_flags,
+    check_not_given_later,
     check_reading,
     check_span,
+    check_start,
+    is_given_later,
 )
 from duewheel.hooks.rendered import as_span
+from duewheel.operators.calling import check_call
 from duewheel.operators.links import TopicLink
 from duewheel.operators.task_key import task_key
 from duewheel.store.backoff import Backoff
 from duewheel.store.errors import BrokerUnreachable, DueWheelError, InvalidArgument
+from duewheel.store.limits import LONGEST_INVISIBLE, SHORTEST_INVISIBLE
+from duewheel.store.messages import Message
 from duewheel.store.reasons import reason_of
 from duewheel.store.retry_policy import RetryPolicy
 
@@ -53,7 +58,6 @@ if TYPE_CHECKING:
     from duewheel.store.consumer import Answered, Consumer
     from duewheel.store.instants import Instant
     from duewheel.store.lease_keeper import LeaseKeeper
-    from duewheel.store.messages import Message
 
 LATE_TRY = timedelta(minutes=2)
 """How much later than its ``retry_delay`` the next try may begin and still find its messages kept."""
@@ -67,6 +71,9 @@ class MessagesFailed(AirflowException):
 
     Args:
         failed: the messages that failed, each with its reason: text, or the error.
+
+    Raises:
+        InvalidArgument: what is named is no message, such as its key; the function fails with that for all.
 
     Example::
 
@@ -82,6 +89,16 @@ class MessagesFailed(AirflowException):
     """
 
     def __init__(self, failed: Mapping[Message, BaseException | str]) -> None:
+        if not isinstance(failed, Mapping):
+            raise InvalidArgument(
+                f"failed is a {type(failed).__name__}: give a mapping of messages to reasons"
+            )
+        for message in failed:
+            if not isinstance(message, Message):
+                raise InvalidArgument(
+                    f"failed names {message!r}, a {type(message).__name__}: give the messages themselves, as "
+                    "the function got them"
+                )
         self.failed = dict(failed)
         super().__init__(self._said())
 
@@ -147,6 +164,11 @@ class ConsumingOperator(BaseOperator):
     shallow_copy_attrs: Sequence[str] = ("python_callable",)
     operator_extra_links = (TopicLink(),)
 
+    given: ClassVar[int] = 1
+    """How many arguments the function gets before ``op_args``."""
+    offered: ClassVar[Collection[str]] = ()
+    """What it gets beside Airflow's context where it names it."""
+
     def __init__(
         self,
         *,
@@ -170,8 +192,9 @@ class ConsumingOperator(BaseOperator):
         check_reading(topic, group, tags, filter)
         check_count(max_messages, "max_messages", at_most=at_most)
         check_span(invisible, "invisible", at_least=SHORTEST_INVISIBLE, at_most=LONGEST_INVISIBLE)
-        if python_callable is not None:
-            check_callable(python_callable)
+        check_not_given_later(self, invisible=invisible, start=start, retry=retry)
+        check_start(start)
+        check_flags(skip_if_empty=skip_if_empty)
         if retry is not None and not isinstance(retry, RetryPolicy):
             raise InvalidArgument(f"retry is a {type(retry).__name__}: give a RetryPolicy")
         self.topic = topic
@@ -190,6 +213,14 @@ class ConsumingOperator(BaseOperator):
         self._most = at_most
         self._held: Held | None = None
         self._killed = False
+        if python_callable is not None:
+            self._check_callable(python_callable)
+
+    def _check_callable(self, function: Callable[..., Any]) -> None:
+        """Refuse what cannot be called as it will be."""
+        check_callable(function)
+        if not any(map(is_given_later, self.op_kwargs)):
+            check_call(function, self.given + len(self.op_args), self.op_kwargs, self.offered)
 
     def _hook(self) -> DueWheelHook:
         return DueWheelHook(self.duewheel_conn_id)
@@ -252,20 +283,27 @@ class ConsumingOperator(BaseOperator):
 
     def _give_back(
         self,
-        context: Context,
-        consumer: Consumer,
-        messages: Answered,
+        context: Mapping[str, Any],
         count: int,
         cause: BaseException,
+        keep: Callable[[timedelta], int],
         nack: Callable[[], None],
     ) -> None:
-        """Keep what failed for the next try, or nack it; ``cause`` stays the error the task fails with."""
+        """Keep what failed for the next try, or nack it; ``cause`` stays the error the task fails with.
+
+        Args:
+            context: Airflow's context of the task.
+            count: how many messages failed.
+            cause: what the task fails with.
+            keep: lets their leases last for a span from now, and says how many it has kept.
+            nack: nacks them.
+        """
         kept_for = self._kept_for(context, cause)
         try:
-            if kept_for is None:
-                nack()
-            else:
-                consumer.change_invisible_duration(messages, kept_for)
+            if kept_for is not None and (kept := keep(kept_for)):
+                self.log.info("Kept %d messages of topic %s for the task's next try", kept, self.topic)
+                return
+            nack()
         except DueWheelError as error:
             self.log.warning(
                 "Could not give %d messages of topic %s back; they come back when their lease ends: %s",
@@ -273,13 +311,6 @@ class ConsumingOperator(BaseOperator):
                 self.topic,
                 error,
             )
-            return
-        if kept_for is None:
-            self.log.info(
-                "Nacked %d messages of topic %s after %s: %s", count, self.topic, type(cause).__name__, cause
-            )
-        else:
-            self.log.info("Kept %d messages of topic %s for the task's next try", count, self.topic)
 
     def _kept_for(self, context: Mapping[str, Any], cause: BaseException) -> timedelta | None:
         """How long to keep what failed for the next try; None where there is none, or not soon enough."""

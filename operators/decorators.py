@@ -50,7 +50,11 @@ class _Decorated(DecoratedOperator, ConsumingOperator):  # type: ignore[misc]  #
             op_kwargs=op_kwargs,
             **kwargs,
         )
-        self.python_callable = inspect.unwrap(python_callable, stop=lambda each: not hasattr(each, SHOWN))
+        self.python_callable = authors(python_callable)
+
+    def _check_callable(self, function: Callable[..., Any]) -> None:
+        """As its base, of the author's function."""
+        super()._check_callable(authors(function))
 
     @property
     def is_async(self) -> bool:
@@ -60,6 +64,12 @@ class _Decorated(DecoratedOperator, ConsumingOperator):  # type: ignore[misc]  #
 
 SHOWN = "__duewheel_shown__"
 """Marks the function that Airflow is shown instead of the author's."""
+
+
+def authors(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The author's function behind the one that Airflow is shown."""
+    behind: Callable[..., Any] = inspect.unwrap(function, stop=lambda each: not hasattr(each, SHOWN))
+    return behind
 
 
 class _DueMessagesOperator(_Decorated, ConsumeMessagesOperator):  # type: ignore[misc]  # as above

@@ -48,7 +48,7 @@ class TopicLink(BaseOperatorLink):
 
 
 class MessageLink(BaseOperatorLink):
-    """To the one message that the task sent or moved."""
+    """To the one message that the task sent, moved or recalled by its id."""
 
     name = "The message"
 
@@ -58,3 +58,18 @@ class MessageLink(BaseOperatorLink):
         if not message_id:
             return ""
         return page_address(str(getattr(operator, "duewheel_conn_id", "")), "message", id=message_id)
+
+
+class DeadLettersLink(BaseOperatorLink):
+    """To the dead letters of the task's group."""
+
+    name = "Dead letters of the group"
+
+    def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:  # noqa: ARG002 - Airflow's
+        """The address of the list; of all topics where the task names none."""
+        return page_address(
+            str(getattr(operator, "duewheel_conn_id", "")),
+            "dead",
+            group=getattr(operator, "group", None),
+            topic=getattr(operator, "topic", None),
+        )

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseNotifier
 
 from duewheel.hooks.broker import DueWheelHook
-from duewheel.hooks.declared import check_message, check_topic
-from duewheel.hooks.rendered import as_when
+from duewheel.operators.message_fields import MESSAGE_FIELDS, MessageFields
 from duewheel.operators.task_key import task_key
 
 if TYPE_CHECKING:
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from duewheel.store.instants import Instant
 
 
-class SendDelayMessageNotifier(BaseNotifier):
+class SendDelayMessageNotifier(MessageFields, BaseNotifier):
     """Send a message from ``on_success_callback``, ``on_failure_callback`` or ``on_retry_callback``.
 
     Args:
@@ -53,17 +52,8 @@ class SendDelayMessageNotifier(BaseNotifier):
     Rules: D02, D12, X04.
     """
 
-    template_fields: Sequence[str] = (
-        "topic",
-        "body",
-        "delay",
-        "deliver_at",
-        "delay_level",
-        "key",
-        "tag",
-        "properties",
-        "on_conflict",
-        "duewheel_conn_id",
+    template_fields: Sequence[str] = tuple(
+        name for name in MESSAGE_FIELDS if name not in ("message_group", "idempotency_key")
     )
 
     def __init__(
@@ -81,43 +71,27 @@ class SendDelayMessageNotifier(BaseNotifier):
         duewheel_conn_id: str = DueWheelHook.default_conn_name,
     ) -> None:
         super().__init__()
-        check_topic(topic)
-        check_message(
+        self._set_message(
+            topic=topic,
             body=body,
             delay=delay,
             deliver_at=deliver_at,
             delay_level=delay_level,
             key=key,
+            tag=tag,
             properties=properties,
+            message_group=None,
+            idempotency_key=None,
             on_conflict=on_conflict,
+            duewheel_conn_id=duewheel_conn_id,
         )
-        self.topic = topic
-        self.body = body
-        self.delay = delay
-        self.deliver_at = deliver_at
-        self.delay_level = delay_level
-        self.key = key
-        self.tag = tag
-        self.properties = properties
-        self.on_conflict = on_conflict
-        self.duewheel_conn_id = duewheel_conn_id
 
     def notify(self, context: Context) -> None:
         """Send the message, once for each try of a task, however often Airflow calls."""
         name = task_key(context)
-        with DueWheelHook(self.duewheel_conn_id).get_conn() as broker:
-            receipt = broker.send(
-                self.topic,
-                self.body,
-                **as_when(self.delay, self.deliver_at, self.delay_level),
-                key=self.key,
-                tag=self.tag,
-                properties=self.properties,
-                on_conflict=self.on_conflict,
-                idempotency_key=None
-                if name is None
-                else f"{name}/notify/{context['ti'].try_number}/{self._digest()}",
-            )
+        receipt = self._send_message(
+            None if name is None else f"{name}/notify/{context['ti'].try_number}/{self._digest()}"
+        )
         self.log.info(
             "Message %s is due at %s (%s)",
             receipt.message_id,

@@ -12,16 +12,14 @@ from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException
 
 from duewheel.hooks.broker import DueWheelHook
-from duewheel.hooks.declared import check_key, check_topic
-from duewheel.operators.links import TopicLink
+from duewheel.hooks.declared import WHAT_NAMES_A_MESSAGE, check_flags, check_named_message
+from duewheel.operators.links import MessageLink, TopicLink
 from duewheel.store.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from airflow.sdk import Context
-
-WHAT_NAMES_A_MESSAGE = "Give either message_id, or both topic and key: that is what names one message."
 
 
 class RecallMessageOperator(BaseOperator):
@@ -54,7 +52,7 @@ class RecallMessageOperator(BaseOperator):
 
     template_fields: Sequence[str] = ("message_id", "topic", "key", "duewheel_conn_id")
     ui_color = "#dfe9f5"
-    operator_extra_links = (TopicLink(),)
+    operator_extra_links = (TopicLink(), MessageLink())
 
     def __init__(
         self,
@@ -67,20 +65,20 @@ class RecallMessageOperator(BaseOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        if (message_id is None) == (topic is None and key is None) or (topic is None) != (key is None):
-            raise InvalidArgument(WHAT_NAMES_A_MESSAGE)
-        if topic is not None:
-            check_topic(topic)
-        check_key(key)
+        check_named_message(message_id, topic, key)
+        check_flags(fail_on_already_released=fail_on_already_released)
         self.message_id = message_id
         self.topic = topic
         self.key = key
         self.fail_on_already_released = fail_on_already_released
         self.duewheel_conn_id = duewheel_conn_id
+        self.linked_message_id: str | None = None
 
     def execute(self, context: Context) -> str:  # noqa: ARG002 - Airflow's signature
         """Recall the message."""
-        with DueWheelHook(self.duewheel_conn_id).get_conn() as broker:
+        # Rendered by now.
+        self.linked_message_id = self.message_id
+        with DueWheelHook(self.duewheel_conn_id).connected() as broker:
             if self.message_id is not None:
                 named = f"message {self.message_id}"
                 outcome = broker.recall(self.message_id)

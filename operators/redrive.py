@@ -8,11 +8,20 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator
 
 from duewheel.hooks.broker import DueWheelHook
-from duewheel.hooks.declared import as_count, check, check_count, check_topic
+from duewheel.hooks.declared import (
+    as_count,
+    check,
+    check_count,
+    check_flags,
+    check_group,
+    check_instant,
+    check_not_given_later,
+    check_rate,
+    check_topic,
+)
 from duewheel.hooks.rendered import as_instant
-from duewheel.operators.links import TopicLink
-from duewheel.store.instants import to_datetime
-from duewheel.store.names import check_group_name
+from duewheel.operators.links import DeadLettersLink
+from duewheel.store.bodies import check_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,12 +29,6 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from duewheel.store.instants import Instant
-
-
-def _judge_instant(given: Any, name: str) -> None:
-    instant = as_instant(given, name)
-    if instant is not None:
-        to_datetime(instant, name)
 
 
 class RedriveDeadLettersOperator(BaseOperator):
@@ -41,7 +44,7 @@ class RedriveDeadLettersOperator(BaseOperator):
         reason_contains: whose reason contains exactly this.
         dead_from, dead_until: dead since an instant from the first and before the second: aware datetimes, or
             text with an offset.
-        max_messages: at most so many, the oldest.
+        max_messages: how many at most; the oldest go first.
         per_second: how many a second; the task lasts as long. None is no pause.
         dry_run: only count.
         duewheel_conn_id: the connection to the broker; its login needs the role duewheel_admin.
@@ -74,7 +77,7 @@ class RedriveDeadLettersOperator(BaseOperator):
         "duewheel_conn_id",
     )
     ui_color = "#dfe9f5"
-    operator_extra_links = (TopicLink(),)
+    operator_extra_links = (DeadLettersLink(),)
 
     def __init__(
         self,
@@ -93,12 +96,21 @@ class RedriveDeadLettersOperator(BaseOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        check(group, check_group_name)
+        check_group(group)
         if topic is not None:
             check_topic(topic)
+        for text, name in (
+            (tag, "tag"),
+            (key_prefix, "key_prefix"),
+            (reason_contains, "reason_contains"),
+        ):
+            check(text, partial(check_text, name=name))
         for instant, name in ((dead_from, "dead_from"), (dead_until, "dead_until")):
-            check(instant, partial(_judge_instant, name=name))
+            check_instant(instant, name)
         check_count(max_messages, "max_messages")
+        check_not_given_later(self, per_second=per_second, dry_run=dry_run)
+        check_rate(per_second)
+        check_flags(dry_run=dry_run)
         self.group = group
         self.topic = topic
         self.tag = tag
@@ -113,7 +125,7 @@ class RedriveDeadLettersOperator(BaseOperator):
 
     def execute(self, context: Context) -> dict[str, int]:  # noqa: ARG002 - Airflow's signature
         """Send them again, or count them."""
-        with DueWheelHook(self.duewheel_conn_id).get_conn() as broker:
+        with DueWheelHook(self.duewheel_conn_id).connected() as broker:
             done = broker.redrive(
                 self.group,
                 self.topic,

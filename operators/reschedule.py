@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException
 
 from duewheel.hooks.broker import DueWheelHook
-from duewheel.hooks.declared import check_key, check_topic, check_when
+from duewheel.hooks.declared import check_named_message, check_when
 from duewheel.hooks.rendered import as_instant, as_span
 from duewheel.operators.links import MessageLink, TopicLink
-from duewheel.operators.recall import WHAT_NAMES_A_MESSAGE
+from duewheel.operators.task_key import task_key
 from duewheel.store.errors import AlreadyReleased, InvalidArgument, UnknownMessage
 
 if TYPE_CHECKING:
@@ -26,8 +27,8 @@ if TYPE_CHECKING:
 class RescheduleMessageOperator(BaseOperator):
     """Move what waits to another instant, in one step, by its id or by topic and key (X03).
 
-    By key it may be repeated: a second try moves the same messages again. By id it may not, as the message
-    has a new id after the first.
+    A second try by key moves the same messages again. By id it finds that the message was moved, and returns
+    the new id, which a try that was lost could not tell (X07).
 
     Args:
         message_id: the id that sending returned. Either this, or ``topic`` and ``key``.
@@ -50,7 +51,7 @@ class RescheduleMessageOperator(BaseOperator):
             task_id="an_hour_more", topic="order-timeout", key="order-{{ params.order_id }}", delay="PT1H"
         )
 
-    Rules: X02, X03.
+    Rules: X02, X03, X07.
     """
 
     template_fields: Sequence[str] = (
@@ -76,11 +77,7 @@ class RescheduleMessageOperator(BaseOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        if (message_id is None) == (topic is None and key is None) or (topic is None) != (key is None):
-            raise InvalidArgument(WHAT_NAMES_A_MESSAGE)
-        if topic is not None:
-            check_topic(topic)
-        check_key(key)
+        check_named_message(message_id, topic, key)
         if (delay is None) == (deliver_at is None):
             raise InvalidArgument("Give either delay or deliver_at: that is when to deliver now.")
         check_when(delay, deliver_at, None)
@@ -92,13 +89,18 @@ class RescheduleMessageOperator(BaseOperator):
         self.duewheel_conn_id = duewheel_conn_id
         self.linked_message_id: str | None = None
 
-    def execute(self, context: Context) -> str | list[str]:  # noqa: ARG002 - Airflow's signature
+    def execute(self, context: Context) -> str | list[str]:
         """Move it."""
         delay, deliver_at = as_span(self.delay), as_instant(self.deliver_at)
-        with DueWheelHook(self.duewheel_conn_id).get_conn() as broker:
+        with DueWheelHook(self.duewheel_conn_id).connected() as broker:
             try:
                 if self.message_id is not None:
-                    receipts = [broker.reschedule(self.message_id, delay=delay, deliver_at=deliver_at)]
+                    key = self._idempotency_key(self.message_id, context)
+                    receipts = [
+                        broker.reschedule(
+                            self.message_id, delay=delay, deliver_at=deliver_at, idempotency_key=key
+                        )
+                    ]
                 else:
                     receipts = broker.reschedule_key(
                         str(self.topic), str(self.key), delay=delay, deliver_at=deliver_at
@@ -106,7 +108,22 @@ class RescheduleMessageOperator(BaseOperator):
             except (AlreadyReleased, UnknownMessage) as error:
                 raise AirflowFailException(str(error)) from error
         for receipt in receipts:
-            self.log.info("Message %s is due at %s", receipt.message_id, receipt.deliver_at.isoformat())
+            self.log.info(
+                "Message %s is due at %s%s",
+                receipt.message_id,
+                receipt.deliver_at.isoformat(),
+                "; an earlier try of this task had moved it" if receipt.outcome == "duplicate" else "",
+            )
         self.linked_message_id = receipts[0].message_id
         ids = [receipt.message_id for receipt in receipts]
         return ids if self.message_id is None else ids[0]
+
+    def _idempotency_key(self, message_id: str, context: Context) -> str | None:
+        """The name of this move; a task that is run again with another instant means another one."""
+        name = task_key(context)
+        when = self.delay if self.deliver_at is None else self.deliver_at
+        return (
+            None
+            if name is None
+            else f"{name}/move/{message_id}/{sha256(str(when).encode()).hexdigest()[:16]}"
+        )

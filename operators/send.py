@@ -7,14 +7,13 @@ map index. The second try gets the receipt of the first message (X07).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
 
 from duewheel.hooks.broker import DueWheelHook
-from duewheel.hooks.declared import check_message, check_topic
-from duewheel.hooks.rendered import as_when
 from duewheel.operators.links import MessageLink, TopicLink
+from duewheel.operators.message_fields import MESSAGE_FIELDS, MessageFields
 from duewheel.operators.task_key import task_key
 
 if TYPE_CHECKING:
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     from duewheel.store.instants import Instant
 
 
-class SendDelayMessageOperator(BaseOperator):
+class SendDelayMessageOperator(MessageFields, BaseOperator):
     """Send a message that is delivered at an instant, and return its id.
 
     All fields of the message are templated. At most one of ``delay``, ``deliver_at`` and ``delay_level`` may
@@ -69,21 +68,7 @@ class SendDelayMessageOperator(BaseOperator):
     Rules: D01, D02, D12, D13, L01, X04, X07.
     """
 
-    template_fields: Sequence[str] = (
-        "topic",
-        "body",
-        "delay",
-        "deliver_at",
-        "delay_level",
-        "key",
-        "tag",
-        "properties",
-        "message_group",
-        "idempotency_key",
-        "on_conflict",
-        "duewheel_conn_id",
-    )
-    template_fields_renderers: ClassVar[dict[str, str]] = {"body": "json", "properties": "json"}
+    template_fields: Sequence[str] = MESSAGE_FIELDS
     ui_color = "#dfe9f5"
     operator_extra_links = (MessageLink(), TopicLink())
 
@@ -105,44 +90,25 @@ class SendDelayMessageOperator(BaseOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        check_topic(topic)
-        check_message(
+        self._set_message(
+            topic=topic,
             body=body,
             delay=delay,
             deliver_at=deliver_at,
             delay_level=delay_level,
             key=key,
+            tag=tag,
             properties=properties,
+            message_group=message_group,
+            idempotency_key=idempotency_key,
             on_conflict=on_conflict,
+            duewheel_conn_id=duewheel_conn_id,
         )
-        self.topic = topic
-        self.body = body
-        self.delay = delay
-        self.deliver_at = deliver_at
-        self.delay_level = delay_level
-        self.key = key
-        self.tag = tag
-        self.properties = properties
-        self.message_group = message_group
-        self.idempotency_key = idempotency_key
-        self.on_conflict = on_conflict
-        self.duewheel_conn_id = duewheel_conn_id
         self.linked_message_id: str | None = None
 
     def execute(self, context: Context) -> str:
         """Send the message."""
-        with DueWheelHook(self.duewheel_conn_id).get_conn() as broker:
-            receipt = broker.send(
-                self.topic,
-                self.body,
-                **as_when(self.delay, self.deliver_at, self.delay_level),
-                key=self.key,
-                tag=self.tag,
-                properties=self.properties,
-                message_group=self.message_group,
-                idempotency_key=self.idempotency_key or task_key(context),
-                on_conflict=self.on_conflict,
-            )
+        receipt = self._send_message(task_key(context))
         self.log.info(
             "Message %s on topic %s is due at %s (%s)",
             receipt.message_id,

@@ -23,6 +23,7 @@ import threading
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from duewheel.hooks.broker import DueWheelHook
@@ -126,6 +127,7 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
         "spark_conf": "json",
     }
     ui_color = "#fbe5d6"
+    given = 3
 
     def __init__(
         self,
@@ -267,8 +269,14 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
                 keeper.stop()
                 if keeper.error is not None:
                     raise keeper.error from error
-                if not self._killed and not self._kept(batch, error):
-                    self._nack(batch, error)
+                if not self._killed:
+                    self._give_back(
+                        self._context or {},
+                        batch.count,
+                        error,
+                        partial(_keep_unanswered, batch),
+                        partial(self._nack, batch, error),
+                    )
                 raise
             self._held = None
         if batch.answered:
@@ -276,24 +284,6 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
         else:
             self._persistently(batch.ack)
             self.log.info("Acked %d messages", batch.count)
-
-    def _kept(self, batch: LeasedBatch, cause: BaseException) -> bool:
-        """Keep what has no answer for the task's next try, where there is one."""
-        kept_for = self._kept_for(self._context or {}, cause)
-        if kept_for is None or batch.answered or batch.in_open_transaction():
-            return False
-        try:
-            kept = batch.keep(kept_for)
-        except DueWheelError as error:
-            self.log.warning("Could not keep %d messages for the next try: %s", batch.count, error)
-            return False
-        if kept:
-            self.log.info(
-                "Kept what has no answer of %d messages of topic %s for the task's next try",
-                batch.count,
-                self.topic,
-            )
-        return kept > 0
 
     def _nack(self, batch: LeasedBatch, cause: BaseException) -> None:
         """Give the batch back after ``cause``, which stays the error the task fails with."""
@@ -311,11 +301,6 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
                 self.log.info("The function had acked its %d messages before it failed", batch.count)
                 return
             self.log.warning("Could not nack all of %d messages: %s", batch.count, error)
-        except DueWheelError as error:
-            self.log.warning(
-                "Could not nack %d messages; they come back when their lease ends: %s", batch.count, error
-            )
-            return
         outcome = batch.outcome()
         self.log.info(
             "After %s: of %d messages, %d had been acked, %d were nacked, %d are unanswered, %d were lost",
@@ -363,6 +348,11 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
             return
         pulled = sum(state.lease.count for state in states if state.state == HELD)
         self.log.info("Pulled the lease on %d of %d messages back", pulled, held.batch.count)
+
+
+def _keep_unanswered(batch: LeasedBatch, duration: timedelta) -> int:
+    """Let what has no answer last for ``duration``; nothing where an answer is on its way, or was given."""
+    return 0 if batch.answered or batch.in_open_transaction() else batch.keep(duration)
 
 
 @contextmanager

@@ -9,22 +9,22 @@ from airflow.sdk import BaseOperator
 
 from duewheel.hooks.broker import DueWheelHook
 from duewheel.hooks.declared import (
-    LONGEST_SETTING,
-    MOST_QUEUES,
+    as_count,
     check_choice,
     check_count,
+    check_levels,
+    check_not_given_later,
     check_span,
     check_topic,
 )
 from duewheel.hooks.rendered import as_span
+from duewheel.store.limits import LONGEST_GRANULARITY, LONGEST_SETTING, MOST_QUEUES, SHORTEST_GRANULARITY
 from duewheel.store.messages import MessageType, OutOfRange
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from airflow.sdk import Context
-
-SHORTEST_GRANULARITY, LONGEST_GRANULARITY = timedelta(milliseconds=1), timedelta(hours=1)
 
 
 class CreateTopicOperator(BaseOperator):
@@ -73,14 +73,23 @@ class CreateTopicOperator(BaseOperator):
     ) -> None:
         super().__init__(**kwargs)
         check_topic(topic)
+        settings = {
+            "message_type": message_type,
+            "queues": queues,
+            "max_delay": max_delay,
+            "out_of_range": out_of_range,
+            "granularity": granularity,
+            "retention": retention,
+            "delay_levels": delay_levels,
+        }
+        check_not_given_later(self, **settings)
         check_choice(message_type, "message_type", MessageType)
         check_count(queues, "queues", at_most=MOST_QUEUES)
         check_choice(out_of_range, "out_of_range", OutOfRange)
         for name, span in (("max_delay", max_delay), ("retention", retention)):
             check_span(span, name, more_than=timedelta(0), at_most=LONGEST_SETTING)
         check_span(granularity, "granularity", at_least=SHORTEST_GRANULARITY, at_most=LONGEST_GRANULARITY)
-        for level in delay_levels or ():
-            check_span(level, "delay_levels", at_least=timedelta(0), at_most=LONGEST_SETTING)
+        check_levels(delay_levels)
         self.topic = topic
         self.message_type = message_type
         self.queues = queues
@@ -94,7 +103,7 @@ class CreateTopicOperator(BaseOperator):
     def execute(self, context: Context) -> None:  # noqa: ARG002 - Airflow's signature
         """Make the topic."""
         settings = {
-            "queues": self.queues,
+            "queues": None if self.queues is None else as_count(self.queues, "queues", at_most=MOST_QUEUES),
             "max_delay": as_span(self.max_delay, "max_delay"),
             "out_of_range": self.out_of_range,
             "granularity": as_span(self.granularity, "granularity"),

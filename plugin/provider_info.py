@@ -62,7 +62,11 @@ def get_provider_info() -> dict[str, Any]:
                 "to_openlineage_converter": "duewheel.plugin.asset_uri.convert_asset_to_openlineage",
             }
         ],
-        "extra-links": ["duewheel.operators.links.MessageLink", "duewheel.operators.links.TopicLink"],
+        "extra-links": [
+            "duewheel.operators.links.DeadLettersLink",
+            "duewheel.operators.links.MessageLink",
+            "duewheel.operators.links.TopicLink",
+        ],
         "queues": ["duewheel.triggers.queue_provider.DueWheelMessageQueueProvider"],
         "connection-types": [
             {

@@ -16,7 +16,7 @@ from airflow.sdk import BaseSensorOperator, PokeReturnValue
 from airflow.sdk.exceptions import AirflowSensorTimeout
 
 from duewheel.hooks.broker import DueWheelHook
-from duewheel.hooks.declared import as_count, check_count, check_reading
+from duewheel.hooks.declared import as_count, check_count, check_flags, check_reading
 from duewheel.store.errors import BrokerUnreachable
 from duewheel.triggers.due_messages import DueMessagesTrigger
 from duewheel.triggers.wheel_stream import ring_payload
@@ -78,6 +78,7 @@ class DueMessagesSensor(BaseSensorOperator):
         super().__init__(**kwargs)
         check_reading(topic, group, tags, filter)
         check_count(min_messages, "min_messages")
+        check_flags(deferrable=deferrable)
         self.topic = topic
         self.group = group
         self.min_messages = min_messages
@@ -150,7 +151,7 @@ class DueMessagesSensor(BaseSensorOperator):
         return as_count(self.min_messages, "min_messages")
 
     def _look(self) -> Doorbell:
-        with DueWheelHook(self.duewheel_conn_id).get_conn() as broker:
+        with DueWheelHook(self.duewheel_conn_id).connected() as broker:
             broker.consumer(self.topic, self.group)
             (doorbell,) = broker.doorbells([self.topic], [self.group], [self.tags], [self.filter])
         self.log.info(

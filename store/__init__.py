@@ -66,9 +66,11 @@ if TYPE_CHECKING:
     from duewheel.store.messages import RecallOutcome as RecallOutcome
     from duewheel.store.messages import SendOutcome as SendOutcome
     from duewheel.store.messages import SendReceipt as SendReceipt
+    from duewheel.store.recalling import BulkRecall as BulkRecall
     from duewheel.store.retry_policy import RetryPolicy as RetryPolicy
     from duewheel.store.schedules import Misfire as Misfire
     from duewheel.store.schedules import Schedule as Schedule
+    from duewheel.store.upkeep import Maintenance as Maintenance
 
 # Each public name and the module it lives in.
 _HOMES = {
@@ -80,6 +82,7 @@ _HOMES = {
     "BrokerMoved": "errors",
     "BrokerNotUpgraded": "errors",
     "BrokerUnreachable": "errors",
+    "BulkRecall": "recalling",
     "ConsumeMode": "messages",
     "Consumer": "consumer",
     "DelayOutOfRange": "errors",
@@ -98,6 +101,7 @@ _HOMES = {
     "InvalidTag": "errors",
     "InvalidTagExpression": "errors",
     "LeaseLost": "errors",
+    "Maintenance": "upkeep",
     "Message": "messages",
     "MessagePage": "lookups",
     "MessageType": "messages",
@@ -134,6 +138,7 @@ __all__ = [
     "BrokerMoved",
     "BrokerNotUpgraded",
     "BrokerUnreachable",
+    "BulkRecall",
     "ConsumeMode",
     "Consumer",
     "DelayOutOfRange",
@@ -152,6 +157,7 @@ __all__ = [
     "InvalidTag",
     "InvalidTagExpression",
     "LeaseLost",
+    "Maintenance",
     "Message",
     "MessagePage",
     "MessageType",

@@ -431,6 +431,7 @@ class Broker:
         delay: timedelta | None = None,
         deliver_at: Instant | None = None,
         connection: CallerConnection | None = None,
+        idempotency_key: str | None = None,
     ) -> SendReceipt:
         """Move a waiting message to another instant, in one step (X03).
 
@@ -439,6 +440,8 @@ class Broker:
             delay: how long from now.
             deliver_at: or the new instant.
             connection: a transaction of the caller, as for :meth:`recall`.
+            idempotency_key: asking again with the same one is answered with the receipt of the first move
+                (X07), for as long as the moved message is kept.
 
         Returns:
             The receipt of the message at its new instant: a new id.
@@ -448,7 +451,9 @@ class Broker:
             UnknownMessage: there is no such message, or it was recalled.
             DelayOutOfRange, InvalidInstant: as for :meth:`send`.
         """
-        return recalling.reschedule(self._database, message_id, delay, deliver_at, connection)
+        return recalling.reschedule(
+            self._database, message_id, delay, deliver_at, connection, idempotency_key
+        )
 
     def reschedule_key(
         self,

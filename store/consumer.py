@@ -39,6 +39,7 @@ from duewheel.store.connections import Database, Rows, driver_connection
 from duewheel.store.errors import InvalidArgument
 from duewheel.store.instants import Instant, to_datetime, to_span
 from duewheel.store.leases import Lease
+from duewheel.store.limits import LONGEST_WAIT, MOST_RECEIVED
 from duewheel.store.messages import ROW_COLUMNS, Batch, ConsumeMode, Message, leases_of, named
 from duewheel.store.prepared import Prepared
 from duewheel.store.retry_policy import NO_LIMIT, RetryPolicy
@@ -57,8 +58,6 @@ _Answer = tuple[Any, ...]
 
 #: The longest time, in seconds, that a waiting consumer goes without asking.
 LONGEST_PAUSE_SECONDS = 1.0
-#: The longest ``wait`` of a receive.
-LONGEST_WAIT = timedelta(seconds=30)
 # Where something is ready and somebody else is just taking it: pauses double from the first to the second.
 _FIRST_PAUSE_SECONDS = 0.001
 _LAST_PAUSE_SECONDS = 1.0
@@ -277,9 +276,9 @@ class Consumer:
             raise InvalidArgument(
                 f"wait is {wait}, the limit is 0 to {LONGEST_WAIT}: receive again to wait longer"
             )
-        if type(max_messages) is not int or not 1 <= max_messages <= 10_000:
+        if type(max_messages) is not int or not 1 <= max_messages <= MOST_RECEIVED:
             raise InvalidArgument(
-                f"max_messages is {max_messages!r}, the limit is 1 to 10000: receive again for more"
+                f"max_messages is {max_messages!r}, the limit is 1 to {MOST_RECEIVED}: receive again for more"
             )
         invisible = to_span(invisible, "invisible")
         answer = self._answer_of("ack", acked)

@@ -12,6 +12,7 @@ from duewheel.store.bodies import check_text
 from duewheel.store.connections import Database
 from duewheel.store.errors import InvalidArgument
 from duewheel.store.instants import Instant, to_datetime
+from duewheel.store.limits import FASTEST_REDRIVE, SLOWEST_REDRIVE
 from duewheel.store.lookups import properties_of
 
 _DEAD_LETTERS = """
@@ -176,9 +177,9 @@ def _whole(max_messages: int | None) -> int | None:
 def _rate(per_second: float | None) -> float | None:
     if per_second is None:
         return None
-    if type(per_second) not in (int, float) or not 0.001 <= per_second <= 1_000_000:
+    if type(per_second) not in (int, float) or not SLOWEST_REDRIVE <= per_second <= FASTEST_REDRIVE:
         raise InvalidArgument(
-            f"per_second is {per_second!r}, the limit is 0.001 to 1000000 messages in a second: "
-            "give a number within the limit, or None to send without a pause"
+            f"per_second is {per_second!r}, the limit is {SLOWEST_REDRIVE} to {FASTEST_REDRIVE} messages in "
+            "a second: give a number within the limit, or None to send without a pause"
         )
     return float(per_second)

@@ -24,9 +24,10 @@ from queue import SimpleQueue
 from types import TracebackType
 from typing import Self
 
-from duewheel.store.consumer import LONGEST_PAUSE_SECONDS, LONGEST_WAIT, Consumer
+from duewheel.store.consumer import LONGEST_PAUSE_SECONDS, Consumer
 from duewheel.store.errors import InvalidArgument, LeaseLost
 from duewheel.store.instants import to_span
+from duewheel.store.limits import LONGEST_WAIT
 from duewheel.store.messages import Batch, Message
 from duewheel.store.reasons import reason_of, storable
 from duewheel.store.signals import Stop

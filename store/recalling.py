@@ -29,6 +29,8 @@ _CHUNK = """
 select matched, recalled, already_released, next::text
 from duewheel.recall_chunk(%s, %s, %s, %s, %s, %s, false, %s, %s::jsonb, %s)
 """
+_RESCHEDULE = "select message_id, deliver_at, outcome from duewheel.reschedule(%s, %s, %s, %s)"
+_RESCHEDULE_ONCE = "select message_id, deliver_at, outcome from duewheel.reschedule_once(%s, %s, %s, %s, %s)"
 _MANY = """
 select matched, recalled, already_released
 from duewheel.recall_many(%s, tag => %s, key_prefix => %s, due_from => %s, due_until => %s, everything => %s,
@@ -76,12 +78,17 @@ def reschedule(
     delay: timedelta | None,
     deliver_at: Instant | None,
     connection: CallerConnection | None = None,
+    idempotency_key: str | None = None,
 ) -> SendReceipt:
     """Move a message to another instant; see :meth:`duewheel.store.broker.Broker.reschedule`."""
     check_text(message_id, "message_id")
+    check_text(idempotency_key, "idempotency_key", optional=True)
     delay, at, _ = when(delay, deliver_at, None)
-    statement = "select message_id, deliver_at, outcome from duewheel.reschedule(%s, %s, %s, %s)"
-    row = database.rows(statement, (message_id, at, delay, database.now()), connection)[0]
+    if idempotency_key is None:
+        row = database.rows(_RESCHEDULE, (message_id, at, delay, database.now()), connection)[0]
+    else:
+        once = (message_id, idempotency_key, at, delay, database.now())
+        row = database.rows(_RESCHEDULE_ONCE, once, connection)[0]
     identity: str = row[0]
     new_at: datetime = row[1]
     return SendReceipt(identity, new_at, SendOutcome(row[2]))

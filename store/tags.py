@@ -5,13 +5,17 @@
 
 from __future__ import annotations
 
-from duewheel.store.errors import InvalidTagExpression, NulInText
+import re
+
+from duewheel.store.bodies import check_text
+from duewheel.store.errors import InvalidTag, InvalidTagExpression, NulInText
 
 #: The longest tag, in characters.
 MAX_TAG_LENGTH = 127
 #: The expression that takes every message.
 EVERY = "*"
 
+_TAG = re.compile(r"(?!\*)[^|\s\x00-\x1f\x7f]{1,127}", re.ASCII)
 _FORM = "write `*` for every message, or tags joined by `||`, such as `paid || cancelled`"
 
 
@@ -44,3 +48,22 @@ def parse(expression: str) -> list[str] | None:
                 f"the tag {tag[:20]!r}... has {len(tag)} characters, the limit is {MAX_TAG_LENGTH}"
             )
     return list(dict.fromkeys(tags))
+
+
+def check_tag(tag: object) -> None:
+    """Refuse what cannot be the tag of a message, in the words of the database.
+
+    Raises:
+        InvalidArgument: not a str.
+        InvalidTag: empty, too long, with a space or ``|``, or with a ``*`` at its beginning.
+        NulInText: a NUL character.
+
+    Example:
+        >>> check_tag("paid")
+    """
+    check_text(tag, "tag")
+    if not _TAG.fullmatch(str(tag)):
+        raise InvalidTag(
+            f'"{str(tag)[:200]}" is not a tag: a tag has 1 to {MAX_TAG_LENGTH} characters without spaces or '
+            '"|", and does not begin with "*"; Leave the tag out, or give one within the limit.'
+        )

@@ -67,6 +67,7 @@ SQL_FUNCTIONS = frozenset(
         "reschedule",
         "remove_schedule",
         "reschedule_key",
+        "reschedule_once",
         "schedules",
         "rewind",
         "send",
@@ -120,15 +121,6 @@ def test_readme_dag_is_a_dag_of_twenty_lines(tmp_path: Path) -> None:
     example = re.findall(r"```python\n(from datetime.*?airflow.*?)```", README, re.DOTALL)[0]
     ast.parse(example)
     assert len([line for line in example.splitlines() if line.strip()]) <= 22
-
-
-@pytest.mark.airflow
-def test_readme_dag_loads(tmp_path: Path) -> None:
-    example = re.findall(r"```python\n(from datetime.*?airflow.*?)```", README, re.DOTALL)[0]
-    file = tmp_path / "readme.py"
-    file.write_text(example)
-    environment = {**os.environ, "AIRFLOW_HOME": str(tmp_path / "airflow")}
-    subprocess.run([sys.executable, str(file)], env=environment, check=True, timeout=240)
 
 
 def test_readme_program_runs(dsn: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -340,9 +332,11 @@ def test_how_to_pages_are_all_listed() -> None:
 
 
 @pytest.mark.airflow
-def test_how_to_dags_load(tmp_path: Path) -> None:
+def test_dags_of_the_readme_and_the_how_tos_load(tmp_path: Path) -> None:
     file = tmp_path / "how_to.py"
-    blocks = [block for page in TASKS for block in examples(page.read_text(), "python")]
+    blocks = [
+        block for page in (ROOT / "README.md", *TASKS) for block in examples(page.read_text(), "python")
+    ]
     file.write_text("\n".join(block for block in blocks if "airflow" in block))
     environment = {**os.environ, "AIRFLOW_HOME": str(tmp_path / "airflow")}
     subprocess.run([sys.executable, str(file)], env=environment, check=True, timeout=240)

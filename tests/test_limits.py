@@ -82,6 +82,22 @@ ROWS = {
         [send(tag="é" * 127)],
         [send(tag=""), send(tag="x" * 128), send(tag="a b"), send(tag="a|b")],
     ),
+    "message group": Row(
+        "none; FIFO topics need one",
+        "1 to 255 characters",
+        [send(message_group="é" * 255)],
+        [
+            send(message_group=""),
+            send(message_group="x" * 256),
+            lambda broker: broker.send("fifo", "", message_group=None),
+        ],
+    ),
+    "idempotency key": Row(
+        "none",
+        "1 to 512 characters",
+        [send(idempotency_key="é" * 512)],
+        [send(idempotency_key=""), send(idempotency_key="x" * 513)],
+    ),
     "topic or group name": Row(
         "",
         "1 to 127 of `A-Z a-z 0-9 _ . -`",

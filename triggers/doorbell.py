@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 
 from duewheel.hooks.broker import DueWheelHook
-from duewheel.hooks.declared import as_count, check_reading
+from duewheel.hooks.declared import as_count, check_not_given_later, check_reading
 from duewheel.hooks.rendered import as_span
 from duewheel.store.errors import InvalidArgument
 from duewheel.triggers.wheel_stream import Look, Watched, doorbell_stream, stream_key
@@ -47,6 +47,15 @@ class DoorbellTrigger(BaseEventTrigger):
         filter: str | None = None,  # noqa: A002 -- as the consumer's parameter
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # Airflow does not annotate it
+        check_not_given_later(
+            self,
+            topic=topic,
+            group=group,
+            min_messages=min_messages,
+            duewheel_conn_id=duewheel_conn_id,
+            tags=tags,
+            filter=filter,
+        )
         check_reading(topic, group, tags, filter)
         self.topic = topic
         self.group = group

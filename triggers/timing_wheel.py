@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.triggers.base import TriggerEvent
 
 from duewheel.hooks.broker import DueWheelHook
+from duewheel.hooks.declared import check_not_given_later
 from duewheel.triggers.doorbell import DoorbellTrigger, as_seconds
 from duewheel.triggers.ringing import Ringing
 from duewheel.triggers.wheel_stream import WATCHED, Look, ring_payload
@@ -81,6 +82,7 @@ class TimingWheelTrigger(DoorbellTrigger):
         filter: str | None = None,  # noqa: A002 -- as the consumer's parameter
     ) -> None:
         super().__init__(topic, group, min_messages, duewheel_conn_id, tags, filter)
+        check_not_given_later(self, ring_again=ring_again, max_wait=max_wait)
         self.ring_again = as_seconds(ring_again, "ring_again")
         self.max_wait = None if max_wait is None else as_seconds(max_wait, "max_wait")
 

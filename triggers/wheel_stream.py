@@ -60,6 +60,15 @@ class Look(NamedTuple):
     """Groups that the broker refuses, each with its reason: whoever watches one waits in vain."""
 
 
+_MAY_TURN = """
+select coalesce(bool_and(has_function_privilege(p.oid, 'execute')), true)
+from pg_proc p join pg_namespace n on n.oid = p.pronamespace
+where n.nspname = 'duewheel' and p.proname = 'due_topics'
+"""
+
+ASK_FOR_THE_RIGHT_SECONDS = 60.0
+"""How often a stream whose login may not turn the wheel asks whether it may by now."""
+
 LOOK_AGAIN_SECONDS = 1.0
 """How long the stream waits for a release before it asks again: leases end and are acked without one."""
 
@@ -160,18 +169,28 @@ async def _looks(conn_id: str, address: BrokerAddress) -> AsyncGenerator[Look, N
     worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="duewheel doorbells")
     # Not on the event loop: the first broker of a process imports its module.
     broker = await asyncio.to_thread(address.open)
-    porter = Porter(broker, left_alone_seconds=LEFT_ALONE_SECONDS if address.listen else 0)
     news = asyncio.Event()
     released: set[int] = set()
+    turning: asyncio.Task[None] | None = None
 
     def hear(topic_id: int) -> None:
         released.add(topic_id)
         news.set()
 
-    wheel = asyncio.create_task(broker.wheel(on_released=hear).arun())
-    wheel.add_done_callback(lambda _: news.set())
     try:
-        while not wheel.done():
+        may_turn = await loop.run_in_executor(worker, _may_turn, broker)
+        if not may_turn:
+            log.warning(
+                "The login of connection %s may not turn the wheel, so it looks every second instead: "
+                "grant it the role duewheel_admin, or let `duewheel wheel run` turn one under another login",
+                conn_id,
+            )
+        wheel = broker.wheel(on_released=hear).arun() if may_turn else _until_granted(broker)
+        turning = asyncio.create_task(wheel)
+        turning.add_done_callback(lambda _: news.set())
+        hears = address.listen and may_turn
+        porter = Porter(broker, left_alone_seconds=LEFT_ALONE_SECONDS if hears else 0)
+        while not turning.done():
             news.clear()
             changed = frozenset(released)
             released.clear()
@@ -182,13 +201,30 @@ async def _looks(conn_id: str, address: BrokerAddress) -> AsyncGenerator[Look, N
                 async with asyncio.timeout(LOOK_AGAIN_SECONDS):
                     await news.wait()
             await asyncio.sleep(SETTLE_SECONDS)
-        wheel.result()
+        turning.result()
     finally:
-        wheel.cancel()
-        await asyncio.wait({wheel})
+        if turning is not None:
+            turning.cancel()
+            await asyncio.wait({turning})
         # Queued behind a look that is under way, so it waits for that; but not for a server that is gone.
         await asyncio.wait({loop.run_in_executor(worker, broker.close)}, timeout=STOP_SECONDS)
         worker.shutdown(wait=False)
+
+
+def _may_turn(broker: Broker) -> bool:
+    """Whether the login has the right to release messages; also where that cannot be told."""
+    with broker.connection() as connection, connection.cursor() as cursor:
+        cursor.execute(_MAY_TURN)
+        ((may_turn,),) = cursor.fetchall()
+    return bool(may_turn)
+
+
+async def _until_granted(broker: Broker) -> None:
+    """Stand in for the wheel until the login may turn one."""
+    while True:
+        await asyncio.sleep(ASK_FOR_THE_RIGHT_SECONDS)
+        if await asyncio.to_thread(_may_turn, broker):
+            return
 
 
 def _in_order(group: Watched) -> tuple[str, ...]:

@@ -10,7 +10,14 @@ from airflow.dag_processing.dagbag import DagBag
 import duewheel.dags
 
 FOLDER = Path(duewheel.dags.__path__[0]).resolve()
-DAG_IDS = {"place_orders", "pay_orders", "cancel_unpaid_orders"}
+DAG_IDS = {
+    "place_orders",
+    "pay_orders",
+    "cancel_unpaid_orders",
+    "begin_reminders",
+    "remind_customers",
+    "end_reminders",
+}
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""The three DAGs run by Airflow itself, one after the other, on one shop."""
+"""The three DAGs of the shop run by Airflow itself, one after the other, on one shop."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def test_a_span_without_units_is_refused_with_what_to_do(text: str) -> None:
         ("2022-06-09T19:20:00+08:00", datetime(2022, 6, 9, 11, 20, tzinfo=UTC)),
         ("2022-06-09 11:20:00.125Z", datetime(2022, 6, 9, 11, 20, 0, 125000, tzinfo=UTC)),
         ("1654773600000", datetime(2022, 6, 9, 11, 20, tzinfo=UTC)),
-        ("-1000", datetime(1969, 12, 31, 23, 59, 59, tzinfo=UTC)),
+        ("-100000000000", datetime(1966, 10, 31, 14, 13, 20, tzinfo=UTC)),
     ],
 )
 def test_d01_text_with_an_offset_or_unix_milliseconds_is_an_instant(text: str, instant: datetime) -> None:
@@ -78,6 +78,14 @@ def test_d01_what_is_an_instant_already_passes_through() -> None:
 def test_d01_an_instant_without_an_offset_is_refused_with_what_to_do(text: str) -> None:
     with pytest.raises(InvalidInstant, match="is not an instant: give ISO 8601 with an offset"):
         as_instant(text)
+
+
+@pytest.mark.parametrize("value", [1_654_773_600, "1654773600", 0, "-1000", 99_999_999_999])
+def test_d01_seconds_are_not_taken_for_milliseconds(value: int | str) -> None:
+    with pytest.raises(
+        InvalidInstant, match=r"^start -?\d+ is 19(69|70|73)-.* as Unix milliseconds: give Unix sec"
+    ):
+        as_instant(value, "start")
 
 
 def test_l01_a_level_may_be_text() -> None:

@@ -10,10 +10,12 @@ import pytest
 from airflow.sdk import DAG
 
 from duewheel.operators.recall import RecallMessageOperator
+from duewheel.operators.redrive import RedriveDeadLettersOperator
 from duewheel.operators.send import SendDelayMessageOperator
 from duewheel.operators.topic import CreateTopicOperator
-from duewheel.store.errors import DueWheelError, InvalidArgument
+from duewheel.store.errors import DueWheelError, InvalidArgument, InvalidTag
 from duewheel.store.names import check_group_name, check_topic_name
+from duewheel.triggers.timing_wheel import TimingWheelTrigger
 
 if TYPE_CHECKING:
     from duewheel.store import Broker
@@ -46,6 +48,10 @@ def test_two_times_of_delivery_are_refused(when: dict[str, Any]) -> None:
         ({"key": ""}, "the key has 0 characters; the limit is 1 to 255"),
         ({"body": {1, 2}}, "the body cannot be written as JSON"),
         ({"properties": [1]}, "properties is a list: give a mapping"),
+        ({"deliver_at": "1654773600"}, "deliver_at 1654773600 is 1970-01-20 as Unix milliseconds"),
+        ({"message_group": ""}, "the message group has 0 characters; the limit is 1 to 255"),
+        ({"message_group": 5}, "message_group is a int: give a str"),
+        ({"idempotency_key": "x" * 513}, "the idempotency key has 513 characters; the limit is 1 to 512"),
     ],
 )
 def test_a_mistake_in_a_send_is_refused_when_the_dag_is_read(arguments: dict[str, Any], said: str) -> None:
@@ -78,7 +84,14 @@ def test_what_a_template_or_a_task_gives_is_judged_when_it_is_known() -> None:
         ({"max_delay": timedelta(0)}, "max_delay is 0:00:00, the limit is more than 0:00:00"),
         ({"retention": 3}, "retention is a int, not a span of time"),
         ({"granularity": "P1D"}, "granularity is 1 day, 0:00:00, the limit is 1:00:00 or less"),
-        ({"delay_levels": ["PT1S", 5]}, "delay_levels is a int, not a span of time"),
+        ({"delay_levels": ["PT1S", 5]}, "delay_levels[1] is a int, not a span of time"),
+        ({"delay_levels": "PT1S"}, "delay_levels is a str: give a list of 1 to 64 spans of time"),
+        ({"delay_levels": []}, "delay_levels has 0 levels; the limit is 1 to 64"),
+        ({"delay_levels": [None]}, "a level of delay_levels is null"),
+        (
+            {"queues": "{{ params.queues }}"},
+            "queues of CreateTopicOperator is not templated: give the value itself",
+        ),
     ],
 )
 def test_d11_a_mistake_in_a_topic_is_refused_when_the_dag_is_read(
@@ -101,6 +114,54 @@ def test_names_are_refused_in_the_words_of_the_database(broker: Broker, name: st
     with pytest.raises(InvalidArgument) as when_read:
         check_topic_name(name)
     assert str(when_read.value) == str(by_database.value)
+
+
+@pytest.mark.parametrize("tag", ["", "a b", "a|b", "*all", "x" * 128, "a\tb", "a\x7f"])
+def test_d12_tags_are_refused_in_the_words_of_the_database(broker: Broker, tag: str) -> None:
+    broker.create_topic("t")
+    with pytest.raises(InvalidTag) as by_database:
+        broker.send("t", b"", delay_level=0, tag=tag)
+    with pytest.raises(InvalidTag) as when_read:
+        SendDelayMessageOperator(task_id="send", topic="t", body="x", tag=tag)
+    assert str(when_read.value) == str(by_database.value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"per_second": 0}, "per_second is 0, the limit is 0.001 to 1000000 messages in a second"),
+        ({"per_second": "{{ params.rate }}"}, "per_second of RedriveDeadLettersOperator is not templated"),
+        ({"per_second": "50"}, "per_second is a str: give a number"),
+        ({"max_messages": 0}, "max_messages is 0, the limit is 1 or more"),
+        ({"dead_from": 1_654_773_600}, "dead_from 1654773600 is 1970-01-20 as Unix milliseconds"),
+        ({"reason_contains": 5}, "reason_contains is a int: give a str"),
+        ({"group": None}, "group is missing: give a str"),
+        ({"dry_run": "no"}, "dry_run is 'no', a str: give True or False"),
+    ],
+)
+def test_x12_a_mistake_in_a_redrive_is_refused_when_the_dag_is_read(
+    arguments: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(DueWheelError, match=re.escape(said)):
+        RedriveDeadLettersOperator(**{"task_id": "again", "group": "g", **arguments})
+
+
+def test_an_author_who_templates_more_fields_may_give_them_later() -> None:
+    class Templated(CreateTopicOperator):
+        template_fields = (*CreateTopicOperator.template_fields, "queues")
+
+    Templated(task_id="make", topic="t", queues="{{ params.queues }}")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [{"topic": "{{ params.topic }}"}, {"group": "{{ params.group }}"}, {"ring_again": "{{ params.pause }}"}],
+)
+def test_a_watcher_renders_no_templates(arguments: dict[str, Any]) -> None:
+    with pytest.raises(
+        InvalidArgument, match=r"of TimingWheelTrigger is not templated.*none of its arguments"
+    ):
+        TimingWheelTrigger(**{"topic": "t", "group": "g", **arguments})
 
 
 @pytest.mark.parametrize(

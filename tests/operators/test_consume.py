@@ -22,7 +22,7 @@ from tests.outages import outage
 
 from duewheel.operators.consume import ConsumeMessagesOperator, MessagesFailed
 from duewheel.store import RetryPolicy
-from duewheel.store.errors import BrokerUnreachable, DueWheelError, LeaseLost
+from duewheel.store.errors import BrokerUnreachable, DueWheelError, InvalidArgument, LeaseLost, UnknownTopic
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -316,11 +316,11 @@ def test_r03_an_error_in_a_coroutine_or_generator_fails_the_task(broker: Broker,
 
 
 def test_the_function_gets_what_it_names_of_airflows_context(consumer: Consumer) -> None:
-    def work(messages: Sequence[Message], ds: str, extra: int, *, factor: int) -> str:
-        return f"{len(messages)} {ds} {extra} {factor}"
+    def work(messages: Sequence[Message], region: str, ds: str, *, factor: int) -> str:
+        return f"{len(messages)} {region} {ds} {factor}"
 
-    work_on = operator(work, op_args=["2026-01-05"], op_kwargs={"factor": 2})
-    assert work_on.execute(a_try(1, extra=7)) == "3 2026-01-05 7 2"
+    work_on = operator(work, op_args=["north"], op_kwargs={"factor": 2})
+    assert work_on.execute(a_try(1, ds="2026-01-05")) == "3 north 2026-01-05 2"
 
 
 def test_x16_the_function_may_ack_in_the_transaction_of_its_work(broker: Broker, consumer: Consumer) -> None:
@@ -374,6 +374,28 @@ def test_x15_a_function_may_say_which_messages_of_its_batch_failed(
     assert outcomes(broker) == SET_ASIDE
 
 
+def test_x15_what_is_not_of_the_batch_did_not_fail_and_nothing_is_acked(
+    broker: Broker, consumer: Consumer
+) -> None:
+    strangers: list[Message] = []
+
+    def by_key(messages: Sequence[Message]) -> None:
+        raise MessagesFailed({"1": "is poison"})  # type: ignore[dict-item]  # the mistake
+
+    def of_another_batch(messages: Sequence[Message]) -> None:
+        raise MessagesFailed(dict.fromkeys(strangers, "is poison"))
+
+    with pytest.raises(InvalidArgument, match="failed names '1', a str: give the messages themselves"):
+        operator(by_key).execute(CONTEXT)
+    assert {state for state, _ in outcomes(broker).values()} == {"WaitingRetry"}
+    broker.send("orders", b"3", delay_level=0)
+    broker.send("orders", b"4", delay_level=0)
+    strangers.extend(broker.consumer("orders", "g").receive(max_messages=1))
+    with pytest.raises(InvalidArgument, match=r"MessagesFailed names message .* which is not of the batch"):
+        operator(of_another_batch).execute(CONTEXT)
+    assert {state for state, _ in outcomes(broker).values()} == {"WaitingRetry", "Inflight"}
+
+
 def test_x15_the_next_try_has_the_poison_alone(broker: Broker, consumer: Consumer) -> None:
     with pytest.raises(MessagesFailed):
         operator(poison, one_by_one=True).execute(a_try(1, retries=1))
@@ -414,6 +436,10 @@ def test_a_drain_lingers_for_what_comes_next(broker: Broker, consumer: Consumer)
     assert lingering.execute(CONTEXT) == [3, 1]
 
 
+def test_x09_a_function_that_names_the_consumer_can_be_called() -> None:
+    operator(lambda messages, consumer, ti, **context: None)
+
+
 # --- settings of the group
 
 
@@ -421,6 +447,12 @@ def test_r12_the_task_sets_how_its_group_retries(broker: Broker, consumer: Consu
     with pytest.raises(ZeroDivisionError):
         operator(fail, retry=RetryPolicy.unordered(max_retries=0)).execute(CONTEXT)
     assert [letter.reason for letter in broker.dead_letters("g")] == ["ZeroDivisionError: no orders"] * 3
+
+
+@pytest.mark.usefixtures("consumer")
+def test_d11_a_topic_that_is_not_there_says_what_makes_it_in_a_dag() -> None:
+    with pytest.raises(UnknownTopic, match=r"there is no topic \"none\".* In a DAG, CreateTopicOperator\("):
+        operator(len, topic="none").execute(CONTEXT)
 
 
 def test_a_new_group_begins_where_it_is_told_to(consumer: Consumer) -> None:
@@ -449,6 +481,28 @@ def test_x08_the_history_names_the_task_that_has_a_message(broker: Broker, consu
         ({"invisible": 60}, "invisible is a int, not a span of time"),
         ({"wait": "PT31S"}, "wait is 0:00:31, the limit is 0:00:30 or less"),
         ({"retry": 3}, "retry is a int: give a RetryPolicy"),
+        ({"start": "earlyest"}, 'start is "earlyest"; it is "earliest", "latest" or an instant'),
+        ({"start": 1_654_773_600}, "start 1654773600 is 1970-01-20 as Unix milliseconds"),
+        (
+            {"invisible": "{{ params.invisible }}"},
+            "invisible of ConsumeMessagesOperator is not templated: give the value itself",
+        ),
+        ({"wait": "{{ params.wait }}"}, "wait of ConsumeMessagesOperator is not templated"),
+        ({"drain": "{{ params.drain }}"}, "drain is '{{ params.drain }}', a str: give True or False"),
+        ({"linger": "PT1S"}, "linger says how long a drain waits for more: give drain=True with it"),
+        (
+            {"op_args": ["north"]},
+            "len(obj, /) cannot be called with 2 arguments: too many positional arguments",
+        ),
+        (
+            {"python_callable": lambda messages, region: None},
+            "cannot be called with 1 arguments: missing a required argument: 'region'",
+        ),
+        (
+            {"python_callable": lambda messages, *, ds: None, "op_kwargs": {"fctor": 2}},
+            "cannot be called with 1 arguments and fctor by name: got an unexpected keyword argument 'fctor'",
+        ),
+        ({"python_callable": lambda: None}, "too many positional arguments"),
     ],
 )
 def test_a_mistake_is_refused_when_the_dag_is_read(arguments: dict[str, Any], said: str) -> None:

@@ -194,6 +194,13 @@ def test_a_task_links_to_its_messages(flow: RunResult, story: RunResult) -> None
     assert flow.tasks["handle"].links == {
         "_link_TopicLink": "/plugin/duewheel?broker=duewheel_default&view=messages&topic=flow"
     }
+    recalled = story.tasks["send_mapped[0]"].xcom
+    assert story.tasks["recall_by_id"].links == {
+        "_link_MessageLink": f"/plugin/duewheel?broker=duewheel_default&view=message&id={recalled}"
+    }
+    assert flow.tasks["again"].links == {
+        "_link_DeadLettersLink": "/plugin/duewheel?broker=duewheel_default&view=dead&group=picky"
+    }
     assert story.tasks["send"].links["_link_MessageLink"] == (
         f"/plugin/duewheel?broker=duewheel_default&view=message&id={story.tasks['send'].xcom}"
     )

@@ -49,6 +49,22 @@ def test_x07_many_messages_are_sent_once_whoever_tries_twice(broker: Broker) -> 
     assert broker.stats().topics[0].waiting == 500
 
 
+def test_x07_a_task_that_is_run_again_with_another_list_sends_what_is_new(
+    broker: Broker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = send_many([{"body": 1}, {"body": 2, "idempotency_key": None}], delay=HOUR)
+    again = send_many([{"body": 0}, {"body": 2}, {"body": 1, "key": "k"}, {"body": 1}], delay=HOUR)
+    assert again[1::2] == [first[1], first[0]]
+    assert broker.stats().topics[0].waiting == 4
+    assert "Sent 2 messages to topic orders; 2 of the list had been sent before" in capsys.readouterr().out
+
+
+def test_x07_messages_that_are_alike_are_sent_as_often_as_they_stand_in_the_list(broker: Broker) -> None:
+    ladder = [{"body": b"pay", "delay": hours * HOUR} for hours in (1, 2, 2)]
+    assert len(set(send_many(ladder))) == 3
+    assert len({*send_many(ladder), *send_many([*ladder, ladder[1]])}) == 4
+
+
 def test_many_messages_say_each_when_they_are_due(broker: Broker) -> None:
     ids = send_many(
         [{"body": b"1", "delay": "PT2H"}, {"body": b"2"}, {"body": b"3", "delay_level": "3"}], delay=HOUR
@@ -91,6 +107,22 @@ def test_x03_a_message_is_moved_by_its_id_or_its_key(broker: Broker) -> None:
     found = broker.find(again)
     assert found is not None
     assert found.deliver_at > sent.deliver_at + HOUR
+
+
+def test_x03_x07_the_next_try_finds_that_the_one_before_has_moved_the_message(broker: Broker) -> None:
+    sent = broker.send("orders", b"1", delay=HOUR)
+
+    def move(delay: str) -> str | list[str]:
+        return RescheduleMessageOperator(task_id="move", message_id=sent.message_id, delay=delay).execute(
+            CONTEXT
+        )
+
+    moved = move("PT2H")
+    assert move("PT2H") == moved
+    assert [each.message_id for each in broker.list_messages("orders", state="waiting").messages] == [moved]
+    # Cleared and run again with another delay, the task asks for what can no longer be.
+    with pytest.raises(AirflowFailException, match="was recalled before"):
+        move("PT3H")
 
 
 def test_x03_what_is_gone_is_not_moved_and_not_tried_again() -> None:
@@ -139,6 +171,22 @@ def test_a_decorated_function_needs_room_for_what_it_is_given() -> None:
         due_messages_task(topic="orders", group="g")(nothing)
     with pytest.raises(InvalidArgument, match="the session, the messages and the batch"):
         spark_due_messages_task(topic="orders", group="g")(session_alone)
+
+
+def test_a_decorated_function_is_looked_at_with_what_it_is_given() -> None:
+    def by_region(messages: object, region: str, ds: str) -> None:
+        """Take what the call in the DAG gives."""
+
+    def with_consumer(spark: object, messages: object, batch: object, consumer: object) -> None:
+        """Ask for what Spark's operator has not."""
+
+    due_messages_task(topic="orders", group="g")(by_region)("north")
+    with pytest.raises(
+        InvalidArgument, match=r"start is .earlyest.; it is .earliest., .latest. or an instant"
+    ):
+        due_messages_task(topic="orders", group="g", start="earlyest")(by_region)("north")
+    with pytest.raises(InvalidArgument, match=r"with_consumer.* missing a required argument: 'consumer'"):
+        spark_due_messages_task(topic="orders", group="g")(with_consumer)()
 
 
 def test_two_callbacks_of_a_task_send_a_message_each(broker: Broker) -> None:

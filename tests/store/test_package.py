@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import inspect
+import re
 import subprocess
 import sys
 from importlib import import_module
+from pathlib import Path
+from pkgutil import iter_modules
 
 import pytest
 
@@ -25,6 +28,21 @@ def test_every_error_is_public() -> None:
         name for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, Exception)
     }
     assert defined <= set(duewheel.store.__all__)
+
+
+def test_every_class_that_the_reference_names_is_public() -> None:
+    page = Path(__file__).parents[2] / "docs" / "reference" / "python.md"
+    named = set(re.findall(r"`([A-Z]\w+)`", page.read_text()))
+    modules = [
+        import_module(f"duewheel.store.{found.name}") for found in iter_modules(duewheel.store.__path__)
+    ]
+    defined = {
+        name
+        for module in modules
+        for name in named
+        if getattr(vars(module).get(name), "__module__", None) == module.__name__
+    }
+    assert {"Broker", "BulkRecall", "Maintenance"} <= defined <= set(duewheel.store.__all__)
 
 
 def test_unknown_name_is_an_attribute_error() -> None:

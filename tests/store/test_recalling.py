@@ -16,12 +16,13 @@ from duewheel.store.errors import (
     DelayOutOfRange,
     InvalidArgument,
     InvalidInstant,
+    InvalidKey,
     NulInText,
     UnknownMessage,
     UnknownTopic,
     WrongMessageType,
 )
-from duewheel.store.messages import RecallOutcome
+from duewheel.store.messages import RecallOutcome, SendOutcome
 
 HOUR = timedelta(hours=1)
 NOW = datetime(2026, 1, 5, 9, 30, tzinfo=UTC)
@@ -136,6 +137,32 @@ def test_x03_reschedule_moves_a_message(topic: Broker, clock: Clock) -> None:
     assert received(topic) == []
     clock.advance(HOUR)
     assert received(topic) == [b"a"]
+
+
+def test_x03_x07_a_move_may_be_asked_for_again(topic: Broker, clock: Clock) -> None:
+    first = topic.send("t", b"a", delay=HOUR)
+    moved = topic.reschedule(first.message_id, delay=2 * HOUR, idempotency_key="move")
+    assert moved.outcome is SendOutcome.SENT
+    clock.advance(HOUR)
+    again = topic.reschedule(first.message_id, delay=2 * HOUR, idempotency_key="move")
+    assert (again.message_id, again.deliver_at) == (moved.message_id, moved.deliver_at)
+    assert again.outcome is SendOutcome.DUPLICATE
+    with pytest.raises(UnknownMessage):
+        topic.reschedule(first.message_id, delay=2 * HOUR, idempotency_key="another")
+    clock.advance(HOUR)
+    assert received(topic) == [b"a"]
+    assert (
+        topic.reschedule(first.message_id, delay=HOUR, idempotency_key="move").deliver_at == moved.deliver_at
+    )
+
+
+def test_x07_a_move_that_was_refused_keeps_no_key(topic: Broker) -> None:
+    first = topic.send("t", b"a", delay=HOUR)
+    with pytest.raises(DelayOutOfRange):
+        topic.reschedule(first.message_id, delay=25 * HOUR, idempotency_key="move")
+    assert topic.reschedule(first.message_id, delay=HOUR, idempotency_key="move").outcome is SendOutcome.SENT
+    with pytest.raises(InvalidKey, match="the limit is 1 to 512"):
+        topic.reschedule(first.message_id, delay=HOUR, idempotency_key="")
 
 
 def test_x03_reschedule_in_the_callers_transaction(topic: Broker) -> None:

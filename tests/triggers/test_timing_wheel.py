@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from contextlib import closing
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -16,11 +17,13 @@ from airflow.serialization.encoders import encode_trigger
 from airflow.triggers.base import BaseEventTrigger
 from tests.airflow_runs import connection_json
 from tests.logged import logged
+from tests.logins import login
 from tests.outages import outage
 from tests.triggers.conftest import until
 
 from duewheel.store import Broker
 from duewheel.store.errors import DueWheelError, InvalidArgument
+from duewheel.triggers import wheel_stream
 from duewheel.triggers.due_messages import DueMessagesTrigger
 from duewheel.triggers.timing_wheel import TimingWheelTrigger
 
@@ -275,6 +278,45 @@ def test_without_listen_it_rings_as_well(
     broker.create_topic("orders")
     monkeypatch.setenv("AIRFLOW_CONN_DUEWHEEL_DEFAULT", connection_json(broker.dsn, listen=False))
     asyncio.run(play())
+
+
+def test_x19_a_login_that_may_only_consume_rings_without_a_wheel_until_it_may_turn_one(
+    broker: Broker, triggerer: OpenTriggerer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def play() -> None:
+        async with triggerer() as airflow:
+            events = airflow.run(TimingWheelTrigger("orders", "g"))
+            await airflow.looks(2)
+            broker.send("orders", b"x", delay=SOON)
+            assert (await events.get()).payload["ready"] == 1
+            with (
+                closing(psycopg2.connect(broker.dsn)) as connection,
+                connection,
+                connection.cursor() as cursor,
+            ):
+                cursor.execute(f"grant duewheel_admin to {user}")
+            try:
+                await asyncio.to_thread(turning.wait)
+            finally:
+                with (
+                    closing(psycopg2.connect(broker.dsn)) as connection,
+                    connection,
+                    connection.cursor() as cursor,
+                ):
+                    cursor.execute(f"revoke duewheel_admin from {user}")
+
+    broker.create_topic("orders")
+    dsn = login(broker.dsn, "duewheel_consumer")
+    user = psycopg2.extensions.parse_dsn(dsn)["user"]
+    monkeypatch.setenv("AIRFLOW_CONN_DUEWHEEL_DEFAULT", connection_json(dsn))
+    monkeypatch.setattr(wheel_stream, "ASK_FOR_THE_RIGHT_SECONDS", 0.05)
+    monkeypatch.setattr(wheel_stream, "FIRST_PAUSE_SECONDS", 0.05)
+    with (
+        logged("duewheel.triggers.wheel_stream", "may not turn the wheel") as said,
+        logged("duewheel.triggers.wheel_stream", "starts again") as turning,
+    ):
+        asyncio.run(play())
+    said.wait()
 
 
 def test_a_trigger_alone_runs_a_wheel_of_its_own(broker: Broker, triggerer: OpenTriggerer) -> None:

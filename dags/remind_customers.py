@@ -1,0 +1,83 @@
+"""Remind a customer after an hour, a day and three days, unless the customer acts.
+
+The ladder is sent at once, as three messages under the customer's key. Whoever learns that the customer has
+acted takes back what still waits of it with one recall by that key, and knows no message id (rules X01 and
+X02). So nothing looks every minute at who is to be reminded of what, and a reminder that was recalled in time
+never comes.
+
+Each reminder is handled by itself: one that cannot be sent is tried again by its group's policy and holds up
+no other (rule X15). A recall can come too late by a moment, so a handler that must not remind in vain looks
+for itself whether the customer has acted.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import Asset, AssetWatcher, Param, dag, task
+
+from duewheel.operators.recall import RecallMessageOperator
+from duewheel.operators.send_many import SendDelayMessagesOperator
+from duewheel.operators.topic import CreateTopicOperator
+from duewheel.store import RetryPolicy
+from duewheel.triggers.timing_wheel import TimingWheelTrigger
+
+if TYPE_CHECKING:
+    from duewheel.store.messages import Message
+
+log = logging.getLogger(__name__)
+
+TOPIC = "reminders"
+GROUP = "remind-customers"
+LADDER_HOURS = (1, 24, 72)
+
+CUSTOMER = {"customer": Param("4711", type="string", minLength=1, description="The customer's number.")}
+
+due_reminders = Asset(
+    "due_reminders",
+    watchers=[AssetWatcher(name="timing_wheel", trigger=TimingWheelTrigger(topic=TOPIC, group=GROUP))],
+)
+
+
+@dag(schedule=None, params=CUSTOMER, tags=["duewheel", "example"], doc_md=__doc__)
+def begin_reminders() -> None:
+    @task
+    def ladder(**context: Any) -> list[dict[str, Any]]:
+        customer = context["params"]["customer"]
+        return [
+            {"key": customer, "body": {"customer": customer, "after_hours": hours}, "delay": f"PT{hours}H"}
+            for hours in LADDER_HOURS
+        ]
+
+    create_topic = CreateTopicOperator(task_id="create_topic", topic=TOPIC, max_delay=timedelta(days=4))
+    create_topic >> SendDelayMessagesOperator(task_id="send", topic=TOPIC, messages=ladder())
+
+
+@dag(schedule=[due_reminders], tags=["duewheel", "example"], doc_md=__doc__)
+def remind_customers() -> None:
+    @task.due_messages(
+        topic=TOPIC,
+        group=GROUP,
+        one_by_one=True,
+        drain=True,
+        retry=RetryPolicy.exponential(timedelta(minutes=1), longest=timedelta(hours=1), max_retries=8),
+    )
+    def remind(message: Message) -> str:
+        reminder = json.loads(message.body)
+        log.info("Reminding customer %s after %s h", reminder["customer"], reminder["after_hours"])
+        return f"{reminder['customer']} after {reminder['after_hours']} h"
+
+    remind()  # type: ignore[call-arg]  # the operator gives the message
+
+
+@dag(schedule=None, params=CUSTOMER, tags=["duewheel", "example"], doc_md=__doc__)
+def end_reminders() -> None:
+    RecallMessageOperator(task_id="recall", topic=TOPIC, key="{{ params.customer }}")
+
+
+begin_reminders()
+remind_customers()
+end_reminders()
