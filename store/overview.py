@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from duewheel.store.bodies import check_text
 from duewheel.store.connections import Rows, fetch
+from duewheel.store.dead_letters import DeadLetter
 from duewheel.store.errors import InvalidArgument
 from duewheel.store.instants import to_datetime
+from duewheel.store.lookups import properties_of
 from duewheel.store.messages import MessageType
 
 if TYPE_CHECKING:
@@ -44,6 +46,11 @@ from duewheel.group_stats(%s, %s, %s)
 _DEAD_LETTERS = """
 select topic, message_id, key, tag, born_at, dead_at, attempt, reason, redriven_at
 from duewheel.dead_letters(%s, %s, %s, %s)
+"""
+_DEAD_LETTER_PAGE = """
+select topic_name, message_id, key, tag, properties::text, body, born_at, dead_at, attempt, reason,
+       redriven_at, place::text
+from duewheel.dead_letter_page(%s, %s, %s, %s::jsonb, %s)
 """
 
 
@@ -363,6 +370,51 @@ def dead_letters(
         )
         for name, identity, key, tag, born, dead, tries, why, again in rows
     ]
+
+
+def dead_letter_page(
+    broker: Broker,
+    group: str,
+    topic: str | None = None,
+    redriven: bool | None = None,
+    after: str | None = None,
+    max_messages: int = 500,
+) -> tuple[list[DeadLetter], str | None]:
+    """A page of a group's dead letters with their bodies, by topic and the oldest first.
+
+    Args:
+        broker: the broker.
+        group, topic, redriven: which, as for :meth:`duewheel.store.broker.Broker.dead_letters`.
+        after: where the page before it ended; None is the first.
+        max_messages: how many at most, 1 to 1 000. Bodies of more than 4 MiB together end a page before.
+
+    Returns:
+        The dead letters, and what to give as ``after`` for the next page; no letters and None at the end.
+
+    Raises:
+        UnknownGroup: there is none of this name.
+    """
+    check_text(group, "group")
+    check_text(topic, "topic", optional=True)
+    rows = _read(broker, _DEAD_LETTER_PAGE, (group, topic, redriven, after, _limited(max_messages)))
+    return [_dead_letter(row) for row in rows], rows[-1][-1] if rows else None
+
+
+def _dead_letter(row: tuple[Any, ...]) -> DeadLetter:
+    topic, identity, key, tag, properties, body, born_at, dead_at, attempt, reason, redriven_at, _ = row
+    return DeadLetter(
+        topic,
+        identity,
+        key,
+        tag,
+        properties_of(properties),
+        bytes(body),
+        to_datetime(born_at),
+        to_datetime(dead_at),
+        attempt,
+        reason,
+        _utc(redriven_at),
+    )
 
 
 def _read(broker: Broker, statement: str, parameters: tuple[object, ...]) -> Rows:

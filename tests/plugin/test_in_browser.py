@@ -40,6 +40,10 @@ WIDE = {"width": 1400, "height": 900}
 NARROW = {"width": 400, "height": 900}
 
 
+#: The cookies of those who have logged in, by server and role.
+_LOGINS: dict[tuple[str, str], Any] = {}
+
+
 @pytest.fixture(scope="module", autouse=True)
 def built() -> None:
     """The tests are of the page that is built from the sources, not of what stands in for it."""
@@ -96,8 +100,13 @@ def wheel(shop_at_work: Broker, shop_dsn: str, tmp_path_factory: pytest.TempPath
 def logged_in(
     chromium: Browser, airflow: AirflowServer, role: str, *, dark: bool = False, size: Any = None
 ) -> Iterator[Page]:
-    """A page of the browser after a real login; what goes wrong in it fails the test."""
+    """A page of the browser after a real login; what goes wrong in it fails the test.
+
+    A user logs in once and keeps the cookies from then on, as in a browser that was closed and opened again.
+    """
+    known = _LOGINS.get((airflow.url, role))
     context = chromium.new_context(
+        storage_state=known,
         viewport=size or WIDE,
         color_scheme="dark" if dark else "light",
         locale="en-GB",
@@ -108,12 +117,14 @@ def logged_in(
     errors: list[str] = []
     page.on("pageerror", lambda error: errors.append(str(error)))
     try:
-        page.goto(f"{airflow.url}/auth/login/?next={airflow.url}/plugin/duewheel")
-        page.locator("input[name=username]").fill(role)
-        page.locator("input[name=password]").fill(airflow.password)
-        page.locator("button[type=submit]").click()
-        # The rest of the login goes on by itself, and would break off what is loaded meanwhile.
-        expect(page.get_by_role("link", name="Delays")).to_be_visible(timeout=60_000)
+        if known is None:
+            page.goto(f"{airflow.url}/auth/login/?next={airflow.url}/plugin/duewheel")
+            page.locator("input[name=username]").fill(role)
+            page.locator("input[name=password]").fill(airflow.password)
+            page.locator("button[type=submit]").click()
+            # The rest of the login goes on by itself, and would break off what is loaded meanwhile.
+            expect(page.get_by_role("link", name="Delays")).to_be_visible(timeout=60_000)
+            _LOGINS[airflow.url, role] = {"cookies": context.storage_state()["cookies"]}
         yield page
         assert errors == []
     finally:
@@ -196,6 +207,10 @@ def test_x12_an_operator_redrives_a_dead_letter(
     with logged_in(chromium, airflow, "op") as page:
         open_view(page, airflow, "?view=dead")
         page.get_by_role("button", name="ship").click()
+        with page.expect_download() as download:
+            page.get_by_role("link", name="Export JSON lines").click()
+        exported = [json.loads(line) for line in download.value.path().read_text().splitlines()]
+        assert [one["key"] for one in exported] == before
         page.get_by_role("checkbox", name=f"Choose {before[0]}", exact=True).check(force=True)
         page.get_by_role("button", name="Redrive", exact=True).click()
         dialog = page.get_by_role("alertdialog")

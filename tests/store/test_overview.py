@@ -123,6 +123,27 @@ def test_x08_dead_letters_are_listed_without_their_bodies(broker: Broker) -> Non
     assert dead.dead_at <= datetime.now(UTC) + MINUTE
 
 
+def test_r14_dead_letters_come_in_pages_that_hold_no_more_than_their_share(broker: Broker) -> None:
+    for topic in ("a", "b"):
+        broker.create_topic(topic, message_type="NORMAL", queues=1)
+        broker.send_many(topic, [{"body": bytes([n]) * 1_000, "key": f"{topic}{n}"} for n in range(5)])
+        consumer = broker.consumer(topic, "g", retry=RetryPolicy(0, (MINUTE,)))
+        consumer.nack(consumer.receive(max_messages=5))
+    broker.redrive("g", "a", key_prefix="a0")
+    pages, after = [], None
+    while True:
+        letters, after = overview.dead_letter_page(broker, "g", None, False, after, 3)
+        if not letters:
+            break
+        pages.append([one.key for one in letters])
+        assert all(one.body == bytes([int(one.key[1])]) * 1_000 for one in letters if one.key)
+    assert pages == [["a1", "a2", "a3"], ["a4"], ["b0", "b1", "b2"], ["b3", "b4"]]
+    with broker.connection() as connection:
+        for max_bytes, count in ((1, 1), (2_999, 2), (3_000, 3)):
+            asked = "select 1 from duewheel.dead_letter_page('g', 'b', max_bytes => %s)"
+            assert len(ask(connection, asked, max_bytes)) == count
+
+
 def test_x08_wheels_are_the_sessions_that_say_so(broker: Broker, dsn: str) -> None:
     assert overview.turning_wheels(broker) == []
     with connected(make_dsn(dsn, application_name="duewheel wheel")) as connection:
@@ -140,9 +161,13 @@ def test_x08_wheels_are_the_sessions_that_say_so(broker: Broker, dsn: str) -> No
         "flow_histogram(now(), '1 s', 60, 1000, null)",
         "release_lateness(now(), null)",
         "release_lateness(now(), 50, null)",
+        "dead_letter_page('g', max_messages => null)",
+        "dead_letter_page('g', max_bytes => null)",
     ],
 )
 def test_x19_a_look_has_limits_whoever_asks(broker: Broker, call: str) -> None:
+    broker.create_topic("t")
+    broker.consumer("t", "g")
     with broker.connection() as connection, connection.cursor() as cursor:
         with pytest.raises(psycopg2.Error) as error:
             cursor.execute(f"select * from duewheel.{call}")

@@ -19,11 +19,17 @@ type Parameters = Record<string, string | number | boolean | null | undefined>;
 // Airflow writes its own address, with a proxy's path prefix, into the page's base address.
 const root = () => new URL("duewheel/api/", document.baseURI);
 
-async function call<T>(path: string, parameters: Parameters, init: RequestInit): Promise<T> {
+/** The address of a call; a parameter without a value is left out. */
+export function addressOf(path: string, parameters: Parameters = {}): URL {
   const url = new URL(path, root());
   for (const [name, value] of Object.entries(parameters)) {
     if (value !== undefined && value !== null && value !== "") url.searchParams.set(name, String(value));
   }
+  return url;
+}
+
+async function call<T>(path: string, parameters: Parameters, init: RequestInit): Promise<T> {
+  const url = addressOf(path, parameters);
   let response: Response;
   try {
     response = await fetch(url, { credentials: "same-origin", ...init });

@@ -153,7 +153,7 @@ function Views({ broker }: { broker: Schemas["BrokerChoice"] }) {
       {view === "groups" && <Groups broker={id} mayAct={mayAct} />}
       {view === "leases" && <Leases broker={id} />}
       {view === "retries" && <Retries broker={id} />}
-      {view === "dead" && <DeadLetters broker={id} mayAct={mayAct} />}
+      {view === "dead" && <DeadLetters broker={id} mayAct={mayAct} mayReadBodies={broker.may_read_bodies} />}
       {view === "schedules" && <Schedules broker={id} mayAct={mayAct} />}
     </>
   );

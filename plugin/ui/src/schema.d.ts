@@ -64,6 +64,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/brokers/{connection_id}/dead-letters/export": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Export Dead Letters
+         * @description The dead letters of a group with their bodies, by topic and the oldest first.
+         */
+        get: operations["export_dead_letters_api_brokers__connection_id__dead_letters_export_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/brokers/{connection_id}/dead-letters/redrive": {
         parameters: {
             query?: never;
@@ -1087,6 +1107,40 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["DeadLetters"];
                 };
+            };
+            /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["HTTPValidationError"];
+                };
+            };
+        };
+    };
+    export_dead_letters_api_brokers__connection_id__dead_letters_export_get: {
+        parameters: {
+            query: {
+                group: string;
+                topic?: string | null;
+                redriven?: boolean | null;
+                format?: "csv" | "jsonl";
+            };
+            header?: never;
+            path: {
+                connection_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
             /** @description Validation Error */
             422: {

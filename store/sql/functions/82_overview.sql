@@ -351,3 +351,70 @@ begin
     order by m.deliver_at, m.seq limit max_messages;
 end
 $$;
+
+-- A page of a group's dead letters with their bodies: of one topic, the oldest first, then of the next topic. It ends
+-- after max_messages, or before the message whose body would make it larger than max_bytes; one message always fits. The
+-- next page comes after place, as the last row has it.
+create or replace function duewheel.dead_letter_page(
+    consumer_group text, topic text default null, redriven boolean default null,
+    after jsonb default null, max_messages integer default 500, max_bytes bigint default 4194304
+) returns table (
+    topic_name text, message_id text, key text, tag text, properties jsonb, body bytea, born_at timestamptz,
+    dead_at timestamptz, attempt integer, reason text, redriven_at timestamptz, place jsonb
+)
+language plpgsql stable
+set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
+as $$
+#variable_conflict use_column
+declare
+    v_group duewheel.consumer_group := duewheel.group_by_name(dead_letter_page.consumer_group);
+    v_after_topic constant integer := coalesce((dead_letter_page.after ->> 'topic')::integer, 0);
+    v_subscription record;
+begin
+    perform duewheel.require_home();
+    if (max_messages between 1 and 1000 and max_bytes between 1 and 1073741824) is not true then
+        raise exception using
+            errcode = 'DW010',
+            message = format('%s dead letters of %s bytes: the limits are 1 to 1000, and 1 to 1073741824 bytes',
+                             max_messages, max_bytes),
+            hint = 'Give numbers within the limits.';
+    end if;
+    for v_subscription in
+        select s.dead_letter_topic_id, t.name,
+               case when s.dead_letter_topic_id = v_after_topic
+                    then (dead_letter_page.after ->> 'at')::timestamptz else '-infinity' end as after_at,
+               case when s.dead_letter_topic_id = v_after_topic
+                    then (dead_letter_page.after ->> 'seq')::bigint else 0 end as after_seq
+        from duewheel.subscription s join duewheel.topic t on t.topic_id = s.topic_id
+        where s.group_id = v_group.group_id and s.dead_letter_topic_id >= v_after_topic
+          and (dead_letter_page.topic is null or t.name = dead_letter_page.topic)
+        order by s.dead_letter_topic_id
+    loop
+        return query
+        select v_subscription.name,
+               duewheel.message_id(m.origin_topic_id, m.origin_queue, m.origin_deliver_at, m.origin_seq), m.key, m.tag,
+               m.properties, m.body, m.born_at, m.deliver_at, m.attempt, m.reason, m.redriven_at,
+               jsonb_build_object('topic', v_subscription.dead_letter_topic_id, 'at', m.deliver_at, 'seq', m.seq)
+        from (
+            select m.*, r.redriven_at,
+                   sum(octet_length(m.body)) over (order by m.deliver_at, m.seq rows unbounded preceding) as bytes,
+                   row_number() over (order by m.deliver_at, m.seq) as nth
+            from duewheel.any_message m
+            left join lateral (
+                select r.redriven_at from duewheel.redrive r
+                where r.topic_id = m.topic_id and r.deliver_at = m.deliver_at and r.seq = m.seq limit 1) r on true
+            where m.topic_id = v_subscription.dead_letter_topic_id and m.queue = 0
+              and (m.deliver_at, m.seq) > (v_subscription.after_at, v_subscription.after_seq)
+              and m.deliver_at >= v_subscription.after_at
+              and (dead_letter_page.redriven is null
+                   or dead_letter_page.redriven = (r.redriven_at is not null))
+            order by m.deliver_at, m.seq limit dead_letter_page.max_messages
+        ) m
+        where m.nth = 1 or m.bytes <= dead_letter_page.max_bytes
+        order by m.deliver_at, m.seq;
+        if found then
+            return;
+        end if;
+    end loop;
+end
+$$;

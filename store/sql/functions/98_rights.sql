@@ -26,6 +26,7 @@ begin atomic
         ('ack', 'duewheel_consumer'),
         ('answer', 'duewheel_consumer'),
         ('change_invisible_duration', 'duewheel_consumer'),
+        ('dead_letter_page', 'duewheel_consumer'),
         ('dead_letters', 'duewheel_consumer'),
         ('doorbells', 'duewheel_consumer'),
         ('due_histogram', 'duewheel_consumer'),
