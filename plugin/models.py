@@ -293,6 +293,25 @@ class OneMessage(Model):
     history: list[HistoryEntry]
 
 
+class TaskMessage(Model):
+    """A message that a task instance sent, or received where it has a ``leased_at``."""
+
+    message_id: str
+    key: str | None
+    tag: str | None
+    born_at: datetime
+    deliver_at: datetime
+    attempt: int
+    leased_at: datetime | None
+
+
+class TaskMessages(Model):
+    """What a task instance sent and received; at most 200 of each."""
+
+    now_at: datetime
+    messages: list[TaskMessage]
+
+
 class SomeMessages(Question):
     """The messages that a request is about."""
 

@@ -52,6 +52,10 @@ select topic_name, message_id, key, tag, properties::text, body, born_at, dead_a
        redriven_at, place::text
 from duewheel.dead_letter_page(%s, %s, %s, %s::jsonb, %s)
 """
+_BY_NAME = """
+select message_id, key, tag, born_at, deliver_at, attempt, leased_at
+from duewheel.messages_by_name(%s, %s, %s, %s, %s)
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,6 +235,26 @@ class ListedDeadLetter:
     redriven_at: datetime | None
 
 
+@dataclass(frozen=True, slots=True)
+class NamedMessage:
+    """A message that somebody sent or received under a name.
+
+    Attributes:
+        message_id, key, tag: as it was sent.
+        born_at, deliver_at: when it was sent and is due, in UTC.
+        attempt: which attempt it was when it was received; 1 where it was sent.
+        leased_at: when it was received, in UTC; None where it was sent.
+    """
+
+    message_id: str
+    key: str | None
+    tag: str | None
+    born_at: datetime
+    deliver_at: datetime
+    attempt: int
+    leased_at: datetime | None
+
+
 def now(broker: Broker) -> datetime:
     """The database's instant in UTC: the only one that says what is due (X13).
 
@@ -398,6 +422,38 @@ def dead_letter_page(
     check_text(topic, "topic", optional=True)
     rows = _read(broker, _DEAD_LETTER_PAGE, (group, topic, redriven, after, _limited(max_messages)))
     return [_dead_letter(row) for row in rows], rows[-1][-1] if rows else None
+
+
+def messages_by_name(
+    broker: Broker,
+    name: str,
+    topic: str,
+    group: str | None = None,
+    since_at: datetime | None = None,
+    until_at: datetime | None = None,
+) -> list[NamedMessage]:
+    """What somebody sent on a topic, and then what they received, by the name they did it under; at most 200
+    of each, in the order of time.
+
+    Args:
+        broker: the broker.
+        name: of a consumer, and an idempotency key; also with a slash and a place behind it.
+        topic: the topic.
+        group: the consumer's; None asks for what was sent only.
+        since_at, until_at: received between these instants; of each queue the newest 2 000 leases before
+            ``until_at`` are looked at.
+
+    Raises:
+        UnknownTopic, UnknownGroup: there is none of this name.
+    """
+    for value, what, optional in ((name, "name", False), (topic, "topic", False), (group, "group", True)):
+        check_text(value, what, optional=optional)
+    rows = _read(broker, _BY_NAME, (name, topic, group, since_at or "-infinity", until_at or "infinity"))
+    found = [
+        NamedMessage(identity, key, tag, to_datetime(born_at), to_datetime(due_at), attempt, _utc(leased_at))
+        for identity, key, tag, born_at, due_at, attempt, leased_at in rows
+    ]
+    return sorted(found, key=lambda one: (one.leased_at is not None, one.leased_at or one.born_at))
 
 
 def _dead_letter(row: tuple[Any, ...]) -> DeadLetter:

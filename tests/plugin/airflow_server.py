@@ -31,7 +31,7 @@ class AirflowServer:
 
     url: str
     password: str
-    home: Path
+    home: AirflowHome
 
     def call(
         self,
@@ -81,7 +81,7 @@ def airflow_server(directory: Path, brokers: Mapping[str, str]) -> Iterator[Airf
     """
     home = AirflowHome(directory, brokers["duewheel_default"])
     port = free_port()
-    server = AirflowServer(f"http://127.0.0.1:{port}", secrets.token_urlsafe(9), directory)
+    server = AirflowServer(f"http://127.0.0.1:{port}", secrets.token_urlsafe(9), home)
     passwords = directory / "passwords.json"
     passwords.write_text(json.dumps(dict.fromkeys(ROLES, server.password)))
     environment = {

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 import pytest
 from playwright.sync_api import expect
@@ -271,6 +272,47 @@ def test_x08_a_broker_that_never_answered_is_told_and_the_other_can_be_chosen(
         expect(page.get_by_text("The broker's database does not answer.")).to_be_visible(timeout=30_000)
         page.get_by_label("Broker").select_option("duewheel_default")
         expect(page.get_by_text(re.compile("Due: .* next hour"))).to_be_visible()
+
+
+TASKS = """
+from datetime import timedelta
+from airflow.sdk import DAG, task
+from duewheel.operators.send import SendDelayMessageOperator
+
+with DAG("shop_tasks") as dag:
+
+    @task.due_messages(topic="orders.placed", group="count", max_messages=3)
+    def take(messages):
+        return len(messages)
+
+    send = SendDelayMessageOperator(
+        task_id="send", topic="orders.timeout", body={}, key="order-of-a-task", delay=timedelta(hours=2)
+    )
+    send >> take()
+"""
+
+
+def test_x08_a_task_instance_shows_its_messages_and_they_show_it(
+    chromium: Browser, airflow: AirflowServer, shop_at_work: Broker
+) -> None:
+    (airflow.home.dags / "shop_tasks.py").write_text(TASKS)
+    assert airflow.home.run("shop_tasks").state == "success"
+    _, runs = airflow.call("GET", "/api/v2/dags/shop_tasks/dagRuns")
+    (run_id,) = (one["dag_run_id"] for one in runs["dag_runs"])
+    tasks = f"/dags/shop_tasks/runs/{quote(run_id)}/tasks"
+    with logged_in(chromium, airflow, "viewer") as page:
+        page.goto(f"{airflow.url}{tasks}/take")
+        page.get_by_role("link", name="Delays").last.click(timeout=30_000)
+        received = page.get_by_role("region", name="Received messages")
+        expect(received.get_by_role("row")).to_have_count(1 + 3)
+        expect(page.get_by_text("None that the broker still knows of.")).to_have_count(1)
+        received.get_by_role("link").first.click()
+        expect(page.get_by_role("heading", name=re.compile("Message order-"))).to_be_visible()
+        page.get_by_role("link", name=re.compile("^airflow:shop_tasks")).first.click()
+        expect(page).to_have_url(re.compile(re.escape(tasks).replace("%3A", "(%3A|:)") + "/take"))
+        page.goto(f"{airflow.url}{tasks}/send/plugin/duewheel-task")
+        sent = page.get_by_role("region", name="Sent messages")
+        expect(sent.get_by_role("row", name=re.compile("order-of-a-task"))).to_be_visible(timeout=30_000)
 
 
 #: The views, each with its query string and the name of the table in it.

@@ -44,6 +44,9 @@ RULES = {
     ("GET", f"{BROKER}/schedules"): Rule(SEE),
     ("GET", f"{BROKER}/messages"): Rule(SEE),
     ("GET", f"{BROKER}/messages/{{message_id}}"): Rule(SEE),
+    ("GET", f"{BROKER}/task-messages"): Rule(
+        SEE, query="?dag_id=d&run_id=r&task_id=t&topic=rights&group=rights"
+    ),
     ("POST", f"{BROKER}/messages/recall"): Rule(ACT, {"message_ids": [UNKNOWN_ID]}),
     ("POST", f"{BROKER}/messages/reschedule"): Rule(ACT, {"message_ids": [UNKNOWN_ID], "delay_seconds": 1}),
     ("POST", f"{BROKER}/messages/recall-matching"): Rule(ACT, {"topic": "rights", "key_prefix": "none"}),

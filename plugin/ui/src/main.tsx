@@ -22,6 +22,7 @@ import { Messages } from "./views/Messages";
 import { Overview } from "./views/Overview";
 import { Retries } from "./views/Retries";
 import { Schedules } from "./views/Schedules";
+import { TaskMessages } from "./views/TaskMessages";
 import { Topics } from "./views/Topics";
 
 const VIEWS: Record<string, string> = {
@@ -39,11 +40,16 @@ const VIEWS: Record<string, string> = {
 const themeOfAirflow = () =>
   (globalThis as { ChakraUISystem?: SystemContext }).ChakraUISystem ?? defaultSystem;
 
-export default function Page() {
+/** What Airflow tells of the place where it shows this: nothing on the page of its own, a task instance in its tab. */
+type Place = { dagId?: string; mapIndex?: string; runId?: string; taskId?: string };
+
+export default function Page({ dagId, mapIndex, runId, taskId }: Place) {
+  const task =
+    dagId && runId && taskId ? { dagId, mapIndex: Number(mapIndex ?? -1), runId, taskId } : undefined;
   return (
     <ChakraProvider value={themeOfAirflow()}>
       <Box data-page="duewheel" height="100%" overflow="auto" p={{ base: 2, md: 4 }}>
-        <Brokers />
+        {task ? <TaskMessages task={task} /> : <Brokers />}
       </Box>
     </ChakraProvider>
   );

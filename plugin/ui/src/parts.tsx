@@ -1,11 +1,12 @@
 // Small parts that several views are made of.
 import { Alert, Badge, Box, Button, Flex, Heading, Input, Spinner, Table, Text } from "@chakra-ui/react";
 import { type ReactNode, useState } from "react";
-import { useHref } from "react-router-dom";
+import { type To, useHref, useNavigate } from "react-router-dom";
 import type { Answer } from "./useAnswer";
 import type { Change } from "./address";
 import { useAddress } from "./address";
 import { away, instant, shortened } from "./format";
+import { pageOf, taskOf } from "./tasks";
 
 /** What an answer holds, or why there is none; what was there before a failure stays below its reason. */
 export function Answered<T>({ answer, children }: { answer: Answer<T>; children: (value: T) => ReactNode }) {
@@ -85,14 +86,10 @@ export const When = ({ at, nowAt }: { at: string | null; nowAt?: string | undefi
     </Text>
   );
 
-/** A link within the page: a real one, that opens in a new tab too. */
-export function PageLink({ children, to, view }: { children: ReactNode; to?: Change; view: string }) {
-  const address = useAddress();
-  const query = new URLSearchParams();
-  const broker = address.of("broker");
-  for (const [name, value] of Object.entries({ broker, view, ...to })) if (value) query.set(name, value);
-  // Airflow sets a base address, which a link of a query string alone would lead to.
-  const href = useHref({ search: query.toString() });
+/** A link to a place in Airflow's UI: a real one, that opens in a new tab too. */
+export function PlaceLink({ children, to }: { children: ReactNode; to: To }) {
+  const href = useHref(to);
+  const navigate = useNavigate();
   return (
     <Box
       _hover={{ textDecoration: "underline" }}
@@ -106,7 +103,7 @@ export function PageLink({ children, to, view }: { children: ReactNode; to?: Cha
         onClick={(event) => {
           if (event.metaKey || event.ctrlKey || event.shiftKey || event.button !== 0) return;
           event.preventDefault();
-          address.open(view, to);
+          void navigate(to);
         }}
       >
         {children}
@@ -115,13 +112,27 @@ export function PageLink({ children, to, view }: { children: ReactNode; to?: Cha
   );
 }
 
-export const MessageLink = ({ id }: { id: string }) => (
-  <PageLink to={{ id }} view="message">
+/** A link to a view of the page, from the page or from a tab elsewhere. */
+export function PageLink({ children, to, view }: { children: ReactNode; to?: Change; view: string }) {
+  const broker = useAddress().of("broker");
+  const query = new URLSearchParams();
+  for (const [name, value] of Object.entries({ broker, view, ...to })) if (value) query.set(name, value);
+  return <PlaceLink to={{ pathname: "/plugin/duewheel", search: query.toString() }}>{children}</PlaceLink>;
+}
+
+export const MessageLink = ({ broker, id }: { broker?: string; id: string }) => (
+  <PageLink to={{ ...(broker ? { broker } : {}), id }} view="message">
     <Text as="span" fontFamily="mono" fontSize="xs" title={id}>
       {shortened(id, 20)}
     </Text>
   </PageLink>
 );
+
+/** Who held a message; a task instance is a link to it. */
+export function Consumer({ name }: { name: string | null }) {
+  const task = taskOf(name ?? "");
+  return task ? <PlaceLink to={pageOf(task)}>{name}</PlaceLink> : name;
+}
 
 const PALETTES: Record<string, string> = {
   Acked: "green",

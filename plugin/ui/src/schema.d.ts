@@ -364,6 +364,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/brokers/{connection_id}/task-messages": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List Task Messages
+         * @description What a task instance sent and received on a topic, by the name that it does both under.
+         */
+        get: operations["list_task_messages_api_brokers__connection_id__task_messages_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/brokers/{connection_id}/topics": {
         parameters: {
             query?: never;
@@ -964,6 +984,45 @@ export interface components {
         SomeMessages: {
             /** Message Ids */
             message_ids: string[];
+        };
+        /**
+         * TaskMessage
+         * @description A message that a task instance sent, or received where it has a ``leased_at``.
+         */
+        TaskMessage: {
+            /** Attempt */
+            attempt: number;
+            /**
+             * Born At
+             * Format: date-time
+             */
+            born_at: string;
+            /**
+             * Deliver At
+             * Format: date-time
+             */
+            deliver_at: string;
+            /** Key */
+            key: string | null;
+            /** Leased At */
+            leased_at: string | null;
+            /** Message Id */
+            message_id: string;
+            /** Tag */
+            tag: string | null;
+        };
+        /**
+         * TaskMessages
+         * @description What a task instance sent and received; at most 200 of each.
+         */
+        TaskMessages: {
+            /** Messages */
+            messages: components["schemas"]["TaskMessage"][];
+            /**
+             * Now At
+             * Format: date-time
+             */
+            now_at: string;
         };
         /**
          * Topic
@@ -1621,6 +1680,46 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Done"];
+                };
+            };
+            /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["HTTPValidationError"];
+                };
+            };
+        };
+    };
+    list_task_messages_api_brokers__connection_id__task_messages_get: {
+        parameters: {
+            query: {
+                dag_id: string;
+                run_id: string;
+                task_id: string;
+                topic: string;
+                map_index?: number;
+                group?: string | null;
+                since_at?: string | null;
+                until_at?: string | null;
+            };
+            header?: never;
+            path: {
+                connection_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TaskMessages"];
                 };
             };
             /** @description Validation Error */

@@ -49,6 +49,7 @@ begin atomic
         ('lease_states', 'duewheel_consumer'),
         ('lease_topic', 'duewheel_consumer'),
         ('list_messages', 'duewheel_consumer'),
+        ('messages_by_name', 'duewheel_consumer'),
         ('nack', 'duewheel_consumer'),
         ('nack_unanswered', 'duewheel_consumer'),
         ('next_due', 'duewheel_consumer'),
