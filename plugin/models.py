@@ -91,8 +91,9 @@ class Lateness(Model):
 
 
 class Wheel(Model):
-    """The wheels of one login on one machine."""
+    """A wheel; one without a name stands for all that its login has on its machine."""
 
+    name: str | None
     login: str
     client_address: str | None
     connections: int

@@ -25,7 +25,7 @@ _NOW = "select clock_timestamp()"
 _DUE = "select topic_name, step_number, messages, exact from duewheel.due_histogram(%s, %s, %s, %s)"
 _FLOW = "select step_number, received, acked, failed from duewheel.flow_histogram(%s, %s, %s)"
 _LATENESS = "select topic_name, ticks, p50, p99, newest_at, by_wheel from duewheel.release_lateness(%s)"
-_WHEELS = "select login, client_address, connections, started_at, active_at from duewheel.turning_wheels()"
+_WHEELS = "select name, login, client_address, connections, started_at, active_at from duewheel.wheels()"
 _LEASES = """
 select consumer_group, topic, queue, consumer, leased_at, expires_at, messages, answered, is_retry
 from duewheel.running_leases(%s, %s)
@@ -133,15 +133,18 @@ class Lateness:
 
 @dataclass(frozen=True, slots=True)
 class TurningWheel:
-    """The wheels of one login on one machine, which cannot be told apart.
+    """A wheel that is connected.
 
     Attributes:
+        name: the machine and the process it turns in, as ``HOST:PID``; None for wheels of an older version,
+            which of one login and machine cannot be told apart.
         login: the database user.
         client_address: the machine; None by a Unix socket, or where this login may not see it.
-        connections: how many sessions they have: 2 or more each.
+        connections: how many sessions it has.
         started_at, active_at: when the oldest session began and the newest statement ended, in UTC.
     """
 
+    name: str | None
     login: str
     client_address: str | None
     connections: int
@@ -309,10 +312,10 @@ def lateness(broker: Broker, since_at: datetime) -> list[Lateness]:
 
 
 def turning_wheels(broker: Broker) -> list[TurningWheel]:
-    """The wheels that are connected, by machine."""
+    """The wheels that are connected, the one that turns longest first."""
     return [
-        TurningWheel(login, address, connections, _utc(started_at), _utc(active_at))
-        for login, address, connections, started_at, active_at in _read(broker, _WHEELS, ())
+        TurningWheel(name, login, address, connections, _utc(started_at), _utc(active_at))
+        for name, login, address, connections, started_at, active_at in _read(broker, _WHEELS, ())
     ]
 
 

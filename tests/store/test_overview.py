@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from datetime import UTC, datetime, timedelta
 
 import psycopg2
@@ -198,13 +199,26 @@ def test_x08_the_lease_before_an_instant_is_found_though_some_are_gone(broker: B
     assert [before for _, _, before in found] == [None, *numbers[:-1]]
 
 
-def test_x08_wheels_are_the_sessions_that_say_so(broker: Broker, dsn: str) -> None:
+def test_x08_wheels_are_the_sessions_that_say_so_each_by_its_name(broker: Broker, dsn: str) -> None:
     assert overview.turning_wheels(broker) == []
-    with connected(make_dsn(dsn, application_name="duewheel wheel")) as connection:
-        ask(connection, "select 1")
-        (wheel,) = overview.turning_wheels(broker)
-    assert wheel.connections == 1
-    assert wheel.started_at is not None
+
+    def turning(name: str) -> AbstractContextManager[psycopg2.extensions.connection]:
+        return connected(make_dsn(dsn, application_name=name))
+
+    with (
+        turning("duewheel wheel on a:1") as first,
+        turning("duewheel wheel on a:1"),
+        turning("duewheel wheel on b:2"),
+        turning("duewheel wheel"),
+        turning("duewheel wheel listening"),
+    ):
+        ask(first, "select 1")
+        wheels = overview.turning_wheels(broker)
+        with broker.connection() as connection:
+            (together,) = ask(connection, "select connections from duewheel.turning_wheels()")
+    assert [(one.name, one.connections) for one in wheels] == [("a:1", 2), ("b:2", 1), (None, 1)]
+    assert all(one.started_at is not None for one in wheels)
+    assert together == (4,)
 
 
 @pytest.mark.parametrize(

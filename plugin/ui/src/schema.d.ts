@@ -1069,7 +1069,7 @@ export interface components {
         };
         /**
          * Wheel
-         * @description The wheels of one login on one machine.
+         * @description A wheel; one without a name stands for all that its login has on its machine.
          */
         Wheel: {
             /** Active At */
@@ -1080,6 +1080,8 @@ export interface components {
             connections: number;
             /** Login */
             login: string;
+            /** Name */
+            name: string | null;
             /** Started At */
             started_at: string | null;
         };

@@ -72,6 +72,7 @@ begin atomic
         ('topic_stats', 'duewheel_consumer'),
         ('turning_wheels', 'duewheel_consumer'),
         ('waiting_retries', 'duewheel_consumer'),
+        ('wheels', 'duewheel_consumer'),
 
         ('add_schedule', 'duewheel_admin'),
         ('advance_schedule', 'duewheel_admin'),
