@@ -10,6 +10,7 @@ import {
   defaultSystem,
 } from "@chakra-ui/react";
 import type { SystemContext } from "@chakra-ui/react";
+import { useEffect, useRef } from "react";
 import { type Schemas, get } from "./api";
 import { useAddress } from "./address";
 import { Answered, Warning } from "./parts";
@@ -76,7 +77,7 @@ function Brokers() {
         return (
           <>
             <Flex align="center" gap={3} justify="space-between" mb={3} wrap="wrap">
-              <Heading as="h1" size="lg">
+              <Heading as="h1" id="duewheel-heading" size="lg" tabIndex={-1}>
                 Delay messages
               </Heading>
               <Flex align="center" gap={2}>
@@ -121,6 +122,15 @@ function Views({ broker }: { broker: Schemas["BrokerChoice"] }) {
   const view = address.of("view") || "overview";
   const id = broker.connection_id;
   const mayAct = broker.may_act;
+  const place = `${id} ${view} ${address.of("id")}`;
+  const shown = useRef(place);
+  // A link that was followed is gone, and the focus with it: who uses a keyboard goes on from the top.
+  useEffect(() => {
+    if (shown.current !== place && document.activeElement === document.body) {
+      document.getElementById("duewheel-heading")?.focus();
+    }
+    shown.current = place;
+  }, [place]);
   return (
     <>
       <Flex

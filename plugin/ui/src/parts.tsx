@@ -1,6 +1,6 @@
 // Small parts that several views are made of.
 import { Alert, Badge, Box, Button, Flex, Heading, Input, Spinner, Table, Text } from "@chakra-ui/react";
-import { type ReactNode, useState } from "react";
+import { type ReactNode, useEffect, useRef, useState } from "react";
 import { type To, useHref, useNavigate } from "react-router-dom";
 import type { Answer } from "./useAnswer";
 import type { Change } from "./address";
@@ -49,7 +49,7 @@ export function Section({
   return (
     <Box as="section" borderColor="border" borderRadius="md" borderWidth="1px" mb={4} minW={0} p={4}>
       <Flex align="center" gap={3} justify="space-between" mb={3} wrap="wrap">
-        <Heading as="h2" size="sm">
+        <Heading as="h2" size="sm" tabIndex={-1}>
           {title}
         </Heading>
         {extra}
@@ -212,8 +212,13 @@ export function Filter({
 }) {
   const address = useAddress();
   const said = address.of(name);
+  const field = useRef<HTMLInputElement>(null);
+  // Another address is another value; the field itself stays, and with it the focus.
+  useEffect(() => {
+    if (field.current) field.current.value = said;
+  }, [said]);
   return (
-    <Box as="label" fontSize="xs" key={`${name}=${said}`}>
+    <Box as="label" fontSize="xs">
       <Text as="span" color="fg.muted" display="block">
         {label}
       </Text>
@@ -227,6 +232,7 @@ export function Filter({
           if (event.key === "Enter") address.set({ after: null, [name]: event.currentTarget.value });
         }}
         placeholder={placeholder ?? ""}
+        ref={field}
         size="sm"
         type={type}
         width={width}
