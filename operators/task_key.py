@@ -5,12 +5,10 @@ It keeps a retried send from sending twice (X07), and lets a try go on with the 
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from typing import Any
 
-READABLE_KEY_CHARACTERS = 200
-"""A longer name is replaced by a digest, which is as unique and fits the broker's limits."""
+from duewheel.hooks.task_name import task_name
 
 
 def task_key(context: Mapping[str, Any]) -> str | None:
@@ -22,8 +20,6 @@ def task_key(context: Mapping[str, Any]) -> str | None:
     task_instance = context.get("ti")
     if task_instance is None:
         return None
-    parts = (task_instance.dag_id, task_instance.run_id, task_instance.task_id, str(task_instance.map_index))
-    key = f"airflow:{'/'.join(parts)}"
-    if len(key) <= READABLE_KEY_CHARACTERS:
-        return key
-    return f"airflow:sha256:{hashlib.sha256(key.encode()).hexdigest()}"
+    return task_name(
+        task_instance.dag_id, task_instance.run_id, task_instance.task_id, task_instance.map_index
+    )

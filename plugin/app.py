@@ -14,7 +14,7 @@ from fastapi.responses import FileResponse, JSONResponse, Response
 from psycopg2.errors import QueryCanceled
 
 from duewheel import __version__
-from duewheel.plugin import acting, seeing
+from duewheel.plugin import acting, exporting, seeing
 from duewheel.plugin.brokers import BrokerBusy, UnknownBroker
 from duewheel.plugin.bundle import icon, script
 from duewheel.plugin.models import Problem
@@ -56,6 +56,7 @@ def application() -> FastAPI:
         openapi_url=None,
     )
     app.include_router(seeing.router)
+    app.include_router(exporting.router)
     app.include_router(acting.router)
     app.add_api_route("/static/main.js", _script, include_in_schema=False)
     app.add_api_route("/static/{name}.svg", _icon, include_in_schema=False)

@@ -91,8 +91,9 @@ class Lateness(Model):
 
 
 class Wheel(Model):
-    """The wheels of one login on one machine."""
+    """A wheel; one without a name stands for all that its login has on its machine."""
 
+    name: str | None
     login: str
     client_address: str | None
     connections: int
@@ -291,6 +292,25 @@ class OneMessage(Model):
     recalled: bool
     body: Body | None
     history: list[HistoryEntry]
+
+
+class TaskMessage(Model):
+    """A message that a task instance sent, or received where it has a ``leased_at``."""
+
+    message_id: str
+    key: str | None
+    tag: str | None
+    born_at: datetime
+    deliver_at: datetime
+    attempt: int
+    leased_at: datetime | None
+
+
+class TaskMessages(Model):
+    """What a task instance sent and received; at most 200 of each."""
+
+    now_at: datetime
+    messages: list[TaskMessage]
 
 
 class SomeMessages(Question):

@@ -38,21 +38,21 @@ def _react_apps() -> list[dict[str, Any]]:
     # Relative to the page's base address, so that a proxy's path prefix is in it. A new version is a new
     # address: a browser never shows an old page from its cache.
     static = f"{URL_PREFIX.removeprefix('/')}/static"
+    # Airflow's UI loads a script once, and keeps what it made under this name for all places.
+    shared = {
+        "name": PAGE_NAME,
+        "bundle_url": f"{static}/main.js?v={bundle_version()}",
+        "icon": f"{static}/icon.svg",
+        "icon_dark_mode": f"{static}/icon-dark.svg",
+    }
     return [
-        {
-            "name": PAGE_NAME,
-            "bundle_url": f"{static}/main.js?v={bundle_version()}",
-            "destination": "nav",
-            "url_route": "duewheel",
-            "nav_top_level": True,
-            "icon": f"{static}/icon.svg",
-            "icon_dark_mode": f"{static}/icon-dark.svg",
-        }
+        {**shared, "destination": "nav", "url_route": "duewheel", "nav_top_level": True},
+        {**shared, "destination": "task_instance", "url_route": "duewheel-task"},
     ]
 
 
 class DueWheelPlugin(AirflowPlugin):
-    """What Airflow's UI shows of duewheel: one page, and the API behind it."""
+    """What Airflow's UI shows of duewheel: a page, a tab of each task instance, and the API behind both."""
 
     name = "duewheel"
     fastapi_apps = _MadeWhenRead(_fastapi_apps)

@@ -11,6 +11,7 @@ from fastapi import APIRouter, Query
 from pydantic import AwareDatetime
 
 from duewheel import __version__
+from duewheel.hooks.task_name import task_name
 from duewheel.plugin import models
 from duewheel.plugin.bodies import readable
 from duewheel.plugin.brokers import Brokers
@@ -37,6 +38,9 @@ _FIRST_GROUPS: Final = 50
 _SHARED_SECONDS: Final = 2.0
 
 OptionalText = Annotated[str | None, Query(min_length=1, max_length=255)]
+
+#: As long as Airflow's own ids may be.
+TaskText = Annotated[str, Query(min_length=1, max_length=250)]
 
 
 class _Shared:
@@ -254,6 +258,28 @@ def show_message(connection_id: str, message_id: str, user: Seeing) -> models.On
             recalled=found.recalled,
             body=readable(found.body) if may_read_bodies(user, connection_id) else None,
             history=[models.HistoryEntry.model_validate(one) for one in broker.history(message_id)],
+        )
+
+
+@router.get("/brokers/{connection_id}/task-messages")
+def list_task_messages(
+    connection_id: str,
+    _: Seeing,
+    dag_id: TaskText,
+    run_id: TaskText,
+    task_id: TaskText,
+    topic: Annotated[str, Query(min_length=1, max_length=255)],
+    map_index: int = -1,
+    group: OptionalText = None,
+    since_at: AwareDatetime | None = None,
+    until_at: AwareDatetime | None = None,
+) -> models.TaskMessages:
+    """What a task instance sent and received on a topic, by the name that it does both under."""
+    name = task_name(dag_id, run_id, task_id, map_index)
+    with brokers.lend(connection_id) as broker:
+        found = overview.messages_by_name(broker, name, topic, group, since_at, until_at)
+        return models.TaskMessages(
+            now_at=overview.now(broker), messages=[models.TaskMessage.model_validate(one) for one in found]
         )
 
 

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from duewheel.store.bodies import check_text
 from duewheel.store.connections import Rows, fetch
+from duewheel.store.dead_letters import DeadLetter
 from duewheel.store.errors import InvalidArgument
 from duewheel.store.instants import to_datetime
+from duewheel.store.lookups import properties_of
 from duewheel.store.messages import MessageType
 
 if TYPE_CHECKING:
@@ -23,7 +25,7 @@ _NOW = "select clock_timestamp()"
 _DUE = "select topic_name, step_number, messages, exact from duewheel.due_histogram(%s, %s, %s, %s)"
 _FLOW = "select step_number, received, acked, failed from duewheel.flow_histogram(%s, %s, %s)"
 _LATENESS = "select topic_name, ticks, p50, p99, newest_at, by_wheel from duewheel.release_lateness(%s)"
-_WHEELS = "select login, client_address, connections, started_at, active_at from duewheel.turning_wheels()"
+_WHEELS = "select name, login, client_address, connections, started_at, active_at from duewheel.wheels()"
 _LEASES = """
 select consumer_group, topic, queue, consumer, leased_at, expires_at, messages, answered, is_retry
 from duewheel.running_leases(%s, %s)
@@ -44,6 +46,15 @@ from duewheel.group_stats(%s, %s, %s)
 _DEAD_LETTERS = """
 select topic, message_id, key, tag, born_at, dead_at, attempt, reason, redriven_at
 from duewheel.dead_letters(%s, %s, %s, %s)
+"""
+_DEAD_LETTER_PAGE = """
+select topic_name, message_id, key, tag, properties::text, body, born_at, dead_at, attempt, reason,
+       redriven_at, place::text
+from duewheel.dead_letter_page(%s, %s, %s, %s::jsonb, %s)
+"""
+_BY_NAME = """
+select message_id, key, tag, born_at, deliver_at, attempt, leased_at
+from duewheel.messages_by_name(%s, %s, %s, %s, %s)
 """
 
 
@@ -122,15 +133,18 @@ class Lateness:
 
 @dataclass(frozen=True, slots=True)
 class TurningWheel:
-    """The wheels of one login on one machine, which cannot be told apart.
+    """A wheel that is connected.
 
     Attributes:
+        name: the machine and the process it turns in, as ``HOST:PID``; None for wheels of an older version,
+            which of one login and machine cannot be told apart.
         login: the database user.
         client_address: the machine; None by a Unix socket, or where this login may not see it.
-        connections: how many sessions they have: 2 or more each.
+        connections: how many sessions it has.
         started_at, active_at: when the oldest session began and the newest statement ended, in UTC.
     """
 
+    name: str | None
     login: str
     client_address: str | None
     connections: int
@@ -224,6 +238,26 @@ class ListedDeadLetter:
     redriven_at: datetime | None
 
 
+@dataclass(frozen=True, slots=True)
+class NamedMessage:
+    """A message that somebody sent or received under a name.
+
+    Attributes:
+        message_id, key, tag: as it was sent.
+        born_at, deliver_at: when it was sent and is due, in UTC.
+        attempt: which attempt it was when it was received; 1 where it was sent.
+        leased_at: when it was received, in UTC; None where it was sent.
+    """
+
+    message_id: str
+    key: str | None
+    tag: str | None
+    born_at: datetime
+    deliver_at: datetime
+    attempt: int
+    leased_at: datetime | None
+
+
 def now(broker: Broker) -> datetime:
     """The database's instant in UTC: the only one that says what is due (X13).
 
@@ -278,10 +312,10 @@ def lateness(broker: Broker, since_at: datetime) -> list[Lateness]:
 
 
 def turning_wheels(broker: Broker) -> list[TurningWheel]:
-    """The wheels that are connected, by machine."""
+    """The wheels that are connected, the one that turns longest first."""
     return [
-        TurningWheel(login, address, connections, _utc(started_at), _utc(active_at))
-        for login, address, connections, started_at, active_at in _read(broker, _WHEELS, ())
+        TurningWheel(name, login, address, connections, _utc(started_at), _utc(active_at))
+        for name, login, address, connections, started_at, active_at in _read(broker, _WHEELS, ())
     ]
 
 
@@ -363,6 +397,83 @@ def dead_letters(
         )
         for name, identity, key, tag, born, dead, tries, why, again in rows
     ]
+
+
+def dead_letter_page(
+    broker: Broker,
+    group: str,
+    topic: str | None = None,
+    redriven: bool | None = None,
+    after: str | None = None,
+    max_messages: int = 500,
+) -> tuple[list[DeadLetter], str | None]:
+    """A page of a group's dead letters with their bodies, by topic and the oldest first.
+
+    Args:
+        broker: the broker.
+        group, topic, redriven: which, as for :meth:`duewheel.store.broker.Broker.dead_letters`.
+        after: where the page before it ended; None is the first.
+        max_messages: how many at most, 1 to 1 000. Bodies of more than 4 MiB together end a page before.
+
+    Returns:
+        The dead letters, and what to give as ``after`` for the next page; no letters and None at the end.
+
+    Raises:
+        UnknownGroup: there is none of this name.
+    """
+    check_text(group, "group")
+    check_text(topic, "topic", optional=True)
+    rows = _read(broker, _DEAD_LETTER_PAGE, (group, topic, redriven, after, _limited(max_messages)))
+    return [_dead_letter(row) for row in rows], rows[-1][-1] if rows else None
+
+
+def messages_by_name(
+    broker: Broker,
+    name: str,
+    topic: str,
+    group: str | None = None,
+    since_at: datetime | None = None,
+    until_at: datetime | None = None,
+) -> list[NamedMessage]:
+    """What somebody sent on a topic, and then what they received, by the name they did it under; at most 200
+    of each, in the order of time.
+
+    Args:
+        broker: the broker.
+        name: of a consumer, and an idempotency key; also with a slash and a place behind it.
+        topic: the topic.
+        group: the consumer's; None asks for what was sent only.
+        since_at, until_at: received between these instants; of each queue the newest 2 000 leases before
+            ``until_at`` are looked at.
+
+    Raises:
+        UnknownTopic, UnknownGroup: there is none of this name.
+    """
+    for value, what, optional in ((name, "name", False), (topic, "topic", False), (group, "group", True)):
+        check_text(value, what, optional=optional)
+    rows = _read(broker, _BY_NAME, (name, topic, group, since_at or "-infinity", until_at or "infinity"))
+    found = [
+        NamedMessage(identity, key, tag, to_datetime(born_at), to_datetime(due_at), attempt, _utc(leased_at))
+        for identity, key, tag, born_at, due_at, attempt, leased_at in rows
+    ]
+    return sorted(found, key=lambda one: (one.leased_at is not None, one.leased_at or one.born_at))
+
+
+def _dead_letter(row: tuple[Any, ...]) -> DeadLetter:
+    topic, identity, key, tag, properties, body, born_at, dead_at, attempt, reason, redriven_at, _ = row
+    return DeadLetter(
+        topic,
+        identity,
+        key,
+        tag,
+        properties_of(properties),
+        bytes(body),
+        to_datetime(born_at),
+        to_datetime(dead_at),
+        attempt,
+        reason,
+        _utc(redriven_at),
+    )
 
 
 def _read(broker: Broker, statement: str, parameters: tuple[object, ...]) -> Rows:

@@ -449,7 +449,8 @@ class _Session:
         ends_at = time.monotonic() + SERVER_SHARE * TIMEOUT_SECONDS[type(job)]
         try:
             if self._connection is None:
-                connection = connect(self._dsn, APPLICATION_NAME, _Connection)
+                name = f"{APPLICATION_NAME} on {socket.gethostname()[:32]}:{os.getpid()}"
+                connection = connect(self._dsn, name, _Connection)
                 assert isinstance(connection, _Connection)
                 # From here on it can be cut off.
                 self._connection = connection

@@ -23,6 +23,8 @@ from duewheel.cli.demo.processes import end, start
 #: Airflow's roles, each the name of the user who has it.
 ROLES = ("viewer", "user", "op", "admin")
 PATIENCE_SECONDS = 240
+#: Airflow lies below this path, as behind a proxy that serves other things beside it.
+PREFIX = "/shop"
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,7 @@ class AirflowServer:
 
     url: str
     password: str
-    home: Path
+    home: AirflowHome
 
     def call(
         self,
@@ -81,7 +83,7 @@ def airflow_server(directory: Path, brokers: Mapping[str, str]) -> Iterator[Airf
     """
     home = AirflowHome(directory, brokers["duewheel_default"])
     port = free_port()
-    server = AirflowServer(f"http://127.0.0.1:{port}", secrets.token_urlsafe(9), directory)
+    server = AirflowServer(f"http://127.0.0.1:{port}{PREFIX}", secrets.token_urlsafe(9), home)
     passwords = directory / "passwords.json"
     passwords.write_text(json.dumps(dict.fromkeys(ROLES, server.password)))
     environment = {

@@ -10,13 +10,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
+from socket import gethostname
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 import pytest
 from playwright.sync_api import expect
 from psycopg2.extensions import parse_dsn
 from tests.conftest import execute
-from tests.plugin.airflow_server import AirflowServer
+from tests.plugin.airflow_server import PREFIX, AirflowServer
 
 from duewheel.cli.demo.processes import end, start
 from duewheel.plugin.bundle import _BUILT
@@ -25,7 +27,7 @@ from duewheel.store.broker import Broker
 from duewheel.store.embedded import EmbeddedPostgres
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
+    from playwright.sync_api import Browser, Locator, Page
 
 pytestmark = [pytest.mark.airflow, pytest.mark.slow]
 
@@ -38,6 +40,10 @@ PICTURES = Path(__file__).parents[2] / "docs" / "how-to" / "page"
 AXE = Path(__file__).parents[2] / "plugin" / "ui" / "node_modules" / "axe-core" / "axe.min.js"
 WIDE = {"width": 1400, "height": 900}
 NARROW = {"width": 400, "height": 900}
+
+
+#: The cookies of those who have logged in, by server and role.
+_LOGINS: dict[tuple[str, str], Any] = {}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -96,8 +102,13 @@ def wheel(shop_at_work: Broker, shop_dsn: str, tmp_path_factory: pytest.TempPath
 def logged_in(
     chromium: Browser, airflow: AirflowServer, role: str, *, dark: bool = False, size: Any = None
 ) -> Iterator[Page]:
-    """A page of the browser after a real login; what goes wrong in it fails the test."""
+    """A page of the browser after a real login; what goes wrong in it fails the test.
+
+    A user logs in once and keeps the cookies from then on, as in a browser that was closed and opened again.
+    """
+    known = _LOGINS.get((airflow.url, role))
     context = chromium.new_context(
+        storage_state=known,
         viewport=size or WIDE,
         color_scheme="dark" if dark else "light",
         locale="en-GB",
@@ -108,12 +119,14 @@ def logged_in(
     errors: list[str] = []
     page.on("pageerror", lambda error: errors.append(str(error)))
     try:
-        page.goto(f"{airflow.url}/auth/login/?next={airflow.url}/plugin/duewheel")
-        page.locator("input[name=username]").fill(role)
-        page.locator("input[name=password]").fill(airflow.password)
-        page.locator("button[type=submit]").click()
-        # The rest of the login goes on by itself, and would break off what is loaded meanwhile.
-        expect(page.get_by_role("link", name="Delays")).to_be_visible(timeout=60_000)
+        if known is None:
+            page.goto(f"{airflow.url}/auth/login/?next={airflow.url}/plugin/duewheel")
+            page.locator("input[name=username]").fill(role)
+            page.locator("input[name=password]").fill(airflow.password)
+            page.locator("button[type=submit]").click()
+            # The rest of the login goes on by itself, and would break off what is loaded meanwhile.
+            expect(page.get_by_role("link", name="Delays")).to_be_visible(timeout=60_000)
+            _LOGINS[airflow.url, role] = {"cookies": context.storage_state()["cookies"]}
         yield page
         assert errors == []
     finally:
@@ -126,31 +139,60 @@ def open_view(page: Page, airflow: AirflowServer, query: str = "") -> None:
     expect(page.get_by_role("heading", name="Delay messages")).to_be_visible(timeout=30_000)
 
 
-def test_x08_an_operator_finds_an_order_by_its_key_and_recalls_it(
+def tab_to(page: Page, wanted: Locator) -> None:
+    """Go there as one does without a mouse."""
+    for _ in range(80):
+        if wanted.evaluate("one => one === document.activeElement"):
+            return
+        page.keyboard.press("Tab")
+    pytest.fail(f"no way leads to {wanted} by the Tab key")
+
+
+def test_x08_an_operator_without_a_mouse_finds_an_order_by_its_key_and_recalls_it(
     chromium: Browser, airflow: AirflowServer, shop_at_work: Broker
 ) -> None:
     with logged_in(chromium, airflow, "op") as page:
         page.goto(airflow.url)
-        page.get_by_role("link", name="Delays").click(timeout=30_000)
+        delays = page.get_by_role("link", name="Delays")
+        expect(delays).to_be_visible(timeout=30_000)
+        tab_to(page, delays)
+        page.keyboard.press("Enter")
         expect(page.get_by_text(re.compile("Due: .* next hour by minute"))).to_be_visible()
-        page.get_by_role("button", name="Messages", exact=True).click()
-        page.locator("input[name=topic]").fill("orders.timeout")
+        tab_to(page, page.get_by_role("button", name="Messages", exact=True))
         page.keyboard.press("Enter")
-        page.locator("input[name=key]").fill("order-77")
-        page.keyboard.press("Enter")
+        for name, value in (("topic", "orders.timeout"), ("key", "order-77")):
+            tab_to(page, page.locator(f"input[name={name}]"))
+            page.keyboard.type(value)
+            page.keyboard.press("Enter")
+            expect(page.locator(f"input[name={name}]")).to_be_focused()
         row = page.get_by_role("row", name=re.compile("order-77 "))
         expect(row).to_be_visible()
         link = row.get_by_role("link").last
         # It opens in another tab too.
-        expect(link).to_have_attribute("href", re.compile(r"^/plugin/duewheel\?.*view=message"))
-        link.click()
-        expect(page.get_by_role("heading", name="Message order-77")).to_be_visible()
+        expect(link).to_have_attribute("href", re.compile(rf"^{PREFIX}/plugin/duewheel\?.*view=message"))
+        tab_to(page, link)
+        page.keyboard.press("Enter")
+        heading = page.get_by_role("heading", name="Message order-77")
+        expect(heading).to_be_visible()
+        expect(page.get_by_role("heading", name="Delay messages")).to_be_focused()
         expect(page.get_by_text('"amount": "19.90"')).to_be_visible()
-        page.get_by_role("button", name="Recall").click()
-        page.get_by_role("alertdialog").get_by_role("button", name="Recall").click()
+        recall = page.get_by_role("button", name="Recall")
+        tab_to(page, recall)
+        page.keyboard.press("Enter")
+        dialog = page.get_by_role("alertdialog")
+        expect(dialog.get_by_role("button", name="Cancel")).to_be_focused()
+        page.keyboard.press("Escape")
+        expect(dialog).to_have_count(0)
+        expect(recall).to_be_focused()
+        page.keyboard.press("Enter")
+        tab_to(page, dialog.get_by_role("button", name="Recall"))
+        page.keyboard.press("Enter")
         expect(page.get_by_text("1 recalled: never delivered")).to_be_visible()
-        page.get_by_role("button", name="Close").first.click()
+        expect(dialog.get_by_role("button", name="Close").first).to_be_focused()
+        page.keyboard.press("Enter")
         expect(page.get_by_text("recalled", exact=True).first).to_be_visible()
+        # The button is gone; who goes on by keyboard is still at the message.
+        expect(heading).to_be_focused()
         page.go_back()
         expect(page.get_by_text("Nothing matches.")).to_be_visible()
     (found,) = shop_at_work.find_key("orders.timeout", "order-77")
@@ -163,7 +205,10 @@ def test_x08_the_wheel_is_seen_to_turn(
     shop_at_work.create_topic("soon")
     with logged_in(chromium, airflow, "viewer") as page:
         open_view(page, airflow, "?span=minute&topic=soon")
-        expect(page.get_by_role("region", name="Wheels")).to_be_visible(timeout=30_000)
+        wheels = page.get_by_role("region", name="Wheels")
+        expect(wheels.get_by_role("row", name=re.compile(rf"^{gethostname()[:32]}:\d+ "))).to_be_visible(
+            timeout=30_000
+        )
         expect(page.get_by_text("Due: 0 in the next minute by second")).to_be_visible()
         shop_at_work.send_many("soon", [{"body": b"", "delay": 20 * SECOND}] * 3)
         expect(page.get_by_text("Due: 3 in the next minute by second")).to_be_visible(timeout=20_000)
@@ -196,6 +241,10 @@ def test_x12_an_operator_redrives_a_dead_letter(
     with logged_in(chromium, airflow, "op") as page:
         open_view(page, airflow, "?view=dead")
         page.get_by_role("button", name="ship").click()
+        with page.expect_download() as download:
+            page.get_by_role("link", name="Export JSON lines").click()
+        exported = [json.loads(line) for line in download.value.path().read_text().splitlines()]
+        assert [one["key"] for one in exported] == before
         page.get_by_role("checkbox", name=f"Choose {before[0]}", exact=True).check(force=True)
         page.get_by_role("button", name="Redrive", exact=True).click()
         dialog = page.get_by_role("alertdialog")
@@ -225,6 +274,10 @@ def test_x08_markup_in_a_body_is_text(
     with logged_in(chromium, airflow, "op") as page:
         open_view(page, airflow, f"?view=message&id={found.message_id}")
         expect(page.get_by_role("region", name="Body")).to_have_text("<script>alert(1)</script>")
+        large = shop_at_work.send("vouchers.expire", b"<b>" * (4 * 1024 * 1024 // 3), delay=HOUR)
+        open_view(page, airflow, f"?view=message&id={large.message_id}")
+        expect(page.get_by_text("4,194,303 bytes, as text; the first 65,536 are shown")).to_be_visible()
+        expect(page.get_by_role("region", name="Body").locator("b")).to_have_count(0)
 
 
 def test_x08_an_outage_is_told_and_passes(
@@ -258,6 +311,47 @@ def test_x08_a_broker_that_never_answered_is_told_and_the_other_can_be_chosen(
         expect(page.get_by_text(re.compile("Due: .* next hour"))).to_be_visible()
 
 
+TASKS = """
+from datetime import timedelta
+from airflow.sdk import DAG, task
+from duewheel.operators.send import SendDelayMessageOperator
+
+with DAG("shop_tasks") as dag:
+
+    @task.due_messages(topic="orders.placed", group="count", max_messages=3)
+    def take(messages):
+        return len(messages)
+
+    send = SendDelayMessageOperator(
+        task_id="send", topic="orders.timeout", body={}, key="order-of-a-task", delay=timedelta(hours=2)
+    )
+    send >> take()
+"""
+
+
+def test_x08_a_task_instance_shows_its_messages_and_they_show_it(
+    chromium: Browser, airflow: AirflowServer, shop_at_work: Broker
+) -> None:
+    (airflow.home.dags / "shop_tasks.py").write_text(TASKS)
+    assert airflow.home.run("shop_tasks").state == "success"
+    _, runs = airflow.call("GET", "/api/v2/dags/shop_tasks/dagRuns")
+    (run_id,) = (one["dag_run_id"] for one in runs["dag_runs"])
+    tasks = f"/dags/shop_tasks/runs/{quote(run_id)}/tasks"
+    with logged_in(chromium, airflow, "viewer") as page:
+        page.goto(f"{airflow.url}{tasks}/take")
+        page.get_by_role("link", name="Delays").last.click(timeout=30_000)
+        received = page.get_by_role("region", name="Received messages")
+        expect(received.get_by_role("row")).to_have_count(1 + 3)
+        expect(page.get_by_text("None that the broker still knows of.")).to_have_count(1)
+        received.get_by_role("link").first.click()
+        expect(page.get_by_role("heading", name=re.compile("Message order-"))).to_be_visible()
+        page.get_by_role("link", name=re.compile("^airflow:shop_tasks")).first.click()
+        expect(page).to_have_url(re.compile(re.escape(tasks).replace("%3A", "(%3A|:)") + "/take"))
+        page.goto(f"{airflow.url}{tasks}/send/plugin/duewheel-task")
+        sent = page.get_by_role("region", name="Sent messages")
+        expect(sent.get_by_role("row", name=re.compile("order-of-a-task"))).to_be_visible(timeout=30_000)
+
+
 #: The views, each with its query string and the name of the table in it.
 VIEWS = {
     "overview": ("", "Consumer groups"),
@@ -276,6 +370,17 @@ SHOWN = {
     "messages-wide-dark",
     "message-wide-light",
 }
+
+
+def serious_findings(page: Page, part: str) -> list[tuple[str, str]]:
+    """What keeps people out of a part of the page, when all of it has come to rest."""
+    page.evaluate("Promise.allSettled(document.getAnimations().map(one => one.finished))")
+    found = page.evaluate(f"axe.run('{part}')")
+    return [
+        (one["id"], one["nodes"][0]["html"][:200])
+        for one in found["violations"]
+        if one["impact"] in ("serious", "critical")
+    ]
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
@@ -303,13 +408,13 @@ def test_x08_each_view_fits_its_window_and_keeps_nobody_out(
             overflow = page.evaluate("document.documentElement.scrollWidth - window.innerWidth")
             assert overflow <= 0, f"{name} is {overflow} pixels wider than its window"
             assert page.evaluate("document.documentElement.classList.contains('dark')") is dark
-            found_by_axe = page.evaluate("axe.run('[data-page=duewheel]')")
-            serious = [
-                (one["id"], one["nodes"][0]["html"][:200])
-                for one in found_by_axe["violations"]
-                if one["impact"] in ("serious", "critical")
-            ]
-            assert serious == [], name
+            assert serious_findings(page, "[data-page=duewheel]") == [], name
+            if name == "messages":
+                page.get_by_role("button", name="Reschedule all").click()
+                expect(page.get_by_role("alertdialog").get_by_text("wait and match now")).to_be_visible()
+                assert serious_findings(page, "[role=alertdialog]") == []
+                page.keyboard.press("Escape")
+                expect(page.get_by_role("alertdialog")).to_have_count(0)
             picture = f"{name}-{'narrow' if size is NARROW else 'wide'}-{'dark' if dark else 'light'}"
             kept = "DUEWHEEL_WRITE_PICTURES" in os.environ and picture in SHOWN
             page.screenshot(path=(PICTURES if kept else tmp_path) / f"{picture}.png")

@@ -18,9 +18,11 @@ from duewheel.plugin.page import PAGE_NAME, URL_PREFIX, DueWheelPlugin
 def test_airflow_lists_the_page() -> None:
     (found,) = (one for one in get_plugin_info() if one["name"] == "duewheel")
     answer = PluginResponse.model_validate(found)
-    (page,) = answer.react_apps
-    assert (page.name, page.destination, page.url_route) == (PAGE_NAME, "nav", "duewheel")
-    assert page.bundle_url == f"duewheel/static/main.js?v={bundle_version()}"
+    assert [(one.name, one.destination, one.url_route) for one in answer.react_apps] == [
+        (PAGE_NAME, "nav", "duewheel"),
+        (PAGE_NAME, "task_instance", "duewheel-task"),
+    ]
+    assert {one.bundle_url for one in answer.react_apps} == {f"duewheel/static/main.js?v={bundle_version()}"}
     (app,) = answer.fastapi_apps
     assert app.url_prefix == URL_PREFIX
 

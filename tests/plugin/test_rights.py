@@ -17,7 +17,8 @@ pytestmark = [pytest.mark.airflow, pytest.mark.slow]
 BROKER = "/api/brokers/{connection_id}"
 UNKNOWN_ID = f"{1:08x}{0:04x}{0:016x}{1:016x}"
 SEE = frozenset(ROLES)
-ACT = frozenset({"op", "admin"})
+#: Of Airflow's own roles; where roles can be composed these are two rights.
+READ = ACT = frozenset({"op", "admin"})
 
 
 @dataclass(frozen=True)
@@ -39,9 +40,13 @@ RULES = {
     ("GET", f"{BROKER}/leases"): Rule(SEE),
     ("GET", f"{BROKER}/retries"): Rule(SEE),
     ("GET", f"{BROKER}/dead-letters"): Rule(SEE, query="?group=g"),
+    ("GET", f"{BROKER}/dead-letters/export"): Rule(READ, query="?group=g"),
     ("GET", f"{BROKER}/schedules"): Rule(SEE),
     ("GET", f"{BROKER}/messages"): Rule(SEE),
     ("GET", f"{BROKER}/messages/{{message_id}}"): Rule(SEE),
+    ("GET", f"{BROKER}/task-messages"): Rule(
+        SEE, query="?dag_id=d&run_id=r&task_id=t&topic=rights&group=rights"
+    ),
     ("POST", f"{BROKER}/messages/recall"): Rule(ACT, {"message_ids": [UNKNOWN_ID]}),
     ("POST", f"{BROKER}/messages/reschedule"): Rule(ACT, {"message_ids": [UNKNOWN_ID], "delay_seconds": 1}),
     ("POST", f"{BROKER}/messages/recall-matching"): Rule(ACT, {"topic": "rights", "key_prefix": "none"}),

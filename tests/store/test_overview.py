@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from datetime import UTC, datetime, timedelta
 
 import psycopg2
@@ -14,6 +15,7 @@ from duewheel.store import Broker, InvalidArgument, RetryPolicy, UnknownGroup, U
 
 SECOND = timedelta(seconds=1)
 MINUTE = timedelta(minutes=1)
+HOUR = timedelta(hours=1)
 
 
 def test_x08_what_is_due_when_is_counted_by_topic_and_step(broker: Broker) -> None:
@@ -123,13 +125,100 @@ def test_x08_dead_letters_are_listed_without_their_bodies(broker: Broker) -> Non
     assert dead.dead_at <= datetime.now(UTC) + MINUTE
 
 
-def test_x08_wheels_are_the_sessions_that_say_so(broker: Broker, dsn: str) -> None:
+def test_r14_dead_letters_come_in_pages_that_hold_no_more_than_their_share(broker: Broker) -> None:
+    for topic in ("a", "b"):
+        broker.create_topic(topic, message_type="NORMAL", queues=1)
+        broker.send_many(topic, [{"body": bytes([n]) * 1_000, "key": f"{topic}{n}"} for n in range(5)])
+        consumer = broker.consumer(topic, "g", retry=RetryPolicy(0, (MINUTE,)))
+        consumer.nack(consumer.receive(max_messages=5))
+    broker.redrive("g", "a", key_prefix="a0")
+    pages, after = [], None
+    while True:
+        letters, after = overview.dead_letter_page(broker, "g", None, False, after, 3)
+        if not letters:
+            break
+        pages.append([one.key for one in letters])
+        assert all(one.body == bytes([int(one.key[1])]) * 1_000 for one in letters if one.key)
+    assert pages == [["a1", "a2", "a3"], ["a4"], ["b0", "b1", "b2"], ["b3", "b4"]]
+    with broker.connection() as connection:
+        for max_bytes, count in ((1, 1), (2_999, 2), (3_000, 3)):
+            asked = "select 1 from duewheel.dead_letter_page('g', 'b', max_bytes => %s)"
+            assert len(ask(connection, asked, max_bytes)) == count
+
+
+def test_x08_what_somebody_sent_and_received_is_found_by_their_name(broker: Broker, dsn: str) -> None:
+    broker.create_topic("t", message_type="NORMAL", queues=1)
+    for key, idempotency_key in (("a", "me"), ("b", "me/0"), ("c", "me/12"), ("d", "else"), ("e", "me/x")):
+        broker.send("t", b"", key=key, tag="x", idempotency_key=idempotency_key)
+    began_at = overview.now(broker)
+    for name, count in (("else", 1), ("me", 2), ("else", 1), ("me", 1)):
+        consumer = broker.consumer("t", "g", name=name, retry=RetryPolicy(1, (timedelta(0),)))
+        batch = consumer.receive(max_messages=count)
+        consumer.ack(batch[:-1])
+        (consumer.nack if batch[-1].key == "e" else consumer.ack)(batch[-1:])
+    ended_at = overview.now(broker)
+    (retried,) = broker.consumer("t", "g", name="me").receive()
+
+    def found(*between: datetime) -> list[tuple[str | None, int]]:
+        looked = overview.messages_by_name(broker, "me", "t", "g", *between)
+        assert [(one.key, one.tag) for one in looked if one.leased_at is None] == [
+            ("a", "x"),
+            ("b", "x"),
+            ("c", "x"),
+        ]
+        return [(one.key, one.attempt) for one in looked if one.leased_at is not None]
+
+    assert found() == [("b", 1), ("c", 1), ("e", 1), ("e", 2)]
+    assert found(began_at, ended_at) == [("b", 1), ("c", 1), ("e", 1)]
+    assert found(began_at - HOUR, began_at) == []
+    # A retry has the id that the message was sent with.
+    assert overview.messages_by_name(broker, "me", "t", "g")[-1].message_id == retried.message_id
+    assert [one.key for one in overview.messages_by_name(broker, "me", "t")] == ["a", "b", "c"]
+    with pytest.raises(UnknownGroup):
+        overview.messages_by_name(broker, "me", "t", "nope")
+
+
+def test_x08_the_lease_before_an_instant_is_found_though_some_are_gone(broker: Broker) -> None:
+    broker.create_topic("t", message_type="NORMAL", queues=1)
+    broker.send_many("t", [{"body": b""}] * 12)
+    consumer = broker.consumer("t", "g")
+    for _ in range(12):
+        consumer.receive(max_messages=1)
+    with broker.connection() as connection:
+        where = "queue = 0 and topic_id = (select topic_id from duewheel.topic where name = 't')"
+        ask(connection, f"delete from duewheel.lease where {where} and n in (2, 3, 7) returning n")
+        found = ask(
+            connection,
+            f"""select l.n, duewheel.lease_before(l.group_id, l.topic_id, l.queue, l.leased_at),
+                       duewheel.lease_before(
+                           l.group_id, l.topic_id, l.queue, l.leased_at - interval '1 microsecond')
+                from duewheel.lease l where {where} order by l.n""",
+        )
+    numbers = [n for n, _, _ in found]
+    assert [at for _, at, _ in found] == numbers
+    assert [before for _, _, before in found] == [None, *numbers[:-1]]
+
+
+def test_x08_wheels_are_the_sessions_that_say_so_each_by_its_name(broker: Broker, dsn: str) -> None:
     assert overview.turning_wheels(broker) == []
-    with connected(make_dsn(dsn, application_name="duewheel wheel")) as connection:
-        ask(connection, "select 1")
-        (wheel,) = overview.turning_wheels(broker)
-    assert wheel.connections == 1
-    assert wheel.started_at is not None
+
+    def turning(name: str) -> AbstractContextManager[psycopg2.extensions.connection]:
+        return connected(make_dsn(dsn, application_name=name))
+
+    with (
+        turning("duewheel wheel on a:1") as first,
+        turning("duewheel wheel on a:1"),
+        turning("duewheel wheel on b:2"),
+        turning("duewheel wheel"),
+        turning("duewheel wheel listening"),
+    ):
+        ask(first, "select 1")
+        wheels = overview.turning_wheels(broker)
+        with broker.connection() as connection:
+            (together,) = ask(connection, "select connections from duewheel.turning_wheels()")
+    assert [(one.name, one.connections) for one in wheels] == [("a:1", 2), ("b:2", 1), (None, 1)]
+    assert all(one.started_at is not None for one in wheels)
+    assert together == (4,)
 
 
 @pytest.mark.parametrize(
@@ -140,9 +229,15 @@ def test_x08_wheels_are_the_sessions_that_say_so(broker: Broker, dsn: str) -> No
         "flow_histogram(now(), '1 s', 60, 1000, null)",
         "release_lateness(now(), null)",
         "release_lateness(now(), 50, null)",
+        "dead_letter_page('g', max_messages => null)",
+        "dead_letter_page('g', max_bytes => null)",
+        "messages_by_name('me', 't', max_messages => null)",
+        "messages_by_name('me', 't', max_leases => null)",
     ],
 )
 def test_x19_a_look_has_limits_whoever_asks(broker: Broker, call: str) -> None:
+    broker.create_topic("t")
+    broker.consumer("t", "g")
     with broker.connection() as connection, connection.cursor() as cursor:
         with pytest.raises(psycopg2.Error) as error:
             cursor.execute(f"select * from duewheel.{call}")

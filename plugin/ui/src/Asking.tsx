@@ -1,5 +1,5 @@
 import { Button, CloseButton, Dialog, Portal, Text } from "@chakra-ui/react";
-import { type ReactNode, useRef, useState } from "react";
+import { type ReactNode, useEffect, useRef, useState } from "react";
 import { Failure } from "./api";
 
 export type Told = (words: string) => void;
@@ -26,6 +26,13 @@ export function Asking({ act, action, children, disabled = false, done, preview,
   const [known, setKnown] = useState<string>();
   const [answer, setAnswer] = useState<{ failed: boolean; words: string }>();
   const cancel = useRef<HTMLButtonElement>(null);
+  const trigger = useRef<HTMLButtonElement>(null);
+  const acted = useRef(false);
+
+  // The button that had the focus is gone with the question.
+  useEffect(() => {
+    if (answer) cancel.current?.focus();
+  }, [answer]);
 
   const attempt = async (what: () => Promise<string>, keep: (words: string, failed: boolean) => void) => {
     setBusy(true);
@@ -39,6 +46,7 @@ export function Asking({ act, action, children, disabled = false, done, preview,
   };
   const change = (next: boolean) => {
     if (busy) return;
+    if (next) acted.current = false;
     setOpen(next);
     setKnown(undefined);
     if (next && preview) void attempt(preview, setKnown);
@@ -50,6 +58,10 @@ export function Asking({ act, action, children, disabled = false, done, preview,
 
   return (
     <Dialog.Root
+      // What was done may take the button away, or switch it off: the heading above it stays.
+      finalFocusEl={() =>
+        (acted.current && trigger.current?.closest("section")?.querySelector("h2")) || trigger.current
+      }
       initialFocusEl={() => cancel.current}
       onOpenChange={(event) => change(event.open)}
       open={open}
@@ -59,6 +71,7 @@ export function Asking({ act, action, children, disabled = false, done, preview,
         <Button
           colorPalette={serious ? "red" : "brand"}
           disabled={disabled}
+          ref={trigger}
           size="xs"
           variant={serious ? "outline" : "solid"}
         >
@@ -97,7 +110,10 @@ export function Asking({ act, action, children, disabled = false, done, preview,
                   onClick={() =>
                     void attempt(
                       () => act(setKnown),
-                      (words, failed) => setAnswer({ failed, words }),
+                      (words, failed) => {
+                        acted.current = true;
+                        setAnswer({ failed, words });
+                      },
                     )
                   }
                 >

@@ -18,12 +18,18 @@ type Parameters = Record<string, string | number | boolean | null | undefined>;
 
 // Airflow writes its own address, with a proxy's path prefix, into the page's base address.
 const root = () => new URL("duewheel/api/", document.baseURI);
+const airflow = () => new URL("api/v2/", document.baseURI);
 
-async function call<T>(path: string, parameters: Parameters, init: RequestInit): Promise<T> {
+/** The address of a call; a parameter without a value is left out. */
+export function addressOf(path: string, parameters: Parameters = {}): URL {
   const url = new URL(path, root());
   for (const [name, value] of Object.entries(parameters)) {
     if (value !== undefined && value !== null && value !== "") url.searchParams.set(name, String(value));
   }
+  return url;
+}
+
+async function call<T>(url: URL, init: RequestInit): Promise<T> {
   let response: Response;
   try {
     response = await fetch(url, { credentials: "same-origin", ...init });
@@ -60,14 +66,18 @@ export async function failureOf(response: Response): Promise<Failure> {
 }
 
 export const get = <T>(path: string, parameters: Parameters = {}, signal?: AbortSignal) =>
-  call<T>(path, parameters, signal ? { signal } : {});
+  call<T>(addressOf(path, parameters), signal ? { signal } : {});
+
+/** A call of Airflow's public API. */
+export const getOfAirflow = <T>(path: string, signal: AbortSignal) =>
+  call<T>(new URL(path, airflow()), { signal });
 
 export const post = <T>(path: string, body: unknown) =>
-  call<T>(
-    path,
-    {},
-    { body: JSON.stringify(body), headers: { "Content-Type": "application/json" }, method: "POST" },
-  );
+  call<T>(addressOf(path), {
+    body: JSON.stringify(body),
+    headers: { "Content-Type": "application/json" },
+    method: "POST",
+  });
 
 /** The path of something that belongs to one broker. */
 export const ofBroker = (connectionId: string, path: string) =>

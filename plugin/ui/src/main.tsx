@@ -10,6 +10,7 @@ import {
   defaultSystem,
 } from "@chakra-ui/react";
 import type { SystemContext } from "@chakra-ui/react";
+import { useEffect, useRef } from "react";
 import { type Schemas, get } from "./api";
 import { useAddress } from "./address";
 import { Answered, Warning } from "./parts";
@@ -22,6 +23,7 @@ import { Messages } from "./views/Messages";
 import { Overview } from "./views/Overview";
 import { Retries } from "./views/Retries";
 import { Schedules } from "./views/Schedules";
+import { TaskMessages } from "./views/TaskMessages";
 import { Topics } from "./views/Topics";
 
 const VIEWS: Record<string, string> = {
@@ -39,11 +41,16 @@ const VIEWS: Record<string, string> = {
 const themeOfAirflow = () =>
   (globalThis as { ChakraUISystem?: SystemContext }).ChakraUISystem ?? defaultSystem;
 
-export default function Page() {
+/** What Airflow tells of the place where it shows this: nothing on the page of its own, a task instance in its tab. */
+type Place = { dagId?: string; mapIndex?: string; runId?: string; taskId?: string };
+
+export default function Page({ dagId, mapIndex, runId, taskId }: Place) {
+  const task =
+    dagId && runId && taskId ? { dagId, mapIndex: Number(mapIndex ?? -1), runId, taskId } : undefined;
   return (
     <ChakraProvider value={themeOfAirflow()}>
       <Box data-page="duewheel" height="100%" overflow="auto" p={{ base: 2, md: 4 }}>
-        <Brokers />
+        {task ? <TaskMessages task={task} /> : <Brokers />}
       </Box>
     </ChakraProvider>
   );
@@ -70,7 +77,7 @@ function Brokers() {
         return (
           <>
             <Flex align="center" gap={3} justify="space-between" mb={3} wrap="wrap">
-              <Heading as="h1" size="lg">
+              <Heading as="h1" id="duewheel-heading" size="lg" tabIndex={-1}>
                 Delay messages
               </Heading>
               <Flex align="center" gap={2}>
@@ -115,6 +122,15 @@ function Views({ broker }: { broker: Schemas["BrokerChoice"] }) {
   const view = address.of("view") || "overview";
   const id = broker.connection_id;
   const mayAct = broker.may_act;
+  const place = `${id} ${view} ${address.of("id")}`;
+  const shown = useRef(place);
+  // A link that was followed is gone, and the focus with it: who uses a keyboard goes on from the top.
+  useEffect(() => {
+    if (shown.current !== place && document.activeElement === document.body) {
+      document.getElementById("duewheel-heading")?.focus();
+    }
+    shown.current = place;
+  }, [place]);
   return (
     <>
       <Flex
@@ -153,7 +169,7 @@ function Views({ broker }: { broker: Schemas["BrokerChoice"] }) {
       {view === "groups" && <Groups broker={id} mayAct={mayAct} />}
       {view === "leases" && <Leases broker={id} />}
       {view === "retries" && <Retries broker={id} />}
-      {view === "dead" && <DeadLetters broker={id} mayAct={mayAct} />}
+      {view === "dead" && <DeadLetters broker={id} mayAct={mayAct} mayReadBodies={broker.may_read_bodies} />}
       {view === "schedules" && <Schedules broker={id} mayAct={mayAct} />}
     </>
   );

@@ -1,11 +1,12 @@
 // Small parts that several views are made of.
 import { Alert, Badge, Box, Button, Flex, Heading, Input, Spinner, Table, Text } from "@chakra-ui/react";
-import { type ReactNode, useState } from "react";
-import { useHref } from "react-router-dom";
+import { type ReactNode, useEffect, useRef, useState } from "react";
+import { type To, useHref, useNavigate } from "react-router-dom";
 import type { Answer } from "./useAnswer";
 import type { Change } from "./address";
 import { useAddress } from "./address";
 import { away, instant, shortened } from "./format";
+import { pageOf, taskOf } from "./tasks";
 
 /** What an answer holds, or why there is none; what was there before a failure stays below its reason. */
 export function Answered<T>({ answer, children }: { answer: Answer<T>; children: (value: T) => ReactNode }) {
@@ -48,7 +49,7 @@ export function Section({
   return (
     <Box as="section" borderColor="border" borderRadius="md" borderWidth="1px" mb={4} minW={0} p={4}>
       <Flex align="center" gap={3} justify="space-between" mb={3} wrap="wrap">
-        <Heading as="h2" size="sm">
+        <Heading as="h2" size="sm" tabIndex={-1}>
           {title}
         </Heading>
         {extra}
@@ -85,14 +86,10 @@ export const When = ({ at, nowAt }: { at: string | null; nowAt?: string | undefi
     </Text>
   );
 
-/** A link within the page: a real one, that opens in a new tab too. */
-export function PageLink({ children, to, view }: { children: ReactNode; to?: Change; view: string }) {
-  const address = useAddress();
-  const query = new URLSearchParams();
-  const broker = address.of("broker");
-  for (const [name, value] of Object.entries({ broker, view, ...to })) if (value) query.set(name, value);
-  // Airflow sets a base address, which a link of a query string alone would lead to.
-  const href = useHref({ search: query.toString() });
+/** A link to a place in Airflow's UI: a real one, that opens in a new tab too. */
+export function PlaceLink({ children, to }: { children: ReactNode; to: To }) {
+  const href = useHref(to);
+  const navigate = useNavigate();
   return (
     <Box
       _hover={{ textDecoration: "underline" }}
@@ -106,7 +103,7 @@ export function PageLink({ children, to, view }: { children: ReactNode; to?: Cha
         onClick={(event) => {
           if (event.metaKey || event.ctrlKey || event.shiftKey || event.button !== 0) return;
           event.preventDefault();
-          address.open(view, to);
+          void navigate(to);
         }}
       >
         {children}
@@ -115,13 +112,27 @@ export function PageLink({ children, to, view }: { children: ReactNode; to?: Cha
   );
 }
 
-export const MessageLink = ({ id }: { id: string }) => (
-  <PageLink to={{ id }} view="message">
+/** A link to a view of the page, from the page or from a tab elsewhere. */
+export function PageLink({ children, to, view }: { children: ReactNode; to?: Change; view: string }) {
+  const broker = useAddress().of("broker");
+  const query = new URLSearchParams();
+  for (const [name, value] of Object.entries({ broker, view, ...to })) if (value) query.set(name, value);
+  return <PlaceLink to={{ pathname: "/plugin/duewheel", search: query.toString() }}>{children}</PlaceLink>;
+}
+
+export const MessageLink = ({ broker, id }: { broker?: string; id: string }) => (
+  <PageLink to={{ ...(broker ? { broker } : {}), id }} view="message">
     <Text as="span" fontFamily="mono" fontSize="xs" title={id}>
       {shortened(id, 20)}
     </Text>
   </PageLink>
 );
+
+/** Who held a message; a task instance is a link to it. */
+export function Consumer({ name }: { name: string | null }) {
+  const task = taskOf(name ?? "");
+  return task ? <PlaceLink to={pageOf(task)}>{name}</PlaceLink> : name;
+}
 
 const PALETTES: Record<string, string> = {
   Acked: "green",
@@ -201,8 +212,13 @@ export function Filter({
 }) {
   const address = useAddress();
   const said = address.of(name);
+  const field = useRef<HTMLInputElement>(null);
+  // Another address is another value; the field itself stays, and with it the focus.
+  useEffect(() => {
+    if (field.current) field.current.value = said;
+  }, [said]);
   return (
-    <Box as="label" fontSize="xs" key={`${name}=${said}`}>
+    <Box as="label" fontSize="xs">
       <Text as="span" color="fg.muted" display="block">
         {label}
       </Text>
@@ -216,6 +232,7 @@ export function Filter({
           if (event.key === "Enter") address.set({ after: null, [name]: event.currentTarget.value });
         }}
         placeholder={placeholder ?? ""}
+        ref={field}
         size="sm"
         type={type}
         width={width}

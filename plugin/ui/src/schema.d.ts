@@ -64,6 +64,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/brokers/{connection_id}/dead-letters/export": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Export Dead Letters
+         * @description The dead letters of a group with their bodies, by topic and the oldest first.
+         */
+        get: operations["export_dead_letters_api_brokers__connection_id__dead_letters_export_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/brokers/{connection_id}/dead-letters/redrive": {
         parameters: {
             query?: never;
@@ -338,6 +358,26 @@ export interface paths {
          * @description Let a paused schedule go on.
          */
         post: operations["resume_schedule_api_brokers__connection_id__schedules_resume_post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/brokers/{connection_id}/task-messages": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List Task Messages
+         * @description What a task instance sent and received on a topic, by the name that it does both under.
+         */
+        get: operations["list_task_messages_api_brokers__connection_id__task_messages_get"];
+        put?: never;
+        post?: never;
         delete?: never;
         options?: never;
         head?: never;
@@ -946,6 +986,45 @@ export interface components {
             message_ids: string[];
         };
         /**
+         * TaskMessage
+         * @description A message that a task instance sent, or received where it has a ``leased_at``.
+         */
+        TaskMessage: {
+            /** Attempt */
+            attempt: number;
+            /**
+             * Born At
+             * Format: date-time
+             */
+            born_at: string;
+            /**
+             * Deliver At
+             * Format: date-time
+             */
+            deliver_at: string;
+            /** Key */
+            key: string | null;
+            /** Leased At */
+            leased_at: string | null;
+            /** Message Id */
+            message_id: string;
+            /** Tag */
+            tag: string | null;
+        };
+        /**
+         * TaskMessages
+         * @description What a task instance sent and received; at most 200 of each.
+         */
+        TaskMessages: {
+            /** Messages */
+            messages: components["schemas"]["TaskMessage"][];
+            /**
+             * Now At
+             * Format: date-time
+             */
+            now_at: string;
+        };
+        /**
          * Topic
          * @description A topic's numbers.
          */
@@ -990,7 +1069,7 @@ export interface components {
         };
         /**
          * Wheel
-         * @description The wheels of one login on one machine.
+         * @description A wheel; one without a name stands for all that its login has on its machine.
          */
         Wheel: {
             /** Active At */
@@ -1001,6 +1080,8 @@ export interface components {
             connections: number;
             /** Login */
             login: string;
+            /** Name */
+            name: string | null;
             /** Started At */
             started_at: string | null;
         };
@@ -1087,6 +1168,40 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["DeadLetters"];
                 };
+            };
+            /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["HTTPValidationError"];
+                };
+            };
+        };
+    };
+    export_dead_letters_api_brokers__connection_id__dead_letters_export_get: {
+        parameters: {
+            query: {
+                group: string;
+                topic?: string | null;
+                redriven?: boolean | null;
+                format?: "csv" | "jsonl";
+            };
+            header?: never;
+            path: {
+                connection_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
             /** @description Validation Error */
             422: {
@@ -1567,6 +1682,46 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Done"];
+                };
+            };
+            /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["HTTPValidationError"];
+                };
+            };
+        };
+    };
+    list_task_messages_api_brokers__connection_id__task_messages_get: {
+        parameters: {
+            query: {
+                dag_id: string;
+                run_id: string;
+                task_id: string;
+                topic: string;
+                map_index?: number;
+                group?: string | null;
+                since_at?: string | null;
+                until_at?: string | null;
+            };
+            header?: never;
+            path: {
+                connection_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TaskMessages"];
                 };
             };
             /** @description Validation Error */

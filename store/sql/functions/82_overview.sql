@@ -250,21 +250,34 @@ begin
 end
 $$;
 
--- The wheels that turn: the sessions of each user and machine that say they are one's. An address that the caller may
--- not see, or a connection by a Unix socket, is null.
+-- The wheels that turn, each by the name that it gives its sessions: of those of an older version, which give none, one
+-- row for each user and machine. An address that the caller may not see, or a connection by a Unix socket, is null.
+create or replace function duewheel.wheels() returns table (
+    name text, login text, client_address text, connections bigint, started_at timestamptz, active_at timestamptz
+)
+language sql stable
+begin atomic
+    select nullif(substr(a.application_name, length('duewheel wheel on ') + 1), ''), a.usename::text,
+           case when pg_has_role(session_user, 'pg_read_all_stats', 'usage') or a.usename = session_user
+               then host(a.client_addr) end,
+           count(*), min(a.backend_start), max(a.state_change)
+    from pg_stat_activity a
+    where a.datname = current_database()
+      and (a.application_name = 'duewheel wheel' or starts_with(a.application_name, 'duewheel wheel on '))
+    group by a.application_name, a.usename, a.client_addr
+    order by min(a.backend_start);
+end;
+
+-- The same by user and machine, for programs of the version before.
 create or replace function duewheel.turning_wheels() returns table (
     login text, client_address text, connections bigint, started_at timestamptz, active_at timestamptz
 )
 language sql stable
 begin atomic
-    select a.usename::text,
-           case when pg_has_role(session_user, 'pg_read_all_stats', 'usage') or a.usename = session_user
-               then host(a.client_addr) end,
-           count(*), min(a.backend_start), max(a.state_change)
-    from pg_stat_activity a
-    where a.datname = current_database() and a.application_name = 'duewheel wheel'
-    group by a.usename, a.client_addr
-    order by min(a.backend_start);
+    select w.login, w.client_address, sum(w.connections)::bigint, min(w.started_at), max(w.active_at)
+    from duewheel.wheels() w
+    group by w.login, w.client_address
+    order by min(w.started_at);
 end;
 
 -- The leases that run: of at most max_looked_at that may, by their ends, those that are not answered as a whole.
@@ -349,5 +362,187 @@ begin
     where s.retry_topic_id is not null and (v_group_id is null or s.group_id = v_group_id)
       and (waiting_retries.topic is null or t.name = waiting_retries.topic)
     order by m.deliver_at, m.seq limit max_messages;
+end
+$$;
+
+-- A page of a group's dead letters with their bodies: of one topic, the oldest first, then of the next topic. It ends
+-- after max_messages, or before the message whose body would make it larger than max_bytes; one message always fits. The
+-- next page comes after place, as the last row has it.
+create or replace function duewheel.dead_letter_page(
+    consumer_group text, topic text default null, redriven boolean default null,
+    after jsonb default null, max_messages integer default 500, max_bytes bigint default 4194304
+) returns table (
+    topic_name text, message_id text, key text, tag text, properties jsonb, body bytea, born_at timestamptz,
+    dead_at timestamptz, attempt integer, reason text, redriven_at timestamptz, place jsonb
+)
+language plpgsql stable
+set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
+as $$
+#variable_conflict use_column
+declare
+    v_group duewheel.consumer_group := duewheel.group_by_name(dead_letter_page.consumer_group);
+    v_after_topic constant integer := coalesce((dead_letter_page.after ->> 'topic')::integer, 0);
+    v_subscription record;
+begin
+    perform duewheel.require_home();
+    if (max_messages between 1 and 1000 and max_bytes between 1 and 1073741824) is not true then
+        raise exception using
+            errcode = 'DW010',
+            message = format('%s dead letters of %s bytes: the limits are 1 to 1000, and 1 to 1073741824 bytes',
+                             max_messages, max_bytes),
+            hint = 'Give numbers within the limits.';
+    end if;
+    for v_subscription in
+        select s.dead_letter_topic_id, t.name,
+               case when s.dead_letter_topic_id = v_after_topic
+                    then (dead_letter_page.after ->> 'at')::timestamptz else '-infinity' end as after_at,
+               case when s.dead_letter_topic_id = v_after_topic
+                    then (dead_letter_page.after ->> 'seq')::bigint else 0 end as after_seq
+        from duewheel.subscription s join duewheel.topic t on t.topic_id = s.topic_id
+        where s.group_id = v_group.group_id and s.dead_letter_topic_id >= v_after_topic
+          and (dead_letter_page.topic is null or t.name = dead_letter_page.topic)
+        order by s.dead_letter_topic_id
+    loop
+        return query
+        select v_subscription.name,
+               duewheel.message_id(m.origin_topic_id, m.origin_queue, m.origin_deliver_at, m.origin_seq), m.key, m.tag,
+               m.properties, m.body, m.born_at, m.deliver_at, m.attempt, m.reason, m.redriven_at,
+               jsonb_build_object('topic', v_subscription.dead_letter_topic_id, 'at', m.deliver_at, 'seq', m.seq)
+        from (
+            select m.*, r.redriven_at,
+                   sum(octet_length(m.body)) over (order by m.deliver_at, m.seq rows unbounded preceding) as bytes,
+                   row_number() over (order by m.deliver_at, m.seq) as nth
+            from duewheel.any_message m
+            left join lateral (
+                select r.redriven_at from duewheel.redrive r
+                where r.topic_id = m.topic_id and r.deliver_at = m.deliver_at and r.seq = m.seq limit 1) r on true
+            where m.topic_id = v_subscription.dead_letter_topic_id and m.queue = 0
+              and (m.deliver_at, m.seq) > (v_subscription.after_at, v_subscription.after_seq)
+              and m.deliver_at >= v_subscription.after_at
+              and (dead_letter_page.redriven is null
+                   or dead_letter_page.redriven = (r.redriven_at is not null))
+            order by m.deliver_at, m.seq limit dead_letter_page.max_messages
+        ) m
+        where m.nth = 1 or m.bytes <= dead_letter_page.max_bytes
+        order by m.deliver_at, m.seq;
+        if found then
+            return;
+        end if;
+    end loop;
+end
+$$;
+
+-- The newest lease of a queue that was taken at or before an instant, by its number: a walk by halves, as numbers follow
+-- each other in time. Null where there is none.
+create or replace function duewheel.lease_before(
+    p_group_id integer, p_topic_id integer, p_queue smallint, p_at timestamptz
+) returns bigint
+language plpgsql stable
+set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
+as $$
+declare
+    v_low bigint;
+    v_high bigint;
+    v_middle record;
+    v_found bigint;
+begin
+    select l.n into v_low from duewheel.lease l
+    where l.topic_id = p_topic_id and l.group_id = p_group_id and l.queue = p_queue order by l.n limit 1;
+    select l.n into v_high from duewheel.lease l
+    where l.topic_id = p_topic_id and l.group_id = p_group_id and l.queue = p_queue order by l.n desc limit 1;
+    while v_low <= v_high loop
+        select l.n, l.leased_at into v_middle from duewheel.lease l
+        where l.topic_id = p_topic_id and l.group_id = p_group_id and l.queue = p_queue
+          and l.n <= (v_low + v_high) / 2
+        order by l.n desc limit 1;
+        if v_middle.n is null or v_middle.leased_at <= p_at then
+            v_found := coalesce(v_middle.n, v_found);
+            v_low := (v_low + v_high) / 2 + 1;
+        else
+            v_high := v_middle.n - 1;
+        end if;
+    end loop;
+    return v_found;
+end
+$$;
+
+-- The messages that somebody sent and received, by a name: sent with it as the idempotency key, or with the name, a
+-- slash and a place of 0 to max_messages; received by the group's consumer of this name between two instants, of the
+-- newest max_leases leases of each queue. Sent ones have no leased_at.
+create or replace function duewheel.messages_by_name(
+    name text, topic text, consumer_group text default null, since_at timestamptz default '-infinity',
+    until_at timestamptz default 'infinity', max_messages integer default 200, max_leases integer default 2000,
+    max_ms integer default 500
+) returns table (
+    message_id text, key text, tag text, born_at timestamptz, deliver_at timestamptz, attempt integer,
+    leased_at timestamptz
+)
+language plpgsql stable
+set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
+as $$
+#variable_conflict use_column
+declare
+    v_stop_at constant timestamptz := clock_timestamp() + max_ms * interval '1 millisecond';
+    v_name constant text := messages_by_name.name;
+    v_topic constant duewheel.topic := duewheel.topic_by_name(messages_by_name.topic);
+    v_since constant timestamptz := messages_by_name.since_at;
+    v_until constant timestamptz := messages_by_name.until_at;
+    v_room integer := messages_by_name.max_messages;
+    v_group duewheel.consumer_group;
+    v_source record;
+    v_lease record;
+    v_count bigint;
+begin
+    perform duewheel.require_home();
+    if (max_messages between 1 and 1000 and max_leases between 1 and 100000 and max_ms between 1 and 10000) is not true
+    then
+        raise exception using
+            errcode = 'DW010',
+            message = format('%s messages of %s leases within %s ms: the limits are 1 to 1000, 1 to 100000 and 1 to '
+                             '10000', max_messages, max_leases, max_ms),
+            hint = 'Give numbers within the limits.';
+    end if;
+    return query
+    select duewheel.message_id(m.topic_id, m.queue, m.deliver_at, m.seq), m.key, m.tag, m.born_at, m.deliver_at,
+           m.attempt, null::timestamptz
+    from (
+        select v_name as idempotency_key, -1 as place
+        union all
+        select format('%s/%s', v_name, p), p from generate_series(0, messages_by_name.max_messages - 1) p
+    ) k
+    cross join lateral (
+        select i.queue, i.deliver_at, i.seq from duewheel.idempotency i
+        where i.topic_id = v_topic.topic_id and i.idempotency_key = k.idempotency_key limit 1) i
+    cross join lateral duewheel.message_at(v_topic.topic_id, i.queue, i.deliver_at, i.seq) m
+    order by k.place;
+    if messages_by_name.consumer_group is null then
+        return;
+    end if;
+    v_group := duewheel.group_by_name(messages_by_name.consumer_group);
+    for v_source in
+        select p.topic_id, p.queue, duewheel.lease_before(v_group.group_id, p.topic_id, p.queue, v_until) as n
+        from duewheel.positions(v_group.group_id, v_topic.topic_id) p
+        order by p.topic_id, p.queue
+    loop
+        for v_lease in
+            select l.n, l.leased_at from (
+                select l.n, l.leased_at, l.consumer, l.message_count from duewheel.lease l
+                where l.topic_id = v_source.topic_id and l.group_id = v_group.group_id and l.queue = v_source.queue
+                  and l.n <= v_source.n
+                order by l.n desc limit messages_by_name.max_leases) l
+            where l.consumer = v_name and l.message_count > 0 and l.leased_at >= v_since
+            order by l.n
+        loop
+            exit when v_room = 0 or clock_timestamp() > v_stop_at;
+            return query execute format(
+                'select coalesce(duewheel.message_id(m.origin_topic_id, m.origin_queue, m.origin_deliver_at,'
+                '       m.origin_seq), duewheel.message_id($1, $2, m.deliver_at, m.seq)), m.key, m.tag, m.born_at,'
+                '       m.deliver_at, m.attempt, $3 from (%s) m limit $4',
+                duewheel.lease_query(v_group.group_id, v_source.topic_id, v_source.queue, v_lease.n))
+            using v_source.topic_id, v_source.queue::integer, v_lease.leased_at, v_room;
+            get diagnostics v_count = row_count;
+            v_room := v_room - v_count;
+        end loop;
+    end loop;
 end
 $$;

@@ -27,6 +27,7 @@ begin atomic
         ('ack', 'duewheel_consumer'),
         ('answer', 'duewheel_consumer'),
         ('change_invisible_duration', 'duewheel_consumer'),
+        ('dead_letter_page', 'duewheel_consumer'),
         ('dead_letters', 'duewheel_consumer'),
         ('doorbells', 'duewheel_consumer'),
         ('due_histogram', 'duewheel_consumer'),
@@ -49,6 +50,7 @@ begin atomic
         ('lease_states', 'duewheel_consumer'),
         ('lease_topic', 'duewheel_consumer'),
         ('list_messages', 'duewheel_consumer'),
+        ('messages_by_name', 'duewheel_consumer'),
         ('nack', 'duewheel_consumer'),
         ('nack_unanswered', 'duewheel_consumer'),
         ('next_due', 'duewheel_consumer'),
@@ -71,6 +73,7 @@ begin atomic
         ('topic_stats', 'duewheel_consumer'),
         ('turning_wheels', 'duewheel_consumer'),
         ('waiting_retries', 'duewheel_consumer'),
+        ('wheels', 'duewheel_consumer'),
 
         ('add_schedule', 'duewheel_admin'),
         ('advance_schedule', 'duewheel_admin'),

@@ -1,6 +1,6 @@
-import { Flex, Input, Text } from "@chakra-ui/react";
+import { Button, Flex, Input, Text } from "@chakra-ui/react";
 import { useState } from "react";
-import { type Schemas, get, ofBroker, post } from "../api";
+import { type Schemas, addressOf, get, ofBroker, post } from "../api";
 import { useAddress } from "../address";
 import { Asking, type Told } from "../Asking";
 import { count } from "../format";
@@ -9,8 +9,14 @@ import { useAnswer } from "../useAnswer";
 import { Choose } from "./Messages";
 
 const AT_ONCE = 500;
+const FORMATS = [
+  ["csv", "CSV"],
+  ["jsonl", "JSON lines"],
+];
 
-export function DeadLetters({ broker, mayAct }: { broker: string; mayAct: boolean }) {
+type Rights = { mayAct: boolean; mayReadBodies: boolean };
+
+export function DeadLetters({ broker, mayAct, mayReadBodies }: Rights & { broker: string }) {
   const address = useAddress();
   const group = address.of("group");
   return (
@@ -19,7 +25,11 @@ export function DeadLetters({ broker, mayAct }: { broker: string; mayAct: boolea
         <Filter label="Group" name="group" />
         <Filter label="Topic" name="topic" placeholder="all" />
       </Flex>
-      {group === "" ? <Choices broker={broker} /> : <List broker={broker} group={group} mayAct={mayAct} />}
+      {group === "" ? (
+        <Choices broker={broker} />
+      ) : (
+        <List broker={broker} group={group} mayAct={mayAct} mayReadBodies={mayReadBodies} />
+      )}
     </Section>
   );
 }
@@ -63,7 +73,7 @@ function Choices({ broker }: { broker: string }) {
   );
 }
 
-function List({ broker, group, mayAct }: { broker: string; group: string; mayAct: boolean }) {
+function List({ broker, group, mayAct, mayReadBodies }: Rights & { broker: string; group: string }) {
   const topic = useAddress().of("topic");
   const answer = useAnswer(JSON.stringify([broker, group, topic]), (signal) =>
     get<Schemas["DeadLetters"]>(ofBroker(broker, "dead-letters"), { group, redriven: false, topic }, signal),
@@ -81,6 +91,28 @@ function List({ broker, group, mayAct }: { broker: string; group: string; mayAct
     <Answered answer={answer}>
       {() => (
         <>
+          {mayReadBodies && letters.length > 0 && (
+            <Flex align="center" gap={2} mb={3} wrap="wrap">
+              <Text fontSize="sm">All of these, with their bodies:</Text>
+              {FORMATS.map(([format, words]) => (
+                <Button asChild key={format} size="xs" variant="outline">
+                  <a
+                    download
+                    href={
+                      addressOf(ofBroker(broker, "dead-letters/export"), {
+                        format,
+                        group,
+                        redriven: false,
+                        topic,
+                      }).href
+                    }
+                  >
+                    Export {words}
+                  </a>
+                </Button>
+              ))}
+            </Flex>
+          )}
           {mayAct && (
             <Flex align="center" gap={2} mb={3} wrap="wrap">
               <Text fontSize="sm">{choice.now.length} chosen:</Text>

@@ -1,6 +1,6 @@
 import { type Schemas, get, ofBroker } from "../api";
 import { count } from "../format";
-import { Answered, Row, Rows, Section, When } from "../parts";
+import { Answered, Consumer, Row, Rows, Section, When } from "../parts";
 import { useAnswer } from "../useAnswer";
 
 export function Leases({ broker }: { broker: string }) {
@@ -25,7 +25,7 @@ export function Leases({ broker }: { broker: string }) {
                   one.group,
                   one.topic,
                   one.queue,
-                  one.consumer ?? "",
+                  <Consumer key="consumer" name={one.consumer} />,
                   <When at={one.leased_at} key="since" nowAt={page.now_at} />,
                   `${count(one.answered)} of ${count(one.messages)}`,
                   one.is_retry ? "retries" : "",

@@ -2,7 +2,7 @@ import { Box, DataList, Flex, Text } from "@chakra-ui/react";
 import { type Schemas, get, ofBroker } from "../api";
 import { useAddress } from "../address";
 import { count } from "../format";
-import { Answered, PageLink, Row, Rows, Section, State, When } from "../parts";
+import { Answered, Consumer, PageLink, Row, Rows, Section, State, When } from "../parts";
 import { useAnswer } from "../useAnswer";
 import { DeliverNow, Recall, Reschedule, stateOf } from "./Messages";
 
@@ -50,7 +50,7 @@ export function Message({ broker, mayAct }: { broker: string; mayAct: boolean })
                       </PageLink>
                     ),
                     entry.attempt ?? "",
-                    entry.consumer ?? "",
+                    <Consumer key="consumer" name={entry.consumer} />,
                     <Text key="reason" whiteSpace="pre-wrap">
                       {entry.reason ?? ""}
                     </Text>,

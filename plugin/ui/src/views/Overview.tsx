@@ -150,19 +150,20 @@ function Wheels({ view }: { view: Schemas["Overview"] }) {
         ) : (
           <Rows
             empty=""
-            heads={["Machine", "Login", "Sessions", "Turning since", "Last active"]}
+            heads={["Machine and process", "Address", "Login", "Sessions", "Turning since", "Last active"]}
             label="Wheels"
           >
             {view.wheels.map((one) => (
               <Row
                 cells={[
-                  one.client_address ?? "this machine, or hidden from the page’s login",
+                  one.name ?? "not named: of an older version",
+                  one.client_address ?? "that of the database, or hidden from the page’s login",
                   one.login,
                   one.connections,
                   <When at={one.started_at} key="since" nowAt={view.now_at} />,
                   one.active_at === null ? "–" : away(one.active_at, view.now_at),
                 ]}
-                key={`${one.login} ${one.client_address}`}
+                key={`${one.name} ${one.login} ${one.client_address}`}
               />
             ))}
           </Rows>

@@ -1,0 +1,28 @@
+"""The name of a task instance at the broker: its consumer's, and its idempotency key.
+
+It is what stays the same over all tries of the task instance.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+READABLE_CHARACTERS = 200
+"""A longer name is replaced by a digest, which is as unique and fits the broker's limits."""
+
+
+def task_name(dag_id: str, run_id: str, task_id: str, map_index: int) -> str:
+    """The name that all tries of one task instance share.
+
+    Args:
+        dag_id, run_id, task_id: the task instance's.
+        map_index: -1 where the task is not mapped.
+
+    Example:
+        >>> task_name("place_orders", "manual__1", "send", -1)
+        'airflow:place_orders/manual__1/send/-1'
+    """
+    name = f"airflow:{dag_id}/{run_id}/{task_id}/{map_index}"
+    if len(name) <= READABLE_CHARACTERS:
+        return name
+    return f"airflow:sha256:{hashlib.sha256(name.encode()).hexdigest()}"

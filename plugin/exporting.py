@@ -1,0 +1,134 @@
+"""Dead letters as a file: a row for each, with its body, for those who may read bodies.
+
+A page of them is read when the one before was sent, and the broker's session is lent for a page only: an
+export, however long, keeps nobody waiting and holds no more than a page in memory.
+"""
+
+from __future__ import annotations
+
+import base64
+import csv
+import io
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
+from typing import Annotated, Final, Literal
+
+from airflow.api_fastapi.logging.decorators import action_logging
+from fastapi import APIRouter, Depends, Query
+from fastapi.responses import StreamingResponse
+
+from duewheel.plugin.rights import ReadingBodies
+from duewheel.plugin.seeing import OptionalText, brokers
+from duewheel.store import overview
+from duewheel.store.dead_letters import DeadLetter
+
+router = APIRouter(prefix="/api/brokers/{connection_id}")
+
+Format = Literal["csv", "jsonl"]
+_MEDIA_TYPES: Final[dict[Format, str]] = {
+    "csv": "text/csv; charset=utf-8",
+    "jsonl": "application/jsonl; charset=utf-8",
+}
+COLUMNS: Final = (
+    "topic",
+    "message_id",
+    "key",
+    "tag",
+    "properties",
+    "body",
+    "body_encoding",
+    "born_at",
+    "dead_at",
+    "attempt",
+    "reason",
+    "redriven_at",
+)
+#: What a spreadsheet takes for a formula. A sender may have written it: see OWASP, "CSV Injection".
+_FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
+
+
+@router.get(
+    "/dead-letters/export",
+    response_class=StreamingResponse,
+    dependencies=[Depends(action_logging("duewheel.export_dead_letters"))],
+)
+def export_dead_letters(
+    connection_id: str,
+    _: ReadingBodies,
+    group: Annotated[str, Query(min_length=1, max_length=255)],
+    topic: OptionalText = None,
+    redriven: bool | None = None,
+    as_format: Annotated[Format, Query(alias="format")] = "jsonl",
+) -> StreamingResponse:
+    """The dead letters of a group with their bodies, by topic and the oldest first."""
+    pages = _pages(connection_id, group, topic, redriven)
+    # Before the answer begins, while it can still be an error.
+    first = next(pages)
+    return StreamingResponse(
+        _text(first, pages, as_format),
+        media_type=_MEDIA_TYPES[as_format],
+        headers={
+            "Content-Disposition": f'attachment; filename="dead-letters.{as_format}"',
+            "Cache-Control": "no-store",
+            "X-Content-Type-Options": "nosniff",
+        },
+    )
+
+
+def _pages(
+    connection_id: str, group: str, topic: str | None, redriven: bool | None
+) -> Iterator[list[DeadLetter]]:
+    """All pages, and an empty one at the end."""
+    after: str | None = None
+    while True:
+        with brokers.lend(connection_id) as broker:
+            letters, after = overview.dead_letter_page(broker, group, topic, redriven, after)
+        yield letters
+        if not letters:
+            return
+
+
+def _text(first: list[DeadLetter], others: Iterable[list[DeadLetter]], as_format: Format) -> Iterator[str]:
+    if as_format == "csv":
+        yield _csv_lines([dict(zip(COLUMNS, COLUMNS, strict=True))])
+    for page in chain([first], others):
+        rows = [_row(letter) for letter in page]
+        yield _csv_lines(rows) if as_format == "csv" else _json_lines(rows)
+
+
+def _json_lines(rows: list[dict[str, object]]) -> str:
+    return "".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in rows)
+
+
+def _csv_lines(rows: Iterable[Mapping[str, object]]) -> str:
+    text = io.StringIO()
+    csv.writer(text).writerows([_cell(row[name]) for name in COLUMNS] for row in rows)
+    return text.getvalue()
+
+
+def _cell(value: object) -> object:
+    if isinstance(value, dict):
+        return json.dumps(value, ensure_ascii=False)
+    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
+
+
+def _row(letter: DeadLetter) -> dict[str, object]:
+    try:
+        body, encoding = letter.body.decode(), "text"
+    except UnicodeDecodeError:
+        body, encoding = base64.b64encode(letter.body).decode(), "base64"
+    return {
+        "topic": letter.topic,
+        "message_id": letter.message_id,
+        "key": letter.key,
+        "tag": letter.tag,
+        "properties": letter.properties,
+        "body": body,
+        "body_encoding": encoding,
+        "born_at": letter.born_at.isoformat(),
+        "dead_at": letter.dead_at.isoformat(),
+        "attempt": letter.attempt,
+        "reason": letter.reason,
+        "redriven_at": None if letter.redriven_at is None else letter.redriven_at.isoformat(),
+    }
