@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
-from contextlib import closing
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -16,6 +19,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as sf
 from tests.logins import login
+from tests.proof.waiting import PATIENCE_SECONDS, until, until_somebody_waits
 
 from duewheel.spark.message_writer import MessageWriter
 from duewheel.spark.write_options import WriteOptions
@@ -268,3 +272,61 @@ def test_producer_may_write_and_reads_nothing(broker: Broker, spark: SparkSessio
             with pytest.raises(psycopg2.errors.InsufficientPrivilege):
                 cursor.execute("select * from duewheel.staged_message")
     assert rows(broker.dsn, "select count(*) from duewheel.any_message") == [(100,)]
+
+
+KILLED_DRIVER = """
+import os, sys, time
+from duewheel.spark import spark_session
+from pyspark.sql.functions import udf
+
+dsn, hold = sys.argv[1:]
+
+def held(key):
+    while key == "700" and os.path.exists(hold):
+        time.sleep(0.05)
+    return key
+
+with spark_session("killed") as spark:
+    rows = spark.range(0, 1000, 1, 2).selectExpr("'' as body", "cast(id as string) as key", "60 as delay")
+    rows.withColumn("key", udf(held, "string", useArrow=False).asNondeterministic()("key")).write.format(
+        "duewheel"
+    ).options(dsn=dsn, topic="orders", idempotency_key="job").mode("append").save()
+"""
+
+
+@pytest.mark.slow
+def test_x16_killed_driver_sends_all_or_nothing_and_its_next_run_the_rest(
+    broker: Broker, spark: SparkSession, tmp_path: Path
+) -> None:
+    """Killed before it publishes, and when it waits for the answer."""
+    broker.create_topic(TOPIC)
+    hold = tmp_path / "hold"
+    hold.touch()
+    sent = "select count(*), count(distinct key) from duewheel.any_message"
+
+    @contextmanager
+    def killed() -> Iterator[None]:
+        program = [sys.executable, "-c", KILLED_DRIVER, broker.dsn, str(hold)]
+        driver = subprocess.Popen(program, cwd=tmp_path)
+        try:
+            yield
+        finally:
+            driver.kill()
+            driver.wait(PATIENCE_SECONDS)
+
+    with killed():
+        until(lambda: staged(broker.dsn)[0] == 500, "one of the two parts is staged")
+    assert rows(broker.dsn, sent) == [(0, 0)]
+
+    hold.unlink()
+    with closing(psycopg2.connect(broker.dsn)) as connection, connection.cursor() as cursor:
+        cursor.execute("lock table duewheel.published_batch in exclusive mode")
+        with killed():
+            until_somebody_waits(broker.dsn)
+        assert rows(broker.dsn, sent) == [(0, 0)]
+        connection.commit()
+    # The server does not hear of the driver's end. It publishes all, or nothing, if Spark's JVM has discarded
+    # what was staged; the next run waits for it.
+    for _ in range(2):
+        write(numbered(spark, 1000, 2), broker, idempotency_key="job")
+        assert rows(broker.dsn, sent) == [(1000, 1000)]
