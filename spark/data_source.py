@@ -30,17 +30,26 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+    InputPartition,
+)
 from pyspark.sql.types import StructType
 
 from duewheel.spark.lease_reader import LeasePartition, LeaseToRead, read_leases
 from duewheel.spark.lease_states import lease_states, refusal
 from duewheel.spark.leasing import lease_messages
 from duewheel.spark.message_columns import ALL_COLUMNS, columns_of, spark_schema
+from duewheel.spark.message_writer import MessageStreamWriter, MessageWriter
 from duewheel.spark.read_options import DEFAULT_PARTITIONS as DEFAULT_PARTITIONS
 from duewheel.spark.read_options import OPTIONS as OPTIONS
 from duewheel.spark.read_options import ReadOptions
 from duewheel.spark.stream_reader import MessageStreamReader, starting
+from duewheel.spark.write_options import WriteOptions
 from duewheel.store.broker import Broker
 from duewheel.store.connections import DriverConnection, fetch
 from duewheel.store.errors import InvalidArgument
@@ -130,6 +139,16 @@ class DueWheelDataSource(DataSource):
         starting(options.starting_offsets)
         return MessageStreamReader(options, columns_of(schema))
 
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """The writer of a DataFrame; see :mod:`duewheel.spark.message_writer`."""
+        _refuse_overwriting(overwrite, 'mode("append")')
+        return MessageWriter(WriteOptions.of(self.options, is_stream=False), schema)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 - Spark's name
+        """The writer of a stream's micro-batches."""
+        _refuse_overwriting(overwrite, 'outputMode("append")')
+        return MessageStreamWriter(WriteOptions.of(self.options, is_stream=True), schema)
+
     def _take_lease(self, options: ReadOptions) -> list[Lease]:
         with Broker(options.dsn) as broker:
             consumer = broker.consumer(
@@ -147,6 +166,11 @@ class DueWheelDataSource(DataSource):
                 partitions=options.partitions,
                 once_since=self._made_at - CLOCKS_APART,
             )
+
+
+def _refuse_overwriting(overwrite: bool, instead: str) -> None:
+    if overwrite:
+        raise InvalidArgument(f"messages are added to a topic and never overwritten: write with {instead}")
 
 
 class LeaseDataReader(DataSourceReader):

@@ -81,11 +81,8 @@ class ReadOptions:
             InvalidArgument: an option is unknown, missing or cannot be understood.
             InvalidTagExpression, InvalidFilter: these cannot be.
         """
-        _check_names(options)
-        dsn = options.get("dsn")
-        if not dsn:
-            raise InvalidArgument("the option 'dsn' is missing: give the address of the broker's database")
-        address = libpq_dsn(dsn)
+        check_option_names(options, OPTIONS)
+        address = required_dsn(options)
         lease = options.get("lease")
         if lease is None:
             for option in ("topic", "group"):
@@ -117,12 +114,23 @@ class ReadOptions:
         )
 
 
-def _check_names(options: Mapping[str, str]) -> None:
+def check_option_names(
+    options: Mapping[str, str], names: frozenset[str], others: frozenset[str] = frozenset()
+) -> None:
+    """Refuse options that are none of ``names``, which an error lists, and none of ``others``."""
     # Spark adds options of its own for some catalogs; those have a dot.
-    known = {option.lower() for option in OPTIONS}
+    known = {option.lower() for option in names | others}
     unknown = sorted(option for option in options if option.lower() not in known and "." not in option)
     if unknown:
-        raise InvalidArgument(f"unknown options {unknown}: there are {sorted(OPTIONS)}")
+        raise InvalidArgument(f"unknown options {unknown}: there are {sorted(names)}")
+
+
+def required_dsn(options: Mapping[str, str]) -> str:
+    """The option ``dsn`` as libpq takes it."""
+    dsn = options.get("dsn")
+    if not dsn:
+        raise InvalidArgument("the option 'dsn' is missing: give the address of the broker's database")
+    return libpq_dsn(dsn)
 
 
 def _columns(names: str | None) -> tuple[str, ...]:

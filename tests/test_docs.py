@@ -389,18 +389,22 @@ def test_the_spark_operator_is_listed_with_its_parameters() -> None:
 
 @pytest.mark.spark
 def test_spark_columns_and_options_are_listed() -> None:
-    from duewheel.spark import data_source
+    from duewheel.spark import data_source, write_options, written_columns
     from duewheel.spark.message_columns import SPARK_SCHEMA
 
-    (columns,) = re.findall(r"^\| column .*?\n\n", SPARK, re.MULTILINE | re.DOTALL)
+    columns, written = re.findall(r"^\| column .*?\n\n", SPARK, re.MULTILINE | re.DOTALL)
     assert re.findall(r"^\| `(\w+)` \| (\w+) \|$", columns, re.MULTILINE) == [
         (field.name, field.dataType.simpleString()) for field in SPARK_SCHEMA.fields
     ]
-    (options,) = re.findall(r"^\| option .*?\n\n", SPARK, re.MULTILINE | re.DOTALL)
-    named = {
-        name for cell in re.findall(r"^\| (`[^|]+`) \|", options, re.MULTILINE) for name in cell.split("`")
-    }
-    assert named - {"", ", "} == data_source.OPTIONS
+    options, write_ones = re.findall(r"^\| option .*?\n\n", SPARK, re.MULTILINE | re.DOTALL)
+
+    def named(table: str) -> set[str]:
+        first_cells = re.findall(r"^\| (`[^|]+`) \|", table, re.MULTILINE)
+        return {name for cell in first_cells for name in cell.split("`")} - {"", ", "}
+
+    assert named(options) == data_source.OPTIONS
+    assert named(write_ones) == write_options.OPTIONS
+    assert named(written) == set(written_columns.WRITTEN_COLUMNS)
 
 
 @pytest.mark.spark

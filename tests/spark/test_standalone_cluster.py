@@ -88,6 +88,7 @@ import os, sys
 from datetime import timedelta
 from duewheel.spark import LeasedBatch, spark_session
 from duewheel.store import Broker
+from pyspark.sql.functions import udf
 
 dsn, master, marks, what = sys.argv[1:]
 conf = {
@@ -113,20 +114,33 @@ def first_time(partition):
         return False
     return True
 
+def kill_executor():
+    import psutil, time
+    for process in psutil.Process().parents():
+        if process.name() == "java":
+            process.kill()
+            break
+    time.sleep(600)
+
+def disturbed(key):
+    # In the middle of a part that is written.
+    if key == "1000" and first_time("written"):
+        if what == "killed executor":
+            kill_executor()
+        import time
+        time.sleep(8)
+    return key
+
 def work(connection, batches):
     from pyspark.taskcontext import TaskContext
-    import psutil, time
+    import time
     partition = TaskContext.get().partitionId()
     keys = [key for batch in batches for key in batch["key"].to_pylist()]
     with connection.cursor() as cursor:
         cursor.execute("insert into effect select unnest(%s::text[])", (keys,))
     if partition == 2 and first_time(partition):
         if what == "killed executor":
-            for process in psutil.Process().parents():
-                if process.name() == "java":
-                    process.kill()
-                    break
-            time.sleep(600)
+            kill_executor()
         # Slow enough for Spark to start a copy, which waits at the fence.
         time.sleep(8)
 
@@ -136,14 +150,20 @@ with Broker(dsn) as broker, spark_session("cluster", master=master, conf=conf) a
         assert batch.dataframe(spark).select("key").distinct().count() == 4000
         assert batch.foreach_partition(spark, work, columns=["key"]) == 4000
     assert batch.outcome().acked == 4000
+    key = udf(disturbed, "string", useArrow=False).asNondeterministic()
+    rows = spark.range(0, 4000, 1, 6).selectExpr("cast(id as string) as body", "cast(id as string) as key")
+    rows.withColumn("key", key("key")).write.format("duewheel").options(dsn=dsn, topic="written").mode(
+        "append"
+    ).save()
 """
 
 
 @pytest.mark.parametrize("what", ["killed executor", "speculation"])
-def test_x16_cluster_does_the_work_of_every_message_once(
+def test_x16_cluster_does_the_work_of_every_message_once_and_sends_once(
     broker: Broker, master: str, tmp_path: Path, what: str
 ) -> None:
     broker.create_topic(TOPIC)
+    broker.create_topic("written", message_type="NORMAL")
     broker.send_many(
         TOPIC, [{"body": b"", "key": str(number), "delay": timedelta(0)} for number in range(COUNT)]
     )
@@ -162,7 +182,12 @@ def test_x16_cluster_does_the_work_of_every_message_once(
     )
 
     assert driver.returncode == 0, driver.stdout + driver.stderr
-    assert [mark.name for mark in marks.iterdir()] == ["2"]
+    assert {mark.name for mark in marks.iterdir()} == {"2", "written"}
     with broker.connection() as connection, connection.cursor() as cursor:
         cursor.execute("select count(*), count(distinct key) from effect")
+        assert cursor.fetchone() == (COUNT, COUNT)
+        cursor.execute(
+            "select count(*), count(distinct key) from duewheel.any_message m"
+            " join duewheel.topic t using (topic_id) where t.name = 'written'"
+        )
         assert cursor.fetchone() == (COUNT, COUNT)

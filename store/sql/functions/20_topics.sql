@@ -264,6 +264,7 @@ begin
     delete from duewheel.recall r where r.topic_id = any (v_topic_ids);
     delete from duewheel.bulk_recall r where r.topic_id = any (v_topic_ids);
     delete from duewheel.idempotency i where i.topic_id = any (v_topic_ids);
+    delete from duewheel.published_batch p where p.topic_id = any (v_topic_ids);
     delete from duewheel.redrive r where r.topic_id = any (v_topic_ids);
     delete from duewheel.lease l where l.topic_id = any (v_topic_ids);
     delete from duewheel.lease_event e where e.topic_id = any (v_topic_ids);

@@ -214,6 +214,7 @@ begin
     end loop;
 
     delete from duewheel.idempotency i where i.until_at < v_now;
+    perform duewheel.forget_staged(v_now);
     delete from duewheel.overtaken o where o.xid < pg_snapshot_xmin(pg_current_snapshot());
     delete from duewheel.dropped_slot d where d.dropped_at < v_now - interval '365 days';
     perform duewheel.trim_logs(v_now);

@@ -15,6 +15,8 @@ begin atomic
         ('begin_send', 'duewheel_producer'),
         ('near_until', 'duewheel_producer'),
         ('check_bulk_recall', 'duewheel_producer'),
+        ('discard_staged', 'duewheel_producer'),
+        ('publish_batch', 'duewheel_producer'),
         ('recall', 'duewheel_producer'),
         ('recall_chunk', 'duewheel_producer'),
         ('recall_key', 'duewheel_producer'),
@@ -23,6 +25,7 @@ begin atomic
         ('reschedule_key', 'duewheel_producer'),
         ('reschedule_once', 'duewheel_producer'),
         ('send', 'duewheel_producer'),
+        ('stage_part', 'duewheel_producer'),
 
         ('ack', 'duewheel_consumer'),
         ('answer', 'duewheel_consumer'),
@@ -203,6 +206,10 @@ begin
         -- What a program looks at before its first call.
         execute format('grant select on duewheel.alembic_version, duewheel.broker, duewheel.topics to %I', v_role);
     end loop;
+    if to_regrole('duewheel_producer') is not null then
+        -- By COPY. It is judged when it is published, and no role reads it.
+        grant insert on duewheel.staged_message to duewheel_producer;
+    end if;
     if to_regrole('duewheel_consumer') is not null then
         grant select on duewheel.groups, duewheel.waiting to duewheel_consumer;
     end if;

@@ -1,0 +1,2 @@
+-- Forgets what is staged under this name.
+select duewheel.discard_staged(%s)

@@ -1,0 +1,260 @@
+"""``df.write.format("duewheel")`` and ``writeStream``: messages sent by a job of Spark, all of them or none,
+each once.
+
+Each task stages its rows: it copies them, in one transaction, into a table that nobody reads. A task that
+runs again, or twice at the same time, stages a part of its own each time. When all tasks are done, Spark's
+driver holds the number of one part for each partition, and one call publishes exactly these parts, in one
+transaction: until then no message exists, and then all of them do. What was staged in vain (by tasks that
+ran twice, by executors and drivers that died) is discarded afterwards, or by the broker's upkeep after seven
+days.
+
+The call also notes that the batch was published. The driver asks again when its connection breaks, and is
+told so, and a micro-batch that Spark runs again after a crash is not sent again: it goes by the id of the
+query, which stands in the checkpoint, and the number of the micro-batch. A job has no such name unless
+``idempotency_key`` gives it one: the job that runs again with the same key sends nothing.
+
+The order of messages of a FIFO topic is the order of the partitions, and that of the rows in each.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import adbc_driver_manager
+import adbc_driver_postgresql
+import pyarrow as pa
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+from pyspark.taskcontext import TaskContext
+
+from duewheel.spark.written_columns import check_written_columns, staged_batches, staged_schema
+from duewheel.store.backoff import Backoff
+from duewheel.store.broker import Broker
+from duewheel.store.connections import fetch
+from duewheel.store.errors import BrokerUnreachable, DueWheelError, InvalidArgument, NotAllowed, UnknownTopic
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+    from duewheel.spark.write_options import WriteOptions
+
+log = logging.getLogger(__name__)
+
+_PARTS = Path(__file__).parent
+_STAGE = (_PARTS / "stage_part.sql").read_text()
+_PUBLISH = (_PARTS / "publish_batch.sql").read_text()
+_DISCARD = (_PARTS / "discard_staged.sql").read_text()
+_TOPIC = (_PARTS / "write_topic.sql").read_text()
+
+_TRIES = 8
+_KEEP = timedelta(days=365)
+_KEEP_NAMELESS = timedelta(days=1)
+"""Long enough for the driver to ask again; nobody else knows the name of such a job."""
+_QUERY_ID = "sql.streaming.queryId"
+
+
+@dataclass(frozen=True)
+class StagedPart(WriterCommitMessage):
+    """What one task has staged.
+
+    Attributes:
+        staging: under which name.
+        part_id: its number; drawn for each run of a task.
+        count: how many messages it has.
+        error: what is wrong with them, which running the task again would not mend.
+    """
+
+    staging: str
+    part_id: int
+    count: int
+    error: DueWheelError | None = None
+
+
+@dataclass(frozen=True)
+class _Writing:
+    """What tasks and driver do for a batch and for a micro-batch."""
+
+    dsn: str = field(repr=False)
+    topic: str
+    columns: tuple[str, ...]
+
+    def stage(self, staging: str, batches: Iterator[pa.RecordBatch]) -> StagedPart:
+        """Stage what a task is given, in one transaction."""
+        filled = (batch for batch in batches if batch.num_rows)
+        first = next(filled, None)
+        part_id = secrets.randbits(63)
+        if first is None:
+            return StagedPart(staging, part_id, 0)
+        rows = _Rows(staged_batches(chain((first,), filled), self.columns, part_id))
+        try:
+            self._copy(staging, part_id, rows)
+        except adbc_driver_manager.Error as error:
+            if rows.error is not None:
+                if isinstance(rows.error, DueWheelError):
+                    return StagedPart(staging, part_id, 0, rows.error)
+                raise rows.error from None
+            if (error.sqlstate or "").startswith("22"):
+                # Data that Postgres cannot take, as a JSON that is none.
+                return StagedPart(staging, part_id, 0, InvalidArgument(_one_line(error)))
+            raise
+        return StagedPart(staging, part_id, rows.count)
+
+    def _copy(self, staging: str, part_id: int, rows: _Rows) -> None:
+        options = {
+            adbc_driver_manager.StatementOptions.INGEST_TARGET_TABLE.value: "staged_message",
+            adbc_driver_manager.StatementOptions.INGEST_TARGET_DB_SCHEMA.value: "duewheel",
+            adbc_driver_manager.StatementOptions.INGEST_MODE.value: "adbc.ingest.mode.append",
+        }
+        with (
+            adbc_driver_postgresql.connect(self.dsn) as database,
+            adbc_driver_manager.AdbcConnection(database) as connection,
+        ):
+            connection.set_autocommit(False)
+            with adbc_driver_manager.AdbcStatement(connection) as statement:
+                statement.set_sql_query(_STAGE.format(staging=staging, part_id=part_id))
+                statement.execute_update()
+            with adbc_driver_manager.AdbcStatement(connection) as statement:
+                statement.set_options(**options)
+                reader = pa.RecordBatchReader.from_batches(staged_schema(self.columns), rows)
+                statement.bind_stream(reader)
+                statement.execute_update()
+            connection.commit()
+
+    def publish(self, writer: str, batch: int, parts: Sequence[StagedPart], keep: timedelta) -> None:
+        """Send what the parts have staged, unless the writer's batch was sent before."""
+        for part in parts:
+            if part.error is not None:
+                raise part.error
+        filled = [part for part in parts if part.count]
+        parameters = (
+            self.topic,
+            writer,
+            batch,
+            [part.part_id for part in filled],
+            [part.count for part in filled],
+            keep,
+        )
+        backoff = Backoff()
+        for tried in range(1, _TRIES + 1):
+            try:
+                with Broker(self.dsn) as broker, broker.connection() as connection:
+                    ((sent,),) = fetch(connection, _PUBLISH, parameters)
+                    for staging in {part.staging for part in parts}:
+                        fetch(connection, _DISCARD, (staging,))
+                break
+            except BrokerUnreachable:
+                # Whether it was committed is not known; asked again, the broker knows.
+                if tried == _TRIES:
+                    raise
+                time.sleep(backoff.next_seconds())
+        if sent is None:
+            log.info("Batch %s of %s was sent to %s before: nothing is sent again", batch, writer, self.topic)
+
+    def discard(self, stagings: set[str]) -> None:
+        """Forget what was staged."""
+        with Broker(self.dsn) as broker, broker.connection() as connection:
+            for staging in stagings:
+                fetch(connection, _DISCARD, (staging,))
+
+
+class MessageWriter(DataSourceArrowWriter):
+    """Writes one DataFrame; made on the driver, where it checks the columns."""
+
+    def __init__(self, options: WriteOptions, schema: StructType) -> None:
+        self._writing = _checked(options, schema)
+        self._staging = f"job/{secrets.token_hex(16)}"
+        self._key = options.idempotency_key
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedPart:
+        """Stage the rows of a partition, on an executor."""
+        return self._writing.stage(self._staging, iterator)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Send what all tasks have staged, on the driver."""
+        writer, keep = self._staging, _KEEP_NAMELESS
+        if self._key is not None:
+            writer, keep = f"key/{self._key}", _KEEP
+        self._writing.publish(writer, 0, _staged(messages), keep)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Forget what was staged, as the job has failed."""
+        del messages
+        self._writing.discard({self._staging})
+
+
+class MessageStreamWriter(DataSourceStreamArrowWriter):
+    """Writes the micro-batches of a query; made anew for each, and once more to commit it."""
+
+    def __init__(self, options: WriteOptions, schema: StructType) -> None:
+        self._writing = _checked(options, schema)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedPart:
+        """Stage the rows of a partition under the name of its query, on an executor."""
+        context = TaskContext.get()
+        query_id = None if context is None else context.getLocalProperty(_QUERY_ID)
+        if query_id is None:
+            raise InvalidArgument("the task names no streaming query: write with writeStream")
+        return self._writing.stage(f"query/{query_id}", iterator)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Send what all tasks of a micro-batch have staged, on the driver."""
+        parts = _staged(messages)
+        if parts:
+            self._writing.publish(parts[0].staging, batchId, parts, _KEEP)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Forget what was staged, as the micro-batch has failed; it is run again."""
+        del batchId
+        self._writing.discard({part.staging for part in _staged(messages)})
+
+
+class _Rows:
+    """Batches on their way into COPY: counted, and with the error that ended them."""
+
+    def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
+        self._batches = batches
+        self.count = 0
+        self.error: Exception | None = None
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        try:
+            for batch in self._batches:
+                self.count += batch.num_rows
+                yield batch
+        except Exception as error:
+            # COPY's reader would make a text of it.
+            self.error = error
+            raise
+
+
+def _checked(options: WriteOptions, schema: StructType) -> _Writing:
+    with Broker(options.dsn) as broker, broker.connection() as connection:
+        found = fetch(connection, _TOPIC, (options.topic,))
+    if not found:
+        raise UnknownTopic(
+            f'topic "{options.topic}" does not exist: make it with create_topic, or correct the name'
+        )
+    ((message_type, may_send),) = found
+    if not may_send:
+        raise NotAllowed("this login may not send: grant it the role duewheel_producer")
+    check_written_columns(schema, options.topic, message_type)
+    return _Writing(options.dsn, options.topic, tuple(schema.names))
+
+
+def _staged(messages: Sequence[WriterCommitMessage | None]) -> list[StagedPart]:
+    return [message for message in messages if isinstance(message, StagedPart)]
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())

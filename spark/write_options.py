@@ -1,0 +1,57 @@
+"""The options of ``df.write.format("duewheel")`` and ``writeStream``, checked before anything is staged."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from duewheel.spark.read_options import check_option_names, required_dsn
+from duewheel.store.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+OPTIONS = frozenset({"dsn", "topic", "idempotency_key"})
+# Spark passes on what it understands itself.
+_SPARKS_OWN = frozenset({"checkpointLocation", "queryName"})
+
+LONGEST_KEY = 512
+
+
+@dataclass(frozen=True)
+class WriteOptions:
+    """Where to write.
+
+    Attributes:
+        dsn: the broker's database, as a libpq string or URL.
+        topic: the topic to send to.
+        idempotency_key: None, or the name under which this job sends once.
+    """
+
+    dsn: str
+    topic: str
+    idempotency_key: str | None
+
+    @classmethod
+    def of(cls, options: Mapping[str, str], *, is_stream: bool) -> WriteOptions:
+        """Read the options.
+
+        Raises:
+            InvalidArgument: an option is unknown, missing or cannot be understood.
+        """
+        check_option_names(options, OPTIONS, (_SPARKS_OWN if is_stream else frozenset()))
+        dsn = required_dsn(options)
+        topic = options.get("topic")
+        if not topic:
+            raise InvalidArgument("the option 'topic' is missing: name the topic to send to")
+        key = options.get("idempotency_key")
+        if key is not None and is_stream:
+            raise InvalidArgument(
+                "a stream has no idempotency_key: each of its micro-batches is sent once by the checkpoint. "
+                "Leave the option out"
+            )
+        if key is not None and not 1 <= len(key) <= LONGEST_KEY:
+            raise InvalidArgument(
+                f"the option 'idempotency_key' has {len(key)} characters: give 1 to {LONGEST_KEY}"
+            )
+        return cls(dsn, topic, key)

@@ -1,0 +1,186 @@
+"""The columns of a DataFrame that is written, and the rows that are staged of them.
+
+A DataFrame says for each message what ``send`` takes. Which columns there are, and of what type, is judged
+once, on the driver; what a row says is judged by the database, like any other message.
+
+The rows keep Arrow's form: what Spark hands over goes into COPY's binary form without Python looking at a
+row. Only properties that are a map are written as JSON one by one.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.types import (
+    BinaryType,
+    ByteType,
+    DataType,
+    DayTimeIntervalType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    MapType,
+    ShortType,
+    StringType,
+    StructType,
+    TimestampType,
+)
+
+from duewheel.store.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+TIME_COLUMNS = ("deliver_at", "delay", "delay_level")
+"""The columns that say when."""
+
+_WHOLE = (ByteType, ShortType, IntegerType, LongType)
+_TYPES: dict[str, tuple[tuple[type[DataType], ...], str]] = {
+    "body": ((StringType, BinaryType), "string or binary"),
+    "key": ((StringType,), "string"),
+    "tag": ((StringType,), "string"),
+    "properties": ((StringType, MapType), "map<string,string>, or string with a JSON object"),
+    "message_group": ((StringType,), "string"),
+    "deliver_at": ((TimestampType,), "timestamp"),
+    "delay": (
+        (DayTimeIntervalType, *_WHOLE, FloatType, DoubleType, DecimalType),
+        "interval day to second, or a number of seconds",
+    ),
+    "delay_level": (_WHOLE, "int"),
+}
+
+WRITTEN_COLUMNS = tuple(_TYPES)
+
+# Longer delays are out of range for every topic; much longer ones cannot be added to an instant.
+_LONGEST_DELAY_SECONDS = 4000 * 86400
+_MICROSECONDS = 1_000_000
+_MAX_LEVEL = 2**31 - 1
+
+
+def check_written_columns(schema: StructType, topic: str, message_type: str) -> None:
+    """Judge the columns of a DataFrame that is to be sent to a topic.
+
+    Raises:
+        InvalidArgument: there is no body, or a column that a message has not, or one of another type; or the
+            columns do not fit the type of the topic.
+    """
+    for field in schema.fields:
+        if field.name not in _TYPES:
+            raise InvalidArgument(
+                f"a message has no {field.name!r}: select columns of {', '.join(WRITTEN_COLUMNS)}"
+            )
+        types, wanted = _TYPES[field.name]
+        kind = field.dataType
+        is_other_map = isinstance(kind, MapType) and not (
+            isinstance(kind.keyType, StringType) and isinstance(kind.valueType, StringType)
+        )
+        if not isinstance(kind, types) or is_other_map:
+            raise InvalidArgument(
+                f"the column {field.name} is {kind.simpleString()}: it has to be {wanted}; cast it"
+            )
+    names = schema.names
+    if "body" not in names or len(set(names)) < len(names):
+        problem = "there is no column body" if "body" not in names else "a column is named twice"
+        raise InvalidArgument(
+            f"{problem}: select body and any of {', '.join(WRITTEN_COLUMNS[1:])}, each once"
+        )
+    times = [name for name in names if name in TIME_COLUMNS]
+    if message_type == "DELAY" and not times:
+        raise InvalidArgument(
+            f"topic {topic!r} is of type DELAY and no column says when: add one of {', '.join(TIME_COLUMNS)}"
+        )
+    if message_type != "DELAY" and times:
+        raise InvalidArgument(
+            f"topic {topic!r} is of type {message_type}, which has no delays: drop {', '.join(times)}, or "
+            "write to a topic of type DELAY"
+        )
+    if message_type == "FIFO" and "message_group" not in names:
+        raise InvalidArgument(
+            f"topic {topic!r} is of type FIFO and there is no column message_group: add it; it names what "
+            "the messages are kept in order for"
+        )
+
+
+def staged_schema(names: Iterable[str]) -> pa.Schema:
+    """The columns of ``duewheel.staged_message`` that hold these columns of a DataFrame."""
+    fields = [pa.field("part_id", pa.int64()), pa.field("place", pa.int32())]
+    return pa.schema(fields + [pa.field(*_STAGED[name]) for name in names])
+
+
+_STAGED = {
+    "body": ("body", pa.binary()),
+    "key": ("key", pa.string()),
+    "tag": ("tag", pa.string()),
+    # As COPY's binary form has it.
+    "properties": ("properties", pa.binary()),
+    "message_group": ("message_group", pa.string()),
+    "deliver_at": ("deliver_at", pa.timestamp("us", tz="UTC")),
+    "delay": ("delay_microseconds", pa.int64()),
+    "delay_level": ("delay_level", pa.int32()),
+}
+
+
+def staged_batches(
+    batches: Iterable[pa.RecordBatch], names: tuple[str, ...], part_id: int
+) -> Iterator[pa.RecordBatch]:
+    """What Spark hands over, as batches of :func:`staged_schema`.
+
+    Raises:
+        InvalidArgument: a delay is no number.
+    """
+    schema = staged_schema(names)
+    place = 0
+    for batch in batches:
+        count = batch.num_rows
+        columns = [
+            pa.repeat(pa.scalar(part_id, pa.int64()), count),
+            pa.array(np.arange(place, place + count, dtype=np.int32)),
+            *(_staged(name, batch.column(index)) for index, name in enumerate(names)),
+        ]
+        yield pa.RecordBatch.from_arrays(columns, schema=schema)
+        place += count
+
+
+def _staged(name: str, column: pa.Array) -> pa.Array:
+    if name == "properties":
+        return _json(column)
+    if name == "delay":
+        return _microseconds(column)
+    if name == "delay_level":
+        return _between(column.cast(pa.int64()), _MAX_LEVEL).cast(pa.int32())
+    return column.cast(_STAGED[name][1])
+
+
+def _json(column: pa.Array) -> pa.Array:
+    if pa.types.is_map(column.type):
+        texts = [None if pairs is None else json.dumps(dict(pairs)) for pairs in column.to_pylist()]
+        column = pa.array(texts, pa.string())
+    # The number of the form comes before the text.
+    form = pa.scalar(b"\1", pa.binary())
+    return pc.binary_join_element_wise(form, column.cast(pa.binary()), pa.scalar(b"", pa.binary()))
+
+
+def _microseconds(column: pa.Array) -> pa.Array:
+    longest = _LONGEST_DELAY_SECONDS * _MICROSECONDS
+    if pa.types.is_duration(column.type):
+        return _between(column.cast(pa.duration("us")).cast(pa.int64()), longest)
+    if pa.types.is_integer(column.type):
+        return pc.multiply(_between(column.cast(pa.int64()), _LONGEST_DELAY_SECONDS), _MICROSECONDS)
+    seconds = column.cast(pa.float64())
+    if pc.any(pc.is_nan(seconds)).as_py():
+        raise InvalidArgument("a delay is NaN: give a number of seconds, or null for none")
+    return pc.round(pc.multiply(_between(seconds, float(_LONGEST_DELAY_SECONDS)), _MICROSECONDS)).cast(
+        pa.int64()
+    )
+
+
+def _between(column: pa.Array, limit: float) -> pa.Array:
+    """The values, those beyond the limit as the limit; nulls stay."""
+    low, high = pa.scalar(-limit, column.type), pa.scalar(limit, column.type)
+    return pc.min_element_wise(pc.max_element_wise(column, low, skip_nulls=False), high, skip_nulls=False)
