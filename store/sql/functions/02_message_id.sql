@@ -18,7 +18,9 @@ return 9223372036854775807;
 -- session's time zone through the night in which its clocks change.
 create or replace function duewheel.span(p_span interval) returns interval
 language sql immutable strict parallel safe
-return case when isfinite(p_span) then make_interval(secs => extract(epoch from p_span)::double precision) else p_span end;
+return case
+    when isfinite(p_span) then make_interval(secs => extract(epoch from p_span)::double precision) else p_span
+end;
 
 create or replace function duewheel.message_id(
     p_topic_id integer, p_queue integer, p_deliver_at timestamptz, p_seq bigint

@@ -59,10 +59,10 @@ end;
 
 -- Takes a topic's tick lock, exclusive or shared, until the transaction ends. An open transaction that has it holds
 -- others up for a second, or their lock_timeout, at most: then they pass it. They leave a row in duewheel.overtaken,
--- which its check at COMMIT finds; while it may still be open, those that come after them hardly wait. Those who pass go
--- one at a time by another lock, and where one of these stays open, too, by a third: else they would refuse each other
--- at COMMIT. Where p_wait is false and somebody has the lock, the answer is false. Whoever passes has written: the
--- transaction has an id.
+-- which its check at COMMIT finds; while it may still be open, those that come after them hardly wait. Those who pass
+-- go one at a time by another lock, and where one of these stays open, too, by a third: else they would refuse each
+-- other at COMMIT. Where p_wait is false and somebody has the lock, the answer is false. Whoever passes has written:
+-- the transaction has an id.
 create or replace function duewheel.lock_ticking(p_topic_id integer, p_shared boolean, p_wait boolean default true)
 returns boolean
 language plpgsql as $$
@@ -111,9 +111,9 @@ exception when lock_not_available then
 end
 $$;
 
--- Held through the COMMIT, exclusively by who commits a tick and shared by who commits a recall: of these, one sees what
--- the other did. A prepared transaction would hold it without end, and has had its check: where there can be any, a
--- notification keeps this transaction from being prepared. SET CONSTRAINTS has the check run before the COMMIT: who
+-- Held through the COMMIT, exclusively by who commits a tick and shared by who commits a recall: of these, one sees
+-- what the other did. A prepared transaction would hold it without end, and has had its check: where there can be any,
+-- a notification keeps this transaction from being prepared. SET CONSTRAINTS has the check run before the COMMIT: who
 -- does that and then waits for long is ended by the server.
 create or replace function duewheel.lock_tick_commit(p_topic_id integer, p_shared boolean) returns void
 language plpgsql as $$

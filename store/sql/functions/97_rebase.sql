@@ -72,7 +72,8 @@ begin
         (topic_id, tick_id, after_tick_id, lo, hi, snapshot, tick_xid, open_count, ticked_at, by_wheel, stragglers,
          queue_hi)
     overriding system value
-    select k.topic_id, n.tick_id, k.tick_id, k.hi, k.hi, k.snapshot, k.tick_xid, 0, v_now, false, late.stragglers, k.queue_hi
+    select k.topic_id, n.tick_id, k.tick_id, k.hi, k.hi, k.snapshot, k.tick_xid, 0, v_now, false, late.stragglers,
+           k.queue_hi
     from unnest(v_topic_ids, v_tick_ids) n (topic_id, tick_id)
     cross join lateral (
         select k.* from duewheel.newest_tick(n.topic_id) k) k
