@@ -366,8 +366,8 @@ end
 $$;
 
 -- A page of a group's dead letters with their bodies: of one topic, the oldest first, then of the next topic. It ends
--- after max_messages, or before the message whose body would make it larger than max_bytes; one message always fits. The
--- next page comes after place, as the last row has it.
+-- after max_messages, or before the message whose body would make it larger than max_bytes; one message always fits.
+-- The next page comes after place, as the last row has it.
 create or replace function duewheel.dead_letter_page(
     consumer_group text, topic text default null, redriven boolean default null,
     after jsonb default null, max_messages integer default 500, max_bytes bigint default 4194304
@@ -432,8 +432,8 @@ begin
 end
 $$;
 
--- The newest lease of a queue that was taken at or before an instant, by its number: a walk by halves, as numbers follow
--- each other in time. Null where there is none.
+-- The newest lease of a queue that was taken at or before an instant, by its number: a walk by halves, as numbers
+-- follow each other in time. Null where there is none.
 create or replace function duewheel.lease_before(
     p_group_id integer, p_topic_id integer, p_queue smallint, p_at timestamptz
 ) returns bigint
