@@ -15,6 +15,9 @@ from duewheel.plugin import models
 from duewheel.plugin.rights import Acting
 from duewheel.plugin.seeing import brokers
 from duewheel.store import AlreadyReleased, Broker, DueWheelError, UnknownMessage
+from duewheel.store.dead_letters import Redriven
+from duewheel.store.groups import Rewound
+from duewheel.store.recalling import BulkRecall
 
 router = APIRouter(prefix="/api/brokers/{connection_id}")
 
@@ -52,29 +55,26 @@ def reschedule(connection_id: str, asked: models.NewInstant, _: Acting) -> model
 
 
 @router.post("/messages/recall-matching", dependencies=[Depends(action_logging("duewheel.recall_matching"))])
-def recall_matching(connection_id: str, asked: models.Matching, _: Acting) -> models.Matched:
+def recall_matching(connection_id: str, asked: models.Matching, _: Acting) -> BulkRecall:
     """Take back everything that waits and meets the criteria, or count it."""
     criteria = asked.model_dump(include={"tag", "key_prefix", "due_from", "due_until"})
     everything = all(one is None for one in criteria.values())
     with brokers.lend(connection_id) as broker:
-        done = broker.recall_many(asked.topic, **criteria, everything=everything, dry_run=asked.dry_run)
-    return models.Matched.model_validate(done)
+        return broker.recall_many(asked.topic, **criteria, everything=everything, dry_run=asked.dry_run)
 
 
 @router.post("/dead-letters/redrive", dependencies=[Depends(action_logging("duewheel.redrive"))])
-def redrive(connection_id: str, asked: models.Redrive, _: Acting) -> models.Redriven:
+def redrive(connection_id: str, asked: models.Redrive, _: Acting) -> Redriven:
     """Send dead letters again, or count them; with a rate, the page asks again and again for so many."""
     with brokers.lend(connection_id) as broker:
-        done = broker.redrive(**asked.model_dump())
-    return models.Redriven.model_validate(done)
+        return broker.redrive(**asked.model_dump())
 
 
 @router.post("/groups/rewind", dependencies=[Depends(action_logging("duewheel.rewind"))])
-def rewind(connection_id: str, asked: models.Rewind, _: Acting) -> models.Rewound:
+def rewind(connection_id: str, asked: models.Rewind, _: Acting) -> Rewound:
     """Let a group consume again what was released since an instant."""
     with brokers.lend(connection_id) as broker:
-        done = broker.rewind(asked.group, asked.topic, asked.to)
-    return models.Rewound.model_validate(done)
+        return broker.rewind(asked.group, asked.topic, asked.to)
 
 
 @router.post("/schedules/pause", dependencies=[Depends(action_logging("duewheel.pause_schedule"))])

@@ -1,6 +1,7 @@
 """What the page's API takes and answers. Instants are ISO 8601 in UTC.
 
-The types of the page's sources are made from these.
+Where the page needs nothing but what the store tells, it is answered as the store's own dataclasses have it.
+The types of the page's sources are made from all of these.
 """
 
 from __future__ import annotations
@@ -10,6 +11,9 @@ from typing import Annotated, Literal
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, model_validator
 
+from duewheel.store import overview
+from duewheel.store.lookups import HistoryEntry, ListedMessage
+
 #: How many messages one request acts on.
 MOST_AT_ONCE = 200
 
@@ -18,9 +22,7 @@ Text = Annotated[str, Field(min_length=1, max_length=255)]
 
 
 class Model(BaseModel):
-    """An answer; made from the store's objects by their attributes."""
-
-    model_config = ConfigDict(from_attributes=True)
+    """An answer."""
 
 
 class Question(BaseModel):
@@ -51,32 +53,14 @@ class Problem(Model):
     detail: str
 
 
-class DueStep(Model):
-    """The messages of a topic that are due within one step of time."""
-
-    topic: str
-    step: int
-    messages: int
-    exact: bool
-
-
 class DueHistogram(Model):
     """What is due when."""
 
     from_at: datetime
     step_seconds: float
     steps: int
-    due: list[DueStep]
+    due: list[overview.DueStep]
     complete: bool
-
-
-class FlowStep(Model):
-    """What all groups did within one step of time."""
-
-    step: int
-    received: int
-    acked: int
-    failed: int
 
 
 class Lateness(Model):
@@ -90,127 +74,51 @@ class Lateness(Model):
     by_wheel: bool
 
 
-class Wheel(Model):
-    """A wheel; one without a name stands for all that its login has on its machine."""
-
-    name: str | None
-    login: str
-    client_address: str | None
-    connections: int
-    started_at: datetime | None
-    active_at: datetime | None
-
-
-class Topic(Model):
-    """A topic's numbers."""
-
-    topic: str
-    message_type: str
-    waiting: int
-    waiting_is_exact: bool
-    next_due_at: datetime | None
-    released_to: datetime | None
-    stragglers: int
-
-
-class Group(Model):
-    """A group's numbers on a topic."""
-
-    group: str
-    topic: str
-    ready: int
-    oldest_deliver_at: datetime | None
-    inflight: int
-    waiting_retry: int
-    dead: int
-
-
 class Overview(Model):
     """The first view. ``overdue``: topics where something is due for 5 s and not released."""
 
     now_at: datetime
     due: DueHistogram
     past: DueHistogram
-    flow: list[FlowStep]
+    flow: list[overview.FlowStep]
     lateness: list[Lateness]
-    wheels: list[Wheel]
+    wheels: list[overview.TurningWheel]
     overdue: list[str]
-    groups: list[Group]
+    groups: list[overview.GroupNumbers]
     more_groups: bool
 
 
 class Topics(Model):
     """A page of topics; ``next`` is what the next one comes after."""
 
-    topics: list[Topic]
+    topics: list[overview.TopicNumbers]
     next: str | None
 
 
 class Groups(Model):
     """The groups of a page of topics."""
 
-    groups: list[Group]
+    groups: list[overview.GroupNumbers]
     next: str | None
-
-
-class Lease(Model):
-    """Messages in the hands of a consumer."""
-
-    group: str
-    topic: str
-    queue: int
-    consumer: str | None
-    leased_at: datetime
-    expires_at: datetime
-    messages: int
-    answered: int
-    is_retry: bool
 
 
 class Leases(Model):
     """The leases that run, those that end first at the top."""
 
     now_at: datetime
-    leases: list[Lease]
-
-
-class Retry(Model):
-    """A message that waits for its next attempt."""
-
-    group: str
-    topic: str
-    message_id: str
-    key: str | None
-    tag: str | None
-    attempt: int
-    deliver_at: datetime
-    reason: str | None
+    leases: list[overview.RunningLease]
 
 
 class Retries(Model):
     """What waits for its next attempt, the next one first."""
 
-    retries: list[Retry]
-
-
-class DeadLetter(Model):
-    """A dead letter without its body."""
-
-    topic: str
-    message_id: str
-    key: str | None
-    tag: str | None
-    born_at: datetime
-    dead_at: datetime
-    attempt: int
-    reason: str | None
-    redriven_at: datetime | None
+    retries: list[overview.WaitingRetry]
 
 
 class DeadLetters(Model):
     """The oldest dead letters of a group."""
 
-    dead_letters: list[DeadLetter]
+    dead_letters: list[overview.ListedDeadLetter]
 
 
 class Schedule(Model):
@@ -233,37 +141,12 @@ class Schedules(Model):
     schedules: list[Schedule]
 
 
-class ListedMessage(Model):
-    """A message in a list."""
-
-    topic: str
-    message_id: str
-    key: str | None
-    tag: str | None
-    born_at: datetime
-    deliver_at: datetime
-    released: bool
-    recalled: bool
-
-
 class Messages(Model):
     """A page of messages; there may be fewer than asked for, or none, before the end."""
 
     now_at: datetime
     messages: list[ListedMessage]
     next: str | None
-
-
-class HistoryEntry(Model):
-    """One state of a message."""
-
-    consumer_group: str | None
-    state: str
-    at: datetime | None
-    until_at: datetime | None
-    attempt: int | None
-    consumer: str | None
-    reason: str | None
 
 
 class Body(Model):
@@ -294,23 +177,11 @@ class OneMessage(Model):
     history: list[HistoryEntry]
 
 
-class TaskMessage(Model):
-    """A message that a task instance sent, or received where it has a ``leased_at``."""
-
-    message_id: str
-    key: str | None
-    tag: str | None
-    born_at: datetime
-    deliver_at: datetime
-    attempt: int
-    leased_at: datetime | None
-
-
 class TaskMessages(Model):
     """What a task instance sent and received; at most 200 of each."""
 
     now_at: datetime
-    messages: list[TaskMessage]
+    messages: list[overview.NamedMessage]
 
 
 class SomeMessages(Question):
@@ -360,14 +231,6 @@ class Matching(Question):
     dry_run: bool = True
 
 
-class Matched(Model):
-    """How many matched, were taken back, and for how many it was too late."""
-
-    matched: int
-    recalled: int
-    already_released: int
-
-
 class Redrive(Question):
     """Which dead letters to send again: those of the ids, or all that meet each criterion."""
 
@@ -381,27 +244,12 @@ class Redrive(Question):
     dry_run: bool = True
 
 
-class Redriven(Model):
-    """How many matched, and how many were sent again."""
-
-    matched: int
-    redriven: int
-
-
 class Rewind(Question):
     """Where to set a group back to: an instant, ``earliest`` or ``latest``."""
 
     group: Text
     topic: Text
     to: AwareDatetime | Literal["earliest", "latest"]
-
-
-class Rewound(Model):
-    """What a rewind did."""
-
-    leases_ended: int
-    messages_returned: int
-    retries_taken_back: int
 
 
 class ScheduleName(Question):

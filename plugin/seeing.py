@@ -124,7 +124,7 @@ def list_topics(
     with brokers.lend(connection_id) as broker:
         found = overview.topic_page(broker, after, limit)
     return models.Topics(
-        topics=[models.Topic.model_validate(one) for one in found],
+        topics=found,
         next=found[-1].topic if len(found) == limit else None,
     )
 
@@ -141,7 +141,7 @@ def list_groups(
         names = overview.topic_names(broker, after, limit)
         found = overview.group_numbers(broker, after, names[-1]) if names else []
     return models.Groups(
-        groups=[models.Group.model_validate(one) for one in found],
+        groups=found,
         next=names[-1] if len(names) == limit else None,
     )
 
@@ -152,7 +152,7 @@ def list_leases(connection_id: str, _: Seeing) -> models.Leases:
     with brokers.lend(connection_id) as broker:
         return models.Leases(
             now_at=overview.now(broker),
-            leases=[models.Lease.model_validate(one) for one in overview.running_leases(broker)],
+            leases=overview.running_leases(broker),
         )
 
 
@@ -163,7 +163,7 @@ def list_retries(
     """What waits for its next attempt."""
     with brokers.lend(connection_id) as broker:
         found = overview.waiting_retries(broker, group, topic, 200)
-    return models.Retries(retries=[models.Retry.model_validate(one) for one in found])
+    return models.Retries(retries=found)
 
 
 @router.get("/brokers/{connection_id}/dead-letters")
@@ -177,7 +177,7 @@ def list_dead_letters(
     """The oldest dead letters of a group."""
     with brokers.lend(connection_id) as broker:
         found = overview.dead_letters(broker, group, topic, 200, redriven)
-    return models.DeadLetters(dead_letters=[models.DeadLetter.model_validate(one) for one in found])
+    return models.DeadLetters(dead_letters=found)
 
 
 @router.get("/brokers/{connection_id}/schedules")
@@ -230,7 +230,7 @@ def list_messages(
         )
         return models.Messages(
             now_at=overview.now(broker),
-            messages=[models.ListedMessage.model_validate(one) for one in page.messages],
+            messages=list(page.messages),
             next=page.next,
         )
 
@@ -257,7 +257,7 @@ def show_message(connection_id: str, message_id: str, user: Seeing) -> models.On
             released=found.released,
             recalled=found.recalled,
             body=readable(found.body) if may_read_bodies(user, connection_id) else None,
-            history=[models.HistoryEntry.model_validate(one) for one in broker.history(message_id)],
+            history=broker.history(message_id),
         )
 
 
@@ -278,9 +278,7 @@ def list_task_messages(
     name = task_name(dag_id, run_id, task_id, map_index)
     with brokers.lend(connection_id) as broker:
         found = overview.messages_by_name(broker, name, topic, group, since_at, until_at)
-        return models.TaskMessages(
-            now_at=overview.now(broker), messages=[models.TaskMessage.model_validate(one) for one in found]
-        )
+        return models.TaskMessages(now_at=overview.now(broker), messages=found)
 
 
 def _overview(broker: Broker, span: str, topic: str | None) -> models.Overview:
@@ -295,10 +293,7 @@ def _overview(broker: Broker, span: str, topic: str | None) -> models.Overview:
         now_at=now_at,
         due=_histogram(overview.due_histogram(broker, now_at, step, steps, topic)),
         past=_histogram(overview.due_histogram(broker, past_from, _MINUTE, 60, topic)),
-        flow=[
-            models.FlowStep.model_validate(one)
-            for one in overview.flow_histogram(broker, past_from, _MINUTE, 60)
-        ],
+        flow=overview.flow_histogram(broker, past_from, _MINUTE, 60),
         lateness=[
             models.Lateness(
                 topic=one.topic,
@@ -310,11 +305,11 @@ def _overview(broker: Broker, span: str, topic: str | None) -> models.Overview:
             )
             for one in overview.lateness(broker, now_at - _HOUR)
         ],
-        wheels=[models.Wheel.model_validate(one) for one in overview.turning_wheels(broker)],
+        wheels=overview.turning_wheels(broker),
         overdue=[
             one.topic for one in topics if one.next_due_at is not None and one.next_due_at < now_at - _OVERDUE
         ],
-        groups=[models.Group.model_validate(one) for one in groups[:_FIRST_GROUPS]],
+        groups=groups[:_FIRST_GROUPS],
         more_groups=len(groups) > _FIRST_GROUPS or len(topics) == _FIRST_TOPICS,
     )
 
@@ -324,7 +319,7 @@ def _histogram(found: overview.DueHistogram) -> models.DueHistogram:
         from_at=found.from_at,
         step_seconds=found.step.total_seconds(),
         steps=found.steps,
-        due=[models.DueStep.model_validate(one) for one in found.due],
+        due=list(found.due),
         complete=found.complete,
     )
 

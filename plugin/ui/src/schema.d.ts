@@ -448,34 +448,21 @@ export interface components {
             version: string;
         };
         /**
-         * DeadLetter
-         * @description A dead letter without its body.
+         * BulkRecall
+         * @description What a bulk recall came to (X05).
+         *
+         *     Attributes:
+         *         matched: the messages that the criteria chose and that nobody had recalled before.
+         *         recalled: those of them that were taken back and are never delivered; 0 in a dry run.
+         *         already_released: those for which it is too late: released before, or meanwhile.
          */
-        DeadLetter: {
-            /** Attempt */
-            attempt: number;
-            /**
-             * Born At
-             * Format: date-time
-             */
-            born_at: string;
-            /**
-             * Dead At
-             * Format: date-time
-             */
-            dead_at: string;
-            /** Key */
-            key: string | null;
-            /** Message Id */
-            message_id: string;
-            /** Reason */
-            reason: string | null;
-            /** Redriven At */
-            redriven_at: string | null;
-            /** Tag */
-            tag: string | null;
-            /** Topic */
-            topic: string;
+        BulkRecall: {
+            /** Already Released */
+            already_released: number;
+            /** Matched */
+            matched: number;
+            /** Recalled */
+            recalled: number;
         };
         /**
          * DeadLetters
@@ -483,7 +470,7 @@ export interface components {
          */
         DeadLetters: {
             /** Dead Letters */
-            dead_letters: components["schemas"]["DeadLetter"][];
+            dead_letters: components["schemas"]["ListedDeadLetter"][];
         };
         /**
          * Done
@@ -518,7 +505,13 @@ export interface components {
         };
         /**
          * DueStep
-         * @description The messages of a topic that are due within one step of time.
+         * @description The messages of one topic that are due within one step of time.
+         *
+         *     Attributes:
+         *         topic: the topic's name.
+         *         step: which step, from 0.
+         *         messages: how many, without recalled ones.
+         *         exact: whether they were counted; else the number is an estimate.
          */
         DueStep: {
             /** Exact */
@@ -533,6 +526,12 @@ export interface components {
         /**
          * FlowStep
          * @description What all groups did within one step of time.
+         *
+         *     Attributes:
+         *         step: which step, from 0.
+         *         received: messages that were leased; each attempt counts.
+         *         acked: messages whose work was done.
+         *         failed: messages that failed, or whose lease ended without an answer.
          */
         FlowStep: {
             /** Acked */
@@ -545,10 +544,10 @@ export interface components {
             step: number;
         };
         /**
-         * Group
-         * @description A group's numbers on a topic.
+         * GroupNumbers
+         * @description A group's numbers on a topic, as those of :class:`duewheel.store.stats.GroupStats`.
          */
-        Group: {
+        GroupNumbers: {
             /** Dead */
             dead: number;
             /** Group */
@@ -570,7 +569,7 @@ export interface components {
          */
         Groups: {
             /** Groups */
-            groups: components["schemas"]["Group"][];
+            groups: components["schemas"]["GroupNumbers"][];
             /** Next */
             next: string | null;
         };
@@ -581,7 +580,17 @@ export interface components {
         };
         /**
          * HistoryEntry
-         * @description One state of a message.
+         * @description One state of a message, for one consumer group or for all (D06, R15).
+         *
+         *     Attributes:
+         *         consumer_group: whose state it is; None is the message's own, before any group has it.
+         *         state: Initialized, Timing, Ready, Inflight, Acked, WaitingRetry, DLQ or Deleted; in broadcasting
+         *             Skipped for what failed (R02).
+         *         at: since when, in UTC; None where the logs do not say.
+         *         until_at: of Timing and WaitingRetry the delivery instant, of Inflight the end of the lease.
+         *         attempt: which delivery, from 1.
+         *         consumer: who holds or held the lease.
+         *         reason: why it is in this state, of a retry the error of the attempt before.
          */
         HistoryEntry: {
             /** At */
@@ -621,42 +630,12 @@ export interface components {
             topic: string;
         };
         /**
-         * Lease
-         * @description Messages in the hands of a consumer.
-         */
-        Lease: {
-            /** Answered */
-            answered: number;
-            /** Consumer */
-            consumer: string | null;
-            /**
-             * Expires At
-             * Format: date-time
-             */
-            expires_at: string;
-            /** Group */
-            group: string;
-            /** Is Retry */
-            is_retry: boolean;
-            /**
-             * Leased At
-             * Format: date-time
-             */
-            leased_at: string;
-            /** Messages */
-            messages: number;
-            /** Queue */
-            queue: number;
-            /** Topic */
-            topic: string;
-        };
-        /**
          * Leases
          * @description The leases that run, those that end first at the top.
          */
         Leases: {
             /** Leases */
-            leases: components["schemas"]["Lease"][];
+            leases: components["schemas"]["RunningLease"][];
             /**
              * Now At
              * Format: date-time
@@ -664,8 +643,45 @@ export interface components {
             now_at: string;
         };
         /**
+         * ListedDeadLetter
+         * @description A dead letter without its body, as :class:`duewheel.store.dead_letters.DeadLetter`.
+         */
+        ListedDeadLetter: {
+            /** Attempt */
+            attempt: number;
+            /**
+             * Born At
+             * Format: date-time
+             */
+            born_at: string;
+            /**
+             * Dead At
+             * Format: date-time
+             */
+            dead_at: string;
+            /** Key */
+            key: string | null;
+            /** Message Id */
+            message_id: string;
+            /** Reason */
+            reason: string | null;
+            /** Redriven At */
+            redriven_at: string | null;
+            /** Tag */
+            tag: string | null;
+            /** Topic */
+            topic: string;
+        };
+        /**
          * ListedMessage
-         * @description A message in a list.
+         * @description A message in a list, without its body; instants in UTC.
+         *
+         *     Attributes:
+         *         topic, message_id, key, tag: as it was sent.
+         *         born_at: when it was sent.
+         *         deliver_at: the instant it is delivered at.
+         *         released: consumers have been given it, or can be.
+         *         recalled: it is never delivered (X01).
          */
         ListedMessage: {
             /**
@@ -692,18 +708,6 @@ export interface components {
             topic: string;
         };
         /**
-         * Matched
-         * @description How many matched, were taken back, and for how many it was too late.
-         */
-        Matched: {
-            /** Already Released */
-            already_released: number;
-            /** Matched */
-            matched: number;
-            /** Recalled */
-            recalled: number;
-        };
-        /**
          * Matching
          * @description All waiting messages of a topic that meet each criterion given.
          */
@@ -725,6 +729,12 @@ export interface components {
             topic: string;
         };
         /**
+         * MessageType
+         * @description What a topic takes; it cannot change (D10).
+         * @enum {string}
+         */
+        MessageType: "NORMAL" | "DELAY" | "FIFO";
+        /**
          * Messages
          * @description A page of messages; there may be fewer than asked for, or none, before the end.
          */
@@ -738,6 +748,38 @@ export interface components {
              * Format: date-time
              */
             now_at: string;
+        };
+        /**
+         * NamedMessage
+         * @description A message that somebody sent or received under a name.
+         *
+         *     Attributes:
+         *         message_id, key, tag: as it was sent.
+         *         born_at, deliver_at: when it was sent and is due, in UTC.
+         *         attempt: which attempt it was when it was received; 1 where it was sent.
+         *         leased_at: when it was received, in UTC; None where it was sent.
+         */
+        NamedMessage: {
+            /** Attempt */
+            attempt: number;
+            /**
+             * Born At
+             * Format: date-time
+             */
+            born_at: string;
+            /**
+             * Deliver At
+             * Format: date-time
+             */
+            deliver_at: string;
+            /** Key */
+            key: string | null;
+            /** Leased At */
+            leased_at: string | null;
+            /** Message Id */
+            message_id: string;
+            /** Tag */
+            tag: string | null;
         };
         /**
          * NewInstant
@@ -829,7 +871,7 @@ export interface components {
             /** Flow */
             flow: components["schemas"]["FlowStep"][];
             /** Groups */
-            groups: components["schemas"]["Group"][];
+            groups: components["schemas"]["GroupNumbers"][];
             /** Lateness */
             lateness: components["schemas"]["Lateness"][];
             /** More Groups */
@@ -843,7 +885,7 @@ export interface components {
             overdue: string[];
             past: components["schemas"]["DueHistogram"];
             /** Wheels */
-            wheels: components["schemas"]["Wheel"][];
+            wheels: components["schemas"]["TurningWheel"][];
         };
         /**
          * Redrive
@@ -872,7 +914,12 @@ export interface components {
         };
         /**
          * Redriven
-         * @description How many matched, and how many were sent again.
+         * @description What a redrive came to (X12).
+         *
+         *     Attributes:
+         *         matched: the dead letters that the criteria chose and that had not been sent again.
+         *         redriven: those of them that this call sent again; 0 in a dry run, fewer than ``matched`` where
+         *             another redrive was at it too.
          */
         Redriven: {
             /** Matched */
@@ -886,32 +933,7 @@ export interface components {
          */
         Retries: {
             /** Retries */
-            retries: components["schemas"]["Retry"][];
-        };
-        /**
-         * Retry
-         * @description A message that waits for its next attempt.
-         */
-        Retry: {
-            /** Attempt */
-            attempt: number;
-            /**
-             * Deliver At
-             * Format: date-time
-             */
-            deliver_at: string;
-            /** Group */
-            group: string;
-            /** Key */
-            key: string | null;
-            /** Message Id */
-            message_id: string;
-            /** Reason */
-            reason: string | null;
-            /** Tag */
-            tag: string | null;
-            /** Topic */
-            topic: string;
+            retries: components["schemas"]["WaitingRetry"][];
         };
         /**
          * Rewind
@@ -928,6 +950,11 @@ export interface components {
         /**
          * Rewound
          * @description What a rewind did.
+         *
+         *     Attributes:
+         *         leases_ended: leases that were not answered; an answer that comes now is refused.
+         *         messages_returned: of these, messages released before the instant: they are ready again.
+         *         retries_taken_back: retries of messages that come again anyway.
          */
         Rewound: {
             /** Leases Ended */
@@ -936,6 +963,43 @@ export interface components {
             messages_returned: number;
             /** Retries Taken Back */
             retries_taken_back: number;
+        };
+        /**
+         * RunningLease
+         * @description Messages in the hands of a consumer; instants in UTC.
+         *
+         *     Attributes:
+         *         group, topic, queue: whose they are.
+         *         consumer: who holds them.
+         *         leased_at, expires_at: since when, and until when.
+         *         messages, answered: how many, and how many of them have an answer.
+         *         is_retry: whether it is not their first attempt.
+         */
+        RunningLease: {
+            /** Answered */
+            answered: number;
+            /** Consumer */
+            consumer: string | null;
+            /**
+             * Expires At
+             * Format: date-time
+             */
+            expires_at: string;
+            /** Group */
+            group: string;
+            /** Is Retry */
+            is_retry: boolean;
+            /**
+             * Leased At
+             * Format: date-time
+             */
+            leased_at: string;
+            /** Messages */
+            messages: number;
+            /** Queue */
+            queue: number;
+            /** Topic */
+            topic: string;
         };
         /**
          * Schedule
@@ -986,38 +1050,12 @@ export interface components {
             message_ids: string[];
         };
         /**
-         * TaskMessage
-         * @description A message that a task instance sent, or received where it has a ``leased_at``.
-         */
-        TaskMessage: {
-            /** Attempt */
-            attempt: number;
-            /**
-             * Born At
-             * Format: date-time
-             */
-            born_at: string;
-            /**
-             * Deliver At
-             * Format: date-time
-             */
-            deliver_at: string;
-            /** Key */
-            key: string | null;
-            /** Leased At */
-            leased_at: string | null;
-            /** Message Id */
-            message_id: string;
-            /** Tag */
-            tag: string | null;
-        };
-        /**
          * TaskMessages
          * @description What a task instance sent and received; at most 200 of each.
          */
         TaskMessages: {
             /** Messages */
-            messages: components["schemas"]["TaskMessage"][];
+            messages: components["schemas"]["NamedMessage"][];
             /**
              * Now At
              * Format: date-time
@@ -1025,12 +1063,11 @@ export interface components {
             now_at: string;
         };
         /**
-         * Topic
-         * @description A topic's numbers.
+         * TopicNumbers
+         * @description A topic's numbers, as those of :class:`duewheel.store.stats.TopicStats`.
          */
-        Topic: {
-            /** Message Type */
-            message_type: string;
+        TopicNumbers: {
+            message_type: components["schemas"]["MessageType"];
             /** Next Due At */
             next_due_at: string | null;
             /** Released To */
@@ -1052,7 +1089,33 @@ export interface components {
             /** Next */
             next: string | null;
             /** Topics */
-            topics: components["schemas"]["Topic"][];
+            topics: components["schemas"]["TopicNumbers"][];
+        };
+        /**
+         * TurningWheel
+         * @description A wheel that is connected.
+         *
+         *     Attributes:
+         *         name: the machine and the process it turns in, as ``HOST:PID``; None for wheels of an older version,
+         *             which of one login and machine cannot be told apart.
+         *         login: the database user.
+         *         client_address: the machine; None by a Unix socket, or where this login may not see it.
+         *         connections: how many sessions it has.
+         *         started_at, active_at: when the oldest session began and the newest statement ended, in UTC.
+         */
+        TurningWheel: {
+            /** Active At */
+            active_at: string | null;
+            /** Client Address */
+            client_address: string | null;
+            /** Connections */
+            connections: number;
+            /** Login */
+            login: string;
+            /** Name */
+            name: string | null;
+            /** Started At */
+            started_at: string | null;
         };
         /** ValidationError */
         ValidationError: {
@@ -1068,22 +1131,36 @@ export interface components {
             type: string;
         };
         /**
-         * Wheel
-         * @description A wheel; one without a name stands for all that its login has on its machine.
+         * WaitingRetry
+         * @description A message that waits for its next attempt.
+         *
+         *     Attributes:
+         *         group, topic: whose it is.
+         *         message_id, key, tag: as it was sent.
+         *         attempt: which attempt the next one is.
+         *         deliver_at: when it is due, in UTC.
+         *         reason: why the attempt before failed.
          */
-        Wheel: {
-            /** Active At */
-            active_at: string | null;
-            /** Client Address */
-            client_address: string | null;
-            /** Connections */
-            connections: number;
-            /** Login */
-            login: string;
-            /** Name */
-            name: string | null;
-            /** Started At */
-            started_at: string | null;
+        WaitingRetry: {
+            /** Attempt */
+            attempt: number;
+            /**
+             * Deliver At
+             * Format: date-time
+             */
+            deliver_at: string;
+            /** Group */
+            group: string;
+            /** Key */
+            key: string | null;
+            /** Message Id */
+            message_id: string;
+            /** Reason */
+            reason: string | null;
+            /** Tag */
+            tag: string | null;
+            /** Topic */
+            topic: string;
         };
     };
     responses: never;
@@ -1445,7 +1522,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["Matched"];
+                    "application/json": components["schemas"]["BulkRecall"];
                 };
             };
             /** @description Validation Error */

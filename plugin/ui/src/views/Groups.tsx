@@ -12,8 +12,8 @@ export function GroupRows({
   groups,
   nowAt,
 }: {
-  actions?: (group: Schemas["Group"]) => React.ReactNode;
-  groups: Schemas["Group"][];
+  actions?: (group: Schemas["GroupNumbers"]) => React.ReactNode;
+  groups: Schemas["GroupNumbers"][];
   nowAt?: string;
 }) {
   const heads = ["Group", "Topic", "Ready", "Oldest of these", "In hand", "Wait for a retry", "Dead"];
@@ -63,7 +63,7 @@ export function Groups({ broker, mayAct }: { broker: string; mayAct: boolean }) 
               groups={page.groups}
               {...(mayAct
                 ? {
-                    actions: (one: Schemas["Group"]) => (
+                    actions: (one: Schemas["GroupNumbers"]) => (
                       <Rewind broker={broker} done={answer.again} group={one} key="rewind" />
                     ),
                   }
@@ -77,7 +77,15 @@ export function Groups({ broker, mayAct }: { broker: string; mayAct: boolean }) 
   );
 }
 
-function Rewind({ broker, done, group }: { broker: string; done: () => void; group: Schemas["Group"] }) {
+function Rewind({
+  broker,
+  done,
+  group,
+}: {
+  broker: string;
+  done: () => void;
+  group: Schemas["GroupNumbers"];
+}) {
   const [to, setTo] = useState("");
   return (
     <Asking

@@ -258,7 +258,7 @@ const criteria = (where: Where) =>
 
 function RecallMatching({ broker, done, where }: { broker: string; done: () => void; where: Where }) {
   const ask = (dryRun: boolean) =>
-    post<Schemas["Matched"]>(ofBroker(broker, "messages/recall-matching"), {
+    post<Schemas["BulkRecall"]>(ofBroker(broker, "messages/recall-matching"), {
       ...criteria(where),
       dry_run: dryRun,
     });
