@@ -45,6 +45,7 @@ from duewheel.spark.lease_states import lease_states, refusal
 from duewheel.spark.leasing import lease_messages
 from duewheel.spark.message_columns import ALL_COLUMNS, columns_of, spark_schema
 from duewheel.spark.message_writer import MessageStreamWriter, MessageWriter
+from duewheel.spark.peek_reader import PeekReader
 from duewheel.spark.read_options import DEFAULT_PARTITIONS as DEFAULT_PARTITIONS
 from duewheel.spark.read_options import OPTIONS as OPTIONS
 from duewheel.spark.read_options import ReadOptions
@@ -85,6 +86,9 @@ class DueWheelDataSource(DataSource):
             group stands.
         failOnDataLoss: whether a stream fails where retention has dropped what it had not read; true when
             left out.
+        mode: lease when left out; peek looks at what is stored in the topic, for no group, and leases
+            nothing.
+        due_from, due_until: in that mode, what is due from one instant on and before another.
         columns: names of the columns wanted, with commas between; all when left out. The others do not leave
             the database. ``.schema(...)`` with some of the columns does the same.
 
@@ -113,7 +117,9 @@ class DueWheelDataSource(DataSource):
     def schema(self) -> StructType:
         """The columns; checks the options and that the topic exists."""
         options = ReadOptions.of(self.options)
-        if options.leases is None:
+        if options.peek:
+            PeekReader(options, ()).check_topic()
+        elif options.leases is None:
             starting(options.starting_offsets)
             with Broker(options.dsn) as broker:
                 broker.consumer(options.topic, options.group)
@@ -123,6 +129,8 @@ class DueWheelDataSource(DataSource):
         """The reader of the leased messages; takes the lease when there is none yet."""
         options = ReadOptions.of(self.options)
         columns = columns_of(schema)
+        if options.peek:
+            return PeekReader(options, columns)
         return LeaseDataReader(
             dsn=options.dsn,
             leases=self._take_lease(options) if options.leases is None else options.leases,
@@ -134,7 +142,7 @@ class DueWheelDataSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """The reader of a stream, which leases nothing."""
         options = ReadOptions.of(self.options)
-        if options.leases is not None:
+        if options.leases is not None or options.peek:
             raise InvalidArgument("a stream reads what is released and no lease: give a topic and a group")
         starting(options.starting_offsets)
         return MessageStreamReader(options, columns_of(schema))

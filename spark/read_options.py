@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from duewheel.spark.lease_reader import DEFAULT_BATCH_BYTES
 from duewheel.spark.leasing import MOST_PARTITIONS
@@ -12,7 +12,8 @@ from duewheel.spark.message_columns import ALL_COLUMNS, check_columns
 from duewheel.store import filters
 from duewheel.store import tags as tag_expressions
 from duewheel.store.connections import libpq_dsn
-from duewheel.store.errors import InvalidArgument
+from duewheel.store.errors import DueWheelError, InvalidArgument
+from duewheel.store.instants import to_datetime
 from duewheel.store.leases import Lease, from_json
 from duewheel.store.tags import EVERY
 
@@ -36,7 +37,19 @@ OPTIONS = frozenset(
         "columns",
         "startingOffsets",
         "failOnDataLoss",
+        "mode",
+        "due_from",
+        "due_until",
     }
+)
+_NOT_FOR_PEEK = (
+    "lease",
+    "group",
+    "max_messages",
+    "invisible_seconds",
+    "partitions",
+    "startingOffsets",
+    "failOnDataLoss",
 )
 
 
@@ -56,6 +69,8 @@ class ReadOptions:
         starting_offsets: where a new stream begins; None is where its group stands.
         fail_on_data_loss: whether a stream fails where retention has dropped what it had not read.
         stream_max_messages: how many messages a stream reads in a micro-batch at most; None is all.
+        peek: whether to look at what is stored, and lease nothing.
+        due_from, due_until: then, what is due from one instant on and before another; None is no limit.
     """
 
     dsn: str
@@ -72,6 +87,9 @@ class ReadOptions:
     starting_offsets: str | None
     fail_on_data_loss: bool
     stream_max_messages: int | None
+    peek: bool
+    due_from: datetime | None
+    due_until: datetime | None
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> ReadOptions:
@@ -84,11 +102,13 @@ class ReadOptions:
         check_option_names(options, OPTIONS)
         address = required_dsn(options)
         lease = options.get("lease")
+        peek = _peeks(options)
         if lease is None:
-            for option in ("topic", "group"):
+            for option in ("topic",) if peek else ("topic", "group"):
                 if not options.get(option):
                     raise InvalidArgument(
-                        f"the option {option!r} is missing: give a topic and a group, or a lease"
+                        f"the option {option!r} is missing: give a topic and a group, or a lease; or to look "
+                        "only, a topic and the mode peek"
                     )
         tags = options.get("tags") or EVERY
         expression = options.get("filter") or None
@@ -111,6 +131,9 @@ class ReadOptions:
             starting_offsets=options.get("startingOffsets"),
             fail_on_data_loss=_truth(options, "failOnDataLoss"),
             stream_max_messages=_number(options, "max_messages", 1) if "max_messages" in options else None,
+            peek=peek,
+            due_from=_instant(options, "due_from"),
+            due_until=_instant(options, "due_until"),
         )
 
 
@@ -131,6 +154,32 @@ def required_dsn(options: Mapping[str, str]) -> str:
     if not dsn:
         raise InvalidArgument("the option 'dsn' is missing: give the address of the broker's database")
     return libpq_dsn(dsn)
+
+
+def _peeks(options: Mapping[str, str]) -> bool:
+    mode = options.get("mode", "lease")
+    if mode not in ("lease", "peek"):
+        raise InvalidArgument(f"the option 'mode' is {mode!r}: give lease or peek")
+    refused = _NOT_FOR_PEEK if mode == "peek" else ("due_from", "due_until")
+    given = [option for option in refused if option in options]
+    if given and mode == "peek":
+        raise InvalidArgument(f"the mode peek leases nothing: leave {', '.join(given)} out")
+    if given:
+        raise InvalidArgument(f"{', '.join(given)} are for the mode peek: leave them out, or give that mode")
+    return mode == "peek"
+
+
+def _instant(options: Mapping[str, str], option: str) -> datetime | None:
+    text = options.get(option)
+    if text is None:
+        return None
+    try:
+        return to_datetime(int(text) if text.isdecimal() else datetime.fromisoformat(text))
+    except (DueWheelError, ValueError) as error:
+        raise InvalidArgument(
+            f"the option {option!r} is {text!r}: give an instant such as 2026-01-31T12:00:00+00:00, or "
+            "milliseconds since 1970"
+        ) from error
 
 
 def _columns(names: str | None) -> tuple[str, ...]:

@@ -155,19 +155,18 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Read one part, on an executor."""
         assert isinstance(partition, StreamRange)
         options = self._options
-        tags = tag_expressions.parse(options.tags)
-        path = None if options.filter is None else filters.to_jsonpath(options.filter)
+        tags, path = tags_and_filter(options)
         query = _ROWS.format(
             topic_id=partition.topic_id,
             queue=partition.queue,
-            from_at=_literal(partition.start.at),
+            from_at=literal(partition.start.at),
             from_seq=partition.start.seq,
-            to_at=_literal(partition.end.at),
+            to_at=literal(partition.end.at),
             to_seq=partition.end.seq,
             straggler_from=partition.start.straggler,
             straggler_to=partition.end.straggler,
-            tags="null" if tags is None else "array[" + ", ".join(_literal(tag) for tag in tags) + "]",
-            filter=_literal(path),
+            tags=tags,
+            filter=path,
         )
         # There is no lease to answer: an ack with this handle is refused.
         handle = f"0.{partition.topic_id}.{partition.queue}.0.0"
@@ -261,7 +260,17 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ]
 
 
-def _literal(value: str | int | None) -> str:
+def tags_and_filter(options: ReadOptions) -> tuple[str, str]:
+    """The tags and the filter of the options as SQL."""
+    tags = tag_expressions.parse(options.tags)
+    return (
+        "null" if tags is None else "array[" + ", ".join(literal(tag) for tag in tags) + "]",
+        literal(None if options.filter is None else filters.to_jsonpath(options.filter)),
+    )
+
+
+def literal(value: str | int | None) -> str:
+    """A value as SQL."""
     if value is None:
         return "null"
     if isinstance(value, int):

@@ -57,6 +57,8 @@ begin atomic
         ('nack', 'duewheel_consumer'),
         ('nack_unanswered', 'duewheel_consumer'),
         ('next_due', 'duewheel_consumer'),
+        ('peek_cuts', 'duewheel_consumer'),
+        ('peek_rows', 'duewheel_consumer'),
         ('progress', 'duewheel_consumer'),
         ('receive', 'duewheel_consumer'),
         ('receive_batch', 'duewheel_consumer'),

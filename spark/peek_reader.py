@@ -1,0 +1,94 @@
+"""``spark.read.format("duewheel")`` with ``mode="peek"``: what is stored in a topic, for analysis.
+
+Nothing is leased, no group is made, and nobody is kept waiting. Each range is read as it is at that moment: a
+DataFrame that is read twice may have changed, as messages are sent, recalled, and dropped at the end of their
+retention. A message that is sent while the job runs comes or does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import adbc_driver_manager
+import adbc_driver_postgresql
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+
+from duewheel.spark.lease_reader import queried
+from duewheel.spark.stream_reader import MESSAGES_PER_PARTITION, literal, tags_and_filter
+from duewheel.store.broker import Broker
+from duewheel.store.connections import fetch
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from duewheel.spark.read_options import ReadOptions
+
+_CUTS = (Path(__file__).parent / "peek_cuts.sql").read_text()
+_ROWS = (Path(__file__).parent / "peek_rows.sql").read_text()
+
+
+@dataclass(frozen=True)
+class PeekRange(InputPartition):
+    """What one task reads: a range of a queue, in microseconds and numbers."""
+
+    topic_id: int
+    queue: int
+    from_at: int | None
+    from_seq: int
+    to_at: int
+    to_seq: int
+
+
+class PeekReader(DataSourceReader):
+    """Cuts what is stored into ranges on the driver and reads them on the executors."""
+
+    def __init__(self, options: ReadOptions, columns: tuple[str, ...]) -> None:
+        self._options = options
+        self._columns = columns
+
+    def check_topic(self) -> None:
+        """Raise UnknownTopic if there is no such topic."""
+        nothing = datetime.now(UTC)
+        with Broker(self._options.dsn) as broker, broker.connection() as connection:
+            fetch(connection, _CUTS, (self._options.topic, nothing, nothing, MESSAGES_PER_PARTITION))
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Ranges of at most 10 000 messages.
+
+        Raises:
+            UnknownTopic: there is no such topic.
+        """
+        options = self._options
+        parameters = (options.topic, options.due_from, options.due_until, MESSAGES_PER_PARTITION)
+        with Broker(options.dsn) as broker, broker.connection() as connection:
+            return [PeekRange(*row) for row in fetch(connection, _CUTS, parameters)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read one range, on an executor."""
+        if not isinstance(partition, PeekRange):
+            # Spark's stand-in for a DataFrame without partitions.
+            return
+        options = self._options
+        tags, path = tags_and_filter(options)
+        query = _ROWS.format(
+            topic_id=partition.topic_id,
+            queue=partition.queue,
+            from_at=literal(partition.from_at),
+            from_seq=partition.from_seq,
+            to_at=partition.to_at,
+            to_seq=partition.to_seq,
+            tags=tags,
+            filter=path,
+        )
+        # There is no lease to answer: an ack with this handle is refused.
+        handle = f"0.{partition.topic_id}.{partition.queue}.0.0"
+        with (
+            adbc_driver_postgresql.connect(options.dsn) as database,
+            adbc_driver_manager.AdbcConnection(database) as connection,
+        ):
+            origin = (partition.topic_id, partition.queue, options.topic, handle)
+            yield from queried(connection, query, origin, options.batch_bytes, self._columns)

@@ -1,0 +1,59 @@
+-- Looking at what is stored, without a group and without a lease: what waits, and what was released and is kept.
+
+-- Cuts what is due from p_from on and before p_until into ranges of at most p_messages of a queue; null for no limit.
+-- Instants are microseconds here.
+create or replace function duewheel.peek_cuts(
+    p_topic text, p_from timestamptz, p_until timestamptz, p_messages bigint
+) returns table (topic_id integer, queue integer, from_at bigint, from_seq bigint, to_at bigint, to_seq bigint)
+language plpgsql stable set plan_cache_mode = force_generic_plan as $$
+#variable_conflict use_column
+declare
+    v_topic constant duewheel.topic := duewheel.topic_by_name(p_topic);
+    v_from constant bigint := duewheel.stream_micros(coalesce(p_from, '-infinity'));
+    -- No message is due as late as the year 10000.
+    v_to constant bigint := duewheel.unix_micros(coalesce(p_until, timestamptz '10000-01-01 00:00:00+00')) - 1;
+begin
+    if p_until <= p_from then
+        return;
+    end if;
+    return query
+    select v_topic.topic_id, q, case when c.n = 1 then v_from else lag(c.at) over w end,
+           case when c.n = 1 then -1 else lag(c.seq) over w end, c.at, c.seq
+    from generate_series(0, v_topic.queues - 1) q
+    cross join lateral duewheel.stream_cuts(
+        v_topic.topic_id, q, v_from, -1, v_to, duewheel.last_seq(), p_messages) with ordinality c (at, seq, messages, n)
+    window w as (partition by q order by c.n)
+    order by q, c.n;
+end
+$$;
+
+-- The messages of such a range that are not recalled.
+create or replace function duewheel.peek_rows(
+    p_topic_id integer, p_queue integer, p_from bigint, p_from_seq bigint, p_to bigint, p_to_seq bigint, p_tags text[],
+    p_filter jsonpath
+) returns table (
+    deliver_at timestamptz, seq bigint, born_at timestamptz, tag text, key text, properties jsonb, message_group text,
+    body bytea, attempt integer, origin_topic_id integer, origin_queue smallint, origin_deliver_at timestamptz,
+    origin_seq bigint
+)
+language plpgsql stable
+set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
+as $$
+#variable_conflict use_column
+begin
+    perform duewheel.require_home();
+    return query
+    select m.deliver_at, m.seq, m.born_at, m.tag, m.key, m.properties, m.message_group, m.body, m.attempt,
+           m.origin_topic_id, m.origin_queue, m.origin_deliver_at, m.origin_seq
+    from duewheel.any_message m
+    where m.topic_id = p_topic_id and m.queue = p_queue
+      and (m.deliver_at, m.seq) > (duewheel.stream_instant(p_from), p_from_seq)
+      and m.deliver_at >= duewheel.stream_instant(p_from) and m.deliver_at <= duewheel.stream_instant(p_to)
+      and (m.deliver_at, m.seq) <= (duewheel.stream_instant(p_to), p_to_seq)
+      and (p_tags is null or m.tag = any (p_tags)) and (p_filter is null or coalesce(m.properties, '{}') @@ p_filter)
+      and (select true from duewheel.recall r
+           where r.topic_id = p_topic_id and r.queue = p_queue and r.deliver_at = m.deliver_at and r.seq = m.seq
+           limit 1) is null
+    order by m.deliver_at, m.seq;
+end
+$$;

@@ -1,0 +1,105 @@
+"""``mode="peek"``: what is stored, and nothing is leased."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.logins import login
+
+from duewheel.spark import peek_reader
+from duewheel.spark.data_source import DueWheelDataSource
+from duewheel.spark.message_columns import SPARK_SCHEMA
+from duewheel.spark.peek_reader import PeekReader
+from duewheel.spark.read_options import ReadOptions
+from duewheel.store.errors import InvalidArgument, UnknownTopic
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from duewheel.store.broker import Broker
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(1200)]
+
+TOPIC = "orders"
+NOON = datetime.now(UTC) + timedelta(hours=1)
+
+
+@pytest.fixture
+def orders(broker: Broker) -> Broker:
+    """A broker with a hundred messages a second apart, from noon on."""
+    broker.create_topic(TOPIC, queues=3, max_delay=timedelta(days=2000))
+    broker.send_many(
+        TOPIC,
+        [
+            {"body": b"", "key": str(n), "deliver_at": NOON + timedelta(seconds=n), "tag": "ab"[n % 2]}
+            for n in range(100)
+        ],
+    )
+    return broker
+
+
+def reader(broker: Broker, dsn: str | None = None, **options: str) -> PeekReader:
+    given = {"dsn": dsn or broker.dsn, "topic": TOPIC, "mode": "peek", **options}
+    return PeekReader(ReadOptions.of(given), ("key",))
+
+
+def keys(peek: PeekReader) -> list[int]:
+    return sorted(
+        int(key)
+        for partition in peek.partitions()
+        for batch in peek.read(partition)
+        for key in batch["key"].to_pylist()
+    )
+
+
+def test_all_that_is_stored_is_read_and_nothing_is_leased(orders: Broker, spark: SparkSession) -> None:
+    far = orders.send(TOPIC, b"", key="100", deliver_at=NOON + timedelta(days=1000))
+    recalled = orders.send(TOPIC, b"", key="101", deliver_at=NOON)
+    orders.recall(recalled.message_id)
+    orders.send(TOPIC, b"", key="102", delay=timedelta(0))
+    assert [message.key for message in orders.consumer(TOPIC, "g").receive()] == ["102"]
+
+    frame = spark.read.format("duewheel").options(dsn=orders.dsn, topic=TOPIC, mode="peek").load()
+    found = frame.select("key", "message_id", "topic").collect()
+    assert sorted(int(row.key) for row in found) == [*range(101), 102]
+    assert [row.message_id for row in found if row.key == "100"] == [far.message_id]
+    assert {row.topic for row in found} == {TOPIC}
+    assert [group.group for group in orders.groups()] == ["g"]
+
+
+def test_range_is_cut_into_parts_that_meet(orders: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peek_reader, "MESSAGES_PER_PARTITION", 7)
+    peek = reader(
+        orders,
+        due_from=(NOON + timedelta(seconds=10)).isoformat(),
+        due_until=(NOON + timedelta(seconds=90)).isoformat(),
+    )
+    assert 80 / 7 < len(peek.partitions()) <= 80 / 7 + 3
+    assert keys(peek) == list(range(10, 90))
+    assert keys(reader(orders)) == list(range(100))
+    assert keys(reader(orders, tags="b", due_until=NOON.isoformat())) == []
+    assert keys(reader(orders, tags="b")) == list(range(1, 100, 2))
+
+
+def test_consumer_may_look_and_producer_may_not(orders: Broker) -> None:
+    assert len(keys(reader(orders, login(orders.dsn, "duewheel_consumer")))) == 100
+    with pytest.raises(Exception, match="duewheel_consumer"):
+        reader(orders, login(orders.dsn, "duewheel_producer")).partitions()
+
+
+def test_options_are_checked(orders: Broker) -> None:
+    with pytest.raises(InvalidArgument, match="leases nothing: leave group, max_messages out"):
+        reader(orders, group="g", max_messages="5")
+    with pytest.raises(InvalidArgument, match="'due_from' is 'noon': give an instant such as"):
+        reader(orders, due_from="noon")
+    with pytest.raises(InvalidArgument, match="'mode' is 'look': give lease or peek"):
+        reader(orders, mode="look")
+    with pytest.raises(InvalidArgument, match="due_until are for the mode peek"):
+        reader(orders, mode="lease", group="g", due_until="5")
+    with pytest.raises(UnknownTopic):
+        reader(orders, topic="nowhere").check_topic()
+    options = {"dsn": orders.dsn, "topic": TOPIC, "mode": "peek"}
+    with pytest.raises(InvalidArgument, match="a stream reads what is released"):
+        DueWheelDataSource(options).streamReader(SPARK_SCHEMA)
