@@ -67,7 +67,6 @@ create or replace function duewheel.lock_ticking(p_topic_id integer, p_shared bo
 returns boolean
 language plpgsql as $$
 declare
-    v_most_ms integer;
     v_timeout_ms integer;
 begin
     if (p_shared and pg_try_advisory_xact_lock_shared(duewheel.tick_lock_class(), p_topic_id))
@@ -78,13 +77,15 @@ begin
     if not p_wait then
         return false;
     end if;
-    select nullif(s.setting::integer, 0) into v_most_ms from pg_settings s where s.name = 'lock_timeout';
-    v_timeout_ms := least(1000, v_most_ms, case when exists (
+    -- Of the last seconds, too: who read and found nothing to write has no id to go by.
+    v_timeout_ms := case when exists (
         select from duewheel.overtaken o
-        where o.topic_id = p_topic_id and o.xid >= pg_snapshot_xmin(pg_current_snapshot())) then 25 end);
+        where o.topic_id = p_topic_id
+          and (o.xid >= pg_snapshot_xmin(pg_current_snapshot()) or o.at > clock_timestamp() - interval '5 seconds')
+        ) then 25 else 1000 end;
     for n in 0 .. duewheel.most_passing() loop
         exit when duewheel.wait_for_lock(duewheel.tick_lock_class(n), p_topic_id, p_shared, v_timeout_ms);
-        v_timeout_ms := least(250, v_most_ms);
+        v_timeout_ms := 50;
         if n = 0 then
             insert into duewheel.overtaken (topic_id) values (p_topic_id);
         end if;
@@ -93,20 +94,27 @@ begin
 end
 $$;
 
--- Waits for an advisory lock of the transaction for so long; answers whether it was got.
+-- Waits for an advisory lock of the transaction for so long, or the caller's lock_timeout where that is shorter; answers
+-- whether it was got.
 create or replace function duewheel.wait_for_lock(
     p_class integer, p_topic_id integer, p_shared boolean, p_timeout_ms integer
 ) returns boolean
-language plpgsql set lock_timeout = '1s' as $$
+language plpgsql as $$
+declare
+    v_lock_timeout constant text := current_setting('lock_timeout');
 begin
-    perform set_config('lock_timeout', p_timeout_ms || 'ms', true);
+    if v_lock_timeout::interval not between interval '1 ms' and p_timeout_ms * interval '1 ms' then
+        perform set_config('lock_timeout', p_timeout_ms || 'ms', true);
+    end if;
     if p_shared then
         perform pg_advisory_xact_lock_shared(p_class, p_topic_id);
     else
         perform pg_advisory_xact_lock(p_class, p_topic_id);
     end if;
+    perform set_config('lock_timeout', v_lock_timeout, true);
     return true;
 exception when lock_not_available then
+    -- The setting goes back with the block.
     return false;
 end
 $$;
@@ -131,10 +139,11 @@ begin
         return;
     end if;
     raise exception using
-        errcode = 'DW021',
-        message = 'another transaction has been committing a release or a recall of the same topic for over 10 seconds',
-        hint = 'The whole transaction is rolled back; run it again. A COMMIT takes so long where a synchronous standby '
-               'is away, or where the check was made early, by SET CONSTRAINTS.';
+        errcode = 'lock_not_available',
+        message = 'another transaction is committing a release or a recall of the same topic, and takes too long',
+        hint = 'The whole transaction is rolled back; run it again. A COMMIT is waited for for 10 seconds, or for '
+               'lock_timeout. It takes so long where a synchronous standby is away, or where its check was made '
+               'early, by SET CONSTRAINTS.';
 end
 $$;
 
@@ -332,12 +341,18 @@ begin
         end if;
         -- Asked again, as the snapshot is a later one: a straggler that was held back is not any more.
         if v_held or v_held_to < v_lo or v_stragglers > 0 then
-            with due as (
-                delete from duewheel.held_back b
-                where b.topic_id = p_topic_id and b.deliver_at <= v_held_to and pg_visible_in_snapshot((
+            with free as materialized (
+                -- Those that a transaction has taken which is still open come when it is over.
+                select b.deliver_at, b.queue, b.seq from duewheel.held_back b
+                where b.topic_id = p_topic_id and b.deliver_at <= v_held_to
+                order by b.deliver_at for update skip locked
+            ), due as (
+                delete from duewheel.held_back b using free f
+                where b.topic_id = p_topic_id and b.deliver_at = f.deliver_at and b.queue = f.queue and b.seq = f.seq
+                  and pg_visible_in_snapshot((
                         select m.xid from duewheel.any_message m
-                        where m.topic_id = p_topic_id and m.queue = b.queue and m.deliver_at = b.deliver_at
-                          and m.seq = b.seq), v_snapshot)
+                        where m.topic_id = p_topic_id and m.queue = f.queue and m.deliver_at = f.deliver_at
+                          and m.seq = f.seq), v_snapshot)
                 returning b.queue, b.deliver_at, b.seq
             )
             insert into duewheel.straggler (topic_id, queue, tick_id, deliver_at, seq)

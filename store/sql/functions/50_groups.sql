@@ -302,7 +302,7 @@ begin
             message = format('"%s" is broadcasting: what fails there is not retried', v_group.name),
             hint = 'Leave the retry policy out, or use a clustering group.';
     end if;
-    select * into v_group from duewheel.consumer_group g where g.group_id = v_group.group_id for update;
+    select * into v_group from duewheel.consumer_group g where g.group_id = v_group.group_id for no key update;
     if not found then
         -- It was deleted meanwhile.
         v_group := duewheel.group_by_name(set_retry_policy.consumer_group);

@@ -77,15 +77,17 @@ begin
 end
 $$;
 
--- At COMMIT of an extension: an end that has passed meanwhile is put off by a second. Consumers have looked at the ends
--- up to now, and seen nothing of this one.
+-- At COMMIT of an extension: an end that has passed meanwhile, or may before the COMMIT is done, is put off. Consumers
+-- look at the ends up to their clock's time, and see nothing of this one.
 create or replace function duewheel.put_off_passed_end() returns trigger
 language plpgsql as $$
 begin
-    if new.expires_at <= clock_timestamp() and new.at >= transaction_timestamp() then
+    if new.expires_at <= clock_timestamp() + interval '3 seconds' and new.at >= transaction_timestamp()
+       and clock_timestamp() > transaction_timestamp() + interval '0.5 seconds'
+    then
         insert into duewheel.lease_event (topic_id, group_id, queue, n, kind, at, expires_at)
         values (new.topic_id, new.group_id, new.queue, new.n, 'deferred', clock_timestamp(),
-                clock_timestamp() + interval '1 second');
+                clock_timestamp() + interval '3 seconds');
     end if;
     return null;
 end

@@ -16,6 +16,7 @@ alter table duewheel.tick add column after_tick_id bigint;
 create table duewheel.overtaken (
     topic_id integer not null,
     -- The transaction that passed.
-    xid xid8 not null default pg_current_xact_id()
+    xid xid8 not null default pg_current_xact_id(),
+    at timestamptz not null default clock_timestamp()
 );
 create index overtaken_topic on duewheel.overtaken (topic_id, xid);
