@@ -146,6 +146,31 @@ def test_x18_those_who_pass_at_once_do_not_refuse_each_other(topic: Broker) -> N
             assert {str(one.result()) for one in ticks} <= {"[(True,)]", "[(False,)]"}
 
 
+def test_x18_an_open_look_that_found_nothing_is_passed_quickly_after_the_first_time(topic: Broker) -> None:
+    """It has the lock and no transaction id."""
+    with connected(topic.dsn, autocommit=False) as looking:
+        assert ask(looking, "select duewheel.tick('t')") == [(False,)]
+        began = time.monotonic()
+        for number in range(20):
+            topic.send("t", f"{number}", delay=NOTHING)
+            assert topic.tick("t")
+        assert time.monotonic() - began < BOUND_SECONDS
+
+
+def test_x18_what_was_held_back_and_is_taken_by_an_open_receive_holds_up_nothing_else(topic: Broker) -> None:
+    with connected(topic.dsn) as console, connected(topic.dsn, autocommit=False) as connection:
+        topic.send("t", b"first", delay=NOTHING)
+        ask(console, "select duewheel.tick('t', clock_timestamp() + interval '2 seconds')")
+        topic.send("t", b"held back", delay=NOTHING)
+        assert ask(connection, "select receipt_handle from duewheel.receive('t', 'g')")
+        topic.send("t", b"late", delay=timedelta(seconds=2.5))
+        until(lambda: topic.tick("t"), "what is not held back")
+        assert isinstance(refusal(connection), Overtaken)
+    topic.tick("t")
+    bodies = [message.body for message in topic.consumer("t", "other").receive()]
+    assert sorted(bodies) == [b"first", b"held back", b"late"]
+
+
 #: Whoever passes a tick lock stops there until it gets lock 1.
 STOP_WHO_PASSES = """
 create function stop() returns trigger language plpgsql as $$

@@ -94,8 +94,8 @@ begin
 end
 $$;
 
--- Waits for an advisory lock of the transaction for so long, or the caller's lock_timeout where that is shorter; answers
--- whether it was got.
+-- Waits for an advisory lock of the transaction for so long, or the caller's lock_timeout where that is shorter;
+-- answers whether it was got.
 create or replace function duewheel.wait_for_lock(
     p_class integer, p_topic_id integer, p_shared boolean, p_timeout_ms integer
 ) returns boolean
