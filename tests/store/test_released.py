@@ -20,7 +20,7 @@ from tests.conftest import Clock, drop_database
 from tests.proof.waiting import ask, beside, connected, until
 from tests.restoring import run_program
 
-from duewheel.store import BrokerMoved, BrokerNotUpgraded, RecallOutcome, SendOutcome, migration
+from duewheel.store import BrokerMoved, BrokerNotUpgraded, Overtaken, RecallOutcome, SendOutcome, migration
 from duewheel.store.broker import Broker
 from duewheel.store.connections import DriverConnection
 from duewheel.store.consumer import Consumer
@@ -248,8 +248,9 @@ def test_hourly_slots_stay_until_they_are_over_and_new_ones_stand_beside_them(
         assert broker.find(released.ids["in ten years"]) is not None
 
 
-#: What any program tries again: it could not be serialized, or was the victim of a deadlock.
-RETRYABLE = ("40001", "40P01")
+#: What any program tries again: it could not be serialized, was the victim of a deadlock, or was held up by
+#: the upgrade for over a second in the midst of a receive, so that another one went on.
+RETRYABLE = ("40001", "40P01", Overtaken.sqlstate)
 SEND = "select duewheel.send('traffic', %s::text, delay => %s)"
 #: What `send_many` of the version before does: it makes the slot itself, and writes into the table.
 BEGIN_SEND = (
