@@ -207,13 +207,13 @@ class MessageStreamWriter(DataSourceStreamArrowWriter):
             raise InvalidArgument("the task names no streaming query: write with writeStream")
         return self._writing.stage(f"query/{query_id}", iterator)
 
-    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's
         """Send what all tasks of a micro-batch have staged, on the driver."""
         parts = _staged(messages)
         if parts:
             self._writing.publish(parts[0].staging, batchId, parts, _KEEP)
 
-    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's
         """Forget what was staged, as the micro-batch has failed; it is run again."""
         del batchId
         self._writing.discard({part.staging for part in _staged(messages)})

@@ -13,12 +13,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import adbc_driver_manager
-import adbc_driver_postgresql
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from duewheel.spark.lease_reader import queried
-from duewheel.spark.stream_reader import MESSAGES_PER_PARTITION, literal, tags_and_filter
+from duewheel.spark.unleased import MESSAGES_PER_PARTITION, read_unleased
 from duewheel.store.broker import Broker
 from duewheel.store.connections import fetch
 
@@ -72,23 +69,14 @@ class PeekReader(DataSourceReader):
         if not isinstance(partition, PeekRange):
             # Spark's stand-in for a DataFrame without partitions.
             return
-        options = self._options
-        tags, path = tags_and_filter(options)
-        query = _ROWS.format(
-            topic_id=partition.topic_id,
-            queue=partition.queue,
-            from_at=literal(partition.from_at),
+        yield from read_unleased(
+            self._options,
+            self._columns,
+            partition.topic_id,
+            partition.queue,
+            _ROWS,
+            from_at=partition.from_at,
             from_seq=partition.from_seq,
             to_at=partition.to_at,
             to_seq=partition.to_seq,
-            tags=tags,
-            filter=path,
         )
-        # There is no lease to answer: an ack with this handle is refused.
-        handle = f"0.{partition.topic_id}.{partition.queue}.0.0"
-        with (
-            adbc_driver_postgresql.connect(options.dsn) as database,
-            adbc_driver_manager.AdbcConnection(database) as connection,
-        ):
-            origin = (partition.topic_id, partition.queue, options.topic, handle)
-            yield from queried(connection, query, origin, options.batch_bytes, self._columns)

@@ -169,17 +169,29 @@ def _peeks(options: Mapping[str, str]) -> bool:
     return mode == "peek"
 
 
-def _instant(options: Mapping[str, str], option: str) -> datetime | None:
-    text = options.get(option)
-    if text is None:
-        return None
+def instant_in(text: str, option: str, others: str = "") -> datetime:
+    """The instant that an option says.
+
+    Args:
+        text: its value.
+        option: its name.
+        others: what else it may be, for the error.
+
+    Raises:
+        InvalidArgument: it is no instant.
+    """
     try:
         return to_datetime(int(text) if text.isdecimal() else datetime.fromisoformat(text))
     except (DueWheelError, ValueError) as error:
         raise InvalidArgument(
-            f"the option {option!r} is {text!r}: give an instant such as 2026-01-31T12:00:00+00:00, or "
-            "milliseconds since 1970"
+            f"the option {option!r} is {text!r}: give {others}an instant such as 2026-01-31T12:00:00+00:00, "
+            "or milliseconds since 1970"
         ) from error
+
+
+def _instant(options: Mapping[str, str], option: str) -> datetime | None:
+    text = options.get(option)
+    return None if text is None else instant_in(text, option)
 
 
 def _columns(names: str | None) -> tuple[str, ...]:

@@ -24,10 +24,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import adbc_driver_manager
-import adbc_driver_postgresql
 import pyarrow as pa
-from psycopg2.extensions import QuotedString
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
@@ -36,14 +33,12 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from duewheel.spark.lease_reader import queried
+from duewheel.spark.read_options import instant_in
 from duewheel.spark.stream_place import Place, StreamOffset
-from duewheel.store import filters
-from duewheel.store import tags as tag_expressions
+from duewheel.spark.unleased import MESSAGES_PER_PARTITION, read_unleased
 from duewheel.store.broker import Broker
 from duewheel.store.connections import fetch
 from duewheel.store.errors import DueWheelError, InvalidArgument
-from duewheel.store.instants import to_datetime
 
 if TYPE_CHECKING:
     from duewheel.spark.read_options import ReadOptions
@@ -55,9 +50,6 @@ _COMMIT = (_PARTS / "stream_commit.sql").read_text()
 _CUTS = (_PARTS / "stream_cuts.sql").read_text()
 _LOST = (_PARTS / "stream_lost.sql").read_text()
 _ROWS = (_PARTS / "stream_rows.sql").read_text()
-
-MESSAGES_PER_PARTITION = 10_000
-"""A micro-batch is cut into parts of so many messages in a queue."""
 
 log = logging.getLogger(__name__)
 
@@ -84,14 +76,7 @@ def starting(text: str | None) -> tuple[str, datetime | None]:
     """
     if text is None or text in ("earliest", "latest", "group"):
         return text or "group", None
-    try:
-        instant = to_datetime(int(text) if text.isdecimal() else datetime.fromisoformat(text))
-    except (DueWheelError, ValueError) as error:
-        raise InvalidArgument(
-            f"the option 'startingOffsets' is {text!r}: give earliest, latest, group, an instant such as "
-            "2026-01-31T12:00:00+00:00, or milliseconds since 1970"
-        ) from error
-    return "at", instant
+    return "at", instant_in(text, "startingOffsets", "earliest, latest, group, ")
 
 
 class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -154,28 +139,19 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one part, on an executor."""
         assert isinstance(partition, StreamRange)
-        options = self._options
-        tags, path = tags_and_filter(options)
-        query = _ROWS.format(
-            topic_id=partition.topic_id,
-            queue=partition.queue,
-            from_at=literal(partition.start.at),
+        yield from read_unleased(
+            self._options,
+            self._columns,
+            partition.topic_id,
+            partition.queue,
+            _ROWS,
+            from_at=partition.start.at,
             from_seq=partition.start.seq,
-            to_at=literal(partition.end.at),
+            to_at=partition.end.at,
             to_seq=partition.end.seq,
             straggler_from=partition.start.straggler,
             straggler_to=partition.end.straggler,
-            tags=tags,
-            filter=path,
         )
-        # There is no lease to answer: an ack with this handle is refused.
-        handle = f"0.{partition.topic_id}.{partition.queue}.0.0"
-        with (
-            adbc_driver_postgresql.connect(options.dsn) as database,
-            adbc_driver_manager.AdbcConnection(database) as connection,
-        ):
-            origin = (partition.topic_id, partition.queue, options.topic, handle)
-            yield from queried(connection, query, origin, options.batch_bytes, self._columns)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Let the group's position follow: Spark has finished everything up to here."""
@@ -258,23 +234,3 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             replace(part, start=before, end=place)
             for before, place in zip([start, *places], places, strict=False)
         ]
-
-
-def tags_and_filter(options: ReadOptions) -> tuple[str, str]:
-    """The tags and the filter of the options as SQL."""
-    tags = tag_expressions.parse(options.tags)
-    return (
-        "null" if tags is None else "array[" + ", ".join(literal(tag) for tag in tags) + "]",
-        literal(None if options.filter is None else filters.to_jsonpath(options.filter)),
-    )
-
-
-def literal(value: str | int | None) -> str:
-    """A value as SQL."""
-    if value is None:
-        return "null"
-    if isinstance(value, int):
-        return str(value)
-    quoted = QuotedString(value)
-    quoted.encoding = "utf8"
-    return bytes(quoted.getquoted()).decode()

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from duewheel.spark.read_options import check_option_names, required_dsn
 from duewheel.store.errors import InvalidArgument
+from duewheel.store.limits import LONGEST_IDEMPOTENCY_KEY
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -14,8 +15,6 @@ if TYPE_CHECKING:
 OPTIONS = frozenset({"dsn", "topic", "idempotency_key"})
 # Spark passes on what it understands itself.
 _SPARKS_OWN = frozenset({"checkpointLocation", "queryName"})
-
-LONGEST_KEY = 512
 
 
 @dataclass(frozen=True)
@@ -50,8 +49,8 @@ class WriteOptions:
                 "a stream has no idempotency_key: each of its micro-batches is sent once by the checkpoint. "
                 "Leave the option out"
             )
-        if key is not None and not 1 <= len(key) <= LONGEST_KEY:
+        if key is not None and not 1 <= len(key) <= LONGEST_IDEMPOTENCY_KEY:
             raise InvalidArgument(
-                f"the option 'idempotency_key' has {len(key)} characters: give 1 to {LONGEST_KEY}"
+                f"the option 'idempotency_key' has {len(key)} characters: give 1 to {LONGEST_IDEMPOTENCY_KEY}"
             )
         return cls(dsn, topic, key)

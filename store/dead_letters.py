@@ -64,34 +64,25 @@ def dead_letters(
     check_text(topic, "topic", optional=True)
     if type(max_messages) is not int or not 1 <= max_messages <= 10_000:
         raise InvalidArgument(f"max_messages is {max_messages!r}, the limit is 1 to 10000")
-    return [
-        DeadLetter(
-            topic_name,
-            identity,
-            key,
-            tag,
-            properties_of(properties),
-            bytes(body),
-            to_datetime(born_at),
-            to_datetime(dead_at),
-            attempt,
-            reason,
-            None if redriven_at is None else to_datetime(redriven_at),
-        )
-        for (
-            topic_name,
-            identity,
-            key,
-            tag,
-            properties,
-            body,
-            born_at,
-            dead_at,
-            attempt,
-            reason,
-            redriven_at,
-        ) in database.read(_DEAD_LETTERS, (group, topic, max_messages, redriven))
-    ]
+    return [letter_of(row) for row in database.read(_DEAD_LETTERS, (group, topic, max_messages, redriven))]
+
+
+def letter_of(row: Sequence[Any]) -> DeadLetter:
+    """A dead letter of the columns that :class:`DeadLetter` has, in their order; the properties as text."""
+    topic, identity, key, tag, properties, body, born_at, dead_at, attempt, reason, redriven_at = row
+    return DeadLetter(
+        topic,
+        identity,
+        key,
+        tag,
+        properties_of(properties),
+        bytes(body),
+        to_datetime(born_at),
+        to_datetime(dead_at),
+        attempt,
+        reason,
+        None if redriven_at is None else to_datetime(redriven_at),
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from duewheel.store.bodies import check_text
 from duewheel.store.connections import Rows, fetch
-from duewheel.store.dead_letters import DeadLetter
+from duewheel.store.dead_letters import DeadLetter, letter_of
 from duewheel.store.errors import InvalidArgument
 from duewheel.store.instants import to_datetime
-from duewheel.store.lookups import properties_of
 from duewheel.store.messages import MessageType
 
 if TYPE_CHECKING:
@@ -424,7 +423,7 @@ def dead_letter_page(
     check_text(group, "group")
     check_text(topic, "topic", optional=True)
     rows = _read(broker, _DEAD_LETTER_PAGE, (group, topic, redriven, after, _limited(max_messages)))
-    return [_dead_letter(row) for row in rows], rows[-1][-1] if rows else None
+    return [letter_of(columns) for *columns, _ in rows], rows[-1][-1] if rows else None
 
 
 def messages_by_name(
@@ -457,23 +456,6 @@ def messages_by_name(
         for identity, key, tag, born_at, due_at, attempt, leased_at in rows
     ]
     return sorted(found, key=lambda one: (one.leased_at is not None, one.leased_at or one.born_at))
-
-
-def _dead_letter(row: tuple[Any, ...]) -> DeadLetter:
-    topic, identity, key, tag, properties, body, born_at, dead_at, attempt, reason, redriven_at, _ = row
-    return DeadLetter(
-        topic,
-        identity,
-        key,
-        tag,
-        properties_of(properties),
-        bytes(body),
-        to_datetime(born_at),
-        to_datetime(dead_at),
-        attempt,
-        reason,
-        _utc(redriven_at),
-    )
 
 
 def _read(broker: Broker, statement: str, parameters: tuple[object, ...]) -> Rows:

@@ -193,6 +193,7 @@ class Worker:
         with closing(psycopg2.connect(self.dsn)) as connection, connection.cursor() as cursor:
             cursor.execute(_RECEIVE, (TOPIC, group, self.chance.choice([1, 20])))
             messages = cursor.fetchall()
+            # Others pass it after a second.
             time.sleep(self.chance.choice([0, 0.2, 1.3]))
             try:
                 connection.commit()

@@ -120,6 +120,7 @@ def kill_executor():
         if process.name() == "java":
             process.kill()
             break
+    # This Python worker is ended with its executor.
     time.sleep(600)
 
 def disturbed(key):
@@ -128,6 +129,7 @@ def disturbed(key):
         if what == "killed executor":
             kill_executor()
         import time
+        # Slow enough for Spark to start a copy.
         time.sleep(8)
     return key
 
