@@ -8,7 +8,14 @@ return 1146438743;  -- the letters DUEW
 -- The lock of those who pass it, and pass so many of themselves.
 create or replace function duewheel.tick_lock_class(p_passed integer) returns integer
 language sql immutable parallel safe
-return 1146438743 + case when p_passed > 0 then p_passed + 1 else 0 end;
+return duewheel.tick_lock_class() + case when p_passed > 0 then p_passed + 1 else 0 end;
+
+-- Takes one of these locks of a topic for the transaction, exclusive or shared, where it is free.
+create or replace function duewheel.try_topic_lock(p_class integer, p_topic_id integer, p_shared boolean)
+returns boolean
+language sql volatile
+return case when p_shared then pg_try_advisory_xact_lock_shared(p_class, p_topic_id)
+            else pg_try_advisory_xact_lock(p_class, p_topic_id) end;
 
 -- How many may stay open before those who pass them go on without a lock.
 create or replace function duewheel.most_passing() returns integer

@@ -203,6 +203,35 @@ begin atomic
     select duewheel.announce('duewheel_due', p_topic_id || ' ' || duewheel.unix_micros(p_deliver_at));
 end;
 
+-- Lets an idempotency key stand for a message, until it is forgotten. Where it stands for one already, the answer is
+-- that one's receipt, else null; another transaction that does the same is waited for.
+create or replace function duewheel.claim_idempotency_key(
+    p_topic_id integer, p_idempotency_key text, p_queue smallint, p_deliver_at timestamptz, p_seq bigint,
+    p_until_at timestamptz
+) returns duewheel.send_receipt
+language plpgsql as $$
+declare
+    v_receipt duewheel.send_receipt;
+begin
+    loop
+        insert into duewheel.idempotency (topic_id, idempotency_key, queue, deliver_at, seq, until_at)
+        values (p_topic_id, p_idempotency_key, p_queue, p_deliver_at, p_seq, p_until_at)
+        on conflict on constraint idempotency_pkey do nothing;
+        if found then
+            return null;
+        end if;
+        select duewheel.message_id(i.topic_id, i.queue, i.deliver_at, i.seq), i.deliver_at, 'duplicate'
+        into v_receipt
+        from duewheel.idempotency i
+        where i.topic_id = p_topic_id and i.idempotency_key = p_idempotency_key;
+        if found then
+            return v_receipt;
+        end if;
+        -- Upkeep has forgotten the key between the two statements.
+    end loop;
+end
+$$;
+
 -- Sends one message in the caller's transaction.
 create or replace function duewheel.send(
     topic text,
@@ -291,21 +320,12 @@ begin
     end if;
 
     if send.idempotency_key is not null then
-        loop
-            insert into duewheel.idempotency (topic_id, idempotency_key, queue, deliver_at, seq, until_at)
-            values (v_topic.topic_id, send.idempotency_key, v_queue, v_deliver_at, v_topic.block * 65536,
-                    v_deliver_at + v_whole.retention)
-            on conflict on constraint idempotency_pkey do nothing;
-            exit when found;
-            select duewheel.message_id(i.topic_id, i.queue, i.deliver_at, i.seq), i.deliver_at, 'duplicate'
-            into v_receipt
-            from duewheel.idempotency i
-            where i.topic_id = v_topic.topic_id and i.idempotency_key = send.idempotency_key;
-            if found then
-                return v_receipt;
-            end if;
-            -- Upkeep has forgotten the key between the two statements.
-        end loop;
+        v_receipt := duewheel.claim_idempotency_key(
+            v_topic.topic_id, send.idempotency_key, v_queue, v_deliver_at, v_topic.block * 65536,
+            v_deliver_at + v_whole.retention);
+        if v_receipt.message_id is not null then
+            return v_receipt;
+        end if;
     end if;
 
     if send.on_conflict <> 'allow' or send.on_conflict is null then

@@ -69,9 +69,7 @@ language plpgsql as $$
 declare
     v_timeout_ms integer;
 begin
-    if (p_shared and pg_try_advisory_xact_lock_shared(duewheel.tick_lock_class(), p_topic_id))
-        or (not p_shared and pg_try_advisory_xact_lock(duewheel.tick_lock_class(), p_topic_id))
-    then
+    if duewheel.try_topic_lock(duewheel.tick_lock_class(), p_topic_id, p_shared) then
         return true;
     end if;
     if not p_wait then
@@ -132,8 +130,7 @@ begin
     if current_setting('idle_in_transaction_session_timeout')::interval not between '1 ms' and '5 seconds' then
         perform set_config('idle_in_transaction_session_timeout', '5s', true);
     end if;
-    if (p_shared and pg_try_advisory_xact_lock_shared(duewheel.tick_commit_class(), p_topic_id))
-        or (not p_shared and pg_try_advisory_xact_lock(duewheel.tick_commit_class(), p_topic_id))
+    if duewheel.try_topic_lock(duewheel.tick_commit_class(), p_topic_id, p_shared)
         or duewheel.wait_for_lock(duewheel.tick_commit_class(), p_topic_id, p_shared, 10000)
     then
         return;
@@ -162,11 +159,14 @@ begin
         select t.tick_id from duewheel.tick t
         where t.topic_id = new.topic_id and (t.hi, t.tick_id) < (new.hi, new.tick_id)
         order by t.hi desc, t.tick_id desc limit 1
-    ) or new.tick_id is distinct from coalesce((
-        select coalesce(t.after_tick_id, 0) from duewheel.tick t
-        where t.topic_id = new.topic_id and (t.hi, t.tick_id) > (new.hi, new.tick_id)
-        order by t.hi, t.tick_id limit 1), new.tick_id)
-    then
+    ) or exists (
+        select from (
+            select t.after_tick_id from duewheel.tick t
+            where t.topic_id = new.topic_id and (t.hi, t.tick_id) > (new.hi, new.tick_id)
+            order by t.hi, t.tick_id limit 1
+        ) successor
+        where successor.after_tick_id is distinct from new.tick_id
+    ) then
         raise exception using
             errcode = 'DW021',
             message = 'this transaction stayed open after it had released messages of a topic, and another one has '

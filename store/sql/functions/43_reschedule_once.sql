@@ -24,21 +24,12 @@ begin
         return duewheel.reschedule(reschedule_once.message_id, reschedule_once.deliver_at, reschedule_once.delay,
                                    reschedule_once.now);
     end if;
-    loop
-        -- Another try of the same move waits here for the first.
-        insert into duewheel.idempotency (topic_id, idempotency_key, queue, deliver_at, seq, until_at)
-        values (v_id.topic_id, reschedule_once.idempotency_key, v_id.queue, v_id.deliver_at, v_id.seq, 'infinity')
-        on conflict on constraint idempotency_pkey do nothing;
-        exit when found;
-        select duewheel.message_id(i.topic_id, i.queue, i.deliver_at, i.seq), i.deliver_at, 'duplicate'
-        into v_receipt
-        from duewheel.idempotency i
-        where i.topic_id = v_id.topic_id and i.idempotency_key = reschedule_once.idempotency_key;
-        if found then
-            return v_receipt;
-        end if;
-        -- Upkeep has forgotten the key between the two statements.
-    end loop;
+    -- Another try of the same move waits here for the first.
+    v_receipt := duewheel.claim_idempotency_key(
+        v_id.topic_id, reschedule_once.idempotency_key, v_id.queue::smallint, v_id.deliver_at, v_id.seq, 'infinity');
+    if v_receipt.message_id is not null then
+        return v_receipt;
+    end if;
     v_receipt := duewheel.reschedule(reschedule_once.message_id, reschedule_once.deliver_at, reschedule_once.delay,
                                      reschedule_once.now);
     v_moved := duewheel.parse_message_id(v_receipt.message_id);

@@ -146,8 +146,7 @@ begin
     end if;
     perform duewheel.require_read_committed();
     -- One lock for all topics: the group's mode is decided under it.
-    perform duewheel.lock_until(array[duewheel.key_lock_key(0, '%GROUP%' || p_group)],
-                                clock_timestamp() + interval '10 seconds');
+    perform duewheel.lock_until(array[duewheel.key_lock_key(0, '%GROUP%' || p_group)]);
     select s.group_id, s.retry_topic_id, s.dead_letter_topic_id into group_id, retry_topic_id, dead_letter_topic_id
     from duewheel.subscription s join duewheel.consumer_group g on g.group_id = s.group_id
     where g.name = v_name and s.topic_id = v_topic.topic_id;
@@ -411,7 +410,9 @@ end
 $$;
 
 -- Takes locks that others hold as long as their transactions are open; gives up at an instant.
-create or replace function duewheel.lock_until(p_keys bigint[], p_until timestamptz) returns void
+create or replace function duewheel.lock_until(
+    p_keys bigint[], p_until timestamptz default clock_timestamp() + interval '10 seconds'
+) returns void
 language plpgsql set lock_timeout = '10s' as $$
 declare
     v_key bigint;
@@ -433,8 +434,9 @@ $$;
 
 -- Locks a subscription's queues, so that nobody receives until this transaction ends; whoever is receiving is waited
 -- for until an instant.
-create or replace function duewheel.lock_queues(p_group_id integer, p_topic_id integer, p_until timestamptz)
-returns void
+create or replace function duewheel.lock_queues(
+    p_group_id integer, p_topic_id integer, p_until timestamptz default clock_timestamp() + interval '10 seconds'
+) returns void
 language sql
 begin atomic
     select duewheel.lock_until(array_agg(

@@ -17,8 +17,7 @@ begin
         perform duewheel.require_clock_right(p_now);
     end if;
     perform duewheel.require_home();
-    perform duewheel.lock_until(array[duewheel.key_lock_key(p_topic_id, '%LEASE%' || p_consumer)],
-                                clock_timestamp() + interval '10 seconds');
+    perform duewheel.lock_until(array[duewheel.key_lock_key(p_topic_id, '%LEASE%' || p_consumer)]);
     for v_position in select * from duewheel.positions(p_group_id, p_topic_id) loop
         for v_lease in
             select l.* from duewheel.lease l

@@ -58,7 +58,7 @@ create or replace function duewheel.stream_commit(
 language plpgsql set plan_cache_mode = force_generic_plan as $$
 begin
     perform duewheel.require_read_committed();
-    perform duewheel.lock_queues(p_group_id, p_topic_id, clock_timestamp() + interval '10 seconds');
+    perform duewheel.lock_queues(p_group_id, p_topic_id);
     perform duewheel.require_stream(p_group_id, p_topic_id, p_stream);
     if exists (
         select from duewheel.positions(p_group_id, p_topic_id) p
@@ -113,7 +113,7 @@ begin
             hint = 'Receive its messages in batches.';
     end if;
     perform duewheel.tick_subscription(p_group_id, p_topic_id, null);
-    perform duewheel.lock_queues(p_group_id, p_topic_id, clock_timestamp() + interval '10 seconds');
+    perform duewheel.lock_queues(p_group_id, p_topic_id);
     -- A rewind leaves the retries where they are.
     select max(l.consumer) filter (where p.ordinal > 0),
            count(distinct l.consumer) = 1
