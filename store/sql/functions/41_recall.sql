@@ -135,11 +135,10 @@ begin
     perform duewheel.require_read_committed();
     for v_message in
         select m.queue, m.deliver_at, m.seq,
-               exists (
-                    select from duewheel.recall r
+               coalesce((
+                    select true from duewheel.recall r
                     where r.topic_id = m.topic_id and r.queue = m.queue and r.deliver_at = m.deliver_at
-                    and r.seq = m.seq)
-                    as recalled_before
+                    and r.seq = m.seq limit 1), false) as recalled_before
         from duewheel.any_message m
         where m.topic_id = v_topic.topic_id and m.key = recall_key.key
         order by recalled_before, m.deliver_at desc, m.seq desc

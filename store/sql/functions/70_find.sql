@@ -27,21 +27,33 @@ $$;
 create or replace function duewheel.describe_messages(
     p_topic_id integer, p_queue integer, p_deliver_at timestamptz, p_seq bigint, p_key text
 ) returns setof duewheel.described_message
-language plpgsql stable as $$
+language plpgsql stable set plan_cache_mode = force_generic_plan as $$
 #variable_conflict use_column
 begin
     return query
     select t.name, duewheel.message_id(m.topic_id, m.queue, m.deliver_at, m.seq), m.key, m.tag, m.properties, m.body,
            m.born_at, m.deliver_at, m.asked_at, m.message_group,
-           exists (select from duewheel.recall r
-                   where r.topic_id = m.topic_id and r.queue = m.queue and r.deliver_at = m.deliver_at
-                   and r.seq = m.seq),
+           -- A look-up for each row: "exists" may be answered by reading all recalls of all topics first.
+           coalesce((select true from duewheel.recall r
+                     where r.topic_id = m.topic_id and r.queue = m.queue and r.deliver_at = m.deliver_at
+                       and r.seq = m.seq limit 1), false),
            duewheel.release_of(m.topic_id, m.queue, m.deliver_at, m.seq, m.xid) is not null
-    from duewheel.any_message m join duewheel.topic t on t.topic_id = m.topic_id
-    where m.topic_id = p_topic_id
-      and (p_key is null or m.key = p_key)
-      and (p_key is not null or (m.queue = p_queue and m.deliver_at = p_deliver_at and m.seq = p_seq))
-      and t.message_type not in ('RETRY', 'DEAD_LETTER')
+    from (
+        select * from duewheel.any_message m where m.topic_id = p_topic_id and m.key = p_key
+        union all
+        select * from duewheel.message m
+        where p_key is null and m.topic_id = p_topic_id and m.queue = p_queue and m.deliver_at = p_deliver_at
+          and m.seq = p_seq
+        union all
+        -- In the order of the primary key: else the index of the instants looks as good, and many may be due at one.
+        (select * from duewheel.far_message m
+         where p_key is null
+           and (m.topic_id, m.queue, m.deliver_at, m.seq) >= (p_topic_id, p_queue, p_deliver_at, p_seq)
+           and (m.topic_id, m.queue, m.deliver_at, m.seq) <= (p_topic_id, p_queue, p_deliver_at, p_seq)
+         order by m.topic_id, m.queue, m.deliver_at, m.seq limit 1)
+    ) m
+    join duewheel.topic t on t.topic_id = p_topic_id
+    where t.message_type not in ('RETRY', 'DEAD_LETTER')
       and not duewheel.is_forgotten(m.topic_id, m.queue, m.deliver_at, m.seq, m.xid)
     order by m.deliver_at, m.seq;
 end
@@ -215,11 +227,18 @@ begin
                m.seq, m.attempt, m.xid, t.message_type, m.reason, d.redriven_at, r.recalled_at
         from duewheel.any_message m
         join duewheel.topic t on t.topic_id = m.topic_id
-        join duewheel.subscription s on m.topic_id in (s.retry_topic_id, s.dead_letter_topic_id)
+        join duewheel.subscription s
+          on s.topic_id = t.parent_topic_id and m.topic_id in (s.retry_topic_id, s.dead_letter_topic_id)
         join duewheel.topic o on o.topic_id = s.topic_id
-        left join duewheel.redrive d on d.retry_seq = m.seq
-        left join duewheel.recall r
-          on r.topic_id = m.topic_id and r.queue = m.queue and r.deliver_at = m.deliver_at and r.seq = m.seq
+        -- Look-ups for each row, and never all that there are.
+        left join lateral (
+            select d.redriven_at from duewheel.redrive d where d.retry_seq = m.seq limit 1
+        ) d on true
+        left join lateral (
+            select r.recalled_at from duewheel.recall r
+            where r.topic_id = m.topic_id and r.queue = m.queue and r.deliver_at = m.deliver_at and r.seq = m.seq
+            limit 1
+        ) r on true
         where m.origin_seq = v_message.seq and m.origin_topic_id = v_message.topic_id
           -- Not before it was sent; before its own instant, where the clock stepped back.
           and m.deliver_at >= v_message.born_at

@@ -137,8 +137,12 @@ begin
                           case list_messages.state when 'released' then v_hi + interval '1 microsecond'
                           else 'infinity' end),
                     list_messages.key_prefix, v_key, v_at, v_seq, v_step) m
-                left join duewheel.recall r
-                  on r.topic_id = m.topic_id and r.queue = m.queue and r.deliver_at = m.deliver_at and r.seq = m.seq
+                -- A look-up for each row, and never all recalls there are.
+                left join lateral (
+                    select r.seq from duewheel.recall r
+                    where r.topic_id = m.topic_id and r.queue = m.queue and r.deliver_at = m.deliver_at
+                      and r.seq = m.seq limit 1
+                ) r on true
                 order by case when list_messages.key_prefix is not null then m.key end, m.deliver_at, m.seq
             loop
                 v_found := v_found + 1;
