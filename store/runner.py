@@ -147,7 +147,7 @@ WHERE coalesce(parent.name, t.name) = ANY (%(topics)s)
 _TICK = Prepared(
     "duewheel_tick",
     """
-SELECT duewheel.unix_micros(statement_timestamp()), t.released, duewheel.unix_micros(t.hi), t.unsettled,
+SELECT duewheel.unix_micros(statement_timestamp()), t.released, duewheel.unix_micros(t.hi), t.unsettled, t.busy,
        coalesce((SELECT (extract(epoch FROM granularity) * 1000000)::bigint
                  FROM duewheel.topic WHERE topic_id = q.topic_id), 1000),
        CASE WHEN NOT t.released THEN duewheel.unix_micros(duewheel.next_instant(
@@ -361,7 +361,7 @@ class _Questions:
     def _tick(self, connection: _Connection, topic_id: int) -> TickAnswer:
         statement = connection.text_of(_TICK) if self._prepare else _TICK.text
         sent_ms = _monotonic_ms()
-        ((asked_at_us, released, hi_us, unsettled, granularity_us, next_due_us),) = fetch(
+        ((asked_at_us, released, hi_us, unsettled, busy, granularity_us, next_due_us),) = fetch(
             connection, statement, (topic_id, self._lookahead_seconds)
         )
         return TickAnswer(
@@ -370,6 +370,7 @@ class _Questions:
             released=released,
             hi_us=hi_us,
             unsettled=unsettled,
+            busy=busy,
             granularity_us=granularity_us,
             next_due_us=next_due_us,
         )

@@ -128,7 +128,7 @@ begin
     xid := pg_current_xact_id();
     now_at := coalesce(p_now, clock_timestamp());
     v_topic := duewheel.topic_by_name(p_topic);
-    select t.hi, t.by_wheel, pg_visible_in_snapshot(xid, t.snapshot) as is_ours into v_tick
+    select t.lo, t.hi, t.by_wheel, pg_visible_in_snapshot(xid, t.snapshot) as is_ours into v_tick
     from duewheel.newest_tick(v_topic.topic_id) t;
     topic_id := v_topic.topic_id;
     message_type := v_topic.message_type;
@@ -144,7 +144,7 @@ begin
     out_of_range := v_topic.out_of_range;
     delay_levels := v_topic.delay_levels;
     near_until := duewheel.near_until(floor_at);
-    quiet_until := duewheel.quiet_until(now_at, v_tick.hi, v_tick.by_wheel, v_topic.granularity);
+    quiet_until := duewheel.quiet_until(now_at, v_tick.lo, v_tick.hi, v_tick.by_wheel, v_topic.granularity);
     notify_before := now_at + duewheel.wheel_reach();
     if p_block_count is null or p_block_count not between 1 and 16 then
         raise exception using
@@ -186,16 +186,17 @@ end
 $$;
 
 -- Until when a sender needs no NOTIFY; null where it always does. A wheel looks by itself for all that is due later
--- than duewheel.wheel_reach(). A busy topic it ticks again at hi + granularity, and goes on ticking it for 0.3 s after
--- it has released something; what is due by this instant is released by these ticks. NOTIFY takes a lock of the whole
--- database cluster until the commit is on disk, so with one in each transaction they would commit one at a time.
+-- than duewheel.wheel_reach(). A topic that it has ticked it ticks again at hi + granularity, and a busy one it goes on
+-- ticking for 0.3 s; what is due by this instant is released by these ticks. NOTIFY takes a lock of the whole database
+-- cluster until the commit is on disk, so with one in each transaction they would commit one at a time.
 create or replace function duewheel.quiet_until(
-    p_now_at timestamptz, p_hi timestamptz, p_by_wheel boolean, p_granularity interval
+    p_now_at timestamptz, p_lo timestamptz, p_hi timestamptz, p_by_wheel boolean, p_granularity interval
 ) returns timestamptz
 language sql immutable parallel safe
 return case when p_by_wheel then greatest(
     case when p_hi + p_granularity > p_now_at + interval '20 milliseconds' then p_hi + p_granularity end,
-    case when p_hi > p_now_at - interval '100 milliseconds' then p_hi + interval '200 milliseconds' end) end;
+    case when p_hi > p_now_at - interval '100 milliseconds' and duewheel.is_busy(p_lo, p_hi, p_granularity)
+         then p_hi + interval '200 milliseconds' end) end;
 
 create or replace function duewheel.notify_due(p_topic_id integer, p_deliver_at timestamptz) returns void
 language sql
@@ -268,7 +269,7 @@ begin
     end if;
     -- A body with its time and perhaps a key, all within the limits, due behind what is released and in a slot that is
     -- there, is what most senders send. It needs no closer look, and one statement finds that out.
-    select t.topic_id, t.message_type, t.queues, t.granularity, k.hi, k.by_wheel, b.block, q.queue, p.deliver_at,
+    select t.topic_id, t.message_type, t.queues, t.granularity, k.lo, k.hi, k.by_wheel, b.block, q.queue, p.deliver_at,
            case when isfinite(v_asked) then duewheel.message_id(t.topic_id, q.queue, p.deliver_at, b.block * 65536) end
                as message_id,
            (num_nonnulls(send.delay, send.deliver_at)
@@ -280,11 +281,12 @@ begin
             and p.deliver_at > coalesce(k.hi, '-infinity') and p.deliver_at < s.ends_at and s.is_open
             and current_setting('duewheel.home', true) = 'duewheel.broker'::regclass::oid::text) is true as is_plain,
            p.deliver_at < v_now + duewheel.wheel_reach()
-           and coalesce(p.deliver_at > duewheel.quiet_until(v_now, k.hi, k.by_wheel, t.granularity), true) as is_said
+           and coalesce(p.deliver_at > duewheel.quiet_until(v_now, k.lo, k.hi, k.by_wheel, t.granularity), true)
+               as is_said
     into v_topic
     from duewheel.topic t
     left join lateral (
-        select n.hi, n.by_wheel from duewheel.newest_tick(t.topic_id) n
+        select n.lo, n.hi, n.by_wheel from duewheel.newest_tick(t.topic_id) n
     ) k on true
     cross join lateral (select greatest(v_asked, v_now) as deliver_at) p
     cross join lateral (select nextval('duewheel.message_block') as block offset 0) b
@@ -360,7 +362,8 @@ begin
     end if;
 
     if (v_deliver_at < v_now + duewheel.wheel_reach() or v_topic.message_type = 'FIFO')
-       and coalesce(v_deliver_at > duewheel.quiet_until(v_now, v_topic.hi, v_topic.by_wheel, v_topic.granularity), true)
+       and coalesce(v_deliver_at > duewheel.quiet_until(v_now, v_topic.lo, v_topic.hi, v_topic.by_wheel,
+                                                       v_topic.granularity), true)
     then
         perform duewheel.notify_due(
             v_topic.topic_id, case when v_topic.message_type = 'FIFO' then v_now else v_deliver_at end);

@@ -206,7 +206,8 @@ create or replace function duewheel.tick_topic(
     p_wait boolean default true,
     -- Also where nothing is due: says that nothing is, up to now.
     p_force boolean default false,
-    out released boolean, out hi timestamptz, out unsettled boolean
+    -- busy: the wheel is to go on ticking for a while, as senders leave it to that.
+    out released boolean, out hi timestamptz, out unsettled boolean, out busy boolean
 )
 -- One plan for every instant: slots are pruned when it runs, and it walks the primary key however small a slot is yet.
 language plpgsql set plan_cache_mode = force_generic_plan as $$
@@ -236,6 +237,7 @@ begin
     end if;
     released := false;
     unsettled := false;
+    busy := false;
     perform duewheel.require_read_committed();
     if not (pg_try_advisory_xact_lock(duewheel.tick_lock_class(), p_topic_id)
             or duewheel.lock_ticking(p_topic_id, false, p_wait)) then
@@ -384,6 +386,7 @@ begin
                           coalesce(v_topic.parent_topic_id, p_topic_id) || case when p_by_wheel then ' 1' else '' end);
     end if;
     unsettled := v_open_count > 0;
+    busy := p_by_wheel and duewheel.is_busy(v_lo, hi, v_topic.granularity);
 end
 $$;
 

@@ -3,3 +3,5 @@
 drop function if exists duewheel.topic_stats(timestamptz);
 drop function if exists duewheel.group_stats(timestamptz);
 drop function if exists duewheel.make_slot(timestamptz);
+drop function if exists duewheel.tick_topic(integer, timestamptz, boolean, boolean, boolean);
+drop function if exists duewheel.quiet_until(timestamptz, timestamptz, boolean, interval);
