@@ -6,6 +6,7 @@ VENV := .venv
 RUN := $(VENV)/bin/python -m
 UV_VERSION := 0.13.8
 PYTEST_ARGS ?=
+QUICK := not slow and not airflow and not spark and not demo
 
 .DEFAULT_GOAL := help
 .PHONY: help demo page page-check test test-quick lint format types contracts bench lock clean
@@ -16,11 +17,15 @@ help: ## Show this list
 demo: page ## Run the main job end to end: an unpaid order is cancelled by its timeout message
 	$(RUN) duewheel.cli demo $(if $(ORDERS),--orders $(ORDERS)) $(if $(filter-out 0,$(KEEP)),--keep)
 
+# The quick tests on all processors, then the others one by one: each of those keeps several processes busy. Exit status
+# 5 says that PYTEST_ARGS choose none of a half.
 test: page ## Run every test
-	$(RUN) pytest $(PYTEST_ARGS)
+	@$(RUN) pytest -m "$(QUICK)" -n auto $(PYTEST_ARGS); quick=$$?; \
+	$(RUN) pytest -m "not ($(QUICK))" $(PYTEST_ARGS); rest=$$?; \
+	case $$quick$$rest in 00|05|50) ;; *) exit 1 ;; esac
 
 test-quick: $(VENV)/installed ## Run the tests that need neither Airflow nor Spark nor patience
-	$(RUN) pytest -m "not slow and not airflow and not spark and not demo" -n auto $(PYTEST_ARGS)
+	$(RUN) pytest -m "$(QUICK)" -n auto $(PYTEST_ARGS)
 
 lint: $(VENV)/installed ## Check style and format
 	$(RUN) ruff check .
