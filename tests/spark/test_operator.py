@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -10,6 +11,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -34,6 +36,8 @@ from tests.proof.waiting import PATIENCE_SECONDS
 from duewheel.operators.spark import SparkConsumeMessagesOperator
 from duewheel.spark.java_runtime import JavaNotFound
 from duewheel.spark.partition_work import PartitionsFailed
+from duewheel.spark.submission import Application, ApplicationFailed
+from duewheel.spark.submitted import submitted_batch
 from duewheel.store.errors import InvalidArgument, LeaseLost
 
 if TYPE_CHECKING:
@@ -413,12 +417,257 @@ def test_missing_java_fails_before_anything_is_leased(
     assert {message.attempt for message in consumer.receive()} == {1}
 
 
+def application(folder: Path, text: str) -> str:
+    path = folder / "job.py"
+    path.write_text(text)
+    return str(path)
+
+
+COUNTING_APPLICATION = """
+import sys
+from duewheel.spark import submitted_batch
+
+def pass_all(connection, batches):
+    for batch in batches:
+        with connection.cursor() as cursor:
+            cursor.execute("insert into effect select unnest(%s::text[])", (batch["key"].to_pylist(),))
+
+with submitted_batch() as (spark, messages, batch):
+    assert spark.sparkContext.master == "local[1]"
+    assert spark.conf.get("spark.duewheel.tested") == "true"
+    print("keys", sorted(row.key for row in messages.select("key").collect()), sys.argv[1:])
+    if sys.argv[1] == "ack":
+        batch.foreach_partition(spark, pass_all, columns=["key"])
+"""
+
+
+def test_application_works_on_the_batch_by_the_spark_connection(
+    broker: Broker,
+    consumer: Consumer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Its exit code 0 acks, its output is the task's log, and Spark's page is linked while it runs."""
+    with broker.connection() as connection, connection.cursor() as cursor:
+        cursor.execute("create table effect (key text)")
+    extras = {"spark.ui.enabled": "true", "spark.ui.port": "0", "spark.duewheel.tested": True}
+    monkeypatch.setenv(
+        "AIRFLOW_CONN_SPARK_DEFAULT",
+        json.dumps({"conn_type": "spark", "host": "local[1]", "extra": json.dumps(extras)}),
+    )
+    pushed: dict[str, str] = {}
+    names = {"dag_id": "dag", "run_id": "run", "task_id": "cancel", "map_index": -1}
+    task_instance = SimpleNamespace(
+        **names, try_number=1, max_tries=0, xcom_push=lambda key, value: pushed.update({key: value})
+    )
+    running = operator(
+        None,
+        application=application(tmp_path, COUNTING_APPLICATION),
+        application_args=["ack", 7],
+        spark_conn_id="spark_default",
+    )
+
+    assert running.execute(cast("Context", {"ti": task_instance})) == 10
+    log = capsys.readouterr().out
+    assert f"keys {sorted(map(str, range(10)))} ['ack', '7']" in log
+    assert "All 10 messages were answered by the work itself" in log
+    assert psycopg2.extensions.parse_dsn(broker.dsn)["dbname"] not in log
+    assert list(pushed) == ["_link_SparkUiLink"]
+    assert re.fullmatch(r"http://127\.0\.0\.1:\d+", pushed["_link_SparkUiLink"])
+    with broker.connection() as connection, connection.cursor() as cursor:
+        cursor.execute("select count(*), count(distinct key) from effect")
+        assert cursor.fetchone() == (10, 10)
+    assert not consumer.receive()
+
+
+def test_exit_code_of_an_application_decides(
+    broker: Broker, consumer: Consumer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = application(tmp_path, "import sys\nprint('no orders')\nsys.exit(int(sys.argv[1]))\n")
+
+    with pytest.raises(ApplicationFailed, match=r"(?s)job\.py ended with exit code 3.*no orders"):
+        operator(None, application=path, application_args=["3"], max_messages=4).execute(CONTEXT)
+    assert operator(None, application=path, application_args=["0"], drain=True).execute(CONTEXT) > 0
+    states = sorted(
+        broker.history(found.message_id)[-1].state
+        for number in range(10)
+        for found in broker.find_key(TOPIC, str(number))
+    )
+    assert set(states) == {"Acked", "WaitingRetry"}
+    assert states.count("WaitingRetry") <= 4
+
+
+STAYING_APPLICATION = """
+import sys, threading
+with open(sys.argv[1], "w") as begun:
+    begun.write("begun")
+threading.Event().wait()
+"""
+
+
+def test_x09_kill_ends_the_application_and_pulls_the_lease_back(
+    consumer: Consumer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun_path = tmp_path / "begun"
+    os.mkfifo(begun_path)
+    killed = operator(
+        None, application=application(tmp_path, STAYING_APPLICATION), application_args=[str(begun_path)]
+    )
+    programs: list[psutil.Process] = []
+
+    def kill() -> None:
+        with open(begun_path) as begun:
+            begun.read(1)
+        programs.extend(psutil.Process().children(recursive=True))
+        killed.on_kill()
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    with pytest.raises(ApplicationFailed):
+        killed.execute(CONTEXT)
+    killer.join()
+    drivers = [program for program in programs if str(begun_path) in _command(program)]
+    _, alive = psutil.wait_procs(drivers, timeout=PATIENCE_SECONDS)
+    assert alive == []
+    assert {message.attempt for message in consumer.receive()} == {2}
+
+
+def _command(program: psutil.Process) -> list[str]:
+    try:
+        return program.cmdline()
+    except psutil.Error:
+        return []
+
+
+@pytest.mark.parametrize(
+    ("connection", "arguments", "said"),
+    [
+        ({"host": "yarn", "extra": '{"deploy-mode": "cluster"}'}, {}, "give an application file"),
+        ({"host": "sc://10.0.0.1"}, {"application": "job.py"}, "takes no sc:// address"),
+        ({"host": "yarn"}, {"application": "job.jar"}, "give a Python file"),
+        ({"host": "yarn"}, {"application": "/nowhere/job.py"}, "is no file on this machine"),
+        (
+            {"host": "spark://10.0.0.1:7077", "extra": '{"deploy-mode": "cluster"}'},
+            {"application": "job.py"},
+            "give deploy mode client",
+        ),
+        (
+            {"host": "yarn", "extra": '{"spark-binary": "spark3-submit"}'},
+            {"application": __file__},
+            "no spark3-submit on PATH",
+        ),
+        ({"host": ""}, {}, "names no master"),
+    ],
+)
+def test_connection_that_does_not_fit_is_refused_before_anything_is_leased(
+    consumer: Consumer,
+    monkeypatch: pytest.MonkeyPatch,
+    connection: dict[str, str],
+    arguments: dict[str, str],
+    said: str,
+) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "spark", **connection}))
+    work = None if "application" in arguments else count
+
+    with pytest.raises(InvalidArgument, match=said) as refused:
+        operator(work, spark_conn_id="spark_default", **arguments).execute(CONTEXT)
+    assert "\n" not in str(refused.value)
+    assert {message.attempt for message in consumer.receive()} == {1}
+
+
+@pytest.mark.parametrize(
+    ("work", "arguments", "said"),
+    [
+        (count, {"application": "job.py"}, "does the work alone"),
+        (count, {"application_args": ["1"]}, "give op_args"),
+        (count, {"spark_conn_id": "spark_default", "master": "yarn"}, "not both"),
+    ],
+)
+def test_arguments_that_exclude_each_other(
+    work: Callable[..., Any], arguments: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(InvalidArgument, match=said):
+        operator(work, **arguments)
+
+
+def test_application_on_a_cluster_gets_its_batch_as_a_file() -> None:
+    """What the executors of a driver here could read is not sent to them."""
+    there = Application("job.py", ["a b"], "dag.task", "yarn", "cluster", None, {"spark.yarn.queue": "night"})
+    here = replace(there, deploy_mode=None)
+
+    assert there.command("/tmp/batch.json")[1:] == [
+        *("--master", "yarn", "--deploy-mode", "cluster", "--name", "dag.task", "--files", "/tmp/batch.json"),
+        *("--conf", "spark.ui.showConsoleProgress=false", "--conf", "spark.yarn.queue=night"),
+        *("job.py", "a b"),
+    ]
+    assert "--files" not in here.command("/tmp/batch.json")
+
+
+def test_program_without_a_batch_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InvalidArgument, match="this program has no batch"), submitted_batch():
+        pass
+
+
 def test_dag_file_with_the_operator_needs_no_spark() -> None:
     program = (
         "import sys, duewheel.operators.spark; sys.exit('pyspark' in sys.modules or 'pyarrow' in sys.modules)"
     )
 
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+ORPHANED_APPLICATION = """
+import sys, threading
+from duewheel.spark import submitted_batch
+
+begun_path = sys.argv[1]
+
+def begin_and_stay(_):
+    with open(begun_path, "w") as begun:
+        begun.write("begun")
+    threading.Event().wait()
+
+with submitted_batch() as (spark, messages, batch):
+    messages.rdd.coalesce(1).foreach(begin_and_stay)
+"""
+
+KILLED_WORKER = """
+import sys
+
+from airflow.sdk import Context
+
+from duewheel.operators.spark import SparkConsumeMessagesOperator
+
+path, begun_path = sys.argv[1:]
+SparkConsumeMessagesOperator(
+    task_id="killed", topic="orders", group="canceller", application=path, application_args=[begun_path]
+).execute(Context())
+"""
+
+
+def test_x10_application_whose_worker_was_killed_ends_when_others_have_its_messages(
+    broker: Broker, consumer: Consumer, tmp_path: Path
+) -> None:
+    begun_path = tmp_path / "begun"
+    os.mkfifo(begun_path)
+    path = application(tmp_path, ORPHANED_APPLICATION)
+    worker = subprocess.Popen(
+        [sys.executable, "-c", KILLED_WORKER, path, str(begun_path)], cwd=tmp_path, stdout=subprocess.DEVNULL
+    )
+    try:
+        with open(begun_path) as begun:
+            begun.read(1)
+        programs = psutil.Process(worker.pid).children(recursive=True)
+    finally:
+        worker.send_signal(signal.SIGKILL)
+        worker.wait()
+
+    with later_consumer(broker, consumer) as late:
+        assert {message.attempt for message in received(late)} == {2}
+    _, alive = psutil.wait_procs(programs, timeout=PATIENCE_SECONDS)
+    assert alive == []
 
 
 KILLED_DRIVER = """
