@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
+from duewheel.spark.connect_source import ConnectDataSource
 from duewheel.spark.data_source import DueWheelDataSource
 from duewheel.spark.java_runtime import prepare_environment
 
@@ -45,7 +46,7 @@ def register(spark: SparkSession) -> None:
         register(spark)
         messages = spark.read.format("duewheel").option("dsn", dsn).option("lease", lease).load()
     """
-    spark.dataSource.register(DueWheelDataSource)
+    spark.dataSource.register(ConnectDataSource if is_connect(spark) else DueWheelDataSource)
 
 
 @contextmanager
