@@ -27,7 +27,7 @@ from tests.servers import base_backup, copied_server, own_folder
 
 from duewheel.spark.peek_reader import PeekReader
 from duewheel.spark.read_options import ReadOptions
-from duewheel.store import Broker, BrokerUnreachable, LeaseLost, Message, RecallOutcome
+from duewheel.store import Broker, BrokerUnreachable, DueWheelError, LeaseLost, Message, RecallOutcome
 from duewheel.store.embedded import EmbeddedPostgres
 
 SEED = 20260105
@@ -167,6 +167,9 @@ def test_x14_a_promoted_standby_delivers_what_had_reached_it_exactly_once(folder
             peeked = looked_at(standby.dsn)
             assert sent.keys() - set(traffic.asked_back) <= peeked
             assert not peeked & (recalled | traffic.rolled_back)
+            with Broker(standby.dsn) as looking, pytest.raises(DueWheelError, match="read-only") as refused:
+                looking.consumer("t", "g").receive()
+            assert "\n" not in str(refused.value)
             assert primary.pid is not None
             os.kill(primary.pid, signal.SIGKILL)
             traffic.stop()
