@@ -23,7 +23,7 @@ exit code decides: 0 acks what the program has not answered, anything else gives
 from __future__ import annotations
 
 import threading
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
@@ -359,7 +359,7 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
         self, application: Application, dsn: str, consumer: Consumer, batch: LeasedBatch, keeper: LeaseKeeper
     ) -> None:
         """Run the application in a process of its own."""
-        from duewheel.spark.submission import Submission, SubmittedBatch
+        from duewheel.spark.submission import ApplicationFailed, Submission, SubmittedBatch
         from duewheel.store.leases import to_json
 
         given = SubmittedBatch(
@@ -377,10 +377,14 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
         try:
             with _ended_with_the_lease(keeper, partial(submission.end, CANCEL_SECONDS)):
                 submission.run(self.log.info, self._keep_ui_address)
+        except ApplicationFailed:
+            # What it has answered before it failed is not given back.
+            with suppress(DueWheelError):
+                outcome = batch.outcome()
+                batch.answered = not (outcome.unanswered or outcome.lost)
+            raise
         finally:
             self._submission = None
-            outcome = batch.outcome()
-            batch.answered = not (outcome.unanswered or outcome.lost)
 
     def _work(self, dsn: str, batch: LeasedBatch, run: Callable[[LeaseKeeper], None]) -> None:
         with batch.kept_alive() as keeper:
@@ -402,17 +406,17 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
                     )
                 raise
             self._held = None
-        if batch.answered:
-            self.log.info("All %d messages were answered by the work itself", batch.count)
-        elif self.application is not None:
+        if self.application is not None:
             self._persistently(partial(self._ack_rest, batch))
+        elif batch.answered:
+            self.log.info("The function answered its %d messages itself", batch.count)
         else:
             self._persistently(batch.ack)
             self.log.info("Acked %d messages", batch.count)
 
     def _ack_rest(self, batch: LeasedBatch) -> None:
         acked = batch.ack_unanswered()
-        self.log.info("Acked %d of %d messages; the others were answered by the work", acked, batch.count)
+        self.log.info("Acked %d messages; the application had answered %d", acked, batch.count - acked)
 
     def _nack(self, batch: LeasedBatch, cause: BaseException) -> None:
         """Give the batch back after ``cause``, which stays the error the task fails with."""

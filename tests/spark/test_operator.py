@@ -9,9 +9,10 @@ import signal
 import subprocess
 import sys
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -35,15 +36,16 @@ from tests.proof.waiting import PATIENCE_SECONDS
 
 from duewheel.operators.spark import SparkConsumeMessagesOperator
 from duewheel.spark.java_runtime import JavaNotFound
+from duewheel.spark.leased_batch import LeasedBatch
 from duewheel.spark.partition_work import PartitionsFailed
-from duewheel.spark.submission import Application, ApplicationFailed
+from duewheel.spark.submission import BATCH_VARIABLE, Application, ApplicationFailed, SubmittedBatch
 from duewheel.spark.submitted import submitted_batch
 from duewheel.store.errors import InvalidArgument, LeaseLost
+from duewheel.store.leases import to_json
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from duewheel.spark.leased_batch import LeasedBatch
     from duewheel.store.broker import Broker
     from duewheel.store.connections import DriverConnection
     from duewheel.store.consumer import Consumer
@@ -471,7 +473,7 @@ def test_application_works_on_the_batch_by_the_spark_connection(
     assert running.execute(cast("Context", {"ti": task_instance})) == 10
     log = capsys.readouterr().out
     assert f"keys {sorted(map(str, range(10)))} ['ack', '7']" in log
-    assert "All 10 messages were answered by the work itself" in log
+    assert "Acked 0 messages; the application had answered 10" in log
     assert psycopg2.extensions.parse_dsn(broker.dsn)["dbname"] not in log
     assert list(pushed) == ["_link_SparkUiLink"]
     assert re.fullmatch(r"http://127\.0\.0\.1:\d+", pushed["_link_SparkUiLink"])
@@ -481,21 +483,40 @@ def test_application_works_on_the_batch_by_the_spark_connection(
     assert not consumer.receive()
 
 
-def test_exit_code_of_an_application_decides(
-    broker: Broker, consumer: Consumer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = application(tmp_path, "import sys\nprint('no orders')\nsys.exit(int(sys.argv[1]))\n")
+ANSWERING_APPLICATION = """
+import json, os, sys
+from duewheel.store import Broker
+from duewheel.store.leases import from_json
 
-    with pytest.raises(ApplicationFailed, match=r"(?s)job\.py ended with exit code 3.*no orders"):
-        operator(None, application=path, application_args=["3"], max_messages=4).execute(CONTEXT)
-    assert operator(None, application=path, application_args=["0"], drain=True).execute(CONTEXT) > 0
-    states = sorted(
-        broker.history(found.message_id)[-1].state
-        for number in range(10)
-        for found in broker.find_key(TOPIC, str(number))
-    )
-    assert set(states) == {"Acked", "WaitingRetry"}
-    assert states.count("WaitingRetry") <= 4
+with open(os.environ["DUEWHEEL_BATCH"]) as file:
+    assert os.fstat(file.fileno()).st_mode & 0o777 == 0o600
+    given = json.load(file)
+first, *_ = from_json(given["leases"])
+with Broker(given["dsn"]) as broker:
+    broker.consumer(given["topic"], given["group"]).ack(first)
+print("answered", first.count)
+sys.exit(int(sys.argv[1]))
+"""
+
+
+def test_exit_code_of_an_application_decides_on_what_it_has_not_answered(
+    broker: Broker, consumer: Consumer, tmp_path: Path
+) -> None:
+    path = application(tmp_path, ANSWERING_APPLICATION)
+
+    def states() -> Counter[str]:
+        found = [each for number in range(10) for each in broker.find_key(TOPIC, str(number))]
+        return Counter(broker.history(each.message_id)[-1].state for each in found)
+
+    with pytest.raises(ApplicationFailed, match=r"(?s)job\.py ended with exit code 3.*answered \d") as failed:
+        operator(None, application=path, application_args=["3"]).execute(CONTEXT)
+    answered = int(re.findall(r"answered (\d+)", str(failed.value))[0])
+    assert 0 < answered < 10
+    assert states() == {"Acked": answered, "WaitingRetry": 10 - answered}
+
+    broker.send_many(TOPIC, [{"body": b"", "key": str(number), "delay": AT_ONCE} for number in range(10)])
+    assert operator(None, application=path, application_args=["0"]).execute(CONTEXT) >= 10
+    assert states()["Acked"] >= 10 + answered
 
 
 STAYING_APPLICATION = """
@@ -618,56 +639,22 @@ def test_dag_file_with_the_operator_needs_no_spark() -> None:
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 
-ORPHANED_APPLICATION = """
-import sys, threading
-from duewheel.spark import submitted_batch
-
-begun_path = sys.argv[1]
-
-def begin_and_stay(_):
-    with open(begun_path, "w") as begun:
-        begun.write("begun")
-    threading.Event().wait()
-
-with submitted_batch() as (spark, messages, batch):
-    messages.rdd.coalesce(1).foreach(begin_and_stay)
-"""
-
-KILLED_WORKER = """
-import sys
-
-from airflow.sdk import Context
-
-from duewheel.operators.spark import SparkConsumeMessagesOperator
-
-path, begun_path = sys.argv[1:]
-SparkConsumeMessagesOperator(
-    task_id="killed", topic="orders", group="canceller", application=path, application_args=[begun_path]
-).execute(Context())
-"""
-
-
-def test_x10_application_whose_worker_was_killed_ends_when_others_have_its_messages(
-    broker: Broker, consumer: Consumer, tmp_path: Path
+def test_x10_application_that_nobody_reaches_ends_when_others_have_its_messages(
+    broker: Broker, consumer: Consumer, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    begun_path = tmp_path / "begun"
-    os.mkfifo(begun_path)
-    path = application(tmp_path, ORPHANED_APPLICATION)
-    worker = subprocess.Popen(
-        [sys.executable, "-c", KILLED_WORKER, path, str(begun_path)], cwd=tmp_path, stdout=subprocess.DEVNULL
-    )
-    try:
-        with open(begun_path) as begun:
-            begun.read(1)
-        programs = psutil.Process(worker.pid).children(recursive=True)
-    finally:
-        worker.send_signal(signal.SIGKILL)
-        worker.wait()
+    """As on a cluster, or after the death of its Airflow worker; it looks at its leases itself."""
+    leases = LeasedBatch.take(broker, TOPIC, GROUP).leases
+    given = SubmittedBatch(broker.dsn, TOPIC, GROUP, "*", None, None, to_json(leases), 60.0, 4)
+    batch_file = tmp_path / "batch.json"
+    batch_file.write_text(json.dumps(asdict(given)))
+    monkeypatch.setenv(BATCH_VARIABLE, str(batch_file))
+    job = RunningJob(tmp_path)
+    losing = job.when_begun(lambda: consumer.nack(leases, AT_ONCE))
 
-    with later_consumer(broker, consumer) as late:
-        assert {message.attempt for message in received(late)} == {2}
-    _, alive = psutil.wait_procs(programs, timeout=PATIENCE_SECONDS)
-    assert alive == []
+    with pytest.raises(LeaseLost, match="given back"), submitted_batch() as (_, messages, _batch):
+        job.run(messages)
+    losing.join()
+    assert len(consumer.receive()) == 10
 
 
 KILLED_DRIVER = """
