@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, cast
 import psutil
 import psycopg2
 import pytest
-from airflow.sdk import Context
+from airflow.sdk import DAG, Context
 from airflow.sdk.exceptions import AirflowSkipException
 from tests.airflow_runs import connection_json
 from tests.leasing import (
@@ -34,6 +34,7 @@ from tests.leasing import (
 )
 from tests.proof.waiting import PATIENCE_SECONDS
 
+from duewheel.operators.decorators import spark_due_messages_task
 from duewheel.operators.spark import SparkConsumeMessagesOperator
 from duewheel.spark.java_runtime import JavaNotFound
 from duewheel.spark.leased_batch import LeasedBatch
@@ -610,6 +611,19 @@ def test_arguments_that_exclude_each_other(
 ) -> None:
     with pytest.raises(InvalidArgument, match=said):
         operator(work, **arguments)
+
+
+def test_decorated_function_takes_the_connection_and_links_to_its_spark() -> None:
+    with DAG("dag"):
+
+        @spark_due_messages_task(topic=TOPIC, group=GROUP, spark_conn_id="spark_default")
+        def work(spark: SparkSession, messages: DataFrame, batch: LeasedBatch) -> None:
+            count(spark, messages, batch)
+
+        made = work().operator
+    assert made.spark_conn_id == "spark_default"
+    assert {"spark_conn_id", "application", "application_args"} <= set(made.template_fields)
+    assert [link.name for link in made.operator_extra_links] == ["Messages of the topic", "Spark UI"]
 
 
 def test_application_on_a_cluster_gets_its_batch_as_a_file() -> None:
