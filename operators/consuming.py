@@ -53,6 +53,7 @@ from duewheel.store.retry_policy import RetryPolicy
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
+    from airflow.sdk.bases.operatorlink import BaseOperatorLink
 
     from duewheel.store import Broker
     from duewheel.store.consumer import Answered, Consumer
@@ -162,7 +163,7 @@ class ConsumingOperator(BaseOperator):
     )
     template_fields_renderers: ClassVar[dict[str, str]] = {"op_args": "py", "op_kwargs": "py"}
     shallow_copy_attrs: Sequence[str] = ("python_callable",)
-    operator_extra_links = (TopicLink(),)
+    operator_extra_links: tuple[BaseOperatorLink, ...] = (TopicLink(),)
 
     given: ClassVar[int] = 1
     """How many arguments the function gets before ``op_args``."""

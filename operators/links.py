@@ -73,3 +73,17 @@ class DeadLettersLink(BaseOperatorLink):
             group=getattr(operator, "group", None),
             topic=getattr(operator, "topic", None),
         )
+
+
+class SparkUiLink(BaseOperatorLink):
+    """To Spark's page on the task's session: its jobs and executors, as long as it runs.
+
+    The operator keeps the address when the session has started, so that the link is there while it leads
+    somewhere.
+    """
+
+    name = "Spark UI"
+
+    def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:  # noqa: ARG002 - Airflow's
+        """The address; empty where the session has no page, or has not started."""
+        return str(getattr(operator, "spark_ui_address", None) or "")

@@ -15,21 +15,26 @@ A killed task ends its Spark jobs and pulls the lease back, so the messages are 
 that dies without a word stops extending; the lease ends by itself, and so do the JVM and the Python workers
 of a local Spark. A message is thus worked on at least once and never lost. When the lease is lost meanwhile,
 the jobs are ended, because somebody else may have the messages already (X10).
+
+With ``application`` the work is a program of its own, run by ``spark-submit`` over the same leased batch. Its
+exit code decides: 0 acks what the program has not answered, anything else gives that back.
 """
 
 from __future__ import annotations
 
 import threading
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from duewheel.hooks.broker import DueWheelHook
 from duewheel.hooks.declared import check_count
+from duewheel.hooks.spark_connection import SparkPlace, spark_place
 from duewheel.operators.calling import call
 from duewheel.operators.consuming import ConsumingOperator
+from duewheel.operators.links import SparkUiLink, TopicLink
 from duewheel.store import Broker
 from duewheel.store.errors import DueWheelError, InvalidArgument, LeaseLost
 from duewheel.store.reasons import reason_of
@@ -38,9 +43,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from airflow.sdk import Context
+    from airflow.sdk.bases.operatorlink import BaseOperatorLink
     from pyspark.sql import DataFrame, SparkSession
 
     from duewheel.spark.leased_batch import LeasedBatch
+    from duewheel.spark.submission import Application, Submission
+    from duewheel.store.consumer import Consumer
     from duewheel.store.instants import Instant
     from duewheel.store.lease_keeper import LeaseKeeper
     from duewheel.store.retry_policy import RetryPolicy
@@ -51,6 +59,7 @@ PULL_BACK_SECONDS = 1.5
 """How long it then waits for the transactions of its tasks to end."""
 WATCH_SECONDS = 1.0
 """How often the lease is looked at while a job runs."""
+DEFAULT_MASTER = "local[2]"
 
 
 @dataclass(frozen=True)
@@ -79,7 +88,8 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
         invisible: how long a lease lasts without a sign of life of the worker, 1 s to 12 h (D07).
         master: where Spark runs, as ``spark-submit --master`` takes it (``local[2]``, ``spark://host:7077``,
             ``yarn``, ``k8s://...``), or ``sc://host:port`` for Spark Connect. The broker's database has to be
-            reachable from the executors, and this package installed there.
+            reachable from the executors, and this package installed there. Not together with
+            ``spark_conn_id``.
         spark_conf: settings of the Spark session. Do not put a password there: Spark shows its settings.
         app_name: the name shown by the cluster; DAG and task when left out.
         partitions: into how many partitions a batch is dealt out at most.
@@ -90,12 +100,21 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
         op_args: further arguments by position, behind the batch; templated.
         retry: how the group retries, a ``RetryPolicy``; set for the whole group when the task runs (R12).
         start: where a group that is new begins: ``earliest``, ``latest`` or an instant.
+        spark_conn_id: a connection of the Apache Spark provider, such as ``spark_default``: says the master,
+            and as extras the deploy mode, the queue and settings that begin with ``spark.``. ``spark_conf``
+            goes over these.
+        application: a Python file that works on the batch instead of ``python_callable``, run by
+            ``spark-submit``; it gets the batch from :func:`duewheel.spark.submitted_batch`.
+        application_args: its arguments.
 
     Returns:
         How many messages were handled, as the task's XCom; 0 when nothing was ready.
 
     Raises:
-        InvalidArgument: there is neither a ``python_callable`` nor a :meth:`handle` of a subclass.
+        InvalidArgument: there is neither a ``python_callable``, nor an ``application``, nor a :meth:`handle`
+            of a subclass, or there are two of them; the connection is not understood, or cannot be used for
+            what is to run. Nothing was leased.
+        ApplicationFailed: the application ended with another exit code than 0.
         LeaseLost: the lease ended before the work did; what was worked on is delivered again (X10).
         JavaNotFound: the driver runs here and finds no Java; nothing was leased.
         Exception: whatever the function raised. The batch is kept for the task's next try, or nacked.
@@ -121,11 +140,15 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
         "master",
         "spark_conf",
         "app_name",
+        "spark_conn_id",
+        "application",
+        "application_args",
     )
     template_fields_renderers: ClassVar[dict[str, str]] = {
         **ConsumingOperator.template_fields_renderers,
         "spark_conf": "json",
     }
+    operator_extra_links: tuple[BaseOperatorLink, ...] = (TopicLink(), SparkUiLink())
     ui_color = "#fbe5d6"
     given = 3
 
@@ -139,7 +162,7 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
         filter: str | None = None,  # noqa: A002 -- as the consumer's parameter
         max_messages: int | str = 100_000,
         invisible: timedelta | str = timedelta(seconds=60),
-        master: str = "local[2]",
+        master: str = DEFAULT_MASTER,
         spark_conf: Mapping[str, str] | None = None,
         app_name: str | None = None,
         partitions: int = 4,
@@ -150,6 +173,9 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
         op_args: Sequence[Any] | None = None,
         retry: RetryPolicy | None = None,
         start: str | Instant = "earliest",
+        spark_conn_id: str | None = None,
+        application: str | None = None,
+        application_args: Sequence[Any] | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(
@@ -169,13 +195,31 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
             **kwargs,
         )
         check_count(partitions, "partitions")
-        if python_callable is None and type(self).handle is SparkConsumeMessagesOperator.handle:
-            raise InvalidArgument("there is nothing to run: give python_callable, or define handle()")
+        own = type(self).handle is not SparkConsumeMessagesOperator.handle
+        if python_callable is None and application is None and not own:
+            raise InvalidArgument(
+                "there is nothing to run: give python_callable or application, or define handle()"
+            )
+        if application is not None and (python_callable is not None or own):
+            raise InvalidArgument("application does the work alone: give no python_callable and no handle()")
+        if application is None and application_args:
+            raise InvalidArgument(
+                "application_args are for an application: give op_args or op_kwargs to a function"
+            )
+        if spark_conn_id is not None and master != DEFAULT_MASTER:
+            raise InvalidArgument(
+                f"the connection {spark_conn_id} says the master: give master or spark_conn_id, not both"
+            )
         self.master = master
         self.spark_conf = dict(spark_conf or {})
         self.app_name = app_name
         self.partitions = partitions
         self.drain = drain
+        self.spark_conn_id = spark_conn_id
+        self.application = application
+        self.application_args = list(application_args or ())
+        self.spark_ui_address: str | None = None
+        self._submission: Submission | None = None
         self._held: HeldBatch | None = None  # type: ignore[assignment]  # with its own answers
         self._spark: SparkSession | None = None
         self._context: Context | None = None
@@ -206,7 +250,9 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
         handled = 0
         with ExitStack() as stack:
             broker = stack.enter_context(self._hook().get_conn())
-            self._require_java()
+            place = self._place()
+            application = self._application(place)
+            self._check(place, application)
             consumer = self._consumer(broker, context)
             leases = broker.take_over_leases(consumer, invisible) if self._may_have_leases(context) else []
             while not self._killed:
@@ -228,7 +274,11 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
                 if not batch:
                     break
                 self.log.info("Leased %d messages of topic %s", batch.count, self.topic)
-                self._work(stack, broker.dsn, batch)
+                if application is None:
+                    run = partial(self._call, stack, place, batch)
+                else:
+                    run = partial(self._submit, application, broker.dsn, consumer, batch)
+                self._work(broker.dsn, batch, run)
                 handled += batch.count
                 if not self.drain:
                     break
@@ -236,34 +286,111 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
             self._nothing_ready()
         return handled
 
-    def _require_java(self) -> None:
-        """Look for Java before anything is leased: what is missing is no failure of a message."""
+    def _place(self) -> SparkPlace:
+        """Where Spark runs, with the operator's settings over those of the connection."""
+        place = SparkPlace(self.master) if self.spark_conn_id is None else spark_place(self.spark_conn_id)
+        return replace(place, conf={**place.conf, **self.spark_conf})
+
+    def _application(self, place: SparkPlace) -> Application | None:
+        if self.application is None:
+            return None
+        from duewheel.spark.submission import Application
+
+        return Application(
+            self.application,
+            [str(argument) for argument in self.application_args],
+            self._app_name(),
+            place.master,
+            place.deploy_mode,
+            place.binary,
+            place.conf,
+        )
+
+    def _check(self, place: SparkPlace, application: Application | None) -> None:
+        """Look before anything is leased: what is missing, or does not fit, is no failure of a message."""
         from duewheel.spark.java_runtime import find_java
         from duewheel.spark.session import CONNECT_SCHEME
 
-        if not self.master.startswith(CONNECT_SCHEME):
+        if application is not None:
+            application.check()
+            return
+        if place.deploy_mode == "cluster":
+            raise InvalidArgument(
+                f"the connection {self.spark_conn_id} puts the driver on the cluster (deploy-mode), and a "
+                "function runs where the Airflow worker is: give an application file, or deploy-mode client"
+            )
+        if not place.master.startswith(CONNECT_SCHEME):
             find_java()
 
-    def _session(self, stack: ExitStack) -> SparkSession:
+    def _app_name(self) -> str:
+        return self.app_name or f"{self.dag_id}.{self.task_id}"
+
+    def _session(self, stack: ExitStack, place: SparkPlace) -> SparkSession:
         """The session of this run, started with the first batch."""
-        from duewheel.spark.session import spark_session
+        from duewheel.spark.session import spark_session, ui_address
 
         if self._spark is None:
-            name = self.app_name or f"{self.dag_id}.{self.task_id}"
             stack.callback(self._forget_session)
-            self._spark = stack.enter_context(spark_session(name, master=self.master, conf=self.spark_conf))
+            self._spark = stack.enter_context(
+                spark_session(self._app_name(), master=place.master, conf=place.conf)
+            )
+            self._keep_ui_address(ui_address(self._spark))
         return self._spark
 
     def _forget_session(self) -> None:
         self._spark = None
 
-    def _work(self, stack: ExitStack, dsn: str, batch: LeasedBatch) -> None:
+    def _keep_ui_address(self, address: str | None) -> None:
+        """Let the link lead there now: Airflow asks for links only when the task has ended."""
+        self.spark_ui_address = address
+        task_instance = (self._context or {}).get("ti")
+        if address is not None and task_instance is not None:
+            task_instance.xcom_push(key=SparkUiLink().xcom_key, value=address)
+
+    def _call(self, stack: ExitStack, place: SparkPlace, batch: LeasedBatch, keeper: LeaseKeeper) -> None:
+        """Run the function in a session of this process."""
+        from duewheel.spark.session import cancel_jobs
+
+        spark = self._session(stack, place)
+        with _ended_with_the_lease(keeper, partial(cancel_jobs, spark)):
+            self.handle(spark, batch.dataframe(spark), batch)
+
+    def _submit(
+        self, application: Application, dsn: str, consumer: Consumer, batch: LeasedBatch, keeper: LeaseKeeper
+    ) -> None:
+        """Run the application in a process of its own."""
+        from duewheel.spark.submission import ApplicationFailed, Submission, SubmittedBatch
+        from duewheel.store.leases import to_json
+
+        given = SubmittedBatch(
+            dsn,
+            consumer.topic,
+            consumer.group,
+            self.tags,
+            self.filter,
+            consumer.name,
+            to_json(batch.leases),
+            self._lease_span().total_seconds(),
+            self.partitions,
+        )
+        self._submission = submission = Submission(application, given)
+        try:
+            with _ended_with_the_lease(keeper, partial(submission.end, CANCEL_SECONDS)):
+                submission.run(self.log.info, self._keep_ui_address)
+        except ApplicationFailed:
+            # What it has answered before it failed is not given back.
+            with suppress(DueWheelError):
+                outcome = batch.outcome()
+                batch.answered = not (outcome.unanswered or outcome.lost)
+            raise
+        finally:
+            self._submission = None
+
+    def _work(self, dsn: str, batch: LeasedBatch, run: Callable[[LeaseKeeper], None]) -> None:
         with batch.kept_alive() as keeper:
             self._held = HeldBatch(dsn, batch, keeper)
             try:
-                spark = self._session(stack)
-                with _jobs_end_with_the_lease(spark, keeper):
-                    self.handle(spark, batch.dataframe(spark), batch)
+                run(keeper)
             except BaseException as error:
                 self._held = None
                 keeper.stop()
@@ -279,11 +406,17 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
                     )
                 raise
             self._held = None
-        if batch.answered:
+        if self.application is not None:
+            self._persistently(partial(self._ack_rest, batch))
+        elif batch.answered:
             self.log.info("The function answered its %d messages itself", batch.count)
         else:
             self._persistently(batch.ack)
             self.log.info("Acked %d messages", batch.count)
+
+    def _ack_rest(self, batch: LeasedBatch) -> None:
+        acked = batch.ack_unanswered()
+        self.log.info("Acked %d messages; the application had answered %d", acked, batch.count - acked)
 
     def _nack(self, batch: LeasedBatch, cause: BaseException) -> None:
         """Give the batch back after ``cause``, which stays the error the task fails with."""
@@ -330,6 +463,9 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
             )
             canceller.start()
             canceller.join(CANCEL_SECONDS)
+        submission = self._submission
+        if submission is not None:
+            submission.end(CANCEL_SECONDS)
         if held is None or held.batch.answered:
             return
         held.keeper.stop()
@@ -356,16 +492,14 @@ def _keep_unanswered(batch: LeasedBatch, duration: timedelta) -> int:
 
 
 @contextmanager
-def _jobs_end_with_the_lease(spark: SparkSession, keeper: LeaseKeeper) -> Iterator[None]:
-    """End the session's jobs when the lease is lost while the block runs."""
-    from duewheel.spark.session import cancel_jobs
-
+def _ended_with_the_lease(keeper: LeaseKeeper, end: Callable[[], object]) -> Iterator[None]:
+    """Call ``end`` when the lease is lost while the block runs."""
     done = threading.Event()
 
     def watch() -> None:
         while not done.wait(WATCH_SECONDS):
             if keeper.lost.is_set():
-                cancel_jobs(spark)
+                end()
                 return
 
     watcher = threading.Thread(target=watch, name="duewheel-lease-watcher", daemon=True)

@@ -65,6 +65,7 @@ def get_provider_info() -> dict[str, Any]:
         "extra-links": [
             "duewheel.operators.links.DeadLettersLink",
             "duewheel.operators.links.MessageLink",
+            "duewheel.operators.links.SparkUiLink",
             "duewheel.operators.links.TopicLink",
         ],
         "queues": ["duewheel.triggers.queue_provider.DueWheelMessageQueueProvider"],

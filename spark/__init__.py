@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from duewheel.spark.partition_work import PartitionsFailed as PartitionsFailed
     from duewheel.spark.session import register as register
     from duewheel.spark.session import spark_session as spark_session
+    from duewheel.spark.submitted import submitted_batch as submitted_batch
 
 # Each public name and the module it lives in.
 _HOMES = {
@@ -25,9 +26,18 @@ _HOMES = {
     "PartitionsFailed": "partition_work",
     "register": "session",
     "spark_session": "session",
+    "submitted_batch": "submitted",
 }
 
-__all__ = ["BatchOutcome", "JavaNotFound", "LeasedBatch", "PartitionsFailed", "register", "spark_session"]
+__all__ = [
+    "BatchOutcome",
+    "JavaNotFound",
+    "LeasedBatch",
+    "PartitionsFailed",
+    "register",
+    "spark_session",
+    "submitted_batch",
+]
 
 
 def __getattr__(name: str) -> object:

@@ -259,6 +259,24 @@ class LeasedBatch:
             self.answered = False
             raise
 
+    def ack_unanswered(self) -> int:
+        """Ack what has no answer; returns how many messages these are. For whoever ends the work of others.
+
+        Raises:
+            LeaseLost: a lease had ended unanswered; nothing is changed (X10).
+        """
+        self._stop_keeper()
+        with self._broker.connection() as connection:
+            states = lease_states(connection, self.leases, self._broker.now())
+        lost = lost_error(states)
+        if lost is not None:
+            raise lost
+        held = [state.lease for state in states if state.state in (HELD, OPEN)]
+        if held:
+            self._consumer.ack(held)
+        self.answered = True
+        return sum(lease.count for lease in held)
+
     def nack(self, delay: timedelta | None = None, *, reason: str | None = None) -> None:
         """Give back all messages that have no answer: each comes again, or is a dead letter after its last
         retry (R03).

@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
+from duewheel.spark.connect_source import ConnectDataSource
 from duewheel.spark.data_source import DueWheelDataSource
 from duewheel.spark.java_runtime import prepare_environment
 
@@ -45,7 +46,7 @@ def register(spark: SparkSession) -> None:
         register(spark)
         messages = spark.read.format("duewheel").option("dsn", dsn).option("lease", lease).load()
     """
-    spark.dataSource.register(DueWheelDataSource)
+    spark.dataSource.register(ConnectDataSource if is_connect(spark) else DueWheelDataSource)
 
 
 @contextmanager
@@ -108,10 +109,22 @@ def running_session() -> SparkSession | None:
     return SparkSession.builder.getOrCreate()
 
 
+def is_connect(spark: SparkSession) -> bool:
+    """Whether a session is a client of Spark Connect."""
+    return type(spark).__module__.startswith("pyspark.sql.connect")
+
+
+def ui_address(spark: SparkSession) -> str | None:
+    """Where a session's page is; None where it has none, and of Spark Connect, whose page is the server's."""
+    if is_connect(spark):
+        return None
+    return spark.sparkContext.uiWebUrl
+
+
 def cancel_jobs(spark: SparkSession) -> None:
     """End all that runs in a session; whoever waits for a result gets an error. May be called from any
     thread."""
-    if type(spark).__module__.startswith("pyspark.sql.connect"):
+    if is_connect(spark):
         spark.interruptAll()
     else:
         spark.sparkContext.cancelAllJobs()

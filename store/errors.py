@@ -207,6 +207,9 @@ BY_SQLSTATE: dict[str, type[DueWheelError]] = {
 # invalid_schema_name, undefined_table, undefined_function, undefined_object, undefined_column
 _NOT_THERE = frozenset({"3F000", "42P01", "42883", "42704", "42703"})
 
+# read_only_sql_transaction
+_READ_ONLY = "25006"
+
 _UPGRADE = "run `duewheel db upgrade` (or call Broker.upgrade()) against this database, then try again"
 
 
@@ -236,6 +239,11 @@ def from_database(error: psycopg2.Error) -> DueWheelError | None:
         return NotAllowed(
             f"this login may not do that ({primary}): it needs the role {role_needed(primary)}; let an "
             "administrator of the database grant it"
+        )
+    if code == _READ_ONLY:
+        return BrokerUnreachable(
+            f"the database is read-only, as a standby is ({primary}): give the address of the primary, or "
+            "several hosts and target_session_attrs=read-write, then try again"
         )
     if code in _NOT_THERE and "duewheel" in primary:
         return BrokerNotUpgraded(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from datetime import timedelta
@@ -29,11 +31,15 @@ def dsn(fresh_database: Callable[[], tuple[str, str]]) -> str:
 @pytest.fixture(scope="module")
 def airflow(tmp_path_factory: pytest.TempPathFactory, dsn: str) -> AirflowHome:
     """An Airflow with the DAGs of `dags/`."""
-    home = AirflowHome(tmp_path_factory.mktemp("airflow"), dsn)
+    extras = {"spark.ui.enabled": "true", "spark.ui.port": "0"}
+    spark = {"conn_type": "spark", "host": "local[2]", "extra": json.dumps(extras)}
+    home = AirflowHome(tmp_path_factory.mktemp("airflow"), dsn, AIRFLOW_CONN_SPARK_DEFAULT=json.dumps(spark))
     for name in ("place_orders", "pay_orders", "cancel_unpaid_orders"):
         (home.dags / f"{name}.py").write_text(
             f"# Airflow\nfrom duewheel.dags.{name} import {name}\n\ndag = {name}()\n"
         )
+    with (home.dags / "cancel_unpaid_orders.py").open("a") as file:
+        file.write('dag.get_task("cancel_unpaid").spark_conn_id = "spark_default"\n')
     return home
 
 
@@ -105,6 +111,14 @@ def test_d19_unpaid_orders_are_cancelled_and_paid_ones_are_not(
     assert {
         number for (number,) in rows(dsn, "select number from orders where cancelled_at is not null")
     } == (hurried - {10, 20})
+
+
+def test_the_task_links_to_the_page_of_its_spark(cancelled: RunResult) -> None:
+    """It ran where the Spark connection says."""
+    assert cancelled.state == "success", cancelled.log
+    links = cancelled.tasks["cancel_unpaid"].links
+    assert links.keys() == {"_link_TopicLink", "_link_SparkUiLink"}
+    assert re.fullmatch(r"http://127\.0\.0\.1:\d+", links["_link_SparkUiLink"])
 
 
 def test_x09_what_was_handled_is_acked(broker: Broker, cancelled: RunResult) -> None:

@@ -98,7 +98,9 @@ def test_airflow_lists_decorators_links_and_addresses(manager: ProvidersManager)
     runtime = ProvidersManagerTaskRuntime()
     assert {"due_messages", "spark_due_messages"} <= set(runtime.taskflow_decorators)
     assert runtime.asset_uri_handlers["duewheel"] is sanitize_uri
-    assert "duewheel.operators.links.TopicLink" in manager.extra_links_class_names
+    assert {"duewheel.operators.links.TopicLink", "duewheel.operators.links.SparkUiLink"} <= set(
+        manager.extra_links_class_names
+    )
 
 
 def test_an_asset_may_be_the_address_of_a_topic() -> None:

@@ -25,7 +25,9 @@ import pytest
 from tests.proof.waiting import until
 from tests.servers import base_backup, copied_server, own_folder
 
-from duewheel.store import Broker, BrokerUnreachable, LeaseLost, Message, RecallOutcome
+from duewheel.spark.peek_reader import PeekReader
+from duewheel.spark.read_options import ReadOptions
+from duewheel.store import Broker, BrokerUnreachable, DueWheelError, LeaseLost, Message, RecallOutcome
 from duewheel.store.embedded import EmbeddedPostgres
 
 SEED = 20260105
@@ -49,6 +51,17 @@ def ask(dsn: str, statement: str, *parameters: object) -> list[tuple[object, ...
         with connection.cursor() as cursor:
             cursor.execute(statement, parameters or None)
             return cursor.fetchall() if cursor.description else []
+
+
+def looked_at(dsn: str) -> set[bytes]:
+    """The bodies of all that Spark's readers find in the topic without a lease."""
+    reader = PeekReader(ReadOptions.of({"dsn": dsn, "topic": "t", "mode": "peek"}), ("body",))
+    return {
+        body
+        for partition in reader.partitions()
+        for batch in reader.read(partition)
+        for body in batch["body"].to_pylist()
+    }
 
 
 class Traffic:
@@ -150,6 +163,13 @@ def test_x14_a_promoted_standby_delivers_what_had_reached_it_exactly_once(folder
                 "the standby",
             )
             time.sleep(0.5)
+            # What is stored can be looked at before the standby is promoted.
+            peeked = looked_at(standby.dsn)
+            assert sent.keys() - set(traffic.asked_back) <= peeked
+            assert not peeked & (recalled | traffic.rolled_back)
+            with Broker(standby.dsn) as looking, pytest.raises(DueWheelError, match="read-only") as refused:
+                looking.consumer("t", "g").receive()
+            assert "\n" not in str(refused.value)
             assert primary.pid is not None
             os.kill(primary.pid, signal.SIGKILL)
             traffic.stop()

@@ -1,106 +1,174 @@
-"""Spark Connect: the same batch from a client that has neither a JVM nor the messages."""
+"""Spark Connect: reading, work by partition and writing, by a client that has neither JVM nor messages.
+
+One client does all of it, on one session; each test looks at what became of a part.
+"""
 
 from __future__ import annotations
 
+import json
+import os
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from datetime import timedelta
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.airflow_runs import connection_json
 
+from duewheel.store import Broker
+
 if TYPE_CHECKING:
-    from duewheel.store.broker import Broker
+    from duewheel.store.consumer import Consumer
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1200)]
 
-TOPIC = "orders"
-GROUP = "canceller"
+COUNT = 10
 
 CLIENT = """
-import sys
+import json, sys
 from airflow.sdk import Context
 from duewheel.operators.spark import SparkConsumeMessagesOperator
-
-def work(spark, messages, batch):
-    assert type(spark).__module__.startswith("pyspark.sql.connect"), type(spark)
-    # Each of these analyses the plan again on the server; the lease must be the same one.
-    assert messages.count() == 10
-    assert messages.where("attempt = 1").count() == 10
-    assert sorted(int(row.key) for row in messages.select("key").collect()) == list(range(10))
-    assert messages.join(messages.select("message_id"), "message_id").count() == 10
-
-operator = SparkConsumeMessagesOperator(
-    task_id="connect", topic="orders", group="canceller", python_callable=work, master=sys.argv[1]
-)
-assert operator.execute(Context()) == 10
-"""
-
-
-def test_operator_runs_on_spark_connect(
-    broker: Broker, connect_server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("AIRFLOW_CONN_DUEWHEEL_DEFAULT", connection_json(broker.dsn))
-    broker.create_topic(TOPIC)
-    broker.send_many(
-        TOPIC, [{"body": b"", "key": str(number), "delay": timedelta(0)} for number in range(10)]
-    )
-
-    client = subprocess.run(
-        [sys.executable, "-c", CLIENT, connect_server],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=1000,
-    )
-
-    assert client.returncode == 0, client.stdout + client.stderr
-    assert not broker.consumer(TOPIC, GROUP).receive()
-
-
-PARTITION_CLIENT = """
-import sys
 from duewheel.spark import LeasedBatch, spark_session
 from duewheel.store import Broker
 
-dsn, address = sys.argv[1:]
+dsn, address, folder = sys.argv[1:]
+said = {}
+
+def read(spark, messages, batch):
+    said["session"] = type(spark).__module__
+    # Each of these analyses the plan again on the server; the lease must be the same one.
+    said["counts"] = [
+        messages.count(),
+        messages.where("attempt = 1").count(),
+        len({row.key for row in messages.select("key").collect()}),
+        messages.join(messages.select("message_id"), "message_id").count(),
+    ]
 
 def work(connection, batches):
     for batch in batches:
         with connection.cursor() as cursor:
             cursor.execute("insert into effect select unnest(%s::text[])", (batch["key"].to_pylist(),))
 
-with Broker(dsn) as broker, spark_session("connect", master=address) as spark:
-    assert type(spark).__module__.startswith("pyspark.sql.connect"), type(spark)
-    batch = LeasedBatch.take(broker, "orders", "canceller")
-    assert batch.foreach_partition(spark, work, columns=["key"]) == 10
-    assert batch.outcome().acked == 10
+def first_line(call):
+    try:
+        call()
+    except Exception as error:
+        return str(error)
+    return "no error"
+
+with Broker(dsn) as broker, spark_session("client", master=address) as spark:
+    operator = SparkConsumeMessagesOperator(
+        task_id="connect", topic="read", group="readers", python_callable=read, spark_conn_id="spark_default"
+    )
+    said["operator"] = operator.execute(Context())
+
+    batch = LeasedBatch.take(broker, "work", "workers")
+    said["done"] = batch.foreach_partition(spark, work, columns=["key"])
+    said["acked"] = batch.outcome().acked
+
+    source = spark.read.format("duewheel").options(dsn=dsn, topic="peek")
+    said["peeked"] = source.option("mode", "peek").option("columns", "key").load().distinct().count()
+    unleased = spark.read.format("duewheel").options(dsn=dsn, topic="look", group="lookers")
+    said["unleased"] = first_line(lambda: unleased.load().count())
+
+    rows = spark.range(10).selectExpr("cast(id as string) as body", "cast(id as string) as key")
+    def write(**options):
+        writer = rows.write.format("duewheel").options(dsn=dsn, topic="written", **options)
+        writer.mode("append").save()
+    write(idempotency_key="once")
+    write(idempotency_key="once")
+    said["unknown"] = first_line(lambda: write(colour="red"))
+
+    stream = spark.readStream.format("duewheel").options(dsn=dsn, topic="flowing", group="flow").load()
+    query = (
+        stream.selectExpr("body", "key").writeStream.format("duewheel")
+        .options(dsn=dsn, topic="streamed", checkpointLocation=f"{folder}/checkpoint")
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+
+with open(f"{folder}/said.json", "w") as file:
+    json.dump(said, file)
 """
 
 
-def test_x16_work_and_ack_by_partition_on_spark_connect(
-    broker: Broker, connect_server: str, tmp_path: Path
-) -> None:
-    broker.create_topic(TOPIC)
-    broker.send_many(
-        TOPIC, [{"body": b"", "key": str(number), "delay": timedelta(0)} for number in range(10)]
-    )
+@pytest.fixture(scope="module")
+def broker(fresh_database: Callable[[], tuple[str, str]]) -> Iterator[Broker]:
+    """A broker for all tests of this module."""
+    with Broker(fresh_database()[1]) as broker:
+        yield broker
+
+
+@pytest.fixture(scope="module")
+def said(broker: Broker, connect_server: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What the client saw."""
+    for topic in ("read", "work", "peek", "look", "flowing"):
+        broker.create_topic(topic)
+        broker.send_many(
+            topic, [{"body": b"", "key": str(number), "delay": timedelta(0)} for number in range(COUNT)]
+        )
+    for topic in ("written", "streamed"):
+        broker.create_topic(topic, message_type="NORMAL")
     with broker.connection() as connection, connection.cursor() as cursor:
         cursor.execute("create table effect (key text)")
-
+    folder = tmp_path_factory.mktemp("client")
     client = subprocess.run(
-        [sys.executable, "-c", PARTITION_CLIENT, broker.dsn, connect_server],
-        cwd=tmp_path,
+        [sys.executable, "-c", CLIENT, broker.dsn, connect_server, str(folder)],
+        cwd=folder,
+        env={
+            **os.environ,
+            "AIRFLOW_CONN_DUEWHEEL_DEFAULT": connection_json(broker.dsn),
+            "AIRFLOW_CONN_SPARK_DEFAULT": connect_server,
+        },
         capture_output=True,
         text=True,
         check=False,
         timeout=1000,
     )
-
     assert client.returncode == 0, client.stdout + client.stderr
+    answer: dict[str, Any] = json.loads((folder / "said.json").read_text())
+    return answer
+
+
+def keys(consumer: Consumer) -> list[int]:
+    """The keys of all that the consumer is given."""
+    found = []
+    while batch := consumer.receive():
+        found += [int(message.key or "") for message in batch]
+        consumer.ack(batch)
+    return sorted(found)
+
+
+def test_operator_runs_on_spark_connect(broker: Broker, said: dict[str, Any]) -> None:
+    assert said["session"].startswith("pyspark.sql.connect")
+    assert said["counts"] == [COUNT] * 4
+    assert said["operator"] == COUNT
+    assert keys(broker.consumer("read", "readers")) == []
+
+
+def test_x16_work_and_ack_by_partition_on_spark_connect(broker: Broker, said: dict[str, Any]) -> None:
+    assert (said["done"], said["acked"]) == (COUNT, COUNT)
     with broker.connection() as connection, connection.cursor() as cursor:
         cursor.execute("select count(*), count(distinct key) from effect")
-        assert cursor.fetchone() == (10, 10)
+        assert cursor.fetchone() == (COUNT, COUNT)
+
+
+def test_looking_on_spark_connect_leases_nothing(broker: Broker, said: dict[str, Any]) -> None:
+    assert said["peeked"] == COUNT
+    assert {topic.topic: topic.groups for topic in broker.stats().topics}["peek"] == ()
+
+
+def test_lease_by_an_action_is_refused_on_spark_connect(broker: Broker, said: dict[str, Any]) -> None:
+    assert "on Spark Connect each action would lease anew: take the batch first" in said["unleased"]
+    assert keys(broker.consumer("look", "lookers")) == list(range(COUNT))
+
+
+def test_a_client_of_spark_connect_sends_once(broker: Broker, said: dict[str, Any]) -> None:
+    assert "unknown options ['colour']" in said["unknown"]
+    assert keys(broker.consumer("written", "readers")) == list(range(COUNT))
+
+
+def test_a_stream_of_spark_connect_is_read_and_sent_once(broker: Broker, said: dict[str, Any]) -> None:
+    assert keys(broker.consumer("streamed", "readers")) == list(range(COUNT))

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
 import subprocess
 import sys
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from dataclasses import asdict, replace
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,7 +21,7 @@ from typing import TYPE_CHECKING, Any, cast
 import psutil
 import psycopg2
 import pytest
-from airflow.sdk import Context
+from airflow.sdk import DAG, Context
 from airflow.sdk.exceptions import AirflowSkipException
 from tests.airflow_runs import connection_json
 from tests.leasing import (
@@ -31,15 +34,19 @@ from tests.leasing import (
 )
 from tests.proof.waiting import PATIENCE_SECONDS
 
+from duewheel.operators.decorators import spark_due_messages_task
 from duewheel.operators.spark import SparkConsumeMessagesOperator
 from duewheel.spark.java_runtime import JavaNotFound
+from duewheel.spark.leased_batch import LeasedBatch
 from duewheel.spark.partition_work import PartitionsFailed
+from duewheel.spark.submission import BATCH_VARIABLE, Application, ApplicationFailed, SubmittedBatch
+from duewheel.spark.submitted import submitted_batch
 from duewheel.store.errors import InvalidArgument, LeaseLost
+from duewheel.store.leases import to_json
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from duewheel.spark.leased_batch import LeasedBatch
     from duewheel.store.broker import Broker
     from duewheel.store.connections import DriverConnection
     from duewheel.store.consumer import Consumer
@@ -413,12 +420,255 @@ def test_missing_java_fails_before_anything_is_leased(
     assert {message.attempt for message in consumer.receive()} == {1}
 
 
+def application(folder: Path, text: str) -> str:
+    path = folder / "job.py"
+    path.write_text(text)
+    return str(path)
+
+
+COUNTING_APPLICATION = """
+import sys
+from duewheel.spark import submitted_batch
+
+def pass_all(connection, batches):
+    for batch in batches:
+        with connection.cursor() as cursor:
+            cursor.execute("insert into effect select unnest(%s::text[])", (batch["key"].to_pylist(),))
+
+with submitted_batch() as (spark, messages, batch):
+    assert spark.sparkContext.master == "local[1]"
+    assert spark.conf.get("spark.duewheel.tested") == "true"
+    print("keys", sorted(row.key for row in messages.select("key").collect()), sys.argv[1:])
+    if sys.argv[1] == "ack":
+        batch.foreach_partition(spark, pass_all, columns=["key"])
+"""
+
+
+def test_application_works_on_the_batch_by_the_spark_connection(
+    broker: Broker,
+    consumer: Consumer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Its exit code 0 acks, its output is the task's log, and Spark's page is linked while it runs."""
+    with broker.connection() as connection, connection.cursor() as cursor:
+        cursor.execute("create table effect (key text)")
+    extras = {"spark.ui.enabled": "true", "spark.ui.port": "0", "spark.duewheel.tested": True}
+    monkeypatch.setenv(
+        "AIRFLOW_CONN_SPARK_DEFAULT",
+        json.dumps({"conn_type": "spark", "host": "local[1]", "extra": json.dumps(extras)}),
+    )
+    pushed: dict[str, str] = {}
+    names = {"dag_id": "dag", "run_id": "run", "task_id": "cancel", "map_index": -1}
+    task_instance = SimpleNamespace(
+        **names, try_number=1, max_tries=0, xcom_push=lambda key, value: pushed.update({key: value})
+    )
+    running = operator(
+        None,
+        application=application(tmp_path, COUNTING_APPLICATION),
+        application_args=["ack", 7],
+        spark_conn_id="spark_default",
+    )
+
+    assert running.execute(cast("Context", {"ti": task_instance})) == 10
+    log = capsys.readouterr().out
+    assert f"keys {sorted(map(str, range(10)))} ['ack', '7']" in log
+    assert "Acked 0 messages; the application had answered 10" in log
+    assert psycopg2.extensions.parse_dsn(broker.dsn)["dbname"] not in log
+    assert list(pushed) == ["_link_SparkUiLink"]
+    assert re.fullmatch(r"http://127\.0\.0\.1:\d+", pushed["_link_SparkUiLink"])
+    with broker.connection() as connection, connection.cursor() as cursor:
+        cursor.execute("select count(*), count(distinct key) from effect")
+        assert cursor.fetchone() == (10, 10)
+    assert not consumer.receive()
+
+
+ANSWERING_APPLICATION = """
+import json, os, sys
+from duewheel.store import Broker
+from duewheel.store.leases import from_json
+
+with open(os.environ["DUEWHEEL_BATCH"]) as file:
+    assert os.fstat(file.fileno()).st_mode & 0o777 == 0o600
+    given = json.load(file)
+first, *_ = from_json(given["leases"])
+with Broker(given["dsn"]) as broker:
+    broker.consumer(given["topic"], given["group"]).ack(first)
+print("answered", first.count)
+sys.exit(int(sys.argv[1]))
+"""
+
+
+def test_exit_code_of_an_application_decides_on_what_it_has_not_answered(
+    broker: Broker, consumer: Consumer, tmp_path: Path
+) -> None:
+    path = application(tmp_path, ANSWERING_APPLICATION)
+
+    def states() -> Counter[str]:
+        found = [each for number in range(10) for each in broker.find_key(TOPIC, str(number))]
+        return Counter(broker.history(each.message_id)[-1].state for each in found)
+
+    with pytest.raises(ApplicationFailed, match=r"(?s)job\.py ended with exit code 3.*answered \d") as failed:
+        operator(None, application=path, application_args=["3"]).execute(CONTEXT)
+    answered = int(re.findall(r"answered (\d+)", str(failed.value))[0])
+    assert 0 < answered < 10
+    assert states() == {"Acked": answered, "WaitingRetry": 10 - answered}
+
+    broker.send_many(TOPIC, [{"body": b"", "key": str(number), "delay": AT_ONCE} for number in range(10)])
+    assert operator(None, application=path, application_args=["0"]).execute(CONTEXT) >= 10
+    assert states()["Acked"] >= 10 + answered
+
+
+STAYING_APPLICATION = """
+import sys, threading
+with open(sys.argv[1], "w") as begun:
+    begun.write("begun")
+threading.Event().wait()
+"""
+
+
+def test_x09_kill_ends_the_application_and_pulls_the_lease_back(
+    consumer: Consumer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun_path = tmp_path / "begun"
+    os.mkfifo(begun_path)
+    killed = operator(
+        None, application=application(tmp_path, STAYING_APPLICATION), application_args=[str(begun_path)]
+    )
+    programs: list[psutil.Process] = []
+
+    def kill() -> None:
+        with open(begun_path) as begun:
+            begun.read(1)
+        programs.extend(psutil.Process().children(recursive=True))
+        killed.on_kill()
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    with pytest.raises(ApplicationFailed):
+        killed.execute(CONTEXT)
+    killer.join()
+    drivers = [program for program in programs if str(begun_path) in _command(program)]
+    _, alive = psutil.wait_procs(drivers, timeout=PATIENCE_SECONDS)
+    assert alive == []
+    assert {message.attempt for message in consumer.receive()} == {2}
+
+
+def _command(program: psutil.Process) -> list[str]:
+    try:
+        return program.cmdline()
+    except psutil.Error:
+        return []
+
+
+@pytest.mark.parametrize(
+    ("connection", "arguments", "said"),
+    [
+        ({"host": "yarn", "extra": '{"deploy-mode": "cluster"}'}, {}, "give an application file"),
+        ({"host": "sc://10.0.0.1"}, {"application": "job.py"}, "takes no sc:// address"),
+        ({"host": "yarn"}, {"application": "job.jar"}, "give a Python file"),
+        ({"host": "yarn"}, {"application": "/nowhere/job.py"}, "is no file on this machine"),
+        (
+            {"host": "spark://10.0.0.1:7077", "extra": '{"deploy-mode": "cluster"}'},
+            {"application": "job.py"},
+            "give deploy mode client",
+        ),
+        (
+            {"host": "yarn", "extra": '{"spark-binary": "spark3-submit"}'},
+            {"application": __file__},
+            "no spark3-submit on PATH",
+        ),
+        ({"host": ""}, {}, "names no master"),
+    ],
+)
+def test_connection_that_does_not_fit_is_refused_before_anything_is_leased(
+    consumer: Consumer,
+    monkeypatch: pytest.MonkeyPatch,
+    connection: dict[str, str],
+    arguments: dict[str, str],
+    said: str,
+) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "spark", **connection}))
+    work = None if "application" in arguments else count
+
+    with pytest.raises(InvalidArgument, match=said) as refused:
+        operator(work, spark_conn_id="spark_default", **arguments).execute(CONTEXT)
+    assert "\n" not in str(refused.value)
+    assert {message.attempt for message in consumer.receive()} == {1}
+
+
+@pytest.mark.parametrize(
+    ("work", "arguments", "said"),
+    [
+        (count, {"application": "job.py"}, "does the work alone"),
+        (count, {"application_args": ["1"]}, "give op_args"),
+        (count, {"spark_conn_id": "spark_default", "master": "yarn"}, "not both"),
+    ],
+)
+def test_arguments_that_exclude_each_other(
+    work: Callable[..., Any], arguments: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(InvalidArgument, match=said):
+        operator(work, **arguments)
+
+
+def test_decorated_function_takes_the_connection_and_links_to_its_spark() -> None:
+    with DAG("dag"):
+
+        @spark_due_messages_task(topic=TOPIC, group=GROUP, spark_conn_id="spark_default")
+        def work(spark: SparkSession, messages: DataFrame, batch: LeasedBatch) -> None:
+            count(spark, messages, batch)
+
+        made = work().operator
+    assert made.spark_conn_id == "spark_default"
+    assert {"spark_conn_id", "application", "application_args"} <= set(made.template_fields)
+    assert [link.name for link in made.operator_extra_links] == ["Messages of the topic", "Spark UI"]
+
+
+def test_application_on_a_cluster_gets_its_batch_as_a_file() -> None:
+    """What the executors of a driver here could read is not sent to them."""
+    there = Application("job.py", ["a b"], "dag.task", "yarn", "cluster", None, {"spark.yarn.queue": "night"})
+    here = replace(there, deploy_mode=None)
+
+    assert there.command("/tmp/batch.json")[1:] == [
+        *("--master", "yarn", "--deploy-mode", "cluster", "--name", "dag.task", "--files", "/tmp/batch.json"),
+        *("--conf", "spark.ui.showConsoleProgress=false", "--conf", "spark.yarn.queue=night"),
+        *("job.py", "a b"),
+    ]
+    assert "--files" not in here.command("/tmp/batch.json")
+
+
+def test_program_without_a_batch_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InvalidArgument, match="this program has no batch"), submitted_batch():
+        pass
+
+
 def test_dag_file_with_the_operator_needs_no_spark() -> None:
     program = (
         "import sys, duewheel.operators.spark; sys.exit('pyspark' in sys.modules or 'pyarrow' in sys.modules)"
     )
 
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+def test_x10_application_that_nobody_reaches_ends_when_others_have_its_messages(
+    broker: Broker, consumer: Consumer, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a cluster, or after the death of its Airflow worker; it looks at its leases itself."""
+    leases = LeasedBatch.take(broker, TOPIC, GROUP).leases
+    given = SubmittedBatch(broker.dsn, TOPIC, GROUP, "*", None, None, to_json(leases), 60.0, 4)
+    batch_file = tmp_path / "batch.json"
+    batch_file.write_text(json.dumps(asdict(given)))
+    monkeypatch.setenv(BATCH_VARIABLE, str(batch_file))
+    job = RunningJob(tmp_path)
+    losing = job.when_begun(lambda: consumer.nack(leases, AT_ONCE))
+
+    with pytest.raises(LeaseLost, match="given back"), submitted_batch() as (_, messages, _batch):
+        job.run(messages)
+    losing.join()
+    assert len(consumer.receive()) == 10
 
 
 KILLED_DRIVER = """

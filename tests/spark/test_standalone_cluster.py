@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import subprocess
-import sys
 import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
@@ -16,8 +16,11 @@ from typing import TYPE_CHECKING
 
 import pyspark
 import pytest
+from airflow.sdk import Context
+from tests.airflow_runs import connection_json
 from tests.proof.waiting import PATIENCE_SECONDS, until
 
+from duewheel.operators.spark import SparkConsumeMessagesOperator
 from duewheel.spark.java_runtime import spark_environment
 
 if TYPE_CHECKING:
@@ -25,8 +28,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1200)]
 
-TOPIC = "orders"
-COUNT = 4_000
+COUNT = 1_200
 SPARK_HOME = Path(pyspark.__file__).parent
 
 
@@ -43,7 +45,12 @@ def master(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("cluster")
     port, web_port = free_port(), free_port()
     address = f"spark://127.0.0.1:{port}"
-    environment = {**os.environ, **spark_environment(), "SPARK_HOME": str(SPARK_HOME)}
+    environment = {
+        **os.environ,
+        **spark_environment(),
+        "SPARK_HOME": str(SPARK_HOME),
+        "SPARK_DAEMON_JAVA_OPTS": os.environ["SPARK_SUBMIT_OPTS"],
+    }
 
     def start(stack: ExitStack, *arguments: str) -> None:
         process = subprocess.Popen(
@@ -57,17 +64,17 @@ def master(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         stack.callback(process.terminate)
 
     with ExitStack() as stack:
-        where = ["--host", "127.0.0.1"]
         start(
             stack,
             "org.apache.spark.deploy.master.Master",
-            *[*where, "--port", str(port), "--webui-port", str(web_port)],
+            *["--host", "127.0.0.1", "--port", str(port), "--webui-port", str(web_port)],
         )
-        for number in range(2):
+        # Spark starts no copy of a task on the host where it runs already, and knows hosts by their names.
+        for number, host in enumerate(("127.0.0.1", "localhost")):
             start(
                 stack,
                 "org.apache.spark.deploy.worker.Worker",
-                *[*where, "--cores", "2", "--memory", "1g", "--webui-port", "0"],
+                *["--host", host, "--cores", "2", "--memory", "1g", "--webui-port", "0"],
                 *["--work-dir", str(folder / f"worker-{number}"), address],
             )
         until(lambda: _alive_workers(web_port) == 2, "two workers")
@@ -79,117 +86,154 @@ def _alive_workers(web_port: int) -> int:
         with urllib.request.urlopen(f"http://127.0.0.1:{web_port}/json/") as answer:
             alive: int = json.load(answer)["aliveworkers"]
             return alive
-    except OSError:
+    except (OSError, json.JSONDecodeError):
+        # It is not there yet, or answers everything with its first page until this one is there.
         return 0
 
 
-DRIVER = """
+APPLICATION = """
 import os, sys
-from datetime import timedelta
-from duewheel.spark import LeasedBatch, spark_session
+from duewheel.spark import LeasedBatch, submitted_batch
 from duewheel.store import Broker
 from pyspark.sql.functions import udf
 
-dsn, master, marks, what = sys.argv[1:]
-conf = {
-    "spark.driver.host": "127.0.0.1",
-    "spark.driver.bindAddress": "127.0.0.1",
-    "spark.executor.memory": "512m",
-    "spark.executor.cores": "1",
-    "spark.ui.enabled": "false",
-}
-if what == "speculation":
-    conf |= {
-        "spark.speculation": "true",
-        "spark.speculation.interval": "100ms",
-        "spark.speculation.quantile": "0.25",
-        "spark.speculation.multiplier": "1.1",
-        "spark.speculation.minTaskRuntime": "100ms",
-    }
+dsn, marks = sys.argv[1:]
 
-def first_time(partition):
+def first_time(name):
     try:
-        os.close(os.open(f"{marks}/{partition}", os.O_CREAT | os.O_EXCL))
+        os.close(os.open(f"{marks}/{name}", os.O_CREAT | os.O_EXCL))
     except FileExistsError:
         return False
     return True
 
+def until(condition):
+    import time
+    while not condition():
+        time.sleep(0.02)
+
 def kill_executor():
-    import psutil, time
+    import psutil
     for process in psutil.Process().parents():
         if process.name() == "java":
             process.kill()
             break
     # This Python worker is ended with its executor.
-    time.sleep(600)
+    until(lambda: False)
 
-def disturbed(key):
-    # In the middle of a part that is written.
-    if key == "1000" and first_time("written"):
-        if what == "killed executor":
-            kill_executor()
-        import time
-        # Slow enough for Spark to start a copy.
-        time.sleep(8)
-    return key
-
-def work(connection, batches):
-    from pyspark.taskcontext import TaskContext
-    import time
-    partition = TaskContext.get().partitionId()
-    keys = [key for batch in batches for key in batch["key"].to_pylist()]
+def somebody_waits(connection):
     with connection.cursor() as cursor:
-        cursor.execute("insert into effect select unnest(%s::text[])", (keys,))
-    if partition == 2 and first_time(partition):
-        if what == "killed executor":
-            kill_executor()
-        # Slow enough for Spark to start a copy, which waits at the fence.
-        time.sleep(8)
+        # Within a transaction it is the same activity again and again.
+        cursor.execute("select pg_stat_clear_snapshot()")
+        cursor.execute(
+            "select exists (select from pg_stat_activity"
+            " where datname = current_database() and wait_event_type = 'Lock')"
+        )
+        return cursor.fetchone()[0]
 
-with Broker(dsn) as broker, spark_session("cluster", master=master, conf=conf) as spark:
-    batch = LeasedBatch.take(broker, "orders", "canceller", max_messages=4000, partitions=6)
-    with batch.kept_alive():
-        assert batch.dataframe(spark).select("key").distinct().count() == 4000
-        assert batch.foreach_partition(spark, work, columns=["key"]) == 4000
-    assert batch.outcome().acked == 4000
-    key = udf(disturbed, "string", useArrow=False).asNondeterministic()
-    rows = spark.range(0, 4000, 1, 6).selectExpr("cast(id as string) as body", "cast(id as string) as key")
-    rows.withColumn("key", key("key")).write.format("duewheel").options(dsn=dsn, topic="written").mode(
-        "append"
-    ).save()
-"""
+def working(what):
+    def work(connection, batches):
+        from pyspark.taskcontext import TaskContext
+        partition = TaskContext.get().partitionId()
+        keys = [key for batch in batches for key in batch["key"].to_pylist()]
+        with connection.cursor() as cursor:
+            cursor.execute("insert into effect select %s, unnest(%s::text[])", (what, keys))
+        if partition == 2 and first_time(f"{what}-worked"):
+            if what == "killed":
+                kill_executor()
+            # Until Spark has started a copy, which waits at the fence.
+            until(lambda: somebody_waits(connection))
+    return work
+
+def disturbing(what):
+    def disturbed(key):
+        # In the middle of a part that is written.
+        if key == "500":
+            if first_time(f"{what}-written"):
+                if what == "killed":
+                    kill_executor()
+                until(lambda: os.path.exists(f"{marks}/{what}-copied"))
+            elif what == "copied":
+                first_time(f"{what}-copied")
+        return key
+    return udf(disturbed, "string", useArrow=False).asNondeterministic()
+
+def run(what, spark, batch):
+    assert batch.foreach_partition(spark, working(what), columns=["key"]) == COUNT
+    assert batch.outcome().acked == COUNT
+    rows = spark.range(0, COUNT, 1, 4).selectExpr("cast(id as string) as body", "cast(id as string) as key")
+    rows.withColumn("key", disturbing(what)("key")).write.format("duewheel").options(
+        dsn=dsn, topic=f"written-{what}"
+    ).mode("append").save()
+
+with submitted_batch() as (spark, messages, batch), Broker(dsn) as broker:
+    assert spark.sparkContext.master.startswith("spark://")
+    assert messages.select("key").distinct().count() == COUNT
+    run("copied", spark, batch)
+    again = LeasedBatch.take(broker, "orders-killed", "canceller", max_messages=COUNT, partitions=4)
+    with again.kept_alive():
+        run("killed", spark, again)
+""".replace("COUNT", str(COUNT))
+
+CONF = {
+    "spark.executor.extraJavaOptions": os.environ["SPARK_SUBMIT_OPTS"],
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.executor.memory": "512m",
+    "spark.ui.port": "0",
+    "spark.log.level": "WARN",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.adaptive.enabled": False,
+    "spark.speculation": True,
+    "spark.speculation.interval": "100ms",
+    "spark.speculation.quantile": "0.25",
+    "spark.speculation.multiplier": "1.1",
+    "spark.speculation.minTaskRuntime": "100ms",
+}
 
 
-@pytest.mark.parametrize("what", ["killed executor", "speculation"])
 def test_x16_cluster_does_the_work_of_every_message_once_and_sends_once(
-    broker: Broker, master: str, tmp_path: Path, what: str
+    broker: Broker, master: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    broker.create_topic(TOPIC)
-    broker.create_topic("written", message_type="NORMAL")
-    broker.send_many(
-        TOPIC, [{"body": b"", "key": str(number), "delay": timedelta(0)} for number in range(COUNT)]
-    )
+    """An application that the operator runs there by the Spark connection; with slow tasks that Spark copies,
+    then with executors that are killed in the middle of their tasks."""
+    for what in ("copied", "killed"):
+        broker.create_topic(f"orders-{what}")
+        broker.create_topic(f"written-{what}", message_type="NORMAL")
+        broker.send_many(
+            f"orders-{what}",
+            [{"body": b"", "key": str(number), "delay": timedelta(0)} for number in range(COUNT)],
+        )
     with broker.connection() as connection, connection.cursor() as cursor:
-        cursor.execute("create table effect (key text)")
+        cursor.execute("create table effect (what text, key text)")
 
     marks = tmp_path / "marks"
     marks.mkdir()
-    driver = subprocess.run(
-        [sys.executable, "-c", DRIVER, broker.dsn, master, str(marks), what],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=600,
+    application = tmp_path / "cancel.py"
+    application.write_text(APPLICATION)
+    host, port = master.removeprefix("spark://").split(":")
+    connection_to_spark = {"conn_type": "spark", "host": host, "port": int(port), "extra": json.dumps(CONF)}
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps(connection_to_spark))
+    monkeypatch.setenv("AIRFLOW_CONN_DUEWHEEL_DEFAULT", connection_json(broker.dsn))
+    operator = SparkConsumeMessagesOperator(
+        task_id="cancel",
+        topic="orders-copied",
+        group="canceller",
+        spark_conn_id="spark_default",
+        application=str(application),
+        application_args=[broker.dsn, str(marks)],
+        partitions=4,
     )
 
-    assert driver.returncode == 0, driver.stdout + driver.stderr
-    assert {mark.name for mark in marks.iterdir()} == {"2", "written"}
+    assert operator.execute(Context()) == COUNT
+    assert re.fullmatch(r"http://127\.0\.0\.1:\d+", operator.spark_ui_address or "")
+    assert {mark.name for mark in marks.iterdir()} == {
+        *("copied-worked", "copied-written", "copied-copied", "killed-worked", "killed-written")
+    }
     with broker.connection() as connection, connection.cursor() as cursor:
-        cursor.execute("select count(*), count(distinct key) from effect")
-        assert cursor.fetchone() == (COUNT, COUNT)
+        cursor.execute("select what, count(*), count(distinct key) from effect group by 1 order by 1")
+        assert cursor.fetchall() == [("copied", COUNT, COUNT), ("killed", COUNT, COUNT)]
         cursor.execute(
-            "select count(*), count(distinct key) from duewheel.any_message m"
-            " join duewheel.topic t using (topic_id) where t.name = 'written'"
+            "select t.name, count(*), count(distinct key) from duewheel.any_message m"
+            " join duewheel.topic t using (topic_id) where t.name like 'written-%' group by 1 order by 1"
         )
-        assert cursor.fetchone() == (COUNT, COUNT)
+        assert cursor.fetchall() == [("written-copied", COUNT, COUNT), ("written-killed", COUNT, COUNT)]

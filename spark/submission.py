@@ -1,0 +1,254 @@
+"""An application file, run by ``spark-submit`` over a leased batch.
+
+The application learns of its batch from a file that only this user may read: its leases, and the broker's
+address with the password, which thus stands in no argument, no environment variable and no setting of Spark.
+The variable :data:`BATCH_VARIABLE` says where it is. Where the driver runs on the cluster, ``spark-submit``
+takes the file there. :func:`duewheel.spark.submitted_batch` reads it.
+
+The program and the JVM and Python that it starts are a process group of their own, and are ended as one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections import deque
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyspark
+
+from duewheel.spark.java_runtime import spark_environment
+from duewheel.spark.session import CONNECT_SCHEME, LOCAL_CONF
+from duewheel.store.errors import DueWheelError, InvalidArgument
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+BATCH_VARIABLE = "DUEWHEEL_BATCH"
+"""The environment variable that says where the file is."""
+BATCH_FILE = "duewheel-batch.json"
+"""Its name; in the working directory of a driver on the cluster."""
+
+LAST_LINES = 20
+"""So many lines of the output go into the error of an application that fails."""
+
+_UI_ADDRESS = re.compile(r"(?:Spark UI|tracking URL): (https?://\S+)")
+_KUBERNETES_EXIT_CODE = re.compile(r"\bexit code: (\d+)", re.IGNORECASE)
+_LINE_WITH_SECRET = re.compile(r"(?i)((?:password|secret|token)\S*?[=:]\s*)\S+")
+
+
+class ApplicationFailed(DueWheelError):
+    """An application ended with an exit code other than 0."""
+
+
+@dataclass(frozen=True)
+class SubmittedBatch:
+    """What an application has to know of its batch.
+
+    Attributes:
+        dsn: the broker's address.
+        topic, group, tags, filter, name: of the consumer that leased it.
+        leases: its leases, as JSON text.
+        invisible_seconds: how long each lasts unless extended.
+        partitions: into how many partitions it is dealt out at most.
+    """
+
+    dsn: str = field(repr=False)
+    topic: str
+    group: str
+    tags: str
+    filter: str | None
+    name: str | None
+    leases: str
+    invisible_seconds: float
+    partitions: int
+
+
+@dataclass(frozen=True)
+class Application:
+    """An application file and how to run it.
+
+    Attributes:
+        path: the file; one without a scheme lies on this machine.
+        arguments: its arguments.
+        name: the name shown by the cluster.
+        master: as ``spark-submit --master`` takes it.
+        deploy_mode: ``client``, ``cluster``, or None for Spark's default, which is client.
+        binary: the program that submits, looked for on ``PATH``; None is the one of ``pyspark``.
+        conf: settings of Spark.
+    """
+
+    path: str
+    arguments: Sequence[str]
+    name: str
+    master: str
+    deploy_mode: str | None = None
+    binary: str | None = None
+    conf: Mapping[str, str] = field(default_factory=dict)
+
+    def check(self) -> None:
+        """Say what cannot work before anything is leased.
+
+        Raises:
+            InvalidArgument: in one line.
+            JavaNotFound: there is no Java here, which ``spark-submit`` needs in any case.
+        """
+        if self.master.startswith(CONNECT_SCHEME):
+            raise InvalidArgument(
+                "an application is run by spark-submit, which starts a driver and takes no sc:// address: "
+                "give another master, or a python_callable, which runs through Spark Connect"
+            )
+        if self.deploy_mode == "cluster" and self.master.startswith(("local", "spark://")):
+            raise InvalidArgument(
+                "Spark runs the driver of a Python application on the cluster with yarn and k8s only, not "
+                f"with {self.master}: give deploy mode client"
+            )
+        if not self.path.endswith(".py"):
+            raise InvalidArgument(f"application is {self.path!r}: give a Python file, NAME.py")
+        if "://" not in self.path and not Path(self.path).is_file():
+            raise InvalidArgument(f"application {self.path} is no file on this machine: correct the path")
+        self._program()
+        spark_environment()
+
+    def command(self, batch_file: str) -> list[str]:
+        """What to run."""
+        mode = [] if self.deploy_mode is None else ["--deploy-mode", self.deploy_mode]
+        # In client mode the driver reads the file where it is, and the executors do without it.
+        files = ["--files", batch_file] if self.deploy_mode == "cluster" else []
+        conf = {
+            "spark.ui.showConsoleProgress": "false",
+            **(LOCAL_CONF if self.master.startswith("local") else {}),
+            **self.conf,
+        }
+        settings = [word for name, value in conf.items() for word in ("--conf", f"{name}={value}")]
+        return [
+            self._program(),
+            *("--master", self.master, *mode, "--name", self.name, *files, *settings),
+            self.path,
+            *self.arguments,
+        ]
+
+    def _program(self) -> str:
+        home = os.environ.get("SPARK_HOME") or str(Path(pyspark.__file__).parent)
+        if self.binary is None:
+            return str(Path(home) / "bin" / "spark-submit")
+        found = shutil.which(self.binary)
+        if found is None:
+            raise InvalidArgument(
+                f"there is no {self.binary} on PATH: install Spark's programs on this machine, or leave the "
+                "connection's spark-binary out, so that the one of pyspark is taken"
+            )
+        return found
+
+
+class Submission:
+    """One run of an application.
+
+    Args:
+        application: what to run.
+        batch: what it works on.
+
+    Attributes:
+        ui_address: where Spark's page is, once the application has said so; None before.
+    """
+
+    def __init__(self, application: Application, batch: SubmittedBatch) -> None:
+        self._application = application
+        self._batch = batch
+        self._process: subprocess.Popen[str] | None = None
+        self._is_ended = False
+        self.ui_address: str | None = None
+
+    def run(
+        self, log: Callable[[str], object], when_ui_is_known: Callable[[str], object] = lambda _: None
+    ) -> None:
+        """Run it to its end.
+
+        Args:
+            log: called with each line that it writes.
+            when_ui_is_known: called with the address of Spark's page.
+
+        Raises:
+            ApplicationFailed: it ended with another exit code than 0.
+            JavaNotFound: there is no Java here.
+        """
+        last: deque[str] = deque(maxlen=LAST_LINES)
+        inner_code = 0
+        with tempfile.TemporaryDirectory(prefix="duewheel-batch-") as folder:
+            path = Path(folder) / BATCH_FILE
+            path.touch(mode=0o600)
+            path.write_text(json.dumps(asdict(self._batch)))
+            if self._was_ended():
+                raise ApplicationFailed(f"{self._application.path} was ended before it began")
+            with subprocess.Popen(
+                self._application.command(str(path)),
+                env={**os.environ, **spark_environment(), BATCH_VARIABLE: str(path)},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                errors="replace",
+                start_new_session=True,
+            ) as process:
+                self._process = process
+                if self._was_ended():
+                    # Between the look above and now.
+                    self.end(0)
+                try:
+                    for read in process.stdout or ():
+                        line = _LINE_WITH_SECRET.sub(r"\1******", read.rstrip())
+                        last.append(line)
+                        log(line)
+                        ui = _UI_ADDRESS.search(line)
+                        if ui and ui.group(1) != self.ui_address:
+                            self.ui_address = ui.group(1)
+                            when_ui_is_known(self.ui_address)
+                        inner = _KUBERNETES_EXIT_CODE.search(line)
+                        if inner:
+                            inner_code = int(inner.group(1))
+                except BaseException:
+                    self.end(0)
+                    raise
+        # On Kubernetes the program ends well once it has seen the driver's end, whatever that was.
+        code = process.returncode or (inner_code if self._is_kubernetes_cluster() else 0)
+        if code:
+            said = "\n".join(last)
+            raise ApplicationFailed(
+                f"{self._application.path} ended with exit code {code}. The last it wrote:\n{said}"
+            )
+
+    def end(self, patience_seconds: float) -> None:
+        """End the program and what it has started; ask first, and insist after ``patience_seconds``.
+
+        May be called from another thread, or from a signal's handler. A driver on the cluster is not reached
+        by this: it ends when it finds its leases gone.
+        """
+        self._is_ended = True
+        process = self._process
+        if process is None or process.returncode is not None:
+            return
+        try:
+            os.killpg(process.pid, signal.SIGTERM)
+            process.wait(patience_seconds)
+        except subprocess.TimeoutExpired:
+            pass
+        except ProcessLookupError:
+            return
+        # The JVM waits for its Python, and a Python that takes no notice would outlive it.
+        try:
+            os.killpg(process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            return
+
+    def _was_ended(self) -> bool:
+        return self._is_ended
+
+    def _is_kubernetes_cluster(self) -> bool:
+        return self._application.deploy_mode == "cluster" and self._application.master.startswith("k8s://")

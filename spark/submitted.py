@@ -1,0 +1,141 @@
+"""The driver's side of an application file that ``SparkConsumeMessagesOperator(application=...)`` runs.
+
+The operator keeps the leases alive and answers what has no answer when the application has ended. The
+application watches them: whoever gives them back, or lets them end, ends its jobs. So a driver that nobody
+reaches any more, because its Airflow worker died or it runs on the cluster, does not work on for others.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pyspark.sql import SparkSession
+
+from duewheel.spark.lease_states import lease_states, refusal
+from duewheel.spark.leased_batch import LeasedBatch
+from duewheel.spark.session import cancel_jobs, register, running_session, ui_address
+from duewheel.spark.submission import BATCH_FILE, BATCH_VARIABLE, SubmittedBatch
+from duewheel.store.broker import Broker
+from duewheel.store.errors import DueWheelError, InvalidArgument
+from duewheel.store.leases import from_json
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from duewheel.store.errors import LeaseLost
+
+log = logging.getLogger(__name__)
+
+WATCH_SECONDS = 1.0
+"""How often the leases are looked at."""
+
+
+@contextmanager
+def submitted_batch() -> Iterator[tuple[SparkSession, DataFrame, LeasedBatch]]:
+    """The session, the messages and the batch of an application file, for the time of a block.
+
+    The session is the one that ``spark-submit`` was asked for, and is stopped at the end of the block, unless
+    the application had made it before. When the block ends well and the program with exit code 0, the
+    operator acks what has no answer; else it keeps or nacks that.
+
+    Raises:
+        InvalidArgument: this program was not started by the operator, so there is no batch.
+        LeaseLost: the leases were given back, or ended, while the block ran.
+
+    Example::
+
+        from duewheel.spark import submitted_batch
+
+        with submitted_batch() as (spark, messages, batch):
+            messages.groupBy("tag").count().write.mode("append").parquet("/data/timeouts")
+
+    Rules: X09, X10.
+    """
+    given = _given()
+    with ExitStack() as stack:
+        broker = stack.enter_context(Broker(given.dsn))
+        spark = running_session()
+        if spark is None:
+            spark = SparkSession.builder.getOrCreate()
+            stack.callback(spark.stop)
+        register(spark)
+        address = ui_address(spark)
+        if address is not None:
+            # The operator reads it in this program's output.
+            sys.stdout.write(f"Spark UI: {address}\n")
+            sys.stdout.flush()
+        consumer = broker.consumer(
+            given.topic, given.group, tags=given.tags, filter=given.filter, name=given.name
+        )
+        batch = LeasedBatch(
+            broker,
+            consumer,
+            from_json(given.leases),
+            timedelta(seconds=given.invisible_seconds),
+            given.partitions,
+        )
+        with _ended_with_the_leases(spark, broker, batch):
+            yield spark, batch.dataframe(spark), batch
+
+
+def _given() -> SubmittedBatch:
+    path = Path(os.environ.get(BATCH_VARIABLE) or BATCH_FILE)
+    if not path.is_file():
+        raise InvalidArgument(
+            "this program has no batch: it is run by SparkConsumeMessagesOperator(application=...). In a "
+            "program of your own, take one with LeasedBatch.take()"
+        )
+    return SubmittedBatch(**json.loads(path.read_text()))
+
+
+@contextmanager
+def _ended_with_the_leases(spark: SparkSession, broker: Broker, batch: LeasedBatch) -> Iterator[None]:
+    """End the session's jobs, one after the other, once a lease is lost while the block runs."""
+    done = threading.Event()
+    lost: list[LeaseLost] = []
+
+    def watch() -> None:
+        seen = False
+        while not done.wait(WATCH_SECONDS):
+            error = None if lost else _loss(broker, batch)
+            if error is not None and seen:
+                log.error("%s", error)
+                lost.append(error)
+            # Twice in a row: an answer of the application's own may be on its way.
+            seen = error is not None
+            if lost:
+                cancel_jobs(spark)
+
+    watcher = threading.Thread(target=watch, name="duewheel-lease-watcher", daemon=True)
+    watcher.start()
+    try:
+        yield
+    except Exception as error:
+        if lost:
+            raise lost[0] from error
+        raise
+    finally:
+        done.set()
+        watcher.join()
+    if lost:
+        raise lost[0]
+
+
+def _loss(broker: Broker, batch: LeasedBatch) -> LeaseLost | None:
+    try:
+        with broker.connection() as connection:
+            states = lease_states(connection, batch.leases, broker.now())
+    except DueWheelError as error:
+        log.warning("The leases could not be looked at, trying again: %s", error)
+        return None
+    # What the application has answered itself is no loss.
+    return None if batch.answered else refusal(states)

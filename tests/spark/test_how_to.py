@@ -1,0 +1,113 @@
+"""The Spark examples of the how-tos, run on two brokers, and the connections that the pages speak of."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from duewheel.spark import LeasedBatch
+from duewheel.store import Broker
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from duewheel.store.connections import DriverConnection
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(1200)]
+
+HOW_TO = Path(__file__).parents[2] / "docs" / "how-to"
+TOPIC = "order-timeout"
+CORES = 2
+
+
+@pytest.fixture
+def brokers(fresh_database: Callable[[], tuple[str, str]]) -> Iterator[list[Broker]]:
+    """Two brokers, with three and with four messages that are due, each with its own tag."""
+    with ExitStack() as stack:
+        both = [stack.enter_context(Broker(fresh_database()[1])) for _ in range(2)]
+        for broker, tag, count in zip(both, ("north", "south"), (3, 4), strict=True):
+            broker.create_topic(TOPIC)
+            broker.send_many(
+                TOPIC,
+                [{"body": b"", "key": str(n), "tag": tag, "delay": timedelta(0)} for n in range(count)],
+            )
+        yield both
+
+
+def functions(page: str) -> dict[str, Any]:
+    """What the examples of a page define that are written for Spark."""
+    scope: dict[str, Any] = {}
+    blocks = re.findall(r"^```(\w*)\n(.*?)^```$", (HOW_TO / page).read_text(), re.MULTILINE | re.DOTALL)
+    for language, block in blocks:
+        if not language and re.search(r"^def \w+\(spark\b", block, re.MULTILINE):
+            exec(block, scope)
+    return scope
+
+
+def test_look_from_a_standby_counts_by_tag(spark: SparkSession, brokers: list[Broker]) -> None:
+    """Of a standby itself: test_x14_a_promoted_standby_delivers_what_had_reached_it_exactly_once."""
+    waiting_by_tag = functions("spark-brokers.md")["waiting_by_tag"]
+
+    assert [tuple(row) for row in waiting_by_tag(spark, brokers[1].dsn).collect()] == [("south", 4)]
+
+
+def test_several_brokers_are_one_dataframe(
+    spark: SparkSession, brokers: list[Broker], tmp_path: Path
+) -> None:
+    defined = functions("spark-brokers.md")
+    first, second = brokers
+
+    waiting = defined["waiting_everywhere"](spark, {"first": first.dsn, "second": second.dsn})
+    assert Counter((row.broker, row.tag) for row in waiting.collect()) == {
+        ("first", "north"): 3,
+        ("second", "south"): 4,
+    }
+
+    path = str(tmp_path / "lake")
+    defined["keep_everywhere"](spark, brokers, path)
+    assert Counter(row.tag for row in spark.read.parquet(path).collect()) == {"north": 3, "south": 4}
+    assert all(not broker.consumer(TOPIC, "lake").receive() for broker in brokers)
+
+
+def test_topic_is_copied_to_the_lake(spark: SparkSession, brokers: list[Broker], tmp_path: Path) -> None:
+    copy_to_the_lake = functions("consume.md")["copy_to_the_lake"]
+    path, checkpoint = str(tmp_path / "lake"), str(tmp_path / "checkpoint")
+
+    for _ in range(2):
+        copy_to_the_lake(spark, brokers[0].dsn, path, checkpoint)
+    assert spark.read.parquet(path).count() == 3
+
+
+def test_partition_work_has_two_connections_for_each_core_and_two_more(
+    spark: SparkSession, brokers: list[Broker]
+) -> None:
+    assert f"    2 * cores + {2}\n" in (HOW_TO / "spark-cluster.md").read_text()
+    broker, _ = brokers
+    broker.send_many(TOPIC, [{"body": b"", "delay": timedelta(0)} for _ in range(1000)])
+    with broker.connection() as connection, connection.cursor() as cursor:
+        cursor.execute("create table seen (connections bigint)")
+
+    def work(connection: DriverConnection, batches: Iterator[Any]) -> None:
+        # While it reads.
+        next(batches)
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "insert into seen select count(*) from pg_stat_activity"
+                " where datname = current_database() and backend_type = 'client backend'"
+            )
+
+    batch = LeasedBatch.take(broker, TOPIC, "counter", partitions=8)
+    with batch.kept_alive():
+        assert batch.foreach_partition(spark, work) == batch.count > 900
+    with broker.connection() as connection, connection.cursor() as cursor:
+        cursor.execute("select count(*), max(connections) from seen")
+        parts, most = cursor.fetchone()
+    assert parts == 8
+    assert 2 < most <= 2 * CORES + 2

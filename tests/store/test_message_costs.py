@@ -1,0 +1,112 @@
+"""What a message costs is what docs/how-to/spark-brokers.md says."""
+
+from __future__ import annotations
+
+import json
+import re
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from duewheel.store.broker import Broker
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "how-to" / "spark-brokers.md").read_text()
+COUNT = 10_000
+BODY = b"x" * 100
+
+SIZE = """
+select sum(pg_total_relation_size(oid)) from pg_class
+where relnamespace = 'duewheel'::regnamespace and relkind = 'r'
+"""
+WAL = "select pg_current_wal_insert_lsn() - '0/0'"
+
+#: How far a figure may be off: a page that is counted whole, a vacuum that runs beside, another machine.
+BYTES_OFF = 0.1
+SPEED_OFF = 1.5
+
+
+def row(what: str) -> list[float]:
+    """The figures of a table's row."""
+    (cells,) = re.findall(rf"^\| {re.escape(what)} \|(.+)\|$", PAGE, re.MULTILINE)
+    return [float(cell) for cell in cells.split("|")]
+
+
+def ask(broker: Broker, question: str) -> Any:
+    with broker.connection() as connection, connection.cursor() as cursor:
+        cursor.execute(question)
+        ((answer,),) = cursor.fetchall()
+        return answer
+
+
+def send(broker: Broker, topic: str, first: int, count: int, *, keyed: bool) -> None:
+    broker.send_many(
+        topic,
+        [
+            {"body": BODY, "delay": timedelta(0), "key": f"order-{number}" if keyed else None}
+            for number in range(first, first + count)
+        ],
+    )
+
+
+@pytest.mark.parametrize("keyed", [False, True])
+def test_bytes_per_message(broker: Broker, keyed: bool) -> None:
+    broker.create_topic("t")
+    # The first pages, and what a first call makes.
+    send(broker, "t", 0, 1000, keyed=keyed)
+    size, wal = ask(broker, SIZE), ask(broker, WAL)
+    for first in range(1000, 1000 + COUNT, 1000):
+        send(broker, "t", first, 1000, keyed=keyed)
+    stored = float(ask(broker, SIZE) - size) / COUNT
+    sent = float(ask(broker, WAL) - wal) / COUNT
+    wal = ask(broker, WAL)
+    consumer = broker.consumer("t", "g")
+    done = 0
+    while batch := consumer.receive(1000):
+        consumer.ack(batch)
+        done += len(batch)
+    handled = float(ask(broker, WAL) - wal) / done
+
+    assert done == 1000 + COUNT
+    assert stored == pytest.approx(row("stored on disk, indexes included")[keyed], rel=BYTES_OFF)
+    assert sent == pytest.approx(row("WAL of `send_many`")[keyed], rel=BYTES_OFF)
+    assert handled < 2 * row("WAL of receive and ack, in batches of 1 000")[keyed]
+
+
+@pytest.mark.parametrize(
+    ("what", "name"),
+    [
+        ("`send_many` of 1 000, one sender", "send-many"),
+        ("the same with keys", "send-many-keys"),
+        ("receive and ack in batches of 1 000, one consumer", "receive-keyset"),
+        ("the same with four consumers", "consumers-1000"),
+        ("Spark reads what is leased, four partitions", "spark-read"),
+    ],
+)
+def test_microseconds_per_message_are_those_of_the_benchmarks(what: str, name: str) -> None:
+    rows = json.loads((ROOT / "benchmarks" / "results" / "results.json").read_text())["rows"]
+    (measured,) = [1e6 / each["ours_spread"]["median"] for each in rows if each["name"] == name]
+
+    (said,) = row(what)
+    assert 1 / SPEED_OFF < said / measured < SPEED_OFF
+
+
+def test_what_follows_from_the_figures() -> None:
+    stored, wal, microseconds = (
+        row("stored on disk, indexes included")[0],
+        row("WAL of `send_many`")[0],
+        row("`send_many` of 1 000, one sender")[0],
+    )
+    text = " ".join(PAGE.split())
+
+    assert f"At {wal:.0f} bytes each, 100 MB of WAL a second are {_rounded(100e6 / wal)} messages" in text
+    assert f"At {microseconds:.0f} µs each of them sends {_rounded(1e6 / microseconds)} messages" in text
+    assert f"64 GB hold {64e9 / stored / 1e7:.0f}0 million messages of {stored:.0f} bytes" in text
+
+
+def _rounded(number: float) -> str:
+    """With two significant digits: 280 000."""
+    return f"{float(f'{number:.1e}'):,.0f}".replace(",", " ")
