@@ -11,6 +11,7 @@ import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +64,13 @@ class AirflowServer:
         return status, _as_json(text)
 
     def _token(self, role: str) -> str:
-        return AirflowApi(self.url, role, self.password)._access_token()
+        return _token(self.url, role, self.password)
+
+
+@cache
+def _token(url: str, role: str, password: str) -> str:
+    """One login is good for all calls of a user."""
+    return AirflowApi(url, role, password)._access_token()
 
 
 def _as_json(text: bytes) -> Any:
