@@ -159,7 +159,7 @@ class Body(Model):
 
 
 class OneMessage(Model):
-    """A message with all that happened to it."""
+    """A message with all that happened to it; ``sent_by_task`` is the name of a task instance."""
 
     now_at: datetime
     topic: str
@@ -168,6 +168,7 @@ class OneMessage(Model):
     tag: str | None
     message_group: str | None
     properties: dict[str, object]
+    sent_by_task: str | None
     born_at: datetime
     asked_at: datetime | None
     deliver_at: datetime

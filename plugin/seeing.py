@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Annotated, Any, Final
 
@@ -11,6 +13,7 @@ from fastapi import APIRouter, Query
 from pydantic import AwareDatetime
 
 from duewheel import __version__
+from duewheel.hooks.task_broker import SENT_BY_TASK
 from duewheel.hooks.task_name import task_name
 from duewheel.plugin import models
 from duewheel.plugin.bodies import readable
@@ -27,6 +30,8 @@ SPANS: Final = {
     "hour": (timedelta(minutes=1), 60),
     "days": (timedelta(hours=1), 72),
 }
+#: As ``task_address`` writes it. Anything else under the same name is the sender's own.
+_TASK_NAME: Final = re.compile(r"airflow:[\w.~:+-]{1,250}/[\w.~:+-]{1,250}/[\w.~:+-]{1,250}/-?\d{1,9}")
 _HOUR: Final = timedelta(hours=1)
 _MINUTE: Final = timedelta(minutes=1)
 #: A topic whose next message is due for longer than this is not being released.
@@ -251,6 +256,7 @@ def show_message(connection_id: str, message_id: str, user: Seeing) -> models.On
             message_group=found.message_group,
             # What a sender puts beside the body is as private as the body.
             properties=found.properties if may_read_bodies(user, connection_id) else {},
+            sent_by_task=_task_in(found.properties),
             born_at=found.born_at,
             asked_at=found.asked_at,
             deliver_at=found.deliver_at,
@@ -279,6 +285,12 @@ def list_task_messages(
     with brokers.lend(connection_id) as broker:
         found = overview.messages_by_name(broker, name, topic, group, since_at, until_at)
         return models.TaskMessages(now_at=overview.now(broker), messages=found)
+
+
+def _task_in(properties: Mapping[str, object]) -> str | None:
+    """The task instance that sent a message: a name in Airflow, which is no secret of the sender's."""
+    name = properties.get(SENT_BY_TASK)
+    return name if isinstance(name, str) and _TASK_NAME.fullmatch(name) else None
 
 
 def _overview(broker: Broker, span: str, topic: str | None) -> models.Overview:

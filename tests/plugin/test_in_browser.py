@@ -314,12 +314,17 @@ def test_x08_a_broker_that_never_answered_is_told_and_the_other_can_be_chosen(
 TASKS = """
 from datetime import timedelta
 from airflow.sdk import DAG, task
+from duewheel.hooks.broker import DueWheelHook
 from duewheel.operators.send import SendDelayMessageOperator
+
+SECRET = {"card": "4711"}
 
 with DAG("shop_tasks") as dag:
 
     @task.due_messages(topic="orders.placed", group="count", max_messages=3)
     def take(messages):
+        with DueWheelHook().get_conn() as broker:
+            broker.send("orders.timeout", b"", key="in-code", delay=timedelta(hours=2), properties=SECRET)
         return len(messages)
 
     send = SendDelayMessageOperator(
@@ -349,7 +354,17 @@ def test_x08_a_task_instance_shows_its_messages_and_they_show_it(
         expect(page).to_have_url(re.compile(re.escape(tasks).replace("%3A", "(%3A|:)") + "/take"))
         page.goto(f"{airflow.url}{tasks}/send/plugin/duewheel-task")
         sent = page.get_by_role("region", name="Sent messages")
-        expect(sent.get_by_role("row", name=re.compile("order-of-a-task"))).to_be_visible(timeout=30_000)
+        row = sent.get_by_role("row", name=re.compile("order-of-a-task"))
+        expect(row).to_be_visible(timeout=30_000)
+        row.get_by_role("link").click()
+        expect(page.get_by_role("heading", name="Message order-of-a-task")).to_be_visible()
+        page.get_by_role("link", name=re.compile("^airflow:shop_tasks.*.send.-1$")).click()
+        expect(page).to_have_url(re.compile("/tasks/send$"))
+        (found,) = shop_at_work.find_key("orders.timeout", "in-code")
+        open_view(page, airflow, f"?view=message&id={found.message_id}")
+        expect(page.get_by_role("link", name=re.compile("^airflow:shop_tasks.*.take.-1$"))).to_be_visible()
+        # It names the task to those who may not read what else stands beside the body.
+        expect(page.get_by_text("4711")).to_have_count(0)
 
 
 #: The views, each with its query string and the name of the table in it.

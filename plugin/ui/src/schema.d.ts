@@ -795,7 +795,7 @@ export interface components {
         };
         /**
          * OneMessage
-         * @description A message with all that happened to it.
+         * @description A message with all that happened to it; ``sent_by_task`` is the name of a task instance.
          */
         OneMessage: {
             /** Asked At */
@@ -832,6 +832,8 @@ export interface components {
             recalled: boolean;
             /** Released */
             released: boolean;
+            /** Sent By Task */
+            sent_by_task: string | null;
             /** Tag */
             tag: string | null;
             /** Topic */
