@@ -116,9 +116,10 @@ class Retries(Model):
 
 
 class DeadLetters(Model):
-    """The oldest dead letters of a group."""
+    """A page of a group's dead letters; there may be fewer than asked for, or none, before the end."""
 
     dead_letters: list[overview.ListedDeadLetter]
+    next: str | None
 
 
 class Schedule(Model):

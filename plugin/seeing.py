@@ -30,6 +30,8 @@ SPANS: Final = {
     "hour": (timedelta(minutes=1), 60),
     "days": (timedelta(hours=1), 72),
 }
+#: Where a page of dead letters ended, as the store has it.
+_PLACE: Final = r'^\{"at": "[0-9T:.+-]{19,40}", "seq": [0-9]{1,19}, "topic": [0-9]{1,9}\}$'
 #: As ``task_address`` writes it. Anything else under the same name is the sender's own.
 _TASK_NAME: Final = re.compile(r"airflow:[\w.~:+-]{1,250}/[\w.~:+-]{1,250}/[\w.~:+-]{1,250}/-?\d{1,9}")
 _HOUR: Final = timedelta(hours=1)
@@ -178,11 +180,13 @@ def list_dead_letters(
     group: Annotated[str, Query(min_length=1, max_length=255)],
     topic: OptionalText = None,
     redriven: bool | None = None,
+    reason_contains: OptionalText = None,
+    after: Annotated[str | None, Query(pattern=_PLACE)] = None,
 ) -> models.DeadLetters:
-    """The oldest dead letters of a group."""
+    """A page of a group's dead letters, by topic and the oldest first."""
     with brokers.lend(connection_id) as broker:
-        found = overview.dead_letters(broker, group, topic, 200, redriven)
-    return models.DeadLetters(dead_letters=found)
+        found, after = overview.dead_letters(broker, group, topic, 200, redriven, reason_contains, after)
+    return models.DeadLetters(dead_letters=found, next=after)
 
 
 @router.get("/brokers/{connection_id}/schedules")

@@ -53,7 +53,7 @@ export interface paths {
         };
         /**
          * List Dead Letters
-         * @description The oldest dead letters of a group.
+         * @description A page of a group's dead letters, by topic and the oldest first.
          */
         get: operations["list_dead_letters_api_brokers__connection_id__dead_letters_get"];
         put?: never;
@@ -466,11 +466,13 @@ export interface components {
         };
         /**
          * DeadLetters
-         * @description The oldest dead letters of a group.
+         * @description A page of a group's dead letters; there may be fewer than asked for, or none, before the end.
          */
         DeadLetters: {
             /** Dead Letters */
             dead_letters: components["schemas"]["ListedDeadLetter"][];
+            /** Next */
+            next: string | null;
         };
         /**
          * Done
@@ -1230,6 +1232,8 @@ export interface operations {
                 group: string;
                 topic?: string | null;
                 redriven?: boolean | null;
+                reason_contains?: string | null;
+                after?: string | null;
             };
             header?: never;
             path: {
@@ -1265,6 +1269,7 @@ export interface operations {
                 group: string;
                 topic?: string | null;
                 redriven?: boolean | null;
+                reason_contains?: string | null;
                 format?: "csv" | "jsonl";
             };
             header?: never;
