@@ -6,6 +6,7 @@ import re
 import threading
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Annotated, Any, Final
 
@@ -41,8 +42,12 @@ _OVERDUE: Final = timedelta(seconds=5)
 #: How many topics and groups the first view looks at.
 _FIRST_TOPICS: Final = 200
 _FIRST_GROUPS: Final = 50
-#: The same view for everybody who asks within this time.
+#: The same view for everybody who asks within this time, or for as long as one per cent of a core takes to work
+#: it out.
 _SHARED_SECONDS: Final = 2.0
+_COST_FACTOR: Final = 125
+_COSTS: Final = 3
+_LONGEST_SHARED_SECONDS: Final = 60.0
 
 OptionalText = Annotated[str | None, Query(min_length=1, max_length=255)]
 
@@ -50,24 +55,41 @@ OptionalText = Annotated[str | None, Query(min_length=1, max_length=255)]
 TaskText = Annotated[str, Query(min_length=1, max_length=250)]
 
 
+@dataclass(frozen=True)
+class _Kept:
+    answer: models.Overview
+    until: float
+    costs: tuple[float, ...]
+
+
 class _Shared:
-    """The newest answers to a question that many ask at once."""
+    """The newest answers to a question that many ask, or one asks again and again.
+
+    An answer that takes long to work out is kept the longer, so that all of it takes a small share of a core.
+    A single slow one says nothing: the quickest of the last few counts.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._answers: dict[tuple[Any, ...], tuple[float, models.Overview]] = {}
+        self._answers: dict[tuple[Any, ...], _Kept] = {}
 
     def get(self, key: tuple[Any, ...]) -> models.Overview | None:
         with self._lock:
-            made_at, answer = self._answers.get(key, (0.0, None))
-        return answer if answer is not None and time.monotonic() - made_at < _SHARED_SECONDS else None
+            kept = self._answers.get(key)
+        return kept.answer if kept is not None and time.monotonic() < kept.until else None
 
-    def put(self, key: tuple[Any, ...], answer: models.Overview) -> None:
+    def put(self, key: tuple[Any, ...], answer: models.Overview, cost_seconds: float) -> None:
         now = time.monotonic()
         with self._lock:
+            before = self._answers.get(key)
+            costs = (*(before.costs if before else ()), cost_seconds)[-_COSTS:]
+            share = min(costs) * _COST_FACTOR if len(costs) == _COSTS else 0.0
+            until = now + min(_LONGEST_SHARED_SECONDS, max(_SHARED_SECONDS, share))
             self._answers = {
-                known: made for known, made in self._answers.items() if now - made[0] < _SHARED_SECONDS
-            } | {key: (now, answer)}
+                known: one
+                for known, one in self._answers.items()
+                if now < one.until + _LONGEST_SHARED_SECONDS and known != key
+            } | {key: _Kept(answer, until, costs)}
 
 
 _shared = _Shared()
@@ -115,8 +137,12 @@ def show_overview(
         return known
     with brokers.lend(connection_id) as broker:
         # Somebody else may have asked while this request waited for its turn.
-        answer = _shared.get(key) or _overview(broker, span, topic)
-        _shared.put(key, answer)
+        known = _shared.get(key)
+        if known is not None:
+            return known
+        began = time.monotonic()
+        answer = _overview(broker, span, topic)
+        _shared.put(key, answer, time.monotonic() - began)
     return answer
 
 

@@ -10,7 +10,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,7 @@ class AirflowServer:
     url: str
     password: str
     home: AirflowHome
+    pid: int = 0
 
     def call(
         self,
@@ -119,7 +120,7 @@ def airflow_server(directory: Path, brokers: Mapping[str, str]) -> Iterator[Airf
             if child.process.poll() is not None or time.monotonic() > given_up_at:
                 raise AssertionError(f"the API server did not start:\n{log.read_text()[-5_000:]}")
             time.sleep(0.2)
-        yield server
+        yield replace(server, pid=child.process.pid)
     finally:
         end([child], grace_seconds=5)
 
