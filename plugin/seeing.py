@@ -42,8 +42,8 @@ _OVERDUE: Final = timedelta(seconds=5)
 #: How many topics and groups the first view looks at.
 _FIRST_TOPICS: Final = 200
 _FIRST_GROUPS: Final = 50
-#: The same view for everybody who asks within this time, or for as long as one per cent of a core takes to work
-#: it out.
+#: The same view for everybody who asks within this time, or for as long as one per cent of a core takes to
+#: work it out.
 _SHARED_SECONDS: Final = 2.0
 _COST_FACTOR: Final = 125
 _COSTS: Final = 3

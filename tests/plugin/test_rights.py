@@ -70,7 +70,12 @@ def test_x19_bodies_are_for_those_who_may_read_the_connection(
 
 def test_x19_only_connections_of_our_type_are_listed_or_opened(airflow: AirflowServer) -> None:
     _, answer = airflow.call("GET", "/duewheel/api/brokers")
-    assert [one["connection_id"] for one in answer["brokers"]] == ["duewheel_default", "unreachable"]
+    assert [one["connection_id"] for one in answer["brokers"]] == [
+        "duewheel_default",
+        "moved",
+        "not_upgraded",
+        "unreachable",
+    ]
     status, answer = airflow.call("GET", "/duewheel/api/brokers/something_else/overview")
     assert (status, answer["error"]) == (404, "UnknownBroker")
 
@@ -82,6 +87,21 @@ def test_x19_another_site_changes_nothing(airflow: AirflowServer, something: str
     )
     assert status == 403
     assert "Another site" in answer["detail"]
+
+
+@pytest.mark.parametrize(
+    ("broker", "error", "cure"),
+    [
+        ("moved", "BrokerMoved", "duewheel db rebase"),
+        ("not_upgraded", "BrokerNotUpgraded", "duewheel db upgrade"),
+    ],
+)
+def test_x08_a_broker_that_cannot_be_used_says_what_to_do(
+    airflow: AirflowServer, broker: str, error: str, cure: str
+) -> None:
+    status, answer = airflow.call("GET", f"/duewheel/api/brokers/{broker}/overview", role="viewer")
+    assert (status, answer["error"]) == (503, error)
+    assert cure in answer["detail"]
 
 
 def test_x19_an_outage_leaks_neither_address_nor_login(airflow: AirflowServer) -> None:
