@@ -15,7 +15,7 @@ from contextlib import closing, contextmanager
 from datetime import timedelta
 from pathlib import Path
 
-from playwright.sync_api import Browser, Locator, Page, sync_playwright
+from playwright.sync_api import Browser, Page, sync_playwright
 from tests.plugin.airflow_server import AirflowServer, airflow_server
 
 from benchmarks import ours
@@ -215,9 +215,8 @@ def _views(bench: Bench, airflow: AirflowServer, opened: Page, what: str) -> Ite
     readings = []
     for _ in range(bench.pairs):
         opened.goto(airflow.url)
-        link = opened.get_by_role("link", name="Delays")
-        link.wait_for(timeout=60_000)
-        readings.append(seconds(lambda: _follow(opened, link)))
+        opened.get_by_role("link", name="Delays").wait_for(timeout=60_000)
+        readings.append(seconds(lambda: _follow(opened)))
     yield Row(
         "page-first-view-inside",
         f"{what}: the overview in a browser, from a click in Airflow to its charts",
@@ -251,8 +250,8 @@ def _load(opened: Page, airflow: AirflowServer) -> None:
     opened.locator(".uplot").nth(1).wait_for(timeout=60_000)
 
 
-def _follow(opened: Page, link: Locator) -> None:
-    link.click()
+def _follow(opened: Page) -> None:
+    opened.get_by_role("link", name="Delays").click()
     opened.locator(".uplot").nth(1).wait_for(timeout=60_000)
 
 
