@@ -21,9 +21,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import BaseHook
+from airflow.sdk import BaseHook, get_current_context
 from psycopg2.extensions import make_dsn
 
+from duewheel.hooks.task_name import task_address
 from duewheel.store.errors import InvalidArgument, UnknownTopic
 
 if TYPE_CHECKING:
@@ -73,12 +74,20 @@ class BrokerAddress:
     listen: bool
     """Whether LISTEN may be used: not behind a pooler that shares sessions (PgBouncer by transaction)."""
 
-    def open(self) -> Broker:
-        """Return a new broker, which connects when it is first used; whoever asked for it closes it."""
-        # Imported here: a DAG file that names an operator is read again and again, and needs no broker.
-        from duewheel.store import Broker
+    def open(self, task: str | None = None) -> Broker:
+        """Return a new broker, which connects when it is first used; whoever asked for it closes it.
 
-        return Broker(self.dsn, listen=self.listen)
+        Args:
+            task: the task instance that what is sent shall name, as ``task_address`` writes it.
+        """
+        # Imported here: a DAG file that names an operator is read again and again, and needs no broker.
+        if task is None:
+            from duewheel.store import Broker
+
+            return Broker(self.dsn, listen=self.listen)
+        from duewheel.hooks.task_broker import TaskBroker
+
+        return TaskBroker(self.dsn, listen=self.listen, task=task)
 
 
 class DueWheelHook(BaseHook):
@@ -106,20 +115,26 @@ class DueWheelHook(BaseHook):
     def get_conn(self) -> Broker:
         """Return a new broker. It is a context manager; whoever asked for it closes it.
 
+        Within a task, what is sent through it names the task instance in the property ``sent_by_task``.
+
         Raises:
             InvalidArgument: the connection names no database, or says something that cannot be understood.
         """
-        return self.resolve().open()
+        return self.resolve().open(_running_task())
 
     @contextmanager
-    def connected(self) -> Iterator[Broker]:
+    def connected(self, task: str | None = None) -> Iterator[Broker]:
         """A broker for the time of a block, whose errors say what an author of DAGs can do.
+
+        Args:
+            task: the task instance that acts, as ``task_address`` writes it, where that is not the one that
+                runs: in its callbacks.
 
         Raises:
             InvalidArgument: as :meth:`get_conn`.
             DueWheelError: what the block raises.
         """
-        with self.get_conn() as broker:
+        with self.resolve().open(task or _running_task()) as broker:
             try:
                 yield broker
             except UnknownTopic as error:
@@ -160,6 +175,24 @@ class DueWheelHook(BaseHook):
         except Exception as error:  # noqa: BLE001 - the form shows whatever went wrong, and never a traceback
             return False, f"{type(error).__name__}: {error}".strip()
         return True, f"Connected: the broker is ready and has {len(topics)} topics."
+
+
+def task_of(context: Mapping[str, Any]) -> str | None:
+    """The task instance of one of Airflow's contexts; None outside of a task."""
+    task_instance = context.get("ti")
+    if task_instance is None:
+        return None
+    return task_address(
+        task_instance.dag_id, task_instance.run_id, task_instance.task_id, task_instance.map_index
+    )
+
+
+def _running_task() -> str | None:
+    """The task instance that runs in this thread, if one does."""
+    try:
+        return task_of(get_current_context())
+    except RuntimeError:
+        return None
 
 
 def address_of(connection: Connection) -> BrokerAddress:

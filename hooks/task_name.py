@@ -22,7 +22,21 @@ def task_name(dag_id: str, run_id: str, task_id: str, map_index: int) -> str:
         >>> task_name("place_orders", "manual__1", "send", -1)
         'airflow:place_orders/manual__1/send/-1'
     """
-    name = f"airflow:{dag_id}/{run_id}/{task_id}/{map_index}"
+    name = task_address(dag_id, run_id, task_id, map_index)
     if len(name) <= READABLE_CHARACTERS:
         return name
     return f"airflow:sha256:{hashlib.sha256(name.encode()).hexdigest()}"
+
+
+def task_address(dag_id: str, run_id: str, task_id: str, map_index: int) -> str:
+    """The same name at any length: what the page makes a link of.
+
+    Args:
+        dag_id, run_id, task_id: the task instance's.
+        map_index: -1 where the task is not mapped.
+
+    Example:
+        >>> task_address("place_orders", "manual__1", "send", -1)
+        'airflow:place_orders/manual__1/send/-1'
+    """
+    return f"airflow:{dag_id}/{run_id}/{task_id}/{map_index}"

@@ -63,9 +63,10 @@ class MessageFields:
         for name, value in said.items():
             setattr(self, name, value)
 
-    def _send_message(self, idempotency_key: str | None) -> SendReceipt:
-        """Send the message; ``idempotency_key`` counts where the message has none of its own."""
-        with DueWheelHook(self.duewheel_conn_id).connected() as broker:
+    def _send_message(self, idempotency_key: str | None, task: str | None = None) -> SendReceipt:
+        """Send the message; ``idempotency_key`` counts where the message has none of its own, and ``task``
+        where it is not the task that runs who sends."""
+        with DueWheelHook(self.duewheel_conn_id).connected(task) as broker:
             return broker.send(
                 self.topic,
                 self.body,

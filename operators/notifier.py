@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseNotifier
 
-from duewheel.hooks.broker import DueWheelHook
+from duewheel.hooks.broker import DueWheelHook, task_of
 from duewheel.operators.message_fields import MESSAGE_FIELDS, MessageFields
 from duewheel.operators.task_key import task_key
 
@@ -90,7 +90,8 @@ class SendDelayMessageNotifier(MessageFields, BaseNotifier):
         """Send the message, once for each try of a task, however often Airflow calls."""
         name = task_key(context)
         receipt = self._send_message(
-            None if name is None else f"{name}/notify/{context['ti'].try_number}/{self._digest()}"
+            None if name is None else f"{name}/notify/{context['ti'].try_number}/{self._digest()}",
+            task_of(context),
         )
         self.log.info(
             "Message %s is due at %s (%s)",

@@ -9,14 +9,14 @@ from __future__ import annotations
 import logging
 
 import psycopg2
-from fastapi import FastAPI, Request
+from fastapi import Depends, FastAPI, Request
 from fastapi.responses import FileResponse, JSONResponse, Response
 from psycopg2.errors import QueryCanceled
 
 from duewheel import __version__
 from duewheel.plugin import acting, exporting, seeing
 from duewheel.plugin.brokers import BrokerBusy, UnknownBroker
-from duewheel.plugin.bundle import icon, script
+from duewheel.plugin.bundle import bundle_version, icon, script
 from duewheel.plugin.models import Problem
 from duewheel.store import (
     AlreadyReleased,
@@ -43,6 +43,8 @@ _UNAVAILABLE: dict[type[DueWheelError], str] = {
     BrokerMoved: "The broker was restored into another database cluster. Run `duewheel db rebase` on it.",
 }
 _YEAR_SECONDS = 31_536_000
+#: Which script belongs to the API that answers.
+VERSION_HEADER = "Duewheel-Page"
 
 
 def application() -> FastAPI:
@@ -54,6 +56,7 @@ def application() -> FastAPI:
         docs_url=None,
         redoc_url=None,
         openapi_url=None,
+        dependencies=[Depends(_say_version)],
     )
     app.include_router(seeing.router)
     app.include_router(exporting.router)
@@ -65,6 +68,11 @@ def application() -> FastAPI:
     app.add_exception_handler(BrokerBusy, _busy)
     app.add_exception_handler(psycopg2.Error, _database_error)
     return app
+
+
+def _say_version(response: Response) -> None:
+    # A tab that was opened before an upgrade still runs the script of then.
+    response.headers[VERSION_HEADER] = bundle_version()
 
 
 def _script() -> FileResponse:
@@ -111,4 +119,5 @@ def _database_error(_: Request, error: Exception) -> JSONResponse:
 
 
 def _problem(status: int, error: str, detail: str) -> JSONResponse:
-    return JSONResponse(Problem(error=error, detail=detail).model_dump(), status_code=status)
+    headers = {VERSION_HEADER: bundle_version()}
+    return JSONResponse(Problem(error=error, detail=detail).model_dump(), status_code=status, headers=headers)

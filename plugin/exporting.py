@@ -59,10 +59,11 @@ def export_dead_letters(
     group: Annotated[str, Query(min_length=1, max_length=255)],
     topic: OptionalText = None,
     redriven: bool | None = None,
+    reason_contains: OptionalText = None,
     as_format: Annotated[Format, Query(alias="format")] = "jsonl",
 ) -> StreamingResponse:
     """The dead letters of a group with their bodies, by topic and the oldest first."""
-    pages = _pages(connection_id, group, topic, redriven)
+    pages = _pages(connection_id, group, topic, redriven, reason_contains)
     # Before the answer begins, while it can still be an error.
     first = next(pages)
     return StreamingResponse(
@@ -77,15 +78,17 @@ def export_dead_letters(
 
 
 def _pages(
-    connection_id: str, group: str, topic: str | None, redriven: bool | None
+    connection_id: str, group: str, topic: str | None, redriven: bool | None, reason_contains: str | None
 ) -> Iterator[list[DeadLetter]]:
-    """All pages, and an empty one at the end."""
+    """All pages; some may be empty."""
     after: str | None = None
     while True:
         with brokers.lend(connection_id) as broker:
-            letters, after = overview.dead_letter_page(broker, group, topic, redriven, after)
+            letters, after = overview.dead_letter_page(
+                broker, group, topic, redriven, after, reason_contains=reason_contains
+            )
         yield letters
-        if not letters:
+        if after is None:
             return
 
 

@@ -116,9 +116,10 @@ class Retries(Model):
 
 
 class DeadLetters(Model):
-    """The oldest dead letters of a group."""
+    """A page of a group's dead letters; there may be fewer than asked for, or none, before the end."""
 
     dead_letters: list[overview.ListedDeadLetter]
+    next: str | None
 
 
 class Schedule(Model):
@@ -159,7 +160,7 @@ class Body(Model):
 
 
 class OneMessage(Model):
-    """A message with all that happened to it."""
+    """A message with all that happened to it; ``sent_by_task`` is the name of a task instance."""
 
     now_at: datetime
     topic: str
@@ -168,6 +169,7 @@ class OneMessage(Model):
     tag: str | None
     message_group: str | None
     properties: dict[str, object]
+    sent_by_task: str | None
     born_at: datetime
     asked_at: datetime | None
     deliver_at: datetime

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
+from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Annotated, Any, Final
 
@@ -11,6 +14,7 @@ from fastapi import APIRouter, Query
 from pydantic import AwareDatetime
 
 from duewheel import __version__
+from duewheel.hooks.task_broker import SENT_BY_TASK
 from duewheel.hooks.task_name import task_name
 from duewheel.plugin import models
 from duewheel.plugin.bodies import readable
@@ -27,6 +31,10 @@ SPANS: Final = {
     "hour": (timedelta(minutes=1), 60),
     "days": (timedelta(hours=1), 72),
 }
+#: Where a page of dead letters ended, as the store has it.
+_PLACE: Final = r'^\{"at": "[0-9T:.+-]{19,40}", "seq": [0-9]{1,19}, "topic": [0-9]{1,9}\}$'
+#: As ``task_address`` writes it. Anything else under the same name is the sender's own.
+_TASK_NAME: Final = re.compile(r"airflow:[\w.~:+-]{1,250}/[\w.~:+-]{1,250}/[\w.~:+-]{1,250}/-?\d{1,9}")
 _HOUR: Final = timedelta(hours=1)
 _MINUTE: Final = timedelta(minutes=1)
 #: A topic whose next message is due for longer than this is not being released.
@@ -34,8 +42,12 @@ _OVERDUE: Final = timedelta(seconds=5)
 #: How many topics and groups the first view looks at.
 _FIRST_TOPICS: Final = 200
 _FIRST_GROUPS: Final = 50
-#: The same view for everybody who asks within this time.
+#: The same view for everybody who asks within this time, or for as long as one per cent of a core takes to
+#: work it out.
 _SHARED_SECONDS: Final = 2.0
+_COST_FACTOR: Final = 125
+_COSTS: Final = 3
+_LONGEST_SHARED_SECONDS: Final = 60.0
 
 OptionalText = Annotated[str | None, Query(min_length=1, max_length=255)]
 
@@ -43,24 +55,41 @@ OptionalText = Annotated[str | None, Query(min_length=1, max_length=255)]
 TaskText = Annotated[str, Query(min_length=1, max_length=250)]
 
 
+@dataclass(frozen=True)
+class _Kept:
+    answer: models.Overview
+    until: float
+    costs: tuple[float, ...]
+
+
 class _Shared:
-    """The newest answers to a question that many ask at once."""
+    """The newest answers to a question that many ask, or one asks again and again.
+
+    An answer that takes long to work out is kept the longer, so that all of it takes a small share of a core.
+    A single slow one says nothing: the quickest of the last few counts.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._answers: dict[tuple[Any, ...], tuple[float, models.Overview]] = {}
+        self._answers: dict[tuple[Any, ...], _Kept] = {}
 
     def get(self, key: tuple[Any, ...]) -> models.Overview | None:
         with self._lock:
-            made_at, answer = self._answers.get(key, (0.0, None))
-        return answer if answer is not None and time.monotonic() - made_at < _SHARED_SECONDS else None
+            kept = self._answers.get(key)
+        return kept.answer if kept is not None and time.monotonic() < kept.until else None
 
-    def put(self, key: tuple[Any, ...], answer: models.Overview) -> None:
+    def put(self, key: tuple[Any, ...], answer: models.Overview, cost_seconds: float) -> None:
         now = time.monotonic()
         with self._lock:
+            before = self._answers.get(key)
+            costs = (*(before.costs if before else ()), cost_seconds)[-_COSTS:]
+            share = min(costs) * _COST_FACTOR if len(costs) == _COSTS else 0.0
+            until = now + min(_LONGEST_SHARED_SECONDS, max(_SHARED_SECONDS, share))
             self._answers = {
-                known: made for known, made in self._answers.items() if now - made[0] < _SHARED_SECONDS
-            } | {key: (now, answer)}
+                known: one
+                for known, one in self._answers.items()
+                if now < one.until + _LONGEST_SHARED_SECONDS and known != key
+            } | {key: _Kept(answer, until, costs)}
 
 
 _shared = _Shared()
@@ -108,8 +137,12 @@ def show_overview(
         return known
     with brokers.lend(connection_id) as broker:
         # Somebody else may have asked while this request waited for its turn.
-        answer = _shared.get(key) or _overview(broker, span, topic)
-        _shared.put(key, answer)
+        known = _shared.get(key)
+        if known is not None:
+            return known
+        began = time.monotonic()
+        answer = _overview(broker, span, topic)
+        _shared.put(key, answer, time.monotonic() - began)
     return answer
 
 
@@ -173,11 +206,13 @@ def list_dead_letters(
     group: Annotated[str, Query(min_length=1, max_length=255)],
     topic: OptionalText = None,
     redriven: bool | None = None,
+    reason_contains: OptionalText = None,
+    after: Annotated[str | None, Query(pattern=_PLACE)] = None,
 ) -> models.DeadLetters:
-    """The oldest dead letters of a group."""
+    """A page of a group's dead letters, by topic and the oldest first."""
     with brokers.lend(connection_id) as broker:
-        found = overview.dead_letters(broker, group, topic, 200, redriven)
-    return models.DeadLetters(dead_letters=found)
+        found, after = overview.dead_letters(broker, group, topic, 200, redriven, reason_contains, after)
+    return models.DeadLetters(dead_letters=found, next=after)
 
 
 @router.get("/brokers/{connection_id}/schedules")
@@ -251,6 +286,7 @@ def show_message(connection_id: str, message_id: str, user: Seeing) -> models.On
             message_group=found.message_group,
             # What a sender puts beside the body is as private as the body.
             properties=found.properties if may_read_bodies(user, connection_id) else {},
+            sent_by_task=_task_in(found.properties),
             born_at=found.born_at,
             asked_at=found.asked_at,
             deliver_at=found.deliver_at,
@@ -279,6 +315,12 @@ def list_task_messages(
     with brokers.lend(connection_id) as broker:
         found = overview.messages_by_name(broker, name, topic, group, since_at, until_at)
         return models.TaskMessages(now_at=overview.now(broker), messages=found)
+
+
+def _task_in(properties: Mapping[str, object]) -> str | None:
+    """The task instance that sent a message: a name in Airflow, which is no secret of the sender's."""
+    name = properties.get(SENT_BY_TASK)
+    return name if isinstance(name, str) and _TASK_NAME.fullmatch(name) else None
 
 
 def _overview(broker: Broker, span: str, topic: str | None) -> models.Overview:

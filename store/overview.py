@@ -43,13 +43,13 @@ select consumer_group, topic, ready, oldest_deliver_at, inflight, waiting_retry,
 from duewheel.group_stats(%s, %s, %s)
 """
 _DEAD_LETTERS = """
-select topic, message_id, key, tag, born_at, dead_at, attempt, reason, redriven_at
-from duewheel.dead_letters(%s, %s, %s, %s)
+select topic_name, message_id, key, tag, born_at, dead_at, attempt, reason, redriven_at, place::text
+from duewheel.dead_letter_page(%s, %s, %s, %s::jsonb, %s, reason_contains => %s, with_bodies => false)
 """
 _DEAD_LETTER_PAGE = """
 select topic_name, message_id, key, tag, properties::text, body, born_at, dead_at, attempt, reason,
        redriven_at, place::text
-from duewheel.dead_letter_page(%s, %s, %s, %s::jsonb, %s)
+from duewheel.dead_letter_page(%s, %s, %s, %s::jsonb, %s, reason_contains => %s)
 """
 _BY_NAME = """
 select message_id, key, tag, born_at, deliver_at, attempt, leased_at
@@ -381,21 +381,20 @@ def dead_letters(
     topic: str | None = None,
     max_messages: int = 100,
     redriven: bool | None = None,
-) -> list[ListedDeadLetter]:
-    """The dead letters of a group without their bodies, oldest first.
-
-    Raises:
-        UnknownGroup: there is none of this name.
-    """
-    check_text(group, "group")
-    check_text(topic, "topic", optional=True)
-    rows = _read(broker, _DEAD_LETTERS, (group, topic, _limited(max_messages), redriven))
-    return [
+    reason_contains: str | None = None,
+    after: str | None = None,
+) -> tuple[list[ListedDeadLetter], str | None]:
+    """A page of a group's dead letters without their bodies; else as :func:`dead_letter_page`."""
+    rows = _dead_letters(broker, _DEAD_LETTERS, group, topic, max_messages, redriven, reason_contains, after)
+    found = [
         ListedDeadLetter(
             name, identity, key, tag, to_datetime(born), to_datetime(dead), tries, why, _utc(again)
         )
-        for name, identity, key, tag, born, dead, tries, why, again in rows
+        for name, identity, key, tag, born, dead, tries, why, again, _ in rows
+        if identity is not None
     ]
+    there_may_be_more = len(found) == max_messages or len(found) < len(rows)
+    return found, rows[-1][-1] if there_may_be_more else None
 
 
 def dead_letter_page(
@@ -405,6 +404,7 @@ def dead_letter_page(
     redriven: bool | None = None,
     after: str | None = None,
     max_messages: int = 500,
+    reason_contains: str | None = None,
 ) -> tuple[list[DeadLetter], str | None]:
     """A page of a group's dead letters with their bodies, by topic and the oldest first.
 
@@ -412,18 +412,38 @@ def dead_letter_page(
         broker: the broker.
         group, topic, redriven: which, as for :meth:`duewheel.store.broker.Broker.dead_letters`.
         after: where the page before it ended; None is the first.
-        max_messages: how many at most, 1 to 1 000. Bodies of more than 4 MiB together end a page before.
+        max_messages: how many at most, 1 to 1 000. Bodies of more than 4 MiB together end a page before, and
+            so does a look at 10 000 dead letters.
+        reason_contains: those whose reason has this text in it.
 
     Returns:
-        The dead letters, and what to give as ``after`` for the next page; no letters and None at the end.
+        The dead letters, and what to give as ``after`` for the next page, which is None at the end. There may
+        be fewer than asked for, or none, before the end.
 
     Raises:
         UnknownGroup: there is none of this name.
     """
+    rows = _dead_letters(
+        broker, _DEAD_LETTER_PAGE, group, topic, max_messages, redriven, reason_contains, after
+    )
+    letters = [letter_of(columns) for *columns, _ in rows if columns[0] is not None]
+    return letters, rows[-1][-1] if rows else None
+
+
+def _dead_letters(
+    broker: Broker,
+    statement: str,
+    group: str,
+    topic: str | None,
+    max_messages: int,
+    redriven: bool | None,
+    reason_contains: str | None,
+    after: str | None,
+) -> Rows:
     check_text(group, "group")
     check_text(topic, "topic", optional=True)
-    rows = _read(broker, _DEAD_LETTER_PAGE, (group, topic, redriven, after, _limited(max_messages)))
-    return [letter_of(columns) for *columns, _ in rows], rows[-1][-1] if rows else None
+    check_text(reason_contains, "reason_contains", optional=True)
+    return _read(broker, statement, (group, topic, redriven, after, _limited(max_messages), reason_contains))
 
 
 def messages_by_name(

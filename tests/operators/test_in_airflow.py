@@ -6,14 +6,16 @@ import json
 import os
 import shutil
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.airflow_runs import AirflowHome, RunResult
 from tests.leasing import received
 
+from duewheel.hooks.task_broker import SENT_BY_TASK
 from duewheel.store import Broker
 
 pytestmark = [pytest.mark.airflow, pytest.mark.slow, pytest.mark.timeout(1200)]
@@ -61,12 +63,19 @@ def test_d11_making_a_topic_with_other_settings_fails(story: RunResult) -> None:
     assert "TopicExists" in story.log
 
 
+def sender(dag: str, properties: Mapping[str, Any], task: str) -> str:
+    """The name of the task instance that sent a message, with the run that the message says."""
+    run = str(properties[SENT_BY_TASK]).split("/")[1]
+    assert run.startswith("manual__")
+    return f"airflow:{dag}/{run}/{task}/-1"
+
+
 def test_d12_d13_a_sent_message_is_found_by_the_id_in_the_xcom(story: RunResult, shop: Broker) -> None:
     found = shop.find(story.tasks["send"].xcom)
     assert found is not None
     assert found.key == "story-1"
     assert found.tag == "late"
-    assert found.properties == {"from": "send"}
+    assert found.properties == {"from": "send", SENT_BY_TASK: sender("story", found.properties, "send")}
     body = json.loads(found.body)
     assert body["lines"] == ["send"]
     assert body["run"].startswith("manual__")
@@ -161,7 +170,10 @@ def test_many_messages_are_sent_in_one_task(home: tuple[AirflowHome, str], flow:
         found = [broker.find(message_id) for message_id in flow.tasks["send"].xcom]
     assert [message.key for message in found if message is not None] == ["k0", "k1", "k2", "later"]
     assert found[0] is not None
-    assert found[0].properties == {"number": 0}
+    assert found[0].properties == {
+        "number": 0,
+        SENT_BY_TASK: sender("taskflow", found[0].properties, "send"),
+    }
 
 
 def test_x03_a_task_moves_what_waits_and_does_not_try_again_what_came_too_late(flow: RunResult) -> None:

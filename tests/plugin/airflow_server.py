@@ -10,7 +10,8 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ class AirflowServer:
     url: str
     password: str
     home: AirflowHome
+    pid: int = 0
 
     def call(
         self,
@@ -63,7 +65,13 @@ class AirflowServer:
         return status, _as_json(text)
 
     def _token(self, role: str) -> str:
-        return AirflowApi(self.url, role, self.password)._access_token()
+        return _token(self.url, role, self.password)
+
+
+@cache
+def _token(url: str, role: str, password: str) -> str:
+    """One login is good for all calls of a user."""
+    return AirflowApi(url, role, password)._access_token()
 
 
 def _as_json(text: bytes) -> Any:
@@ -112,7 +120,7 @@ def airflow_server(directory: Path, brokers: Mapping[str, str]) -> Iterator[Airf
             if child.process.poll() is not None or time.monotonic() > given_up_at:
                 raise AssertionError(f"the API server did not start:\n{log.read_text()[-5_000:]}")
             time.sleep(0.2)
-        yield server
+        yield replace(server, pid=child.process.pid)
     finally:
         end([child], grace_seconds=5)
 

@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.conftest import execute
 from tests.plugin.airflow_server import AirflowServer, airflow_server
 
 from duewheel.store.broker import Broker
+from duewheel.store.embedded import EmbeddedPostgres
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -29,10 +31,19 @@ def shop(shop_dsn: str) -> Iterator[Broker]:
 
 
 @pytest.fixture(scope="session")
-def airflow(tmp_path_factory: pytest.TempPathFactory, shop_dsn: str) -> Iterator[AirflowServer]:
-    """An API server whose page shows that broker, and one that does not answer."""
+def airflow(
+    tmp_path_factory: pytest.TempPathFactory,
+    shop_dsn: str,
+    fresh_database: Callable[[], tuple[str, str]],
+    postgres: EmbeddedPostgres,
+) -> Iterator[AirflowServer]:
+    """An API server whose page shows that broker, and others that are of no use."""
+    _, moved_dsn = fresh_database()
+    execute(moved_dsn, "update duewheel.broker set system_identifier = 1")
     brokers = {
         "duewheel_default": shop_dsn,
+        "moved": moved_dsn,
+        "not_upgraded": postgres.dsn(),
         "unreachable": "host=127.0.0.1 port=1 dbname=secret_name user=secret_user password=secret_word",
     }
     with airflow_server(tmp_path_factory.mktemp("page"), brokers) as server:

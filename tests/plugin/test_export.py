@@ -68,6 +68,16 @@ def test_r14_no_cell_of_the_csv_file_is_a_formula(airflow: AirflowServer, dead: 
     assert [one["key"] for one in rows if one["redriven_at"]] == ["gone"]
 
 
+def test_r14_the_list_and_the_file_are_filtered_by_reason(airflow: AirflowServer, dead: None) -> None:
+    listed = EXPORT.replace("/export", "", 1)
+    for reason, expected in (("@bro", {"formula", "binary", "lines", "gone"}), ("100%25", set())):
+        _, answer = airflow.call("GET", f"{listed}&reason_contains={reason}", role="viewer")
+        assert {one["key"] for one in answer["dead_letters"]} == expected
+        assert answer["next"] is None
+        _, text = airflow.call("GET", f"{EXPORT}&format=csv&reason_contains={reason}", role="op")
+        assert {one["key"] for one in csv.DictReader(io.StringIO(text, newline=""))} == expected
+
+
 def test_x19_what_cannot_be_exported_is_an_error_and_no_file(airflow: AirflowServer, dead: None) -> None:
     status, answer = airflow.call("GET", EXPORT.replace("group=export", "group=nope"), role="op")
     assert (status, answer["error"]) == (404, "UnknownGroup")

@@ -27,7 +27,7 @@ from duewheel.store.broker import Broker
 from duewheel.store.embedded import EmbeddedPostgres
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Locator, Page
+    from playwright.sync_api import Browser, Locator, Page, Route
 
 pytestmark = [pytest.mark.airflow, pytest.mark.slow]
 
@@ -139,6 +139,12 @@ def open_view(page: Page, airflow: AirflowServer, query: str = "") -> None:
     expect(page.get_by_role("heading", name="Delay messages")).to_be_visible(timeout=30_000)
 
 
+def follow(page: Page, query: str) -> None:
+    """Go to another view without loading the page again, as a link within it does."""
+    page.evaluate("history.pushState({}, '', location.pathname + " + json.dumps(query) + ")")
+    page.evaluate("dispatchEvent(new PopStateEvent('popstate'))")
+
+
 def tab_to(page: Page, wanted: Locator) -> None:
     """Go there as one does without a mouse."""
     for _ in range(80):
@@ -187,7 +193,8 @@ def test_x08_an_operator_without_a_mouse_finds_an_order_by_its_key_and_recalls_i
         page.keyboard.press("Enter")
         tab_to(page, dialog.get_by_role("button", name="Recall"))
         page.keyboard.press("Enter")
-        expect(page.get_by_text("1 recalled: never delivered")).to_be_visible()
+        # A screen reader says so.
+        expect(dialog.get_by_role("status")).to_contain_text("1 recalled: never delivered")
         expect(dialog.get_by_role("button", name="Close").first).to_be_focused()
         page.keyboard.press("Enter")
         expect(page.get_by_text("recalled", exact=True).first).to_be_visible()
@@ -306,7 +313,11 @@ def test_x08_a_broker_that_never_answered_is_told_and_the_other_can_be_chosen(
 ) -> None:
     with logged_in(chromium, airflow, "op") as page:
         open_view(page, airflow, "?broker=unreachable")
-        expect(page.get_by_text("The broker's database does not answer.")).to_be_visible(timeout=30_000)
+        told = page.get_by_role("alert")
+        expect(told).to_contain_text("The broker's database does not answer.", timeout=30_000)
+        for broker, cure in (("not_upgraded", "duewheel db upgrade"), ("moved", "duewheel db rebase")):
+            page.get_by_label("Broker").select_option(broker)
+            expect(told).to_contain_text(cure)
         page.get_by_label("Broker").select_option("duewheel_default")
         expect(page.get_by_text(re.compile("Due: .* next hour"))).to_be_visible()
 
@@ -314,12 +325,17 @@ def test_x08_a_broker_that_never_answered_is_told_and_the_other_can_be_chosen(
 TASKS = """
 from datetime import timedelta
 from airflow.sdk import DAG, task
+from duewheel.hooks.broker import DueWheelHook
 from duewheel.operators.send import SendDelayMessageOperator
+
+SECRET = {"card": "4711"}
 
 with DAG("shop_tasks") as dag:
 
     @task.due_messages(topic="orders.placed", group="count", max_messages=3)
     def take(messages):
+        with DueWheelHook().get_conn() as broker:
+            broker.send("orders.timeout", b"", key="in-code", delay=timedelta(hours=2), properties=SECRET)
         return len(messages)
 
     send = SendDelayMessageOperator(
@@ -349,7 +365,17 @@ def test_x08_a_task_instance_shows_its_messages_and_they_show_it(
         expect(page).to_have_url(re.compile(re.escape(tasks).replace("%3A", "(%3A|:)") + "/take"))
         page.goto(f"{airflow.url}{tasks}/send/plugin/duewheel-task")
         sent = page.get_by_role("region", name="Sent messages")
-        expect(sent.get_by_role("row", name=re.compile("order-of-a-task"))).to_be_visible(timeout=30_000)
+        row = sent.get_by_role("row", name=re.compile("order-of-a-task"))
+        expect(row).to_be_visible(timeout=30_000)
+        row.get_by_role("link").click()
+        expect(page.get_by_role("heading", name="Message order-of-a-task")).to_be_visible()
+        page.get_by_role("link", name=re.compile("^airflow:shop_tasks.*.send.-1$")).click()
+        expect(page).to_have_url(re.compile("/tasks/send$"))
+        (found,) = shop_at_work.find_key("orders.timeout", "in-code")
+        open_view(page, airflow, f"?view=message&id={found.message_id}")
+        expect(page.get_by_role("link", name=re.compile("^airflow:shop_tasks.*.take.-1$"))).to_be_visible()
+        # It names the task to those who may not read what else stands beside the body.
+        expect(page.get_by_text("4711")).to_have_count(0)
 
 
 #: The views, each with its query string and the name of the table in it.
@@ -383,6 +409,14 @@ def serious_findings(page: Page, part: str) -> list[tuple[str, str]]:
     ]
 
 
+def nameless(page: Page) -> list[str]:
+    """What a screen reader would announce without a name, of what has to have one."""
+    tree = page.locator("[data-page=duewheel]").aria_snapshot()
+    kinds = "button|link|textbox|combobox|checkbox|spinbutton|table|region|img|navigation|heading"
+    found: list[str] = re.findall(rf"^ *- (?:{kinds})(?: \[[^\]]*\])*:?$", tree, re.MULTILINE)
+    return found
+
+
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("size", [WIDE, NARROW], ids=["wide", "narrow"])
 def test_x08_each_view_fits_its_window_and_keeps_nobody_out(
@@ -400,15 +434,14 @@ def test_x08_each_view_fits_its_window_and_keeps_nobody_out(
         open_view(page, airflow)
         page.evaluate(AXE.read_text())
         for name, (query, table) in views.items():
-            # As a link within the page does.
-            page.evaluate("history.pushState({}, '', location.pathname + " + json.dumps(query) + ")")
-            page.evaluate("dispatchEvent(new PopStateEvent('popstate'))")
+            follow(page, query)
             expect(page.get_by_role("region", name=table, exact=True)).to_be_visible()
             expect(page.locator(".uplot")).to_have_count(2 if name == "overview" else 0)
             overflow = page.evaluate("document.documentElement.scrollWidth - window.innerWidth")
             assert overflow <= 0, f"{name} is {overflow} pixels wider than its window"
             assert page.evaluate("document.documentElement.classList.contains('dark')") is dark
             assert serious_findings(page, "[data-page=duewheel]") == [], name
+            assert nameless(page) == [], name
             if name == "messages":
                 page.get_by_role("button", name="Reschedule all").click()
                 expect(page.get_by_role("alertdialog").get_by_text("wait and match now")).to_be_visible()
@@ -418,3 +451,64 @@ def test_x08_each_view_fits_its_window_and_keeps_nobody_out(
             picture = f"{name}-{'narrow' if size is NARROW else 'wide'}-{'dark' if dark else 'light'}"
             kept = "DUEWHEEL_WRITE_PICTURES" in os.environ and picture in SHOWN
             page.screenshot(path=(PICTURES if kept else tmp_path) / f"{picture}.png")
+
+
+def test_x08_a_hundred_topics_long_keys_and_binary_bodies_fit_a_narrow_window(
+    chromium: Browser, airflow: AirflowServer, shop_at_work: Broker
+) -> None:
+    execute(
+        shop_at_work.dsn,
+        "select duewheel.create_topic('many-' || lpad(n::text, 2, '0')) from generate_series(0, 99) n",
+    )
+    key = "K" * 255
+    sent = shop_at_work.send("many-00", b"\x00\xff<b>", delay=HOUR, key=key, tag="T" * 127)
+    with logged_in(chromium, airflow, "op", size=NARROW) as page:
+        open_view(page, airflow, "?view=topics")
+        topics = page.get_by_role("region", name="Topics")
+        expect(topics.get_by_role("row")).to_have_count(1 + 50)
+        page.get_by_role("button", name="Next page").click()
+        expect(topics.get_by_text("many-99")).to_be_visible()
+        for view in ("messages&topic=many-00", f"message&id={sent.message_id}", ""):
+            follow(page, f"?view={view}")
+            expect(page.get_by_text(key).first if view else page.locator(".uplot").first).to_be_visible()
+            assert page.evaluate("document.documentElement.scrollWidth - window.innerWidth") <= 0, view
+            if view.startswith("message&"):
+                expect(page.get_by_role("region", name="Body")).to_have_text("00 ff 3c 62 3e")
+
+
+def test_x08_a_slow_network_shows_no_stale_answer_and_an_old_tab_says_that_it_is_old(
+    chromium: Browser, airflow: AirflowServer, shop_at_work: Broker
+) -> None:
+    with logged_in(chromium, airflow, "op") as page:
+        held: list[Route] = []
+        page.route(re.compile("key_prefix=order-11(&|$)"), lambda route: held.append(route))
+        open_view(page, airflow, "?view=messages&topic=orders.timeout&key=order-11")
+        expect(page.get_by_role("status", name="Loading")).to_be_visible()
+        field = page.locator("input[name=key]")
+        field.fill("order-222")
+        field.press("Enter")
+        expect(page.get_by_role("row", name=re.compile("order-222 "))).to_be_visible()
+        (late,) = held
+        late.fulfill(json={"now_at": "2026-01-01T00:00:00Z", "messages": [], "next": None})
+        # The page was there for the late answer when it had one of its own after it.
+        with page.expect_response(re.compile("key_prefix=order-33")):
+            field.fill("order-33")
+            field.press("Enter")
+        expect(page.get_by_role("row", name=re.compile("order-33 "))).to_be_visible()
+        expect(page.get_by_text("Nothing matches.")).to_have_count(0)
+
+        def upgraded(route: Route) -> None:
+            response = route.fetch()
+            route.fulfill(response=response, headers={**response.headers, "duewheel-page": "a newer one"})
+
+        page.route(re.compile("/leases"), upgraded)
+        page.get_by_role("button", name="Leases").click()
+        told = page.get_by_role("alert")
+        expect(told).to_contain_text("duewheel was upgraded since this page was loaded")
+        expect(told.get_by_role("button", name="Load again")).to_be_visible()
+        # An answer that this page does not understand takes nothing else with it.
+        page.route(re.compile("/retries"), lambda route: route.fulfill(json={"of_another": "shape"}))
+        page.get_by_role("button", name="Retries").click()
+        expect(page.get_by_text("This view cannot be shown.")).to_be_visible()
+        page.get_by_role("button", name="Schedules").click()
+        expect(page.get_by_role("row", name=re.compile("clean-up"))).to_be_visible()

@@ -2,61 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
 
 import pytest
 from fastapi.routing import APIRoute
 from tests.plugin.airflow_server import ROLES, AirflowServer
+from tests.plugin.route_rules import ACT, PUBLIC, READ, RULES, SEE, address
 
 from duewheel.store.broker import Broker
 
 pytestmark = [pytest.mark.airflow, pytest.mark.slow]
 
-BROKER = "/api/brokers/{connection_id}"
-UNKNOWN_ID = f"{1:08x}{0:04x}{0:016x}{1:016x}"
-SEE = frozenset(ROLES)
-#: Of Airflow's own roles; where roles can be composed these are two rights.
-READ = ACT = frozenset({"op", "admin"})
-
-
-@dataclass(frozen=True)
-class Rule:
-    """Who may call a route, with a body it takes."""
-
-    roles: frozenset[str]
-    body: Any = None
-    query: str = ""
-
-
-#: Every route of the application. One that is added without a rule fails the test below.
-RULES = {
-    ("GET", "/api/brokers"): Rule(SEE),
-    ("GET", BROKER): Rule(SEE),
-    ("GET", f"{BROKER}/overview"): Rule(SEE),
-    ("GET", f"{BROKER}/topics"): Rule(SEE),
-    ("GET", f"{BROKER}/groups"): Rule(SEE),
-    ("GET", f"{BROKER}/leases"): Rule(SEE),
-    ("GET", f"{BROKER}/retries"): Rule(SEE),
-    ("GET", f"{BROKER}/dead-letters"): Rule(SEE, query="?group=g"),
-    ("GET", f"{BROKER}/dead-letters/export"): Rule(READ, query="?group=g"),
-    ("GET", f"{BROKER}/schedules"): Rule(SEE),
-    ("GET", f"{BROKER}/messages"): Rule(SEE),
-    ("GET", f"{BROKER}/messages/{{message_id}}"): Rule(SEE),
-    ("GET", f"{BROKER}/task-messages"): Rule(
-        SEE, query="?dag_id=d&run_id=r&task_id=t&topic=rights&group=rights"
-    ),
-    ("POST", f"{BROKER}/messages/recall"): Rule(ACT, {"message_ids": [UNKNOWN_ID]}),
-    ("POST", f"{BROKER}/messages/reschedule"): Rule(ACT, {"message_ids": [UNKNOWN_ID], "delay_seconds": 1}),
-    ("POST", f"{BROKER}/messages/recall-matching"): Rule(ACT, {"topic": "rights", "key_prefix": "none"}),
-    ("POST", f"{BROKER}/dead-letters/redrive"): Rule(ACT, {"group": "rights"}),
-    ("POST", f"{BROKER}/groups/rewind"): Rule(ACT, {"group": "rights", "topic": "rights", "to": "latest"}),
-    ("POST", f"{BROKER}/schedules/pause"): Rule(ACT, {"name": "rights"}),
-    ("POST", f"{BROKER}/schedules/resume"): Rule(ACT, {"name": "rights"}),
-}
-#: Code and pictures, as Airflow's own are.
-PUBLIC = {("GET", "/static/main.js"), ("GET", "/static/{name}.svg")}
+#: Who has which right, of the roles of Airflow's simple auth manager.
+HOLDERS = {SEE: frozenset(ROLES), READ: frozenset({"op", "admin"}), ACT: frozenset({"op", "admin"})}
 
 
 @pytest.fixture(scope="module")
@@ -89,18 +47,17 @@ def test_x19_a_route_lets_in_whom_its_rule_names(
     airflow: AirflowServer, something: str, method: str, path: str, role: str | None
 ) -> None:
     rule = RULES[method, path]
-    address = "/duewheel" + path.format(connection_id="duewheel_default", message_id=something) + rule.query
-    status, answer = airflow.call(method, address, rule.body, role=role)
+    status, answer = airflow.call(method, address(method, path, something), rule.body, role=role)
     if role is None:
         assert status == 401
-    elif role in rule.roles:
+    elif role in HOLDERS[rule.right]:
         assert status == 200, answer
     else:
         assert status == 403
         assert something not in str(answer)
 
 
-@pytest.mark.parametrize(("role", "reads"), [(role, role in ACT) for role in ROLES])
+@pytest.mark.parametrize(("role", "reads"), [(role, role in HOLDERS[READ]) for role in ROLES])
 def test_x19_bodies_are_for_those_who_may_read_the_connection(
     airflow: AirflowServer, something: str, role: str, reads: bool
 ) -> None:
@@ -113,7 +70,12 @@ def test_x19_bodies_are_for_those_who_may_read_the_connection(
 
 def test_x19_only_connections_of_our_type_are_listed_or_opened(airflow: AirflowServer) -> None:
     _, answer = airflow.call("GET", "/duewheel/api/brokers")
-    assert [one["connection_id"] for one in answer["brokers"]] == ["duewheel_default", "unreachable"]
+    assert [one["connection_id"] for one in answer["brokers"]] == [
+        "duewheel_default",
+        "moved",
+        "not_upgraded",
+        "unreachable",
+    ]
     status, answer = airflow.call("GET", "/duewheel/api/brokers/something_else/overview")
     assert (status, answer["error"]) == (404, "UnknownBroker")
 
@@ -125,6 +87,21 @@ def test_x19_another_site_changes_nothing(airflow: AirflowServer, something: str
     )
     assert status == 403
     assert "Another site" in answer["detail"]
+
+
+@pytest.mark.parametrize(
+    ("broker", "error", "cure"),
+    [
+        ("moved", "BrokerMoved", "duewheel db rebase"),
+        ("not_upgraded", "BrokerNotUpgraded", "duewheel db upgrade"),
+    ],
+)
+def test_x08_a_broker_that_cannot_be_used_says_what_to_do(
+    airflow: AirflowServer, broker: str, error: str, cure: str
+) -> None:
+    status, answer = airflow.call("GET", f"/duewheel/api/brokers/{broker}/overview", role="viewer")
+    assert (status, answer["error"]) == (503, error)
+    assert cure in answer["detail"]
 
 
 def test_x19_an_outage_leaks_neither_address_nor_login(airflow: AirflowServer) -> None:

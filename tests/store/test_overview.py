@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime, timedelta
 
@@ -120,7 +121,8 @@ def test_x08_dead_letters_are_listed_without_their_bodies(broker: Broker) -> Non
     broker.send("t", b"body", key="k")
     consumer = broker.consumer("t", "g", retry=RetryPolicy(0, (MINUTE,)))
     consumer.nack(consumer.receive())
-    (dead,) = overview.dead_letters(broker, "g")
+    ((dead,), after) = overview.dead_letters(broker, "g")
+    assert after is None
     assert (dead.topic, dead.key, dead.attempt, dead.redriven_at) == ("t", "k", 1, None)
     assert dead.dead_at <= datetime.now(UTC) + MINUTE
 
@@ -135,15 +137,47 @@ def test_r14_dead_letters_come_in_pages_that_hold_no_more_than_their_share(broke
     pages, after = [], None
     while True:
         letters, after = overview.dead_letter_page(broker, "g", None, False, after, 3)
-        if not letters:
+        if after is None:
             break
         pages.append([one.key for one in letters])
         assert all(one.body == bytes([int(one.key[1])]) * 1_000 for one in letters if one.key)
-    assert pages == [["a1", "a2", "a3"], ["a4"], ["b0", "b1", "b2"], ["b3", "b4"]]
+    assert pages == [["a1", "a2", "a3"], ["a4", "b0", "b1"], ["b2", "b3", "b4"]]
     with broker.connection() as connection:
         for max_bytes, count in ((1, 1), (2_999, 2), (3_000, 3)):
             asked = "select 1 from duewheel.dead_letter_page('g', 'b', max_bytes => %s)"
             assert len(ask(connection, asked, max_bytes)) == count
+
+
+def test_r14_dead_letters_are_found_by_their_reason_though_it_is_rare(broker: Broker) -> None:
+    for topic in ("a", "b"):
+        broker.create_topic(topic, message_type="NORMAL", queues=1)
+        broker.send_many(topic, [{"body": b"", "key": f"{topic}{n}"} for n in range(9)])
+        consumer = broker.consumer(topic, "g", retry=RetryPolicy(0, (MINUTE,)))
+        for message in consumer.receive(max_messages=9):
+            rare = str(message.key)[1:] in "58"
+            consumer.nack([message], reason="HTTP 503: 100%" if rare else "HTTP 404")
+
+    def keys(max_messages: int) -> list[list[str | None]]:
+        pages, after = [], None
+        while True:
+            found, after = overview.dead_letters(broker, "g", None, max_messages, None, "503: 100%", after)
+            pages.append([one.key for one in found])
+            if after is None:
+                return pages
+
+    assert keys(10) == [["a5", "a8", "b5", "b8"]]
+    assert keys(2) == [["a5", "a8"], ["b5", "b8"], []]
+    assert overview.dead_letter_page(broker, "g", reason_contains="404 ") == ([], None)
+    with broker.connection() as connection:
+        asked = """select key, place from duewheel.dead_letter_page(
+                       'g', after => %s, max_looked_at => 7, reason_contains => '503')"""
+        looks: list[list[str | None]] = []
+        place: str | None = None
+        while rows := ask(connection, asked, place):
+            looks.append([key for key, _ in rows])
+            place = json.dumps(rows[-1][1])
+    # Each look ends after so many dead letters, whether they match or not.
+    assert looks == [["a5", None], ["a8", None], ["b5", "b8"]]
 
 
 def test_x08_what_somebody_sent_and_received_is_found_by_their_name(broker: Broker, dsn: str) -> None:
@@ -231,6 +265,7 @@ def test_x08_wheels_are_the_sessions_that_say_so_each_by_its_name(broker: Broker
         "release_lateness(now(), 50, null)",
         "dead_letter_page('g', max_messages => null)",
         "dead_letter_page('g', max_bytes => null)",
+        "dead_letter_page('g', max_looked_at => null)",
         "messages_by_name('me', 't', max_messages => null)",
         "messages_by_name('me', 't', max_leases => null)",
     ],

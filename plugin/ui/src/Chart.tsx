@@ -100,7 +100,9 @@ export function Chart({ at, bars = false, height = 180, label, series }: Props) 
   });
 
   return (
-    <Box aria-label={label} css={{ "& .u-legend": { fontSize: "12px" } }} ref={box} role="img" width="100%" />
+    <Box aria-label={label} role="img" width="100%">
+      <Box aria-hidden="true" css={{ "& .u-legend": { fontSize: "12px" } }} ref={box} width="100%" />
+    </Box>
   );
 }
 

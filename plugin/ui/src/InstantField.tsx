@@ -28,7 +28,7 @@ export function InstantField({ choose }: { choose: (to: object) => void }) {
               </option>
             ))}
           </NativeSelect.Field>
-          <NativeSelect.Indicator />
+          <NativeSelect.Indicator aria-hidden="true" />
         </NativeSelect.Root>
       </Text>
       <Text as="label" fontSize="sm">

@@ -29,6 +29,24 @@ export function addressOf(path: string, parameters: Parameters = {}): URL {
   return url;
 }
 
+let version: string | null = null;
+let upgraded = false;
+const listeners = new Set<() => void>();
+
+/** Whether the API has become that of another version since this page was loaded; with a way to hear of it. */
+export const isUpgraded = () => upgraded;
+export function onUpgrade(listener: () => void): () => void {
+  listeners.add(listener);
+  return () => listeners.delete(listener);
+}
+
+function noteVersion(said: string | null): void {
+  if (said === null || said === version) return;
+  upgraded = version !== null;
+  version = said;
+  if (upgraded) listeners.forEach((listener) => listener());
+}
+
 async function call<T>(url: URL, init: RequestInit): Promise<T> {
   let response: Response;
   try {
@@ -41,6 +59,7 @@ async function call<T>(url: URL, init: RequestInit): Promise<T> {
       "Airflow's API server does not answer. Is it up, and are you online?",
     );
   }
+  noteVersion(response.headers.get("Duewheel-Page"));
   if (response.ok) return (await response.json()) as T;
   throw await failureOf(response);
 }

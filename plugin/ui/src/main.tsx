@@ -14,6 +14,7 @@ import { useEffect, useRef } from "react";
 import { type Schemas, get } from "./api";
 import { useAddress } from "./address";
 import { Answered, Warning } from "./parts";
+import { Guarded, Upgraded } from "./Upgraded";
 import { useAnswer } from "./useAnswer";
 import { DeadLetters } from "./views/DeadLetters";
 import { Groups } from "./views/Groups";
@@ -50,7 +51,8 @@ export default function Page({ dagId, mapIndex, runId, taskId }: Place) {
   return (
     <ChakraProvider value={themeOfAirflow()}>
       <Box data-page="duewheel" height="100%" overflow="auto" p={{ base: 2, md: 4 }}>
-        {task ? <TaskMessages task={task} /> : <Brokers />}
+        <Upgraded />
+        <Guarded>{task ? <TaskMessages task={task} /> : <Brokers />}</Guarded>
       </Box>
     </ChakraProvider>
   );
@@ -93,7 +95,7 @@ function Brokers() {
                         <option key={one.connection_id}>{one.connection_id}</option>
                       ))}
                     </NativeSelect.Field>
-                    <NativeSelect.Indicator />
+                    <NativeSelect.Indicator aria-hidden="true" />
                   </NativeSelect.Root>
                 )}
                 <Text color="fg.muted" fontSize="xs">
@@ -162,15 +164,19 @@ function Views({ broker }: { broker: Schemas["BrokerChoice"] }) {
           You may look, and change nothing here.
         </Text>
       )}
-      {view === "overview" && <Overview broker={id} />}
-      {view === "topics" && <Topics broker={id} />}
-      {view === "messages" && <Messages broker={id} mayAct={mayAct} />}
-      {view === "message" && <Message broker={id} mayAct={mayAct} />}
-      {view === "groups" && <Groups broker={id} mayAct={mayAct} />}
-      {view === "leases" && <Leases broker={id} />}
-      {view === "retries" && <Retries broker={id} />}
-      {view === "dead" && <DeadLetters broker={id} mayAct={mayAct} mayReadBodies={broker.may_read_bodies} />}
-      {view === "schedules" && <Schedules broker={id} mayAct={mayAct} />}
+      <Guarded key={place}>
+        {view === "overview" && <Overview broker={id} />}
+        {view === "topics" && <Topics broker={id} />}
+        {view === "messages" && <Messages broker={id} mayAct={mayAct} />}
+        {view === "message" && <Message broker={id} mayAct={mayAct} />}
+        {view === "groups" && <Groups broker={id} mayAct={mayAct} />}
+        {view === "leases" && <Leases broker={id} />}
+        {view === "retries" && <Retries broker={id} />}
+        {view === "dead" && (
+          <DeadLetters broker={id} mayAct={mayAct} mayReadBodies={broker.may_read_bodies} />
+        )}
+        {view === "schedules" && <Schedules broker={id} mayAct={mayAct} />}
+      </Guarded>
     </>
   );
 }

@@ -15,9 +15,10 @@ export function Answered<T>({ answer, children }: { answer: Answer<T>; children:
       {answer.failure && (
         <Alert.Root
           mb={3}
+          role="alert"
           status={answer.failure.status >= 500 || answer.failure.status === 0 ? "error" : "warning"}
         >
-          <Alert.Indicator />
+          <Alert.Indicator aria-hidden="true" />
           <Alert.Content>
             <Alert.Description>
               {answer.failure.message}
@@ -60,8 +61,8 @@ export function Section({
 }
 
 export const Warning = ({ children }: { children: ReactNode }) => (
-  <Alert.Root mb={4} status="warning">
-    <Alert.Indicator />
+  <Alert.Root mb={4} role="status" status="warning">
+    <Alert.Indicator aria-hidden="true" />
     <Alert.Content>
       <Alert.Description>{children}</Alert.Description>
     </Alert.Content>
@@ -163,7 +164,7 @@ export function Rows({
 }) {
   if (children.length === 0)
     return (
-      <Text color="fg.muted" fontSize="sm">
+      <Text color="fg.muted" fontSize="sm" role="status">
         {empty}
       </Text>
     );

@@ -53,7 +53,7 @@ export interface paths {
         };
         /**
          * List Dead Letters
-         * @description The oldest dead letters of a group.
+         * @description A page of a group's dead letters, by topic and the oldest first.
          */
         get: operations["list_dead_letters_api_brokers__connection_id__dead_letters_get"];
         put?: never;
@@ -466,11 +466,13 @@ export interface components {
         };
         /**
          * DeadLetters
-         * @description The oldest dead letters of a group.
+         * @description A page of a group's dead letters; there may be fewer than asked for, or none, before the end.
          */
         DeadLetters: {
             /** Dead Letters */
             dead_letters: components["schemas"]["ListedDeadLetter"][];
+            /** Next */
+            next: string | null;
         };
         /**
          * Done
@@ -795,7 +797,7 @@ export interface components {
         };
         /**
          * OneMessage
-         * @description A message with all that happened to it.
+         * @description A message with all that happened to it; ``sent_by_task`` is the name of a task instance.
          */
         OneMessage: {
             /** Asked At */
@@ -832,6 +834,8 @@ export interface components {
             recalled: boolean;
             /** Released */
             released: boolean;
+            /** Sent By Task */
+            sent_by_task: string | null;
             /** Tag */
             tag: string | null;
             /** Topic */
@@ -1228,6 +1232,8 @@ export interface operations {
                 group: string;
                 topic?: string | null;
                 redriven?: boolean | null;
+                reason_contains?: string | null;
+                after?: string | null;
             };
             header?: never;
             path: {
@@ -1263,6 +1269,7 @@ export interface operations {
                 group: string;
                 topic?: string | null;
                 redriven?: boolean | null;
+                reason_contains?: string | null;
                 format?: "csv" | "jsonl";
             };
             header?: never;

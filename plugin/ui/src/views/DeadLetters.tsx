@@ -4,7 +4,7 @@ import { type Schemas, addressOf, get, ofBroker, post } from "../api";
 import { useAddress } from "../address";
 import { Asking, type Told } from "../Asking";
 import { count } from "../format";
-import { Answered, Filter, MessageLink, Row, Rows, Section, When, useChoice } from "../parts";
+import { Answered, Filter, MessageLink, Pages, Row, Rows, Section, When, useChoice } from "../parts";
 import { useAnswer } from "../useAnswer";
 import { Choose } from "./Messages";
 
@@ -20,10 +20,11 @@ export function DeadLetters({ broker, mayAct, mayReadBodies }: Rights & { broker
   const address = useAddress();
   const group = address.of("group");
   return (
-    <Section title="Dead letters, the oldest first">
+    <Section title="Dead letters, by topic and the oldest first">
       <Flex gap={2} mb={3} wrap="wrap">
         <Filter label="Group" name="group" />
         <Filter label="Topic" name="topic" placeholder="all" />
+        <Filter label="Reason contains" name="reason" />
       </Flex>
       {group === "" ? (
         <Choices broker={broker} />
@@ -74,9 +75,11 @@ function Choices({ broker }: { broker: string }) {
 }
 
 function List({ broker, group, mayAct, mayReadBodies }: Rights & { broker: string; group: string }) {
-  const topic = useAddress().of("topic");
-  const answer = useAnswer(JSON.stringify([broker, group, topic]), (signal) =>
-    get<Schemas["DeadLetters"]>(ofBroker(broker, "dead-letters"), { group, redriven: false, topic }, signal),
+  const address = useAddress();
+  const [after, reason, topic] = [address.of("after"), address.of("reason"), address.of("topic")];
+  const where = { group, reason_contains: reason, redriven: false, topic };
+  const answer = useAnswer(JSON.stringify([broker, where, after]), (signal) =>
+    get<Schemas["DeadLetters"]>(ofBroker(broker, "dead-letters"), { ...where, after }, signal),
   );
   const letters = answer.value?.dead_letters ?? [];
   const choice = useChoice(letters.map((one) => one.message_id));
@@ -89,23 +92,16 @@ function List({ broker, group, mayAct, mayReadBodies }: Rights & { broker: strin
   };
   return (
     <Answered answer={answer}>
-      {() => (
+      {({ next }) => (
         <>
           {mayReadBodies && letters.length > 0 && (
             <Flex align="center" gap={2} mb={3} wrap="wrap">
-              <Text fontSize="sm">All of these, with their bodies:</Text>
+              <Text fontSize="sm">All that match the filter, with their bodies:</Text>
               {FORMATS.map(([format, words]) => (
                 <Button asChild key={format} size="xs" variant="outline">
                   <a
                     download
-                    href={
-                      addressOf(ofBroker(broker, "dead-letters/export"), {
-                        format,
-                        group,
-                        redriven: false,
-                        topic,
-                      }).href
-                    }
+                    href={addressOf(ofBroker(broker, "dead-letters/export"), { ...where, format }).href}
                   >
                     Export {words}
                   </a>
@@ -129,11 +125,15 @@ function List({ broker, group, mayAct, mayReadBodies }: Rights & { broker: strin
                   {count(choice.now.length)} dead letters are sent to {group} again, each with its id.
                 </Text>
               </Asking>
-              <RedriveAll ask={ask} done={done} group={group} />
+              <RedriveAll ask={ask} done={done} filtered={reason} group={group} key={reason} />
             </Flex>
           )}
           <Rows
-            empty="This group has no dead letters that were not sent again."
+            empty={
+              next === null
+                ? "No dead letters of this group match that were not sent again."
+                : "None on this page: the filter is rare. Go on to the next."
+            }
             heads={[
               ...(mayAct
                 ? [<Choose checked={choice.all} key="all" label="Choose all" toggle={choice.toggleAll} />]
@@ -173,6 +173,7 @@ function List({ broker, group, mayAct, mayReadBodies }: Rights & { broker: strin
               />
             ))}
           </Rows>
+          <Pages next={next} />
         </>
       )}
     </Answered>
@@ -184,13 +185,16 @@ const wait = (seconds: number) => new Promise((resolve) => setTimeout(resolve, s
 function RedriveAll({
   ask,
   done,
+  filtered,
   group,
 }: {
   ask: (more: object) => Promise<Schemas["Redriven"]>;
   done: () => void;
+  /** What the list is filtered by, to begin with. */
+  filtered: string;
   group: string;
 }) {
-  const [reason, setReason] = useState("");
+  const [reason, setReason] = useState(filtered);
   const [rate, setRate] = useState("");
   const which = reason === "" ? {} : { reason_contains: reason };
   const all = async (tell: Told) => {
@@ -212,7 +216,9 @@ function RedriveAll({
       action="Redrive all"
       done={done}
       preview={async () =>
-        `${count((await ask({ dry_run: true })).matched)} dead letters wait to be sent again.`
+        `${count((await ask({ ...which, dry_run: true })).matched)} dead letters ${
+          filtered === "" ? "" : "that match the filter "
+        }wait to be sent again.`
       }
     >
       <Text mb={3}>

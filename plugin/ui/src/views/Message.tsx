@@ -83,6 +83,9 @@ function Facts({ one }: { one: Schemas["OneMessage"] }) {
       ? []
       : [["Asked for", <When at={one.asked_at} key="asked" />] as [string, React.ReactNode]]),
     ["Sent", <When at={one.born_at} key="born" nowAt={one.now_at} />],
+    ...(one.sent_by_task === null
+      ? []
+      : [["Sent by", <Consumer key="sender" name={one.sent_by_task} />] as [string, React.ReactNode]]),
     ["Tag", one.tag ?? "–"],
     ["Message group", one.message_group ?? "–"],
     ["Properties", Object.keys(one.properties).length > 0 ? JSON.stringify(one.properties) : "–"],

@@ -54,7 +54,7 @@ export function Messages({ broker, mayAct }: { broker: string; mayAct: boolean }
                 <option key={one}>{one}</option>
               ))}
             </NativeSelect.Field>
-            <NativeSelect.Indicator />
+            <NativeSelect.Indicator aria-hidden="true" />
           </NativeSelect.Root>
         </Box>
         <Filter label="Due from" name="from" type="datetime-local" width="13rem" />

@@ -83,6 +83,9 @@ export function Overview({ broker }: { broker: string }) {
               label={`Messages due in the ${SPANS[within] ?? ""}, by topic: ${total(view.due)} in all`}
               series={byTopic(view.due)}
             />
+            <Text color="fg.muted" fontSize="xs">
+              As of <When at={view.now_at} />
+            </Text>
             {!view.due.complete && (
               <Text color="fg.muted" fontSize="sm">
                 There was no time to look at all topics: choose one.

@@ -1,0 +1,261 @@
+"""The page in Airflow's UI with ten million waiting messages on a thousand topics; a tenth without --long.
+
+Each list and each search is timed at a real API server of Airflow, from the request to the whole answer; the
+first view and what an open one costs in a real browser.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from datetime import timedelta
+from pathlib import Path
+
+from playwright.sync_api import Browser, Page, sync_playwright
+from tests.plugin.airflow_server import AirflowServer, airflow_server
+
+from benchmarks import ours
+from benchmarks.bench import Bench, Subject, seconds
+from benchmarks.measure import Goal, Row, thousands
+from benchmarks.program import main
+from benchmarks.server import connect
+from duewheel.cli.demo.processes import session_members
+from duewheel.plugin.bundle import script
+from duewheel.store import Broker, RetryPolicy
+
+ANSWER_GOAL_MS = 300
+FIRST_VIEW_GOAL_SECONDS = 1.0
+BUNDLE_GOAL_KB = 200
+OPEN_GOAL_PERCENT = 1.0
+
+MESSAGES = 10_000_000
+TOPICS = 1_000
+#: One topic has a tenth of all messages, the others share the rest.
+LARGE = "topic-0001"
+HORIZON = timedelta(days=30)
+CHUNK = 100_000
+DEAD = 20_000
+ROUNDS = 20
+#: The overview is worked out at most once in this time, and after so many rounds more seldom.
+SHARED_SECONDS = 2.1
+SHARED_ROUNDS = 3
+OPEN_SECONDS = 60
+CHROMIUM = "/usr/bin/chromium"
+TASK = "airflow:shop/manual__1/take/-1"
+
+MAKE_TOPICS = """
+SELECT duewheel.create_topic(format('topic-%%s', lpad(n::text, 4, '0')), max_delay => '60 days'),
+       duewheel.subscribe(format('topic-%%s', lpad(n::text, 4, '0')), format('group-%%s', n %% 50))
+  FROM generate_series(%s, %s) n
+"""
+
+
+def _seed(broker: Broker, dsn: str, messages: int) -> str:
+    """Topics, what waits on them, what is in hand, failed and dead; a message's id."""
+    with closing(connect(dsn)) as connection, connection.cursor() as cursor:
+        for first in range(1, TOPICS + 1, 500):
+            cursor.execute(MAKE_TOPICS, (first, first + 499))
+    some_id = ""
+    large = messages // 10
+    counts = [(LARGE, large)] + [
+        (f"topic-{n:04}", (messages - large) // (TOPICS - 1)) for n in range(2, TOPICS + 1)
+    ]
+    start = ours.now() + timedelta(minutes=1)
+    for topic, count in counts:
+        for first in range(0, count, CHUNK):
+            receipts = broker.send_many(
+                topic,
+                [
+                    {
+                        "body": b'{"order": 4711}',
+                        "deliver_at": start + (number * 7_919 % count) / count * HORIZON,
+                        "key": f"{topic[-4:]}-{number}",
+                        "tag": "paid" if number % 3 else "unpaid",
+                    }
+                    for number in range(first, min(first + CHUNK, count))
+                ],
+            )
+            some_id = some_id or receipts[0].message_id
+    broker.create_topic("placed", message_type="NORMAL")
+    consumer = broker.consumer("placed", "ship", name=TASK, retry=RetryPolicy(0, (timedelta(minutes=1),)))
+    broker.send_many("placed", [{"body": b"{}", "key": f"dead-{n}"} for n in range(DEAD)])
+    for _ in range(DEAD // 1_000):
+        consumer.nack(consumer.receive(max_messages=1_000), reason="HTTP 503")
+    other = broker.consumer("placed", "bill", name="worker", retry=RetryPolicy(3, (timedelta(hours=1),)))
+    for _ in range(DEAD // 2_000):
+        other.nack(other.receive(max_messages=1_000), reason="HTTP 404")
+        other.receive(max_messages=10, invisible=timedelta(hours=1))
+    return some_id
+
+
+def _requests(some_id: str) -> dict[str, str]:
+    """Every list and every search of the page, by what it is."""
+    soon = ours.now() + timedelta(days=1)
+    window = f"due_from={soon:%Y-%m-%dT%H:%M:%SZ}&due_until={soon + timedelta(hours=1):%Y-%m-%dT%H:%M:%SZ}"
+    return {
+        "overview, next minute": "overview?span=minute",
+        "overview, next hour": "overview?span=hour",
+        "overview, next days": "overview?span=days",
+        "overview of one topic": f"overview?span=hour&topic={LARGE}",
+        "topics": "topics?limit=50",
+        "topics, a page in the midst": "topics?limit=50&after=topic-0500",
+        "groups": "groups?limit=50",
+        "leases": "leases",
+        "retries": "retries",
+        "dead letters": "dead-letters?group=ship&redriven=false",
+        "dead letters by reason": "dead-letters?group=ship&redriven=false&reason_contains=503",
+        "dead letters by a reason that none has": "dead-letters?group=ship&reason_contains=nowhere",
+        "schedules": "schedules",
+        "messages of all topics": "messages",
+        "messages of a topic": f"messages?topic={LARGE}",
+        "messages by a key prefix": f"messages?topic={LARGE}&key_prefix=0001-77",
+        "messages by a key": "messages?key_prefix=0777-42",
+        "messages by a key that is nowhere": "messages?key_prefix=nowhere",
+        "messages by tag": f"messages?topic={LARGE}&tag=unpaid",
+        "messages by a tag that none has": f"messages?topic={LARGE}&tag=nowhere",
+        "messages by a tag that none has, all topics": "messages?tag=nowhere",
+        "messages by time": f"messages?{window}",
+        "messages by time, of a topic": f"messages?topic={LARGE}&{window}",
+        "messages that were released": "messages?state=released",
+        "messages that were recalled": "messages?state=recalled",
+        "messages that were recalled, of a topic": f"messages?topic={LARGE}&state=recalled",
+        "one message": f"messages/{some_id}",
+        "messages of a task instance": "task-messages?dag_id=shop&run_id=manual__1&task_id=take"
+        "&topic=placed&group=ship",
+    }
+
+
+@contextmanager
+def _open_page(browser: Browser, airflow: AirflowServer) -> Iterator[Page]:
+    """A page of a browser whose user has logged in and has the scripts in its cache."""
+    context = browser.new_context(viewport={"width": 1400, "height": 900})
+    page = context.new_page()
+    page.goto(f"{airflow.url}/auth/login/?next={airflow.url}/plugin/duewheel")
+    page.locator("input[name=username]").fill("admin")
+    page.locator("input[name=password]").fill(airflow.password)
+    page.locator("button[type=submit]").click()
+    page.locator(".uplot").first.wait_for(timeout=120_000)
+    yield page
+    context.close()
+
+
+def _cpu_seconds(airflow_pid: int) -> float:
+    return sum(sum(one.cpu_times()[:2]) for one in session_members([airflow_pid]))
+
+
+def page(bench: Bench) -> Iterator[Row]:
+    """Server time of each list and search, the first view, the bundle, and what an open overview costs."""
+    messages = bench.size(MESSAGES, MESSAGES // 10)
+    what = f"{thousands(messages)} messages wait on {thousands(TOPICS)} topics"
+    bundle = len(gzip.compress(script().read_bytes(), 9)) / 1000
+    yield Row(
+        "page-bundle",
+        "the page's script, compressed",
+        "kB",
+        [bundle],
+        goals=[Goal(BUNDLE_GOAL_KB, "at most", "ours")],
+    )
+    with (
+        bench.server.duewheel() as dsn,
+        Broker(dsn) as broker,
+        tempfile.TemporaryDirectory(prefix="duewheel-page-") as directory,
+    ):
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", directory)
+        home = Path(directory) / "airflow"
+        home.mkdir()
+        taken: list[str] = []
+        seeding = seconds(lambda: taken.append(_seed(broker, dsn, messages)))
+        yield Row("page-seeding", f"for information: seeding, {what}", "s", [seeding])
+        with airflow_server(home, {"duewheel_default": dsn}) as airflow:
+            yield from _answers(airflow, _requests(taken[0]), what)
+            with sync_playwright() as playwright:
+                browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+                with _open_page(browser, airflow) as opened:
+                    yield from _views(bench, airflow, opened, what)
+                browser.close()
+
+
+def _answers(airflow: AirflowServer, requests: dict[str, str], what: str) -> Iterator[Row]:
+    for name, path in requests.items():
+        address = f"/duewheel/api/brokers/duewheel_default/{path}"
+        is_shared = path.startswith("overview")
+        readings = []
+        for _ in range(SHARED_ROUNDS if is_shared else ROUNDS):
+            if is_shared:
+                time.sleep(SHARED_SECONDS)
+            started = time.perf_counter()
+            status, answer = airflow.call("GET", address)
+            readings.append((time.perf_counter() - started) * 1000)
+            if status != 200:
+                raise AssertionError(f"{path} answered {status}: {answer}")
+        yield Row(
+            f"page-{name.replace(' ', '-').replace(',', '')}",
+            f"{what}: {name}",
+            "ms",
+            readings,
+            goals=[Goal(ANSWER_GOAL_MS, "at most", "ours")],
+        )
+
+
+def _views(bench: Bench, airflow: AirflowServer, opened: Page, what: str) -> Iterator[Row]:
+    readings: list[float] = []
+    for _ in range(bench.pairs):
+        readings.append(seconds(lambda: _load(opened, airflow)))
+    yield Row(
+        "page-first-view",
+        f"{what}: the overview in a browser, from the address to its charts",
+        "s",
+        readings,
+        goals=[Goal(FIRST_VIEW_GOAL_SECONDS, "at most", "ours")],
+    )
+    readings = []
+    for _ in range(bench.pairs):
+        opened.goto(airflow.url)
+        opened.get_by_role("link", name="Delays").wait_for(timeout=60_000)
+        readings.append(seconds(lambda: _follow(opened)))
+    yield Row(
+        "page-first-view-inside",
+        f"{what}: the overview in a browser, from a click in Airflow to its charts",
+        "s",
+        readings,
+        goals=[Goal(FIRST_VIEW_GOAL_SECONDS, "at most", "ours")],
+    )
+    _load(opened, airflow)
+    shares = []
+    for at_work in (True, False):
+        if not at_work:
+            opened.goto("about:blank")
+        opened.wait_for_timeout(3_000)
+        before = bench.server.cpu_seconds() + _cpu_seconds(airflow.pid)
+        started = time.monotonic()
+        opened.wait_for_timeout(OPEN_SECONDS * 1000)
+        used = bench.server.cpu_seconds() + _cpu_seconds(airflow.pid) - before
+        shares.append(used / (time.monotonic() - started) * 100)
+    yield Row(
+        "page-open",
+        f"{what}: an open overview, share of a core of API server and Postgres",
+        "%",
+        [shares[0] - shares[1]],
+        goals=[Goal(OPEN_GOAL_PERCENT, "at most", "ours")],
+        notes=[f"with it {shares[0]:.2f} %, without {shares[1]:.2f} %"],
+    )
+
+
+def _load(opened: Page, airflow: AirflowServer) -> None:
+    opened.goto(f"{airflow.url}/plugin/duewheel", wait_until="commit")
+    opened.locator(".uplot").nth(1).wait_for(timeout=60_000)
+
+
+def _follow(opened: Page) -> None:
+    opened.get_by_role("link", name="Delays").click()
+    opened.locator(".uplot").nth(1).wait_for(timeout=60_000)
+
+
+SUBJECTS = [Subject("page", "the page in Airflow's UI with 10 million waiting messages", page)]
+
+if __name__ == "__main__":
+    main("page", __doc__, SUBJECTS)

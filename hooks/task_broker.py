@@ -1,0 +1,60 @@
+"""A broker in the hands of a task: what it sends says which task instance sent it.
+
+The name is a property of the message, :data:`SENT_BY_TASK`: whoever gets the message can tell, and the page
+links to the task instance, whatever became of the idempotency key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from duewheel.store import Broker
+from duewheel.store.bodies import properties_to_json
+from duewheel.store.errors import DueWheelError
+from duewheel.store.messages import NewMessage, SendReceipt
+
+SENT_BY_TASK = "sent_by_task"
+"""The property that names the task instance; what a message says there itself is left as it is."""
+
+
+class TaskBroker(Broker):
+    """A broker whose messages name the task instance that sent them.
+
+    Args:
+        dsn, listen: as for :class:`duewheel.store.Broker`.
+        task: the task instance, as :func:`duewheel.hooks.task_name.task_address` writes it.
+    """
+
+    def __init__(self, dsn: str, *, listen: bool, task: str) -> None:
+        super().__init__(dsn, listen=listen)
+        self._name = task
+
+    def send(self, topic: str, body: object, **what: Any) -> SendReceipt:
+        """Send one message, as :meth:`duewheel.store.Broker.send` does."""
+        return super().send(topic, body, **{**what, "properties": self._signed(what.get("properties"))})
+
+    def send_many(self, topic: str, messages: Iterable[Any], connection: Any = None) -> Sequence[SendReceipt]:
+        """Send many messages, as :meth:`duewheel.store.Broker.send_many` does."""
+        return super().send_many(topic, map(self._signed_message, messages), connection)
+
+    def _signed_message(self, message: Any) -> Any:
+        if isinstance(message, NewMessage):
+            return replace(message, properties=self._signed(message.properties))
+        if isinstance(message, Mapping):
+            return {**message, "properties": self._signed(message.get("properties"))}
+        return message
+
+    def _signed(self, properties: Any) -> Any:
+        """The properties with the name, where there is room; what is wrong with them the broker says."""
+        if not properties and (properties is None or isinstance(properties, Mapping)):
+            return {SENT_BY_TASK: self._name}
+        if not isinstance(properties, Mapping) or SENT_BY_TASK in properties:
+            return properties
+        signed = {**properties, SENT_BY_TASK: self._name}
+        try:
+            properties_to_json(signed)
+        except DueWheelError:
+            return properties
+        return signed

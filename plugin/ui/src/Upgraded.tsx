@@ -1,0 +1,43 @@
+// What a tab says that was opened before an upgrade of the API server.
+import { Alert, Button } from "@chakra-ui/react";
+import { Component, type ReactNode, useSyncExternalStore } from "react";
+import { isUpgraded, onUpgrade } from "./api";
+
+function LoadAgain({ children }: { children: ReactNode }) {
+  return (
+    <Alert.Root mb={4} role="alert" status="warning">
+      <Alert.Indicator aria-hidden="true" />
+      <Alert.Content>
+        <Alert.Description>{children}</Alert.Description>
+      </Alert.Content>
+      <Button onClick={() => location.reload()} size="xs" variant="outline">
+        Load again
+      </Button>
+    </Alert.Root>
+  );
+}
+
+export function Upgraded() {
+  return useSyncExternalStore(onUpgrade, isUpgraded) ? (
+    <LoadAgain>duewheel was upgraded since this page was loaded. Load it again.</LoadAgain>
+  ) : null;
+}
+
+/** A view that cannot be shown, as an answer of another version may not, takes nothing else with it. */
+export class Guarded extends Component<{ children: ReactNode }, { failed: boolean }> {
+  override state = { failed: false };
+
+  static getDerivedStateFromError() {
+    return { failed: true };
+  }
+
+  override render() {
+    if (!this.state.failed) return this.props.children;
+    return (
+      <LoadAgain>
+        This view cannot be shown. If duewheel was just upgraded, load the page again; else tell who runs
+        Airflow.
+      </LoadAgain>
+    );
+  }
+}

@@ -1,0 +1,55 @@
+"""What right each route of the page's API takes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+BROKER = "/api/brokers/{connection_id}"
+UNKNOWN_ID = f"{1:08x}{0:04x}{0:016x}{1:016x}"
+#: The three rights.
+SEE, READ, ACT = "see", "read", "act"
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What right a route takes, with a body it takes."""
+
+    right: str
+    body: Any = None
+    query: str = ""
+
+
+#: Every route of the application. One that is added without a rule fails a test.
+RULES = {
+    ("GET", "/api/brokers"): Rule(SEE),
+    ("GET", BROKER): Rule(SEE),
+    ("GET", f"{BROKER}/overview"): Rule(SEE),
+    ("GET", f"{BROKER}/topics"): Rule(SEE),
+    ("GET", f"{BROKER}/groups"): Rule(SEE),
+    ("GET", f"{BROKER}/leases"): Rule(SEE),
+    ("GET", f"{BROKER}/retries"): Rule(SEE),
+    ("GET", f"{BROKER}/dead-letters"): Rule(SEE, query="?group=g"),
+    ("GET", f"{BROKER}/dead-letters/export"): Rule(READ, query="?group=g"),
+    ("GET", f"{BROKER}/schedules"): Rule(SEE),
+    ("GET", f"{BROKER}/messages"): Rule(SEE),
+    ("GET", f"{BROKER}/messages/{{message_id}}"): Rule(SEE),
+    ("GET", f"{BROKER}/task-messages"): Rule(
+        SEE, query="?dag_id=d&run_id=r&task_id=t&topic=rights&group=rights"
+    ),
+    ("POST", f"{BROKER}/messages/recall"): Rule(ACT, {"message_ids": [UNKNOWN_ID]}),
+    ("POST", f"{BROKER}/messages/reschedule"): Rule(ACT, {"message_ids": [UNKNOWN_ID], "delay_seconds": 1}),
+    ("POST", f"{BROKER}/messages/recall-matching"): Rule(ACT, {"topic": "rights", "key_prefix": "none"}),
+    ("POST", f"{BROKER}/dead-letters/redrive"): Rule(ACT, {"group": "rights"}),
+    ("POST", f"{BROKER}/groups/rewind"): Rule(ACT, {"group": "rights", "topic": "rights", "to": "latest"}),
+    ("POST", f"{BROKER}/schedules/pause"): Rule(ACT, {"name": "rights"}),
+    ("POST", f"{BROKER}/schedules/resume"): Rule(ACT, {"name": "rights"}),
+}
+#: Code and pictures, as Airflow's own are.
+PUBLIC = {("GET", "/static/main.js"), ("GET", "/static/{name}.svg")}
+
+
+def address(method: str, path: str, message_id: str) -> str:
+    """Where the API server has a route, for the broker ``duewheel_default`` and a message."""
+    place = path.format(connection_id="duewheel_default", message_id=message_id)
+    return f"/duewheel{place}{RULES[method, path].query}"
