@@ -28,8 +28,9 @@ The rules
     that one says when something is due next. An idle topic has no rest to wait for and is ticked at the
     instant. The rest counts from question to question: what the answer takes does not make it longer.
 
-    A topic that was released twice within 50 ms, or two granularities, is *busy*: senders leave what comes next
-    to the wheel, which ticks it on for 0.3 s. A topic with a message now and then costs two ticks for each.
+    A topic that was released twice within 50 ms, or two granularities, is *busy*: senders leave what comes
+    next to the wheel, which ticks it on for 0.3 s. A topic with a message now and then costs two ticks for
+    each.
 
     After a tick that is *unsettled* (transactions are open that may still bring messages for it) the topic is
     ticked again, at growing pauses up to 1 s, until it is settled.
