@@ -22,7 +22,7 @@ from duewheel.hooks.broker import DueWheelHook
 from duewheel.hooks.declared import check_not_given_later
 from duewheel.triggers.doorbell import DoorbellTrigger, as_seconds
 from duewheel.triggers.ringing import Ringing
-from duewheel.triggers.wheel_stream import WATCHED, Look, ring_payload
+from duewheel.triggers.wheel_stream import RINGS, WATCHED, Look, ring_payload
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator
@@ -117,4 +117,5 @@ class TimingWheelTrigger(DoorbellTrigger):
                 if doorbell is not None and bell.rings(
                     doorbell, looked_at=look.at, at_seconds=time.monotonic()
                 ):
+                    RINGS.rang(self.duewheel_conn_id, self.topic, self.group)
                     yield TriggerEvent(ring_payload(doorbell))

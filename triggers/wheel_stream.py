@@ -26,6 +26,8 @@ from datetime import datetime, timedelta
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from airflow.sdk.configuration import conf
+
 from duewheel.hooks.broker import BrokerAddress, DueWheelHook
 from duewheel.store.backoff import Backoff
 from duewheel.store.errors import DueWheelError, InvalidArgument, UnknownTopic
@@ -33,6 +35,7 @@ from duewheel.store.tags import EVERY
 
 if TYPE_CHECKING:
     from duewheel.store import Broker, Doorbell
+    from duewheel.triggers.metrics import Metrics
 
 log = logging.getLogger(__name__)
 
@@ -89,6 +92,10 @@ FIRST_PAUSE_SECONDS = 1.0
 """How long the stream waits after a first error; each further one doubles it, up to half a minute."""
 
 
+METRICS_ARE_ON = ("statsd_on", "statsd_datadog_enabled", "otel_on")
+"""The options of Airflow, one of which is set where it sends metrics."""
+
+
 class WatchedGroups:
     """The groups that the triggers of this process watch, by connection.
 
@@ -116,6 +123,27 @@ class WatchedGroups:
 
 
 WATCHED = WatchedGroups()
+
+
+class Rings:
+    """How often doorbells rang in this process since somebody asked, by connection, topic and group.
+
+    Counted on the event loop and sent from a thread: the first metric of a process may look up a host's name.
+    """
+
+    def __init__(self) -> None:
+        self._rings: dict[str, Counter[tuple[str, str]]] = {}
+
+    def rang(self, conn_id: str, topic: str, group: str) -> None:
+        """Count a ring."""
+        self._rings.setdefault(conn_id, Counter())[topic, group] += 1
+
+    def taken(self, conn_id: str) -> Counter[tuple[str, str]]:
+        """What was counted, which begins anew."""
+        return self._rings.pop(conn_id, Counter())
+
+
+RINGS = Rings()
 
 
 def stream_key(conn_id: str) -> tuple[str, str]:
@@ -172,6 +200,8 @@ async def _looks(conn_id: str, address: BrokerAddress) -> AsyncGenerator[Look, N
     news = asyncio.Event()
     released: set[int] = set()
     turning: asyncio.Task[None] | None = None
+    reporting: asyncio.Task[None] | None = None
+    measured = _metrics(conn_id)
 
     def hear(topic_id: int) -> None:
         released.add(topic_id)
@@ -188,6 +218,8 @@ async def _looks(conn_id: str, address: BrokerAddress) -> AsyncGenerator[Look, N
         wheel = broker.wheel(on_released=hear).arun() if may_turn else _until_granted(broker)
         turning = asyncio.create_task(wheel)
         turning.add_done_callback(lambda _: news.set())
+        if may_turn and measured is not None:
+            reporting = asyncio.create_task(measured.keep_reporting(broker))
         hears = address.listen and may_turn
         porter = Porter(broker, left_alone_seconds=LEFT_ALONE_SECONDS if hears else 0)
         while not turning.done():
@@ -203,12 +235,26 @@ async def _looks(conn_id: str, address: BrokerAddress) -> AsyncGenerator[Look, N
             await asyncio.sleep(SETTLE_SECONDS)
         turning.result()
     finally:
+        if reporting is not None and measured is not None:
+            reporting.cancel()
+            await asyncio.wait({reporting})
+            worker.submit(measured.turning, False)
         if turning is not None:
             turning.cancel()
             await asyncio.wait({turning})
         # Queued behind a look that is under way, so it waits for that; but not for a server that is gone.
         await asyncio.wait({loop.run_in_executor(worker, broker.close)}, timeout=STOP_SECONDS)
         worker.shutdown(wait=False)
+
+
+def _metrics(conn_id: str) -> Metrics | None:
+    """The metrics of the connection, where Airflow sends any."""
+    if not any(conf.getboolean("metrics", option, fallback=False) for option in METRICS_ARE_ON):
+        return None
+    # Imported here: DAG files import this module, and need no metrics.
+    from duewheel.triggers.metrics import Metrics
+
+    return Metrics(conn_id)
 
 
 def _may_turn(broker: Broker) -> bool:
