@@ -301,14 +301,21 @@ class ConsumingOperator(BaseOperator):
         kept_for = self._kept_for(context, cause)
         try:
             if kept_for is not None and (kept := keep(kept_for)):
-                self.log.info("Kept %d messages of topic %s for the task's next try", kept, self.topic)
+                self.log.info(
+                    "Kept %d messages of topic %s for group %s for the task's next try",
+                    kept,
+                    self.topic,
+                    self.group,
+                )
                 return
             nack()
         except DueWheelError as error:
             self.log.warning(
-                "Could not give %d messages of topic %s back; they come back when their lease ends: %s",
+                "Could not give %d messages of topic %s back to group %s; they come back when their lease "
+                "ends: %s",
                 count,
                 self.topic,
+                self.group,
                 error,
             )
 
@@ -350,9 +357,20 @@ class ConsumingOperator(BaseOperator):
                 consumer = broker.consumer(self.topic, self.group, tags=self.tags, filter=self.filter)
                 consumer.nack(held.messages, delay=timedelta(0), reason="the task was killed")
         except DueWheelError as error:
-            self.log.warning("The lease on %d messages could not be pulled back: %s", held.count, error)
+            self.log.warning(
+                "The lease on %d messages of topic %s for group %s could not be pulled back: %s",
+                held.count,
+                self.topic,
+                self.group,
+                error,
+            )
         else:
-            self.log.info("Pulled the lease on %d messages back", held.count)
+            self.log.info(
+                "Pulled the lease on %d messages of topic %s for group %s back",
+                held.count,
+                self.topic,
+                self.group,
+            )
 
 
 def _seconds(span: timedelta | float) -> float:

@@ -50,7 +50,7 @@ class DueMessagesTrigger(DoorbellTrigger):
         self, shared_stream: AsyncIterator[Look]
     ) -> AsyncGenerator[TriggerEvent, None]:
         """Yield one event when enough messages are ready, and end."""
-        with WATCHED.watching(self.duewheel_conn_id, self.watched):
+        with WATCHED.watching(self.duewheel_conn_id, self.watched, self.watcher):
             async for look in shared_stream:
                 if (refusal := look.refused.get(self.watched)) is not None:
                     raise refusal

@@ -111,7 +111,7 @@ class TimingWheelTrigger(DoorbellTrigger):
             min_messages=self.min_messages,
             max_wait_seconds=self.max_wait,
         )
-        with WATCHED.watching(self.duewheel_conn_id, self.watched):
+        with WATCHED.watching(self.duewheel_conn_id, self.watched, self.watcher):
             async for look in shared_stream:
                 doorbell = look.doorbells.get(self.watched)
                 if doorbell is not None and bell.rings(

@@ -19,10 +19,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import AsyncGenerator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, contextmanager, suppress
 from datetime import datetime, timedelta
+from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -103,23 +104,32 @@ class WatchedGroups:
     """
 
     def __init__(self) -> None:
-        self._groups: dict[str, Counter[Watched]] = {}
+        self._groups: dict[str, dict[Watched, Counter[str]]] = {}
 
     @contextmanager
-    def watching(self, conn_id: str, group: Watched) -> Iterator[None]:
-        """Count ``group`` as watched until the block is left."""
-        groups = self._groups.setdefault(conn_id, Counter())
-        groups[group] += 1
+    def watching(self, conn_id: str, group: Watched, watcher: str = "a trigger") -> Iterator[None]:
+        """Count ``group`` as watched until the block is left, by whom the log calls ``watcher``."""
+        groups = self._groups.setdefault(conn_id, {})
+        watchers = groups.setdefault(group, Counter())
+        watchers[watcher] += 1
         try:
             yield
         finally:
-            groups[group] -= 1
-            if groups[group] == 0:
-                del groups[group]
+            watchers[watcher] -= 1
+            if watchers[watcher] == 0:
+                del watchers[watcher]
+            if not watchers:
+                groups.pop(group, None)
 
     def over(self, conn_id: str) -> frozenset[Watched]:
         """Return the groups that are watched over this connection."""
         return frozenset(self._groups.get(conn_id, ()))
+
+    def watchers(self, conn_id: str, group: Watched) -> str:
+        """Say who watches a group, for the log; from any thread."""
+        # Copied in one step, whatever the event loop's thread does meanwhile.
+        names = list(self._groups.get(conn_id, {}).get(group, ()))
+        return ", ".join(sorted(names)) or "nobody any more"
 
 
 WATCHED = WatchedGroups()
@@ -184,7 +194,13 @@ async def doorbell_stream(conn_id: str) -> AsyncGenerator[Look, None]:
             log.exception(
                 "The wheel of connection %s stopped, which rings for %s",
                 conn_id,
-                ", ".join(sorted(map(str, WATCHED.over(conn_id)))) or "nobody",
+                "; ".join(
+                    sorted(
+                        f"group {group}, watched by {WATCHED.watchers(conn_id, group)}"
+                        for group in WATCHED.over(conn_id)
+                    )
+                )
+                or "nobody",
             )
         pause_seconds = backoff.next_seconds()
         log.info("The wheel of connection %s starts again in %g s", conn_id, pause_seconds)
@@ -221,7 +237,11 @@ async def _looks(conn_id: str, address: BrokerAddress) -> AsyncGenerator[Look, N
         if may_turn and measured is not None:
             reporting = asyncio.create_task(measured.keep_reporting(broker))
         hears = address.listen and may_turn
-        porter = Porter(broker, left_alone_seconds=LEFT_ALONE_SECONDS if hears else 0)
+        porter = Porter(
+            broker,
+            left_alone_seconds=LEFT_ALONE_SECONDS if hears else 0,
+            watchers=partial(WATCHED.watchers, conn_id),
+        )
         while not turning.done():
             news.clear()
             changed = frozenset(released)
@@ -292,10 +312,18 @@ class Porter:
     Args:
         broker: the broker to ask.
         left_alone_seconds: how long a group is left alone at most.
+        watchers: says who watches a group, for the log.
     """
 
-    def __init__(self, broker: Broker, *, left_alone_seconds: float) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        *,
+        left_alone_seconds: float,
+        watchers: Callable[[Watched], str] = lambda _: "somebody",
+    ) -> None:
         self._broker = broker
+        self._watchers = watchers
         self._left_alone = timedelta(seconds=left_alone_seconds)
         self._topic_ids: dict[Watched, int] = {}
         self._quiet_until: dict[Watched, datetime] = {}
@@ -354,11 +382,18 @@ class Porter:
             consumer = self._broker.consumer(watched.topic, watched.group)
         except UnknownTopic as error:
             if watched not in self._missing:
-                log.warning("No doorbell for group %s yet: %s", watched, error)
+                log.warning(
+                    "No doorbell for group %s yet, watched by %s: %s",
+                    watched,
+                    self._watchers(watched),
+                    error,
+                )
                 self._missing.add(watched)
         except InvalidArgument as error:
             if watched not in self._refused:
-                log.error("No doorbell for group %s: %s", watched, error)
+                log.error(
+                    "No doorbell for group %s, watched by %s: %s", watched, self._watchers(watched), error
+                )
             self._refused[watched] = error
         else:
             self._topic_ids[watched] = consumer.topic_id
