@@ -156,6 +156,7 @@ class ConsumeMessagesOperator(ConsumingOperator):
     def execute(self, context: Context) -> Any:
         """Receive, call the function, ack; again if ``drain``."""
         results: list[Any] = []
+        self._acked = 0
         with self._hook().connected() as broker:
             consumer = self._consumer(broker, context)
             batch = self._first(broker, consumer, context)
@@ -253,6 +254,7 @@ class ConsumeMessagesOperator(ConsumingOperator):
         # An extension beside the ack would find the lease gone and call it lost.
         keeper.stop()
         self._persistently(lambda: consumer.ack(batch))
+        self._acked = (self._acked or 0) + len(batch)
         self.log.info("Acked %d messages of topic %s for group %s", len(batch), self.topic, self.group)
         return result
 
@@ -274,6 +276,7 @@ class ConsumeMessagesOperator(ConsumingOperator):
                 # The last answer ends the lease.
                 keeper.stop()
             self._persistently(partial(consumer.ack, message))
+            self._acked = (self._acked or 0) + 1
             results.append(result)
         keeper.stop()
         self.log.info(

@@ -43,6 +43,7 @@ from duewheel.hooks.declared import (
 from duewheel.hooks.rendered import as_span
 from duewheel.operators.calling import check_call
 from duewheel.operators.links import TopicLink
+from duewheel.operators.outlets import tell_outlets
 from duewheel.operators.task_key import task_key
 from duewheel.store.backoff import Backoff
 from duewheel.store.errors import BrokerUnreachable, DueWheelError, InvalidArgument
@@ -213,6 +214,7 @@ class ConsumingOperator(BaseOperator):
         self._most = at_most
         self._held: Held | None = None
         self._killed = False
+        self._acked: int | None = None
         if python_callable is not None:
             self._check_callable(python_callable)
 
@@ -338,6 +340,11 @@ class ConsumingOperator(BaseOperator):
             delay = min(delay, _seconds(self.max_retry_delay))
         longest = (LONGEST_INVISIBLE - LATE_TRY).total_seconds()
         return None if delay > longest else timedelta(seconds=delay) + LATE_TRY
+
+    def post_execute(self, context: Context, result: Any = None) -> None:
+        """Say in the events of the outlets what was consumed."""
+        super().post_execute(context, result)
+        tell_outlets(self, context, topic=self.topic, group=self.group, messages=self._acked)
 
     def on_kill(self) -> None:
         """Pull the lease back: the messages are ready again at once.

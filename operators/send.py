@@ -14,6 +14,7 @@ from airflow.sdk import BaseOperator
 from duewheel.hooks.broker import DueWheelHook
 from duewheel.operators.links import MessageLink, TopicLink
 from duewheel.operators.message_fields import MESSAGE_FIELDS, MessageFields
+from duewheel.operators.outlets import tell_outlets
 from duewheel.operators.task_key import task_key
 
 if TYPE_CHECKING:
@@ -117,4 +118,5 @@ class SendDelayMessageOperator(MessageFields, BaseOperator):
             receipt.outcome,
         )
         self.linked_message_id = receipt.message_id
+        tell_outlets(self, context, topic=self.topic, messages=int(receipt.outcome == "sent"))
         return receipt.message_id

