@@ -42,6 +42,7 @@ from duewheel.hooks.declared import (
 )
 from duewheel.hooks.rendered import as_span
 from duewheel.operators.calling import check_call
+from duewheel.operators.lineage import read_lineage
 from duewheel.operators.links import TopicLink
 from duewheel.operators.outlets import tell_outlets
 from duewheel.operators.task_key import task_key
@@ -55,6 +56,7 @@ from duewheel.store.retry_policy import RetryPolicy
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from duewheel.operators.lineage import Lineage
     from duewheel.store import Broker
     from duewheel.store.consumer import Answered, Consumer
     from duewheel.store.instants import Instant
@@ -345,6 +347,17 @@ class ConsumingOperator(BaseOperator):
         """Say in the events of the outlets what was consumed."""
         super().post_execute(context, result)
         tell_outlets(self, context, topic=self.topic, group=self.group, messages=self._acked)
+
+    def get_openlineage_facets_on_start(self) -> Lineage:
+        """What OpenLineage is told when the task begins."""
+        return read_lineage(self.duewheel_conn_id, self.topic)
+
+    def get_openlineage_facets_on_complete(
+        self,
+        task_instance: object,  # noqa: ARG002 - OpenLineage's signature
+    ) -> Lineage:
+        """What OpenLineage is told when the task has ended."""
+        return read_lineage(self.duewheel_conn_id, self.topic, self._acked)
 
     def on_kill(self) -> None:
         """Pull the lease back: the messages are ready again at once.

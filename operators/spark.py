@@ -232,6 +232,7 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
                 handled += batch.count
                 if not self.drain:
                     break
+        self._acked = handled
         if not handled:
             self._nothing_ready()
         return handled
