@@ -32,7 +32,6 @@ from duewheel.hooks.task_name import task_key
 from duewheel.store.errors import BrokerUnreachable, InvalidArgument
 from duewheel.store.leases import to_json
 from duewheel.store.limits import LONGEST_INVISIBLE, SHORTEST_INVISIBLE
-from duewheel.store.ready_messages import ready_messages
 from duewheel.triggers.due_messages import DueMessagesTrigger
 from duewheel.triggers.wheel_stream import ring_payload
 
@@ -208,6 +207,9 @@ class DueMessagesSensor(BaseSensorOperator):
                 # Nothing where somebody else of the group came first.
                 return (_leased(told, batch) if batch else None), len(batch)
             if self.hand_on:
+                # Imported here: see BrokerAddress.open.
+                from duewheel.store.ready_messages import ready_messages
+
                 told["messages"] = [
                     asdict(message)
                     for message in ready_messages(
