@@ -22,7 +22,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseHook, get_current_context
-from psycopg2.extensions import make_dsn
 
 from duewheel.hooks.task_name import task_address
 from duewheel.store.errors import InvalidArgument, UnknownTopic
@@ -209,6 +208,9 @@ def address_of(connection: Connection) -> BrokerAddress:
         >>> address_of(Connection(conn_id="c", host="db", schema="shop", login="app")).listen
         True
     """
+    # Imported here, as the broker is: see BrokerAddress.open.
+    from psycopg2.extensions import make_dsn
+
     extras = _extras(connection)
     _check_extras(connection, extras)
     if not connection.schema:

@@ -6,6 +6,8 @@ It is what stays the same over all tries of the task instance.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
+from typing import Any
 
 READABLE_CHARACTERS = 200
 """A longer name is replaced by a digest, which is as unique and fits the broker's limits."""
@@ -40,3 +42,17 @@ def task_address(dag_id: str, run_id: str, task_id: str, map_index: int) -> str:
         'airflow:place_orders/manual__1/send/-1'
     """
     return f"airflow:{dag_id}/{run_id}/{task_id}/{map_index}"
+
+
+def task_key(context: Mapping[str, Any]) -> str | None:
+    """The name that all tries of one task instance share; None outside of a task.
+
+    Example: ``airflow:place_orders/manual__2026-01-01T00:00:00+00:00/send/-1``; a digest when that is too
+    long.
+    """
+    task_instance = context.get("ti")
+    if task_instance is None:
+        return None
+    return task_name(
+        task_instance.dag_id, task_instance.run_id, task_instance.task_id, task_instance.map_index
+    )

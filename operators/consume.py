@@ -44,8 +44,8 @@ if TYPE_CHECKING:
 
 __all__ = ["ConsumeMessagesOperator", "MessagesFailed"]
 
-LOGGED_KEYS = 5
-"""So many keys of a batch are named in the log."""
+LOGGED_MESSAGES = 5
+"""So many messages of a batch are named in the log."""
 
 
 class ConsumeMessagesOperator(ConsumingOperator):
@@ -156,6 +156,7 @@ class ConsumeMessagesOperator(ConsumingOperator):
     def execute(self, context: Context) -> Any:
         """Receive, call the function, ack; again if ``drain``."""
         results: list[Any] = []
+        self._acked = 0
         with self._hook().connected() as broker:
             consumer = self._consumer(broker, context)
             batch = self._first(broker, consumer, context)
@@ -178,7 +179,7 @@ class ConsumeMessagesOperator(ConsumingOperator):
         if self._may_have_leases(context):
             batch = broker.take_over(consumer, self._lease_span())
             if batch:
-                self._log_batch("Took over", batch)
+                self._log_batch("Took over", consumer, batch)
                 return batch
         return self._receive(consumer, as_span(self.wait, "wait") or timedelta(0))
 
@@ -194,19 +195,21 @@ class ConsumeMessagesOperator(ConsumingOperator):
     def _receive(self, consumer: Consumer, wait: timedelta) -> Batch:
         batch = consumer.receive(max_messages=self._count(), invisible=self._lease_span(), wait=wait)
         if batch:
-            self._log_batch("Received", batch)
+            self._log_batch("Received", consumer, batch)
         return batch
 
-    def _log_batch(self, what: str, batch: Batch) -> None:
-        keys = [message.key for message in batch[:LOGGED_KEYS] if message.key is not None]
+    def _log_batch(self, what: str, consumer: Consumer, batch: Batch) -> None:
+        named = [_named(message) for message in batch[:LOGGED_MESSAGES]]
         self.log.info(
-            "%s %d messages of topic %s for group %s%s%s",
+            "%s %d messages of topic %s for group %s, leased to %s until %s: %s%s",
             what,
             len(batch),
             self.topic,
             self.group,
-            f"; keys {', '.join(keys)}" if keys else "",
-            ", ..." if keys and len(batch) > LOGGED_KEYS else "",
+            consumer.name,
+            batch.expires_at,
+            ", ".join(named),
+            ", ..." if len(batch) > len(named) else "",
         )
 
     def _work(self, broker: Broker, consumer: Consumer, batch: Batch, context: Context) -> Any:
@@ -251,7 +254,8 @@ class ConsumeMessagesOperator(ConsumingOperator):
         # An extension beside the ack would find the lease gone and call it lost.
         keeper.stop()
         self._persistently(lambda: consumer.ack(batch))
-        self.log.info("Acked %d messages of topic %s", len(batch), self.topic)
+        self._acked = (self._acked or 0) + len(batch)
+        self.log.info("Acked %d messages of topic %s for group %s", len(batch), self.topic, self.group)
         return result
 
     def _one_by_one(
@@ -265,16 +269,23 @@ class ConsumeMessagesOperator(ConsumingOperator):
                 result = self._call(consumer, message, context)
                 self._require_pushable(result)
             except Exception as error:
-                self.log.exception("Message %s (key %s) failed", message.message_id, message.key)
+                self.log.exception("Message %s failed", _named(message))
                 failed[message] = error
                 continue
             if place == len(batch):
                 # The last answer ends the lease.
                 keeper.stop()
             self._persistently(partial(consumer.ack, message))
+            self._acked = (self._acked or 0) + 1
             results.append(result)
         keeper.stop()
-        self.log.info("Acked %d of %d messages of topic %s", len(results), len(batch), self.topic)
+        self.log.info(
+            "Acked %d of %d messages of topic %s for group %s",
+            len(results),
+            len(batch),
+            self.topic,
+            self.group,
+        )
         if failed:
             set_aside = MessagesFailed(failed)
             self._answer_apart(consumer, list(failed), failed, set_aside, context)
@@ -293,7 +304,7 @@ class ConsumeMessagesOperator(ConsumingOperator):
         done = [message for message in messages if message not in failed]
         if done:
             self._persistently(lambda: consumer.ack(done))
-            self.log.info("Acked %d messages of topic %s", len(done), self.topic)
+            self.log.info("Acked %d messages of topic %s for group %s", len(done), self.topic, self.group)
 
         def nack() -> None:
             for message, reason in failed.items():
@@ -317,14 +328,20 @@ class ConsumeMessagesOperator(ConsumingOperator):
         def nack_and_say() -> None:
             nack()
             self.log.info(
-                "Nacked %d messages of topic %s after %s: %s",
+                "Nacked %d messages of topic %s for group %s after %s: %s",
                 len(messages),
                 self.topic,
+                self.group,
                 type(cause).__name__,
                 cause,
             )
 
         self._give_back(context, len(messages), cause, keep, nack_and_say)
+
+
+def _named(message: Message) -> str:
+    """What the log calls a message."""
+    return message.message_id if message.key is None else f"{message.message_id} (key {message.key})"
 
 
 def _of_batch(batch: Batch, error: MessagesFailed) -> dict[Message, BaseException | str]:

@@ -42,7 +42,9 @@ from duewheel.hooks.declared import (
 )
 from duewheel.hooks.rendered import as_span
 from duewheel.operators.calling import check_call
+from duewheel.operators.lineage import read_lineage
 from duewheel.operators.links import TopicLink
+from duewheel.operators.outlets import tell_outlets
 from duewheel.operators.task_key import task_key
 from duewheel.store.backoff import Backoff
 from duewheel.store.errors import BrokerUnreachable, DueWheelError, InvalidArgument
@@ -55,6 +57,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
     from airflow.sdk.bases.operatorlink import BaseOperatorLink
 
+    from duewheel.operators.lineage import Lineage
     from duewheel.store import Broker
     from duewheel.store.consumer import Answered, Consumer
     from duewheel.store.instants import Instant
@@ -214,6 +217,7 @@ class ConsumingOperator(BaseOperator):
         self._most = at_most
         self._held: Held | None = None
         self._killed = False
+        self._acked: int | None = None
         if python_callable is not None:
             self._check_callable(python_callable)
 
@@ -302,14 +306,21 @@ class ConsumingOperator(BaseOperator):
         kept_for = self._kept_for(context, cause)
         try:
             if kept_for is not None and (kept := keep(kept_for)):
-                self.log.info("Kept %d messages of topic %s for the task's next try", kept, self.topic)
+                self.log.info(
+                    "Kept %d messages of topic %s for group %s for the task's next try",
+                    kept,
+                    self.topic,
+                    self.group,
+                )
                 return
             nack()
         except DueWheelError as error:
             self.log.warning(
-                "Could not give %d messages of topic %s back; they come back when their lease ends: %s",
+                "Could not give %d messages of topic %s back to group %s; they come back when their lease "
+                "ends: %s",
                 count,
                 self.topic,
+                self.group,
                 error,
             )
 
@@ -333,6 +344,22 @@ class ConsumingOperator(BaseOperator):
         longest = (LONGEST_INVISIBLE - LATE_TRY).total_seconds()
         return None if delay > longest else timedelta(seconds=delay) + LATE_TRY
 
+    def post_execute(self, context: Context, result: Any = None) -> None:
+        """Say in the events of the outlets what was consumed."""
+        super().post_execute(context, result)
+        tell_outlets(self, context, topic=self.topic, group=self.group, messages=self._acked)
+
+    def get_openlineage_facets_on_start(self) -> Lineage:
+        """What OpenLineage is told when the task begins."""
+        return read_lineage(self.duewheel_conn_id, self.topic)
+
+    def get_openlineage_facets_on_complete(
+        self,
+        task_instance: object,  # noqa: ARG002 - OpenLineage's signature
+    ) -> Lineage:
+        """What OpenLineage is told when the task has ended."""
+        return read_lineage(self.duewheel_conn_id, self.topic, self._acked)
+
     def on_kill(self) -> None:
         """Pull the lease back: the messages are ready again at once.
 
@@ -351,9 +378,20 @@ class ConsumingOperator(BaseOperator):
                 consumer = broker.consumer(self.topic, self.group, tags=self.tags, filter=self.filter)
                 consumer.nack(held.messages, delay=timedelta(0), reason="the task was killed")
         except DueWheelError as error:
-            self.log.warning("The lease on %d messages could not be pulled back: %s", held.count, error)
+            self.log.warning(
+                "The lease on %d messages of topic %s for group %s could not be pulled back: %s",
+                held.count,
+                self.topic,
+                self.group,
+                error,
+            )
         else:
-            self.log.info("Pulled the lease on %d messages back", held.count)
+            self.log.info(
+                "Pulled the lease on %d messages of topic %s for group %s back",
+                held.count,
+                self.topic,
+                self.group,
+            )
 
 
 def _seconds(span: timedelta | float) -> float:

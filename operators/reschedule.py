@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 class RescheduleMessageOperator(BaseOperator):
     """Move what waits to another instant, in one step, by its id or by topic and key (X03).
 
-    A second try by key moves the same messages again. By id it finds that the message was moved, and returns
-    the new id, which a try that was lost could not tell (X07).
+    A second try finds what the first has moved, and returns the new ids, which a try that was lost could not
+    tell (X07).
 
     Args:
         message_id: the id that sending returned. Either this, or ``topic`` and ``key``.
@@ -95,15 +95,21 @@ class RescheduleMessageOperator(BaseOperator):
         with DueWheelHook(self.duewheel_conn_id).connected() as broker:
             try:
                 if self.message_id is not None:
-                    key = self._idempotency_key(self.message_id, context)
+                    move = self._idempotency_key(self.message_id, context)
                     receipts = [
                         broker.reschedule(
-                            self.message_id, delay=delay, deliver_at=deliver_at, idempotency_key=key
+                            self.message_id, delay=delay, deliver_at=deliver_at, idempotency_key=move
                         )
                     ]
                 else:
+                    # A key may be as long as an idempotency key.
+                    key = sha256(str(self.key).encode()).hexdigest()[:32]
                     receipts = broker.reschedule_key(
-                        str(self.topic), str(self.key), delay=delay, deliver_at=deliver_at
+                        str(self.topic),
+                        str(self.key),
+                        delay=delay,
+                        deliver_at=deliver_at,
+                        idempotency_key=self._idempotency_key(key, context),
                     )
             except (AlreadyReleased, UnknownMessage) as error:
                 raise AirflowFailException(str(error)) from error
@@ -118,12 +124,8 @@ class RescheduleMessageOperator(BaseOperator):
         ids = [receipt.message_id for receipt in receipts]
         return ids if self.message_id is None else ids[0]
 
-    def _idempotency_key(self, message_id: str, context: Context) -> str | None:
+    def _idempotency_key(self, moved: str, context: Context) -> str | None:
         """The name of this move; a task that is run again with another instant means another one."""
         name = task_key(context)
         when = self.delay if self.deliver_at is None else self.deliver_at
-        return (
-            None
-            if name is None
-            else f"{name}/move/{message_id}/{sha256(str(when).encode()).hexdigest()[:16]}"
-        )
+        return None if name is None else f"{name}/move/{moved}/{sha256(str(when).encode()).hexdigest()[:16]}"

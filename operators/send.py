@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator
 
 from duewheel.hooks.broker import DueWheelHook
+from duewheel.operators.lineage import written_lineage
 from duewheel.operators.links import MessageLink, TopicLink
 from duewheel.operators.message_fields import MESSAGE_FIELDS, MessageFields
+from duewheel.operators.outlets import tell_outlets
 from duewheel.operators.task_key import task_key
 
 if TYPE_CHECKING:
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 
     from airflow.sdk import Context
 
+    from duewheel.operators.lineage import Lineage
     from duewheel.store.instants import Instant
 
 
@@ -105,6 +108,7 @@ class SendDelayMessageOperator(MessageFields, BaseOperator):
             duewheel_conn_id=duewheel_conn_id,
         )
         self.linked_message_id: str | None = None
+        self._sent: int | None = None
 
     def execute(self, context: Context) -> str:
         """Send the message."""
@@ -117,4 +121,17 @@ class SendDelayMessageOperator(MessageFields, BaseOperator):
             receipt.outcome,
         )
         self.linked_message_id = receipt.message_id
+        self._sent = int(receipt.outcome == "sent")
+        tell_outlets(self, context, topic=self.topic, messages=self._sent)
         return receipt.message_id
+
+    def get_openlineage_facets_on_start(self) -> Lineage:
+        """What OpenLineage is told when the task begins."""
+        return written_lineage(self.duewheel_conn_id, self.topic)
+
+    def get_openlineage_facets_on_complete(
+        self,
+        task_instance: object,  # noqa: ARG002 - OpenLineage's signature
+    ) -> Lineage:
+        """What OpenLineage is told when the task has ended."""
+        return written_lineage(self.duewheel_conn_id, self.topic, self._sent)

@@ -35,7 +35,6 @@ from duewheel.hooks.spark_connection import SparkPlace, spark_place
 from duewheel.operators.calling import call
 from duewheel.operators.consuming import ConsumingOperator
 from duewheel.operators.links import SparkUiLink, TopicLink
-from duewheel.store import Broker
 from duewheel.store.errors import DueWheelError, InvalidArgument, LeaseLost
 from duewheel.store.reasons import reason_of
 
@@ -282,6 +281,7 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
                 handled += batch.count
                 if not self.drain:
                     break
+        self._acked = handled
         if not handled:
             self._nothing_ready()
         return handled
@@ -451,8 +451,10 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
         Runs in the middle of whatever the task was doing, so it talks to Spark and to the broker over
         connections of its own and shares no lock with it.
         """
+        # Imported here: see execute.
         from duewheel.spark.lease_states import HELD, nack_unanswered
         from duewheel.spark.session import cancel_jobs
+        from duewheel.store import Broker
 
         self._killed = True
         held, self._held = self._held, None

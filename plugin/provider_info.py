@@ -47,6 +47,29 @@ def get_provider_info() -> dict[str, Any]:
                 "python-modules": ["duewheel.triggers.due_messages", "duewheel.triggers.timing_wheel"],
             }
         ],
+        "config": {
+            "duewheel": {
+                "description": "Options of the delay messages' wheel.",
+                "options": {
+                    "ring_again_seconds": {
+                        "description": "How long a TimingWheelTrigger without ring_again waits until it "
+                        "rings again when no run came for its messages: longer than a run takes to start.\n",
+                        "version_added": "0.1.0",
+                        "type": "float",
+                        "example": "120",
+                        "default": "60",
+                    },
+                    "metrics_interval_seconds": {
+                        "description": "How often the triggerer asks a broker for its metrics, where Airflow "
+                        "sends any; 60 seconds or more.\n",
+                        "version_added": "0.1.0",
+                        "type": "float",
+                        "example": "300",
+                        "default": "60",
+                    },
+                },
+            }
+        },
         "task-decorators": [
             {"name": "due_messages", "class-name": "duewheel.operators.decorators.due_messages_task"},
             {

@@ -3,21 +3,35 @@
 Deferred, the task holds no worker while it waits: the triggerer's wheel wakes it. Between the wake-up and the
 task's running again another consumer may have come first, so the sensor looks in the database again, and
 defers again when there is too little. It takes nothing: the task behind it receives the messages under a
-lease.
+lease. Unless it is told to hand on what it found under a lease of its own, for a task behind it that is no
+operator of this package.
 """
 
 from __future__ import annotations
 
 import time
+from dataclasses import asdict
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseSensorOperator, PokeReturnValue
+from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowSensorTimeout
 
 from duewheel.hooks.broker import DueWheelHook
-from duewheel.hooks.declared import as_count, check_count, check_flags, check_reading
-from duewheel.store.errors import BrokerUnreachable
+from duewheel.hooks.declared import (
+    as_count,
+    check_count,
+    check_flags,
+    check_not_given_later,
+    check_reading,
+    check_span,
+)
+from duewheel.hooks.rendered import as_span
+from duewheel.hooks.task_name import task_key
+from duewheel.store.errors import BrokerUnreachable, InvalidArgument
+from duewheel.store.leases import to_json
+from duewheel.store.limits import LONGEST_INVISIBLE, SHORTEST_INVISIBLE
 from duewheel.triggers.due_messages import DueMessagesTrigger
 from duewheel.triggers.wheel_stream import ring_payload
 
@@ -26,7 +40,13 @@ if TYPE_CHECKING:
 
     from airflow.sdk import Context
 
-    from duewheel.store import Doorbell
+    from duewheel.store import Broker
+    from duewheel.store.consumer import Consumer
+    from duewheel.store.messages import Batch
+
+
+MOST_HANDED_ON = 1_000
+"""So many messages an XCom names at most."""
 
 
 class DueMessagesSensor(BaseSensorOperator):
@@ -36,15 +56,22 @@ class DueMessagesSensor(BaseSensorOperator):
         topic: the topic to look at.
         group: the consumer group to look for; made when it does not exist yet, from the earliest message on.
         min_messages: how many messages have to be ready, that is due and not leased; templated, too.
-        deferrable: whether to wait in the triggerer instead of on a worker. ``poke_interval`` and ``mode``
-            count only when it is off; ``timeout`` and ``soft_fail`` always.
+        deferrable: whether to wait in the triggerer instead of on a worker; None is as Airflow's option
+            ``[operators] default_deferrable`` says. ``poke_interval`` and ``mode`` count only when it is off;
+            ``timeout`` and ``soft_fail`` always.
         duewheel_conn_id: the connection to the broker.
         tags: only messages with one of these tags count, as ``"a || b"``; ``*`` means all (D12). Give the
             task that consumes the same.
         filter: only messages with such properties count, as ``"amount > 100"`` (D12).
+        hand_on: of so many messages at most it hands on ids and keys, up to 1 000; 0 is none. Others of the
+            group may take them meanwhile, unless there is a ``lease``.
+        lease: with ``hand_on``, how long these messages are leased to the task behind the sensor, 1 s to
+            12 h, which answers them; None takes nothing. What it does not answer is delivered again.
 
     Returns:
-        A dictionary with ``topic``, ``group``, ``ready`` and ``oldest_deliver_at``, as the task's XCom.
+        A dictionary with ``topic``, ``group``, ``ready`` and ``oldest_deliver_at``, as the task's XCom. With
+        ``hand_on`` also ``messages``: a list of ``{"message_id", "key", "tag"}``; with ``lease`` also
+        ``leases``, text for :func:`duewheel.store.leases.from_json`.
 
     Raises:
         UnknownTopic: there is no such topic.
@@ -57,7 +84,7 @@ class DueMessagesSensor(BaseSensorOperator):
 
         DueMessagesSensor(task_id="anything_due", topic="order-timeout", group="canceller") >> cancel
 
-    Rules: X08, X13.
+    Rules: X08, X09, X13.
     """
 
     template_fields: Sequence[str] = ("topic", "group", "tags", "filter", "min_messages", "duewheel_conn_id")
@@ -69,16 +96,26 @@ class DueMessagesSensor(BaseSensorOperator):
         topic: str,
         group: str,
         min_messages: int | str = 1,
-        deferrable: bool = True,
+        deferrable: bool | None = None,
         duewheel_conn_id: str = DueWheelHook.default_conn_name,
         tags: str = "*",
         filter: str | None = None,  # noqa: A002 -- as the consumer's parameter
+        hand_on: int = 0,
+        lease: timedelta | str | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         check_reading(topic, group, tags, filter)
         check_count(min_messages, "min_messages")
+        if deferrable is None:
+            deferrable = conf.getboolean("operators", "default_deferrable", fallback=False)
         check_flags(deferrable=deferrable)
+        check_not_given_later(self, hand_on=hand_on, lease=lease)
+        if hand_on != 0:
+            check_count(hand_on, "hand_on", at_most=MOST_HANDED_ON)
+        check_span(lease, "lease", at_least=SHORTEST_INVISIBLE, at_most=LONGEST_INVISIBLE)
+        if lease is not None and not hand_on:
+            raise InvalidArgument("lease is for the messages that are handed on: give hand_on with it")
         self.topic = topic
         self.group = group
         self.min_messages = min_messages
@@ -86,25 +123,27 @@ class DueMessagesSensor(BaseSensorOperator):
         self.duewheel_conn_id = duewheel_conn_id
         self.tags = tags
         self.filter = filter
+        self.hand_on = hand_on
+        self.lease = lease
 
-    def poke(self, context: Context) -> PokeReturnValue:  # noqa: ARG002 - Airflow's signature
+    def poke(self, context: Context) -> PokeReturnValue:
         """Look once; a database that does not answer has nothing ready yet."""
         try:
-            doorbell = self._look()
+            found, _ = self._look(context)
         except BrokerUnreachable as error:
             self.log.warning("Could not look, and look again at the next poke: %s", error)
             return PokeReturnValue(is_done=False)
-        return PokeReturnValue(self._is_enough(doorbell), xcom_value=ring_payload(doorbell))
+        return PokeReturnValue(found is not None, xcom_value=found)
 
     def execute(self, context: Context) -> Any:
         """Look, and wait when there is too little."""
         if not self.deferrable:
             return super().execute(context)
-        return self._look_or_defer(deadline=time.time() + self.timeout)
+        return self._look_or_defer(context, time.time() + self.timeout)
 
     def execute_complete(
         self,
-        context: Context,  # noqa: ARG002 - Airflow's signature
+        context: Context,
         event: dict[str, Any],
         deadline: float | None = None,
     ) -> dict[str, Any]:
@@ -119,14 +158,14 @@ class DueMessagesSensor(BaseSensorOperator):
         self.log.info("Woken: %d messages were ready on topic %s", event["ready"], event["topic"])
         deadline = time.time() + self.timeout if deadline is None else deadline
         try:
-            return self._look_or_defer(deadline)
+            return self._look_or_defer(context, deadline)
         except BrokerUnreachable as error:
             self.log.warning("Could not look, and wait on: %s", error)
             return self._defer(deadline, ready=0)
 
-    def _look_or_defer(self, deadline: float) -> dict[str, Any]:
-        doorbell = self._look()
-        return ring_payload(doorbell) if self._is_enough(doorbell) else self._defer(deadline, doorbell.ready)
+    def _look_or_defer(self, context: Context, deadline: float) -> dict[str, Any]:
+        found, ready = self._look(context)
+        return self._defer(deadline, ready) if found is None else found
 
     def _defer(self, deadline: float, ready: int) -> dict[str, Any]:
         left_seconds = deadline - time.time()
@@ -144,17 +183,54 @@ class DueMessagesSensor(BaseSensorOperator):
             timeout=timedelta(seconds=left_seconds),
         )
 
-    def _is_enough(self, doorbell: Doorbell) -> bool:
-        return doorbell.ready >= self._wanted()
-
     def _wanted(self) -> int:
         return as_count(self.min_messages, "min_messages")
 
-    def _look(self) -> Doorbell:
+    def _look(self, context: Context) -> tuple[dict[str, Any] | None, int]:
+        """What is handed on, None where it is too little, and how many messages are ready."""
         with DueWheelHook(self.duewheel_conn_id).connected() as broker:
-            broker.consumer(self.topic, self.group)
+            consumer = broker.consumer(
+                self.topic, self.group, tags=self.tags, filter=self.filter, name=task_key(context)
+            )
             (doorbell,) = broker.doorbells([self.topic], [self.group], [self.tags], [self.filter])
-        self.log.info(
-            "%d messages are ready on topic %s for group %s", doorbell.ready, self.topic, self.group
-        )
-        return doorbell
+            told = ring_payload(doorbell)
+            lease = as_span(self.lease, "lease")
+            if lease is not None and (batch := self._left_behind(broker, consumer, lease, context)):
+                return _leased(told, batch), doorbell.ready
+            self.log.info(
+                "%d messages are ready on topic %s for group %s", doorbell.ready, self.topic, self.group
+            )
+            if doorbell.ready < self._wanted():
+                return None, doorbell.ready
+            if lease is not None:
+                batch = consumer.receive(max_messages=self.hand_on, invisible=lease)
+                # Nothing where somebody else of the group came first.
+                return (_leased(told, batch) if batch else None), len(batch)
+            if self.hand_on:
+                # Imported here: see BrokerAddress.open.
+                from duewheel.store.ready_messages import ready_messages
+
+                told["messages"] = [
+                    asdict(message)
+                    for message in ready_messages(
+                        broker, self.topic, self.group, self.hand_on, self.tags, self.filter
+                    )
+                ]
+            return told, doorbell.ready
+
+    def _left_behind(
+        self, broker: Broker, consumer: Consumer, lease: timedelta, context: Context
+    ) -> Batch | None:
+        """What a try before this one had leased, before its worker was lost."""
+        task_instance = context.get("ti")
+        if task_instance is None or task_instance.try_number == 1:
+            return None
+        return broker.take_over(consumer, lease)
+
+
+def _leased(told: dict[str, Any], batch: Batch) -> dict[str, Any]:
+    """What is handed on of leased messages."""
+    messages = [
+        {"message_id": message.message_id, "key": message.key, "tag": message.tag} for message in batch
+    ]
+    return {**told, "messages": messages, "leases": to_json(batch.leases)}

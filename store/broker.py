@@ -463,6 +463,7 @@ class Broker:
         delay: timedelta | None = None,
         deliver_at: Instant | None = None,
         connection: CallerConnection | None = None,
+        idempotency_key: str | None = None,
     ) -> list[SendReceipt]:
         """Move everything that waits under a key to another instant, in one step (X02, X03).
 
@@ -472,6 +473,8 @@ class Broker:
             delay: how long from now.
             deliver_at: or the new instant.
             connection: a transaction of the caller, as for :meth:`recall`.
+            idempotency_key: asking again with the same one is answered with the receipts of the first move
+                (X07), for as long as what was moved is kept.
 
         Returns:
             A receipt for each message that was moved, in the order they had been due; as a rule one.
@@ -486,7 +489,9 @@ class Broker:
 
             broker.reschedule_key("orders.timeout", "4711", delay=timedelta(hours=1))
         """
-        return recalling.reschedule_key(self._database, topic, key, delay, deliver_at, connection)
+        return recalling.reschedule_key(
+            self._database, topic, key, delay, deliver_at, connection, idempotency_key
+        )
 
     def recall_many(
         self,

@@ -11,9 +11,10 @@ from __future__ import annotations
 import re
 from functools import cache
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar, Self
 
-import psycopg2
+if TYPE_CHECKING:
+    import psycopg2
 
 
 class DueWheelError(Exception):

@@ -37,6 +37,11 @@ from duewheel.recall_many(%s, tag => %s, key_prefix => %s, due_from => %s, due_u
     dry_run => %s, now => %s)
 """
 
+_RESCHEDULE_KEY = "select message_id, deliver_at, outcome from duewheel.reschedule_key(%s, %s, %s, %s, %s)"
+_RESCHEDULE_KEY_ONCE = """
+select message_id, deliver_at, outcome from duewheel.reschedule_key_once(%s, %s, %s, %s, %s, %s)
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class BulkRecall:
@@ -101,13 +106,18 @@ def reschedule_key(
     delay: timedelta | None,
     deliver_at: Instant | None,
     connection: CallerConnection | None = None,
+    idempotency_key: str | None = None,
 ) -> list[SendReceipt]:
     """Move what waits under a key; see :meth:`duewheel.store.broker.Broker.reschedule_key`."""
     check_text(topic, "topic")
     check_text(key, "key")
+    check_text(idempotency_key, "idempotency_key", optional=True)
     delay, at, _ = when(delay, deliver_at, None)
-    statement = "select message_id, deliver_at, outcome from duewheel.reschedule_key(%s, %s, %s, %s, %s)"
-    rows = database.rows(statement, (topic, key, at, delay, database.now()), connection)
+    if idempotency_key is None:
+        rows = database.rows(_RESCHEDULE_KEY, (topic, key, at, delay, database.now()), connection)
+    else:
+        once = (topic, key, idempotency_key, at, delay, database.now())
+        rows = database.rows(_RESCHEDULE_KEY_ONCE, once, connection)
     return [SendReceipt(identity, new_at, SendOutcome(outcome)) for identity, new_at, outcome in rows]
 
 

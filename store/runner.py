@@ -147,7 +147,8 @@ WHERE coalesce(parent.name, t.name) = ANY (%(topics)s)
 _TICK = Prepared(
     "duewheel_tick",
     """
-SELECT duewheel.unix_micros(statement_timestamp()), t.released, duewheel.unix_micros(t.hi), t.unsettled, t.busy,
+SELECT duewheel.unix_micros(statement_timestamp()), t.released, duewheel.unix_micros(t.hi), t.unsettled,
+       t.busy,
        coalesce((SELECT (extract(epoch FROM granularity) * 1000000)::bigint
                  FROM duewheel.topic WHERE topic_id = q.topic_id), 1000),
        CASE WHEN NOT t.released THEN duewheel.unix_micros(duewheel.next_instant(

@@ -83,10 +83,16 @@ PayloadT = TypeVar("PayloadT", bound=Hashable)
 class Look:
     """Ask what is due next."""
 
+    def __str__(self) -> str:
+        return "Asking what is due next"
+
 
 @dataclass(frozen=True, slots=True)
 class Survey:
     """Ask the next page of topics what is due."""
+
+    def __str__(self) -> str:
+        return "Asking all topics what is due"
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +100,9 @@ class Tick:
     """Release what is due on a topic."""
 
     topic_id: int
+
+    def __str__(self) -> str:
+        return f"Releasing what is due on topic number {self.topic_id}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,15 +112,27 @@ class Revive:
     group_id: int
     topic_id: int
 
+    def __str__(self) -> str:
+        return (
+            "Giving the messages of ended leases back to their group, "
+            f"number {self.group_id} on topic number {self.topic_id},"
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Maintain:
     """Make slots ahead, drop those past retention, trim logs."""
 
+    def __str__(self) -> str:
+        return "Dropping what is past its retention"
+
 
 @dataclass(frozen=True, slots=True)
 class Advance:
     """Send the next occurrences of recurring schedules."""
+
+    def __str__(self) -> str:
+        return "Sending what recurring schedules want sent"
 
 
 Job = Look | Survey | Tick | Revive | Maintain | Advance

@@ -61,6 +61,8 @@ class RunResult:
     tasks: dict[str, TaskResult]
     """By task id; mapped ones by ``task_id[map_index]``."""
     log: str
+    events: dict[str, Any]
+    """What the asset event of each task says."""
 
 
 @cache
@@ -116,9 +118,8 @@ class AirflowHome:
         if not result.exists():
             raise AssertionError(f"the run of {dag} came to nothing:\n{log}")
         said = json.loads(result.read_text())
-        return RunResult(
-            said["state"], {name: TaskResult(**task) for name, task in said["tasks"].items()}, log
-        )
+        tasks = {name: TaskResult(**task) for name, task in said["tasks"].items()}
+        return RunResult(said["state"], tasks, log, said["events"])
 
     def run(self, dag: str) -> RunResult:
         """Run the DAG in ``dags/<dag>.py`` to its end."""

@@ -10,7 +10,10 @@ import runpy
 import sys
 from pathlib import Path
 
+from airflow.models.asset import AssetEvent
 from airflow.sdk import DAG
+from airflow.utils.session import create_session
+from sqlalchemy import select
 
 
 def main(dag_file: str, result_file: str) -> None:
@@ -28,7 +31,10 @@ def main(dag_file: str, result_file: str) -> None:
             if (value := task.xcom_pull(task_ids=task.task_id, key=key, map_indexes=task.map_index))
         }
         tasks[name] = {"state": str(task.state), "xcom": xcom, "links": links}
-    Path(result_file).write_text(json.dumps({"state": str(run.state), "tasks": tasks}))
+    with create_session() as session:
+        events = session.execute(select(AssetEvent.source_task_id, AssetEvent.extra)).all()
+    result = {"state": str(run.state), "tasks": tasks, "events": dict(map(tuple, events))}
+    Path(result_file).write_text(json.dumps(result))
 
 
 if __name__ == "__main__":

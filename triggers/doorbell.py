@@ -69,6 +69,14 @@ class DoorbellTrigger(BaseEventTrigger):
         """What the stream is to look at for this trigger."""
         return Watched(self.topic, self.group, self.tags, self.filter)
 
+    @property
+    def watcher(self) -> str:
+        """What the log calls this trigger: by its task, or, of an asset's watcher, by its number."""
+        task = self.task_instance
+        if task is None:
+            return f"trigger {self.trigger_id}"
+        return f"task {task.task_id} of DAG {task.dag_id} in run {task.run_id}, trigger {self.trigger_id}"
+
     def shared_stream_key(self) -> Hashable:
         """One stream, and so one wheel, for each connection."""
         return stream_key(self.duewheel_conn_id)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.triggers.base import TriggerEvent
 
 from duewheel.triggers.doorbell import DoorbellTrigger
-from duewheel.triggers.wheel_stream import WATCHED, Look, ring_payload
+from duewheel.triggers.wheel_stream import RINGS, WATCHED, Look, ring_payload
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator
@@ -50,11 +50,12 @@ class DueMessagesTrigger(DoorbellTrigger):
         self, shared_stream: AsyncIterator[Look]
     ) -> AsyncGenerator[TriggerEvent, None]:
         """Yield one event when enough messages are ready, and end."""
-        with WATCHED.watching(self.duewheel_conn_id, self.watched):
+        with WATCHED.watching(self.duewheel_conn_id, self.watched, self.watcher):
             async for look in shared_stream:
                 if (refusal := look.refused.get(self.watched)) is not None:
                     raise refusal
                 doorbell = look.doorbells.get(self.watched)
                 if doorbell is not None and doorbell.ready >= self.min_messages:
+                    RINGS.rang(self.duewheel_conn_id, self.topic, self.group)
                     yield TriggerEvent(ring_payload(doorbell))
                     return

@@ -16,13 +16,14 @@ import time
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from airflow.sdk.configuration import conf
 from airflow.triggers.base import TriggerEvent
 
 from duewheel.hooks.broker import DueWheelHook
 from duewheel.hooks.declared import check_not_given_later
 from duewheel.triggers.doorbell import DoorbellTrigger, as_seconds
 from duewheel.triggers.ringing import Ringing
-from duewheel.triggers.wheel_stream import WATCHED, Look, ring_payload
+from duewheel.triggers.wheel_stream import RINGS, WATCHED, Look, ring_payload
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator
@@ -42,7 +43,8 @@ class TimingWheelTrigger(DoorbellTrigger):
         group: the consumer group to watch for; made when it does not exist yet, from the earliest message on.
         duewheel_conn_id: the connection to the broker.
         ring_again: how long until it rings again when nobody came: a timedelta, text with units such as
-            ``PT1M``, or seconds, as which Airflow stores it.
+            ``PT1M``, or seconds, as which Airflow stores it; None is Airflow's option ``[duewheel]
+            ring_again_seconds``, 60 s unless set.
         min_messages: ring only from so many ready messages on.
         max_wait: ring for fewer when the oldest of them has been ready for this long, given as
             ``ring_again``; None: never. The database's clock counts.
@@ -75,7 +77,7 @@ class TimingWheelTrigger(DoorbellTrigger):
         topic: str,
         group: str,
         duewheel_conn_id: str = DueWheelHook.default_conn_name,
-        ring_again: timedelta | str | float = RING_AGAIN_SECONDS,
+        ring_again: timedelta | str | float | None = None,
         min_messages: int = 1,
         max_wait: timedelta | str | float | None = None,
         tags: str = "*",
@@ -83,6 +85,8 @@ class TimingWheelTrigger(DoorbellTrigger):
     ) -> None:
         super().__init__(topic, group, min_messages, duewheel_conn_id, tags, filter)
         check_not_given_later(self, ring_again=ring_again, max_wait=max_wait)
+        if ring_again is None:
+            ring_again = conf.getfloat("duewheel", "ring_again_seconds", fallback=RING_AGAIN_SECONDS)
         self.ring_again = as_seconds(ring_again, "ring_again")
         self.max_wait = None if max_wait is None else as_seconds(max_wait, "max_wait")
 
@@ -111,10 +115,11 @@ class TimingWheelTrigger(DoorbellTrigger):
             min_messages=self.min_messages,
             max_wait_seconds=self.max_wait,
         )
-        with WATCHED.watching(self.duewheel_conn_id, self.watched):
+        with WATCHED.watching(self.duewheel_conn_id, self.watched, self.watcher):
             async for look in shared_stream:
                 doorbell = look.doorbells.get(self.watched)
                 if doorbell is not None and bell.rings(
                     doorbell, looked_at=look.at, at_seconds=time.monotonic()
                 ):
+                    RINGS.rang(self.duewheel_conn_id, self.topic, self.group)
                     yield TriggerEvent(ring_payload(doorbell))

@@ -19,12 +19,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import AsyncGenerator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, contextmanager, suppress
 from datetime import datetime, timedelta
+from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from airflow.sdk.configuration import conf
 
 from duewheel.hooks.broker import BrokerAddress, DueWheelHook
 from duewheel.store.backoff import Backoff
@@ -33,6 +36,7 @@ from duewheel.store.tags import EVERY
 
 if TYPE_CHECKING:
     from duewheel.store import Broker, Doorbell
+    from duewheel.triggers.metrics import Metrics
 
 log = logging.getLogger(__name__)
 
@@ -89,6 +93,10 @@ FIRST_PAUSE_SECONDS = 1.0
 """How long the stream waits after a first error; each further one doubles it, up to half a minute."""
 
 
+METRICS_ARE_ON = ("statsd_on", "statsd_datadog_enabled", "otel_on")
+"""The options of Airflow, one of which is set where it sends metrics."""
+
+
 class WatchedGroups:
     """The groups that the triggers of this process watch, by connection.
 
@@ -96,26 +104,56 @@ class WatchedGroups:
     """
 
     def __init__(self) -> None:
-        self._groups: dict[str, Counter[Watched]] = {}
+        self._groups: dict[str, dict[Watched, Counter[str]]] = {}
 
     @contextmanager
-    def watching(self, conn_id: str, group: Watched) -> Iterator[None]:
-        """Count ``group`` as watched until the block is left."""
-        groups = self._groups.setdefault(conn_id, Counter())
-        groups[group] += 1
+    def watching(self, conn_id: str, group: Watched, watcher: str = "a trigger") -> Iterator[None]:
+        """Count ``group`` as watched until the block is left, by whom the log calls ``watcher``."""
+        groups = self._groups.setdefault(conn_id, {})
+        watchers = groups.setdefault(group, Counter())
+        watchers[watcher] += 1
         try:
             yield
         finally:
-            groups[group] -= 1
-            if groups[group] == 0:
-                del groups[group]
+            watchers[watcher] -= 1
+            if watchers[watcher] == 0:
+                del watchers[watcher]
+            if not watchers:
+                groups.pop(group, None)
 
     def over(self, conn_id: str) -> frozenset[Watched]:
         """Return the groups that are watched over this connection."""
         return frozenset(self._groups.get(conn_id, ()))
 
+    def watchers(self, conn_id: str, group: Watched) -> str:
+        """Say who watches a group, for the log; from any thread."""
+        # Copied in one step, whatever the event loop's thread does meanwhile.
+        names = list(self._groups.get(conn_id, {}).get(group, ()))
+        return ", ".join(sorted(names)) or "nobody any more"
+
 
 WATCHED = WatchedGroups()
+
+
+class Rings:
+    """How often doorbells rang in this process since somebody asked, by connection, topic and group.
+
+    Counted on the event loop and sent from a thread: the first metric of a process may look up a host's name.
+    """
+
+    def __init__(self) -> None:
+        self._rings: dict[str, Counter[tuple[str, str]]] = {}
+
+    def rang(self, conn_id: str, topic: str, group: str) -> None:
+        """Count a ring."""
+        self._rings.setdefault(conn_id, Counter())[topic, group] += 1
+
+    def taken(self, conn_id: str) -> Counter[tuple[str, str]]:
+        """What was counted, which begins anew."""
+        return self._rings.pop(conn_id, Counter())
+
+
+RINGS = Rings()
 
 
 def stream_key(conn_id: str) -> tuple[str, str]:
@@ -156,7 +194,13 @@ async def doorbell_stream(conn_id: str) -> AsyncGenerator[Look, None]:
             log.exception(
                 "The wheel of connection %s stopped, which rings for %s",
                 conn_id,
-                ", ".join(sorted(map(str, WATCHED.over(conn_id)))) or "nobody",
+                "; ".join(
+                    sorted(
+                        f"group {group}, watched by {WATCHED.watchers(conn_id, group)}"
+                        for group in WATCHED.over(conn_id)
+                    )
+                )
+                or "nobody",
             )
         pause_seconds = backoff.next_seconds()
         log.info("The wheel of connection %s starts again in %g s", conn_id, pause_seconds)
@@ -172,6 +216,8 @@ async def _looks(conn_id: str, address: BrokerAddress) -> AsyncGenerator[Look, N
     news = asyncio.Event()
     released: set[int] = set()
     turning: asyncio.Task[None] | None = None
+    reporting: asyncio.Task[None] | None = None
+    measured = _metrics(conn_id)
 
     def hear(topic_id: int) -> None:
         released.add(topic_id)
@@ -188,8 +234,14 @@ async def _looks(conn_id: str, address: BrokerAddress) -> AsyncGenerator[Look, N
         wheel = broker.wheel(on_released=hear).arun() if may_turn else _until_granted(broker)
         turning = asyncio.create_task(wheel)
         turning.add_done_callback(lambda _: news.set())
+        if may_turn and measured is not None:
+            reporting = asyncio.create_task(measured.keep_reporting(broker))
         hears = address.listen and may_turn
-        porter = Porter(broker, left_alone_seconds=LEFT_ALONE_SECONDS if hears else 0)
+        porter = Porter(
+            broker,
+            left_alone_seconds=LEFT_ALONE_SECONDS if hears else 0,
+            watchers=partial(WATCHED.watchers, conn_id),
+        )
         while not turning.done():
             news.clear()
             changed = frozenset(released)
@@ -203,12 +255,26 @@ async def _looks(conn_id: str, address: BrokerAddress) -> AsyncGenerator[Look, N
             await asyncio.sleep(SETTLE_SECONDS)
         turning.result()
     finally:
+        if reporting is not None and measured is not None:
+            reporting.cancel()
+            await asyncio.wait({reporting})
+            worker.submit(measured.turning, False)
         if turning is not None:
             turning.cancel()
             await asyncio.wait({turning})
         # Queued behind a look that is under way, so it waits for that; but not for a server that is gone.
         await asyncio.wait({loop.run_in_executor(worker, broker.close)}, timeout=STOP_SECONDS)
         worker.shutdown(wait=False)
+
+
+def _metrics(conn_id: str) -> Metrics | None:
+    """The metrics of the connection, where Airflow sends any."""
+    if not any(conf.getboolean("metrics", option, fallback=False) for option in METRICS_ARE_ON):
+        return None
+    # Imported here: DAG files import this module, and need no metrics.
+    from duewheel.triggers.metrics import Metrics
+
+    return Metrics(conn_id)
 
 
 def _may_turn(broker: Broker) -> bool:
@@ -246,10 +312,18 @@ class Porter:
     Args:
         broker: the broker to ask.
         left_alone_seconds: how long a group is left alone at most.
+        watchers: says who watches a group, for the log.
     """
 
-    def __init__(self, broker: Broker, *, left_alone_seconds: float) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        *,
+        left_alone_seconds: float,
+        watchers: Callable[[Watched], str] = lambda _: "somebody",
+    ) -> None:
         self._broker = broker
+        self._watchers = watchers
         self._left_alone = timedelta(seconds=left_alone_seconds)
         self._topic_ids: dict[Watched, int] = {}
         self._quiet_until: dict[Watched, datetime] = {}
@@ -308,11 +382,18 @@ class Porter:
             consumer = self._broker.consumer(watched.topic, watched.group)
         except UnknownTopic as error:
             if watched not in self._missing:
-                log.warning("No doorbell for group %s yet: %s", watched, error)
+                log.warning(
+                    "No doorbell for group %s yet, watched by %s: %s",
+                    watched,
+                    self._watchers(watched),
+                    error,
+                )
                 self._missing.add(watched)
         except InvalidArgument as error:
             if watched not in self._refused:
-                log.error("No doorbell for group %s: %s", watched, error)
+                log.error(
+                    "No doorbell for group %s, watched by %s: %s", watched, self._watchers(watched), error
+                )
             self._refused[watched] = error
         else:
             self._topic_ids[watched] = consumer.topic_id

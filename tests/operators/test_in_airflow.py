@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 from collections.abc import Callable, Iterator, Mapping
@@ -121,6 +122,19 @@ def test_the_sensor_says_what_is_ready(story: RunResult, shop: Broker) -> None:
     }
 
 
+def test_x09_the_sensor_hands_on_what_it_has_leased(story: RunResult, shop: Broker) -> None:
+    assert story.tasks["give_back"].xcom == ["story-1"]
+    history = shop.history(story.tasks["send"].xcom)
+    assert [step.state for step in history if step.consumer_group == "borrower"] == ["Inflight", "Acked"]
+
+
+def test_an_asset_event_says_what_its_task_did(story: RunResult) -> None:
+    assert story.events == {
+        "send": {"topic": "orders", "messages": 1},
+        "consume": {"topic": "orders", "group": "handler", "messages": 1},
+    }
+
+
 def test_the_sensor_pokes_and_times_out(story: RunResult) -> None:
     assert story.tasks["wait_in_vain"].state == "skipped"
 
@@ -150,8 +164,12 @@ def test_r03_what_could_not_be_handled_waits_for_its_retry(story: RunResult, sho
 def test_x09_a_task_that_is_tried_again_gets_the_messages_that_failed(story: RunResult) -> None:
     assert story.tasks["consume_retried"].state == "success"
     assert story.tasks["consume_retried"].xcom == ["story-1: attempt 1"]
-    assert "Kept 1 messages of topic orders for the task's next try" in story.log
-    assert "Took over 1 messages of topic orders for group retried; keys story-1" in story.log
+    assert "Kept 1 messages of topic orders for group retried for the task's next try" in story.log
+    assert re.search(
+        r"Took over 1 messages of topic orders for group retried, leased to airflow:story/manual__.*/"
+        r"consume_retried/-1 until 20.*: [0-9a-f]{44} \(key story-1\)",
+        story.log,
+    )
 
 
 def test_each_message_is_handled_by_itself(story: RunResult) -> None:
@@ -235,7 +253,7 @@ def test_x09_a_killed_task_gives_its_messages_back_at_once(home: tuple[AirflowHo
         (pipes / "end").write_text("done")
         result = airflow.finish("killed", process)
     assert result.tasks["consume"].state == "failed"
-    assert "Pulled the lease on 1 messages back" in result.log
+    assert "Pulled the lease on 1 messages of topic killed for group handler back" in result.log
     assert "LeaseLost" in result.log
 
 

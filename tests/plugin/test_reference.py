@@ -20,14 +20,12 @@ SECTIONS = {
 }
 
 
-def written(name: str, default: Any) -> str:
+def written(default: Any) -> str:
     """A default as the page writes it."""
     if default is inspect.Parameter.empty:
         return "required"
     if isinstance(default, timedelta):
         return f"{default.total_seconds():g} s"
-    if name == "ring_again":
-        return f"{default:g} s"
     return f"`{default!r}`" if isinstance(default, str) else str(default)
 
 
@@ -41,7 +39,7 @@ def test_every_parameter_is_listed_with_its_default(path: str) -> None:
     # Airflow wraps the constructors of operators.
     constructor = inspect.unwrap(getattr(import_module(module), name).__init__)
     parameters = {
-        parameter.name: written(parameter.name, parameter.default)
+        parameter.name: written(parameter.default)
         for parameter in inspect.signature(constructor).parameters.values()
         if parameter.name != "self" and parameter.kind is not parameter.VAR_KEYWORD
     }

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import time
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
 
 import pytest
 from airflow.sdk import Context
@@ -13,6 +15,7 @@ from tests.airflow_runs import connection_json
 
 from duewheel.sensors.due_messages import DueMessagesSensor
 from duewheel.store.errors import BrokerUnreachable, DueWheelError, UnknownTopic
+from duewheel.store.leases import from_json
 
 if TYPE_CHECKING:
     from duewheel.store import Broker
@@ -29,7 +32,8 @@ def connection(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def sensor(**arguments: object) -> DueMessagesSensor:
     """A sensor of the topic."""
-    return DueMessagesSensor(task_id="wait", **{"topic": "orders", "group": "g", **arguments})  # type: ignore[arg-type]
+    given = {"topic": "orders", "group": "g", "deferrable": True, **arguments}
+    return DueMessagesSensor(task_id="wait", **given)  # type: ignore[arg-type]
 
 
 def test_it_succeeds_at_once_when_enough_is_ready(broker: Broker) -> None:
@@ -128,3 +132,48 @@ def test_x14_an_outage_makes_a_poke_come_to_nothing_and_a_woken_sensor_wait_on()
 def test_a_mistake_is_refused_when_the_dag_is_read(arguments: dict[str, object]) -> None:
     with pytest.raises(DueWheelError):
         sensor(**arguments)
+
+
+def test_it_names_what_it_found_and_takes_nothing(broker: Broker) -> None:
+    sent = broker.send("orders", b"x", delay_level=0, key="4711", tag="late", properties={"amount": 5})
+    broker.send("orders", b"x", delay_level=0, key="4712", tag="late")
+    found = sensor(hand_on=10, tags="late", filter="amount = 5").execute(CONTEXT)
+    assert found["messages"] == [{"message_id": sent.message_id, "key": "4711", "tag": "late"}]
+    assert len(sensor(hand_on=1).execute(CONTEXT)["messages"]) == 1
+    assert len(broker.consumer("orders", "g").receive()) == 2
+
+
+def test_x09_what_it_found_is_leased_to_the_task_behind_it(broker: Broker) -> None:
+    broker.send("orders", b"x", delay_level=0, key="4711")
+    found = json.loads(json.dumps(sensor(hand_on=10, lease="PT10M").execute(CONTEXT)))
+    assert [message["key"] for message in found["messages"]] == ["4711"]
+    consumer = broker.consumer("orders", "g")
+    assert not consumer.receive()
+    consumer.ack(from_json(found["leases"]))
+    assert broker.history(found["messages"][0]["message_id"])[-1].state == "Acked"
+
+
+def test_x09_the_next_try_hands_on_what_the_one_before_had_leased(broker: Broker) -> None:
+    names = {"dag_id": "dag", "run_id": "run", "task_id": "wait", "map_index": -1}
+    sent = broker.send("orders", b"x", delay_level=0)
+    for try_number in (1, 2):
+        context = cast("Context", {"ti": SimpleNamespace(**names, try_number=try_number)})
+        found = sensor(hand_on=10, lease="PT10M", deferrable=False).execute(context)
+        assert found["messages"][0]["message_id"] == sent.message_id
+    broker.consumer("orders", "g").ack(from_json(found["leases"]))
+
+
+@pytest.mark.parametrize(
+    "arguments", [{"lease": "PT10M"}, {"hand_on": 1001}, {"hand_on": 1, "lease": 30}, {"hand_on": "{{ 1 }}"}]
+)
+def test_a_mistake_in_handing_on_is_refused_when_the_dag_is_read(arguments: dict[str, object]) -> None:
+    with pytest.raises(DueWheelError):
+        sensor(**arguments)
+
+
+@pytest.mark.parametrize("deferrable", [True, False])
+def test_it_defers_as_airflow_is_told_to(monkeypatch: pytest.MonkeyPatch, deferrable: bool) -> None:
+    assert sensor(deferrable=None).deferrable is False
+    monkeypatch.setenv("AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE", str(deferrable))
+    assert sensor(deferrable=None).deferrable is deferrable
+    assert sensor(deferrable=not deferrable).deferrable is not deferrable

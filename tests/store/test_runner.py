@@ -208,7 +208,7 @@ def test_x14_a_database_that_is_away_for_a_while_does_not_stop_the_wheel(
     topic_id = console.create_topic("orders")
     console.send("orders", "1 s")
     with turning(dsn):
-        with logged(LOG, "Look() failed") as failed, outage(postgres, dsn):
+        with logged(LOG, "Asking what is due next failed") as failed, outage(postgres, dsn):
             failed.wait()
         with closing(Console(dsn)) as console_again:
             console_again.wait_until_all_released(topic_id)
@@ -218,7 +218,7 @@ def test_a_wheel_may_start_before_the_database_is_ready(
     postgres: EmbeddedPostgres,
 ) -> None:
     dsn = postgres.ensure_database("wheel_before_schema")
-    with logged(LOG, "Look() failed") as failed, turning(dsn):
+    with logged(LOG, "Asking what is due next failed") as failed, turning(dsn):
         failed.wait()
         migration.upgrade(dsn)
         with closing(Console(dsn)) as console:

@@ -7,6 +7,7 @@ import json
 import re
 from contextlib import closing
 from datetime import datetime, timedelta
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import psycopg2
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from duewheel.store import EmbeddedPostgres
 
 SOON = timedelta(milliseconds=300)
+LOG = "duewheel.triggers.wheel_stream"
 
 
 def connections(postgres: EmbeddedPostgres, dsn: str, application_name: str = "%") -> int:
@@ -427,6 +429,26 @@ def test_r02_a_broadcasting_group_silences_nobody_else_and_fails_a_deferred_task
             assert refused.empty()
             with pytest.raises(InvalidArgument, match="everyone"):
                 await sensor
+
+    broker.create_topic("orders")
+    broker.consumer("orders", "everyone", mode="broadcasting", name="one")
+    asyncio.run(play())
+
+
+def test_the_log_names_the_task_that_watches_a_group_which_the_broker_refuses(
+    broker: Broker, triggerer: OpenTriggerer
+) -> None:
+    trigger = DueMessagesTrigger("orders", "everyone")
+    trigger.task_instance = SimpleNamespace(dag_id="cancel", task_id="wait", run_id="manual__1")  # type: ignore[assignment]
+    trigger.trigger_id = 7
+    watcher = "task wait of DAG cancel in run manual__1, trigger 7"
+
+    async def play() -> None:
+        async with triggerer() as airflow:
+            with logged(LOG, f"group everyone on topic orders, watched by {watcher}: ") as said:
+                with pytest.raises(InvalidArgument, match="everyone"):
+                    await airflow.start(trigger)
+                said.wait()
 
     broker.create_topic("orders")
     broker.consumer("orders", "everyone", mode="broadcasting", name="one")

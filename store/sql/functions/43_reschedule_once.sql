@@ -40,3 +40,60 @@ begin
     return v_receipt;
 end
 $$;
+
+-- As reschedule_key; the same idempotency key again is answered with the receipts of the first move, and moves nothing,
+-- also not what was sent under the key since.
+create or replace function duewheel.reschedule_key_once(
+    topic text, key text, idempotency_key text, deliver_at timestamptz default null, delay interval default null,
+    now timestamptz default null
+) returns setof duewheel.send_receipt
+language plpgsql set plan_cache_mode = force_generic_plan as $$
+#variable_conflict use_column
+declare
+    v_topic duewheel.topic := duewheel.topic_to_recall_from(reschedule_key_once.topic);
+    v_claim constant text := reschedule_key_once.idempotency_key;
+    v_receipt duewheel.send_receipt;
+    v_moved record;
+    v_count integer := 0;
+begin
+    if reschedule_key_once.now is not null then
+        perform duewheel.require_clock_right(reschedule_key_once.now);
+    end if;
+    perform duewheel.check_message(''::bytea, null, reschedule_key_once.key, null, null, v_claim);
+    if v_claim is null then
+        return query select * from duewheel.reschedule_key(
+            reschedule_key_once.topic, reschedule_key_once.key, reschedule_key_once.deliver_at,
+            reschedule_key_once.delay, reschedule_key_once.now);
+        return;
+    end if;
+    -- Another try of the same move waits here for the first. The first receipt stands under the idempotency key itself,
+    -- each further one under the key, a slash and its place.
+    v_receipt := duewheel.claim_idempotency_key(v_topic.topic_id, v_claim, 0::smallint, 'epoch', 0, 'infinity');
+    while v_receipt.message_id is not null loop
+        return next v_receipt;
+        v_count := v_count + 1;
+        v_receipt := null;
+        select duewheel.message_id(i.topic_id, i.queue, i.deliver_at, i.seq), i.deliver_at, 'duplicate' into v_receipt
+        from duewheel.idempotency i
+        where i.topic_id = v_topic.topic_id and i.idempotency_key = format('%s/%s', v_claim, v_count);
+    end loop;
+    if v_count > 0 then
+        return;
+    end if;
+    for v_receipt in
+        select * from duewheel.reschedule_key(
+            reschedule_key_once.topic, reschedule_key_once.key, reschedule_key_once.deliver_at,
+            reschedule_key_once.delay, reschedule_key_once.now)
+    loop
+        v_moved := duewheel.parse_message_id(v_receipt.message_id);
+        insert into duewheel.idempotency as i (topic_id, idempotency_key, queue, deliver_at, seq, until_at)
+        values (v_topic.topic_id, v_claim || case when v_count > 0 then '/' || v_count else '' end,
+                v_moved.queue, v_moved.deliver_at, v_moved.seq, v_moved.deliver_at + v_topic.retention)
+        on conflict on constraint idempotency_pkey do update
+        set queue = excluded.queue, deliver_at = excluded.deliver_at, seq = excluded.seq,
+            until_at = excluded.until_at;
+        v_count := v_count + 1;
+        return next v_receipt;
+    end loop;
+end
+$$;

@@ -117,6 +117,33 @@ begin
 end
 $$;
 
+-- How late the newest ticks of a topic between two instants were, by the first message that each released: at most so
+-- many ticks, without those that found only what came later than its instant.
+create or replace function duewheel.late_ticks(
+    p_topic_id integer, p_queues integer, p_since timestamptz, p_until timestamptz, p_max_ticks integer
+) returns table (ticked_at timestamptz, by_wheel boolean, late interval)
+language plpgsql stable
+set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
+as $$
+#variable_conflict use_column
+begin
+    return query
+    select k.ticked_at, k.by_wheel, k.late from (
+        select k.ticked_at, k.by_wheel, (
+            select k.ticked_at - min(m.deliver_at)
+            from generate_series(0, p_queues - 1) q cross join lateral (
+                select m.deliver_at from duewheel.any_message m
+                where m.topic_id = p_topic_id and m.queue = q::smallint
+                  and m.deliver_at > k.lo and m.deliver_at <= k.hi
+                order by m.deliver_at limit 1) m) as late
+        from (
+            select * from duewheel.tick k
+            where k.topic_id = p_topic_id and k.hi >= p_since and k.hi <= p_until
+            order by k.hi desc, k.tick_id desc limit p_max_ticks) k
+    ) k where k.late is not null;
+end
+$$;
+
 -- How late the newest ticks since an instant were, by the first message that each released: at most max_ticks for each
 -- topic. What one tick released after its first message came less late.
 create or replace function duewheel.release_lateness(
@@ -147,19 +174,7 @@ begin
         select v_topic.name, count(*), percentile_disc(0.5) within group (order by k.late),
                percentile_disc(0.99) within group (order by k.late), max(k.ticked_at), bool_or(k.by_wheel)
         into topic_name, ticks, p50, p99, newest_at, by_wheel
-        from (
-            select k.ticked_at, k.by_wheel, (
-                select k.ticked_at - min(m.deliver_at)
-                from generate_series(0, v_topic.queues - 1) q cross join lateral (
-                    select m.deliver_at from duewheel.any_message m
-                    where m.topic_id = v_topic.topic_id and m.queue = q::smallint
-                      and m.deliver_at > k.lo and m.deliver_at <= k.hi
-                    order by m.deliver_at limit 1) m) as late
-            from (
-                select * from duewheel.tick k
-                where k.topic_id = v_topic.topic_id and k.hi >= since_at
-                order by k.hi desc, k.tick_id desc limit max_ticks) k
-        ) k where k.late is not null;
+        from duewheel.late_ticks(v_topic.topic_id, v_topic.queues, since_at, 'infinity', max_ticks) k;
         if ticks > 0 then
             return next;
         end if;

@@ -6,13 +6,15 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import DAG, Context
+from airflow.sdk import DAG, Asset, Context, task
 
+from duewheel.hooks.broker import DueWheelHook
 from duewheel.operators.consume import ConsumeMessagesOperator
 from duewheel.operators.recall import RecallMessageOperator
 from duewheel.operators.send import SendDelayMessageOperator
 from duewheel.operators.topic import CreateTopicOperator
 from duewheel.sensors.due_messages import DueMessagesSensor
+from duewheel.store.leases import from_json
 
 if TYPE_CHECKING:
     from duewheel.store.messages import Message
@@ -46,6 +48,8 @@ def die_after_the_first_try(context: Context, result: Any = None) -> None:
         raise RuntimeError(f"lost after sending {result}")
 
 
+ORDERS = Asset("duewheel://duewheel_default/orders")
+
 with DAG("story", schedule=None) as dag:
     make_topic = CreateTopicOperator(
         task_id="make_topic", topic="orders", max_delay="P7D", delay_levels=["PT1S", timedelta(days=2)]
@@ -66,6 +70,7 @@ with DAG("story", schedule=None) as dag:
         key="{{ dag.dag_id }}-1",
         tag="late",
         properties={"from": "{{ ti.task_id }}"},
+        outlets=[ORDERS],
     )
     send_retried = SendDelayMessageOperator(
         task_id="send_retried",
@@ -88,7 +93,7 @@ with DAG("story", schedule=None) as dag:
     )
     recall_unknown = RecallMessageOperator(task_id="recall_unknown", topic="orders", key="never sent")
 
-    wait = DueMessagesSensor(task_id="wait", topic="orders", group="handler", timeout=1000)
+    wait = DueMessagesSensor(task_id="wait", topic="orders", group="handler", timeout=1000, deferrable=True)
     wait_in_vain = DueMessagesSensor(
         task_id="wait_in_vain",
         topic="orders",
@@ -98,6 +103,17 @@ with DAG("story", schedule=None) as dag:
         timeout=0,
         soft_fail=True,
     )
+    lend = DueMessagesSensor(
+        task_id="lend", topic="orders", group="borrower", hand_on=5, lease="PT10M", timeout=1000
+    )
+
+    @task
+    def give_back(found: dict[str, Any]) -> list[str]:
+        """Answer what the sensor has leased."""
+        with DueWheelHook().get_conn() as broker:
+            broker.consumer("orders", "borrower").ack(from_json(found["leases"]))
+        return [message["key"] for message in found["messages"]]
+
     recall_too_late = RecallMessageOperator(task_id="recall_too_late", topic="orders", key="story-1")
     recall_must_not_be_late = RecallMessageOperator(
         task_id="recall_must_not_be_late", topic="orders", key="story-1", fail_on_already_released=True
@@ -110,6 +126,7 @@ with DAG("story", schedule=None) as dag:
         tags="late || later",
         python_callable=keys,
         op_kwargs={"suffix": "!"},
+        outlets=[ORDERS],
     )
     consume_nothing = ConsumeMessagesOperator(
         task_id="consume_nothing", topic="orders", group="handler", python_callable=fail, skip_if_empty=True
@@ -152,4 +169,6 @@ with DAG("story", schedule=None) as dag:
         ]
     )
     make_topic >> wait_in_vain
+    wait >> lend
+    give_back(lend.output)
     consume >> consume_nothing

@@ -7,4 +7,4 @@ from airflow.sdk import DAG
 from duewheel.sensors.due_messages import DueMessagesSensor
 
 with DAG("waiting", schedule=None) as dag:
-    DueMessagesSensor(task_id="wait", topic="waiting", group="handler", timeout=1000)
+    DueMessagesSensor(task_id="wait", topic="waiting", group="handler", timeout=1000, deferrable=True)

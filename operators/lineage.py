@@ -1,0 +1,50 @@
+"""What OpenLineage is told of a task: the topic it read or wrote, as a dataset, and how many messages.
+
+The dataset of a topic has the address that an asset ``duewheel://CONNECTION/TOPIC`` has. OpenLineage's
+provider is no requirement: without it nobody asks, and nothing is imported.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from airflow.providers.openlineage.extractors import OperatorLineage
+
+    Lineage = OperatorLineage[Any, Any]
+
+
+def read_lineage(conn_id: str, topic: str, messages: int | None = None) -> Lineage:
+    """What a task says that consumes messages.
+
+    Args:
+        conn_id: the connection to the broker.
+        topic: the topic it reads.
+        messages: how many messages it has acked; None where that is not known yet.
+    """
+    from airflow.providers.openlineage.extractors import OperatorLineage
+    from openlineage.client.event_v2 import InputDataset
+    from openlineage.client.generated.base import InputDatasetFacet
+    from openlineage.client.generated.input_statistics_input_dataset import InputStatisticsInputDatasetFacet
+
+    facets: dict[str, InputDatasetFacet] = {}
+    if messages is not None:
+        facets["inputStatistics"] = InputStatisticsInputDatasetFacet(rowCount=messages)
+    return OperatorLineage(inputs=[InputDataset(_namespace(conn_id), topic, inputFacets=facets)])
+
+
+def written_lineage(conn_id: str, topic: str, messages: int | None = None) -> Lineage:
+    """What a task says that sends messages; as :func:`read_lineage`."""
+    from airflow.providers.openlineage.extractors import OperatorLineage
+    from openlineage.client.event_v2 import OutputDataset
+    from openlineage.client.generated import output_statistics_output_dataset as statistics
+    from openlineage.client.generated.base import OutputDatasetFacet
+
+    facets: dict[str, OutputDatasetFacet] = {}
+    if messages is not None:
+        facets["outputStatistics"] = statistics.OutputStatisticsOutputDatasetFacet(rowCount=messages)
+    return OperatorLineage(outputs=[OutputDataset(_namespace(conn_id), topic, outputFacets=facets)])
+
+
+def _namespace(conn_id: str) -> str:
+    return f"duewheel://{conn_id}"

@@ -1,0 +1,76 @@
+"""What a group could receive now, without a lease: names for whoever decides what to do with them.
+
+It is asked as a receive in a transaction that is rolled back, so it is what a receive would bring, with tags,
+filter and the order of FIFO topics, and leaves nothing behind. For as long as the statement takes, other
+consumers pass over the queues it looks at.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from duewheel.store.connections import fetch
+from duewheel.store.filters import to_jsonpath
+from duewheel.store.tags import EVERY
+
+if TYPE_CHECKING:
+    from duewheel.store.broker import Broker
+
+_RECEIVE = """
+select message_id, key, tag
+from duewheel.receive(%s, %s, %s, %s, '1 second', null, %s, %s::jsonpath, false)
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadyMessage:
+    """A message that is ready for a group.
+
+    Attributes:
+        message_id: its id.
+        key: the sender's own key.
+        tag: its tag.
+    """
+
+    message_id: str
+    key: str | None
+    tag: str | None
+
+
+def ready_messages(
+    broker: Broker,
+    topic: str,
+    group: str,
+    max_messages: int,
+    tags: str = EVERY,
+    filter: str | None = None,  # noqa: A002 -- as the consumer's parameter
+) -> list[ReadyMessage]:
+    """Name messages that a group could receive now.
+
+    Args:
+        broker: the broker.
+        topic: the topic.
+        group: the consumer group, which is there.
+        max_messages: at most so many.
+        tags, filter: which messages (D12).
+
+    Returns:
+        The messages in the order in which they would be received; anybody of the group may receive them.
+
+    Raises:
+        UnknownTopic, UnknownGroup: there is none of this name.
+
+    Example::
+
+        keys = [message.key for message in ready_messages(broker, "order-timeout", "canceller", 10)]
+    """
+    path = None if filter is None else to_jsonpath(filter)
+    with broker.connection() as connection, connection.cursor() as cursor:
+        cursor.execute("begin isolation level read committed")
+        try:
+            rows = fetch(connection, _RECEIVE, (topic, group, tags, max_messages, broker.now(), path))
+        finally:
+            if not connection.closed:
+                cursor.execute("rollback")
+    return [ReadyMessage(*row) for row in rows]

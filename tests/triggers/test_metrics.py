@@ -1,0 +1,143 @@
+"""The wheel's numbers as a StatsD server hears them: a socket of the test's own."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import socket
+from collections.abc import Iterator, Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from airflow.sdk._shared.observability.metrics import stats as metrics_backend
+from airflow.sdk.configuration import conf
+from airflow.sdk.observability import stats
+from airflow.sdk.observability.metrics.stats_utils import get_stats_factory
+from tests.proof.waiting import PATIENCE_SECONDS
+
+from duewheel.store import Broker, RetryPolicy
+from duewheel.store.reporting import claim_report
+from duewheel.triggers import metrics, wheel_stream
+from duewheel.triggers.timing_wheel import TimingWheelTrigger
+
+if TYPE_CHECKING:
+    from tests.triggers.conftest import OpenTriggerer
+
+OF_CONNECTION = ",connection=duewheel_default"
+OF_TOPIC = f"{OF_CONNECTION},topic=orders"
+OF_GROUP = f"{OF_TOPIC},group=g"
+
+
+class Listener:
+    """A StatsD server."""
+
+    def __init__(self) -> None:
+        self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self._socket.bind(("127.0.0.1", 0))
+        self._socket.settimeout(PATIENCE_SECONDS)
+        self.port = self._socket.getsockname()[1]
+
+    def hear(self, wanted: Mapping[str, float | None]) -> None:
+        """Listen until each counter and gauge has the value that is wanted; None is any."""
+        heard: dict[str, float] = {}
+        while not all(name in heard and value in (None, heard[name]) for name, value in wanted.items()):
+            for line in self._socket.recv(65_536).decode().splitlines():
+                name, _, said = line.removeprefix("airflow.duewheel.").partition(":")
+                value, _, kind = said.partition("|")
+                heard[name] = float(value) + (heard.get(name, 0) if kind == "c" else 0)
+
+    def close(self) -> None:
+        """Stop listening."""
+        self._socket.close()
+
+
+@pytest.fixture
+def listener(monkeypatch: pytest.MonkeyPatch) -> Iterator[Listener]:
+    """Where Airflow sends its metrics, from now on."""
+    listener = Listener()
+    for name, value in {
+        "statsd_on": "True",
+        "statsd_host": "127.0.0.1",
+        "statsd_port": str(listener.port),
+        "statsd_influxdb_enabled": "True",
+    }.items():
+        monkeypatch.setenv(f"AIRFLOW__METRICS__{name.upper()}", value)
+    # What Airflow's triggerer does when it starts.
+    stats.initialize(
+        factory=get_stats_factory(), export_legacy_names=conf.getboolean("metrics", "legacy_names_on")
+    )
+    yield listener
+    backend: Any = metrics_backend._get_backend()
+    backend.statsd.close()
+    monkeypatch.undo()
+    stats.initialize(factory=get_stats_factory(), export_legacy_names=True)
+    listener.close()
+
+
+def test_x08_the_numbers_of_a_broker_are_airflows_metrics(
+    broker: Broker, triggerer: OpenTriggerer, listener: Listener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metrics, "EVERY_SECONDS", 0.1)
+    monkeypatch.setenv("AIRFLOW__DUEWHEEL__METRICS_INTERVAL_SECONDS", "0.2")
+    broker.create_topic("orders")
+    once = broker.consumer("orders", "g", retry=RetryPolicy.unordered(max_retries=1))
+    for _ in range(5):
+        broker.send("orders", b"x", delay_level=0)
+    broker.send("orders", b"x", delay=timedelta(hours=1))
+    # The wheel finds that a lease has ended, and the message is due again.
+    once.receive(max_messages=1, invisible=timedelta(seconds=1))
+    once.nack(once.receive(max_messages=1), reason="no", delay=timedelta(hours=1))
+    once.receive(max_messages=1, invisible=timedelta(hours=1))
+
+    async def play() -> None:
+        async with triggerer() as airflow:
+            rings = airflow.run(TimingWheelTrigger("orders", "g", ring_again=3600))
+            await rings.get()
+            await asyncio.to_thread(
+                listener.hear,
+                {
+                    f"waiting{OF_TOPIC}": 1,
+                    f"released{OF_TOPIC}": 5,
+                    f"lateness{OF_TOPIC}": None,
+                    f"ready{OF_GROUP}": 3,
+                    f"inflight{OF_GROUP}": 1,
+                    f"retries{OF_GROUP}": 1,
+                    f"dead_letters{OF_GROUP}": 0,
+                    f"expired_leases{OF_GROUP}": 1,
+                    f"rings{OF_GROUP}": 1,
+                    f"wheel.turning{OF_CONNECTION}": 1,
+                    "ready.duewheel_default.orders.g": 3,
+                },
+            )
+
+    asyncio.run(play())
+    listener.hear({f"wheel.turning{OF_CONNECTION}": 0})
+
+
+def test_x08_of_several_triggerers_one_reports_what_happened(broker: Broker) -> None:
+    broker.create_topic("orders")
+    broker.consumer("orders", "g")
+    broker.send("orders", b"x", delay_level=0)
+    every = timedelta(hours=1)
+    assert claim_report(broker, every) is not None
+    assert claim_report(broker, every) is None
+
+
+def test_every_metric_is_in_the_reference() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "airflow.md").read_text()
+    listed = dict(re.findall(r"^\| `duewheel\.([\w.]+)` \| \w+ \| (.*?) ?\|", page, re.MULTILINE))
+    assert listed == {
+        **dict.fromkeys(("lateness", "released", "waiting"), "topic"),
+        **dict.fromkeys(
+            ("ready", "inflight", "retries", "dead_letters", "expired_leases", "rings"), "topic, group"
+        ),
+        "wheel.turning": "",
+    }
+
+
+def test_without_metrics_nothing_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    for option in wheel_stream.METRICS_ARE_ON:
+        monkeypatch.setenv(f"AIRFLOW__METRICS__{option.upper()}", "False")
+    assert wheel_stream._metrics("duewheel_default") is None
