@@ -20,7 +20,7 @@ import adbc_driver_postgresql
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from duewheel.spark.message_columns import ALL_COLUMNS, message_batch, query_columns
+from duewheel.spark.message_columns import ALL_COLUMNS, StreamHandle, message_batch, query_columns
 from duewheel.store.errors import LeaseLost
 
 DEFAULT_BATCH_BYTES = 4 * 1024 * 1024
@@ -137,7 +137,7 @@ def _read(
 def queried(
     connection: adbc_driver_manager.AdbcConnection,
     query: str,
-    origin: tuple[int, int, str, str],
+    origin: tuple[int, int, str, str | StreamHandle],
     batch_bytes: int,
     columns: tuple[str, ...],
 ) -> Iterator[pa.RecordBatch]:
@@ -147,7 +147,7 @@ def queried(
         connection: where to run it.
         query: a SELECT of the columns of ``duewheel.lease_rows``.
         origin: number of the topic, queue, name of the topic the messages were sent to, and what their
-            receipt handles begin with.
+            receipt handles begin with, or the stream that reads them.
         batch_bytes: about how large a batch may become.
         columns: the columns wanted.
 

@@ -13,6 +13,7 @@ which takes a new Python worker longer than reading a hundred thousand messages.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -57,8 +58,21 @@ ALL_COLUMNS = tuple(SPARK_SCHEMA.names)
 _MADE_OF = {
     "message_id": ("origin_id", "deliver_at", "seq"),
     "topic": (),
-    "receipt_handle": ("seq",),
+    "receipt_handle": ("deliver_at", "seq"),
 }
+
+
+@dataclass(frozen=True)
+class StreamHandle:
+    """What the receipt handles of a stream name: no lease, but the stream, by its number, and its group."""
+
+    stream: int
+    group_id: int
+
+    @classmethod
+    def of(cls, stream: str, group_id: int) -> StreamHandle:
+        """From the stream's name, 16 hexadecimal digits."""
+        return cls(int.from_bytes(bytes.fromhex(stream), signed=True), group_id)
 
 
 def check_columns(names: Iterable[str]) -> tuple[str, ...]:
@@ -120,7 +134,7 @@ def message_batch(
     topic_id: int,
     queue: int,
     topic: str,
-    handle: str,
+    handle: str | StreamHandle,
     columns: tuple[str, ...] = ALL_COLUMNS,
 ) -> pa.RecordBatch:
     """Turn a batch of ``read_lease.sql`` into a batch of :func:`arrow_schema`.
@@ -130,7 +144,7 @@ def message_batch(
         topic_id: number of the topic that the rows lie on.
         queue: the queue there.
         topic: name of the topic that all rows were sent to.
-        handle: what the receipt handles of all rows begin with.
+        handle: what the receipt handles of all rows begin with, or the stream that reads them.
         columns: the columns wanted.
 
     Raises:
@@ -144,7 +158,12 @@ def message_batch(
             return _repeated(topic, rows.num_rows)
         if name == "receipt_handle":
             seqs = pc.cast(rows.column("seq"), pa.string())
-            return pc.binary_join_element_wise(_repeated(handle, 1)[0], seqs, _DOT)
+            if isinstance(handle, str):
+                return pc.binary_join_element_wise(_repeated(handle, 1)[0], seqs, _DOT)
+            parts = (f"0.{topic_id}.{queue}", str(handle.stream), str(handle.group_id))
+            place, stream, group = (_repeated(part, 1)[0] for part in parts)
+            micros = pc.cast(pc.cast(rows.column("deliver_at"), pa.int64()), pa.string())
+            return pc.binary_join_element_wise(place, micros, stream, seqs, group, _DOT)
         return _plain(rows.column(name))
 
     return pa.RecordBatch.from_arrays([made(name) for name in columns], schema=arrow_schema(columns))

@@ -33,6 +33,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from duewheel.spark.message_columns import StreamHandle
 from duewheel.spark.read_options import instant_in
 from duewheel.spark.stream_place import Place, StreamOffset
 from duewheel.spark.unleased import MESSAGES_PER_PARTITION, read_unleased
@@ -66,6 +67,7 @@ class StreamRange(InputPartition):
     queue: int
     start: Place
     end: Place
+    handle: StreamHandle
 
 
 def starting(text: str | None) -> tuple[str, datetime | None]:
@@ -121,8 +123,11 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Cut what lies between two offsets into parts of about equal size."""
         begin, until = StreamOffset.of(start), StreamOffset.of(end)
+        handle = StreamHandle.of(until.stream, self._subscription()[0])
         ranges = [
-            StreamRange(topic_id, queue, begin.places.get((topic_id, queue), Place.beginning()), place)
+            StreamRange(
+                topic_id, queue, begin.places.get((topic_id, queue), Place.beginning()), place, handle
+            )
             for (topic_id, queue), place in sorted(until.places.items())
             if begin.places.get((topic_id, queue), Place.beginning()) != place
         ]
@@ -145,6 +150,7 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             partition.topic_id,
             partition.queue,
             _ROWS,
+            partition.handle,
             from_at=partition.start.at,
             from_seq=partition.start.seq,
             to_at=partition.end.at,

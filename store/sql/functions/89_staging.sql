@@ -179,11 +179,12 @@ begin atomic
     delete from duewheel.staged_message m using gone where m.part_id = gone.part_id;
 end;
 
--- Upkeep: forgets what was staged and never published, and what was published long ago.
+-- Upkeep: forgets what was staged and never published, and what was published or rejected by a stream long ago.
 create or replace function duewheel.forget_staged(p_now timestamptz) returns void
 language sql
 begin atomic
     with gone as (delete from duewheel.staged_part p where p.began_at < p_now - interval '7 days' returning p.part_id)
     delete from duewheel.staged_message m using gone where m.part_id = gone.part_id;
     delete from duewheel.published_batch p where p.until_at < p_now;
+    delete from duewheel.stream_reject r where r.rejected_at < p_now - interval '365 days';
 end;
