@@ -208,17 +208,20 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return latest
 
     def _require_kept(self, ranges: Sequence[StreamRange]) -> None:
-        lost = self._ask(
+        ((queues, messages),) = self._ask(
             _LOST,
+            *self._subscription(),
             [part.topic_id for part in ranges],
             [part.queue for part in ranges],
             [part.start.at for part in ranges],
         )
-        if not lost:
+        if not queues:
             return
+        # Nobody counts what goes once a group is finished with it, or deleted.
+        many = "messages" if messages is None else f"up to {messages} messages"
         said = (
-            f"retention has dropped messages of topic {self._options.topic!r} that the stream had not read, "
-            f"in {len(lost)} of {len(ranges)} queues"
+            f"retention has dropped {many} of topic {self._options.topic!r} that the stream had not read, in "
+            f"{queues} of {len(ranges)} queues"
         )
         if self._options.fail_on_data_loss:
             raise StreamDataLost(

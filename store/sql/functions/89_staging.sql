@@ -156,10 +156,10 @@ begin
     end if;
     if v_sent + v_sent_far <> v_total then
         raise exception using
-            errcode = 'DW010',
+            errcode = 'DW022',
             message = format('%s of the %s staged messages are there, and nothing was sent', v_sent + v_sent_far,
                              v_total),
-            hint = 'Write the batch again: what is staged goes when the database crashes, and after seven days.';
+            hint = 'Run the job again: what is staged goes when the database crashes, and after seven days.';
     end if;
     if v_first <= b.released_to or b.near_until <= b.released_to then
         perform duewheel.hold_back(b.topic_id, b.released_to);

@@ -72,6 +72,7 @@ begin atomic
         ('stream_cuts', 'duewheel_consumer'),
         ('stream_has_lost', 'duewheel_consumer'),
         ('stream_latest', 'duewheel_consumer'),
+        ('stream_lost', 'duewheel_consumer'),
         ('stream_reject', 'duewheel_consumer'),
         ('stream_rows', 'duewheel_consumer'),
         ('stream_start', 'duewheel_consumer'),
