@@ -20,7 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from duewheel.spark.data_source import DEFAULT_PARTITIONS, FORMAT, deal_out, plan_leases
-from duewheel.spark.lease_reader import DEFAULT_BATCH_BYTES
+from duewheel.spark.lease_partition import DEFAULT_BATCH_BYTES
 from duewheel.spark.lease_states import (
     GIVEN_BACK,
     HELD,

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from duewheel.spark.unleased import MESSAGES_PER_PARTITION, read_unleased
-from duewheel.store.broker import Broker
+from duewheel.spark.lease_partition import MESSAGES_PER_PARTITION
 from duewheel.store.connections import fetch
 
 if TYPE_CHECKING:
@@ -49,6 +48,8 @@ class PeekReader(DataSourceReader):
 
     def check_topic(self) -> None:
         """Raise UnknownTopic if there is no such topic."""
+        from duewheel.store.broker import Broker
+
         nothing = datetime.now(UTC)
         with Broker(self._options.dsn) as broker, broker.connection() as connection:
             fetch(connection, _CUTS, (self._options.topic, nothing, nothing, MESSAGES_PER_PARTITION))
@@ -59,6 +60,8 @@ class PeekReader(DataSourceReader):
         Raises:
             UnknownTopic: there is no such topic.
         """
+        from duewheel.store.broker import Broker
+
         options = self._options
         parameters = (options.topic, options.due_from, options.due_until, MESSAGES_PER_PARTITION)
         with Broker(options.dsn) as broker, broker.connection() as connection:
@@ -69,6 +72,8 @@ class PeekReader(DataSourceReader):
         if not isinstance(partition, PeekRange):
             # Spark's stand-in for a DataFrame without partitions.
             return
+        from duewheel.spark.unleased import read_unleased
+
         yield from read_unleased(
             self._options,
             self._columns,

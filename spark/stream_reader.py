@@ -24,7 +24,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
@@ -33,16 +32,18 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from duewheel.spark.lease_partition import MESSAGES_PER_PARTITION
 from duewheel.spark.message_columns import StreamHandle
 from duewheel.spark.read_options import instant_in
 from duewheel.spark.stream_place import Place, StreamOffset
-from duewheel.spark.unleased import MESSAGES_PER_PARTITION, read_unleased
-from duewheel.store.broker import Broker
 from duewheel.store.connections import fetch
 from duewheel.store.errors import DueWheelError, InvalidArgument
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from duewheel.spark.read_options import ReadOptions
+    from duewheel.store.broker import Broker
 
 _PARTS = Path(__file__).parent
 _START = (_PARTS / "stream_start.sql").read_text()
@@ -143,6 +144,8 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one part, on an executor."""
+        from duewheel.spark.unleased import read_unleased
+
         assert isinstance(partition, StreamRange)
         yield from read_unleased(
             self._options,
@@ -176,6 +179,8 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _opened(self) -> Broker:
         if self._broker is None:
+            from duewheel.store.broker import Broker
+
             self._broker = Broker(self._options.dsn, listen=False)
         return self._broker
 

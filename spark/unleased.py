@@ -20,9 +20,6 @@ if TYPE_CHECKING:
     from duewheel.spark.message_columns import StreamHandle
     from duewheel.spark.read_options import ReadOptions
 
-MESSAGES_PER_PARTITION = 10_000
-"""What there is in a queue is cut into parts of so many messages."""
-
 
 def read_unleased(
     options: ReadOptions,
