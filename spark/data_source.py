@@ -47,6 +47,7 @@ from duewheel.spark.lease_states import lease_states, refusal
 from duewheel.spark.leasing import lease_messages
 from duewheel.spark.message_columns import ALL_COLUMNS, columns_of, spark_schema
 from duewheel.spark.peek_reader import PeekReader
+from duewheel.spark.planning import planning
 from duewheel.spark.read_options import DEFAULT_PARTITIONS as DEFAULT_PARTITIONS
 from duewheel.spark.read_options import OPTIONS as OPTIONS
 from duewheel.spark.read_options import ReadOptions
@@ -221,9 +222,7 @@ class LeaseDataReader(DataSourceReader):
         return read_leases(self._dsn, partition.leases, self._batch_bytes, self._columns)
 
     def _plan(self) -> list[LeaseToRead]:
-        from duewheel.store.broker import Broker
-
-        with Broker(self._dsn) as broker, broker.connection() as connection:
+        with planning(self._dsn) as connection:
             return plan_leases(connection, self._leases)
 
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from duewheel.spark.lease_partition import MESSAGES_PER_PARTITION
+from duewheel.spark.planning import planning
 from duewheel.store.connections import fetch
 
 if TYPE_CHECKING:
@@ -48,10 +49,8 @@ class PeekReader(DataSourceReader):
 
     def check_topic(self) -> None:
         """Raise UnknownTopic if there is no such topic."""
-        from duewheel.store.broker import Broker
-
         nothing = datetime.now(UTC)
-        with Broker(self._options.dsn) as broker, broker.connection() as connection:
+        with planning(self._options.dsn) as connection:
             fetch(connection, _CUTS, (self._options.topic, nothing, nothing, MESSAGES_PER_PARTITION))
 
     def partitions(self) -> Sequence[InputPartition]:
@@ -60,11 +59,9 @@ class PeekReader(DataSourceReader):
         Raises:
             UnknownTopic: there is no such topic.
         """
-        from duewheel.store.broker import Broker
-
         options = self._options
         parameters = (options.topic, options.due_from, options.due_until, MESSAGES_PER_PARTITION)
-        with Broker(options.dsn) as broker, broker.connection() as connection:
+        with planning(options.dsn) as connection:
             return [PeekRange(*row) for row in fetch(connection, _CUTS, parameters)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
