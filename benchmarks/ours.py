@@ -18,10 +18,11 @@ GROUP = "workers"
 INVISIBLE = timedelta(seconds=60)
 
 FILL = """
-INSERT INTO duewheel.message (topic_id, queue, deliver_at, seq, born_at, body)
+INSERT INTO duewheel.message (topic_id, queue, deliver_at, seq, born_at, key, body)
 SELECT %(topic_id)s, n %% %(queues)s,
        %(start)s::timestamptz + floor(%(milliseconds)s * random()) * interval '1 ms',
-       %(first_block)s::bigint * 65536 + n, %(born_at)s, decode(repeat(md5(n::text), 6) || 'abcdef01', 'hex')
+       %(first_block)s::bigint * 65536 + n, %(born_at)s, CASE WHEN %(with_key)s THEN (n + 1)::text END,
+       decode(left(repeat(md5(n::text), %(repeats)s), 2 * %(body_bytes)s), 'hex')
   FROM generate_series(0, %(count)s - 1) AS n
 """
 
@@ -59,8 +60,20 @@ def load(dsn: str, orders: Iterable[list[Order]], *, at: datetime) -> None:
             send(broker, chunk)
 
 
-def fill(dsn: str, count: int, *, start: datetime, within: timedelta, at: datetime) -> None:
-    """Write `count` messages due at random in [start, start + within), sent as if it were `at`."""
+def fill(
+    dsn: str,
+    count: int,
+    *,
+    start: datetime,
+    within: timedelta,
+    at: datetime,
+    body_bytes: int = 100,
+    with_key: bool = False,
+) -> None:
+    """Write `count` messages due at random in [start, start + within), sent as if it were `at`.
+
+    Keys, where they have any, count from 1.
+    """
     connection = connect(dsn)
     try:
         with connection.cursor() as cursor:
@@ -86,6 +99,9 @@ def fill(dsn: str, count: int, *, start: datetime, within: timedelta, at: dateti
                     "milliseconds": within / timedelta(milliseconds=1),
                     "born_at": at,
                     "count": count,
+                    "with_key": with_key,
+                    "body_bytes": body_bytes,
+                    "repeats": -(-body_bytes // 16),
                 },
             )
             cursor.execute("COMMIT")

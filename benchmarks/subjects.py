@@ -10,7 +10,9 @@ from benchmarks import (
     receiving,
     sending,
     snapshot,
+    spark_orders,
     spark_read,
+    spark_write,
     ticking,
     waiting,
 )
@@ -27,4 +29,6 @@ SUBJECTS: list[Subject] = [
     *latency.SUBJECTS,
     *flood.SUBJECTS,
     *spark_read.SUBJECTS,
+    *spark_write.SUBJECTS,
+    *spark_orders.SUBJECTS,
 ]

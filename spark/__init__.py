@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from duewheel.spark.lease_states import BatchOutcome as BatchOutcome
     from duewheel.spark.leased_batch import LeasedBatch as LeasedBatch
     from duewheel.spark.partition_work import PartitionsFailed as PartitionsFailed
+    from duewheel.spark.rejecting import reject as reject
     from duewheel.spark.session import register as register
     from duewheel.spark.session import spark_session as spark_session
     from duewheel.spark.submitted import submitted_batch as submitted_batch
@@ -25,6 +26,7 @@ _HOMES = {
     "LeasedBatch": "leased_batch",
     "PartitionsFailed": "partition_work",
     "register": "session",
+    "reject": "rejecting",
     "spark_session": "session",
     "submitted_batch": "submitted",
 }
@@ -35,6 +37,7 @@ __all__ = [
     "LeasedBatch",
     "PartitionsFailed",
     "register",
+    "reject",
     "spark_session",
     "submitted_batch",
 ]

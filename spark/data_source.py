@@ -18,7 +18,9 @@ run these queries (:mod:`duewheel.spark.lease_reader`). The dsn travels inside p
 a plan, in an ``InputPartition`` or in Spark's configuration, so that neither the UI nor a log shows a
 password.
 
-The package has to be installed where the executors run.
+The package has to be installed where the executors run. Spark loads a data source, and plans each read, in
+Python processes of their own, which are new each time: what only executors, or only writers, need is
+imported where it is used.
 """
 
 from __future__ import annotations
@@ -40,18 +42,17 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from duewheel.spark.lease_reader import LeasePartition, LeaseToRead, read_leases
+from duewheel.spark.lease_partition import LeasePartition, LeaseToRead
 from duewheel.spark.lease_states import lease_states, refusal
 from duewheel.spark.leasing import lease_messages
 from duewheel.spark.message_columns import ALL_COLUMNS, columns_of, spark_schema
-from duewheel.spark.message_writer import MessageStreamWriter, MessageWriter
 from duewheel.spark.peek_reader import PeekReader
+from duewheel.spark.planning import planning
 from duewheel.spark.read_options import DEFAULT_PARTITIONS as DEFAULT_PARTITIONS
 from duewheel.spark.read_options import OPTIONS as OPTIONS
 from duewheel.spark.read_options import ReadOptions
 from duewheel.spark.stream_reader import MessageStreamReader, starting
 from duewheel.spark.write_options import WriteOptions
-from duewheel.store.broker import Broker
 from duewheel.store.connections import DriverConnection, fetch
 from duewheel.store.errors import InvalidArgument
 from duewheel.store.leases import Lease
@@ -121,6 +122,8 @@ class DueWheelDataSource(DataSource):
             PeekReader(options, ()).check_topic()
         elif options.leases is None:
             starting(options.starting_offsets)
+            from duewheel.store.broker import Broker
+
             with Broker(options.dsn) as broker:
                 broker.consumer(options.topic, options.group)
         return spark_schema(options.columns)
@@ -149,15 +152,21 @@ class DueWheelDataSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """The writer of a DataFrame; see :mod:`duewheel.spark.message_writer`."""
+        from duewheel.spark.message_writer import MessageWriter
+
         _refuse_overwriting(overwrite, 'mode("append")')
         return MessageWriter(WriteOptions.of(self.options, is_stream=False), schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 - Spark's name
         """The writer of a stream's micro-batches."""
+        from duewheel.spark.message_writer import MessageStreamWriter
+
         _refuse_overwriting(overwrite, 'outputMode("append")')
         return MessageStreamWriter(WriteOptions.of(self.options, is_stream=True), schema)
 
     def _take_lease(self, options: ReadOptions) -> list[Lease]:
+        from duewheel.store.broker import Broker
+
         with Broker(options.dsn) as broker:
             consumer = broker.consumer(
                 options.topic,
@@ -208,10 +217,12 @@ class LeaseDataReader(DataSourceReader):
         if not isinstance(partition, LeasePartition):
             # Spark's stand-in for a DataFrame without partitions.
             return iter(())
+        from duewheel.spark.lease_reader import read_leases
+
         return read_leases(self._dsn, partition.leases, self._batch_bytes, self._columns)
 
     def _plan(self) -> list[LeaseToRead]:
-        with Broker(self._dsn) as broker, broker.connection() as connection:
+        with planning(self._dsn) as connection:
             return plan_leases(connection, self._leases)
 
 

@@ -12,58 +12,19 @@ same time.
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import adbc_driver_manager
 import adbc_driver_postgresql
 import pyarrow as pa
-from pyspark.sql.datasource import InputPartition
 
-from duewheel.spark.message_columns import ALL_COLUMNS, message_batch, query_columns
+from duewheel.spark.lease_partition import LeaseToRead
+from duewheel.spark.message_batches import message_batch
+from duewheel.spark.message_columns import ALL_COLUMNS, StreamHandle, query_columns
 from duewheel.store.errors import LeaseLost
-
-DEFAULT_BATCH_BYTES = 4 * 1024 * 1024
-"""About how large one Arrow batch becomes; a single message may be larger."""
 
 _READ_LEASE = (Path(__file__).parent / "read_lease.sql").read_text()
 _CHECK_LEASES = (Path(__file__).parent / "check_leases.sql").read_text()
-
-
-@dataclass(frozen=True)
-class LeaseToRead:
-    """One lease as an executor needs it.
-
-    Attributes:
-        topic_id: the topic it is on: a retry's lease is on the retry topic of its group.
-        queue: its queue there.
-        n: its number in the queue, for error messages.
-        count: how many messages it covers.
-        handle: what the receipt handles of its messages begin with: group, topic, queue, number and token.
-        topic: name of the topic the messages were sent to.
-        query: the SELECT that yields exactly its messages, as ``duewheel.lease_query`` answered.
-    """
-
-    topic_id: int
-    queue: int
-    n: int
-    count: int
-    handle: str
-    topic: str
-    query: str
-
-
-class LeasePartition(InputPartition):
-    """The leases that one Spark task reads, one after the other."""
-
-    def __init__(self, leases: tuple[LeaseToRead, ...]) -> None:
-        super().__init__(leases)
-        self.leases = leases
-
-    @property
-    def count(self) -> int:
-        """How many messages the task reads."""
-        return sum(lease.count for lease in self.leases)
 
 
 def read_leases(
@@ -81,7 +42,7 @@ def read_leases(
         columns: the columns wanted; the others do not leave the database.
 
     Yields:
-        Batches of :func:`~duewheel.spark.message_columns.arrow_schema`.
+        Batches of :func:`~duewheel.spark.message_batches.arrow_schema`.
 
     Raises:
         LeaseLost: a lease has ended or was given back, so its messages may be with others; or retention has
@@ -137,7 +98,7 @@ def _read(
 def queried(
     connection: adbc_driver_manager.AdbcConnection,
     query: str,
-    origin: tuple[int, int, str, str],
+    origin: tuple[int, int, str, str | StreamHandle],
     batch_bytes: int,
     columns: tuple[str, ...],
 ) -> Iterator[pa.RecordBatch]:
@@ -147,12 +108,12 @@ def queried(
         connection: where to run it.
         query: a SELECT of the columns of ``duewheel.lease_rows``.
         origin: number of the topic, queue, name of the topic the messages were sent to, and what their
-            receipt handles begin with.
+            receipt handles begin with, or the stream that reads them.
         batch_bytes: about how large a batch may become.
         columns: the columns wanted.
 
     Yields:
-        Batches of :func:`~duewheel.spark.message_columns.arrow_schema`.
+        Batches of :func:`~duewheel.spark.message_batches.arrow_schema`.
     """
     with adbc_driver_manager.AdbcStatement(connection) as statement:
         statement.set_options(

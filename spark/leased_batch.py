@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, cast
 
 from psycopg2.extensions import TRANSACTION_STATUS_IDLE
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
 
 from duewheel.spark.data_source import DEFAULT_PARTITIONS, FORMAT, deal_out, plan_leases
-from duewheel.spark.lease_reader import DEFAULT_BATCH_BYTES
+from duewheel.spark.lease_partition import DEFAULT_BATCH_BYTES
 from duewheel.spark.lease_states import (
     GIVEN_BACK,
     HELD,
@@ -35,10 +36,11 @@ from duewheel.spark.lease_states import (
 from duewheel.spark.leasing import lease_messages
 from duewheel.spark.message_columns import ALL_COLUMNS, check_columns
 from duewheel.spark.partition_work import FailedPart, Part, PartitionsFailed, Work, partition_work
+from duewheel.spark.rejecting import HANDLE, REASON, checked_delay, named_messages, reject_leased
 from duewheel.store.broker import Broker
 from duewheel.store.connections import DriverConnection, driver_connection
 from duewheel.store.consumer import Consumer
-from duewheel.store.errors import LeaseLost
+from duewheel.store.errors import InvalidArgument, LeaseLost
 from duewheel.store.lease_keeper import LeaseKeeper
 from duewheel.store.leases import Lease, to_json
 
@@ -85,6 +87,9 @@ class LeasedBatch:
         self._keeper: LeaseKeeper | None = None
         self._transaction: DriverConnection | None = None
         self._failures: list[FailedPart] = []
+        self._rejects = False
+        # All of whose messages were rejected.
+        self._given_back: set[Lease] = set()
 
     @classmethod
     def take(
@@ -150,10 +155,15 @@ class LeasedBatch:
         Raises:
             InvalidArgument: there is no such column.
         """
+        return self._dataframe(spark, self._not_given_back(), columns)
+
+    def _dataframe(
+        self, spark: SparkSession, leases: Sequence[Lease], columns: Sequence[str] | None
+    ) -> DataFrame:
         return (
             spark.read.format(FORMAT)
             .option("dsn", self._broker.dsn)
-            .option("lease", to_json(self.leases))
+            .option("lease", to_json(leases))
             .option("partitions", str(self._partitions))
             .option("columns", ",".join(ALL_COLUMNS if columns is None else check_columns(columns)))
             .load()
@@ -254,7 +264,7 @@ class LeasedBatch:
             self._transaction = driver_connection(connection)
         self.answered = True
         try:
-            self._consumer.ack(self.leases, connection=connection)
+            self._consumer.ack(self._not_given_back(), connection=connection)
         except BaseException:
             self.answered = False
             raise
@@ -308,12 +318,84 @@ class LeasedBatch:
             )
         self.answered = True
 
+    def reject(
+        self, messages: DataFrame, reason: str | None = None, *, delay: timedelta | None = None
+    ) -> int:
+        """Give back some of the messages: each comes again, or is a dead letter after its last retry (R03).
+
+        The others stay as they are, to be acked, or worked on, afterwards. The messages are looked up and
+        answered on the executors. Nothing is rejected unless all of them are of this batch. Named again, a
+        message that is rejected stays so.
+
+        Args:
+            messages: a DataFrame with the column ``receipt_handle`` or ``message_id``, and the column
+                ``reason`` where there is one.
+            reason: why, where there is no such column or it is null.
+            delay: when they come again, counted from now; None is the group's interval for that retry (R05).
+
+        Returns:
+            How many messages are rejected.
+
+        Raises:
+            InvalidArgument: a column is missing, no reason is given, or a message is not of this batch, or
+                is acked.
+            LeaseLost: a lease had ended.
+
+        Example::
+
+            orders = batch.dataframe(spark)
+            batch.reject(orders.where("key is null"), "no key")
+            batch.ack()
+        """
+        named = named_messages(messages, reason)
+        span = checked_delay(delay)
+        given = named.columns[0]
+        # From now on, leases that are given back are not lost to the keeper.
+        self._rejects = True
+        with self._broker.connection() as connection:
+            states = lease_states(connection, self.leases, self._broker.now())
+        lost = lost_error(states)
+        if lost is not None:
+            raise lost
+        held = [state.lease for state in states if state.state == HELD]
+        known = self._dataframe(messages.sparkSession, held, [given] if given == HANDLE else [given, HANDLE])
+        handle = known[HANDLE].alias("handle")
+        found = named.join(
+            known.select(known[given].alias("known"), handle), named[given] == f.col("known"), "left"
+        )
+        # Read once, for the look and for the answers.
+        found = found.select(named[given].alias("given"), f.col("handle").alias(HANDLE), REASON).persist()
+        try:
+            foreign = found.where(f.col(HANDLE).isNull())
+            examples = foreign.limit(1).collect()
+            if examples:
+                raise InvalidArgument(
+                    f"{foreign.count()} of the {found.count()} messages are not of this batch, or were "
+                    f"answered before, such as {examples[0].given}; none is rejected: give only messages "
+                    "that the batch holds"
+                )
+            rejected = reject_leased(found.select(HANDLE, REASON), self._broker.dsn, span, self._broker.now())
+        finally:
+            found.unpersist()
+        with self._broker.connection() as connection:
+            states = lease_states(connection, self.leases, self._broker.now())
+        self._given_back = {state.lease for state in states if state.state in GIVEN_BACK}
+        return rejected
+
+    def _not_given_back(self) -> list[Lease]:
+        return [lease for lease in self.leases if lease not in self._given_back]
+
     def keep(self, duration: timedelta) -> int:
         """Let all leases that have no answer last for ``duration`` from now; returns how many there are."""
         self._stop_keeper()
         with self._broker.connection() as connection:
             states = extend_unanswered(connection, self.leases, duration, self._broker.now())
         return states.count(HELD)
+
+    @property
+    def rejects(self) -> bool:
+        """Whether messages were rejected, so that a lease may be given back as a whole."""
+        return self._rejects
 
     def in_open_transaction(self) -> bool:
         """Whether an ack was made in a transaction that has not ended: another answer would wait for its
@@ -346,7 +428,7 @@ class _Unanswered:
             found = extend_unanswered(connection, leases, duration, self._broker.now())
         states = [LeaseState(lease, state, 0) for lease, state in zip(leases, found, strict=True)]
         lost = lost_error(states)
-        if lost is None and any(state.state in GIVEN_BACK for state in states):
+        if lost is None and not self._batch.rejects and any(state.state in GIVEN_BACK for state in states):
             lost = LeaseLost("messages of the batch were given back (nacked), and may be with others by now")
         if lost is not None:
             raise lost

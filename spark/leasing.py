@@ -10,15 +10,18 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from duewheel.store import filters
 from duewheel.store import tags as tag_expressions
-from duewheel.store.broker import Broker
 from duewheel.store.connections import fetch
-from duewheel.store.consumer import Consumer
 from duewheel.store.errors import InvalidArgument
 from duewheel.store.instants import to_span
 from duewheel.store.leases import Lease
+
+if TYPE_CHECKING:
+    from duewheel.store.broker import Broker
+    from duewheel.store.consumer import Consumer
 
 MOST_PARTITIONS = 10_000
 """Into how many partitions a batch may be dealt out."""

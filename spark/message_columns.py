@@ -1,25 +1,15 @@
-"""The columns of a message in a Spark DataFrame, and the Arrow batches that carry them.
+"""The columns of a message in a Spark DataFrame.
 
 Properties come as JSON text, not as a map: they are JSON in the broker, so a number or a nested value keeps
 what it is; the text passes from Postgres to Spark untouched; and ``get_json_object``, ``from_json`` and
 ``parse_json`` read it inside the JVM, for the rows that need it.
-
-The message id is 22 bytes (topic, queue, delivery instant, sequence number) in hexadecimal. Made in SQL for
-every row it costs as much as reading all other columns together; here it is made for a whole batch at once.
-The buffers are filled by hand: ``pyarrow.array`` and ``pyarrow.scalar`` import pandas where it is installed,
-which takes a new Python worker longer than reading a hundred thousand messages.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import cache
-from typing import Any
+from dataclasses import dataclass
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BinaryType, IntegerType, StringType, StructField, StructType, TimestampType
 
 from duewheel.store.errors import InvalidArgument
@@ -47,18 +37,27 @@ retry. ``attempt``: 1 for the first (R13). ``receipt_handle``: what the SQL func
 ``duewheel.nack`` take, to answer for this message alone.
 """
 
-_HEX_DIGITS = np.frombuffer("".join(f"{byte:02x}" for byte in range(256)).encode("ascii"), dtype=np.uint16)
-_ID = np.dtype([("topic_id", ">i4"), ("queue", ">i2"), ("deliver_microseconds", ">i8"), ("seq", ">i8")])
-
-
 ALL_COLUMNS = tuple(SPARK_SCHEMA.names)
 
 # What a column is made of here; the others are columns of the query.
 _MADE_OF = {
     "message_id": ("origin_id", "deliver_at", "seq"),
     "topic": (),
-    "receipt_handle": ("seq",),
+    "receipt_handle": ("deliver_at", "seq"),
 }
+
+
+@dataclass(frozen=True)
+class StreamHandle:
+    """What the receipt handles of a stream name: no lease, but the stream, by its number, and its group."""
+
+    stream: int
+    group_id: int
+
+    @classmethod
+    def of(cls, stream: str, group_id: int) -> StreamHandle:
+        """From the stream's name, 16 hexadecimal digits."""
+        return cls(int.from_bytes(bytes.fromhex(stream), signed=True), group_id)
 
 
 def check_columns(names: Iterable[str]) -> tuple[str, ...]:
@@ -107,83 +106,3 @@ def query_columns(columns: Sequence[str]) -> list[str]:
     """The columns of ``read_lease.sql`` that are needed to make these columns; at least one."""
     needed = dict.fromkeys(part for name in columns for part in _MADE_OF.get(name, (name,)))
     return list(needed) or ["seq"]
-
-
-@cache
-def arrow_schema(columns: tuple[str, ...] = ALL_COLUMNS) -> pa.Schema:
-    """The columns of :data:`SPARK_SCHEMA` as Spark checks them against the first batch it is given."""
-    return to_arrow_schema(spark_schema(columns), timezone="UTC")
-
-
-def message_batch(
-    rows: pa.RecordBatch,
-    topic_id: int,
-    queue: int,
-    topic: str,
-    handle: str,
-    columns: tuple[str, ...] = ALL_COLUMNS,
-) -> pa.RecordBatch:
-    """Turn a batch of ``read_lease.sql`` into a batch of :func:`arrow_schema`.
-
-    Args:
-        rows: the columns of the query.
-        topic_id: number of the topic that the rows lie on.
-        queue: the queue there.
-        topic: name of the topic that all rows were sent to.
-        handle: what the receipt handles of all rows begin with.
-        columns: the columns wanted.
-
-    Raises:
-        pyarrow.ArrowTypeError: the query's columns are not those of the schema.
-    """
-
-    def made(name: str) -> pa.Array:
-        if name == "message_id":
-            return _message_ids(rows, topic_id, queue)
-        if name == "topic":
-            return _repeated(topic, rows.num_rows)
-        if name == "receipt_handle":
-            seqs = pc.cast(rows.column("seq"), pa.string())
-            return pc.binary_join_element_wise(_repeated(handle, 1)[0], seqs, _DOT)
-        return _plain(rows.column(name))
-
-    return pa.RecordBatch.from_arrays([made(name) for name in columns], schema=arrow_schema(columns))
-
-
-def _message_ids(rows: pa.RecordBatch, topic_id: int, queue: int) -> pa.Array:
-    count = rows.num_rows
-    packed = np.empty(count, dtype=_ID)
-    packed["topic_id"] = topic_id
-    packed["queue"] = queue
-    packed["deliver_microseconds"] = _numbers(rows.column("deliver_at"))
-    packed["seq"] = _numbers(rows.column("seq"))
-    digits = _HEX_DIGITS[packed.view(np.uint8)]
-    own = _strings(digits, 2 * _ID.itemsize, count)
-    origins = rows.column("origin_id")
-    return own if origins.null_count == count else pc.coalesce(origins, own)
-
-
-def _numbers(column: pa.Array) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """The values of a column of 8-byte numbers or instants without nulls, as they lie in memory."""
-    if column.null_count or column.type not in (pa.int64(), pa.timestamp("us", tz="UTC")):
-        raise pa.ArrowTypeError(f"expected 8-byte numbers or instants without nulls, got {column.type}")
-    return np.frombuffer(column.buffers()[1], dtype=np.int64, count=len(column), offset=column.offset * 8)
-
-
-def _plain(column: pa.Array) -> pa.Array:
-    """A column as Spark knows it: JSON as the text it is."""
-    return column.storage if isinstance(column, pa.ExtensionArray) else column
-
-
-def _repeated(text: str, count: int) -> pa.Array:
-    encoded = text.encode()
-    return _strings(encoded * count, len(encoded), count)
-
-
-def _strings(content: Any, width: int, count: int) -> pa.Array:
-    """An array of ``count`` strings of ``width`` bytes each, from their bytes one after the other."""
-    offsets = np.arange(0, width * (count + 1), width, dtype=np.int32)
-    return pa.Array.from_buffers(pa.string(), count, [None, pa.py_buffer(offsets), pa.py_buffer(content)])
-
-
-_DOT = _repeated(".", 1)[0]

@@ -42,7 +42,14 @@ from duewheel.spark.written_columns import check_written_columns, staged_batches
 from duewheel.store.backoff import Backoff
 from duewheel.store.broker import Broker
 from duewheel.store.connections import fetch
-from duewheel.store.errors import BrokerUnreachable, DueWheelError, InvalidArgument, NotAllowed, UnknownTopic
+from duewheel.store.errors import (
+    BrokerUnreachable,
+    DueWheelError,
+    InvalidArgument,
+    NotAllowed,
+    StagingFailed,
+    UnknownTopic,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -107,7 +114,11 @@ class _Writing:
             if (error.sqlstate or "").startswith("22"):
                 # Data that Postgres cannot take, as a JSON that is none.
                 return StagedPart(staging, part_id, 0, InvalidArgument(_one_line(error)))
-            raise
+            # Spark runs the task again. The driver's traceback adds nothing to what the server said.
+            raise StagingFailed(
+                f"the messages of a task were not staged ({_one_line(error)}), and nothing was sent: when "
+                "the broker can be reached from the executors, run the job again"
+            ) from None
         return StagedPart(staging, part_id, rows.count)
 
     def _copy(self, staging: str, part_id: int, rows: _Rows) -> None:

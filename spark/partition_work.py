@@ -30,7 +30,8 @@ from psycopg2.extensions import ISOLATION_LEVEL_READ_COMMITTED
 from pyspark.sql.functions import udf
 
 from duewheel.spark.by_value import dumped
-from duewheel.spark.lease_reader import LeasePartition, read_leases
+from duewheel.spark.lease_partition import LeasePartition
+from duewheel.spark.lease_reader import read_leases
 from duewheel.spark.lease_states import HELD, handles_of, lease_states, refusal
 from duewheel.store.connections import DriverConnection, fetch
 from duewheel.store.errors import AlreadyAnswered, DueWheelError, InvalidArgument, LeaseLost

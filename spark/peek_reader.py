@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from duewheel.spark.unleased import MESSAGES_PER_PARTITION, read_unleased
-from duewheel.store.broker import Broker
+from duewheel.spark.lease_partition import MESSAGES_PER_PARTITION
+from duewheel.spark.planning import planning
 from duewheel.store.connections import fetch
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class PeekReader(DataSourceReader):
     def check_topic(self) -> None:
         """Raise UnknownTopic if there is no such topic."""
         nothing = datetime.now(UTC)
-        with Broker(self._options.dsn) as broker, broker.connection() as connection:
+        with planning(self._options.dsn) as connection:
             fetch(connection, _CUTS, (self._options.topic, nothing, nothing, MESSAGES_PER_PARTITION))
 
     def partitions(self) -> Sequence[InputPartition]:
@@ -61,7 +61,7 @@ class PeekReader(DataSourceReader):
         """
         options = self._options
         parameters = (options.topic, options.due_from, options.due_until, MESSAGES_PER_PARTITION)
-        with Broker(options.dsn) as broker, broker.connection() as connection:
+        with planning(options.dsn) as connection:
             return [PeekRange(*row) for row in fetch(connection, _CUTS, parameters)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -69,6 +69,8 @@ class PeekReader(DataSourceReader):
         if not isinstance(partition, PeekRange):
             # Spark's stand-in for a DataFrame without partitions.
             return
+        from duewheel.spark.unleased import read_unleased
+
         yield from read_unleased(
             self._options,
             self._columns,

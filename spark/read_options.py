@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from duewheel.spark.lease_reader import DEFAULT_BATCH_BYTES
+from duewheel.spark.lease_partition import DEFAULT_BATCH_BYTES
 from duewheel.spark.leasing import MOST_PARTITIONS
 from duewheel.spark.message_columns import ALL_COLUMNS, check_columns
 from duewheel.store import filters

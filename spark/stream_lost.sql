@@ -1,4 +1,3 @@
--- The places behind which retention has dropped something.
-select p.topic_id, p.queue
-from unnest(%s::integer[], %s::integer[], %s::bigint[]) p (topic_id, queue, at)
-where p.at is not null and duewheel.stream_has_lost(p.topic_id, p.at)
+-- In how many queues retention has dropped something behind the places of a stream, and of how many messages.
+select l.queues, l.messages
+from duewheel.stream_lost(%s, %s, %s::integer[], %s::integer[], %s::bigint[]) l

@@ -24,7 +24,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
@@ -33,15 +32,18 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from duewheel.spark.lease_partition import MESSAGES_PER_PARTITION
+from duewheel.spark.message_columns import StreamHandle
 from duewheel.spark.read_options import instant_in
 from duewheel.spark.stream_place import Place, StreamOffset
-from duewheel.spark.unleased import MESSAGES_PER_PARTITION, read_unleased
-from duewheel.store.broker import Broker
 from duewheel.store.connections import fetch
 from duewheel.store.errors import DueWheelError, InvalidArgument
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from duewheel.spark.read_options import ReadOptions
+    from duewheel.store.broker import Broker
 
 _PARTS = Path(__file__).parent
 _START = (_PARTS / "stream_start.sql").read_text()
@@ -66,6 +68,7 @@ class StreamRange(InputPartition):
     queue: int
     start: Place
     end: Place
+    handle: StreamHandle
 
 
 def starting(text: str | None) -> tuple[str, datetime | None]:
@@ -121,8 +124,11 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Cut what lies between two offsets into parts of about equal size."""
         begin, until = StreamOffset.of(start), StreamOffset.of(end)
+        handle = StreamHandle.of(until.stream, self._subscription()[0])
         ranges = [
-            StreamRange(topic_id, queue, begin.places.get((topic_id, queue), Place.beginning()), place)
+            StreamRange(
+                topic_id, queue, begin.places.get((topic_id, queue), Place.beginning()), place, handle
+            )
             for (topic_id, queue), place in sorted(until.places.items())
             if begin.places.get((topic_id, queue), Place.beginning()) != place
         ]
@@ -138,6 +144,8 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one part, on an executor."""
+        from duewheel.spark.unleased import read_unleased
+
         assert isinstance(partition, StreamRange)
         yield from read_unleased(
             self._options,
@@ -145,6 +153,7 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             partition.topic_id,
             partition.queue,
             _ROWS,
+            partition.handle,
             from_at=partition.start.at,
             from_seq=partition.start.seq,
             to_at=partition.end.at,
@@ -170,6 +179,8 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _opened(self) -> Broker:
         if self._broker is None:
+            from duewheel.store.broker import Broker
+
             self._broker = Broker(self._options.dsn, listen=False)
         return self._broker
 
@@ -202,17 +213,20 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return latest
 
     def _require_kept(self, ranges: Sequence[StreamRange]) -> None:
-        lost = self._ask(
+        ((queues, messages),) = self._ask(
             _LOST,
+            *self._subscription(),
             [part.topic_id for part in ranges],
             [part.queue for part in ranges],
             [part.start.at for part in ranges],
         )
-        if not lost:
+        if not queues:
             return
+        # Nobody counts what goes once a group is finished with it, or deleted.
+        many = "messages" if messages is None else f"up to {messages} messages"
         said = (
-            f"retention has dropped messages of topic {self._options.topic!r} that the stream had not read, "
-            f"in {len(lost)} of {len(ranges)} queues"
+            f"retention has dropped {many} of topic {self._options.topic!r} that the stream had not read, in "
+            f"{queues} of {len(ranges)} queues"
         )
         if self._options.fail_on_data_loss:
             raise StreamDataLost(

@@ -17,10 +17,8 @@ from duewheel.store import tags as tag_expressions
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from duewheel.spark.message_columns import StreamHandle
     from duewheel.spark.read_options import ReadOptions
-
-MESSAGES_PER_PARTITION = 10_000
-"""What there is in a queue is cut into parts of so many messages."""
 
 
 def read_unleased(
@@ -29,6 +27,7 @@ def read_unleased(
     topic_id: int,
     queue: int,
     statement: str,
+    handle: StreamHandle | None = None,
     **places: int | None,
 ) -> Iterator[pa.RecordBatch]:
     """Read the messages of a range that the options choose.
@@ -38,6 +37,7 @@ def read_unleased(
         columns: the columns wanted.
         topic_id, queue: where they are.
         statement: SQL with names in braces: ``topic_id``, ``queue``, ``tags``, ``filter`` and the places.
+        handle: the stream that reads them, to whose group they may be rejected; None for a look.
         places: where the range begins and ends, as the statement names it; microseconds and numbers.
     """
     tags = tag_expressions.parse(options.tags)
@@ -48,13 +48,12 @@ def read_unleased(
         filter=_literal(None if options.filter is None else filters.to_jsonpath(options.filter)),
         **{name: "null" if place is None else place for name, place in places.items()},
     )
-    # There is no lease to answer: an ack with this handle is refused.
-    handle = f"0.{topic_id}.{queue}.0.0"
     with (
         adbc_driver_postgresql.connect(options.dsn) as database,
         adbc_driver_manager.AdbcConnection(database) as connection,
     ):
-        origin = (topic_id, queue, options.topic, handle)
+        # There is no lease to answer: an ack with such a handle is refused.
+        origin = (topic_id, queue, options.topic, handle or f"0.{topic_id}.{queue}.0.0")
         yield from queried(connection, query, origin, options.batch_bytes, columns)
 
 

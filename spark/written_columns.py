@@ -139,8 +139,11 @@ def staged_batches(
     for batch in batches:
         count = batch.num_rows
         columns = [
-            pa.repeat(pa.scalar(part_id, pa.int64()), count),
-            pa.array(np.arange(place, place + count, dtype=np.int32)),
+            # pa.array and pa.scalar import pandas, which takes a new process longer than many rows.
+            pa.Array.from_buffers(pa.int64(), count, [None, pa.py_buffer(np.full(count, part_id, np.int64))]),
+            pa.Array.from_buffers(
+                pa.int32(), count, [None, pa.py_buffer(np.arange(place, place + count, dtype=np.int32))]
+            ),
             *(_staged(name, batch.column(index)) for index, name in enumerate(names)),
         ]
         yield pa.RecordBatch.from_arrays(columns, schema=schema)

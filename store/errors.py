@@ -154,6 +154,12 @@ class Overtaken(DueWheelError):
     sqlstate = "DW021"
 
 
+class StagingFailed(DueWheelError):
+    """A job could not stage its messages, or a crash took them; nothing was sent: run the job again."""
+
+    sqlstate = "DW022"
+
+
 class UnknownSchedule(DueWheelError):
     """No schedule of this name exists; add it, or correct the name (D18)."""
 

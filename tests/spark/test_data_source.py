@@ -18,7 +18,7 @@ from pyspark.sql.types import StructType
 from pyspark.taskcontext import TaskContext
 
 from duewheel.spark.data_source import DueWheelDataSource, LeaseDataReader
-from duewheel.spark.lease_reader import LeasePartition
+from duewheel.spark.lease_partition import LeasePartition
 from duewheel.spark.leased_batch import LeasedBatch
 from duewheel.spark.message_columns import SPARK_SCHEMA
 from duewheel.store.broker import Broker

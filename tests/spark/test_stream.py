@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
@@ -24,7 +25,8 @@ from duewheel.spark.stream_reader import MessageStreamReader
 from duewheel.store.errors import GroupBusy, InvalidArgument
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
+    from tests.conftest import Clock
 
     from duewheel.store.broker import Broker
 
@@ -255,6 +257,52 @@ def test_bad_option_is_refused_before_the_stream_begins(
     options = {"dsn": orders.dsn, "topic": TOPIC, "group": GROUP, option: "sometime"}
     with pytest.raises(PySparkException, match=f"'{option}' is 'sometime'"):
         spark.readStream.format("duewheel").options(**options).load()
+
+
+def test_stream_that_retention_has_overtaken_ends_or_goes_on_and_says_how_much_is_lost(
+    timed_broker: Broker, clock: Clock, spark: SparkSession, tmp_path: Path
+) -> None:
+    broker = timed_broker
+    broker.create_topic(TOPIC, queues=1, max_delay=timedelta(days=100), retention=timedelta(days=10))
+    for day in (1, 2, 3):
+        messages = [{"body": os.urandom(100_000), "key": str(day), "delay": timedelta(days=day)}] * 5
+        broker.send_many(TOPIC, messages)
+    clock.advance(timedelta(days=5))
+    broker.tick(TOPIC)
+    broker.maintain()
+    broker.maintain()
+    read: list[str] = []
+
+    def run(**options: str) -> None:
+        def work(frame: DataFrame, number: int) -> None:
+            if number == 1 and not options:
+                raise RuntimeError("the sink is away")
+            read.extend(row.key for row in frame.select("key").collect())
+
+        query = (
+            spark.readStream.format("duewheel")
+            .options(dsn=broker.dsn, topic=TOPIC, group=GROUP, max_messages="2", **options)
+            .load()
+            .writeStream.foreachBatch(work)
+            .option("checkpointLocation", str(tmp_path))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+
+    with pytest.raises(StreamingQueryException, match="the sink is away"):
+        run()
+    assert read == ["1", "1"]
+    broker.update_settings(retention_bytes=broker.settings().message_bytes - 900_000)
+    assert len(broker.maintain().dropped_when_full) == 2
+
+    said = "StreamDataLost: retention has dropped up to 8 messages of topic 'orders' that the stream had not"
+    with pytest.raises(
+        StreamingQueryException, match=f"{said} read, in 1 of 1 queues: set failOnDataLoss to false"
+    ):
+        run(failOnDataLoss="true")
+    run(failOnDataLoss="false")
+    assert read == ["1", "1", *["3"] * 5]
 
 
 class SlowSenders:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -18,6 +22,7 @@ import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as sf
+from pyspark.sql.types import LongType, StringType, StructField, StructType
 from tests.logins import login
 from tests.proof.waiting import PATIENCE_SECONDS, until, until_somebody_waits
 
@@ -25,7 +30,7 @@ from duewheel.spark.message_writer import MessageWriter
 from duewheel.spark.write_options import WriteOptions
 from duewheel.spark.written_columns import check_written_columns, staged_batches
 from duewheel.store import Broker
-from duewheel.store.errors import InvalidArgument, NotAllowed, UnknownTopic
+from duewheel.store.errors import InvalidArgument, NotAllowed, StagingFailed, UnknownTopic
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -33,6 +38,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1200)]
 
 TOPIC = "orders"
+WRITTEN = StructType([StructField("body", StringType()), StructField("delay", LongType())])
 
 
 def rows(dsn: str, statement: str) -> list[tuple[Any, ...]]:
@@ -272,6 +278,43 @@ def test_producer_may_write_and_reads_nothing(broker: Broker, spark: SparkSessio
             with pytest.raises(psycopg2.errors.InsufficientPrivilege):
                 cursor.execute("select * from duewheel.staged_message")
     assert rows(broker.dsn, "select count(*) from duewheel.any_message") == [(100,)]
+
+
+def test_staging_that_is_lost_or_fails_says_what_to_do(broker: Broker, spark: SparkSession) -> None:
+    broker.create_topic(TOPIC)
+    with closing(psycopg2.connect(broker.dsn)) as connection, connection.cursor() as cursor:
+        cursor.execute("lock table duewheel.published_batch in exclusive mode")
+        ended = threading.Event()
+
+        def lose() -> None:
+            waits = "select 1 from pg_locks where not granted and database is not null"
+            until(lambda: ended.is_set() or rows(broker.dsn, waits), "the job to publish")
+            # As a crash of the server does.
+            cursor.execute("truncate duewheel.staged_message")
+            connection.commit()
+
+        with ThreadPoolExecutor() as pool:
+            crash = pool.submit(lose)
+            try:
+                with pytest.raises(PySparkException) as raised:
+                    write(numbered(spark, 100), broker)
+            finally:
+                ended.set()
+            crash.result()
+    said = str(raised.value)
+    assert re.search(
+        r"\bStagingFailed: 0 of the 100 staged messages are there, and nothing was sent; Run the job again: ",
+        said,
+    ), said
+    assert rows(broker.dsn, "select count(*) from duewheel.any_message") == [(0,)]
+
+    writer = MessageWriter(WriteOptions.of({"dsn": broker.dsn, "topic": TOPIC}, is_stream=False), WRITTEN)
+    away = replace(writer._writing, dsn="postgresql://nobody@127.0.0.1:1/none")
+    batch = pa.RecordBatch.from_pydict({"body": [b""], "delay": [1]})
+    with pytest.raises(
+        StagingFailed, match=r"^the messages of a task were not staged \([^\n]*run the job again$"
+    ):
+        away.stage("job/x", iter([batch]))
 
 
 KILLED_DRIVER = """

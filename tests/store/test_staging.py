@@ -16,7 +16,7 @@ from tests.proof.waiting import until
 
 from duewheel.store import Broker
 from duewheel.store.connections import DriverConnection, fetch
-from duewheel.store.errors import DueWheelError, InvalidArgument
+from duewheel.store.errors import DueWheelError, StagingFailed
 
 TOPIC = "orders"
 PART_IDS = count(1)
@@ -103,7 +103,7 @@ def test_two_calls_at_once_send_once(broker: Broker, connection: DriverConnectio
 
 def test_staging_that_was_lost_sends_nothing(connection: DriverConnection) -> None:
     part_id = stage(connection, [{"key": "a", "delay_level": 1}])
-    with pytest.raises(InvalidArgument, match="1 of the 2 staged messages are there, and nothing was sent"):
+    with pytest.raises(StagingFailed, match="1 of the 2 staged messages are there, and nothing was sent"):
         publish(connection, {part_id: 2})
     assert keys(connection) == []
     assert publish(connection, {part_id: 1}) == 1

@@ -156,10 +156,10 @@ begin
     end if;
     if v_sent + v_sent_far <> v_total then
         raise exception using
-            errcode = 'DW010',
+            errcode = 'DW022',
             message = format('%s of the %s staged messages are there, and nothing was sent', v_sent + v_sent_far,
                              v_total),
-            hint = 'Write the batch again: what is staged goes when the database crashes, and after seven days.';
+            hint = 'Run the job again: what is staged goes when the database crashes, and after seven days.';
     end if;
     if v_first <= b.released_to or b.near_until <= b.released_to then
         perform duewheel.hold_back(b.topic_id, b.released_to);
@@ -179,11 +179,12 @@ begin atomic
     delete from duewheel.staged_message m using gone where m.part_id = gone.part_id;
 end;
 
--- Upkeep: forgets what was staged and never published, and what was published long ago.
+-- Upkeep: forgets what was staged and never published, and what was published or rejected by a stream long ago.
 create or replace function duewheel.forget_staged(p_now timestamptz) returns void
 language sql
 begin atomic
     with gone as (delete from duewheel.staged_part p where p.began_at < p_now - interval '7 days' returning p.part_id)
     delete from duewheel.staged_message m using gone where m.part_id = gone.part_id;
     delete from duewheel.published_batch p where p.until_at < p_now;
+    delete from duewheel.stream_reject r where r.rejected_at < p_now - interval '365 days';
 end;

@@ -236,6 +236,8 @@ begin
                         then ', though not every group had finished it' else '' end),
             v_now) then
             v_dropped_full := v_dropped_full || v_full_report[i];
+            update duewheel.dropped_slot d set unread = v_full_report[i] -> 'unread'
+            where d.starts_at = v_full[i].starts_at and d.dropped_at = v_now;
         else
             v_busy := v_busy || v_full[i].table_name;
         end if;

@@ -1,0 +1,52 @@
+"""What a driver hands to the tasks that read, and how much to each.
+
+Spark plans each read in a Python process that is new: it imports this, and not what the executors read with.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pyspark.sql.datasource import InputPartition
+
+DEFAULT_BATCH_BYTES = 4 * 1024 * 1024
+"""About how large one Arrow batch becomes; a single message may be larger."""
+
+MESSAGES_PER_PARTITION = 10_000
+"""What there is in a queue, without a lease, is cut into parts of so many messages."""
+
+
+@dataclass(frozen=True)
+class LeaseToRead:
+    """One lease as an executor needs it.
+
+    Attributes:
+        topic_id: the topic it is on: a retry's lease is on the retry topic of its group.
+        queue: its queue there.
+        n: its number in the queue, for error messages.
+        count: how many messages it covers.
+        handle: what the receipt handles of its messages begin with: group, topic, queue, number and token.
+        topic: name of the topic the messages were sent to.
+        query: the SELECT that yields exactly its messages, as ``duewheel.lease_query`` answered.
+    """
+
+    topic_id: int
+    queue: int
+    n: int
+    count: int
+    handle: str
+    topic: str
+    query: str
+
+
+class LeasePartition(InputPartition):
+    """The leases that one Spark task reads, one after the other."""
+
+    def __init__(self, leases: tuple[LeaseToRead, ...]) -> None:
+        super().__init__(leases)
+        self.leases = leases
+
+    @property
+    def count(self) -> int:
+        """How many messages the task reads."""
+        return sum(lease.count for lease in self.leases)

@@ -1,0 +1,107 @@
+"""The Arrow batches that carry messages to Spark.
+
+The message id is 22 bytes (topic, queue, delivery instant, sequence number) in hexadecimal. Made in SQL for
+every row it costs as much as reading all other columns together; here it is made for a whole batch at once.
+The buffers are filled by hand: ``pyarrow.array`` and ``pyarrow.scalar`` import pandas where it is installed,
+which takes a new Python worker longer than reading a hundred thousand messages.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from duewheel.spark.message_columns import ALL_COLUMNS, StreamHandle, spark_schema
+
+_HEX_DIGITS = np.frombuffer("".join(f"{byte:02x}" for byte in range(256)).encode("ascii"), dtype=np.uint16)
+_ID = np.dtype([("topic_id", ">i4"), ("queue", ">i2"), ("deliver_microseconds", ">i8"), ("seq", ">i8")])
+
+
+@cache
+def arrow_schema(columns: tuple[str, ...] = ALL_COLUMNS) -> pa.Schema:
+    """The columns of :data:`SPARK_SCHEMA` as Spark checks them against the first batch it is given."""
+    return to_arrow_schema(spark_schema(columns), timezone="UTC")
+
+
+def message_batch(
+    rows: pa.RecordBatch,
+    topic_id: int,
+    queue: int,
+    topic: str,
+    handle: str | StreamHandle,
+    columns: tuple[str, ...] = ALL_COLUMNS,
+) -> pa.RecordBatch:
+    """Turn a batch of ``read_lease.sql`` into a batch of :func:`arrow_schema`.
+
+    Args:
+        rows: the columns of the query.
+        topic_id: number of the topic that the rows lie on.
+        queue: the queue there.
+        topic: name of the topic that all rows were sent to.
+        handle: what the receipt handles of all rows begin with, or the stream that reads them.
+        columns: the columns wanted.
+
+    Raises:
+        pyarrow.ArrowTypeError: the query's columns are not those of the schema.
+    """
+
+    def made(name: str) -> pa.Array:
+        if name == "message_id":
+            return _message_ids(rows, topic_id, queue)
+        if name == "topic":
+            return _repeated(topic, rows.num_rows)
+        if name == "receipt_handle":
+            seqs = pc.cast(rows.column("seq"), pa.string())
+            if isinstance(handle, str):
+                return pc.binary_join_element_wise(_repeated(handle, 1)[0], seqs, _DOT)
+            parts = (f"0.{topic_id}.{queue}", str(handle.stream), str(handle.group_id))
+            place, stream, group = (_repeated(part, 1)[0] for part in parts)
+            micros = pc.cast(pc.cast(rows.column("deliver_at"), pa.int64()), pa.string())
+            return pc.binary_join_element_wise(place, micros, stream, seqs, group, _DOT)
+        return _plain(rows.column(name))
+
+    return pa.RecordBatch.from_arrays([made(name) for name in columns], schema=arrow_schema(columns))
+
+
+def _message_ids(rows: pa.RecordBatch, topic_id: int, queue: int) -> pa.Array:
+    count = rows.num_rows
+    packed = np.empty(count, dtype=_ID)
+    packed["topic_id"] = topic_id
+    packed["queue"] = queue
+    packed["deliver_microseconds"] = _numbers(rows.column("deliver_at"))
+    packed["seq"] = _numbers(rows.column("seq"))
+    digits = _HEX_DIGITS[packed.view(np.uint8)]
+    own = _strings(digits, 2 * _ID.itemsize, count)
+    origins = rows.column("origin_id")
+    return own if origins.null_count == count else pc.coalesce(origins, own)
+
+
+def _numbers(column: pa.Array) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """The values of a column of 8-byte numbers or instants without nulls, as they lie in memory."""
+    if column.null_count or column.type not in (pa.int64(), pa.timestamp("us", tz="UTC")):
+        raise pa.ArrowTypeError(f"expected 8-byte numbers or instants without nulls, got {column.type}")
+    return np.frombuffer(column.buffers()[1], dtype=np.int64, count=len(column), offset=column.offset * 8)
+
+
+def _plain(column: pa.Array) -> pa.Array:
+    """A column as Spark knows it: JSON as the text it is."""
+    return column.storage if isinstance(column, pa.ExtensionArray) else column
+
+
+def _repeated(text: str, count: int) -> pa.Array:
+    encoded = text.encode()
+    return _strings(encoded * count, len(encoded), count)
+
+
+def _strings(content: Any, width: int, count: int) -> pa.Array:
+    """An array of ``count`` strings of ``width`` bytes each, from their bytes one after the other."""
+    offsets = np.arange(0, width * (count + 1), width, dtype=np.int32)
+    return pa.Array.from_buffers(pa.string(), count, [None, pa.py_buffer(offsets), pa.py_buffer(content)])
+
+
+_DOT = _repeated(".", 1)[0]

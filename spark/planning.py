@@ -1,0 +1,23 @@
+"""A connection to the broker for those who plan a read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from typing import TYPE_CHECKING
+
+from duewheel.store import schema
+from duewheel.store.connections import Database
+
+if TYPE_CHECKING:
+    from duewheel.store.connections import DriverConnection
+
+
+@contextmanager
+def planning(dsn: str) -> Iterator[DriverConnection]:
+    """An autocommit connection of its own, checked as a broker's is.
+
+    Importing a whole ``Broker`` takes a new process longer than all that planning asks of it.
+    """
+    with closing(Database(dsn, on_first_connection=schema.verify)) as database, database.lend() as connection:
+        yield connection

@@ -1,0 +1,169 @@
+"""Rejecting messages that a DataFrame names, on the executors, each with a reason.
+
+A rejected message goes its group's way of retries, as a nacked one does (R03); what is not rejected can be
+acked. The messages of a lease are gathered in one row, so that one task answers for it and nothing comes to
+the driver. A task that Spark runs again finds its messages rejected and changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psycopg2
+from pyspark.sql import functions as f
+from pyspark.sql.types import StringType
+
+from duewheel.store import errors
+from duewheel.store.connections import fetch, libpq_dsn
+from duewheel.store.errors import DueWheelError, InvalidArgument
+from duewheel.store.instants import to_span
+from duewheel.store.reasons import storable
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+HANDLE = "receipt_handle"
+MESSAGE_ID = "message_id"
+REASON = "reason"
+
+_PARTS = Path(__file__).parent
+_REJECT = (_PARTS / "reject_messages.sql").read_text()
+_STREAM_REJECT = (_PARTS / "stream_reject.sql").read_text()
+_STREAM_SHARES = 16
+"""Into how many shares the handles of one queue of a stream are cut: no row then becomes large."""
+
+_RejectResult = tuple[int, str | None, str | None]
+_RESULT_COLUMNS = "messages bigint, error string, said string"
+
+
+def reject(
+    messages: DataFrame, reason: str | None = None, *, dsn: str, delay: timedelta | None = None
+) -> int:
+    """Reject messages of a stream: they come again in it, or are dead letters after their last retry (R03).
+
+    For ``foreachBatch``, before or after the rest is written. A micro-batch that runs again rejects each
+    message once.
+
+    Args:
+        messages: a DataFrame with the column ``receipt_handle`` of what the stream has read. Its column
+            ``reason``, where there is one, says why.
+        reason: why, where there is no such column or it is null.
+        dsn: the broker's database, as given to the stream.
+        delay: when they come again, counted from now; None is the group's interval for that retry (R05).
+
+    Returns:
+        How many messages are rejected.
+
+    Raises:
+        InvalidArgument: a column is missing, no reason is given, or a handle is none of a stream.
+        UnknownMessage: retention has dropped a message.
+        GroupBusy: the group is no longer the stream's own.
+
+    Example::
+
+        def write(orders, _number):
+            bad = orders.where("key is null")
+            reject(bad, "no key", dsn=dsn)
+            orders.where("key is not null").write...
+
+        messages.writeStream.foreachBatch(write)...
+    """
+    named = named_messages(messages, reason)
+    if named.columns[0] != HANDLE:
+        raise InvalidArgument(f"the messages of a stream are rejected by their {HANDLE}: select that column")
+    # 0.topic.queue.instant.stream.number.group
+    queue = f.concat_ws(
+        ".", f.substring_index(HANDLE, ".", 3), f.pmod(f.xxhash64(HANDLE), f.lit(_STREAM_SHARES))
+    )
+    return _rejected(named, queue, _Rejecting(libpq_dsn(dsn), checked_delay(delay), None, is_stream=True))
+
+
+def reject_leased(named: DataFrame, dsn: str, delay: timedelta | None, now: datetime | None) -> int:
+    """Reject messages by the handles of their leases; how many they are.
+
+    Args:
+        named: the columns ``receipt_handle`` and ``reason``.
+        dsn: the broker's database.
+        delay: as for :func:`reject`.
+        now: the instant to take for now; None is the database's clock.
+    """
+    lease = f.substring_index(HANDLE, ".", 5)
+    return _rejected(named, lease, _Rejecting(dsn, delay, now, is_stream=False))
+
+
+def named_messages(messages: DataFrame, reason: str | None) -> DataFrame:
+    """What is to be rejected: ``receipt_handle``, or ``message_id`` where there is none, and ``reason``.
+
+    Raises:
+        InvalidArgument: there is no such column, it is no string, or no reason is given.
+    """
+    columns = [name for name in (HANDLE, MESSAGE_ID) if name in messages.columns]
+    if not columns:
+        raise InvalidArgument(f"nothing names the messages: select the column {HANDLE} or {MESSAGE_ID}")
+    used = columns[:1]
+    if REASON in messages.columns:
+        used.append(REASON)
+    elif not reason:
+        raise InvalidArgument(f"nothing says why: give a reason, or a column {REASON!r}")
+    for name in used:
+        kind = messages.schema[name].dataType
+        if not isinstance(kind, StringType):
+            raise InvalidArgument(f"the column {name} is {kind.simpleString()}: it has to be string; cast it")
+    why = f.lit(storable(reason) if reason else None).cast("string")
+    return messages.select(columns[0], (f.coalesce(REASON, why) if REASON in used else why).alias(REASON))
+
+
+def checked_delay(delay: timedelta | None) -> timedelta | None:
+    """A delay, or None."""
+    return None if delay is None else to_span(delay, "delay")
+
+
+@dataclass(frozen=True)
+class _Rejecting:
+    """What the executors do with the messages of a row."""
+
+    dsn: str = field(repr=False)
+    delay: timedelta | None
+    now: datetime | None
+    is_stream: bool
+
+    def do(self, messages: Sequence[tuple[str, str | None]]) -> _RejectResult:
+        """Reject the messages of one lease, or a share of a stream's queue; on an executor."""
+        handles = [handle for handle, _ in messages]
+        reasons = [None if reason is None else storable(reason) for _, reason in messages]
+        try:
+            with closing(psycopg2.connect(self.dsn)) as connection:
+                connection.autocommit = True
+                if self.is_stream:
+                    fetch(connection, _STREAM_REJECT, (handles, reasons, self.delay))
+                else:
+                    lease = [int(part) for part in handles[0].split(".")[:5]]
+                    seqs = [int(handle.rpartition(".")[2]) for handle in handles]
+                    fetch(connection, _REJECT, (*lease, seqs, reasons, self.delay, self.now))
+        except errors.BrokerUnreachable:
+            # The task runs again.
+            raise
+        except DueWheelError as error:
+            return 0, type(error).__name__, str(error)
+        return len(set(handles)), None, None
+
+
+def _rejected(named: DataFrame, group: object, work: _Rejecting) -> int:
+    # Plain rows: they are few, and Arrow's functions import pandas on every executor.
+    task = f.udf(work.do, _RESULT_COLUMNS, useArrow=False).asNondeterministic()
+    gathered = (
+        named.groupBy(group.alias("part"))  # type: ignore[attr-defined]
+        .agg(f.collect_list(f.struct(HANDLE, REASON)).alias("messages"))
+        .select(task("messages").alias("result"))
+    )
+    # A row for each lease, or share of a queue.
+    results = [row.result for row in gathered.collect()]
+    for result in results:
+        if result.error is not None:
+            raise getattr(errors, result.error, DueWheelError)(result.said)
+    return sum(result.messages for result in results)

@@ -1,0 +1,147 @@
+-- Rejecting single messages of a batch or a stream, each with a reason: from many tasks, any of which may run again.
+
+-- Rejects messages of one lease. p_reasons: one for each of p_seqs. Messages that were given back before stay so; the
+-- others of the lease stay unanswered.
+create or replace function duewheel.reject_messages(
+    p_group_id integer, p_topic_id integer, p_queue integer, p_n bigint, p_token bigint, p_seqs bigint[],
+    p_reasons text[], p_delay interval default null, p_now timestamptz default null
+) returns void
+language plpgsql set plan_cache_mode = force_generic_plan as $$
+declare
+    v_reason record;
+    v_open bigint[];
+begin
+    if p_now is not null then
+        perform duewheel.require_clock_right(p_now);
+    end if;
+    perform duewheel.require_read_committed();
+    perform pg_advisory_xact_lock(duewheel.lease_lock_key(p_group_id, p_topic_id, p_queue, p_n));
+    if exists (
+        select s.seq from unnest(p_seqs) s (seq)
+        except select m.seq from duewheel.lease_rows(p_group_id, p_topic_id, p_queue, p_n) m
+    ) then
+        raise exception using
+            errcode = 'DW010', message = 'messages to be rejected are not of this lease',
+            hint = 'Give receipt handles as they were read.';
+    end if;
+    for v_reason in
+        select r.reason, array_agg(r.seq order by r.seq) as seqs
+        from (select distinct on (u.seq) u.seq, u.reason from unnest(p_seqs, p_reasons) u (seq, reason)
+              order by u.seq, u.reason) r
+        group by r.reason order by r.reason
+    loop
+        continue when exists (
+            select from duewheel.lease_event e
+            where e.topic_id = p_topic_id and e.group_id = p_group_id and e.queue = p_queue and e.n = p_n
+              and e.kind in ('failed', 'returned') and e.seqs is null);
+        v_open := array(
+            select s.seq from unnest(v_reason.seqs) s (seq)
+            where not exists (
+                select from duewheel.message_answer(p_group_id, p_topic_id, p_queue, p_n, s.seq) a
+                where a.kind in ('failed', 'returned')));
+        continue when cardinality(v_open) = 0;
+        perform duewheel.answer('nack', p_group_id, array[p_topic_id], array[p_queue], array[p_n], array[p_token],
+                                jsonb_build_array(to_jsonb(v_open)), p_delay, v_reason.reason, null, p_now);
+    end loop;
+end
+$$;
+
+-- Rejects messages that a stream has read: each comes again in its group's retry queue, which the stream reads too, or
+-- is a dead letter after its last retry. A message that the stream has rejected before stays so. p_handles: as the
+-- stream gives them, "0.topic.queue.microseconds.stream.seq.group".
+create or replace function duewheel.stream_reject(p_handles text[], p_reasons text[], p_delay interval default null)
+returns void
+language plpgsql
+set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
+as $$
+declare
+    -- Before the clock is read: these messages are sends too.
+    v_xid constant xid8 := pg_current_xact_id();
+    v_now timestamptz;
+    v_source record;
+    v_group duewheel.consumer_group;
+    v_subscription duewheel.subscription;
+    v_due_at timestamptz;
+    v_found bigint;
+begin
+    perform duewheel.require_read_committed();
+    if p_delay < interval '0' or p_delay > interval '3660 days' then
+        raise exception using
+            errcode = 'DW010', message = format('the delay of the retry is %s; the limit is 0 to 3660 days', p_delay),
+            hint = 'Give a delay within the limit, or none for the group''s retry intervals.';
+    end if;
+    if exists (
+        select from unnest(p_handles) h (handle)
+        where (h.handle ~ '^0\.\d+\.\d+\.-?\d+\.-?\d+\.\d+\.\d+$') is not true
+    ) then
+        raise exception using
+            errcode = 'DW010', message = 'a receipt handle is none that a stream has given',
+            hint = 'Give the column receipt_handle of what the stream has read.';
+    end if;
+    for v_source in
+        select p[2]::integer as topic_id, p[3]::integer as queue, lpad(to_hex(p[5]::bigint), 16, '0') as stream,
+               p[7]::integer as group_id, array_agg(p[4]::bigint) as ats, array_agg(p[6]::bigint) as seqs,
+               array_agg(h.reason) as reasons
+        from (select distinct on (u.handle) u.handle, left(u.reason, 10000) as reason
+              from unnest(p_handles, p_reasons) u (handle, reason) order by u.handle, u.reason) h
+        cross join string_to_array(h.handle, '.') p
+        group by p[2], p[3], p[5], p[7]
+        order by 1, 2
+    loop
+        select * into v_subscription from duewheel.subscription s
+        where s.group_id = v_source.group_id
+          and (s.topic_id = v_source.topic_id or s.retry_topic_id = v_source.topic_id);
+        if not found then
+            raise exception using
+                errcode = 'DW014', message = 'the group of this stream, or its topic, was deleted',
+                hint = 'Begin a new stream, with a new checkpoint.';
+        end if;
+        perform duewheel.require_stream(v_source.group_id, v_subscription.topic_id, v_source.stream);
+        select * into v_group from duewheel.consumer_group g where g.group_id = v_source.group_id;
+        v_now := clock_timestamp();
+        v_due_at := v_now + duewheel.span(p_delay);
+        select count(m.seq) into v_found
+        from unnest(v_source.ats, v_source.seqs) s (at, seq)
+        cross join lateral (
+            select m.seq from duewheel.any_message m
+            where m.topic_id = v_source.topic_id and m.queue = v_source.queue
+              and m.deliver_at >= duewheel.stream_instant(s.at) and m.deliver_at <= duewheel.stream_instant(s.at)
+              and m.seq = s.seq
+            order by m.deliver_at, m.seq limit 1) m;
+        if v_found < cardinality(v_source.seqs) then
+            raise exception using
+                errcode = 'DW013',
+                message = format('%s of %s messages to be rejected are not there',
+                                 cardinality(v_source.seqs) - v_found, cardinality(v_source.seqs)),
+                hint = 'Retention has dropped them, or they are no messages of this stream.';
+        end if;
+        with fresh as (
+            -- Another run of the same task is waited for here.
+            insert into duewheel.stream_reject (stream, seq)
+            select v_source.stream, s.seq from unnest(v_source.seqs) s (seq) order by s.seq
+            on conflict do nothing returning seq
+        )
+        insert into duewheel.any_message
+            (topic_id, queue, deliver_at, seq, born_at, tag, key, properties, message_group, body, attempt,
+             origin_topic_id, origin_queue, origin_deliver_at, origin_seq, reason)
+        select case when m.attempt > v_group.max_retries then v_subscription.dead_letter_topic_id
+                    else v_subscription.retry_topic_id end,
+               0, duewheel.retry_due_at(v_group, m.attempt, v_due_at, v_now, v_now, m.born_at, random()),
+               nextval('duewheel.message_block') * 65536, m.born_at, m.tag, m.key, m.properties, m.message_group,
+               m.body, case when m.attempt > v_group.max_retries then m.attempt else m.attempt + 1 end,
+               coalesce(m.origin_topic_id, v_source.topic_id), coalesce(m.origin_queue, v_source.queue),
+               coalesce(m.origin_deliver_at, m.deliver_at), coalesce(m.origin_seq, m.seq), s.reason
+        from unnest(v_source.ats, v_source.seqs, v_source.reasons) s (at, seq, reason)
+        join fresh using (seq)
+        cross join lateral (
+            select * from duewheel.any_message m
+            where m.topic_id = v_source.topic_id and m.queue = v_source.queue
+              and m.deliver_at >= duewheel.stream_instant(s.at) and m.deliver_at <= duewheel.stream_instant(s.at)
+              and m.seq = s.seq
+            order by m.deliver_at, m.seq limit 1) m;
+        if found and coalesce(v_due_at, v_now) < v_now + duewheel.wheel_reach() then
+            perform duewheel.notify_due(v_subscription.retry_topic_id, greatest(v_now, v_due_at));
+        end if;
+    end loop;
+end
+$$;

@@ -1,0 +1,169 @@
+"""Messages that a DataFrame names are rejected on the executors, each with a reason and once."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+from pyspark.sql import functions as f
+from tests.leasing import extend_often, wait_for_extensions
+
+from duewheel.spark.leased_batch import LeasedBatch
+from duewheel.spark.rejecting import reject
+from duewheel.store.errors import GroupBusy, InvalidArgument, UnknownMessage
+from duewheel.store.retry_policy import RetryPolicy
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from duewheel.store.broker import Broker
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(1200)]
+
+TOPIC = "orders"
+GROUP = "canceller"
+AT_ONCE = timedelta(0)
+COUNT = 600
+
+
+@pytest.fixture
+def orders(broker: Broker) -> Broker:
+    """A broker with messages, keys counted from 0."""
+    broker.create_topic(TOPIC)
+    broker.send_many(TOPIC, [{"body": b"", "key": str(number), "delay": AT_ONCE} for number in range(COUNT)])
+    return broker
+
+
+def take(broker: Broker) -> LeasedBatch:
+    return LeasedBatch.take(broker, TOPIC, GROUP, max_messages=COUNT, partitions=4)
+
+
+def reasons(broker: Broker, key: str) -> list[str]:
+    (found, *_) = broker.find_key(TOPIC, key)
+    return [entry.reason for entry in broker.history(found.message_id) if entry.reason]
+
+
+def test_r03_r14_rejected_messages_come_again_or_are_dead_and_the_others_are_acked(
+    orders: Broker, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also a whole lease of them, which its keeper does not take for lost."""
+    extend_often(monkeypatch)
+    batch = take(orders)
+    first = batch.leases[0]
+    handles = f"{first.group_id}.{first.topic_id}.{first.queue}.{first.n}.{first.token}."
+    with batch.kept_alive() as keeper:
+        frame = batch.dataframe(spark, ["receipt_handle"])
+        bad = frame.where(f.col("receipt_handle").startswith(handles))
+        assert batch.reject(bad, "all of a lease", delay=AT_ONCE) == first.count
+        # By id, with a reason each, and some of them twice.
+        fives = batch.dataframe(spark, ["key", "message_id"]).where("key like '%5'").collect()
+        rows = [(row.message_id, None if row.key == "5" else f"no {row.key}") for row in fives]
+        named = spark.createDataFrame(rows + rows[:3], "message_id string, reason string")
+        for _ in range(2):
+            assert batch.reject(named, "said for all", delay=AT_ONCE) == len(fives)
+        wait_for_extensions(keeper, 1)
+        assert not keeper.lost.is_set()
+    batch.ack()
+
+    key = next(row.key for row in fives if row.key != "5")
+    assert reasons(orders, key) == [f"no {key}"]
+    again = first.count + len(fives)
+    assert (batch.outcome().acked, batch.outcome().given_back) == (COUNT - again, again)
+    orders.consumer(TOPIC, GROUP, retry=RetryPolicy(1, (timedelta(seconds=1),)))
+    rest = take(orders)
+    assert rest.count == again
+    assert rest.reject(rest.dataframe(spark, ["receipt_handle"]).limit(2), "bad order") == 2
+    rest.ack()
+    assert [letter.reason for letter in orders.dead_letters(GROUP)] == ["bad order"] * 2
+
+
+def test_message_that_is_not_of_the_batch_is_refused_and_none_is_rejected(
+    orders: Broker, spark: SparkSession
+) -> None:
+    batch = take(orders)
+    frame = batch.dataframe(spark, ["message_id", "receipt_handle"])
+    foreign = orders.send(TOPIC, b"", delay=AT_ONCE).message_id
+    ids = frame.select("message_id")
+    named = ids.limit(5).union(spark.createDataFrame([(foreign,), (None,)], "message_id string"))
+    with pytest.raises(
+        InvalidArgument, match=r"^2 of the 7 messages are not of this batch[^\n]*none is rejected[^\n]*$"
+    ):
+        batch.reject(named, "foreign")
+    other = frame.select(f.concat("receipt_handle", f.lit("9")).alias("receipt_handle"))
+    with pytest.raises(InvalidArgument, match="not of this batch"):
+        batch.reject(other, "no such number")
+    for wrong, why, said in (
+        (frame.select(f.lit(1).alias("key")), "x", "select the column receipt_handle or message_id"),
+        (frame.select(f.lit(1).alias("message_id")), "x", "message_id is int: it has to be string"),
+        (ids, None, "give a reason, or a column 'reason'"),
+    ):
+        with pytest.raises(InvalidArgument, match=said):
+            batch.reject(wrong, why)
+    assert batch.outcome().unanswered == COUNT
+    batch.ack()
+    assert batch.outcome().acked == COUNT
+    with pytest.raises(InvalidArgument, match="answered before"):
+        batch.reject(ids.limit(1), "too late")
+
+
+def test_r03_rejects_of_a_stream_come_again_once_however_often_a_micro_batch_runs(
+    orders: Broker, spark: SparkSession, tmp_path: Path
+) -> None:
+    dsn = orders.dsn
+    seen: list[tuple[int, int, int]] = []
+    handles: list[str] = []
+    failures = [True]
+
+    def work(frame: DataFrame, number: int) -> None:
+        frame.persist()
+        bad = frame.where("cast(key as int) < 50 and attempt = 1")
+        rejected = reject(bad.withColumn("reason", f.concat(f.lit("bad "), "key")), dsn=dsn, delay=AT_ONCE)
+        seen.append((frame.count(), rejected, frame.where("attempt = 2").count()))
+        handles.extend(row.receipt_handle for row in frame.limit(1).collect())
+        frame.unpersist()
+        if failures:
+            failures.pop()
+            raise RuntimeError("the sink is away")
+
+    def run() -> None:
+        query = (
+            spark.readStream.format("duewheel")
+            .options(dsn=dsn, topic=TOPIC, group=GROUP)
+            .load()
+            .writeStream.foreachBatch(work)
+            .option("checkpointLocation", str(tmp_path))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+
+    with pytest.raises(Exception, match="the sink is away"):
+        run()
+    run()
+    run()
+    assert seen[:2] == [(COUNT, 50, 0), (COUNT, 50, 0)]
+    assert sum(again for *_, again in seen) == 50
+    assert reasons(orders, "17") == ["bad 17"]
+
+    def rejected(handle: str) -> None:
+        reject(spark.createDataFrame([(handle,)], "receipt_handle string"), "x", dsn=dsn)
+
+    with pytest.raises(InvalidArgument, match=r"^a receipt handle is none that a stream has given[^\n]*$"):
+        rejected("5.1.1.1.1.1")
+    zero, topic, queue, at, stream, _seq, group = handles[0].split(".")
+    with pytest.raises(UnknownMessage, match="1 of 1 messages to be rejected are not there"):
+        rejected(".".join([zero, topic, queue, at, stream, "7", group]))
+    orders.rewind(GROUP, TOPIC, "earliest")
+    with pytest.raises(GroupBusy, match="rewound"):
+        rejected(handles[0])
+    with orders.connection() as connection, connection.cursor() as cursor:
+        cursor.execute("select count(*) from duewheel.stream_reject")
+        assert cursor.fetchall() == [(50,)]
+        cursor.execute("update duewheel.stream_reject set rejected_at = now() - interval '366 days'")
+    orders.maintain()
+    with orders.connection() as connection, connection.cursor() as cursor:
+        cursor.execute("select count(*) from duewheel.stream_reject")
+        assert cursor.fetchall() == [(0,)]

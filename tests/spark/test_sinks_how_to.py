@@ -1,0 +1,89 @@
+"""docs/how-to/spark-sinks.md as it stands: each sink is written twice, and has each message once."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.errors import StreamingQueryException
+
+from duewheel.spark.leased_batch import LeasedBatch
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from duewheel.store.broker import Broker
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(1200)]
+
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "spark-sinks.md"
+TOPIC = "order-timeout"
+COUNT = 30
+
+
+def test_sinks_of_the_how_to_have_each_message_once(
+    broker: Broker, spark: SparkSession, tmp_path: Path
+) -> None:
+    broker.create_topic(TOPIC)
+    broker.send_many(TOPIC, [{"body": b"", "key": str(n), "delay": timedelta(0)} for n in range(COUNT)])
+    with broker.connection() as connection, connection.cursor() as cursor:
+        cursor.execute("create table due_order (message_id text primary key, number text)")
+    define, stream, define_batch, lease, due, define_insert, insert = re.findall(
+        r"^```\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL
+    )
+    names: dict[str, Any] = {
+        "spark": spark,
+        "dsn": broker.dsn,
+        "path": str(tmp_path),
+        "other_dsn": broker.dsn,
+    }
+    died: list[str] = []
+
+    def dies_at_first(name: str) -> None:
+        """Lets a function of the page do its work and then raise, before anybody knows of it."""
+        work = names[name]
+
+        def work_and_die(*given: Any) -> None:
+            work(*given)
+            if name not in died:
+                died.append(name)
+                raise RuntimeError("the job dies here")
+
+        names[name] = work_and_die
+
+    def counts(frame: DataFrame) -> tuple[int, int]:
+        keys = [row.key for row in frame.select("key").collect()]
+        return len(keys), len(set(keys))
+
+    exec(define, names)
+    dies_at_first("write")
+    with pytest.raises(StreamingQueryException, match="the job dies here"):
+        exec(stream, names)
+    exec(stream, names)
+    assert counts(spark.read.parquet(f"{tmp_path}/orders")) == (COUNT, COUNT)
+
+    exec(define_batch, names)
+    dies_at_first("write_batch")
+    with pytest.raises(RuntimeError):
+        exec(lease, names)
+    # The task's next try has the same leases.
+    names["write_batch"](names["batch"])
+    assert counts(spark.read.parquet(f"{tmp_path}/due")) == (COUNT, COUNT)
+    # Nobody tried again, and the messages come in another batch.
+    broker.consumer(TOPIC, "table").nack(names["batch"].leases, timedelta(0))
+    exec(lease, names)
+    assert counts(spark.read.parquet(f"{tmp_path}/due")) == (2 * COUNT, COUNT)
+    exec(due, names)
+    assert counts(names["due"]) == (COUNT, COUNT)
+
+    exec(define_insert, names)
+    for _ in range(2):
+        exec(insert.replace("batch.ack()", "batch.nack(timedelta(0))"), names)
+    exec(insert, names)
+    with broker.connection() as connection, connection.cursor() as cursor:
+        cursor.execute("select count(*) from due_order")
+        assert cursor.fetchall() == [(COUNT,)]
+    assert not LeasedBatch.take(broker, TOPIC, "elsewhere")
