@@ -323,7 +323,7 @@ def test_a_tick_that_takes_too_long_is_cut_off_and_tried_again(
     monkeypatch.setitem(runner_module.TIMEOUT_SECONDS, Tick, 0.1)
     with closing(psycopg2.connect(dsn)) as blocker:
         rows(blocker, "SELECT pg_advisory_xact_lock(duewheel.tick_lock_class(), %s)", topic_id)
-        with logged(LOG, f"Tick(topic_id={topic_id}) failed") as failed, turning(dsn):
+        with logged(LOG, f"{Tick(topic_id)} failed") as failed, turning(dsn):
             console.send("orders", "1 ms")
             failed.wait()
             monkeypatch.undo()
@@ -345,7 +345,7 @@ def test_x18_ticks_that_wait_for_a_lock_leave_no_server_process_behind(
             rows(blocker, "SELECT pg_advisory_xact_lock(duewheel.tick_lock_class(), %s)", topic_id)
         with contextlib.ExitStack() as stack:
             failures = [
-                stack.enter_context(logged(LOG, f"Tick(topic_id={topic_id}) failed"))
+                stack.enter_context(logged(LOG, f"{Tick(topic_id)} failed"))
                 for topic_id in topic_ids
             ]
             stack.enter_context(turning(dsn))
