@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from duewheel.store.errors import Overtaken as Overtaken
     from duewheel.store.errors import PropertiesTooLarge as PropertiesTooLarge
     from duewheel.store.errors import ScheduleExists as ScheduleExists
+    from duewheel.store.errors import StagingFailed as StagingFailed
     from duewheel.store.errors import TopicExists as TopicExists
     from duewheel.store.errors import UnknownGroup as UnknownGroup
     from duewheel.store.errors import UnknownMessage as UnknownMessage
@@ -118,6 +119,7 @@ _HOMES = {
     "Rewound": "groups",
     "Schedule": "schedules",
     "ScheduleExists": "errors",
+    "StagingFailed": "errors",
     "SendOutcome": "messages",
     "SendReceipt": "messages",
     "TopicExists": "errors",
@@ -176,6 +178,7 @@ __all__ = [
     "ScheduleExists",
     "SendOutcome",
     "SendReceipt",
+    "StagingFailed",
     "TopicExists",
     "UnknownGroup",
     "UnknownMessage",

@@ -288,7 +288,6 @@ def refuse(dsn: str, body: str) -> None:
         ("raise exception using errcode = '40P01'", "", "try again"),
         ("lock table duewheel.topic in exclusive mode nowait", "", "raise lock_timeout"),
         ("perform 1 / 0", "", "the log of the database's server"),
-        ("return new", "-c default_transaction_read_only=on", "connect to the primary"),
     ],
 )
 def test_refusal_of_the_database_is_one_line_and_status_1(
@@ -324,6 +323,17 @@ def test_login_without_a_right_is_told_so_in_one_line(run: Run, dsn: str, argume
     assert result.exit_code == 1
     assert re.search(r"permission denied for (schema|database)", result.stderr)
     assert result.stderr.count("\n") == 1
+
+
+def test_sending_to_a_standby_is_told_in_one_line(run: Run, dsn: str, broker: Broker) -> None:
+    broker.create_topic("t")
+    read_only = make_dsn(dsn, options="-c default_transaction_read_only=on")
+    result = run("send", "t", "x", "--delay", "1s", "--dsn", read_only)
+    assert result.exit_code == 1
+    assert result.stderr.startswith("Error: the database is read-only")
+    assert "give the address of the primary" in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert result.stdout == ""
 
 
 @pytest.mark.parametrize("options", ["-c statement_timeout=1ms", "-c default_transaction_read_only=on"])

@@ -345,8 +345,7 @@ def test_x18_ticks_that_wait_for_a_lock_leave_no_server_process_behind(
             rows(blocker, "SELECT pg_advisory_xact_lock(duewheel.tick_lock_class(), %s)", topic_id)
         with contextlib.ExitStack() as stack:
             failures = [
-                stack.enter_context(logged(LOG, f"{Tick(topic_id)} failed"))
-                for topic_id in topic_ids
+                stack.enter_context(logged(LOG, f"{Tick(topic_id)} failed")) for topic_id in topic_ids
             ]
             stack.enter_context(turning(dsn))
             for name in topics:
