@@ -255,12 +255,14 @@ def plan_leases(connection: DriverConnection, leases: Sequence[Lease]) -> list[L
             lease.topic_id,
             lease.queue,
             lease.n,
-            lease.count,
+            open_count,
             f"{lease.group_id}.{lease.topic_id}.{lease.queue}.{lease.n}.{lease.token}",
             topic,
             query,
         )
-        for lease, (topic, query) in zip(leases, planned, strict=True)
+        for lease, (topic, open_count, query) in zip(leases, planned, strict=True)
+        # All of a lease may have been rejected one by one.
+        if open_count
     ]
 
 

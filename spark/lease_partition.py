@@ -24,10 +24,10 @@ class LeaseToRead:
         topic_id: the topic it is on: a retry's lease is on the retry topic of its group.
         queue: its queue there.
         n: its number in the queue, for error messages.
-        count: how many messages it covers.
+        count: how many messages of it had no answer of their own when the read was planned.
         handle: what the receipt handles of its messages begin with: group, topic, queue, number and token.
         topic: name of the topic the messages were sent to.
-        query: the SELECT that yields exactly its messages, as ``duewheel.lease_query`` answered.
+        query: the SELECT that yields exactly these.
     """
 
     topic_id: int

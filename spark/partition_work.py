@@ -32,7 +32,7 @@ from pyspark.sql.functions import udf
 from duewheel.spark.by_value import dumped
 from duewheel.spark.lease_partition import LeasePartition
 from duewheel.spark.lease_reader import read_leases
-from duewheel.spark.lease_states import HELD, handles_of, lease_states, refusal
+from duewheel.spark.lease_states import GIVEN_BACK, HELD, handles_of, lease_states, refusal
 from duewheel.store.connections import DriverConnection, fetch
 from duewheel.store.errors import AlreadyAnswered, DueWheelError, InvalidArgument, LeaseLost
 from duewheel.store.reasons import reason_of
@@ -178,7 +178,10 @@ class PartitionWork:
                 "the function ended its transaction (commit, rollback or autocommit), so its work and the "
                 "ack of its messages are no longer committed together: leave the transaction open"
             )
-        fetch(connection, _ACK, handles_of(held))
+        # A lease whose messages the function has given back, every one, is answered.
+        left = [state.lease for state in lease_states(connection, held) if state.state not in GIVEN_BACK]
+        if left:
+            fetch(connection, _ACK, handles_of(left))
         connection.commit()
 
 

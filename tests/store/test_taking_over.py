@@ -108,3 +108,13 @@ def test_leases_alone_are_taken_over_for_a_job(orders: Broker) -> None:
     with pytest.raises(LeaseLost):
         named(orders, "task").ack(held)
     named(orders, "task").ack(leases)
+
+
+def test_a_job_takes_over_what_is_left_of_a_lease(orders: Broker) -> None:
+    before = named(orders, "task")
+    held = before.receive()
+    before.nack(held[:2])
+    leases = orders.take_over_leases(named(orders, "task"), MINUTE)
+    assert sum(lease.count for lease in leases) == 3
+    named(orders, "task").ack(leases)
+    assert not orders.take_over_leases(named(orders, "task"), MINUTE)

@@ -194,6 +194,18 @@ begin
 end
 $$;
 
+-- What of a lease has no answer of its own yet: how many messages, and which of the others to leave out of its rows.
+create or replace function duewheel.open_messages(
+    p_group_id integer, p_topic_id integer, p_queue integer, p_n bigint, out messages integer, out answered bigint[]
+)
+language plpgsql stable set plan_cache_mode = force_generic_plan as $$
+begin
+    answered := array(select a.seq from duewheel.message_answers(p_group_id, p_topic_id, p_queue, p_n) a);
+    select l.message_count - cardinality(answered) into messages from duewheel.lease l
+    where l.topic_id = p_topic_id and l.group_id = p_group_id and l.queue = p_queue and l.n = p_n;
+end
+$$;
+
 -- The name of the topic that the messages of a lease were sent to: a retry's lease is on the retry topic of its group.
 create or replace function duewheel.lease_topic(p_topic_id integer) returns text
 language sql stable

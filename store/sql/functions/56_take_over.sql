@@ -64,12 +64,8 @@ begin
                 from duewheel.message_answers(p_group_id, v_live.topic_id, v_live.queue, v_live.n) a);
             get diagnostics v_count = row_count;
         else
-            -- Whoever reads a lease as a whole cannot leave out what was answered: such a lease ends by itself.
-            select case when duewheel.answered_count(p_group_id, v_live.topic_id, v_live.queue, v_live.n) = 0
-                        then l.message_count else 0 end
-            into v_count from duewheel.lease l
-            where l.topic_id = v_live.topic_id and l.group_id = p_group_id and l.queue = v_live.queue
-              and l.n = v_live.n;
+            select o.messages into v_count
+            from duewheel.open_messages(p_group_id, v_live.topic_id, v_live.queue, v_live.n) o;
         end if;
         continue when v_count = 0;
         v_token := duewheel.new_token();

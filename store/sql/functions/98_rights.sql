@@ -51,6 +51,7 @@ begin atomic
         ('lease_once', 'duewheel_consumer'),
         ('lease_query', 'duewheel_consumer'),
         ('lease_range', 'duewheel_consumer'),
+        ('open_messages', 'duewheel_consumer'),
         ('lease_rows', 'duewheel_consumer'),
         ('lease_states', 'duewheel_consumer'),
         ('lease_topic', 'duewheel_consumer'),
