@@ -137,7 +137,8 @@ class BrokerMoved(DueWheelError):
 
 
 class NotAllowed(DueWheelError):
-    """The login has not the role for this: duewheel_producer, duewheel_consumer or duewheel_admin."""
+    """The login has not the role for this: duewheel_producer, duewheel_consumer or duewheel_admin. Or the
+    database, or the transaction, is read-only."""
 
     sqlstate = "42501"
 
@@ -248,9 +249,10 @@ def from_database(error: psycopg2.Error) -> DueWheelError | None:
             "administrator of the database grant it"
         )
     if code == _READ_ONLY:
-        return BrokerUnreachable(
-            f"the database is read-only, as a standby is ({primary}): give the address of the primary, or "
-            "several hosts and target_session_attrs=read-write, then try again"
+        return NotAllowed(
+            f"the database is read-only here, as a standby or a transaction may be ({primary}): give the "
+            "address of the primary, or several hosts and target_session_attrs=read-write, or a transaction "
+            "that may write"
         )
     if code in _NOT_THERE and "duewheel" in primary:
         return BrokerNotUpgraded(

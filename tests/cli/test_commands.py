@@ -330,7 +330,7 @@ def test_sending_to_a_standby_is_told_in_one_line(run: Run, dsn: str, broker: Br
     read_only = make_dsn(dsn, options="-c default_transaction_read_only=on")
     result = run("send", "t", "x", "--delay", "1s", "--dsn", read_only)
     assert result.exit_code == 1
-    assert result.stderr.startswith("Error: the database is read-only")
+    assert result.stderr.startswith("Error: the database is read-only here")
     assert "give the address of the primary" in result.stderr
     assert result.stderr.count("\n") == 1
     assert result.stdout == ""

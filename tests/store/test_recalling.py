@@ -156,6 +156,22 @@ def test_x03_x07_a_move_may_be_asked_for_again(topic: Broker, clock: Clock) -> N
     )
 
 
+def test_x03_x07_a_move_by_key_may_be_asked_for_again_and_touches_no_other_key(topic: Broker) -> None:
+    for body in (b"a", b"b", b"c"):
+        topic.send("t", body, delay=HOUR, key="k")
+    moved = topic.reschedule_key("t", "k", delay=2 * HOUR, idempotency_key="move")
+    assert [one.outcome for one in moved] == [SendOutcome.SENT] * 3
+    topic.send("t", b"d", delay=HOUR, key="k")
+    sent = topic.send("t", b"e", delay=HOUR, idempotency_key="move/1")
+    assert sent.outcome is SendOutcome.SENT
+    again = topic.reschedule_key("t", "k", delay=2 * HOUR, idempotency_key="move")
+    assert [one.outcome for one in again] == [SendOutcome.DUPLICATE] * 3
+    assert [(one.message_id, one.deliver_at) for one in again] == [
+        (one.message_id, one.deliver_at) for one in moved
+    ]
+    assert topic.send("t", b"e", delay=HOUR, idempotency_key="move/1").message_id == sent.message_id
+
+
 def test_x07_a_move_that_was_refused_keeps_no_key(topic: Broker) -> None:
     first = topic.send("t", b"a", delay=HOUR)
     with pytest.raises(DelayOutOfRange):

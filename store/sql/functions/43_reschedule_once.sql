@@ -53,8 +53,8 @@ declare
     v_topic duewheel.topic := duewheel.topic_to_recall_from(reschedule_key_once.topic);
     v_claim constant text := reschedule_key_once.idempotency_key;
     v_receipt duewheel.send_receipt;
-    v_moved record;
-    v_count integer := 0;
+    v_moved duewheel.send_receipt[] := '{}';
+    v_first record;
 begin
     if reschedule_key_once.now is not null then
         perform duewheel.require_clock_right(reschedule_key_once.now);
@@ -66,18 +66,16 @@ begin
             reschedule_key_once.delay, reschedule_key_once.now);
         return;
     end if;
-    -- Another try of the same move waits here for the first. The first receipt stands under the idempotency key itself,
-    -- each further one under the key, a slash and its place.
+    -- Another try of the same move waits here for the first.
     v_receipt := duewheel.claim_idempotency_key(v_topic.topic_id, v_claim, 0::smallint, 'epoch', 0, 'infinity');
-    while v_receipt.message_id is not null loop
+    if v_receipt.message_id is not null then
         return next v_receipt;
-        v_count := v_count + 1;
-        v_receipt := null;
-        select duewheel.message_id(i.topic_id, i.queue, i.deliver_at, i.seq), i.deliver_at, 'duplicate' into v_receipt
+        return query
+        select m.message_id, (duewheel.parse_message_id(m.message_id)).deliver_at, 'duplicate'
         from duewheel.idempotency i
-        where i.topic_id = v_topic.topic_id and i.idempotency_key = format('%s/%s', v_claim, v_count);
-    end loop;
-    if v_count > 0 then
+        cross join unnest(i.also_moved) with ordinality m (message_id, place)
+        where i.topic_id = v_topic.topic_id and i.idempotency_key = v_claim
+        order by m.place;
         return;
     end if;
     for v_receipt in
@@ -85,15 +83,15 @@ begin
             reschedule_key_once.topic, reschedule_key_once.key, reschedule_key_once.deliver_at,
             reschedule_key_once.delay, reschedule_key_once.now)
     loop
-        v_moved := duewheel.parse_message_id(v_receipt.message_id);
-        insert into duewheel.idempotency as i (topic_id, idempotency_key, queue, deliver_at, seq, until_at)
-        values (v_topic.topic_id, v_claim || case when v_count > 0 then '/' || v_count else '' end,
-                v_moved.queue, v_moved.deliver_at, v_moved.seq, v_moved.deliver_at + v_topic.retention)
-        on conflict on constraint idempotency_pkey do update
-        set queue = excluded.queue, deliver_at = excluded.deliver_at, seq = excluded.seq,
-            until_at = excluded.until_at;
-        v_count := v_count + 1;
+        v_moved := v_moved || v_receipt;
         return next v_receipt;
     end loop;
+    v_first := duewheel.parse_message_id(v_moved[1].message_id);
+    update duewheel.idempotency i
+    set queue = v_first.queue, deliver_at = v_first.deliver_at, seq = v_first.seq,
+        until_at = v_first.deliver_at + v_topic.retention,
+        also_moved = (select array_agg(m.message_id order by m.place)
+                      from unnest(v_moved) with ordinality m (message_id, deliver_at, outcome, place) where m.place > 1)
+    where i.topic_id = v_topic.topic_id and i.idempotency_key = v_claim;
 end
 $$;
