@@ -83,6 +83,8 @@ class DueWheelDataSource(DataSource):
         invisible_seconds: how long that lease lasts, 1 s to 12 h; 600 when left out.
         partitions: into how many partitions to deal the leases out at most; 4 when left out.
         batch_bytes: about how large one Arrow batch may become; 4 MiB when left out.
+        with_answered: whether messages of a lease are read, too, that were answered one by one; false when
+            left out.
         startingOffsets: where a new stream begins: earliest, latest, an instant, or, when left out, where its
             group stands.
         failOnDataLoss: whether a stream fails where retention has dropped what it had not read; true when
@@ -140,6 +142,7 @@ class DueWheelDataSource(DataSource):
             partitions=options.partitions,
             batch_bytes=options.batch_bytes,
             columns=columns,
+            with_answered=options.with_answered,
         )
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
@@ -200,6 +203,7 @@ class LeaseDataReader(DataSourceReader):
         leases: Sequence[Lease],
         partitions: int,
         batch_bytes: int,
+        with_answered: bool = False,
         columns: tuple[str, ...] = ALL_COLUMNS,
     ) -> None:
         self._dsn = dsn
@@ -207,6 +211,7 @@ class LeaseDataReader(DataSourceReader):
         self._leases = leases
         self._partitions = partitions
         self._batch_bytes = batch_bytes
+        self._with_answered = with_answered
 
     def partitions(self) -> list[InputPartition]:
         """Ask the broker for the query of each lease and deal the leases out."""
@@ -223,11 +228,18 @@ class LeaseDataReader(DataSourceReader):
 
     def _plan(self) -> list[LeaseToRead]:
         with planning(self._dsn) as connection:
-            return plan_leases(connection, self._leases)
+            return plan_leases(connection, self._leases, with_answered=self._with_answered)
 
 
-def plan_leases(connection: DriverConnection, leases: Sequence[Lease]) -> list[LeaseToRead]:
+def plan_leases(
+    connection: DriverConnection, leases: Sequence[Lease], *, with_answered: bool = False
+) -> list[LeaseToRead]:
     """Ask the broker for the query of each lease.
+
+    Args:
+        connection: where to ask.
+        leases: whole leases.
+        with_answered: whether to read messages, too, that were answered one by one.
 
     Raises:
         LeaseLost: a lease has ended, or was given back: its messages may be with others.
@@ -245,6 +257,7 @@ def plan_leases(connection: DriverConnection, leases: Sequence[Lease]) -> list[L
         [lease.topic_id for lease in leases],
         [lease.queue for lease in leases],
         [lease.n for lease in leases],
+        with_answered,
     )
     planned = fetch(connection, _PLAN_LEASES, parameters)
     lost = refusal(lease_states(connection, leases))

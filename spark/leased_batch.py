@@ -158,13 +158,19 @@ class LeasedBatch:
         return self._dataframe(spark, self._not_given_back(), columns)
 
     def _dataframe(
-        self, spark: SparkSession, leases: Sequence[Lease], columns: Sequence[str] | None
+        self,
+        spark: SparkSession,
+        leases: Sequence[Lease],
+        columns: Sequence[str] | None,
+        *,
+        with_answered: bool = False,
     ) -> DataFrame:
         return (
             spark.read.format(FORMAT)
             .option("dsn", self._broker.dsn)
             .option("lease", to_json(leases))
             .option("partitions", str(self._partitions))
+            .option("with_answered", str(with_answered).lower())
             .option("columns", ",".join(ALL_COLUMNS if columns is None else check_columns(columns)))
             .load()
         )
@@ -358,7 +364,13 @@ class LeasedBatch:
         if lost is not None:
             raise lost
         held = [state.lease for state in states if state.state == HELD]
-        known = self._dataframe(messages.sparkSession, held, [given] if given == HANDLE else [given, HANDLE])
+        # What was rejected before is of the batch, too: it stays so.
+        known = self._dataframe(
+            messages.sparkSession,
+            held,
+            [given] if given == HANDLE else [given, HANDLE],
+            with_answered=True,
+        )
         handle = known[HANDLE].alias("handle")
         found = named.join(
             known.select(known[given].alias("known"), handle), named[given] == f.col("known"), "left"

@@ -34,6 +34,7 @@ OPTIONS = frozenset(
         "invisible_seconds",
         "partitions",
         "batch_bytes",
+        "with_answered",
         "columns",
         "startingOffsets",
         "failOnDataLoss",
@@ -48,6 +49,7 @@ _NOT_FOR_PEEK = (
     "max_messages",
     "invisible_seconds",
     "partitions",
+    "with_answered",
     "startingOffsets",
     "failOnDataLoss",
 )
@@ -65,6 +67,7 @@ class ReadOptions:
         invisible: for how long.
         partitions: into how many partitions at most.
         batch_bytes: about how large an Arrow batch becomes.
+        with_answered: whether messages of a lease are read, too, that were answered one by one.
         columns: the columns wanted.
         starting_offsets: where a new stream begins; None is where its group stands.
         fail_on_data_loss: whether a stream fails where retention has dropped what it had not read.
@@ -83,6 +86,7 @@ class ReadOptions:
     invisible: timedelta
     partitions: int
     batch_bytes: int
+    with_answered: bool
     columns: tuple[str, ...]
     starting_offsets: str | None
     fail_on_data_loss: bool
@@ -127,6 +131,7 @@ class ReadOptions:
             invisible=timedelta(seconds=seconds),
             partitions=_number(options, "partitions", DEFAULT_PARTITIONS, MOST_PARTITIONS),
             batch_bytes=_number(options, "batch_bytes", DEFAULT_BATCH_BYTES),
+            with_answered=_truth(options, "with_answered", default=False),
             columns=_columns(options.get("columns")),
             starting_offsets=options.get("startingOffsets"),
             fail_on_data_loss=_truth(options, "failOnDataLoss"),
@@ -200,8 +205,8 @@ def _columns(names: str | None) -> tuple[str, ...]:
     return check_columns(name.strip() for name in names.split(",") if name.strip())
 
 
-def _truth(options: Mapping[str, str], option: str) -> bool:
-    text = options.get(option, "true")
+def _truth(options: Mapping[str, str], option: str, *, default: bool = True) -> bool:
+    text = options.get(option, str(default))
     if text.lower() not in ("true", "false"):
         raise InvalidArgument(f"the option {option!r} is {text!r}: give true or false")
     return text.lower() == "true"

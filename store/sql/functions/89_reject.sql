@@ -72,7 +72,9 @@ begin
     end if;
     if exists (
         select from unnest(p_handles) h (handle)
-        where (h.handle ~ '^0\.\d+\.\d+\.-?\d+\.-?\d+\.\d+\.\d+$') is not true
+        -- Written in one way only: else one message could be rejected by two handles.
+        where (h.handle ~ '^0\.(0|[1-9]\d{0,8})\.(0|[1-9]\d{0,3})\.(0|-?[1-9]\d{0,17})\.(0|-?[1-9]\d{0,18})'
+                          '\.(0|[1-9]\d{0,17})\.(0|[1-9]\d{0,8})$') is not true
     ) then
         raise exception using
             errcode = 'DW010', message = 'a receipt handle is none that a stream has given',
@@ -103,11 +105,13 @@ begin
         select count(m.seq) into v_found
         from unnest(v_source.ats, v_source.seqs) s (at, seq)
         cross join lateral (
-            select m.seq from duewheel.any_message m
+            select m.deliver_at, m.seq from duewheel.any_message m
             where m.topic_id = v_source.topic_id and m.queue = v_source.queue
               and m.deliver_at >= duewheel.stream_instant(s.at) and m.deliver_at <= duewheel.stream_instant(s.at)
               and m.seq = s.seq
-            order by m.deliver_at, m.seq limit 1) m;
+            order by m.deliver_at, m.seq limit 1) m
+        -- A stream reads what is released.
+        where duewheel.is_released(v_source.topic_id, v_source.queue, m.deliver_at, m.seq);
         if v_found < cardinality(v_source.seqs) then
             raise exception using
                 errcode = 'DW013',
