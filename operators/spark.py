@@ -100,10 +100,10 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
         retry: how the group retries, a ``RetryPolicy``; set for the whole group when the task runs (R12).
         start: where a group that is new begins: ``earliest``, ``latest`` or an instant.
         spark_conn_id: a connection of the Apache Spark provider, such as ``spark_default``: says the master,
-            and as extras the deploy mode, the queue and settings that begin with ``spark.``. ``spark_conf``
-            goes over these.
+            and as extras the queue and settings that begin with ``spark.``. ``spark_conf`` goes over these.
         application: a Python file that works on the batch instead of ``python_callable``, run by
-            ``spark-submit``; it gets the batch from :func:`duewheel.spark.submitted_batch`.
+            ``spark-submit``; it gets the batch from :func:`duewheel.spark.submitted_batch`. Its driver runs
+            where the task runs (deploy mode client), its executors on the cluster.
         application_args: its arguments.
 
     Returns:
@@ -112,7 +112,7 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
     Raises:
         InvalidArgument: there is neither a ``python_callable``, nor an ``application``, nor a :meth:`handle`
             of a subclass, or there are two of them; the connection is not understood, or cannot be used for
-            what is to run. Nothing was leased.
+            what is to run; the deploy mode is not client. Nothing was leased.
         ApplicationFailed: the application ended with another exit code than 0.
         LeaseLost: the lease ended before the work did; what was worked on is delivered again (X10).
         JavaNotFound: the driver runs here and finds no Java; nothing was leased.
@@ -301,7 +301,6 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
             [str(argument) for argument in self.application_args],
             self._app_name(),
             place.master,
-            place.deploy_mode,
             place.binary,
             place.conf,
         )
@@ -311,14 +310,16 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
         from duewheel.spark.java_runtime import find_java
         from duewheel.spark.session import CONNECT_SCHEME
 
+        for mode in (place.deploy_mode, place.conf.get("spark.submit.deployMode")):
+            if mode not in (None, "client"):
+                raise InvalidArgument(
+                    f"the driver is to run in deploy mode {mode} (extra deploy-mode, or setting "
+                    "spark.submit.deployMode), where nobody can prove how it ended; it runs where the task "
+                    "runs, and its executors on the cluster: give deploy mode client"
+                )
         if application is not None:
             application.check()
             return
-        if place.deploy_mode == "cluster":
-            raise InvalidArgument(
-                f"the connection {self.spark_conn_id} puts the driver on the cluster (deploy-mode), and a "
-                "function runs where the Airflow worker is: give an application file, or deploy-mode client"
-            )
         if not place.master.startswith(CONNECT_SCHEME):
             find_java()
 

@@ -2,7 +2,7 @@
 
 The operator keeps the leases alive and answers what has no answer when the application has ended. The
 application watches them: whoever gives them back, or lets them end, ends its jobs. So a driver that nobody
-reaches any more, because its Airflow worker died or it runs on the cluster, does not work on for others.
+reaches any more, because its Airflow worker died, does not work on for others.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pyspark.sql import SparkSession
 from duewheel.spark.lease_states import lease_states, refusal
 from duewheel.spark.leased_batch import LeasedBatch
 from duewheel.spark.session import cancel_jobs, register, running_session, ui_address
-from duewheel.spark.submission import BATCH_FILE, BATCH_VARIABLE, SubmittedBatch
+from duewheel.spark.submission import BATCH_VARIABLE, SubmittedBatch
 from duewheel.store.broker import Broker
 from duewheel.store.errors import DueWheelError, InvalidArgument
 from duewheel.store.leases import from_json
@@ -88,13 +88,13 @@ def submitted_batch() -> Iterator[tuple[SparkSession, DataFrame, LeasedBatch]]:
 
 
 def _given() -> SubmittedBatch:
-    path = Path(os.environ.get(BATCH_VARIABLE) or BATCH_FILE)
-    if not path.is_file():
+    name = os.environ.get(BATCH_VARIABLE)
+    if not name or not Path(name).is_file():
         raise InvalidArgument(
             "this program has no batch: it is run by SparkConsumeMessagesOperator(application=...). In a "
             "program of your own, take one with LeasedBatch.take()"
         )
-    return SubmittedBatch(**json.loads(path.read_text()))
+    return SubmittedBatch(**json.loads(Path(name).read_text()))
 
 
 @contextmanager
