@@ -363,6 +363,8 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
         from duewheel.spark.submission import ApplicationFailed, Submission, SubmittedBatch
         from duewheel.store.leases import to_json
 
+        # The program watches its leases itself, and knows what it has given back.
+        batch.let_others_reject()
         given = SubmittedBatch(
             dsn,
             consumer.topic,

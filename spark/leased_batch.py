@@ -32,6 +32,7 @@ from duewheel.spark.lease_states import (
     lost_error,
     nack_unanswered,
     outcome_of,
+    refusal,
 )
 from duewheel.spark.leasing import lease_messages
 from duewheel.spark.message_columns import ALL_COLUMNS, check_columns
@@ -90,6 +91,7 @@ class LeasedBatch:
         self._rejects = False
         # All of whose messages were rejected.
         self._given_back: set[Lease] = set()
+        self._giving_back = 0
 
     @classmethod
     def take(
@@ -216,7 +218,8 @@ class LeasedBatch:
             for dealt in deal_out(planned, self._partitions)
         )
         work = partition_work(self._broker.dsn, parts, function, DEFAULT_BATCH_BYTES, wanted)
-        done, failures = work.run(spark)
+        with self._that_gives_back():
+            done, failures = work.run(spark)
         self._failures = failures
         if failures:
             log.error("A partition failed:\n%s", failures[0].trace)
@@ -374,13 +377,25 @@ class LeasedBatch:
                     f"answered before, such as {examples[0].given}; none is rejected: give only messages "
                     "that the batch holds"
                 )
-            rejected = reject_leased(found.select(HANDLE, REASON), self._broker.dsn, span, self._broker.now())
+            with self._that_gives_back():
+                rejected = reject_leased(
+                    found.select(HANDLE, REASON), self._broker.dsn, span, self._broker.now()
+                )
+                with self._broker.connection() as connection:
+                    states = lease_states(connection, self.leases, self._broker.now())
+                self._given_back = {state.lease for state in states if state.state in GIVEN_BACK}
         finally:
             found.unpersist()
-        with self._broker.connection() as connection:
-            states = lease_states(connection, self.leases, self._broker.now())
-        self._given_back = {state.lease for state in states if state.state in GIVEN_BACK}
         return rejected
+
+    @contextmanager
+    def _that_gives_back(self) -> Iterator[None]:
+        # A count, as threads may do this side by side.
+        self._giving_back += 1
+        try:
+            yield
+        finally:
+            self._giving_back -= 1
 
     def _not_given_back(self) -> list[Lease]:
         return [lease for lease in self.leases if lease not in self._given_back]
@@ -394,8 +409,23 @@ class LeasedBatch:
 
     @property
     def rejects(self) -> bool:
-        """Whether messages were rejected, so that a lease may be given back as a whole."""
+        """Whether messages are rejected, so that a lease may be given back as a whole."""
         return self._rejects
+
+    def let_others_reject(self) -> None:
+        """Do not take a lease that is given back for lost: the work of another process rejects messages."""
+        self._rejects = True
+
+    def loss(self, states: Sequence[LeaseState]) -> LeaseLost | None:
+        """What to raise when messages may be with others, though the work itself gave none of them back; or
+        None.
+
+        Args:
+            states: of all the leases, as they were before this call.
+        """
+        if self._giving_back:
+            return lost_error(states)
+        return refusal(state for state in states if state.lease not in self._given_back)
 
     def in_open_transaction(self) -> bool:
         """Whether an ack was made in a transaction that has not ended: another answer would wait for its

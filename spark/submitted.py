@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import SparkSession
 
-from duewheel.spark.lease_states import lease_states, refusal
+from duewheel.spark.lease_states import lease_states
 from duewheel.spark.leased_batch import LeasedBatch
 from duewheel.spark.session import cancel_jobs, register, running_session, ui_address
 from duewheel.spark.submission import BATCH_VARIABLE, SubmittedBatch
@@ -138,4 +138,4 @@ def _loss(broker: Broker, batch: LeasedBatch) -> LeaseLost | None:
         log.warning("The leases could not be looked at, trying again: %s", error)
         return None
     # What the application has answered itself is no loss.
-    return None if batch.answered else refusal(states)
+    return None if batch.answered else batch.loss(states)

@@ -39,7 +39,13 @@ from duewheel.operators.spark import SparkConsumeMessagesOperator
 from duewheel.spark.java_runtime import JavaNotFound
 from duewheel.spark.leased_batch import LeasedBatch
 from duewheel.spark.partition_work import PartitionsFailed
-from duewheel.spark.submission import BATCH_VARIABLE, Application, ApplicationFailed, SubmittedBatch
+from duewheel.spark.submission import (
+    BATCH_VARIABLE,
+    Application,
+    ApplicationFailed,
+    Submission,
+    SubmittedBatch,
+)
 from duewheel.spark.submitted import submitted_batch
 from duewheel.store.errors import InvalidArgument, LeaseLost
 from duewheel.store.leases import to_json
@@ -518,6 +524,22 @@ def test_exit_code_of_an_application_decides_on_what_it_has_not_answered(
     broker.send_many(TOPIC, [{"body": b"", "key": str(number), "delay": AT_ONCE} for number in range(10)])
     assert operator(None, application=path, application_args=["0"]).execute(CONTEXT) >= 10
     assert states()["Acked"] >= 10 + answered
+
+
+def test_lease_that_an_application_gives_back_as_a_whole_ends_it_not(
+    consumer: Consumer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    extend_often(monkeypatch)
+
+    def run(_submission: Submission, *_: object) -> None:
+        held = running._held
+        assert held is not None
+        consumer.nack(held.batch.leases[:1])
+        wait_for_extensions(held.keeper, 2)
+
+    monkeypatch.setattr(Submission, "run", run)
+    running = operator(None, application=__file__)
+    assert running.execute(CONTEXT) == 10
 
 
 STAYING_APPLICATION = """

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyspark.sql import functions as f
 from tests.leasing import extend_often, wait_for_extensions
 
+from duewheel.spark import leased_batch
 from duewheel.spark.leased_batch import LeasedBatch
-from duewheel.spark.rejecting import reject
-from duewheel.store.errors import GroupBusy, InvalidArgument, UnknownMessage
+from duewheel.spark.rejecting import reject, reject_leased
+from duewheel.spark.submitted import _loss
+from duewheel.store.errors import GroupBusy, InvalidArgument, LeaseLost, UnknownMessage
 from duewheel.store.retry_policy import RetryPolicy
 
 if TYPE_CHECKING:
@@ -78,6 +80,31 @@ def test_r03_r14_rejected_messages_come_again_or_are_dead_and_the_others_are_ack
     assert rest.reject(rest.dataframe(spark, ["receipt_handle"]).limit(2), "bad order") == 2
     rest.ack()
     assert [letter.reason for letter in orders.dead_letters(GROUP)] == ["bad order"] * 2
+
+
+def test_x10_lease_that_the_program_rejects_is_no_loss_to_it_while_one_that_others_give_back_is(
+    orders: Broker, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch = take(orders)
+    first, second, *_ = batch.leases
+    losses: list[LeaseLost | None] = []
+
+    def reject_and_look(*arguments: Any) -> int:
+        rejected = reject_leased(*arguments)
+        losses.append(_loss(orders, batch))
+        return rejected
+
+    monkeypatch.setattr(leased_batch, "reject_leased", reject_and_look)
+    handles = f"{first.group_id}.{first.topic_id}.{first.queue}.{first.n}.{first.token}."
+    frame = batch.dataframe(spark, ["receipt_handle"])
+    assert (
+        batch.reject(frame.where(f.col("receipt_handle").startswith(handles)), "all of a lease")
+        == first.count
+    )
+    losses.append(_loss(orders, batch))
+    assert losses == [None, None]
+    orders.consumer(TOPIC, GROUP).nack([second])
+    assert isinstance(_loss(orders, batch), LeaseLost)
 
 
 def test_message_that_is_not_of_the_batch_is_refused_and_none_is_rejected(
