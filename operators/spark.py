@@ -89,7 +89,8 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
             ``yarn``, ``k8s://...``), or ``sc://host:port`` for Spark Connect. The broker's database has to be
             reachable from the executors, and this package installed there. Not together with
             ``spark_conn_id``.
-        spark_conf: settings of the Spark session. Do not put a password there: Spark shows its settings.
+        spark_conf: settings of the Spark session. Do not put a password there, nor into the extras of
+            ``spark_conn_id``: Spark shows its settings, and those of an application stand on a command line.
         app_name: the name shown by the cluster; DAG and task when left out.
         partitions: into how many partitions a batch is dealt out at most.
         drain: whether to go on, batch after batch in the same session, until nothing is ready.
@@ -345,8 +346,12 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
         """Let the link lead there now: Airflow asks for links only when the task has ended."""
         self.spark_ui_address = address
         task_instance = (self._context or {}).get("ti")
-        if address is not None and task_instance is not None:
+        if address is None or task_instance is None:
+            return
+        try:
             task_instance.xcom_push(key=SparkUiLink().xcom_key, value=address)
+        except Exception as error:  # noqa: BLE001 - a link is not the work, which goes on without it
+            self.log.warning("The task will not link to Spark's page at %s: %s", address, error)
 
     def _call(self, stack: ExitStack, place: SparkPlace, batch: LeasedBatch, keeper: LeaseKeeper) -> None:
         """Run the function in a session of this process."""

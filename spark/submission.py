@@ -13,13 +13,17 @@ The program and the JVM and Python that it starts are a process group of their o
 
 from __future__ import annotations
 
+import codecs
+import io
 import json
 import os
 import re
+import select
 import shutil
 import signal
 import subprocess
 import tempfile
+import time
 from collections import deque
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -32,7 +36,7 @@ from duewheel.spark.session import CONNECT_SCHEME, LOCAL_CONF
 from duewheel.store.errors import DueWheelError, InvalidArgument
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 BATCH_VARIABLE = "DUEWHEEL_BATCH"
 """The environment variable that says where the file is."""
@@ -43,7 +47,21 @@ LAST_LINES = 20
 """So many lines of the output go into the error of an application that fails."""
 
 _UI_ADDRESS = re.compile(r"(?:Spark UI|tracking URL): (https?://\S+)")
-_LINE_WITH_SECRET = re.compile(r"(?i)((?:password|secret|token)\S*?[=:]\s*)\S+")
+_SECRETS = (
+    # A quoted value may hold spaces; one whose quote is not closed goes to the end of the line.
+    re.compile(
+        r"""(?i)((?:password|secret|token)\S*?\s*[=:]\s*)"""
+        r"""(?:(?P<quote>\\?["']).*?(?:(?<!\\)(?P=quote)|$)|(?:\\.|\S)+)"""
+    ),
+    # postgresql://user:password@host, but not http://host:4040/name@host.
+    re.compile(r"(://[^\s:/@]*:)(?!\d+/)\S+(?=@)"),
+)
+
+
+GRACE_SECONDS = 1.0
+"""How long the output is read on after the program's end: what it leaves behind may hold it open for ever."""
+LOOK_SECONDS = 0.5
+"""How often it is looked whether the program has ended, while it writes nothing."""
 
 
 class ApplicationFailed(DueWheelError):
@@ -155,7 +173,7 @@ class Submission:
     def __init__(self, application: Application, batch: SubmittedBatch) -> None:
         self._application = application
         self._batch = batch
-        self._process: subprocess.Popen[str] | None = None
+        self._process: subprocess.Popen[bytes] | None = None
         self._is_ended = False
         self.ui_address: str | None = None
 
@@ -185,8 +203,6 @@ class Submission:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
-                text=True,
-                errors="replace",
                 start_new_session=True,
             ) as process:
                 self._process = process
@@ -194,8 +210,8 @@ class Submission:
                     # Between the look above and now.
                     self.end(0)
                 try:
-                    for read in process.stdout or ():
-                        line = _LINE_WITH_SECRET.sub(r"\1******", read.rstrip())
+                    for read in _lines(process):
+                        line = _without_secrets(read.rstrip())
                         last.append(line)
                         log(line)
                         ui = _UI_ADDRESS.search(line)
@@ -236,3 +252,34 @@ class Submission:
 
     def _was_ended(self) -> bool:
         return self._is_ended
+
+
+def _without_secrets(line: str) -> str:
+    for secret in _SECRETS:
+        line = secret.sub(r"\1******", line)
+    return line
+
+
+def _lines(process: subprocess.Popen[bytes]) -> Iterator[str]:
+    """What a program writes, until it has ended."""
+    assert process.stdout is not None
+    output = process.stdout.fileno()
+    decoder = io.IncrementalNewlineDecoder(codecs.getincrementaldecoder("utf-8")("replace"), translate=True)
+    rest = ""
+    ends_at: float | None = None
+    while True:
+        if ends_at is None and process.poll() is not None:
+            ends_at = time.monotonic() + GRACE_SECONDS
+        wait_seconds = LOOK_SECONDS if ends_at is None else ends_at - time.monotonic()
+        if wait_seconds <= 0:
+            break
+        if not select.select([output], [], [], wait_seconds)[0]:
+            continue
+        read = os.read(output, io.DEFAULT_BUFFER_SIZE * 8)
+        if not read:
+            break
+        *lines, rest = (rest + decoder.decode(read)).split("\n")
+        yield from lines
+    rest += decoder.decode(b"", final=True)
+    if rest:
+        yield rest

@@ -15,6 +15,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import timedelta
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -88,13 +89,22 @@ def submitted_batch() -> Iterator[tuple[SparkSession, DataFrame, LeasedBatch]]:
 
 
 def _given() -> SubmittedBatch:
-    name = os.environ.get(BATCH_VARIABLE)
-    if not name or not Path(name).is_file():
+    try:
+        return _read(os.environ[BATCH_VARIABLE])
+    except (KeyError, FileNotFoundError):
         raise InvalidArgument(
             "this program has no batch: it is run by SparkConsumeMessagesOperator(application=...). In a "
             "program of your own, take one with LeasedBatch.take()"
-        )
-    return SubmittedBatch(**json.loads(Path(name).read_text()))
+        ) from None
+
+
+@cache
+def _read(batch_file: str) -> SubmittedBatch:
+    # A worker that is killed leaves the file behind, with the password. A second block has it from memory.
+    path = Path(batch_file)
+    given = SubmittedBatch(**json.loads(path.read_text()))
+    path.unlink()
+    return given
 
 
 @contextmanager

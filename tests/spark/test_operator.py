@@ -697,6 +697,8 @@ def test_x10_application_that_nobody_reaches_ends_when_others_have_its_messages(
     with pytest.raises(LeaseLost, match="given back"), submitted_batch() as (_, messages, _batch):
         job.run(messages)
     losing.join()
+    # Once read it is gone: a worker that is killed could not remove it.
+    assert not batch_file.exists()
     assert len(consumer.receive()) == 10
 
 
