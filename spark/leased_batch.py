@@ -326,9 +326,12 @@ class LeasedBatch:
     ) -> int:
         """Give back some of the messages: each comes again, or is a dead letter after its last retry (R03).
 
-        The others stay as they are, to be acked, or worked on, afterwards. The messages are looked up and
+        The others stay as they are, to be acked, or worked on, afterwards. :meth:`dataframe` still shows the
+        rejected ones while a message of their lease is left, so filter them. The messages are looked up and
         answered on the executors. Nothing is rejected unless all of them are of this batch. Named again, a
-        message that is rejected stays so.
+        message that is rejected stays so; but once its whole lease is, only its handle is known.
+
+        Give few different reasons: each reads the messages of a lease again.
 
         Args:
             messages: a DataFrame with the column ``receipt_handle`` or ``message_id``, and the column
@@ -340,8 +343,8 @@ class LeasedBatch:
             How many messages are rejected.
 
         Raises:
-            InvalidArgument: a column is missing, no reason is given, or a message is not of this batch, or
-                is acked.
+            InvalidArgument: a column is missing, no reason is given, a message is not of this batch, or is
+                acked; or the topic is of type FIFO.
             LeaseLost: a lease had ended.
 
         Example::
@@ -350,6 +353,11 @@ class LeasedBatch:
             batch.reject(orders.where("key is null"), "no key")
             batch.ack()
         """
+        if self._consumer.is_fifo:
+            raise InvalidArgument(
+                f"topic {self._consumer.topic!r} is of type FIFO, and no single message of it is rejected: "
+                "those behind it in its message group would be worked on first. Nack the batch"
+            )
         named = named_messages(messages, reason)
         span = checked_delay(delay)
         given = named.columns[0]
@@ -370,6 +378,12 @@ class LeasedBatch:
         found = found.select(named[given].alias("given"), f.col("handle").alias(HANDLE), REASON).persist()
         try:
             foreign = found.where(f.col(HANDLE).isNull())
+            again = 0
+            if given == HANDLE and self._given_back:
+                # The messages of a lease that is rejected as a whole cannot be looked up any more.
+                whole = f.substring_index("given", ".", 5).isin([_name(lease) for lease in self._given_back])
+                again = foreign.where(whole).select("given").distinct().count()
+                foreign = foreign.where(f.coalesce(~whole, f.lit(True)))
             examples = foreign.limit(1).collect()
             if examples:
                 raise InvalidArgument(
@@ -378,9 +392,8 @@ class LeasedBatch:
                     "that the batch holds"
                 )
             with self._that_gives_back():
-                rejected = reject_leased(
-                    found.select(HANDLE, REASON), self._broker.dsn, span, self._broker.now()
-                )
+                known_now = found.where(f.col(HANDLE).isNotNull()).select(HANDLE, REASON)
+                rejected = again + reject_leased(known_now, self._broker.dsn, span, self._broker.now())
                 with self._broker.connection() as connection:
                     states = lease_states(connection, self.leases, self._broker.now())
                 self._given_back = {state.lease for state in states if state.state in GIVEN_BACK}
@@ -441,6 +454,11 @@ class LeasedBatch:
         # An extension beside an answer would find the lease gone and call it lost.
         if self._keeper is not None:
             self._keeper.stop()
+
+
+def _name(lease: Lease) -> str:
+    """What the receipt handles of its messages begin with."""
+    return f"{lease.group_id}.{lease.topic_id}.{lease.queue}.{lease.n}.{lease.token}"
 
 
 class _Unanswered:
