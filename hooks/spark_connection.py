@@ -50,8 +50,8 @@ class SparkPlace:
     Attributes:
         master: as ``spark-submit --master`` takes it, or ``sc://...`` for Spark Connect. It is not shown, as
             that of Spark Connect may hold a token.
-        deploy_mode: where the driver of an application runs, ``client`` or ``cluster``; None is Spark's
-            default.
+        deploy_mode: where the driver is to run, ``client`` or ``cluster``; None is Spark's default. The
+            operator refuses ``cluster``.
         binary: the program that submits an application, looked for on ``PATH``; None is the one of
             ``pyspark``.
         conf: settings of Spark.

@@ -89,7 +89,8 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
             ``yarn``, ``k8s://...``), or ``sc://host:port`` for Spark Connect. The broker's database has to be
             reachable from the executors, and this package installed there. Not together with
             ``spark_conn_id``.
-        spark_conf: settings of the Spark session. Do not put a password there: Spark shows its settings.
+        spark_conf: settings of the Spark session. Do not put a password there, nor into the extras of
+            ``spark_conn_id``: Spark shows its settings, and those of an application stand on a command line.
         app_name: the name shown by the cluster; DAG and task when left out.
         partitions: into how many partitions a batch is dealt out at most.
         drain: whether to go on, batch after batch in the same session, until nothing is ready.
@@ -100,10 +101,10 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
         retry: how the group retries, a ``RetryPolicy``; set for the whole group when the task runs (R12).
         start: where a group that is new begins: ``earliest``, ``latest`` or an instant.
         spark_conn_id: a connection of the Apache Spark provider, such as ``spark_default``: says the master,
-            and as extras the deploy mode, the queue and settings that begin with ``spark.``. ``spark_conf``
-            goes over these.
+            and as extras the queue and settings that begin with ``spark.``. ``spark_conf`` goes over these.
         application: a Python file that works on the batch instead of ``python_callable``, run by
-            ``spark-submit``; it gets the batch from :func:`duewheel.spark.submitted_batch`.
+            ``spark-submit``; it gets the batch from :func:`duewheel.spark.submitted_batch`. Its driver runs
+            where the task runs (deploy mode client), its executors on the cluster.
         application_args: its arguments.
 
     Returns:
@@ -112,7 +113,7 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
     Raises:
         InvalidArgument: there is neither a ``python_callable``, nor an ``application``, nor a :meth:`handle`
             of a subclass, or there are two of them; the connection is not understood, or cannot be used for
-            what is to run. Nothing was leased.
+            what is to run; the deploy mode is not client. Nothing was leased.
         ApplicationFailed: the application ended with another exit code than 0.
         LeaseLost: the lease ended before the work did; what was worked on is delivered again (X10).
         JavaNotFound: the driver runs here and finds no Java; nothing was leased.
@@ -301,7 +302,6 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
             [str(argument) for argument in self.application_args],
             self._app_name(),
             place.master,
-            place.deploy_mode,
             place.binary,
             place.conf,
         )
@@ -311,14 +311,16 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
         from duewheel.spark.java_runtime import find_java
         from duewheel.spark.session import CONNECT_SCHEME
 
+        for mode in (place.deploy_mode, place.conf.get("spark.submit.deployMode")):
+            if mode not in (None, "client"):
+                raise InvalidArgument(
+                    f"the driver is to run in deploy mode {mode} (extra deploy-mode, or setting "
+                    "spark.submit.deployMode), where nobody can prove how it ended; it runs where the task "
+                    "runs, and its executors on the cluster: give deploy mode client"
+                )
         if application is not None:
             application.check()
             return
-        if place.deploy_mode == "cluster":
-            raise InvalidArgument(
-                f"the connection {self.spark_conn_id} puts the driver on the cluster (deploy-mode), and a "
-                "function runs where the Airflow worker is: give an application file, or deploy-mode client"
-            )
         if not place.master.startswith(CONNECT_SCHEME):
             find_java()
 
@@ -344,8 +346,12 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
         """Let the link lead there now: Airflow asks for links only when the task has ended."""
         self.spark_ui_address = address
         task_instance = (self._context or {}).get("ti")
-        if address is not None and task_instance is not None:
+        if address is None or task_instance is None:
+            return
+        try:
             task_instance.xcom_push(key=SparkUiLink().xcom_key, value=address)
+        except Exception as error:  # noqa: BLE001 - a link is not the work, which goes on without it
+            self.log.warning("The task will not link to Spark's page at %s: %s", address, error)
 
     def _call(self, stack: ExitStack, place: SparkPlace, batch: LeasedBatch, keeper: LeaseKeeper) -> None:
         """Run the function in a session of this process."""
@@ -362,6 +368,8 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
         from duewheel.spark.submission import ApplicationFailed, Submission, SubmittedBatch
         from duewheel.store.leases import to_json
 
+        # The program watches its leases itself, and knows what it has given back.
+        batch.let_others_reject()
         given = SubmittedBatch(
             dsn,
             consumer.topic,

@@ -32,6 +32,7 @@ from duewheel.spark.lease_states import (
     lost_error,
     nack_unanswered,
     outcome_of,
+    refusal,
 )
 from duewheel.spark.leasing import lease_messages
 from duewheel.spark.message_columns import ALL_COLUMNS, check_columns
@@ -90,6 +91,7 @@ class LeasedBatch:
         self._rejects = False
         # All of whose messages were rejected.
         self._given_back: set[Lease] = set()
+        self._giving_back = 0
 
     @classmethod
     def take(
@@ -222,7 +224,8 @@ class LeasedBatch:
             for dealt in deal_out(planned, self._partitions)
         )
         work = partition_work(self._broker.dsn, parts, function, DEFAULT_BATCH_BYTES, wanted)
-        done, failures = work.run(spark)
+        with self._that_gives_back():
+            done, failures = work.run(spark)
         self._failures = failures
         if failures:
             log.error("A partition failed:\n%s", failures[0].trace)
@@ -329,9 +332,12 @@ class LeasedBatch:
     ) -> int:
         """Give back some of the messages: each comes again, or is a dead letter after its last retry (R03).
 
-        The others stay as they are, to be acked, or worked on, afterwards. The messages are looked up and
+        The others stay as they are, to be acked, or worked on, afterwards. :meth:`dataframe` still shows the
+        rejected ones while a message of their lease is left, so filter them. The messages are looked up and
         answered on the executors. Nothing is rejected unless all of them are of this batch. Named again, a
-        message that is rejected stays so.
+        message that is rejected stays so; but once its whole lease is, only its handle is known.
+
+        Give few different reasons: each reads the messages of a lease again.
 
         Args:
             messages: a DataFrame with the column ``receipt_handle`` or ``message_id``, and the column
@@ -343,8 +349,8 @@ class LeasedBatch:
             How many messages are rejected.
 
         Raises:
-            InvalidArgument: a column is missing, no reason is given, or a message is not of this batch, or
-                is acked.
+            InvalidArgument: a column is missing, no reason is given, a message is not of this batch, or is
+                acked; or the topic is of type FIFO.
             LeaseLost: a lease had ended.
 
         Example::
@@ -353,6 +359,11 @@ class LeasedBatch:
             batch.reject(orders.where("key is null"), "no key")
             batch.ack()
         """
+        if self._consumer.is_fifo:
+            raise InvalidArgument(
+                f"topic {self._consumer.topic!r} is of type FIFO, and no single message of it is rejected: "
+                "those behind it in its message group would be worked on first. Nack the batch"
+            )
         named = named_messages(messages, reason)
         span = checked_delay(delay)
         given = named.columns[0]
@@ -379,6 +390,12 @@ class LeasedBatch:
         found = found.select(named[given].alias("given"), f.col("handle").alias(HANDLE), REASON).persist()
         try:
             foreign = found.where(f.col(HANDLE).isNull())
+            again = 0
+            if given == HANDLE and self._given_back:
+                # The messages of a lease that is rejected as a whole cannot be looked up any more.
+                whole = f.substring_index("given", ".", 5).isin([_name(lease) for lease in self._given_back])
+                again = foreign.where(whole).select("given").distinct().count()
+                foreign = foreign.where(f.coalesce(~whole, f.lit(True)))
             examples = foreign.limit(1).collect()
             if examples:
                 raise InvalidArgument(
@@ -386,13 +403,24 @@ class LeasedBatch:
                     f"answered before, such as {examples[0].given}; none is rejected: give only messages "
                     "that the batch holds"
                 )
-            rejected = reject_leased(found.select(HANDLE, REASON), self._broker.dsn, span, self._broker.now())
+            with self._that_gives_back():
+                known_now = found.where(f.col(HANDLE).isNotNull()).select(HANDLE, REASON)
+                rejected = again + reject_leased(known_now, self._broker.dsn, span, self._broker.now())
+                with self._broker.connection() as connection:
+                    states = lease_states(connection, self.leases, self._broker.now())
+                self._given_back = {state.lease for state in states if state.state in GIVEN_BACK}
         finally:
             found.unpersist()
-        with self._broker.connection() as connection:
-            states = lease_states(connection, self.leases, self._broker.now())
-        self._given_back = {state.lease for state in states if state.state in GIVEN_BACK}
         return rejected
+
+    @contextmanager
+    def _that_gives_back(self) -> Iterator[None]:
+        # A count, as threads may do this side by side.
+        self._giving_back += 1
+        try:
+            yield
+        finally:
+            self._giving_back -= 1
 
     def _not_given_back(self) -> list[Lease]:
         return [lease for lease in self.leases if lease not in self._given_back]
@@ -406,8 +434,23 @@ class LeasedBatch:
 
     @property
     def rejects(self) -> bool:
-        """Whether messages were rejected, so that a lease may be given back as a whole."""
+        """Whether messages are rejected, so that a lease may be given back as a whole."""
         return self._rejects
+
+    def let_others_reject(self) -> None:
+        """Do not take a lease that is given back for lost: the work of another process rejects messages."""
+        self._rejects = True
+
+    def loss(self, states: Sequence[LeaseState]) -> LeaseLost | None:
+        """What to raise when messages may be with others, though the work itself gave none of them back; or
+        None.
+
+        Args:
+            states: of all the leases, as they were before this call.
+        """
+        if self._giving_back:
+            return lost_error(states)
+        return refusal(state for state in states if state.lease not in self._given_back)
 
     def in_open_transaction(self) -> bool:
         """Whether an ack was made in a transaction that has not ended: another answer would wait for its
@@ -423,6 +466,11 @@ class LeasedBatch:
         # An extension beside an answer would find the lease gone and call it lost.
         if self._keeper is not None:
             self._keeper.stop()
+
+
+def _name(lease: Lease) -> str:
+    """What the receipt handles of its messages begin with."""
+    return f"{lease.group_id}.{lease.topic_id}.{lease.queue}.{lease.n}.{lease.token}"
 
 
 class _Unanswered:

@@ -225,8 +225,7 @@ def fenced(connection: DriverConnection, leases: tuple[Lease, ...]) -> tuple[lis
             continue
         return held, xid
     raise LeaseLost(
-        f"the part cannot be worked on as a whole ({refused}): reject single messages inside the function, "
-        "or after the work"
+        f"the part cannot be worked on as a whole ({refused}): reject single messages inside the function"
     )
 
 

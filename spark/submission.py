@@ -2,21 +2,28 @@
 
 The application learns of its batch from a file that only this user may read: its leases, and the broker's
 address with the password, which thus stands in no argument, no environment variable and no setting of Spark.
-The variable :data:`BATCH_VARIABLE` says where it is. Where the driver runs on the cluster, ``spark-submit``
-takes the file there. :func:`duewheel.spark.submitted_batch` reads it.
+The variable :data:`BATCH_VARIABLE` says where it is. :func:`duewheel.spark.submitted_batch` reads it.
+
+The driver runs here, in deploy mode client: then the exit code of ``spark-submit`` is that of the
+application. Of a driver on the cluster the program knows the end only as far as its output tells it, and with
+some settings it does not wait for that end.
 
 The program and the JVM and Python that it starts are a process group of their own, and are ended as one.
 """
 
 from __future__ import annotations
 
+import codecs
+import io
 import json
 import os
 import re
+import select
 import shutil
 import signal
 import subprocess
 import tempfile
+import time
 from collections import deque
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -29,19 +36,32 @@ from duewheel.spark.session import CONNECT_SCHEME, LOCAL_CONF
 from duewheel.store.errors import DueWheelError, InvalidArgument
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 BATCH_VARIABLE = "DUEWHEEL_BATCH"
 """The environment variable that says where the file is."""
 BATCH_FILE = "duewheel-batch.json"
-"""Its name; in the working directory of a driver on the cluster."""
+"""Its name."""
 
 LAST_LINES = 20
 """So many lines of the output go into the error of an application that fails."""
 
 _UI_ADDRESS = re.compile(r"(?:Spark UI|tracking URL): (https?://\S+)")
-_KUBERNETES_EXIT_CODE = re.compile(r"\bexit code: (\d+)", re.IGNORECASE)
-_LINE_WITH_SECRET = re.compile(r"(?i)((?:password|secret|token)\S*?[=:]\s*)\S+")
+_SECRETS = (
+    # A quoted value may hold spaces; one whose quote is not closed goes to the end of the line.
+    re.compile(
+        r"""(?i)((?:password|secret|token)\S*?\s*[=:]\s*)"""
+        r"""(?:(?P<quote>\\?["']).*?(?:(?<!\\)(?P=quote)|$)|(?:\\.|\S)+)"""
+    ),
+    # postgresql://user:password@host, but not http://host:4040/name@host.
+    re.compile(r"(://[^\s:/@]*:)(?!\d+/)\S+(?=@)"),
+)
+
+
+GRACE_SECONDS = 1.0
+"""How long the output is read on after the program's end: what it leaves behind may hold it open for ever."""
+LOOK_SECONDS = 0.5
+"""How often it is looked whether the program has ended, while it writes nothing."""
 
 
 class ApplicationFailed(DueWheelError):
@@ -80,7 +100,6 @@ class Application:
         arguments: its arguments.
         name: the name shown by the cluster.
         master: as ``spark-submit --master`` takes it.
-        deploy_mode: ``client``, ``cluster``, or None for Spark's default, which is client.
         binary: the program that submits, looked for on ``PATH``; None is the one of ``pyspark``.
         conf: settings of Spark.
     """
@@ -89,7 +108,6 @@ class Application:
     arguments: Sequence[str]
     name: str
     master: str
-    deploy_mode: str | None = None
     binary: str | None = None
     conf: Mapping[str, str] = field(default_factory=dict)
 
@@ -105,11 +123,6 @@ class Application:
                 "an application is run by spark-submit, which starts a driver and takes no sc:// address: "
                 "give another master, or a python_callable, which runs through Spark Connect"
             )
-        if self.deploy_mode == "cluster" and self.master.startswith(("local", "spark://")):
-            raise InvalidArgument(
-                "Spark runs the driver of a Python application on the cluster with yarn and k8s only, not "
-                f"with {self.master}: give deploy mode client"
-            )
         if not self.path.endswith(".py"):
             raise InvalidArgument(f"application is {self.path!r}: give a Python file, NAME.py")
         if "://" not in self.path and not Path(self.path).is_file():
@@ -117,11 +130,8 @@ class Application:
         self._program()
         spark_environment()
 
-    def command(self, batch_file: str) -> list[str]:
+    def command(self) -> list[str]:
         """What to run."""
-        mode = [] if self.deploy_mode is None else ["--deploy-mode", self.deploy_mode]
-        # In client mode the driver reads the file where it is, and the executors do without it.
-        files = ["--files", batch_file] if self.deploy_mode == "cluster" else []
         conf = {
             "spark.ui.showConsoleProgress": "false",
             **(LOCAL_CONF if self.master.startswith("local") else {}),
@@ -130,7 +140,8 @@ class Application:
         settings = [word for name, value in conf.items() for word in ("--conf", f"{name}={value}")]
         return [
             self._program(),
-            *("--master", self.master, *mode, "--name", self.name, *files, *settings),
+            # The flag goes over Spark's own configuration files and the environment.
+            *("--master", self.master, "--deploy-mode", "client", "--name", self.name, *settings),
             self.path,
             *self.arguments,
         ]
@@ -162,7 +173,7 @@ class Submission:
     def __init__(self, application: Application, batch: SubmittedBatch) -> None:
         self._application = application
         self._batch = batch
-        self._process: subprocess.Popen[str] | None = None
+        self._process: subprocess.Popen[bytes] | None = None
         self._is_ended = False
         self.ui_address: str | None = None
 
@@ -180,7 +191,6 @@ class Submission:
             JavaNotFound: there is no Java here.
         """
         last: deque[str] = deque(maxlen=LAST_LINES)
-        inner_code = 0
         with tempfile.TemporaryDirectory(prefix="duewheel-batch-") as folder:
             path = Path(folder) / BATCH_FILE
             path.touch(mode=0o600)
@@ -188,13 +198,11 @@ class Submission:
             if self._was_ended():
                 raise ApplicationFailed(f"{self._application.path} was ended before it began")
             with subprocess.Popen(
-                self._application.command(str(path)),
+                self._application.command(),
                 env={**os.environ, **spark_environment(), BATCH_VARIABLE: str(path)},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
-                text=True,
-                errors="replace",
                 start_new_session=True,
             ) as process:
                 self._process = process
@@ -202,33 +210,28 @@ class Submission:
                     # Between the look above and now.
                     self.end(0)
                 try:
-                    for read in process.stdout or ():
-                        line = _LINE_WITH_SECRET.sub(r"\1******", read.rstrip())
+                    for read in _lines(process):
+                        line = _without_secrets(read.rstrip())
                         last.append(line)
                         log(line)
                         ui = _UI_ADDRESS.search(line)
                         if ui and ui.group(1) != self.ui_address:
                             self.ui_address = ui.group(1)
                             when_ui_is_known(self.ui_address)
-                        inner = _KUBERNETES_EXIT_CODE.search(line)
-                        if inner:
-                            inner_code = int(inner.group(1))
                 except BaseException:
                     self.end(0)
                     raise
-        # On Kubernetes the program ends well once it has seen the driver's end, whatever that was.
-        code = process.returncode or (inner_code if self._is_kubernetes_cluster() else 0)
-        if code:
+        if process.returncode:
             said = "\n".join(last)
             raise ApplicationFailed(
-                f"{self._application.path} ended with exit code {code}. The last it wrote:\n{said}"
+                f"{self._application.path} ended with exit code {process.returncode}. "
+                f"The last it wrote:\n{said}"
             )
 
     def end(self, patience_seconds: float) -> None:
         """End the program and what it has started; ask first, and insist after ``patience_seconds``.
 
-        May be called from another thread, or from a signal's handler. A driver on the cluster is not reached
-        by this: it ends when it finds its leases gone.
+        May be called from another thread, or from a signal's handler.
         """
         self._is_ended = True
         process = self._process
@@ -250,5 +253,33 @@ class Submission:
     def _was_ended(self) -> bool:
         return self._is_ended
 
-    def _is_kubernetes_cluster(self) -> bool:
-        return self._application.deploy_mode == "cluster" and self._application.master.startswith("k8s://")
+
+def _without_secrets(line: str) -> str:
+    for secret in _SECRETS:
+        line = secret.sub(r"\1******", line)
+    return line
+
+
+def _lines(process: subprocess.Popen[bytes]) -> Iterator[str]:
+    """What a program writes, until it has ended."""
+    assert process.stdout is not None
+    output = process.stdout.fileno()
+    decoder = io.IncrementalNewlineDecoder(codecs.getincrementaldecoder("utf-8")("replace"), translate=True)
+    rest = ""
+    ends_at: float | None = None
+    while True:
+        if ends_at is None and process.poll() is not None:
+            ends_at = time.monotonic() + GRACE_SECONDS
+        wait_seconds = LOOK_SECONDS if ends_at is None else ends_at - time.monotonic()
+        if wait_seconds <= 0:
+            break
+        if not select.select([output], [], [], wait_seconds)[0]:
+            continue
+        read = os.read(output, io.DEFAULT_BUFFER_SIZE * 8)
+        if not read:
+            break
+        *lines, rest = (rest + decoder.decode(read)).split("\n")
+        yield from lines
+    rest += decoder.decode(b"", final=True)
+    if rest:
+        yield rest

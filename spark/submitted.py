@@ -2,7 +2,7 @@
 
 The operator keeps the leases alive and answers what has no answer when the application has ended. The
 application watches them: whoever gives them back, or lets them end, ends its jobs. So a driver that nobody
-reaches any more, because its Airflow worker died or it runs on the cluster, does not work on for others.
+reaches any more, because its Airflow worker died, does not work on for others.
 """
 
 from __future__ import annotations
@@ -15,15 +15,16 @@ import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import timedelta
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyspark.sql import SparkSession
 
-from duewheel.spark.lease_states import lease_states, refusal
+from duewheel.spark.lease_states import lease_states
 from duewheel.spark.leased_batch import LeasedBatch
 from duewheel.spark.session import cancel_jobs, register, running_session, ui_address
-from duewheel.spark.submission import BATCH_FILE, BATCH_VARIABLE, SubmittedBatch
+from duewheel.spark.submission import BATCH_VARIABLE, SubmittedBatch
 from duewheel.store.broker import Broker
 from duewheel.store.errors import DueWheelError, InvalidArgument
 from duewheel.store.leases import from_json
@@ -88,13 +89,22 @@ def submitted_batch() -> Iterator[tuple[SparkSession, DataFrame, LeasedBatch]]:
 
 
 def _given() -> SubmittedBatch:
-    path = Path(os.environ.get(BATCH_VARIABLE) or BATCH_FILE)
-    if not path.is_file():
+    try:
+        return _read(os.environ[BATCH_VARIABLE])
+    except (KeyError, FileNotFoundError):
         raise InvalidArgument(
             "this program has no batch: it is run by SparkConsumeMessagesOperator(application=...). In a "
             "program of your own, take one with LeasedBatch.take()"
-        )
-    return SubmittedBatch(**json.loads(path.read_text()))
+        ) from None
+
+
+@cache
+def _read(batch_file: str) -> SubmittedBatch:
+    # A worker that is killed leaves the file behind, with the password. A second block has it from memory.
+    path = Path(batch_file)
+    given = SubmittedBatch(**json.loads(path.read_text()))
+    path.unlink()
+    return given
 
 
 @contextmanager
@@ -138,4 +148,4 @@ def _loss(broker: Broker, batch: LeasedBatch) -> LeaseLost | None:
         log.warning("The leases could not be looked at, trying again: %s", error)
         return None
     # What the application has answered itself is no loss.
-    return None if batch.answered else refusal(states)
+    return None if batch.answered else batch.loss(states)

@@ -12,7 +12,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -39,7 +39,13 @@ from duewheel.operators.spark import SparkConsumeMessagesOperator
 from duewheel.spark.java_runtime import JavaNotFound
 from duewheel.spark.leased_batch import LeasedBatch
 from duewheel.spark.partition_work import PartitionsFailed
-from duewheel.spark.submission import BATCH_VARIABLE, Application, ApplicationFailed, SubmittedBatch
+from duewheel.spark.submission import (
+    BATCH_VARIABLE,
+    Application,
+    ApplicationFailed,
+    Submission,
+    SubmittedBatch,
+)
 from duewheel.spark.submitted import submitted_batch
 from duewheel.store.errors import InvalidArgument, LeaseLost
 from duewheel.store.leases import to_json
@@ -520,6 +526,22 @@ def test_exit_code_of_an_application_decides_on_what_it_has_not_answered(
     assert states()["Acked"] >= 10 + answered
 
 
+def test_lease_that_an_application_gives_back_as_a_whole_ends_it_not(
+    consumer: Consumer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    extend_often(monkeypatch)
+
+    def run(_submission: Submission, *_: object) -> None:
+        held = running._held
+        assert held is not None
+        consumer.nack(held.batch.leases[:1])
+        wait_for_extensions(held.keeper, 2)
+
+    monkeypatch.setattr(Submission, "run", run)
+    running = operator(None, application=__file__)
+    assert running.execute(CONTEXT) == 10
+
+
 STAYING_APPLICATION = """
 import sys, threading
 with open(sys.argv[1], "w") as begun:
@@ -565,14 +587,24 @@ def _command(program: psutil.Process) -> list[str]:
 @pytest.mark.parametrize(
     ("connection", "arguments", "said"),
     [
-        ({"host": "yarn", "extra": '{"deploy-mode": "cluster"}'}, {}, "give an application file"),
+        ({"host": "yarn", "extra": '{"deploy-mode": "cluster"}'}, {}, "give deploy mode client"),
         ({"host": "sc://10.0.0.1"}, {"application": "job.py"}, "takes no sc:// address"),
         ({"host": "yarn"}, {"application": "job.jar"}, "give a Python file"),
         ({"host": "yarn"}, {"application": "/nowhere/job.py"}, "is no file on this machine"),
         (
-            {"host": "spark://10.0.0.1:7077", "extra": '{"deploy-mode": "cluster"}'},
-            {"application": "job.py"},
+            {"host": "k8s://https://10.0.0.1", "extra": '{"deploy-mode": "cluster"}'},
+            {"application": __file__},
+            "deploy mode cluster .* give deploy mode client",
+        ),
+        (
+            {"host": "yarn", "extra": '{"spark.submit.deployMode": "cluster"}'},
+            {"application": __file__},
             "give deploy mode client",
+        ),
+        (
+            {"host": "yarn"},
+            {"application": __file__, "spark_conf": {"spark.submit.deployMode": "Cluster"}},
+            "deploy mode Cluster",
         ),
         (
             {"host": "yarn", "extra": '{"spark-binary": "spark3-submit"}'},
@@ -586,7 +618,7 @@ def test_connection_that_does_not_fit_is_refused_before_anything_is_leased(
     consumer: Consumer,
     monkeypatch: pytest.MonkeyPatch,
     connection: dict[str, str],
-    arguments: dict[str, str],
+    arguments: dict[str, Any],
     said: str,
 ) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "spark", **connection}))
@@ -626,17 +658,14 @@ def test_decorated_function_takes_the_connection_and_links_to_its_spark() -> Non
     assert [link.name for link in made.operator_extra_links] == ["Messages of the topic", "Spark UI"]
 
 
-def test_application_on_a_cluster_gets_its_batch_as_a_file() -> None:
-    """What the executors of a driver here could read is not sent to them."""
-    there = Application("job.py", ["a b"], "dag.task", "yarn", "cluster", None, {"spark.yarn.queue": "night"})
-    here = replace(there, deploy_mode=None)
+def test_application_has_its_driver_here_whatever_spark_is_configured_to_do() -> None:
+    there = Application("job.py", ["a b"], "dag.task", "yarn", None, {"spark.yarn.queue": "night"})
 
-    assert there.command("/tmp/batch.json")[1:] == [
-        *("--master", "yarn", "--deploy-mode", "cluster", "--name", "dag.task", "--files", "/tmp/batch.json"),
+    assert there.command()[1:] == [
+        *("--master", "yarn", "--deploy-mode", "client", "--name", "dag.task"),
         *("--conf", "spark.ui.showConsoleProgress=false", "--conf", "spark.yarn.queue=night"),
         *("job.py", "a b"),
     ]
-    assert "--files" not in here.command("/tmp/batch.json")
 
 
 def test_program_without_a_batch_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -656,7 +685,7 @@ def test_dag_file_with_the_operator_needs_no_spark() -> None:
 def test_x10_application_that_nobody_reaches_ends_when_others_have_its_messages(
     broker: Broker, consumer: Consumer, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As on a cluster, or after the death of its Airflow worker; it looks at its leases itself."""
+    """As after the death of its Airflow worker; it looks at its leases itself."""
     leases = LeasedBatch.take(broker, TOPIC, GROUP).leases
     given = SubmittedBatch(broker.dsn, TOPIC, GROUP, "*", None, None, to_json(leases), 60.0, 4)
     batch_file = tmp_path / "batch.json"
@@ -668,6 +697,8 @@ def test_x10_application_that_nobody_reaches_ends_when_others_have_its_messages(
     with pytest.raises(LeaseLost, match="given back"), submitted_batch() as (_, messages, _batch):
         job.run(messages)
     losing.join()
+    # Once read it is gone: a worker that is killed could not remove it.
+    assert not batch_file.exists()
     assert len(consumer.receive()) == 10
 
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from pyspark.sql import functions as f
 from tests.leasing import extend_often, wait_for_extensions
 
+from duewheel.spark import leased_batch
 from duewheel.spark.leased_batch import LeasedBatch
-from duewheel.spark.rejecting import reject
-from duewheel.store.errors import GroupBusy, InvalidArgument, UnknownMessage
+from duewheel.spark.rejecting import reject, reject_leased
+from duewheel.spark.submitted import _loss
+from duewheel.store.errors import GroupBusy, InvalidArgument, LeaseLost, UnknownMessage
 from duewheel.store.retry_policy import RetryPolicy
 
 if TYPE_CHECKING:
@@ -80,6 +82,36 @@ def test_r03_r14_rejected_messages_come_again_or_are_dead_and_the_others_are_ack
     assert [letter.reason for letter in orders.dead_letters(GROUP)] == ["bad order"] * 2
 
 
+def test_x10_lease_that_the_program_rejects_is_no_loss_to_it_while_one_that_others_give_back_is(
+    orders: Broker, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch = take(orders)
+    first, second, *_ = batch.leases
+    losses: list[LeaseLost | None] = []
+
+    def reject_and_look(*arguments: Any) -> int:
+        rejected = reject_leased(*arguments)
+        losses.append(_loss(orders, batch))
+        return rejected
+
+    monkeypatch.setattr(leased_batch, "reject_leased", reject_and_look)
+    handles = f"{first.group_id}.{first.topic_id}.{first.queue}.{first.n}.{first.token}."
+    frame = batch.dataframe(spark, ["receipt_handle"])
+    rejected = [row.receipt_handle for row in frame.collect() if row.receipt_handle.startswith(handles)]
+    assert (
+        batch.reject(frame.where(f.col("receipt_handle").startswith(handles)), "all of a lease")
+        == first.count
+    )
+    losses.append(_loss(orders, batch))
+    assert losses == [None, None]
+    again = spark.createDataFrame([(handle,) for handle in [*rejected, rejected[0]]], "receipt_handle string")
+    assert batch.reject(again, "once more") == first.count
+    with pytest.raises(InvalidArgument, match="1 of the"):
+        batch.reject(again.union(again.select(f.lit(None).cast("string")).limit(1)), "foreign")
+    orders.consumer(TOPIC, GROUP).nack([second])
+    assert isinstance(_loss(orders, batch), LeaseLost)
+
+
 def test_message_that_is_not_of_the_batch_is_refused_and_none_is_rejected(
     orders: Broker, spark: SparkSession
 ) -> None:
@@ -107,6 +139,17 @@ def test_message_that_is_not_of_the_batch_is_refused_and_none_is_rejected(
     assert batch.outcome().acked == COUNT
     with pytest.raises(InvalidArgument, match="answered before"):
         batch.reject(ids.limit(1), "too late")
+
+
+def test_r07_no_single_message_of_a_fifo_topic_is_rejected(broker: Broker) -> None:
+    """What comes behind it in its message group would be worked on before it."""
+    broker.create_topic("steps", message_type="FIFO")
+    for key in "12":
+        broker.send("steps", b"", key=key, message_group="order-1")
+    batch = LeasedBatch.take(broker, "steps", GROUP)
+    with pytest.raises(InvalidArgument, match=r"^topic 'steps' is of type FIFO[^\n]*Nack the batch$"):
+        batch.reject(cast("DataFrame", None), "bad")
+    assert batch.outcome().unanswered == 2
 
 
 def test_r03_rejects_of_a_stream_come_again_once_however_often_a_micro_batch_runs(
