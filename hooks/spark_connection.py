@@ -54,13 +54,13 @@ class SparkPlace:
             operator refuses ``cluster``.
         binary: the program that submits an application, looked for on ``PATH``; None is the one of
             ``pyspark``.
-        conf: settings of Spark.
+        conf: settings of Spark. They are not shown, as they may hold passwords.
     """
 
     master: str = field(repr=False)
     deploy_mode: str | None = None
     binary: str | None = None
-    conf: Mapping[str, str] = field(default_factory=dict)
+    conf: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
 def spark_place(conn_id: str) -> SparkPlace:

@@ -11,6 +11,9 @@ if TYPE_CHECKING:
 
     from airflow.sdk import BaseOperator
 
+NEW = frozenset(("sent", "replaced"))
+"""The outcomes of a send after which a message waits that was not there before: these are counted."""
+
 
 def tell_outlets(operator: BaseOperator, context: Mapping[str, Any], **said: str | int | None) -> None:
     """Add to the events of the operator's outlets what it did; what the author has put there stays.

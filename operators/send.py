@@ -15,7 +15,7 @@ from duewheel.hooks.broker import DueWheelHook
 from duewheel.operators.lineage import written_lineage
 from duewheel.operators.links import MessageLink, TopicLink
 from duewheel.operators.message_fields import MESSAGE_FIELDS, MessageFields
-from duewheel.operators.outlets import tell_outlets
+from duewheel.operators.outlets import NEW, tell_outlets
 from duewheel.operators.task_key import task_key
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ class SendDelayMessageOperator(MessageFields, BaseOperator):
             receipt.outcome,
         )
         self.linked_message_id = receipt.message_id
-        self._sent = int(receipt.outcome == "sent")
+        self._sent = int(receipt.outcome in NEW)
         tell_outlets(self, context, topic=self.topic, messages=self._sent)
         return receipt.message_id
 

@@ -23,7 +23,7 @@ from duewheel.hooks.declared import check_flags, check_message, check_topic, che
 from duewheel.hooks.rendered import as_when
 from duewheel.operators.lineage import written_lineage
 from duewheel.operators.links import TopicLink
-from duewheel.operators.outlets import tell_outlets
+from duewheel.operators.outlets import NEW, tell_outlets
 from duewheel.operators.task_key import task_key
 from duewheel.store.bodies import properties_to_json, to_bytes
 from duewheel.store.errors import DueWheelError, InvalidArgument
@@ -130,14 +130,14 @@ class SendDelayMessagesOperator(BaseOperator):
         messages = [self._made(message, when) for message in given]
         with DueWheelHook(self.duewheel_conn_id).connected() as broker:
             receipts = broker.send_many(self.topic, messages)
+        self._sent = sum(receipt.outcome in NEW for receipt in receipts)
         duplicates = sum(receipt.outcome == "duplicate" for receipt in receipts)
         self.log.info(
             "Sent %d messages to topic %s; %d of the list had been sent before",
-            len(receipts) - duplicates,
+            self._sent,
             self.topic,
             duplicates,
         )
-        self._sent = len(receipts) - duplicates
         tell_outlets(self, context, topic=self.topic, messages=self._sent)
         return [receipt.message_id for receipt in receipts]
 

@@ -66,12 +66,14 @@ class DueMessagesSensor(BaseSensorOperator):
         hand_on: of so many messages at most it hands on ids and keys, up to 1 000; 0 is none. Others of the
             group may take them meanwhile, unless there is a ``lease``.
         lease: with ``hand_on``, how long these messages are leased to the task behind the sensor, 1 s to
-            12 h, which answers them; None takes nothing. What it does not answer is delivered again.
+            12 h, which answers them; None takes nothing. What it does not answer is delivered again. Where
+            others of the group leave fewer than ``min_messages``, or than ``hand_on`` if that is less, the
+            sensor takes none and waits on.
 
     Returns:
         A dictionary with ``topic``, ``group``, ``ready`` and ``oldest_deliver_at``, as the task's XCom. With
         ``hand_on`` also ``messages``: a list of ``{"message_id", "key", "tag"}``; with ``lease`` also
-        ``leases``, text for :func:`duewheel.store.leases.from_json`.
+        ``leases``, text for :func:`duewheel.store.leases.from_json`, and ``ready`` is how many are leased.
 
     Raises:
         UnknownTopic: there is no such topic.
@@ -203,8 +205,11 @@ class DueMessagesSensor(BaseSensorOperator):
             if doorbell.ready < self._wanted():
                 return None, doorbell.ready
             if lease is not None:
-                batch = consumer.receive(max_messages=self.hand_on, invisible=lease)
-                # Nothing where somebody else of the group came first.
+                # Imported here: see BrokerAddress.open.
+                from duewheel.store.leasing_enough import lease_enough
+
+                batch = lease_enough(broker, consumer, min(self._wanted(), self.hand_on), self.hand_on, lease)
+                # None where others of the group came first.
                 return (_leased(told, batch) if batch else None), len(batch)
             if self.hand_on:
                 # Imported here: see BrokerAddress.open.
@@ -221,9 +226,12 @@ class DueMessagesSensor(BaseSensorOperator):
     def _left_behind(
         self, broker: Broker, consumer: Consumer, lease: timedelta, context: Context
     ) -> Batch | None:
-        """What a try before this one had leased, before its worker was lost."""
-        task_instance = context.get("ti")
-        if task_instance is None or task_instance.try_number == 1:
+        """What a look before this one had leased, where its worker or the database's answer was lost.
+
+        The first try asks, too: an earlier look of its own may have committed its lease without knowing.
+        """
+        if task_key(context) is None:
+            # Not in a task: the name is the process's, and others in it may have leases under it.
             return None
         return broker.take_over(consumer, lease)
 
@@ -233,4 +241,10 @@ def _leased(told: dict[str, Any], batch: Batch) -> dict[str, Any]:
     messages = [
         {"message_id": message.message_id, "key": message.key, "tag": message.tag} for message in batch
     ]
-    return {**told, "messages": messages, "leases": to_json(batch.leases)}
+    return {
+        **told,
+        "ready": len(batch),
+        "oldest_deliver_at": min(message.deliver_at for message in batch).isoformat(),
+        "messages": messages,
+        "leases": to_json(batch.leases),
+    }

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from duewheel.store.connections import fetch
+from duewheel.store.connections import explained, fetch
 from duewheel.store.filters import to_jsonpath
 from duewheel.store.tags import EVERY
 
@@ -60,13 +60,14 @@ def ready_messages(
 
     Raises:
         UnknownTopic, UnknownGroup: there is none of this name.
+        BrokerUnreachable: the connection broke.
 
     Example::
 
         keys = [message.key for message in ready_messages(broker, "order-timeout", "canceller", 10)]
     """
     path = None if filter is None else to_jsonpath(filter)
-    with broker.connection() as connection, connection.cursor() as cursor:
+    with broker.connection() as connection, explained(connection), connection.cursor() as cursor:
         cursor.execute("begin isolation level read committed")
         try:
             rows = fetch(connection, _RECEIVE, (topic, group, tags, max_messages, broker.now(), path))

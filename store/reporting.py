@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from duewheel.store.connections import fetch
+from duewheel.store.connections import fetch, transaction
 
 if TYPE_CHECKING:
     from duewheel.store.broker import Broker
@@ -27,7 +27,8 @@ class Released:
     Attributes:
         topic: the topic's name.
         messages: how many messages, without recalled ones.
-        exact: whether they were counted, as up to 10 000 are; else the number is an estimate.
+        exact: whether they were counted, as up to 10 000 of each queue are, and more while there is time;
+            else the number is an estimate.
         late: by how much the first message of each tick was late, of at most 100 ticks.
     """
 
@@ -66,8 +67,8 @@ class Report:
 
 
 def claim_report(broker: Broker, at_least: timedelta) -> Report | None:
-    """What happened since the last report, at most 10 minutes ago; None if that is not ``at_least`` so long
-    ago, as somebody else has reported it.
+    """What happened since the last report; None if that is not ``at_least`` so long ago, as somebody else has
+    reported it. What is older than 10 minutes, or than twice ``at_least``, is left out.
 
     Args:
         broker: the broker; its login needs the role duewheel_admin.
@@ -77,7 +78,8 @@ def claim_report(broker: Broker, at_least: timedelta) -> Report | None:
 
         report = claim_report(broker, timedelta(minutes=1))
     """
-    with broker.connection() as connection:
+    # One transaction: what was claimed and could not be read is left to the next report.
+    with broker.connection() as connection, transaction(connection):
         ((since_at, until_at),) = fetch(connection, _CLAIM, (at_least,))
         if until_at is None:
             return None

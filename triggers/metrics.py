@@ -1,9 +1,9 @@
 """The wheel's numbers in Airflow's metrics, from the stream of a connection.
 
 Where Airflow sends metrics (StatsD, Datadog or OpenTelemetry), the stream asks the broker once a minute, in a
-thread of its own, so that neither the event loop nor a doorbell waits for it. Gauges say what is there now.
-Counters and the timer say what happened since the last report, which one of all triggerers claims: they add
-up. Without metrics nothing is asked.
+thread of its own, so that neither the event loop nor a doorbell waits for it. Gauges say what is there now,
+and each connection sends its own. Counters and the timer say what happened since the last report, which one
+of all triggerers claims: they add up. Without metrics nothing is asked.
 
 Each number goes out under one name with tags. As Airflow does for its own, ``[metrics] legacy_names_on`` adds
 the name with the tags' values in it, for a StatsD that knows no tags.
@@ -72,15 +72,6 @@ class Metrics:
         self.turning(True)
         for (topic, group), count in rings.items():
             self._count("rings", count, topic=topic, group=group)
-        report = claim_report(broker, timedelta(seconds=CLAIMED_AFTER * self._every_seconds))
-        if report is None:
-            return
-        for released in report.released:
-            self._count("released", released.messages, topic=released.topic)
-            for late in released.late:
-                self._send(stats.timing, "lateness", late, topic=released.topic)
-        for expired in report.expired:
-            self._count("expired_leases", expired.leases, topic=expired.topic, group=expired.group)
         for found in broker.stats().topics:
             self._gauge("waiting", found.waiting, topic=found.topic)
             for reader in found.groups:
@@ -89,6 +80,21 @@ class Metrics:
                 self._gauge("inflight", reader.inflight, **names)
                 self._gauge("retries", reader.waiting_retry, **names)
                 self._gauge("dead_letters", reader.dead, **names)
+        report = claim_report(broker, timedelta(seconds=CLAIMED_AFTER * self._every_seconds))
+        if report is None:
+            return
+        for released in report.released:
+            if not released.exact:
+                log.warning(
+                    "The %d messages released of topic %s are an estimate: counting took too long",
+                    released.messages,
+                    released.topic,
+                )
+            self._count("released", released.messages, topic=released.topic)
+            for late in released.late:
+                self._send(stats.timing, "lateness", late, topic=released.topic)
+        for expired in report.expired:
+            self._count("expired_leases", expired.leases, topic=expired.topic, group=expired.group)
 
     def _count(self, name: str, count: int, **tags: str) -> None:
         if count:

@@ -92,3 +92,10 @@ def test_connection_that_is_not_there_is_no_yarn(monkeypatch: pytest.MonkeyPatch
     monkeypatch.delenv("AIRFLOW_CONN_SPARK_DEFAULT", raising=False)
     with pytest.raises(AirflowNotFoundException):
         spark_place("spark_default")
+
+
+def test_x19_secrets_of_a_connection_are_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    extra = {"spark.hadoop.fs.s3a.secret.key": "hush"}
+    place = of(monkeypatch, {"conn_type": "spark", "host": "local[2]", "extra": extra})
+    assert place.conf == extra
+    assert "hush" not in repr(place)

@@ -6,19 +6,18 @@ import json
 import time
 from datetime import timedelta
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, cast
+from typing import Any, cast
 
 import pytest
 from airflow.sdk import Context
 from airflow.sdk.exceptions import AirflowSensorTimeout, TaskDeferred
 from tests.airflow_runs import connection_json
 
+from duewheel.hooks.task_name import task_key
 from duewheel.sensors.due_messages import DueMessagesSensor
+from duewheel.store import Broker
 from duewheel.store.errors import BrokerUnreachable, DueWheelError, UnknownTopic
 from duewheel.store.leases import from_json
-
-if TYPE_CHECKING:
-    from duewheel.store import Broker
 
 CONTEXT = Context()
 
@@ -154,13 +153,55 @@ def test_x09_what_it_found_is_leased_to_the_task_behind_it(broker: Broker) -> No
 
 
 def test_x09_the_next_try_hands_on_what_the_one_before_had_leased(broker: Broker) -> None:
-    names = {"dag_id": "dag", "run_id": "run", "task_id": "wait", "map_index": -1}
     sent = broker.send("orders", b"x", delay_level=0)
     for try_number in (1, 2):
-        context = cast("Context", {"ti": SimpleNamespace(**names, try_number=try_number)})
-        found = sensor(hand_on=10, lease="PT10M", deferrable=False).execute(context)
+        found = sensor(hand_on=10, lease="PT10M", deferrable=False).execute(in_a_task(try_number))
         assert found["messages"][0]["message_id"] == sent.message_id
     broker.consumer("orders", "g").ack(from_json(found["leases"]))
+
+
+def in_a_task(try_number: int = 1) -> Context:
+    """What Airflow tells a task instance."""
+    names = {"dag_id": "dag", "run_id": "run", "task_id": "wait", "map_index": -1}
+    return cast("Context", {"ti": SimpleNamespace(**names, try_number=try_number)})
+
+
+def test_x14_a_lease_whose_answer_was_lost_is_handed_on_by_the_next_look(broker: Broker) -> None:
+    sent = broker.send("orders", b"x", delay_level=0)
+    # What the database does with a receive that it carries out and whose answer the worker never gets.
+    broker.consumer("orders", "g", name=task_key(in_a_task())).receive(invisible=timedelta(hours=12))
+    told = sensor(hand_on=10, lease="PT10M", deferrable=False).poke(in_a_task())
+    assert told.is_done
+    found = told.xcom_value
+    assert [message["message_id"] for message in found["messages"]] == [sent.message_id]
+    assert (found["ready"], found["oldest_deliver_at"]) == (1, sent.deliver_at.isoformat())
+    broker.consumer("orders", "g").ack(from_json(found["leases"]))
+
+
+@pytest.mark.parametrize(("wanted", "hand_on", "is_enough"), [(3, 10, False), (3, 2, True), (2, 10, True)])
+def test_x09_it_leases_enough_or_nothing_when_others_come_between(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, wanted: int, hand_on: int, is_enough: bool
+) -> None:
+    broker.send_many("orders", [{"body": b"x", "delay_level": 0}] * 3)
+    other = broker.consumer("orders", "g")
+    look = Broker.doorbells
+
+    def and_then_somebody_comes(self: Broker, *arguments: Any) -> Any:
+        seen = look(self, *arguments)
+        assert len(other.receive(max_messages=1)) == 1
+        return seen
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Broker, "doorbells", and_then_somebody_comes)
+        asked = sensor(min_messages=wanted, hand_on=hand_on, lease="PT10M", deferrable=False)
+        told = asked.poke(in_a_task())
+    assert told.is_done is is_enough
+    left = other.receive()
+    if is_enough:
+        assert told.xcom_value["ready"] == len(told.xcom_value["messages"]) == 2
+        assert not left
+    else:
+        assert [message.attempt for message in left] == [1, 1]
 
 
 @pytest.mark.parametrize(

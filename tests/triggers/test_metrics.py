@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 import re
 import socket
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from airflow._shared.observability.metrics import stats as core_stats
+from airflow.observability.metrics.stats_utils import get_stats_factory as core_stats_factory
+from airflow.sdk import serde
 from airflow.sdk._shared.observability.metrics import stats as metrics_backend
 from airflow.sdk.configuration import conf
 from airflow.sdk.observability import stats
@@ -64,15 +68,18 @@ def listener(monkeypatch: pytest.MonkeyPatch) -> Iterator[Listener]:
         "statsd_influxdb_enabled": "True",
     }.items():
         monkeypatch.setenv(f"AIRFLOW__METRICS__{name.upper()}", value)
-    # What Airflow's triggerer does when it starts.
-    stats.initialize(
-        factory=get_stats_factory(), export_legacy_names=conf.getboolean("metrics", "legacy_names_on")
+    # What Airflow's triggerer does when it starts, with the core's own copy of the module.
+    core_stats.initialize(
+        factory=core_stats_factory(), export_legacy_names=conf.getboolean("metrics", "legacy_names_on")
     )
+    # The copy of the SDK, which triggers use, is made ready with the serializers the triggerer needs.
+    serde._register()
     yield listener
     backend: Any = metrics_backend._get_backend()
     backend.statsd.close()
     monkeypatch.undo()
-    stats.initialize(factory=get_stats_factory(), export_legacy_names=True)
+    for module, factory in ((stats, get_stats_factory), (core_stats, core_stats_factory)):
+        module.initialize(factory=factory(), export_legacy_names=True)
     listener.close()
 
 
@@ -123,6 +130,21 @@ def test_x08_of_several_triggerers_one_reports_what_happened(broker: Broker) -> 
     every = timedelta(hours=1)
     assert claim_report(broker, every) is not None
     assert claim_report(broker, every) is None
+
+
+def test_x08_each_connection_of_a_broker_sends_its_gauges(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker.create_topic("orders")
+    broker.consumer("orders", "g")
+    sent: list[tuple[str, str]] = []
+    monkeypatch.setattr(
+        metrics.stats, "gauge", lambda name, _, tags=None: tags and sent.append((tags["connection"], name))
+    )
+    for conn_id in ("team_a", "team_b"):
+        metrics.Metrics(conn_id)._report(broker, Counter())
+    gauges = ("wheel.turning", "waiting", "ready", "inflight", "retries", "dead_letters")
+    assert sent == [(conn_id, f"duewheel.{name}") for conn_id in ("team_a", "team_b") for name in gauges]
 
 
 def test_every_metric_is_in_the_reference() -> None:
