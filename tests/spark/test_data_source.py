@@ -369,10 +369,15 @@ def test_password_shows_in_no_plan(
 def test_lease_whose_messages_are_gone_is_an_error(orders: Broker, spark: SparkSession) -> None:
     send(orders, 10)
     batch = take(orders)
-    short = [replace(lease, count=lease.count + 1) for lease in batch.leases]
+    with orders.connection() as connection, connection.cursor() as cursor:
+        cursor.execute(
+            "with one as (select min(seq) as seq from duewheel.any_message),"
+            " near as (delete from duewheel.message m using one where m.seq = one.seq)"
+            " delete from duewheel.far_message m using one where m.seq = one.seq"
+        )
 
     with pytest.raises(PySparkException, match=r"LeaseLost.*retention has dropped"):
-        loaded(spark, dsn=orders.dsn, lease=to_json(short)).collect()
+        loaded(spark, dsn=orders.dsn, lease=to_json(batch.leases)).collect()
 
 
 def test_lease_that_the_broker_does_not_know_is_an_error(orders: Broker) -> None:
