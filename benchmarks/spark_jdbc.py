@@ -93,7 +93,7 @@ def copy_over(ours_dsn: str, plain_dsn: str) -> None:
 
 def memory(spark: SparkSession) -> str:
     """The most that the driver and a Python worker have held so far, for a row's notes."""
-    driver = int(spark._jvm.java.lang.ProcessHandle.current().pid())  # type: ignore[union-attr]
+    driver = int(spark._jvm.java.lang.ProcessHandle.current().pid())  # type: ignore[union-attr] # a classic session has one
     workers = [pid for pid in _children(driver) if b"pyspark" in _read(pid, "cmdline")]
     worker = max(map(_peak_megabytes, workers), default=0)
     return f"memory at its peak: driver {_peak_megabytes(driver)} MB, largest Python worker {worker} MB"

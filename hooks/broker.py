@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseHook, get_current_context
 
-from duewheel.hooks.task_name import task_address
+from duewheel.hooks.task_name import task_of
 from duewheel.store.errors import InvalidArgument, UnknownTopic
 
 if TYPE_CHECKING:
@@ -174,16 +174,6 @@ class DueWheelHook(BaseHook):
         except Exception as error:  # noqa: BLE001 - the form shows whatever went wrong, and never a traceback
             return False, f"{type(error).__name__}: {error}".strip()
         return True, f"Connected: the broker is ready and has {len(topics)} topics."
-
-
-def task_of(context: Mapping[str, Any]) -> str | None:
-    """The task instance of one of Airflow's contexts; None outside of a task."""
-    task_instance = context.get("ti")
-    if task_instance is None:
-        return None
-    return task_address(
-        task_instance.dag_id, task_instance.run_id, task_instance.task_id, task_instance.map_index
-    )
 
 
 def _running_task() -> str | None:

@@ -1,12 +1,13 @@
 """The name of a task instance at the broker: its consumer's, and its idempotency key.
 
-It is what stays the same over all tries of the task instance.
+It is what stays the same over all tries of the task instance: it keeps a retried send from sending twice
+(X07), and lets a try go on with the messages of the one before.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 READABLE_CHARACTERS = 200
@@ -50,9 +51,16 @@ def task_key(context: Mapping[str, Any]) -> str | None:
     Example: ``airflow:place_orders/manual__2026-01-01T00:00:00+00:00/send/-1``; a digest when that is too
     long.
     """
+    return _of(context, task_name)
+
+
+def task_of(context: Mapping[str, Any]) -> str | None:
+    """The address of the task instance of one of Airflow's contexts; None outside of a task."""
+    return _of(context, task_address)
+
+
+def _of(context: Mapping[str, Any], named: Callable[[str, str, str, int], str]) -> str | None:
     task_instance = context.get("ti")
     if task_instance is None:
         return None
-    return task_name(
-        task_instance.dag_id, task_instance.run_id, task_instance.task_id, task_instance.map_index
-    )
+    return named(task_instance.dag_id, task_instance.run_id, task_instance.task_id, task_instance.map_index)

@@ -41,11 +41,11 @@ from duewheel.hooks.declared import (
     is_given_later,
 )
 from duewheel.hooks.rendered import as_span
+from duewheel.hooks.task_name import task_key
 from duewheel.operators.calling import check_call
 from duewheel.operators.lineage import read_lineage
 from duewheel.operators.links import TopicLink
 from duewheel.operators.outlets import tell_outlets
-from duewheel.operators.task_key import task_key
 from duewheel.store.backoff import Backoff
 from duewheel.store.errors import BrokerUnreachable, DueWheelError, InvalidArgument
 from duewheel.store.limits import LONGEST_INVISIBLE, SHORTEST_INVISIBLE

@@ -46,5 +46,25 @@ def written_lineage(conn_id: str, topic: str, messages: int | None = None) -> Li
     return OperatorLineage(outputs=[OutputDataset(_namespace(conn_id), topic, outputFacets=facets)])
 
 
+class WrittenLineage:
+    """An operator that sends: what OpenLineage asks it for."""
+
+    duewheel_conn_id: str
+    topic: str
+    #: How many messages were sent; None until they are.
+    _sent: int | None = None
+
+    def get_openlineage_facets_on_start(self) -> Lineage:
+        """What OpenLineage is told when the task begins."""
+        return written_lineage(self.duewheel_conn_id, self.topic)
+
+    def get_openlineage_facets_on_complete(
+        self,
+        task_instance: object,  # noqa: ARG002 - OpenLineage's signature
+    ) -> Lineage:
+        """What OpenLineage is told when the task has ended."""
+        return written_lineage(self.duewheel_conn_id, self.topic, self._sent)
+
+
 def _namespace(conn_id: str) -> str:
     return f"duewheel://{conn_id}"

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseNotifier
 
-from duewheel.hooks.broker import DueWheelHook, task_of
+from duewheel.hooks.broker import DueWheelHook
+from duewheel.hooks.task_name import task_key, task_of
 from duewheel.operators.message_fields import MESSAGE_FIELDS, MessageFields
-from duewheel.operators.task_key import task_key
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator
 
 from duewheel.hooks.broker import DueWheelHook
-from duewheel.operators.lineage import written_lineage
+from duewheel.hooks.task_name import task_key
+from duewheel.operators.lineage import WrittenLineage
 from duewheel.operators.links import MessageLink, TopicLink
 from duewheel.operators.message_fields import MESSAGE_FIELDS, MessageFields
 from duewheel.operators.outlets import NEW, tell_outlets
-from duewheel.operators.task_key import task_key
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -24,11 +24,10 @@ if TYPE_CHECKING:
 
     from airflow.sdk import Context
 
-    from duewheel.operators.lineage import Lineage
     from duewheel.store.instants import Instant
 
 
-class SendDelayMessageOperator(MessageFields, BaseOperator):
+class SendDelayMessageOperator(WrittenLineage, MessageFields, BaseOperator):
     """Send a message that is delivered at an instant, and return its id.
 
     All fields of the message are templated. At most one of ``delay``, ``deliver_at`` and ``delay_level`` may
@@ -108,7 +107,6 @@ class SendDelayMessageOperator(MessageFields, BaseOperator):
             duewheel_conn_id=duewheel_conn_id,
         )
         self.linked_message_id: str | None = None
-        self._sent: int | None = None
 
     def execute(self, context: Context) -> str:
         """Send the message."""
@@ -124,14 +122,3 @@ class SendDelayMessageOperator(MessageFields, BaseOperator):
         self._sent = int(receipt.outcome in NEW)
         tell_outlets(self, context, topic=self.topic, messages=self._sent)
         return receipt.message_id
-
-    def get_openlineage_facets_on_start(self) -> Lineage:
-        """What OpenLineage is told when the task begins."""
-        return written_lineage(self.duewheel_conn_id, self.topic)
-
-    def get_openlineage_facets_on_complete(
-        self,
-        task_instance: object,  # noqa: ARG002 - OpenLineage's signature
-    ) -> Lineage:
-        """What OpenLineage is told when the task has ended."""
-        return written_lineage(self.duewheel_conn_id, self.topic, self._sent)

@@ -21,10 +21,10 @@ from airflow.sdk import BaseOperator
 from duewheel.hooks.broker import DueWheelHook
 from duewheel.hooks.declared import check_flags, check_message, check_topic, check_when, is_given_later
 from duewheel.hooks.rendered import as_when
-from duewheel.operators.lineage import written_lineage
+from duewheel.hooks.task_name import task_key
+from duewheel.operators.lineage import WrittenLineage
 from duewheel.operators.links import TopicLink
 from duewheel.operators.outlets import NEW, tell_outlets
-from duewheel.operators.task_key import task_key
 from duewheel.store.bodies import properties_to_json, to_bytes
 from duewheel.store.errors import DueWheelError, InvalidArgument
 from duewheel.store.messages import NewMessage
@@ -35,14 +35,13 @@ if TYPE_CHECKING:
 
     from airflow.sdk import Context, XComArg
 
-    from duewheel.operators.lineage import Lineage
     from duewheel.store.instants import Instant
 
 FIELDS = frozenset(NewMessage.__dataclass_fields__)
 """What a message may say of itself: the parameters of a send."""
 
 
-class SendDelayMessagesOperator(BaseOperator):
+class SendDelayMessagesOperator(WrittenLineage, BaseOperator):
     """Send a list of messages, as another task returned it, all of them or none.
 
     Args:
@@ -118,7 +117,6 @@ class SendDelayMessagesOperator(BaseOperator):
         self.delay_level = delay_level
         self.idempotent = idempotent
         self.duewheel_conn_id = duewheel_conn_id
-        self._sent: int | None = None
 
     def execute(self, context: Context) -> list[str]:
         """Send them."""
@@ -140,17 +138,6 @@ class SendDelayMessagesOperator(BaseOperator):
         )
         tell_outlets(self, context, topic=self.topic, messages=self._sent)
         return [receipt.message_id for receipt in receipts]
-
-    def get_openlineage_facets_on_start(self) -> Lineage:
-        """What OpenLineage is told when the task begins."""
-        return written_lineage(self.duewheel_conn_id, self.topic)
-
-    def get_openlineage_facets_on_complete(
-        self,
-        task_instance: object,  # noqa: ARG002 - OpenLineage's signature
-    ) -> Lineage:
-        """What OpenLineage is told when the task has ended."""
-        return written_lineage(self.duewheel_conn_id, self.topic, self._sent)
 
     @staticmethod
     def _made(given: dict[str, Any], when: Mapping[str, Any]) -> dict[str, Any]:

@@ -43,7 +43,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from duewheel.spark.lease_partition import LeasePartition, LeaseToRead
-from duewheel.spark.lease_states import lease_states, refusal
+from duewheel.spark.lease_states import handle_prefix, lease_states, refusal
 from duewheel.spark.leasing import lease_messages
 from duewheel.spark.message_columns import ALL_COLUMNS, columns_of, spark_schema
 from duewheel.spark.peek_reader import PeekReader
@@ -269,7 +269,7 @@ def plan_leases(
             lease.queue,
             lease.n,
             open_count,
-            f"{lease.group_id}.{lease.topic_id}.{lease.queue}.{lease.n}.{lease.token}",
+            handle_prefix(lease),
             topic,
             query,
         )

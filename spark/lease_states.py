@@ -176,6 +176,11 @@ def _some(leases: Sequence[Lease]) -> Iterable[Sequence[Lease]]:
         yield leases[start : start + _LEASES_PER_CALL]
 
 
+def handle_prefix(lease: Lease) -> str:
+    """What the receipt handles of a lease's messages begin with."""
+    return f"{lease.group_id}.{lease.topic_id}.{lease.queue}.{lease.n}.{lease.token}"
+
+
 def handles_of(leases: Sequence[Lease]) -> tuple[Any, ...]:
     """The parameters that name leases of one group: the group, and an array for each part of a handle."""
     return (

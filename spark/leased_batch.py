@@ -28,6 +28,7 @@ from duewheel.spark.lease_states import (
     BatchOutcome,
     LeaseState,
     extend_unanswered,
+    handle_prefix,
     lease_states,
     lost_error,
     nack_unanswered,
@@ -332,8 +333,8 @@ class LeasedBatch:
     ) -> int:
         """Give back some of the messages: each comes again, or is a dead letter after its last retry (R03).
 
-        The others stay as they are, to be acked, or worked on, afterwards. :meth:`dataframe` still shows the
-        rejected ones while a message of their lease is left, so filter them. The messages are looked up and
+        The others stay as they are, to be acked, or worked on, afterwards: each action reads the batch
+        without what was rejected before it. The messages are looked up and
         answered on the executors. Nothing is rejected unless all of them are of this batch. Named again, a
         message that is rejected stays so; but once its whole lease is, only its handle is known.
 
@@ -393,7 +394,9 @@ class LeasedBatch:
             again = 0
             if given == HANDLE and self._given_back:
                 # The messages of a lease that is rejected as a whole cannot be looked up any more.
-                whole = f.substring_index("given", ".", 5).isin([_name(lease) for lease in self._given_back])
+                whole = f.substring_index("given", ".", 5).isin(
+                    [handle_prefix(lease) for lease in self._given_back]
+                )
                 again = foreign.where(whole).select("given").distinct().count()
                 foreign = foreign.where(f.coalesce(~whole, f.lit(True)))
             examples = foreign.limit(1).collect()
@@ -466,11 +469,6 @@ class LeasedBatch:
         # An extension beside an answer would find the lease gone and call it lost.
         if self._keeper is not None:
             self._keeper.stop()
-
-
-def _name(lease: Lease) -> str:
-    """What the receipt handles of its messages begin with."""
-    return f"{lease.group_id}.{lease.topic_id}.{lease.queue}.{lease.n}.{lease.token}"
 
 
 class _Unanswered:

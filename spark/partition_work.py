@@ -32,7 +32,7 @@ from pyspark.sql.functions import udf
 from duewheel.spark.by_value import dumped
 from duewheel.spark.lease_partition import LeasePartition
 from duewheel.spark.lease_reader import read_leases
-from duewheel.spark.lease_states import GIVEN_BACK, HELD, handles_of, lease_states, refusal
+from duewheel.spark.lease_states import GIVEN_BACK, HELD, handle_prefix, handles_of, lease_states, refusal
 from duewheel.store.connections import DriverConnection, fetch
 from duewheel.store.errors import AlreadyAnswered, DueWheelError, InvalidArgument, LeaseLost
 from duewheel.store.reasons import reason_of
@@ -169,7 +169,7 @@ class PartitionWork:
             # Another run of this task has committed.
             connection.rollback()
             return
-        names = {".".join(map(str, (*_place(lease), lease.token))) for lease in held}
+        names = {handle_prefix(lease) for lease in held}
         to_read = tuple(lease for lease in part.to_read.leases if lease.handle in names)
         with closing(read_leases(self.dsn, to_read, self.batch_bytes, self.columns)) as messages:
             pickle.loads(self.function)(connection, messages)

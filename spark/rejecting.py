@@ -157,7 +157,7 @@ def _rejected(named: DataFrame, group: object, work: _Rejecting) -> int:
     # Plain rows: they are few, and Arrow's functions import pandas on every executor.
     task = f.udf(work.do, _RESULT_COLUMNS, useArrow=False).asNondeterministic()
     gathered = (
-        named.groupBy(group.alias("part"))  # type: ignore[attr-defined]
+        named.groupBy(group.alias("part"))  # type: ignore[attr-defined] # a Column, classic or Connect
         .agg(f.collect_list(f.struct(HANDLE, REASON)).alias("messages"))
         .select(task("messages").alias("result"))
     )

@@ -219,6 +219,7 @@ class Submission:
                             self.ui_address = ui.group(1)
                             when_ui_is_known(self.ui_address)
                 except BaseException:
+                    # A kill, too, arrives as one: the program does not outlive its task.
                     self.end(0)
                     raise
         if process.returncode:

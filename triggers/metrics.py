@@ -56,7 +56,7 @@ class Metrics:
             rings = RINGS.taken(self._conn_id)
             try:
                 await asyncio.to_thread(self._report, broker, rings)
-            except Exception:
+            except Exception:  # the wheel outlives what its metrics meet
                 log.exception(
                     "No metrics of connection %s this time, again in %g s",
                     self._conn_id,

@@ -109,6 +109,7 @@ def first_time(name):
 def until(condition):
     import time
     while not condition():
+        # What is waited for happens in other processes, on another "machine": a file is all they share.
         time.sleep(0.02)
 
 def kill_executor():

@@ -101,6 +101,7 @@ begin
         from duewheel.range_rows(p_topic_id, p_queue, p_at, p_seq, to_at, to_seq, v_seen_below, p_every, p_tags,
                                  p_filter,
                                  false) r
+        -- Names the table, as in duewheel.receive_batch.
         where (true or exists (select from duewheel.message))
         order by r.deliver_at, r.seq limit p_limit
     ) r;
@@ -210,6 +211,7 @@ begin
     ) r
     cross join lateral duewheel.message_at(p_retry_topic_id, 0::smallint, r.deliver_at, r.seq) m
     cross join lateral duewheel.position_in(p_group_id, p_topic_id, m.origin_queue) l
+    -- Names the table, as in duewheel.receive_batch.
     where (true or exists (select from duewheel.message));
     insert into duewheel.lease
         (topic_id, group_id, queue, n, token, from_at, from_seq, to_at, to_seq, straggler_from, straggler_to,

@@ -117,6 +117,19 @@ begin
 end
 $$;
 
+-- The limits of a look at the ticks of all topics.
+create or replace function duewheel.check_tick_limits(p_max_ticks integer, p_max_ms integer) returns void
+language plpgsql immutable as $$
+begin
+    if (p_max_ticks between 1 and 10000 and p_max_ms between 1 and 10000) is not true then
+        raise exception using
+            errcode = 'DW010',
+            message = format('%s ticks within %s ms: the limits are 1 to 10000 of each', p_max_ticks, p_max_ms),
+            hint = 'Give numbers within the limits.';
+    end if;
+end
+$$;
+
 -- How late the newest ticks of a topic between two instants were, by the first message that each released: at most so
 -- many ticks, without those that found only what came later than its instant.
 create or replace function duewheel.late_ticks(
@@ -158,12 +171,7 @@ declare
     v_topic record;
 begin
     perform duewheel.require_home();
-    if (max_ticks between 1 and 10000 and max_ms between 1 and 10000) is not true then
-        raise exception using
-            errcode = 'DW010',
-            message = format('%s ticks within %s ms: the limits are 1 to 10000 of each', max_ticks, max_ms),
-            hint = 'Give numbers within the limits.';
-    end if;
+    perform duewheel.check_tick_limits(max_ticks, max_ms);
     for v_topic in
         select t.topic_id, t.name, t.queues from duewheel.topic t
         where t.deleted_at is null and t.message_type not in ('RETRY', 'DEAD_LETTER')

@@ -67,12 +67,7 @@ declare
     v_share double precision;
 begin
     perform duewheel.require_home();
-    if (max_ticks between 1 and 10000 and max_ms between 1 and 10000) is not true then
-        raise exception using
-            errcode = 'DW010',
-            message = format('%s ticks within %s ms: the limits are 1 to 10000 of each', max_ticks, max_ms),
-            hint = 'Give numbers within the limits.';
-    end if;
+    perform duewheel.check_tick_limits(max_ticks, max_ms);
     for v_topic in
         select t.topic_id, t.name, t.queues from duewheel.topic t
         where t.deleted_at is null and t.message_type not in ('RETRY', 'DEAD_LETTER')
