@@ -38,7 +38,8 @@ HOLDERS = {
     READ: {"Delays: read", "Op", "Admin"},
     ACT: {"Delays: act", "Op", "Admin"},
 }
-CARD = "4711"
+#: No number: a port or a fraction of a second in an answer would look like it.
+CARD = "the card of a customer"
 
 
 @pytest.fixture(scope="module")
