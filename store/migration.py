@@ -137,9 +137,10 @@ def _upgrade_when_possible(engine: Engine) -> SchemaState:
         pause_seconds = min(2 * pause_seconds, _LONGEST_PAUSE_SECONDS)
         lock_timeout_ms = min(2 * lock_timeout_ms, _LONGEST_LOCK_TIMEOUT_MS)
     if state.functions_checksum == functions_checksum():
-        # Once the slots are there for all to see.
-        with engine.begin() as connection:
-            _run(connection, f"select {SCHEMA}.open_slots()")
+        # Once the slots are there for all to see, and again once all were told of them.
+        for _ in range(2):
+            with engine.begin() as connection:
+                _run(connection, f"select {SCHEMA}.open_slots()")
     return state
 
 

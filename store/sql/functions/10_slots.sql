@@ -42,14 +42,17 @@ begin
 end
 $$;
 
--- Opens the slots that every transaction sees by now: a session hears of a new partition when it takes a lock it does
--- not hold yet, so whoever held one on duewheel.message when the slot was there has to end first. In a later
--- transaction than the one that makes the slot.
+-- Opens the slots that every transaction and every plan knows by now: a session hears of a new partition when it takes
+-- a lock it does not hold yet, so whoever held one on duewheel.message when the slot was there has to end first. One of
+-- these may have heard of the slot in the midst of making a plan, which it then keeps, without the slot: where a
+-- function that reads messages is inlined, Postgres does not know of the table before the plan is made. So when they
+-- have ended all are told again, and whoever uses such a plan meanwhile has to end, too. Each step in a later
+-- transaction than the one before.
 create or replace function duewheel.open_slots() returns void
 language plpgsql as $$
 begin
     if not exists (select from duewheel.closed_slot)
-       -- Held by who makes a slot, until all others can hear of it.
+       -- Held by who makes a slot or tells of it, until all others can hear of it.
        or not pg_try_advisory_xact_lock(duewheel.tick_lock_class(), 0) then
         return;
     end if;
@@ -61,7 +64,12 @@ begin
           -- A prepared transaction reads nothing any more.
           and l.pid is not null and (c.awaited is null or l.virtualtransaction = any (c.awaited)))
     where c.xmin is distinct from pg_current_xact_id_if_assigned()::xid;
-    delete from duewheel.closed_slot c where c.awaited = '{}';
+    delete from duewheel.closed_slot c where c.awaited = '{}' and c.told;
+    if exists (select from duewheel.closed_slot c where c.awaited = '{}') then
+        -- Changes nothing; all plans that read the table, or a slot of it, are made anew.
+        alter table only duewheel.message alter column born_at set statistics -1;
+        update duewheel.closed_slot c set told = true, awaited = null where c.awaited = '{}';
+    end if;
 end
 $$;
 
@@ -211,6 +219,8 @@ begin
         return;
     end if;
     perform duewheel.open_slots();
+    -- Those that all have been told of once more can be opened by the next call.
+    more := exists (select from duewheel.closed_slot c where c.told and c.awaited is null);
     -- Nobody is to have those of a deleted topic.
     delete from duewheel.far_message f
     where (f.topic_id, f.queue, f.deliver_at, f.seq) in (
@@ -219,7 +229,7 @@ begin
         cross join lateral (select * from duewheel.far_message d where d.topic_id = t.topic_id limit p_limit) d
         where t.deleted_at is not null limit p_limit);
     get diagnostics v_count = row_count;
-    more := v_count = p_limit;
+    more := more or v_count = p_limit;
     v_at := '-infinity';
     loop
         -- The first far message of a slot that is there, or is to be there.
