@@ -325,8 +325,7 @@ begin
                 v_has_messages := (v_hi, duewheel.last_seq()) > (v_at, v_seq);
                 v_done := v_count < v_room;
                 if p_rows and v_count > 0 then
-                    return query select * from duewheel.fifo_rows(p_group_id, p_topic_id, v_queue, v_n + 1)
-                    where (true or exists (select from duewheel.message));
+                    return query select * from duewheel.fifo_rows(p_group_id, p_topic_id, v_queue, v_n + 1);
                 end if;
             elsif v_last_straggler > v_straggler then
                 -- They are late already and go first.
@@ -340,7 +339,6 @@ begin
                            r.properties, r.message_group, r.body, r.attempt, r.origin_id
                     from duewheel.straggler_rows(
                         v_topic_id, v_queue, v_from_straggler, v_straggler, v_every, v_tags, v_filter) r
-                    where (true or exists (select from duewheel.message))
                     order by r.straggler_id;
                 if p_rows then
                     return query execute format('fetch all from %I', v_rows);
@@ -350,15 +348,12 @@ begin
                 get diagnostics v_count = row_count;
                 close v_rows;
             elsif (v_hi, duewheel.last_seq()) > (v_at, v_seq) then
-                -- The range of a full batch ends at its last message, any other at the end of what may be read. The
-                -- condition that is always true costs nothing and names the table: Postgres does not know before it
-                -- plans what an inlined function reads, and would keep a plan that a new slot came too late for.
+                -- The range of a full batch ends at its last message, any other at the end of what may be read.
                 if v_room = 1 and v_every and v_no_recalls then
                     -- The same rows, without a cursor, and without conditions that are true.
                     select * into v_row
                     from duewheel.range_rows(v_topic_id, v_queue, v_at, v_seq, v_hi, duewheel.last_seq(), v_seen_below,
                                              true, null, null, true) m
-                    where (true or exists (select from duewheel.message))
                     order by m.deliver_at, m.seq limit 1;
                     v_done := not found;
                 else
@@ -366,7 +361,6 @@ begin
                         select * from duewheel.range_rows(
                             v_topic_id, v_queue, v_at, v_seq, v_hi, duewheel.last_seq(), v_seen_below, v_every, v_tags,
                             v_filter, v_no_recalls) m
-                        where (true or exists (select from duewheel.message))
                         order by m.deliver_at, m.seq;
                     -- All but the last go into the answer at once.
                     if v_room > 1 then

@@ -84,8 +84,6 @@ begin
         from (
             select r.deliver_at, r.seq, coalesce(r.message_group, '') as message_group, r.attempt, r.straggler_id
             from duewheel.straggler_rows(p_topic_id, p_queue, p_straggler, to_straggler, p_every, p_tags, p_filter) r
-            -- Names the table, as in duewheel.receive_batch.
-            where (true or exists (select from duewheel.message))
             order by r.straggler_id
         ) r;
         return;
@@ -101,8 +99,6 @@ begin
         from duewheel.range_rows(p_topic_id, p_queue, p_at, p_seq, to_at, to_seq, v_seen_below, p_every, p_tags,
                                  p_filter,
                                  false) r
-        -- Names the table, as in duewheel.receive_batch.
-        where (true or exists (select from duewheel.message))
         order by r.deliver_at, r.seq limit p_limit
     ) r;
     if cardinality(ats) = p_limit then
@@ -210,9 +206,7 @@ begin
                                      null, null) r
     ) r
     cross join lateral duewheel.message_at(p_retry_topic_id, 0::smallint, r.deliver_at, r.seq) m
-    cross join lateral duewheel.position_in(p_group_id, p_topic_id, m.origin_queue) l
-    -- Names the table, as in duewheel.receive_batch.
-    where (true or exists (select from duewheel.message));
+    cross join lateral duewheel.position_in(p_group_id, p_topic_id, m.origin_queue) l;
     insert into duewheel.lease
         (topic_id, group_id, queue, n, token, from_at, from_seq, to_at, to_seq, straggler_from, straggler_to,
          message_count, listed, leased_at, expires_at, revived_to)

@@ -41,16 +41,7 @@ begin
     from (
         select * from duewheel.any_message m where m.topic_id = p_topic_id and m.key = p_key
         union all
-        select * from duewheel.message m
-        where p_key is null and m.topic_id = p_topic_id and m.queue = p_queue and m.deliver_at = p_deliver_at
-          and m.seq = p_seq
-        union all
-        -- In the order of the primary key: else the index of the instants looks as good, and many may be due at one.
-        (select * from duewheel.far_message m
-         where p_key is null
-           and (m.topic_id, m.queue, m.deliver_at, m.seq) >= (p_topic_id, p_queue, p_deliver_at, p_seq)
-           and (m.topic_id, m.queue, m.deliver_at, m.seq) <= (p_topic_id, p_queue, p_deliver_at, p_seq)
-         order by m.topic_id, m.queue, m.deliver_at, m.seq limit 1)
+        select m.* from duewheel.message_at(p_topic_id, p_queue::smallint, p_deliver_at, p_seq) m where p_key is null
     ) m
     join duewheel.topic t on t.topic_id = p_topic_id
     where t.message_type not in ('RETRY', 'DEAD_LETTER')
