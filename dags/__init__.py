@@ -1,3 +1,3 @@
-"""Example DAGs that run as they stand: unpaid orders that are cancelled, customers who are reminded."""
+"""Example DAGs that run as they stand; docs/how-to.md lists what each shows."""
 
 from __future__ import annotations

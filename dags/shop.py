@@ -1,4 +1,4 @@
-"""What the three DAGs of the shop share: names, and the SQL statements of the shop (`dags/sql`)."""
+"""What the DAGs of the orders share: names, and the SQL statements of the shop (`dags/sql`)."""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from airflow.dag_processing.dagbag import DagBag
 import duewheel.dags
 
 FOLDER = Path(duewheel.dags.__path__[0]).resolve()
+HOW_TO = Path(__file__).parents[2] / "docs" / "how-to.md"
 DAG_IDS = {
     "place_orders",
     "pay_orders",
@@ -17,6 +19,15 @@ DAG_IDS = {
     "begin_reminders",
     "remind_customers",
     "end_reminders",
+    "plan_clean_up",
+    "clean_up_orders",
+    "cancel_unpaid_orders_taskflow",
+    "report_timeouts",
+    "bill_customer",
+    "send_invoices",
+    "redrive_invoices",
+    "hand_out_returns",
+    "inspect_return",
 }
 
 
@@ -42,3 +53,8 @@ def test_an_order_has_30_minutes_unless_told_otherwise(dag_bag: DagBag) -> None:
     parameters = dag_bag.dags["place_orders"].params
     assert parameters["timeout_seconds"] == 30 * 60
     assert parameters["spread_seconds"] == 0
+
+
+def test_every_file_is_listed(dag_bag: DagBag) -> None:
+    files = {Path(dag.fileloc).name for dag in dag_bag.dags.values()}
+    assert set(re.findall(r"\]\(\.\./dags/(\w+\.py)\)", HOW_TO.read_text())) == files

@@ -8,20 +8,46 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
+from zoneinfo import ZoneInfo
 
 import pytest
-from tests.proof.waiting import PATIENCE_SECONDS
+from tests.proof.waiting import PATIENCE_SECONDS, ask
 
+import duewheel.dags
 from duewheel.cli.demo.airflow_api import AirflowApi
 from duewheel.cli.demo.airflow_standalone import USER, AirflowStandalone, Settings, free_port
+from duewheel.dags import (
+    cancel_unpaid_orders_taskflow,
+    clean_up_orders,
+    inspect_returns,
+    report_timeouts,
+    send_invoices,
+)
+from duewheel.dags.shop import statement
 from duewheel.store import Broker, EmbeddedPostgres
 
 pytestmark = [pytest.mark.airflow, pytest.mark.slow, pytest.mark.timeout(600)]
 
 DAGS = Path(__file__).parent / "live_dags.py"
 DAG_IDS = ("killed_live", "side_by_side", "refused", "tagged")
+#: Files of `dags/` and what differs here: nobody unpauses them, and a dead letter is one at once.
+EXAMPLES = {
+    "cancel_unpaid_orders_taskflow": ("is_paused_upon_creation=True", "is_paused_upon_creation=False"),
+    "clean_up_orders": ("", ""),
+    "inspect_returns": ("", ""),
+    "report_timeouts": ("is_paused_upon_creation=True", "is_paused_upon_creation=False"),
+    "send_invoices": ("max_retries=5", "max_retries=0"),
+}
+#: Whose last DAG is known when all of them are.
+EXAMPLE_DAG_IDS = (
+    "cancel_unpaid_orders_taskflow",
+    "clean_up_orders",
+    "inspect_return",
+    "report_timeouts",
+    "redrive_invoices",
+)
 
 
 def until(happened: Callable[[], object], airflow: AirflowStandalone) -> None:
@@ -43,7 +69,7 @@ def pipes(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def broker(fresh_database: Callable[[], tuple[str, str]]) -> Iterator[Broker]:
     """The broker of the DAGs."""
     with Broker(fresh_database()[1]) as broker:
-        for topic in ("killed", "wide", "tagged"):
+        for topic in ("killed", "wide", "tagged", "order-timeout", "chores", "returns", "invoices"):
             broker.create_topic(topic)
         broker.consumer("wide", "everyone", mode="broadcasting", name="one")
         yield broker
@@ -57,6 +83,10 @@ def airflow(
     home = tmp_path_factory.mktemp("airflow")
     (home / "dags").mkdir()
     shutil.copy(DAGS, home / "dags")
+    for name, (stands, here) in EXAMPLES.items():
+        text = (Path(duewheel.dags.__path__[0]) / f"{name}.py").read_text()
+        assert stands in text
+        (home / "dags" / f"{name}.py").write_text(text.replace(stands, here) if stands else text)
     address = postgres.ensure_database("airflow_live")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DUEWHEEL_TEST_DIRECTORY", str(pipes))
@@ -75,7 +105,7 @@ def airflow(
         standalone.migrate(threading.Event())
         standalone.start()
         until(lambda: not standalone.unhealthy(), standalone)
-        until(lambda: all(api.knows_dag(dag_id) for dag_id in DAG_IDS), standalone)
+        until(lambda: all(api.knows_dag(dag_id) for dag_id in (*DAG_IDS, *EXAMPLE_DAG_IDS)), standalone)
         yield standalone
     finally:
         standalone.stop()
@@ -87,9 +117,14 @@ def runs(airflow: AirflowStandalone, dag_id: str) -> dict[str, int]:
     return api.run_states(dag_id, since="2000-01-01T00:00:00Z")
 
 
-def states(broker: Broker, message_id: str) -> list[str]:
-    """What became of a message for the group ``g``."""
-    return [entry.state for entry in broker.history(message_id) if entry.consumer_group == "g"]
+def states(broker: Broker, message_id: str, group: str = "g") -> list[str]:
+    """What became of a message for a group."""
+    return [entry.state for entry in broker.history(message_id) if entry.consumer_group == group]
+
+
+def begin(airflow: AirflowStandalone, dag_id: str) -> None:
+    """Start a run as a user does."""
+    AirflowApi(airflow.settings.url, USER, airflow.settings.password).start_run(dag_id, {})
 
 
 def test_x09_a_worker_that_is_lost_hands_its_messages_to_the_next_try(
@@ -129,3 +164,104 @@ def test_d12_messages_of_other_tags_start_no_run(airflow: AirflowStandalone, bro
     until(lambda: runs(airflow, "tagged").get("success"), airflow)
     assert states(broker, paid.message_id)[-1] == "Acked"
     assert runs(airflow, "tagged") == {"success": 1}
+
+
+@pytest.fixture(scope="module")
+def shop(airflow: AirflowStandalone, broker: Broker) -> dict[str, str]:
+    """Everything that starts the examples, at once; message ids by what they are about."""
+    with broker.connection() as connection:
+        ask(connection, statement("create_orders"))
+        ask(
+            connection,
+            "insert into orders (amount, placed_at, pay_by, paid_at, cancelled_at) values"
+            " (1, now(), now(), null, null), (2, now(), now(), now(), null),"
+            " (3, now(), now(), null, now() - interval '31 days'),"
+            " (4, now(), now(), null, now() - interval '29 days')",
+        )
+        ask(connection, statement("create_customers"))
+        ask(connection, "insert into customers values ('4712', 'known@shop.example')")
+    begin(airflow, "plan_clean_up")
+    begin(airflow, "report_timeouts")
+    sent = {
+        name: broker.send(topic, {}, delay=timedelta(milliseconds=200), key=key).message_id
+        for name, topic, key in (
+            ("unpaid", "order-timeout", "1"),
+            ("paid", "order-timeout", "2"),
+            ("unknown customer", "invoices", "4711"),
+            ("customer", "invoices", "4712"),
+            ("parcel", "returns", "0815"),
+            ("other parcel", "returns", "0816"),
+        )
+    }
+    until(broker.schedules, airflow)
+    # As the wheel does on the evening before, and then as if it were morning.
+    (schedule,) = broker.schedules()
+    assert schedule.next_at is not None
+    eve = schedule.next_at - timedelta(seconds=30)
+    with Broker(broker.dsn, clock=lambda: eve) as before:
+        before.advance_schedules()
+    (occurrence,) = broker.list_messages("chores", state="waiting").messages
+    assert occurrence.deliver_at == schedule.next_at
+    broker.reschedule(occurrence.message_id, delay=timedelta(0))
+    return sent
+
+
+def test_d18_the_example_cleans_up_at_5_in_berlin(
+    airflow: AirflowStandalone, broker: Broker, shop: dict[str, str]
+) -> None:
+    assert shop
+    (schedule,) = broker.schedules()
+    assert (schedule.topic, schedule.timezone) == (clean_up_orders.TOPIC, "Europe/Berlin")
+    assert schedule.next_at is not None
+    local = schedule.next_at.astimezone(ZoneInfo("Europe/Berlin"))
+    assert (local.hour, local.minute) == (5, 0)
+    assert schedule.next_at > datetime.now(tz=local.tzinfo)
+    until(lambda: runs(airflow, "clean_up_orders").get("success"), airflow)
+    with broker.connection() as connection:
+        kept = ask(connection, "select number from orders where number in (3, 4)")
+    assert kept == [(4,)]
+
+
+def test_d19_the_example_in_taskflow_cancels_what_is_unpaid(
+    airflow: AirflowStandalone, broker: Broker, shop: dict[str, str]
+) -> None:
+    group = cancel_unpaid_orders_taskflow.GROUP
+    for name in ("unpaid", "paid"):
+        until(lambda name=name: states(broker, shop[name], group)[-1:] == ["Acked"], airflow)
+    with broker.connection() as connection:
+        cancelled = ask(connection, "select number from orders where cancelled_at > now() - interval '1 day'")
+    assert cancelled == [(1,)]
+
+
+def test_d15_the_example_with_a_sensor_reports_what_others_have_handled(
+    airflow: AirflowStandalone, broker: Broker, shop: dict[str, str]
+) -> None:
+    until(lambda: runs(airflow, "report_timeouts") == {"success": 1}, airflow)
+    assert "Acked" in states(broker, shop["unpaid"], report_timeouts.GROUP)
+
+
+def test_r14_x12_the_example_of_retries_alerts_and_redrives(
+    airflow: AirflowStandalone, broker: Broker, shop: dict[str, str]
+) -> None:
+    group = send_invoices.GROUP
+    until(lambda: runs(airflow, "send_invoices").get("failed"), airflow)
+    assert states(broker, shop["customer"], group)[-1] == "Acked"
+    (letter,) = broker.dead_letters(group)
+    assert (letter.message_id, letter.redriven_at) == (shop["unknown customer"], None)
+    assert letter.reason is not None
+    assert "no address of customer 4711" in letter.reason
+    with broker.connection() as connection:
+        ask(connection, "insert into customers values ('4711', 'new@shop.example')")
+    begin(airflow, "redrive_invoices")
+    until(lambda: states(broker, shop["unknown customer"], group)[-1] == "Acked", airflow)
+    # The alert is over.
+    until(lambda: runs(airflow, "send_invoices").get("success"), airflow)
+
+
+def test_the_example_of_a_run_for_each_message_starts_one_for_each(
+    airflow: AirflowStandalone, broker: Broker, shop: dict[str, str]
+) -> None:
+    until(lambda: runs(airflow, "inspect_return").get("success", 0) >= 2, airflow)
+    for name in ("parcel", "other parcel"):
+        assert states(broker, shop[name], inspect_returns.GROUP)[-1] == "Acked"
+    assert runs(airflow, "inspect_return") == {"success": 2}

@@ -1,0 +1,57 @@
+"""Make what waits in Airflow's own ways: `python -m benchmarks.airflow_rows WAY COUNT FIRST_AT SECONDS`.
+
+A program of its own, in the environment of the Airflow that is measured. It writes the very rows that
+`TriggerDagRunOperator(run_after=...)` and a deferred `DateTimeSensorAsync` leave behind, and saves them the
+task that makes each of them.
+"""
+
+from __future__ import annotations
+
+import sys
+from datetime import UTC, datetime, timedelta
+
+from airflow.models.serialized_dag import SerializedDagModel
+from airflow.models.taskinstance import TaskInstance
+from airflow.models.trigger import Trigger
+from airflow.utils.session import create_session
+from airflow.utils.state import DagRunState, TaskInstanceState
+from airflow.utils.types import DagRunTriggeredByType, DagRunType
+from sqlalchemy import select
+
+TRIGGER = "airflow.providers.standard.triggers.temporal.DateTimeTrigger"
+CHUNK = 250
+
+
+def main(way: str, count: int, first_at: datetime, seconds: float) -> None:
+    """Make `count` runs `order-N` of the DAG `way`, due one after the other within so many seconds."""
+    deferred = way == "date_time_trigger"
+    for first in range(0, count, CHUNK):
+        with create_session() as session:
+            dag = SerializedDagModel.get_dag(way, session=session)
+            if dag is None:
+                raise LookupError(f"Airflow does not know the DAG {way}")
+            for number in range(first, min(first + CHUNK, count)):
+                due_at = first_at + timedelta(seconds=seconds * number / count)
+                dag.create_dagrun(
+                    run_id=f"order-{number}",
+                    run_after=due_at,
+                    start_date=datetime.now(UTC) if deferred else None,
+                    run_type=DagRunType.MANUAL,
+                    triggered_by=DagRunTriggeredByType.OPERATOR,
+                    state=DagRunState.RUNNING if deferred else DagRunState.QUEUED,
+                    session=session,
+                )
+                if deferred:
+                    trigger = Trigger(classpath=TRIGGER, kwargs={"moment": due_at, "end_from_trigger": True})
+                    session.add(trigger)
+                    session.flush()
+                    query = select(TaskInstance).filter_by(dag_id=way, run_id=f"order-{number}")
+                    task = session.scalars(query).one()
+                    task.state = TaskInstanceState.DEFERRED
+                    task.trigger_id = trigger.id
+                    task.next_method = "execute_complete"
+                    task.start_date = datetime.now(UTC)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), datetime.fromisoformat(sys.argv[3]), float(sys.argv[4]))

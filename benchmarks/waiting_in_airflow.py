@@ -1,0 +1,376 @@
+"""Timeouts that wait in a real Airflow, half of them recalled: duewheel beside Airflow's own ways.
+
+1 000 of them, with --long also 10 000 and 100 000. Airflow's ways are one DAG run with `run_after` for each
+timeout, and one deferred task with a `DateTimeTrigger` for each. Lateness is from the due instant until the
+timeout is let out: a tick of the wheel, a run that begins, a deferred task that ends. Starting a task comes
+on top for all of them, for duewheel once for a batch.
+
+In favour of Airflow's ways their rows are written at once and not by a task each, their tasks are empty and
+need no worker, and there may be as many runs at a time as there are timeouts.
+
+The 1 000 take about ten minutes, most of them to let the timeouts wait until half is recalled.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import statistics
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from math import inf
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import psutil
+from psycopg2.extensions import connection as Connection  # noqa: N812 - it is a class
+
+from benchmarks.bench import Bench, Subject, seconds
+from benchmarks.measure import Row, percentile, thousands
+from benchmarks.program import main
+from benchmarks.server import connect
+from duewheel.cli.demo.airflow_api import AirflowApi
+from duewheel.cli.demo.airflow_standalone import USER, AirflowStandalone, Settings, free_port
+from duewheel.store import Broker
+
+TOPIC, GROUP = "timeouts", "canceller"
+WAYS = {"run_after": "a run with `run_after` each", "date_time_trigger": "a deferred `DateTimeTrigger` each"}
+#: Recalls that are timed; fewer where they are so slow that what waits would come due meanwhile. The others
+#: of the half are taken away together, in SQL.
+TIMED = 50
+#: Before the first due instant all is recalled.
+REST_SECONDS = 15
+#: Recalls that come too late.
+TOO_LATE = 10
+#: What is not let out so long after the last due instant counts as failed.
+PATIENCE_SECONDS = 600.0
+START_SECONDS = 600.0
+
+DAGS = f"""
+from datetime import timedelta
+from airflow.providers.standard.operators.empty import EmptyOperator
+from airflow.providers.standard.sensors.date_time import DateTimeSensorAsync
+from airflow.sdk import DAG, Asset, AssetWatcher, task
+from duewheel.triggers.timing_wheel import TimingWheelTrigger
+
+with DAG("run_after", schedule=None, max_active_runs=1_000_000):
+    EmptyOperator(task_id="cancel")
+
+with DAG("date_time_trigger", schedule=None, max_active_runs=1_000_000):
+    DateTimeSensorAsync(task_id="wait", target_time="{{{{ run_after }}}}")
+
+wheel = AssetWatcher(name="wheel", trigger=TimingWheelTrigger(topic="{TOPIC}", group="{GROUP}"))
+
+with DAG("duewheel", schedule=[Asset("due", watchers=[wheel])], max_active_runs=1):
+
+    @task.due_messages(topic="{TOPIC}", group="{GROUP}", max_messages=1_000, drain=True, linger="PT5S")
+    def cancel(messages):
+        pass
+
+    cancel()
+"""
+
+PROBE = """
+create table let_out (dag_id text, run_id text, at timestamptz, primary key (dag_id, run_id));
+create function note_let_out() returns trigger language plpgsql as $$
+begin
+    insert into let_out values (new.dag_id, new.run_id, clock_timestamp()) on conflict do nothing;
+    return null;
+end $$;
+create trigger note_let_out after update of state on dag_run for each row
+    when (old.state = 'queued' and new.state = 'running' and new.dag_id = 'run_after')
+    execute function note_let_out();
+create trigger note_let_out after update of state on task_instance for each row
+    when (old.state = 'deferred' and new.state <> 'deferred' and new.dag_id = 'date_time_trigger')
+    execute function note_let_out();
+"""
+
+# Even numbers are recalled.
+AIRFLOW_LATENESS = """
+select (extract(epoch from l.at - r.run_after) * 1000)::float8
+from dag_run r join let_out l using (dag_id, run_id)
+where r.dag_id = %s and substr(r.run_id, 7)::int %% 2 = 1
+"""
+DUEWHEEL_LATENESS = """
+select (extract(epoch from k.ticked_at - m.deliver_at) * 1000)::float8
+from duewheel.message m cross join lateral (
+    select ticked_at from duewheel.tick k
+    where k.topic_id = m.topic_id and k.hi >= m.deliver_at order by k.hi, k.tick_id limit 1) k
+where substr(m.key, 7)::int % 2 = 1
+"""
+RECALL_REST = "delete from dag_run where dag_id = %s and substr(run_id, 7)::int %% 2 = 0 and state = any (%s)"
+
+
+@dataclass
+class Measured:
+    """What one way showed at one size."""
+
+    rows: float = inf
+    memory_mb: float = inf
+    recall_ms: float = inf
+    lateness_ms: list[float] = field(default_factory=list)
+    told: float = 0
+    rows_left: float = inf
+
+
+@dataclass
+class Stand:
+    """The Airflow that is measured, with its database and the broker."""
+
+    airflow: AirflowStandalone
+    metadata: Connection
+    broker: Broker
+    token: str
+
+    def rows(self) -> int:
+        """The rows in all of Airflow's tables but those that tell of its own life."""
+        with self.metadata.cursor() as cursor:
+            cursor.execute(
+                "select relname from pg_class where relkind = 'r' and relnamespace = 'public'::regnamespace"
+                " and relname not in ('let_out', 'job', 'log')"
+            )
+            counts = " + ".join(f'(select count(*) from "{name}")' for (name,) in cursor.fetchall())
+            cursor.execute(f"select {counts}")
+            ((count,),) = cursor.fetchall()
+        return int(count)
+
+    def memory_mb(self) -> float:
+        """What triggerer and scheduler hold for themselves, all their processes together."""
+        leaders = [psutil.Process(self.airflow.sessions[name][0]) for name in ("triggerer", "scheduler")]
+        family = [process for leader in leaders for process in (leader, *leader.children(recursive=True))]
+        return float(sum(process.memory_full_info().uss for process in family)) / 2**20
+
+    def settled_memory_mb(self) -> float:
+        """The least of a few looks: a task that runs just now is not what waits."""
+        looks = []
+        for _ in range(5):
+            looks.append(self.memory_mb())
+            time.sleep(1)
+        return min(looks)
+
+    def ask(self, statement: str, *parameters: object) -> list[tuple[Any, ...]]:
+        """Rows of Airflow's database."""
+        with self.metadata.cursor() as cursor:
+            cursor.execute(statement, parameters)
+            return cursor.fetchall() if cursor.description else []
+
+
+def _wait(happened: Callable[[], bool], limit_seconds: float) -> bool:
+    deadline = time.monotonic() + limit_seconds
+    while not happened():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.5)
+    return True
+
+
+@contextmanager
+def _stand(bench: Bench) -> Iterator[Stand]:
+    with (
+        TemporaryDirectory(prefix="duewheel-bench-") as directory,
+        bench.server.empty() as address,
+        bench.server.duewheel() as dsn,
+        Broker(dsn) as broker,
+    ):
+        home = Path(directory)
+        (home / "dags").mkdir()
+        (home / "dags" / "ways.py").write_text(DAGS)
+        broker.create_topic(TOPIC)
+        settings = Settings(home, address, free_port(), home / "dags", dsn, secrets.token_hex(8))
+        airflow = AirflowStandalone(settings)
+        api = AirflowApi(settings.url, USER, settings.password)
+        try:
+            airflow.migrate(threading.Event())
+            airflow.start()
+            names = ("duewheel", *WAYS)
+            started = _wait(lambda: not airflow.unhealthy(), START_SECONDS) and _wait(
+                lambda: all(api.knows_dag(name) for name in names), START_SECONDS
+            )
+            if not started:
+                raise TimeoutError(f"Airflow did not start within {START_SECONDS:.0f} s")
+            with closing(connect(address)) as metadata:
+                stand = Stand(airflow, metadata, broker, _token(settings))
+                stand.ask(PROBE)
+                yield stand
+        finally:
+            airflow.stop()
+
+
+def _duewheel(stand: Stand, count: int, lead: float, window: float) -> Measured:
+    measured = Measured()
+    memory, rows = stand.settled_memory_mb(), stand.rows()
+    first_at = datetime.now(UTC) + timedelta(seconds=lead)
+    broker = stand.broker
+    orders = [
+        {
+            "body": {"order": number},
+            "key": f"order-{number}",
+            "deliver_at": first_at + timedelta(seconds=window * number / count),
+        }
+        for number in range(count)
+    ]
+    for first in range(0, count, 1_000):
+        broker.send_many(TOPIC, orders[first : first + 1_000])
+    keys = [f"order-{number}" for number in range(0, count, 2)]
+    time.sleep(2)
+    measured.memory_mb = stand.settled_memory_mb() - memory
+    measured.rows = (stand.rows() - rows) / count
+    measured.recall_ms = _recall_ms(lambda key: broker.recall_key(TOPIC, key), keys, first_at)
+    for key in keys:
+        broker.recall_key(TOPIC, key)
+    _until_due(first_at, window)
+
+    def is_over() -> bool:
+        (topic,) = broker.stats().topics
+        (group,) = topic.groups
+        return topic.waiting == group.ready == group.inflight == 0
+
+    _wait(is_over, PATIENCE_SECONDS)
+    with broker.connection() as connection, connection.cursor() as cursor:
+        cursor.execute(DUEWHEEL_LATENESS)
+        measured.lateness_ms = [late for (late,) in cursor.fetchall()]
+    late = [broker.recall_key(TOPIC, f"order-{number}") for number in range(1, 2 * TOO_LATE, 2)]
+    measured.told = sum(answer.value == "already_released" for answer in late)
+    measured.rows_left = (stand.rows() - rows) / count
+    return measured
+
+
+def _airflows(stand: Stand, way: str, count: int, lead: float, window: float) -> Measured:
+    measured = Measured()
+    memory, rows = stand.settled_memory_mb(), stand.rows()
+    first_at = datetime.now(UTC) + timedelta(seconds=lead)
+    made = (way, str(count), first_at.isoformat(), str(window))
+    subprocess.run(
+        [sys.executable, "-m", "benchmarks.airflow_rows", *made],
+        env=stand.airflow.settings.environment(),
+        stdout=subprocess.DEVNULL,
+        check=True,
+    )
+    _wait(
+        lambda: stand.ask("select not exists (select from trigger where triggerer_id is null)") == [(True,)],
+        lead,
+    )
+    time.sleep(2)
+    measured.memory_mb = stand.settled_memory_mb() - memory
+    measured.rows = (stand.rows() - rows) / count
+    runs = [f"order-{number}" for number in range(0, count, 2)]
+    measured.recall_ms = _recall_ms(lambda run: _recall(stand, way, run), runs, first_at)
+    stand.ask(RECALL_REST, way, ["queued", "running"])
+    if datetime.now(UTC) > first_at:
+        raise TimeoutError(f"{way}: {count} timeouts were not made and half recalled within {lead} s")
+    _until_due(first_at, window)
+    kept = count - len(range(0, count, 2))
+
+    def is_over() -> bool:
+        return len(stand.ask(AIRFLOW_LATENESS, way)) >= kept
+
+    _wait(is_over, PATIENCE_SECONDS)
+    late = [value for (value,) in stand.ask(AIRFLOW_LATENESS, way)]
+    measured.lateness_ms = late + [inf] * (kept - len(late))
+    _wait(
+        lambda: stand.ask("select not exists (select from dag_run where state = 'running')") == [(True,)],
+        PATIENCE_SECONDS,
+    )
+    measured.rows_left = (stand.rows() - rows) / count
+    measured.told = sum(not _recall(stand, way, f"order-{number}") for number in range(1, 2 * TOO_LATE, 2))
+    return measured
+
+
+def _recall_ms(recall: Callable[[str], object], keys: list[str], first_at: datetime) -> float:
+    """The median of one recall, over as many as there is time for."""
+    taken: list[float] = []
+    for key in keys[:TIMED]:
+        if taken and datetime.now(UTC) > first_at - timedelta(seconds=REST_SECONDS):
+            break
+        taken.append(seconds(partial(recall, key)) * 1000)
+    return statistics.median(taken)
+
+
+def _recall(stand: Stand, way: str, run_id: str) -> bool:
+    """Take a timeout back by Airflow's REST API; whether it says that it has.
+
+    A run that waits for its `run_after` is deleted. One with a deferred task cannot be, so it is ended.
+    """
+    path = f"/api/v2/dags/{way}/dagRuns/{run_id}"
+    try:
+        if way == "run_after":
+            _request(stand.airflow.settings, "DELETE", path, None, stand.token)
+        else:
+            _request(stand.airflow.settings, "PATCH", path, b'{"state": "success"}', stand.token)
+    except urllib.error.HTTPError:
+        return False
+    return True
+
+
+def _token(settings: Settings) -> str:
+    login = json.dumps({"username": USER, "password": settings.password}).encode()
+    return str(json.loads(_request(settings, "POST", "/auth/token", login))["access_token"])
+
+
+def _request(settings: Settings, method: str, path: str, body: bytes | None = None, token: str = "") -> bytes:
+    headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {})
+    request = urllib.request.Request(settings.url + path, data=body, method=method, headers=headers)
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    with opener.open(request, timeout=60) as response:
+        return bytes(response.read())
+
+
+def _until_due(first_at: datetime, window: float) -> None:
+    last_at = first_at + timedelta(seconds=window)
+    threading.Event().wait(max(0.0, (last_at - datetime.now(UTC)).total_seconds()))
+
+
+def waiting(bench: Bench) -> Iterator[Row]:
+    """Rows, memory, recalls and lateness of what waits."""
+    for count in (1_000,) if bench.quick else (1_000, 10_000, 100_000):
+        window = 30.0 if count == 1_000 else 60.0
+        yield from measure(bench, count, lead=120 + count / 20, window=window)
+
+
+def measure(bench: Bench, count: int, *, lead: float, window: float) -> Iterator[Row]:
+    """The rows of one size; in `lead` seconds all is made and half of it recalled."""
+    with _stand(bench) as stand:
+        ours = _duewheel(stand, count, 20 + count / 500, window)
+        theirs = {way: _airflows(stand, way, count, lead, window) for way in WAYS}
+    yield from _rows(count, ours, theirs)
+
+
+def _rows(count: int, ours: Measured, theirs: dict[str, Measured]) -> Iterator[Row]:
+    what = f"{thousands(count)} waiting, half recalled"
+    for way, other in theirs.items():
+        for name, text, unit, value, its in (
+            ("rows", "rows in Airflow's database for each that waits", "", ours.rows, other.rows),
+            ("rows-left", "rows left there for each when all is over", "", ours.rows_left, other.rows_left),
+            ("memory", "more memory of triggerer and scheduler", "MB", ours.memory_mb, other.memory_mb),
+            ("recall", "one recall", "ms", ours.recall_ms, other.recall_ms),
+            *(
+                (
+                    f"p{percent}",
+                    f"due instant until let out, p{percent}",
+                    "ms",
+                    percentile(ours.lateness_ms, percent),
+                    percentile(other.lateness_ms, percent),
+                )
+                for percent in (50, 99)
+            ),
+            ("told", f"of {TOO_LATE} recalls that came too late, told so", "", ours.told, other.told),
+        ):
+            yield Row(f"{name}-{way}-{count}", f"{what}: {text}", unit, [value], [its], WAYS[way])
+
+
+SUBJECTS = [
+    Subject("waiting", "timeouts that wait in Airflow, by duewheel and by Airflow's own ways", waiting)
+]
+
+if __name__ == "__main__":
+    main("waiting_in_airflow", __doc__, SUBJECTS)

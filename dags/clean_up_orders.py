@@ -1,0 +1,69 @@
+"""Clean up every day at 5 in the morning, as the clocks of Berlin show it.
+
+Airflow's own timetable does this too. A schedule of the broker is the better one where a program that knows
+no Airflow wants the same call, where it is added while everything runs and without a new DAG file, or where
+what fails is to be tried again by its group. Each occurrence is sent once, however many wheels turn, and what
+falls into an outage is made up for as ``misfire`` says (rule D18).
+
+Start `plan_clean_up` once. Adding the same schedule again changes nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+import psycopg2
+from airflow.sdk import Asset, AssetWatcher, dag, task
+
+from duewheel.dags.shop import statement
+from duewheel.hooks.broker import DueWheelHook
+from duewheel.operators.topic import CreateTopicOperator
+from duewheel.triggers.timing_wheel import TimingWheelTrigger
+
+if TYPE_CHECKING:
+    from duewheel.store.messages import Message
+
+log = logging.getLogger(__name__)
+
+TOPIC = "chores"
+GROUP = "clean-up-orders"
+
+due_chores = Asset(
+    "due_chores",
+    watchers=[AssetWatcher(name="timing_wheel", trigger=TimingWheelTrigger(topic=TOPIC, group=GROUP))],
+)
+
+
+@dag(schedule=None, tags=["duewheel", "example"], doc_md=__doc__)
+def plan_clean_up() -> None:
+    @task
+    def plan() -> None:
+        with DueWheelHook().get_conn() as broker:
+            broker.add_schedule(
+                "clean-up-orders", TOPIC, {"keep_days": 30}, cron="0 5 * * *", timezone="Europe/Berlin"
+            )
+
+    CreateTopicOperator(task_id="create_topic", topic=TOPIC) >> plan()
+
+
+@dag(schedule=[due_chores], max_active_runs=1, tags=["duewheel", "example"], doc_md=__doc__)
+def clean_up_orders() -> None:
+    @task.due_messages(topic=TOPIC, group=GROUP, one_by_one=True)
+    def clean_up(message: Message) -> int:
+        keep_days = json.loads(message.body)["keep_days"]
+        with closing(psycopg2.connect(DueWheelHook().resolve().dsn)) as connection, connection:
+            with connection.cursor() as cursor:
+                cursor.execute(statement("create_orders"))
+                cursor.execute(statement("clean_up_orders"), {"keep_days": keep_days})
+                deleted = cursor.rowcount
+        log.info("Deleted %d orders that were cancelled more than %d days ago", deleted, keep_days)
+        return deleted
+
+    clean_up()  # type: ignore[call-arg]  # the operator gives the message
+
+
+plan_clean_up()
+clean_up_orders()

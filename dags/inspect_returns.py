@@ -1,0 +1,69 @@
+"""One DAG run for each message: a parcel that came back is inspected, in steps that people follow in the UI.
+
+A scheduler is no message handler. It takes about a third of a second for each task, and keeps rows for each
+run. So do this for tens of messages an hour whose runs somebody looks at. Hundreds go to a task that handles
+them itself, as in `remind_customers`, and thousands to Spark, as in `cancel_unpaid_orders`.
+
+A run is named after its message, so a try that follows a lost one starts no second run. From the ack on
+Airflow tries again, by the ``retries`` of its tasks, and what fails leaves no dead letter: the failed run is
+what you find.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
+from airflow.sdk import Asset, AssetWatcher, Param, dag, task
+
+from duewheel.triggers.timing_wheel import TimingWheelTrigger
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from duewheel.store.messages import Message
+
+log = logging.getLogger(__name__)
+
+TOPIC = "returns"
+GROUP = "inspect-returns"
+
+PARCEL = Param("0815", type="string", minLength=1, description="The parcel's number.")
+
+due_returns = Asset(
+    "due_returns",
+    watchers=[AssetWatcher(name="timing_wheel", trigger=TimingWheelTrigger(topic=TOPIC, group=GROUP))],
+)
+
+
+@dag(schedule=[due_returns], tags=["duewheel", "example"], doc_md=__doc__)
+def hand_out_returns() -> None:
+    @task.due_messages(topic=TOPIC, group=GROUP, skip_if_empty=True)
+    def each(messages: Sequence[Message]) -> list[dict[str, Any]]:
+        return [
+            {"trigger_run_id": f"message__{message.message_id}", "conf": {"parcel": message.key}}
+            for message in messages
+        ]
+
+    TriggerDagRunOperator.partial(
+        task_id="begin",
+        trigger_dag_id="inspect_return",
+        logical_date=None,
+        skip_when_already_exists=True,
+        retries=3,
+    ).expand_kwargs(each())  # type: ignore[call-arg]  # the operator gives the messages
+
+
+@dag(schedule=None, params={"parcel": PARCEL}, tags=["duewheel", "example"], doc_md=__doc__)
+def inspect_return() -> None:
+    @task
+    def inspect(params: dict[str, Any]) -> str:
+        log.info("Inspecting parcel %s", params["parcel"])
+        return str(params["parcel"])
+
+    inspect()  # type: ignore[call-arg]  # Airflow gives the parameters
+
+
+hand_out_returns()
+inspect_return()

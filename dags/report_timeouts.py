@@ -1,0 +1,62 @@
+"""Report each morning how many orders have run out of time: a DAG with a timetable and a sensor.
+
+The sensor holds no worker while it waits: the wheel in the triggerer wakes it as soon as one timeout is due.
+It takes nothing; the task behind it receives the messages under a lease. On a day without any the run is
+skipped after two hours.
+
+The report has a group of its own and so gets every timeout, also those that `cancel_unpaid_orders` handles
+(rule D15). A new group begins with the oldest timeout that is kept. It is paused until you choose it.
+"""
+
+from __future__ import annotations
+
+import logging
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from airflow.sdk import CronTriggerTimetable, dag, task
+
+from duewheel.dags.shop import TOPIC
+from duewheel.sensors.due_messages import DueMessagesSensor
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from duewheel.store.messages import Message
+
+log = logging.getLogger(__name__)
+
+GROUP = "report-timeouts"
+
+
+@dag(
+    schedule=CronTriggerTimetable("0 6 * * *", timezone="Europe/Berlin"),
+    is_paused_upon_creation=True,
+    tags=["duewheel", "example"],
+    doc_md=__doc__,
+)
+def report_timeouts() -> None:
+    wait = DueMessagesSensor(
+        task_id="wait",
+        topic=TOPIC,
+        group=GROUP,
+        deferrable=True,
+        timeout=timedelta(hours=2),
+        soft_fail=True,
+    )
+
+    @task.due_messages(topic=TOPIC, group=GROUP, max_messages=10_000, drain=True)
+    def count(messages: Sequence[Message]) -> int:
+        return len(messages)
+
+    @task
+    def report(counts: list[int]) -> int:
+        log.info("%d orders have run out of time since the last report", sum(counts))
+        return sum(counts)
+
+    counts = count()  # type: ignore[call-arg]  # the operator gives the messages
+    wait >> counts
+    report(counts)  # type: ignore[arg-type]  # Airflow gives what it stands for
+
+
+report_timeouts()

@@ -1,0 +1,3 @@
+-- Parameters: keep_days (how long a cancelled order is kept). A chore that comes twice finds nothing more to delete.
+delete from orders
+where cancelled_at < now() - make_interval(days => %(keep_days)s);
