@@ -1,37 +1,45 @@
-"""Airflow with all its parts: what only a scheduler, a triggerer and workers of their own can show."""
+"""Airflow with all its parts: what only a scheduler, triggerers and workers of their own can show.
+
+The parts are killed, stopped and restarted while messages come due. Each time nothing is lost, and nothing is
+handled twice but after its lease was given back.
+"""
 
 from __future__ import annotations
 
 import os
 import secrets
 import shutil
+import signal
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
 import pytest
-from tests.proof.waiting import PATIENCE_SECONDS, ask
+from tests.conftest import temporary_server
+from tests.operators.live_airflow import HurriedSettings, LiveAirflow
+from tests.proof.waiting import PATIENCE_SECONDS, ask, connected
 
 import duewheel.dags
-from duewheel.cli.demo.airflow_api import AirflowApi
-from duewheel.cli.demo.airflow_standalone import USER, AirflowStandalone, Settings, free_port
+from duewheel.cli.demo.airflow_standalone import AirflowStandalone, free_port
 from duewheel.dags import (
-    cancel_unpaid_orders_taskflow,
     clean_up_orders,
     inspect_returns,
     report_timeouts,
     send_invoices,
 )
-from duewheel.dags.shop import statement
-from duewheel.store import Broker, EmbeddedPostgres
+from duewheel.dags.shop import GROUP, statement
+from duewheel.store import Broker, EmbeddedPostgres, NewMessage, migration
 
-pytestmark = [pytest.mark.airflow, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.airflow, pytest.mark.slow, pytest.mark.timeout(1200)]
 
 DAGS = Path(__file__).parent / "live_dags.py"
-DAG_IDS = ("killed_live", "side_by_side", "refused", "tagged")
+DAG_IDS = ("killed_live", "side_by_side", "refused", "tagged", "counted", "held")
+TOPICS = ("killed", "wide", "tagged", "counted", "held", "order-timeout", "chores", "returns", "invoices")
 #: Files of `dags/` and what differs here: nobody unpauses them, and a dead letter is one at once.
 EXAMPLES = {
     "cancel_unpaid_orders_taskflow": ("is_paused_upon_creation=True", "is_paused_upon_creation=False"),
@@ -66,10 +74,19 @@ def pipes(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def broker(fresh_database: Callable[[], tuple[str, str]]) -> Iterator[Broker]:
+def server() -> Iterator[EmbeddedPostgres]:
+    """The broker's Postgres, which may be restarted, as the session's may not."""
+    with temporary_server("duewheel-live-") as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def broker(server: EmbeddedPostgres) -> Iterator[Broker]:
     """The broker of the DAGs."""
-    with Broker(fresh_database()[1]) as broker:
-        for topic in ("killed", "wide", "tagged", "order-timeout", "chores", "returns", "invoices"):
+    dsn = server.ensure_database("shop")
+    migration.upgrade(dsn)
+    with Broker(dsn) as broker:
+        for topic in TOPICS:
             broker.create_topic(topic)
         broker.consumer("wide", "everyone", mode="broadcasting", name="one")
         yield broker
@@ -78,7 +95,7 @@ def broker(fresh_database: Callable[[], tuple[str, str]]) -> Iterator[Broker]:
 @pytest.fixture(scope="module")
 def airflow(
     broker: Broker, pipes: Path, postgres: EmbeddedPostgres, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[AirflowStandalone]:
+) -> Iterator[LiveAirflow]:
     """All parts of Airflow, which know the DAGs."""
     home = tmp_path_factory.mktemp("airflow")
     (home / "dags").mkdir()
@@ -87,34 +104,32 @@ def airflow(
         text = (Path(duewheel.dags.__path__[0]) / f"{name}.py").read_text()
         assert stands in text
         (home / "dags" / f"{name}.py").write_text(text.replace(stands, here) if stands else text)
-    address = postgres.ensure_database("airflow_live")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("DUEWHEEL_TEST_DIRECTORY", str(pipes))
-        standalone = AirflowStandalone(
-            Settings(
-                home=home,
-                database_dsn=address,
-                port=free_port(),
-                dags_folder=home / "dags",
-                broker_dsn=broker.dsn,
-                password=secrets.token_hex(8),
-            )
+    live = LiveAirflow(
+        HurriedSettings(
+            home=home,
+            database_dsn=postgres.ensure_database("airflow_live"),
+            port=free_port(),
+            dags_folder=home / "dags",
+            broker_dsn=broker.dsn,
+            password=secrets.token_hex(8),
+            pipes=pipes,
         )
-    api = AirflowApi(standalone.settings.url, USER, standalone.settings.password)
+    )
     try:
-        standalone.migrate(threading.Event())
-        standalone.start()
-        until(lambda: not standalone.unhealthy(), standalone)
-        until(lambda: all(api.knows_dag(dag_id) for dag_id in (*DAG_IDS, *EXAMPLE_DAG_IDS)), standalone)
-        yield standalone
+        live.migrate(threading.Event())
+        live.start()
+        live.know_triggerer()
+        live.add_triggerer()
+        until(lambda: not live.unhealthy(), live)
+        until(lambda: all(live.api.knows_dag(dag_id) for dag_id in (*DAG_IDS, *EXAMPLE_DAG_IDS)), live)
+        yield live
     finally:
-        standalone.stop()
+        live.stop()
 
 
-def runs(airflow: AirflowStandalone, dag_id: str) -> dict[str, int]:
+def runs(airflow: LiveAirflow, dag_id: str) -> dict[str, int]:
     """How many runs of the DAG are in each state."""
-    api = AirflowApi(airflow.settings.url, USER, airflow.settings.password)
-    return api.run_states(dag_id, since="2000-01-01T00:00:00Z")
+    return airflow.api.run_states(dag_id, since="2000-01-01T00:00:00Z")
 
 
 def states(broker: Broker, message_id: str, group: str = "g") -> list[str]:
@@ -122,13 +137,13 @@ def states(broker: Broker, message_id: str, group: str = "g") -> list[str]:
     return [entry.state for entry in broker.history(message_id) if entry.consumer_group == group]
 
 
-def begin(airflow: AirflowStandalone, dag_id: str) -> None:
+def begin(airflow: LiveAirflow, dag_id: str) -> None:
     """Start a run as a user does."""
-    AirflowApi(airflow.settings.url, USER, airflow.settings.password).start_run(dag_id, {})
+    airflow.api.start_run(dag_id, {})
 
 
 def test_x09_a_worker_that_is_lost_hands_its_messages_to_the_next_try(
-    airflow: AirflowStandalone, broker: Broker
+    airflow: LiveAirflow, broker: Broker
 ) -> None:
     sent = broker.send("killed", b"x", delay=timedelta(milliseconds=200), key="4711")
     until(lambda: runs(airflow, "killed_live").get("success"), airflow)
@@ -138,7 +153,7 @@ def test_x09_a_worker_that_is_lost_hands_its_messages_to_the_next_try(
 
 
 def test_a_group_has_as_many_runs_as_its_dag_allows(
-    airflow: AirflowStandalone, broker: Broker, pipes: Path
+    airflow: LiveAirflow, broker: Broker, pipes: Path
 ) -> None:
     keys = [str(number) for number in range(3)]
     for key in keys:
@@ -157,7 +172,7 @@ def test_a_group_has_as_many_runs_as_its_dag_allows(
     assert runs(airflow, "refused") == {}
 
 
-def test_d12_messages_of_other_tags_start_no_run(airflow: AirflowStandalone, broker: Broker) -> None:
+def test_d12_messages_of_other_tags_start_no_run(airflow: LiveAirflow, broker: Broker) -> None:
     for tag in ("open", "open", "open"):
         broker.send("tagged", b"x", delay=timedelta(milliseconds=200), tag=tag)
     paid = broker.send("tagged", b"x", delay=timedelta(seconds=3), tag="paid")
@@ -167,7 +182,7 @@ def test_d12_messages_of_other_tags_start_no_run(airflow: AirflowStandalone, bro
 
 
 @pytest.fixture(scope="module")
-def shop(airflow: AirflowStandalone, broker: Broker) -> dict[str, str]:
+def shop(airflow: LiveAirflow, broker: Broker) -> dict[str, str]:
     """Everything that starts the examples, at once; message ids by what they are about."""
     with broker.connection() as connection:
         ask(connection, statement("create_orders"))
@@ -207,7 +222,7 @@ def shop(airflow: AirflowStandalone, broker: Broker) -> dict[str, str]:
 
 
 def test_d18_the_example_cleans_up_at_5_in_berlin(
-    airflow: AirflowStandalone, broker: Broker, shop: dict[str, str]
+    airflow: LiveAirflow, broker: Broker, shop: dict[str, str]
 ) -> None:
     assert shop
     (schedule,) = broker.schedules()
@@ -223,25 +238,26 @@ def test_d18_the_example_cleans_up_at_5_in_berlin(
 
 
 def test_d19_the_example_in_taskflow_cancels_what_is_unpaid(
-    airflow: AirflowStandalone, broker: Broker, shop: dict[str, str]
+    airflow: LiveAirflow, broker: Broker, shop: dict[str, str]
 ) -> None:
-    group = cancel_unpaid_orders_taskflow.GROUP
-    for name in ("unpaid", "paid"):
-        until(lambda name=name: states(broker, shop[name], group)[-1:] == ["Acked"], airflow)
+    until(
+        lambda: all(states(broker, shop[name], GROUP)[-1:] == ["Acked"] for name in ("unpaid", "paid")),
+        airflow,
+    )
     with broker.connection() as connection:
         cancelled = ask(connection, "select number from orders where cancelled_at > now() - interval '1 day'")
     assert cancelled == [(1,)]
 
 
 def test_d15_the_example_with_a_sensor_reports_what_others_have_handled(
-    airflow: AirflowStandalone, broker: Broker, shop: dict[str, str]
+    airflow: LiveAirflow, broker: Broker, shop: dict[str, str]
 ) -> None:
     until(lambda: runs(airflow, "report_timeouts") == {"success": 1}, airflow)
     assert "Acked" in states(broker, shop["unpaid"], report_timeouts.GROUP)
 
 
 def test_r14_x12_the_example_of_retries_alerts_and_redrives(
-    airflow: AirflowStandalone, broker: Broker, shop: dict[str, str]
+    airflow: LiveAirflow, broker: Broker, shop: dict[str, str]
 ) -> None:
     group = send_invoices.GROUP
     until(lambda: runs(airflow, "send_invoices").get("failed"), airflow)
@@ -259,9 +275,192 @@ def test_r14_x12_the_example_of_retries_alerts_and_redrives(
 
 
 def test_the_example_of_a_run_for_each_message_starts_one_for_each(
-    airflow: AirflowStandalone, broker: Broker, shop: dict[str, str]
+    airflow: LiveAirflow, broker: Broker, shop: dict[str, str]
 ) -> None:
     until(lambda: runs(airflow, "inspect_return").get("success", 0) >= 2, airflow)
     for name in ("parcel", "other parcel"):
         assert states(broker, shop[name], inspect_returns.GROUP)[-1] == "Acked"
     assert runs(airflow, "inspect_return") == {"success": 2}
+
+
+#: The asset that starts the DAG ``counted``.
+COUNTED = "due_counted_g"
+
+
+def has_ended(airflow: LiveAirflow, triggerer: int) -> bool:
+    """Whether no process of the triggerer is left."""
+    return not airflow.processes(triggerer)
+
+
+def send_spread(broker: Broker, name: str, count: int, seconds: float) -> list[str]:
+    """Send messages that come due one after the other, and return their keys."""
+    keys = [f"{name}-{number}" for number in range(count)]
+    broker.send_many(
+        "counted",
+        [
+            NewMessage(body=b"x", key=key, delay=timedelta(seconds=0.5 + seconds * number / count))
+            for number, key in enumerate(keys)
+        ],
+    )
+    return keys
+
+
+def waiting(broker: Broker) -> int:
+    """How many messages of the topic ``counted`` were not released yet."""
+    return next(found.waiting for found in broker.stats().topics if found.topic == "counted")
+
+
+def counted(airflow: LiveAirflow, name: str) -> Counter[str]:
+    """How often each message of that name was handled."""
+    return Counter(one.key for one in airflow.given("counted") if one.key.startswith(f"{name}-"))
+
+
+def until_counted(airflow: LiveAirflow, name: str, sent: list[str]) -> None:
+    """Wait until each message was handled, and all runs are over: each was handled once."""
+    airflow.until(lambda: len(counted(airflow, name)) == len(sent), "all messages to be handled")
+    airflow.until(lambda: airflow.is_idle("counted"), "the runs to end")
+    assert counted(airflow, name) == Counter(sent)
+
+
+def listening(broker: Broker) -> int:
+    """How many wheels listen."""
+    with connected(broker.dsn) as connection:
+        ((count,),) = ask(
+            connection,
+            "select count(*) from pg_stat_activity"
+            " where datname = current_database() and application_name = 'duewheel wheel listening'",
+        )
+    return int(count)
+
+
+def test_x14_a_triggerer_that_stood_still_and_goes_on_beside_its_successor_doubles_nothing(
+    airflow: LiveAirflow, broker: Broker
+) -> None:
+    stopped = airflow.until_active(COUNTED)
+    processes = airflow.processes(stopped)
+    for process in processes:
+        process.suspend()
+    try:
+        airflow.until_active(COUNTED, after=stopped)
+        # The one that stands has not hung up.
+        airflow.until(lambda: listening(broker) >= 2, "two live streams")
+        sent = send_spread(broker, "stopped", 100, seconds=2)
+    finally:
+        for process in processes:
+            process.resume()
+    until_counted(airflow, "stopped", sent)
+
+
+def test_x14_triggerers_killed_amid_a_thousand_releases_lose_and_double_nothing(
+    airflow: LiveAirflow, broker: Broker
+) -> None:
+    for name, whole in (("first", True), ("second", False)):
+        sent = send_spread(broker, name, 500, seconds=3)
+        airflow.until(lambda: waiting(broker) <= 250, "half of the releases")
+        killed = airflow.until_active(COUNTED)
+        # The second time as when memory runs out: whoever is left of it ends by itself.
+        for process in airflow.processes(killed) if whole else [airflow.leader(killed)]:
+            process.kill()
+        if whole:
+            airflow.add_triggerer()
+        airflow.until_active(COUNTED, after=killed)
+        until_counted(airflow, name, sent)
+        airflow.until(partial(has_ended, airflow, killed), "what was killed to be gone")
+
+
+def test_an_event_that_came_while_the_dag_was_paused_starts_a_run_afterwards(
+    airflow: LiveAirflow, broker: Broker
+) -> None:
+    """With its file touched all the time, and more events than runs."""
+    file = airflow.settings.dags_folder / DAGS.name
+    watchers: set[tuple[int]] = set()
+
+    def events() -> int:
+        ((count,),) = airflow.ask(
+            "select count(*) from asset_event join asset on asset.id = asset_id where asset.name = %s",
+            COUNTED,
+        )
+        return int(count)
+
+    def until_while_touched(happened: Callable[[], object], what: str) -> None:
+        def happened_meanwhile() -> object:
+            file.touch()
+            watchers.update(
+                airflow.ask(
+                    "select trigger_id from asset_watcher join asset on asset.id = asset_id"
+                    " where asset.name = %s",
+                    COUNTED,
+                )
+            )
+            return happened()
+
+        airflow.until(happened_meanwhile, what)
+
+    before = events()
+    airflow.call("PATCH", "dags/counted", {"is_paused": True})
+    sent = send_spread(broker, "paused", 10, seconds=1)
+    airflow.until(lambda: events() > before, "a ring that no run answers")
+    file.touch()
+    airflow.until(lambda: airflow.active(COUNTED) is None, "the watcher to be gone")
+    assert not counted(airflow, "paused")
+    airflow.call("PATCH", "dags/counted", {"is_paused": False})
+    for number in range(3):
+        sent += send_spread(broker, f"paused-{number}", 10, seconds=1)
+        until_while_touched(lambda: waiting(broker) == 0, "the releases")
+    until_while_touched(lambda: len(counted(airflow, "paused")) == len(sent), "all messages to be handled")
+    until_counted(airflow, "paused", sent)
+    # Parsed again and again, the watcher stays the one that it is.
+    assert len(watchers) == 1
+
+
+def hold(airflow: LiveAirflow, broker: Broker, pipes: Path, key: str) -> tuple[Path, str, str]:
+    """Send a message that its task holds; return the task's pipe, the message's id and the run."""
+    pipe = pipes / f"hold_{key}"
+    os.mkfifo(pipe)
+    sent = broker.send("held", b"x", key=key, delay=timedelta(milliseconds=100))
+    airflow.until(lambda: runs_of(airflow, key), "a task to hold the message")
+    return pipe, sent.message_id, runs_of(airflow, key)[0]
+
+
+def runs_of(airflow: LiveAirflow, key: str) -> list[str]:
+    """The runs that were given the message."""
+    return [one.run for one in airflow.given("held") if one.key == key]
+
+
+def test_x09_a_run_that_is_cleared_or_marked_failed_gives_its_messages_back(
+    airflow: LiveAirflow, broker: Broker, pipes: Path
+) -> None:
+    given_back = ["Inflight", "WaitingRetry", "Ready", "Inflight", "Acked"]
+
+    pipe, message_id, run = hold(airflow, broker, pipes, "cleared")
+    pipe.unlink()
+    airflow.change_run("POST", "held", run, "/clear", {"dry_run": False, "only_failed": False})
+    airflow.until(lambda: len(runs_of(airflow, "cleared")) == 2, "the next try")
+    airflow.until(lambda: airflow.is_idle("held"), "the runs to end")
+    assert runs_of(airflow, "cleared") == [run, run]
+    assert states(broker, message_id) == given_back
+
+    pipe, message_id, run = hold(airflow, broker, pipes, "failed")
+    pipe.unlink()
+    airflow.change_run("PATCH", "held", run, "", {"state": "failed"})
+    airflow.until(lambda: len(runs_of(airflow, "failed")) == 2, "the next run")
+    airflow.until(lambda: airflow.is_idle("held"), "the runs to end")
+    assert len(set(runs_of(airflow, "failed"))) == 2
+    assert states(broker, message_id) == given_back
+
+
+def test_x14_a_broker_that_is_restarted_under_a_task_loses_neither_its_lease_nor_the_wheel(
+    airflow: LiveAirflow, broker: Broker, pipes: Path, server: EmbeddedPostgres
+) -> None:
+    pipe, message_id, _ = hold(airflow, broker, pipes, "restarted")
+    pid = server.pid
+    assert pid is not None
+    os.kill(pid, signal.SIGINT)
+    airflow.until(lambda: server.pid != pid, "Postgres to stop")
+    server.start()
+    pipe.write_text("go")
+    airflow.until(lambda: airflow.is_idle("held"), "the run to end")
+    assert states(broker, message_id) == ["Inflight", "Acked"]
+    broker.send("held", b"x", key="later", delay=timedelta(milliseconds=100))
+    airflow.until(lambda: runs_of(airflow, "later"), "a run for what came later")
+    airflow.until(lambda: airflow.is_idle("held"), "the run to end")

@@ -1,0 +1,142 @@
+"""Airflow with all its parts and any number of triggerers, each of which may be killed or stopped."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+import psutil
+from tests.proof.waiting import PATIENCE_SECONDS, ask, connected
+
+from duewheel.cli.demo.airflow_api import AirflowApi
+from duewheel.cli.demo.airflow_standalone import USER, AirflowStandalone, Settings
+from duewheel.cli.demo.processes import Child, session_members
+
+TRIGGERER = ("triggerer", "--skip-serve-logs")
+
+
+@dataclass(frozen=True)
+class HurriedSettings(Settings):
+    """Settings under which a lost triggerer is missed within seconds, and a cleared task hears it soon."""
+
+    pipes: Path
+    """Where tasks note what they are given, and find the pipes over which they are told to go on."""
+
+    def environment(self) -> dict[str, str]:
+        """Return the whole environment of the parts."""
+        return super().environment() | {
+            "DUEWHEEL_TEST_DIRECTORY": str(self.pipes),
+            "AIRFLOW__TRIGGERER__JOB_HEARTBEAT_SEC": "1",
+            "AIRFLOW__TRIGGERER__TRIGGERER_HEALTH_CHECK_THRESHOLD": "4",
+            "AIRFLOW__WORKERS__MIN_HEARTBEAT_INTERVAL": "1",
+        }
+
+
+class Given(NamedTuple):
+    """A message that a task was given."""
+
+    key: str
+    run: str
+
+
+class LiveAirflow(AirflowStandalone):
+    """All parts of Airflow, with as many triggerers as are started.
+
+    Args:
+        settings: where it lives.
+    """
+
+    def __init__(self, settings: HurriedSettings) -> None:
+        super().__init__(settings)
+        self._pipes = settings.pipes
+        self._triggerers: dict[int, Child] = {}
+        self.api = AirflowApi(settings.url, USER, settings.password)
+
+    def until(self, happened: Callable[[], object], what: str) -> None:
+        """Return when ``happened()`` is true: the parts of Airflow give no sign of their own."""
+        end = time.monotonic() + PATIENCE_SECONDS
+        while not happened():
+            assert time.monotonic() < end, f"waited {PATIENCE_SECONDS} s for {what}"
+            time.sleep(0.1)
+
+    def call(self, method: str, path: str, body: dict[str, Any]) -> Any:
+        """Ask the public API for a change."""
+        return self.api._call(method, f"/api/v2/{path}", body)
+
+    def change_run(self, method: str, dag_id: str, run: str, what: str, body: dict[str, Any]) -> None:
+        """Ask the public API for a change of a run."""
+        self.call(method, f"dags/{dag_id}/dagRuns/{quote(run)}{what}", body)
+
+    def ask(self, query: str, *parameters: object) -> list[tuple[Any, ...]]:
+        """Return what Airflow's own database answers."""
+        with connected(self.settings.database_dsn) as connection:
+            return ask(connection, query, *parameters)
+
+    # -- triggerers ------------------------------------------------------------------------------------------
+
+    def know_triggerer(self) -> None:
+        """Wait until the first triggerer is at work, and remember it."""
+        self._remember(next(child for child in self._children if child.name == "triggerer"))
+
+    def add_triggerer(self) -> None:
+        """Start a further triggerer, which is at work when this returns."""
+        self._start(f"triggerer-{len(self._triggerers) + 1}", TRIGGERER)
+        self._remember(self._children[-1])
+
+    def _remember(self, child: Child) -> None:
+        """Airflow names a triggerer by the job it registers: the newest is that of the newest process."""
+
+        def registered() -> list[int]:
+            rows = self.ask("select id from job where job_type = 'TriggererJob' order by id")
+            return [job for (job,) in rows if job not in self._triggerers]
+
+        self.until(registered, "a triggerer to start")
+        self._triggerers[registered()[-1]] = child
+
+    def active(self, asset: str) -> int | None:
+        """Return the triggerer that has the watcher of the asset; None where nobody has."""
+        rows = self.ask(
+            "select triggerer_id from trigger join asset_watcher on trigger_id = trigger.id"
+            " join asset on asset.id = asset_id where asset.name = %s",
+            asset,
+        )
+        return next((job for (job,) in rows), None)
+
+    def until_active(self, asset: str, *, after: int | None = None) -> int:
+        """Wait until a triggerer, other than ``after``, has the watcher of the asset, and return which."""
+        found: list[int] = []
+
+        def taken_over() -> bool:
+            job = self.active(asset)
+            if job is None or job == after:
+                return False
+            found.append(job)
+            return True
+
+        self.until(taken_over, "a triggerer to take the watcher over")
+        return found[-1]
+
+    def leader(self, triggerer: int) -> psutil.Process:
+        """Return the triggerer's own process, which the one with its triggers is a child of."""
+        return psutil.Process(self._triggerers[triggerer].process.pid)
+
+    def processes(self, triggerer: int) -> list[psutil.Process]:
+        """Return all processes of the triggerer."""
+        return session_members([self._triggerers[triggerer].process.pid])
+
+    # -- runs ------------------------------------------------------------------------------------------------
+
+    def given(self, topic: str) -> list[Given]:
+        """Return what tasks noted that they were given, in order."""
+        file = self._pipes / topic
+        return [Given(*line.split()) for line in file.read_text().splitlines()] if file.exists() else []
+
+    def is_idle(self, dag_id: str) -> bool:
+        """Whether no run of the DAG is queued or running."""
+        return not self.ask(
+            "select 1 from dag_run where dag_id = %s and state in ('queued', 'running')", dag_id
+        )
