@@ -157,6 +157,12 @@ def tab_to(page: Page, wanted: Locator) -> None:
     pytest.fail(f"no way leads to {wanted} by the Tab key")
 
 
+def close(dialog: Locator) -> None:
+    """Close it, and wait until it is gone: it fades, and its buttons have the names of those behind it."""
+    dialog.get_by_role("button", name="Close").first.click()
+    expect(dialog).to_have_count(0)
+
+
 def test_x08_an_operator_without_a_mouse_finds_an_order_by_its_key_and_recalls_it(
     chromium: Browser, airflow: AirflowServer, shop_at_work: Broker
 ) -> None:
@@ -239,7 +245,7 @@ def test_x08_an_operator_reschedules_all_of_a_key_prefix(
         dialog.locator("select[name=delay]").select_option("21600")
         dialog.get_by_role("button", name="Reschedule all").click()
         expect(dialog.get_by_text("111 rescheduled")).to_be_visible()
-        dialog.get_by_role("button", name="Close").first.click()
+        close(dialog)
         follow(page, "?view=messages&topic=vouchers.expire&key=v-24")
         expect(page.get_by_role("row", name=re.compile("v-249 "))).to_be_visible()
         page.get_by_role("button", name="Deliver all now").click()
@@ -276,7 +282,7 @@ def test_x08_what_was_done_is_told_though_it_was_broken_off_or_stopped(
         told = dialog.get_by_role("status")
         for words in ("200 rescheduled", "200 not known", "50 not tried", "API server does not answer"):
             expect(told).to_contain_text(words)
-        dialog.get_by_role("button", name="Close").first.click()
+        close(dialog)
 
         page.get_by_role("button", name="Reschedule all").click()
         expect(dialog.get_by_text("450 messages wait and match now.")).to_be_visible()
@@ -287,20 +293,20 @@ def test_x08_what_was_done_is_told_though_it_was_broken_off_or_stopped(
         asked[3].continue_()
         expect(told).to_contain_text("400 rescheduled")
         expect(told).to_contain_text("50 not tried")
-        dialog.get_by_role("button", name="Close").first.click()
+        close(dialog)
 
         page.get_by_role("button", name="Recall all").click()
         expect(dialog.get_by_text("450 messages wait and match now.")).to_be_visible()
         dialog.get_by_role("button", name="Recall all").click()
         expect(told).to_contain_text("450 recalled: never delivered")
-        dialog.get_by_role("button", name="Close").first.click()
+        close(dialog)
         # Half an instant is no instant, and not "from the beginning" either.
         page.get_by_role("button", name="Groups").click()
         page.get_by_role("row", name=re.compile("^bill ")).get_by_role("button", name="Rewind").click()
         dialog.locator("input[name=to]").press_sequentially("0101")
         dialog.get_by_role("button", name="Rewind").click()
         expect(told).to_contain_text("The instant is not complete.")
-        dialog.get_by_role("button", name="Close").first.click()
+        close(dialog)
         # A session that has ended is told, and nothing that was shown is lost.
         page.route(
             re.compile("/duewheel/api/"), lambda route: route.fulfill(status=401, json={"detail": "no"})
