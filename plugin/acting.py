@@ -6,18 +6,22 @@ The line is written before the act: who asked for what, with the filter or the i
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
+import psycopg2
 from airflow.api_fastapi.logging.decorators import action_logging
 from fastapi import APIRouter, Depends
 
 from duewheel.plugin import models
+from duewheel.plugin.problems import of_database, unavailable
 from duewheel.plugin.rights import Acting
 from duewheel.plugin.seeing import brokers
-from duewheel.store import AlreadyReleased, Broker, DueWheelError, UnknownMessage
+from duewheel.store import AlreadyReleased, Broker, DueWheelError, NotAllowed, UnknownMessage
 from duewheel.store.dead_letters import Redriven
 from duewheel.store.groups import Rewound
-from duewheel.store.recalling import BulkRecall
+from duewheel.store.recalling import recall_portion
+
+_END = datetime.max.replace(tzinfo=UTC)
 
 router = APIRouter(prefix="/api/brokers/{connection_id}")
 
@@ -55,12 +59,33 @@ def reschedule(connection_id: str, asked: models.NewInstant, _: Acting) -> model
 
 
 @router.post("/messages/recall-matching", dependencies=[Depends(action_logging("duewheel.recall_matching"))])
-def recall_matching(connection_id: str, asked: models.Matching, _: Acting) -> BulkRecall:
-    """Take back everything that waits and meets the criteria, or count it."""
-    criteria = asked.model_dump(include={"tag", "key_prefix", "due_from", "due_until"})
-    everything = all(one is None for one in criteria.values())
+def recall_matching(connection_id: str, asked: models.Matching, _: Acting) -> models.RecalledPortion:
+    """Take back what waits and meets the criteria, or count it: a portion, so that others get their turn."""
+    criteria = asked.model_dump(include={"tag", "key_prefix", "due_until", "dry_run", "after"})
     with brokers.lend(connection_id) as broker:
-        return broker.recall_many(asked.topic, **criteria, everything=everything, dry_run=asked.dry_run)
+        due_from = asked.due_from or _first_waiting(broker, asked.topic)
+        if due_from is not None and asked.due_from is None and due_from >= (asked.due_until or _END):
+            return models.RecalledPortion.model_validate(
+                {"matched": 0, "recalled": 0, "already_released": 0, "due_from": due_from, "next": None}
+            )
+        part, following = recall_portion(broker, asked.topic, due_from=due_from, **criteria)
+    return models.RecalledPortion(
+        matched=part.matched,
+        recalled=part.recalled,
+        already_released=part.already_released,
+        due_from=due_from,
+        next=following,
+    )
+
+
+def _first_waiting(broker: Broker, topic: str) -> datetime | None:
+    """From where on messages wait: counting all that was released and is kept would take long."""
+    page = broker.list_messages(topic, max_messages=1)
+    if page.messages:
+        return page.messages[0].deliver_at
+    # All that were looked at are recalled.
+    last = None if page.next is None else broker.find(page.next)
+    return None if last is None else last.deliver_at
 
 
 @router.post("/dead-letters/redrive", dependencies=[Depends(action_logging("duewheel.redrive"))])
@@ -96,14 +121,30 @@ def resume_schedule(connection_id: str, asked: models.ScheduleName, _: Acting) -
 def _each(
     connection_id: str, asked: models.SomeMessages, act: Callable[[Broker, str], models.Outcome]
 ) -> models.Outcomes:
-    """Act on each message; what is refused for one is its answer, and no matter for the others."""
+    """Act on each message; what is refused for one is its answer, and no matter for the others.
+
+    Where the broker fails in the midst, what was done before is told all the same: of the message that was
+    being acted on nobody knows, and those after it are not tried.
+    """
     outcomes: list[models.Outcome] = []
     with brokers.lend(connection_id) as broker:
         for message_id in asked.message_ids:
             try:
                 outcomes.append(act(broker, message_id))
-            except DueWheelError as error:
-                if not outcomes:
+            except (DueWheelError, psycopg2.Error) as error:
+                problem = of_database(error) if isinstance(error, psycopg2.Error) else unavailable(error)
+                if not outcomes and (problem is not None or isinstance(error, NotAllowed)):
                     raise
-                outcomes.append(models.Outcome(message_id=message_id, outcome="refused", detail=str(error)))
+                if problem is None:
+                    outcomes.append(
+                        models.Outcome(message_id=message_id, outcome="refused", detail=str(error))
+                    )
+                    continue
+                outcomes.append(
+                    models.Outcome(message_id=message_id, outcome="unknown", detail=problem.detail)
+                )
+                break
+    outcomes += [
+        models.Outcome(message_id=one, outcome="not_tried") for one in asked.message_ids[len(outcomes) :]
+    ]
     return models.Outcomes(outcomes=outcomes)

@@ -6,23 +6,19 @@ neither addresses nor SQL; the API server's log has the rest.
 
 from __future__ import annotations
 
-import logging
-
 import psycopg2
 from fastapi import Depends, FastAPI, Request
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, JSONResponse, Response
-from psycopg2.errors import QueryCanceled
 
 from duewheel import __version__
 from duewheel.plugin import acting, exporting, seeing
 from duewheel.plugin.brokers import BrokerBusy, UnknownBroker
 from duewheel.plugin.bundle import bundle_version, icon, script
 from duewheel.plugin.models import Problem
+from duewheel.plugin.problems import of_database, unavailable
 from duewheel.store import (
     AlreadyReleased,
-    BrokerMoved,
-    BrokerNotUpgraded,
-    BrokerUnreachable,
     DueWheelError,
     NotAllowed,
     UnknownGroup,
@@ -31,17 +27,7 @@ from duewheel.store import (
     UnknownTopic,
 )
 
-log = logging.getLogger(__name__)
-
 _NOT_FOUND = (UnknownTopic, UnknownGroup, UnknownMessage, UnknownSchedule)
-#: What the broker itself says is for people, except where it quotes the driver, and with it the address.
-_UNAVAILABLE: dict[type[DueWheelError], str] = {
-    BrokerUnreachable: "The broker's database does not answer. Look whether it runs and whether the Airflow "
-    "connection has the right address; the API server's log says more.",
-    BrokerNotUpgraded: "The broker's schema does not fit this version. Run `duewheel db upgrade` on it, or "
-    "install the version of duewheel that it was upgraded to.",
-    BrokerMoved: "The broker was restored into another database cluster. Run `duewheel db rebase` on it.",
-}
 _YEAR_SECONDS = 31_536_000
 #: Which script belongs to the API that answers.
 VERSION_HEADER = "Duewheel-Page"
@@ -67,6 +53,7 @@ def application() -> FastAPI:
     app.add_exception_handler(UnknownBroker, _unknown_broker)
     app.add_exception_handler(BrokerBusy, _busy)
     app.add_exception_handler(psycopg2.Error, _database_error)
+    app.add_exception_handler(RequestValidationError, _not_understood)
     return app
 
 
@@ -90,10 +77,9 @@ def _icon(name: str) -> Response:
 
 def _refused(_: Request, error: Exception) -> JSONResponse:
     name = type(error).__name__
-    for kind, words in _UNAVAILABLE.items():
-        if isinstance(error, kind):
-            log.warning("The page cannot use its broker: %s", error)
-            return _problem(503, kind.__name__, words)
+    problem = unavailable(error)
+    if problem is not None:
+        return _problem(503, problem.error, problem.detail)
     if isinstance(error, NotAllowed):
         return _problem(403, name, str(error))
     if isinstance(error, _NOT_FOUND):
@@ -112,10 +98,17 @@ def _busy(_: Request, __: Exception) -> JSONResponse:
 
 
 def _database_error(_: Request, error: Exception) -> JSONResponse:
-    log.error("A statement of the page failed", exc_info=error)
-    if isinstance(error, QueryCanceled):
-        return _problem(504, "TookTooLong", "The broker did not answer within 5 s. Narrow the filter.")
-    return _problem(500, "DatabaseError", "The broker's database refused a statement; the log says which.")
+    assert isinstance(error, psycopg2.Error)
+    problem = of_database(error)
+    status = {"TookTooLong": 504, "InvalidValue": 422}.get(problem.error, 500)
+    return _problem(status, problem.error, problem.detail)
+
+
+def _not_understood(_: Request, error: Exception) -> JSONResponse:
+    # Without what was sent, which FastAPI would quote: it may be no text, or a number that JSON has none for.
+    assert isinstance(error, RequestValidationError)
+    said = "; ".join(f"{one['loc'][-1]}: {one['msg']}" for one in error.errors())
+    return _problem(422, "NotUnderstood", said.encode(errors="backslashreplace").decode())
 
 
 def _problem(status: int, error: str, detail: str) -> JSONResponse:

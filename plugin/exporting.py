@@ -60,10 +60,11 @@ def export_dead_letters(
     topic: OptionalText = None,
     redriven: bool | None = None,
     reason_contains: OptionalText = None,
+    key_prefix: OptionalText = None,
     as_format: Annotated[Format, Query(alias="format")] = "jsonl",
 ) -> StreamingResponse:
     """The dead letters of a group with their bodies, by topic and the oldest first."""
-    pages = _pages(connection_id, group, topic, redriven, reason_contains)
+    pages = _pages(connection_id, group, topic, redriven, reason_contains, key_prefix)
     # Before the answer begins, while it can still be an error.
     first = next(pages)
     return StreamingResponse(
@@ -78,14 +79,19 @@ def export_dead_letters(
 
 
 def _pages(
-    connection_id: str, group: str, topic: str | None, redriven: bool | None, reason_contains: str | None
+    connection_id: str,
+    group: str,
+    topic: str | None,
+    redriven: bool | None,
+    reason_contains: str | None,
+    key_prefix: str | None,
 ) -> Iterator[list[DeadLetter]]:
     """All pages; some may be empty."""
     after: str | None = None
     while True:
         with brokers.lend(connection_id) as broker:
             letters, after = overview.dead_letter_page(
-                broker, group, topic, redriven, after, reason_contains=reason_contains
+                broker, group, topic, redriven, after, reason_contains=reason_contains, key_prefix=key_prefix
             )
         yield letters
         if after is None:

@@ -16,6 +16,12 @@ from duewheel.store.lookups import HistoryEntry, ListedMessage
 
 #: How many messages one request acts on.
 MOST_AT_ONCE = 200
+#: Where a portion of a bulk recall ended, as the store has it.
+_INSTANT = r'"([0-9T:.+-]{19,40}|-?infinity)"'
+_PLACE_IN_RECALL = (
+    rf'^\{{"at": {_INSTANT}, "hi": {_INSTANT}, "seq": [0-9]{{1,19}}, "slot": {_INSTANT}, '
+    r'"queue": [0-9]{1,5}\}$'
+)
 
 MessageId = Annotated[str, Field(pattern="^[0-9a-f]{44}$")]
 Text = Annotated[str, Field(min_length=1, max_length=255)]
@@ -75,7 +81,8 @@ class Lateness(Model):
 
 
 class Overview(Model):
-    """The first view. ``overdue``: topics where something is due for 5 s and not released."""
+    """The first view. ``overdue``: topics where something is due for 5 s and not released. It is worked out
+    anew after ``shared_seconds``. ``groups``: of the first 200 topics; there may be more."""
 
     now_at: datetime
     due: DueHistogram
@@ -86,6 +93,7 @@ class Overview(Model):
     overdue: list[str]
     groups: list[overview.GroupNumbers]
     more_groups: bool
+    shared_seconds: float
 
 
 class Topics(Model):
@@ -207,7 +215,7 @@ class NewInstant(SomeMessages):
 
 class Outcome(Model):
     """What became of one message: ``recalled``, ``rescheduled``, ``already_released``, ``not_found`` or
-    ``refused``."""
+    ``refused``; where the broker failed in the midst ``unknown`` for one, and ``not_tried`` for the rest."""
 
     message_id: str
     outcome: str
@@ -231,6 +239,19 @@ class Matching(Question):
     due_from: AwareDatetime | None = None
     due_until: AwareDatetime | None = None
     dry_run: bool = True
+    #: Where the portion before ended, as it said.
+    after: Annotated[str, Field(pattern=_PLACE_IN_RECALL)] | None = None
+
+
+class RecalledPortion(Model):
+    """What one portion of a bulk recall came to. The next one is asked for with this ``due_from``, and comes
+    after ``next``, which is null at the end."""
+
+    matched: int
+    recalled: int
+    already_released: int
+    due_from: datetime | None
+    next: str | None
 
 
 class Redrive(Question):

@@ -21,13 +21,16 @@ if TYPE_CHECKING:
     from duewheel.store.broker import Broker
 
 _NOW = "select clock_timestamp()"
-_DUE = "select topic_name, step_number, messages, exact from duewheel.due_histogram(%s, %s, %s, %s)"
+_DUE = """
+select topic_name, step_number, messages, exact from duewheel.due_histogram(%s, %s, %s, %s, max_ms => %s)
+"""
 _FLOW = "select step_number, received, acked, failed from duewheel.flow_histogram(%s, %s, %s)"
 _LATENESS = "select topic_name, ticks, p50, p99, newest_at, by_wheel from duewheel.release_lateness(%s)"
 _WHEELS = "select name, login, client_address, connections, started_at, active_at from duewheel.wheels()"
+_OVERDUE = "select topic_name from duewheel.overdue_topics(%s)"
 _LEASES = """
 select consumer_group, topic, queue, consumer, leased_at, expires_at, messages, answered, is_retry
-from duewheel.running_leases(%s, %s)
+from duewheel.running_leases(%s, %s, of_group => %s, of_topic => %s)
 """
 _RETRIES = """
 select group_name, topic_name, message_id, key, tag, attempt, deliver_at, reason
@@ -44,12 +47,13 @@ from duewheel.group_stats(%s, %s, %s)
 """
 _DEAD_LETTERS = """
 select topic_name, message_id, key, tag, born_at, dead_at, attempt, reason, redriven_at, place::text
-from duewheel.dead_letter_page(%s, %s, %s, %s::jsonb, %s, reason_contains => %s, with_bodies => false)
+from duewheel.dead_letter_page(
+    %s, %s, %s, %s::jsonb, %s, reason_contains => %s, key_prefix => %s, with_bodies => false)
 """
 _DEAD_LETTER_PAGE = """
 select topic_name, message_id, key, tag, properties::text, body, born_at, dead_at, attempt, reason,
        redriven_at, place::text
-from duewheel.dead_letter_page(%s, %s, %s, %s::jsonb, %s, reason_contains => %s)
+from duewheel.dead_letter_page(%s, %s, %s, %s::jsonb, %s, reason_contains => %s, key_prefix => %s)
 """
 _BY_NAME = """
 select message_id, key, tag, born_at, deliver_at, attempt, leased_at
@@ -267,7 +271,12 @@ def now(broker: Broker) -> datetime:
 
 
 def due_histogram(
-    broker: Broker, from_at: datetime, step: timedelta, steps: int, topic: str | None = None
+    broker: Broker,
+    from_at: datetime,
+    step: timedelta,
+    steps: int,
+    topic: str | None = None,
+    max_ms: int = 250,
 ) -> DueHistogram:
     """How many messages are due in each of a row of equal steps of time; the past may be among them.
 
@@ -277,6 +286,7 @@ def due_histogram(
         step: how long each is.
         steps: how many, 1 to 400.
         topic: of this topic; None is all.
+        max_ms: after so many milliseconds, 1 to 10 000, it looks at no further topic.
 
     Raises:
         UnknownTopic: there is none of this name.
@@ -287,7 +297,7 @@ def due_histogram(
         next_minute = due_histogram(broker, now(broker), timedelta(seconds=1), 60)
     """
     check_text(topic, "topic", optional=True)
-    rows = _read(broker, _DUE, (from_at, step, steps, topic))
+    rows = _read(broker, _DUE, (from_at, step, steps, topic, max_ms))
     return DueHistogram(
         from_at=to_datetime(from_at, "from_at"),
         step=step,
@@ -318,9 +328,18 @@ def turning_wheels(broker: Broker) -> list[TurningWheel]:
     ]
 
 
-def running_leases(broker: Broker, max_leases: int = 200) -> list[RunningLease]:
-    """The leases that run, those that end first at the top."""
-    rows = _read(broker, _LEASES, (broker.now(), _limited(max_leases)))
+def overdue_topics(broker: Broker, due_until: datetime) -> list[str]:
+    """The topics where something waits that was due by an instant, the longest first; at most 200."""
+    return [name for (name,) in _read(broker, _OVERDUE, (due_until,))]
+
+
+def running_leases(
+    broker: Broker, max_leases: int = 200, group: str | None = None, topic: str | None = None
+) -> list[RunningLease]:
+    """The leases that run, those that end first at the top; of one group or topic, or of all."""
+    check_text(group, "group", optional=True)
+    check_text(topic, "topic", optional=True)
+    rows = _read(broker, _LEASES, (broker.now(), _limited(max_leases), group, topic))
     return [
         RunningLease(group, topic, queue, consumer, to_datetime(since), to_datetime(until), *counts)
         for group, topic, queue, consumer, since, until, *counts in rows
@@ -383,9 +402,12 @@ def dead_letters(
     redriven: bool | None = None,
     reason_contains: str | None = None,
     after: str | None = None,
+    key_prefix: str | None = None,
 ) -> tuple[list[ListedDeadLetter], str | None]:
     """A page of a group's dead letters without their bodies; else as :func:`dead_letter_page`."""
-    rows = _dead_letters(broker, _DEAD_LETTERS, group, topic, max_messages, redriven, reason_contains, after)
+    rows = _dead_letters(
+        broker, _DEAD_LETTERS, group, topic, max_messages, redriven, reason_contains, after, key_prefix
+    )
     found = [
         ListedDeadLetter(
             name, identity, key, tag, to_datetime(born), to_datetime(dead), tries, why, _utc(again)
@@ -405,6 +427,7 @@ def dead_letter_page(
     after: str | None = None,
     max_messages: int = 500,
     reason_contains: str | None = None,
+    key_prefix: str | None = None,
 ) -> tuple[list[DeadLetter], str | None]:
     """A page of a group's dead letters with their bodies, by topic and the oldest first.
 
@@ -415,6 +438,7 @@ def dead_letter_page(
         max_messages: how many at most, 1 to 1 000. Bodies of more than 4 MiB together end a page before, and
             so does a look at 10 000 dead letters.
         reason_contains: those whose reason has this text in it.
+        key_prefix: those whose key begins with exactly this.
 
     Returns:
         The dead letters, and what to give as ``after`` for the next page, which is None at the end. There may
@@ -424,7 +448,7 @@ def dead_letter_page(
         UnknownGroup: there is none of this name.
     """
     rows = _dead_letters(
-        broker, _DEAD_LETTER_PAGE, group, topic, max_messages, redriven, reason_contains, after
+        broker, _DEAD_LETTER_PAGE, group, topic, max_messages, redriven, reason_contains, after, key_prefix
     )
     letters = [letter_of(columns) for *columns, _ in rows if columns[0] is not None]
     return letters, rows[-1][-1] if rows else None
@@ -439,11 +463,14 @@ def _dead_letters(
     redriven: bool | None,
     reason_contains: str | None,
     after: str | None,
+    key_prefix: str | None,
 ) -> Rows:
     check_text(group, "group")
     check_text(topic, "topic", optional=True)
     check_text(reason_contains, "reason_contains", optional=True)
-    return _read(broker, statement, (group, topic, redriven, after, _limited(max_messages), reason_contains))
+    check_text(key_prefix, "key_prefix", optional=True)
+    where = (group, topic, redriven, after, _limited(max_messages), reason_contains, key_prefix)
+    return _read(broker, statement, where)
 
 
 def messages_by_name(

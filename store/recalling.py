@@ -13,12 +13,13 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from duewheel.store.bodies import check_text
-from duewheel.store.connections import Database
+from duewheel.store.connections import Database, fetch
 from duewheel.store.instants import Instant, to_datetime
 from duewheel.store.messages import RecallOutcome, SendOutcome, SendReceipt
 from duewheel.store.sending import when
 
 if TYPE_CHECKING:
+    from duewheel.store.broker import Broker
     from duewheel.store.connections import CallerConnection
 
 #: How many messages a bulk recall takes back in one transaction: so long the topic's wheel may have to wait.
@@ -135,14 +136,7 @@ def recall_many(
 ) -> BulkRecall:
     """Take many messages back; see :meth:`duewheel.store.broker.Broker.recall_many`."""
     check_text(topic, "topic")
-    check_text(tag, "tag", optional=True)
-    check_text(key_prefix, "key_prefix", optional=True)
-    criteria = (
-        tag,
-        key_prefix,
-        None if due_from is None else to_datetime(due_from, "due_from"),
-        None if due_until is None else to_datetime(due_until, "due_until"),
-    )
+    criteria = _criteria(tag, key_prefix, due_from, due_until)
     if connection is not None:
         asked = (topic, *criteria, everything, dry_run, database.now())
         return BulkRecall(*database.rows(_MANY, asked, connection)[0])
@@ -158,3 +152,52 @@ def recall_many(
         after = chunk[3]
         if after is None:
             return BulkRecall(matched, recalled, already_released)
+
+
+def recall_portion(
+    broker: Broker,
+    topic: str,
+    *,
+    tag: str | None,
+    key_prefix: str | None,
+    due_from: Instant | None,
+    due_until: Instant | None,
+    dry_run: bool,
+    after: str | None,
+) -> tuple[BulkRecall, str | None]:
+    """One transaction of a bulk recall, for who tells how far it is: of at most 10 000 messages that wait.
+
+    Args:
+        broker: the broker.
+        topic, tag, key_prefix, due_from, due_until, dry_run: as for
+            :meth:`duewheel.store.broker.Broker.recall_many`; without a criterion, everything.
+        after: where the portion before it ended; None is the first.
+
+    Returns:
+        What this portion came to, and what to give as ``after`` for the next one, which is None at the end.
+
+    Raises:
+        UnknownTopic: there is none of this name.
+        InvalidArgument: an empty window.
+    """
+    check_text(topic, "topic")
+    criteria = _criteria(tag, key_prefix, due_from, due_until)
+    with broker.connection() as connection:
+        fetch(connection, _CHECK, (*criteria, all(one is None for one in criteria)))
+        *numbers, following = fetch(
+            connection, _CHUNK, (topic, *criteria, dry_run, CHUNK, after, broker.now())
+        )[0]
+    return BulkRecall(*numbers), following
+
+
+def _criteria(
+    tag: str | None, key_prefix: str | None, due_from: Instant | None, due_until: Instant | None
+) -> tuple[str | None, str | None, datetime | None, datetime | None]:
+    check_text(tag, "tag", optional=True)
+    check_text(key_prefix, "key_prefix", optional=True)
+    return (
+        tag,
+        key_prefix,
+        None if due_from is None else to_datetime(due_from, "due_from"),
+        None if due_until is None else to_datetime(due_until, "due_until"),
+    )

@@ -46,10 +46,14 @@ class AirflowServer:
         role: str | None = "admin",
         headers: Mapping[str, str] | None = None,
     ) -> tuple[int, Any]:
-        """One request as the user of a role, or as nobody; its status and what it answered."""
+        """One request as the user of a role, or as nobody; its status and what it answered.
+
+        A body is sent as JSON, and bytes as they are.
+        """
+        sent = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
         request = urllib.request.Request(
             self.url + path,
-            data=None if body is None else json.dumps(body).encode(),
+            data=sent,
             headers={"Content-Type": "application/json", **(headers or {})},
             method=method,
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
 
 import pytest
@@ -38,11 +38,13 @@ def test_x08_an_overview_that_costs_more_is_worked_out_more_seldom(
     monkeypatch.setattr(seeing.time, "monotonic", lambda: now[0])
     shared = seeing._Shared()
     key = ("broker", "hour", None)
-    answer = cast("Overview", datetime.now(UTC))
+    answer = cast("Overview", SimpleNamespace(shared_seconds=0.0))
     for cost in costs:
         assert shared.get(key) is None
         shared.put(key, answer, cost)
         now[0] += 60
+    # The page tells of which instant it is, and when it looks again.
+    assert answer.shared_seconds == pytest.approx(shared_seconds)
     now[0] += shared_seconds - 60.1
     assert shared.get(key) is answer
     assert shared.get(("another", "hour", None)) is None

@@ -103,6 +103,26 @@ def test_x08_all_topics_follow_one_another(topic: Broker) -> None:
     assert found[5:] == everything(topic, "t")
 
 
+@pytest.mark.parametrize("max_messages", [1, 7, 1_000])
+def test_x08_what_was_recalled_is_listed_by_the_recalls_in_the_same_order(
+    topic: Broker, clock: Clock, max_messages: int
+) -> None:
+    topic.create_topic("u", queues=2)
+    for minutes in (90, 70, 80):
+        topic.recall(topic.send("u", b"", delay=timedelta(minutes=minutes), tag="late").message_id)
+    topic.create_topic("a")
+    everywhere = everything(topic, state="all", max_messages=1_000)
+    recalled = everything(topic, state="recalled", max_messages=max_messages)
+    assert recalled == [one for one in everywhere if one.recalled]
+    assert len({one.topic for one in recalled}) == 2
+    window = {"due_from": clock(), "due_until": clock() + 80 * timedelta(minutes=1)}
+    assert everything(topic, state="recalled", max_messages=max_messages, **window) == [
+        one for one in recalled if window["due_from"] <= one.deliver_at < window["due_until"]
+    ]
+    tagged = everything(topic, state="recalled", tag="late", max_messages=max_messages)
+    assert tagged == [one for one in recalled if one.tag == "late"]
+
+
 def test_x08_a_page_of_a_rare_tag_ends_before_it_has_looked_at_everything(timed_broker: Broker) -> None:
     timed_broker.create_topic("t", queues=2)
     messages = [{"body": b"", "delay": HOUR + timedelta(seconds=n), "tag": "often"} for n in range(12_000)]
@@ -135,23 +155,23 @@ def test_what_makes_no_sense_is_refused(broker: Broker, given: dict[str, Any], e
         broker.list_messages(**{"topic": "t", **given})
 
 
-def test_x08_a_page_costs_the_same_beside_a_hundred_thousand(broker: Broker) -> None:
+@pytest.mark.parametrize("state", ["waiting", "recalled"])
+def test_x08_a_page_costs_the_same_beside_a_hundred_thousand(broker: Broker, state: str) -> None:
     """By the keys, on tables that were never analyzed: what a page touches does not grow with what waits."""
     broker.create_topic("t", max_delay=3_660 * DAY)
     start = datetime.now(UTC)
 
     def touched() -> int:
         with connected(broker.dsn) as connection:
-            ask(connection, "select count(*) from duewheel.list_messages('t')")
-            ((plan,),) = ask(
-                connection,
-                "explain (analyze, buffers, format json) select * from duewheel.list_messages('t')",
-            )
+            listed = "select * from duewheel.list_messages('t', %s)"
+            ask(connection, listed, state)
+            ((plan,),) = ask(connection, f"explain (analyze, buffers, format json) {listed}", state)
         return int(plan[0]["Plan"]["Shared Hit Blocks"]) + int(plan[0]["Plan"]["Shared Read Blocks"])
 
     broker.send_many(
         "t", [{"body": b"", "deliver_at": start + HOUR + timedelta(minutes=n)} for n in range(1_000)]
     )
+    broker.recall_many("t", due_from=start + 10 * HOUR)
     few = touched()
     broker.send_many(
         "t", [{"body": b"", "deliver_at": start + HOUR + timedelta(seconds=n)} for n in range(100_000)]

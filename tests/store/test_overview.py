@@ -127,6 +127,49 @@ def test_x08_dead_letters_are_listed_without_their_bodies(broker: Broker) -> Non
     assert dead.dead_at <= datetime.now(UTC) + MINUTE
 
 
+def test_x08_dead_letters_are_found_by_the_beginning_of_their_key(broker: Broker) -> None:
+    broker.create_topic("t", message_type="NORMAL", queues=1)
+    broker.send_many("t", [{"body": b"x", "key": key} for key in ("a%1", "a%2", "ab1")])
+    broker.send("t", b"without a key")
+    consumer = broker.consumer("t", "g", retry=RetryPolicy(0, (MINUTE,)))
+    consumer.nack(consumer.receive(max_messages=4))
+    listed, _ = overview.dead_letters(broker, "g", key_prefix="a%")
+    exported, _ = overview.dead_letter_page(broker, "g", key_prefix="a%")
+    assert [one.key for one in listed] == [one.key for one in exported] == ["a%1", "a%2"]
+
+
+def test_x08_what_is_overdue_is_told_of_whichever_topic(timed_broker: Broker, clock: Clock) -> None:
+    with timed_broker.connection() as connection:
+        ask(connection, "select duewheel.create_topic('t' || n) from generate_series(100, 350) n")
+    late = [
+        timed_broker.send(topic, b"", delay=delay) for topic, delay in (("t350", MINUTE), ("t340", SECOND))
+    ]
+    back = timed_broker.send("t345", b"", delay=MINUTE)
+    timed_broker.recall(back.message_id)
+    assert overview.overdue_topics(timed_broker, clock()) == []
+    clock.advance(HOUR)
+    # The one that waits longest first; a message that was recalled is not waited for.
+    assert overview.overdue_topics(timed_broker, clock()) == ["t340", "t350"]
+    timed_broker.consumer("t340", "g").receive()
+    assert overview.overdue_topics(timed_broker, clock()) == ["t350"]
+    assert late[0].deliver_at > late[1].deliver_at
+
+
+def test_x08_running_leases_are_those_of_a_group_or_topic(broker: Broker) -> None:
+    for topic, group in (("a", "g"), ("a", "h"), ("b", "g")):
+        broker.create_topic(topic, message_type="NORMAL")
+        consumer = broker.consumer(topic, group)
+        broker.send(topic, b"")
+        assert consumer.receive()
+
+    def found(**where: str) -> list[tuple[str, str]]:
+        return sorted({(one.topic, one.group) for one in overview.running_leases(broker, **where)})
+
+    assert found() == [("a", "g"), ("a", "h"), ("b", "g")]
+    assert found(group="g") == [("a", "g"), ("b", "g")]
+    assert found(group="g", topic="b") == [("b", "g")]
+
+
 def test_r14_dead_letters_come_in_pages_that_hold_no_more_than_their_share(broker: Broker) -> None:
     for topic in ("a", "b"):
         broker.create_topic(topic, message_type="NORMAL", queues=1)
@@ -261,6 +304,7 @@ def test_x08_wheels_are_the_sessions_that_say_so_each_by_its_name(broker: Broker
         "flow_histogram(now(), '1 s', 20000000)",
         "flow_histogram(now(), '1 s', 60, null)",
         "flow_histogram(now(), '1 s', 60, 1000, null)",
+        "overdue_topics(now(), null)",
         "release_lateness(now(), null)",
         "release_lateness(now(), 50, null)",
         "dead_letter_page('g', max_messages => null)",

@@ -4,18 +4,21 @@ import { Failure } from "./api";
 
 export type Told = (words: string) => void;
 
+/** How an action that goes on for long tells how far it is, and hears that it shall go no further. */
+export type Course = { isStopped: () => boolean; tell: Told };
+
 type Props = {
   /** The name of the button, and of the dialog. */
   action: string;
-  /** Does it, and says what came of it. `tell` shows how far it is. */
-  act: (tell: Told) => Promise<string>;
+  /** Does it, and says what came of it. Once it has told how far it is, it can be stopped. */
+  act: (course: Course) => Promise<string>;
   /** What is to be known before; may hold fields. */
   children?: ReactNode;
   disabled?: boolean;
   /** After an answer was read, if something may have changed. */
   done?: () => void;
-  /** Asked when the dialog opens: what the action would be about. */
-  preview?: () => Promise<string>;
+  /** Asked when the dialog opens: what the action would be about. Until the dialog is closed it is wanted. */
+  preview?: (isWanted: () => boolean) => Promise<string>;
   serious?: boolean;
 };
 
@@ -23,33 +26,73 @@ type Props = {
 export function Asking({ act, action, children, disabled = false, done, preview, serious = false }: Props) {
   const [open, setOpen] = useState(false);
   const [busy, setBusy] = useState(false);
+  const [acting, setActing] = useState(false);
   const [known, setKnown] = useState<string>();
+  const [course, setCourse] = useState<"going" | "stopping">();
   const [answer, setAnswer] = useState<{ failed: boolean; words: string }>();
   const cancel = useRef<HTMLButtonElement>(null);
   const trigger = useRef<HTMLButtonElement>(null);
   const acted = useRef(false);
+  const round = useRef(0);
+  const stopped = useRef(false);
 
   // The button that had the focus is gone with the question.
   useEffect(() => {
     if (answer) cancel.current?.focus();
   }, [answer]);
 
+  // A tab that is closed takes its action with it.
+  useEffect(() => {
+    if (!course) return;
+    const ask = (event: BeforeUnloadEvent) => event.preventDefault();
+    window.addEventListener("beforeunload", ask);
+    return () => window.removeEventListener("beforeunload", ask);
+  }, [course]);
+
   const attempt = async (what: () => Promise<string>, keep: (words: string, failed: boolean) => void) => {
+    const mine = ++round.current;
     setBusy(true);
+    let [words, failed] = ["", false];
     try {
-      keep(await what(), false);
+      words = await what();
     } catch (error) {
-      keep(error instanceof Failure ? error.message : "The page made an error. Load it again.", true);
-    } finally {
-      setBusy(false);
+      failed = true;
+      words = error instanceof Failure ? error.message : "The page made an error. Load it again.";
     }
+    if (round.current !== mine) return;
+    setBusy(false);
+    keep(words, failed);
+  };
+  const start = () => {
+    stopped.current = false;
+    setActing(true);
+    const tell = (words: string) => {
+      setKnown(words);
+      setCourse((before) => before ?? "going");
+    };
+    void attempt(
+      () => act({ isStopped: () => stopped.current, tell }),
+      (words, failed) => {
+        acted.current = true;
+        setActing(false);
+        setCourse(undefined);
+        setAnswer({ failed, words });
+      },
+    );
+  };
+  const stop = () => {
+    stopped.current = true;
+    setCourse("stopping");
   };
   const change = (next: boolean) => {
-    if (busy) return;
+    if (acting) return;
     if (next) acted.current = false;
+    // An answer to what was asked when it opened comes too late now.
+    const mine = ++round.current;
+    setBusy(false);
     setOpen(next);
     setKnown(undefined);
-    if (next && preview) void attempt(preview, setKnown);
+    if (next && preview) void attempt(() => preview(() => round.current === mine + 1), setKnown);
     if (!next && answer) {
       setAnswer(undefined);
       done?.();
@@ -100,23 +143,16 @@ export function Asking({ act, action, children, disabled = false, done, preview,
               )}
             </Dialog.Body>
             <Dialog.Footer>
-              <Button disabled={busy} onClick={() => change(false)} ref={cancel} variant="outline">
-                {answer ? "Close" : "Cancel"}
+              <Button
+                disabled={acting && course !== "going"}
+                onClick={course ? stop : () => change(false)}
+                ref={cancel}
+                variant="outline"
+              >
+                {answer ? "Close" : course ? "Stop" : "Cancel"}
               </Button>
               {!answer && (
-                <Button
-                  colorPalette={serious ? "red" : "brand"}
-                  loading={busy}
-                  onClick={() =>
-                    void attempt(
-                      () => act(setKnown),
-                      (words, failed) => {
-                        acted.current = true;
-                        setAnswer({ failed, words });
-                      },
-                    )
-                  }
-                >
+                <Button colorPalette={serious ? "red" : "brand"} loading={busy} onClick={start}>
                   {action}
                 </Button>
               )}

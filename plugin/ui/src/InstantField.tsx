@@ -35,6 +35,10 @@ export function InstantField({ choose }: { choose: (to: object) => void }) {
         Or at this instant, in your time zone
         <Input
           name="deliver_at"
+          // Half an instant has no value: it is sent as what it is, for the API to refuse.
+          onBlur={(event) => {
+            if (event.target.validity.badInput) choose({ deliver_at: "not complete" });
+          }}
           onChange={(event) => {
             setAt(event.target.value);
             const instant = fromLocal(event.target.value);

@@ -12,6 +12,11 @@ export class Failure extends Error {
   ) {
     super(detail);
   }
+
+  /** False where the server refused before it did anything; else nobody knows. */
+  get wasCarriedOut(): false | undefined {
+    return (this.status >= 400 && this.status < 500) || this.kind === "BrokerBusy" ? false : undefined;
+  }
 }
 
 type Parameters = Record<string, string | number | boolean | null | undefined>;

@@ -1,5 +1,6 @@
 import { expect, it } from "vitest";
-import { portions, told } from "./outcomes";
+import { Failure } from "./api";
+import { actOnEach, portions, told } from "./outcomes";
 
 it("tells each kind of outcome with its number", () => {
   expect(
@@ -19,4 +20,67 @@ it("tells why one was refused", () => {
 
 it("takes a list in portions", () => {
   expect([...portions([1, 2, 3, 4, 5], 2)]).toEqual([[1, 2], [3, 4], [5]]);
+});
+
+const recalled = (ids: string[]) =>
+  Promise.resolve(ids.map((id) => ({ message_id: id, outcome: "recalled" })));
+const never = () => false;
+
+it.each([
+  [
+    new Failure(0, "Unreachable", "No answer."),
+    "2 recalled: never delivered\n2 not known: look at the list again",
+  ],
+  [new Failure(401, "NotLoggedIn", "No answer."), "2 recalled: never delivered\n3 not tried"],
+])("tells what was done before a failure", async (failure, words) => {
+  let calls = 0;
+  const act = (ids: string[]) => (calls++ === 0 ? recalled(ids) : Promise.reject(failure));
+  const outcomes = await actOnEach(["1", "2", "3", "4", "5"], 2, act, () => undefined, never);
+  expect(told(outcomes)).toContain(words);
+  expect(told(outcomes)).toContain("No answer.");
+  expect(outcomes).toHaveLength(5);
+  expect(calls).toBe(2);
+});
+
+it("asks no more of a broker that failed in the midst", async () => {
+  const asked: string[][] = [];
+  const act = (ids: string[]) => {
+    asked.push(ids);
+    return Promise.resolve([
+      { message_id: "1", outcome: "recalled" },
+      { detail: "It is away.", message_id: "2", outcome: "unknown" },
+      { message_id: "3", outcome: "not_tried" },
+    ]);
+  };
+  const outcomes = await actOnEach(["1", "2", "3", "4"], 3, act, () => undefined, never);
+  expect(asked).toEqual([["1", "2", "3"]]);
+  expect(told(outcomes)).toBe(
+    "1 recalled: never delivered\n1 not known: look at the list again\n2 not tried\nIt is away.",
+  );
+});
+
+it("goes no further than the portion in which somebody stops it", async () => {
+  const told_: number[] = [];
+  const outcomes = await actOnEach(
+    ["1", "2", "3"],
+    1,
+    recalled,
+    (done) => told_.push(done),
+    () => told_.length === 2,
+  );
+  expect(told_).toEqual([1, 2]);
+  expect(told(outcomes)).toBe("2 recalled: never delivered\n1 not tried");
+});
+
+it("throws what fails before anything was done", async () => {
+  const failure = new Failure(503, "BrokerUnreachable", "It is away.");
+  await expect(
+    actOnEach(
+      ["1"],
+      1,
+      () => Promise.reject(failure),
+      () => undefined,
+      never,
+    ),
+  ).rejects.toBe(failure);
 });

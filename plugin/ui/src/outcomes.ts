@@ -1,15 +1,19 @@
 // What became of each message, told as one sentence for each kind of outcome.
-import type { Schemas } from "./api";
+import { Failure, type Schemas } from "./api";
+
+type Outcome = Schemas["Outcome"];
 
 const WORDS: Record<string, string> = {
   already_released: "already released: it was too late",
   not_found: "not found: recalled before, or not kept any more",
+  not_tried: "not tried",
   recalled: "recalled: never delivered",
   refused: "refused",
   rescheduled: "rescheduled",
+  unknown: "not known: look at the list again",
 };
 
-export function told(outcomes: Schemas["Outcome"][]): string {
+export function told(outcomes: Outcome[]): string {
   const counts = new Map<string, number>();
   for (const one of outcomes) counts.set(one.outcome, (counts.get(one.outcome) ?? 0) + 1);
   const lines = [...counts].map(([outcome, number]) => `${number} ${WORDS[outcome] ?? outcome}`);
@@ -21,3 +25,40 @@ export function told(outcomes: Schemas["Outcome"][]): string {
 export function* portions<T>(all: T[], size: number): Generator<T[]> {
   for (let start = 0; start < all.length; start += size) yield all.slice(start, start + size);
 }
+
+/**
+ * Act on each message, a portion after the other, until somebody stops it or the broker fails.
+ *
+ * What was done before is told all the same. Of a portion whose answer did not arrive nobody knows what became of it.
+ */
+export async function actOnEach(
+  ids: string[],
+  size: number,
+  act: (ids: string[]) => Promise<Outcome[]>,
+  tell: (done: number) => void,
+  isStopped: () => boolean,
+): Promise<Outcome[]> {
+  const outcomes: Outcome[] = [];
+  for (const portion of portions(ids, size)) {
+    if (isStopped()) break;
+    try {
+      outcomes.push(...(await act(portion)));
+    } catch (error) {
+      if (outcomes.length === 0 || !(error instanceof Failure)) throw error;
+      const outcome = error.wasCarriedOut === false ? "not_tried" : "unknown";
+      outcomes.push(...portion.map((id) => outcomeOf(id, outcome, error.message)));
+      break;
+    }
+    if (outcomes.at(-1)?.outcome === "not_tried") break;
+    tell(outcomes.length);
+  }
+  return [...outcomes, ...ids.slice(outcomes.length).map((id) => outcomeOf(id, "not_tried"))];
+}
+
+const outcomeOf = (id: string, outcome: string, detail: string | null = null): Outcome => ({
+  deliver_at: null,
+  detail,
+  message_id: id,
+  new_message_id: null,
+  outcome,
+});

@@ -197,6 +197,16 @@ export const Row = ({ cells }: { cells: ReactNode[] }) => (
   </Table.Row>
 );
 
+const MOST_SHOWN = 200;
+
+/** Says of a list without pages that it is not all. */
+export const Shown = ({ first, of }: { first: string; of: unknown[] }) =>
+  of.length < MOST_SHOWN ? null : (
+    <Text color="fg.muted" fontSize="sm" mt={3}>
+      Only the {MOST_SHOWN} {first} are shown: narrow the filter for others.
+    </Text>
+  );
+
 /** A field of a filter: what is typed counts when the field is left or Enter is pressed. */
 export function Filter({
   label,
@@ -227,6 +237,8 @@ export function Filter({
         defaultValue={said}
         name={name}
         onBlur={(event) => {
+          // Half an instant has no value: that it does not count must be seen.
+          if (event.target.validity.badInput) event.target.reportValidity();
           if (event.target.value !== said) address.set({ after: null, [name]: event.target.value });
         }}
         onKeyDown={(event) => {

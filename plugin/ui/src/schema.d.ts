@@ -153,7 +153,7 @@ export interface paths {
         };
         /**
          * List Leases
-         * @description The leases that run.
+         * @description The leases that run: the 200 that end first.
          */
         get: operations["list_leases_api_brokers__connection_id__leases_get"];
         put?: never;
@@ -215,7 +215,7 @@ export interface paths {
         put?: never;
         /**
          * Recall Matching
-         * @description Take back everything that waits and meets the criteria, or count it.
+         * @description Take back what waits and meets the criteria, or count it: a portion, so that others get their turn.
          */
         post: operations["recall_matching_api_brokers__connection_id__messages_recall_matching_post"];
         delete?: never;
@@ -293,7 +293,7 @@ export interface paths {
         };
         /**
          * List Retries
-         * @description What waits for its next attempt.
+         * @description What waits for its next attempt: the 200 that are next.
          */
         get: operations["list_retries_api_brokers__connection_id__retries_get"];
         put?: never;
@@ -446,23 +446,6 @@ export interface components {
             brokers: components["schemas"]["BrokerChoice"][];
             /** Version */
             version: string;
-        };
-        /**
-         * BulkRecall
-         * @description What a bulk recall came to (X05).
-         *
-         *     Attributes:
-         *         matched: the messages that the criteria chose and that nobody had recalled before.
-         *         recalled: those of them that were taken back and are never delivered; 0 in a dry run.
-         *         already_released: those for which it is too late: released before, or meanwhile.
-         */
-        BulkRecall: {
-            /** Already Released */
-            already_released: number;
-            /** Matched */
-            matched: number;
-            /** Recalled */
-            recalled: number;
         };
         /**
          * DeadLetters
@@ -714,6 +697,8 @@ export interface components {
          * @description All waiting messages of a topic that meet each criterion given.
          */
         Matching: {
+            /** After */
+            after?: string | null;
             /**
              * Dry Run
              * @default true
@@ -844,7 +829,7 @@ export interface components {
         /**
          * Outcome
          * @description What became of one message: ``recalled``, ``rescheduled``, ``already_released``, ``not_found`` or
-         *     ``refused``.
+         *     ``refused``; where the broker failed in the midst ``unknown`` for one, and ``not_tried`` for the rest.
          */
         Outcome: {
             /** Deliver At */
@@ -868,7 +853,8 @@ export interface components {
         };
         /**
          * Overview
-         * @description The first view. ``overdue``: topics where something is due for 5 s and not released.
+         * @description The first view. ``overdue``: topics where something is due for 5 s and not released. It is worked out
+         *     anew after ``shared_seconds``. ``groups``: of the first 200 topics; there may be more.
          */
         Overview: {
             due: components["schemas"]["DueHistogram"];
@@ -888,8 +874,27 @@ export interface components {
             /** Overdue */
             overdue: string[];
             past: components["schemas"]["DueHistogram"];
+            /** Shared Seconds */
+            shared_seconds: number;
             /** Wheels */
             wheels: components["schemas"]["TurningWheel"][];
+        };
+        /**
+         * RecalledPortion
+         * @description What one portion of a bulk recall came to. The next one is asked for with this ``due_from``, and comes
+         *     after ``next``, which is null at the end.
+         */
+        RecalledPortion: {
+            /** Already Released */
+            already_released: number;
+            /** Due From */
+            due_from: string | null;
+            /** Matched */
+            matched: number;
+            /** Next */
+            next: string | null;
+            /** Recalled */
+            recalled: number;
         };
         /**
          * Redrive
@@ -1233,6 +1238,7 @@ export interface operations {
                 topic?: string | null;
                 redriven?: boolean | null;
                 reason_contains?: string | null;
+                key_prefix?: string | null;
                 after?: string | null;
             };
             header?: never;
@@ -1270,6 +1276,7 @@ export interface operations {
                 topic?: string | null;
                 redriven?: boolean | null;
                 reason_contains?: string | null;
+                key_prefix?: string | null;
                 format?: "csv" | "jsonl";
             };
             header?: never;
@@ -1404,7 +1411,10 @@ export interface operations {
     };
     list_leases_api_brokers__connection_id__leases_get: {
         parameters: {
-            query?: never;
+            query?: {
+                group?: string | null;
+                topic?: string | null;
+            };
             header?: never;
             path: {
                 connection_id: string;
@@ -1529,7 +1539,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["BulkRecall"];
+                    "application/json": components["schemas"]["RecalledPortion"];
                 };
             };
             /** @description Validation Error */

@@ -40,6 +40,31 @@ begin
 end
 $$;
 
+-- As messages_after, of those that were recalled. A message that is gone, as retention has taken it, has no born_at.
+create or replace function duewheel.recalled_after(
+    p_topic duewheel.topic, p_from timestamptz, p_until timestamptz, p_at timestamptz, p_seq bigint, p_limit integer
+) returns table (
+    topic_id integer, queue smallint, deliver_at timestamptz, seq bigint, key text, tag text, born_at timestamptz
+)
+language plpgsql stable set plan_cache_mode = force_generic_plan as $$
+#variable_conflict use_column
+begin
+    return query
+    select (p_topic).topic_id, r.queue, r.deliver_at, r.seq, m.key, m.tag, m.born_at
+    from (
+        select r.* from generate_series(0, (p_topic).queues - 1) q cross join lateral (
+            select r.queue, r.deliver_at, r.seq from duewheel.recall r
+            where r.topic_id = (p_topic).topic_id and r.queue = q::smallint
+              and r.deliver_at >= greatest(p_from, p_at) and r.deliver_at < p_until
+              and (r.deliver_at, r.seq) > (p_at, p_seq)
+            order by r.deliver_at, r.seq limit p_limit) r
+        order by r.deliver_at, r.seq limit p_limit
+    ) r
+    left join lateral duewheel.message_at((p_topic).topic_id, r.queue, r.deliver_at, r.seq) m on true
+    order by r.deliver_at, r.seq;
+end
+$$;
+
 -- A page of messages. A row that is not listed is the last: so many were looked at that do not match, and the next page
 -- continues after it. Bodies are for who receives or finds a message.
 create or replace function duewheel.list_messages(
@@ -77,6 +102,8 @@ declare
     v_found integer;
     v_looked_at integer := 0;
     v_listed integer := 0;
+    -- By the recalls, which are few, and not by the messages.
+    v_by_recall constant boolean := list_messages.state = 'recalled' and list_messages.key_prefix is null;
 begin
     perform duewheel.require_home();
     if list_messages.topic is not null then
@@ -114,6 +141,7 @@ begin
         where t.deleted_at is null and t.message_type not in ('RETRY', 'DEAD_LETTER')
           and (list_messages.topic is null or t.name = list_messages.topic)
           and t.name >= coalesce(v_after_topic.name, '')
+          and (not v_by_recall or (select true from duewheel.recall r where r.topic_id = t.topic_id limit 1))
         order by t.name
     loop
         if v_topic.topic_id is distinct from v_after_topic.topic_id then
@@ -129,14 +157,23 @@ begin
                        r.seq is not null as is_recalled,
                        m.deliver_at <= v_hi and duewheel.is_released(m.topic_id, m.queue, m.deliver_at, m.seq)
                            as is_released
-                from duewheel.messages_after(
-                    v_topic,
-                    greatest(list_messages.due_from, v_topic.kept_from,
-                             case list_messages.state when 'waiting' then v_hi else '-infinity' end),
-                    least(list_messages.due_until,
-                          case list_messages.state when 'released' then v_hi + interval '1 microsecond'
-                          else 'infinity' end),
-                    list_messages.key_prefix, v_key, v_at, v_seq, v_step) m
+                from (
+                    select m.topic_id, m.queue, m.deliver_at, m.seq, m.key, m.tag, m.born_at
+                    from duewheel.messages_after(
+                        v_topic,
+                        greatest(list_messages.due_from, v_topic.kept_from,
+                                 case list_messages.state when 'waiting' then v_hi else '-infinity' end),
+                        least(list_messages.due_until,
+                              case list_messages.state when 'released' then v_hi + interval '1 microsecond'
+                              else 'infinity' end),
+                        list_messages.key_prefix, v_key, v_at, v_seq, v_step) m
+                    where not v_by_recall
+                    union all
+                    select * from duewheel.recalled_after(
+                        v_topic, greatest(list_messages.due_from, v_topic.kept_from, '-infinity'),
+                        coalesce(list_messages.due_until, 'infinity'), v_at, v_seq, v_step)
+                    where v_by_recall
+                ) m
                 -- A look-up for each row, and never all recalls there are.
                 left join lateral (
                     select r.seq from duewheel.recall r
@@ -159,7 +196,8 @@ begin
                 deliver_at := v_message.deliver_at;
                 released := v_message.is_released;
                 recalled := v_message.is_recalled;
-                listed := (list_messages.tag is null or v_message.tag is not distinct from list_messages.tag)
+                listed := v_message.born_at is not null
+                    and (list_messages.tag is null or v_message.tag is not distinct from list_messages.tag)
                     and case list_messages.state
                         when 'waiting' then not v_message.is_recalled and not v_message.is_released
                         when 'released' then not v_message.is_recalled and v_message.is_released

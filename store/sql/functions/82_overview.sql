@@ -19,6 +19,61 @@ begin
 end
 $$;
 
+-- How many messages are due in each of a row of equal steps of time: of each topic in (p_after, p_until], by name, or
+-- of p_topic alone. Recalled ones are left out. A topic of which more than p_most are due in all has one row without a
+-- step: these were not counted. Many topics in one statement, as most of what a look at one costs is the statement.
+create or replace function duewheel.due_steps(
+    p_after text, p_until text, p_topic text, p_from timestamptz, p_step interval, p_steps integer, p_most integer
+) returns table (topic_name text, step_number integer, messages bigint)
+language plpgsql stable
+set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
+as $$
+#variable_conflict use_column
+declare
+    v_end constant timestamptz := p_from + p_step * p_steps;
+    -- A step in seconds: only that can be counted from an instant on.
+    v_step constant interval := make_interval(secs => extract(epoch from p_step)::double precision);
+begin
+    return query
+    select s.name, case when not s.is_large
+               then round(extract(epoch from s.starts_at - p_from) / extract(epoch from v_step))::integer end,
+           sum(s.messages)::bigint
+    from (
+        select d.name, d.is_large, date_bin(v_step, d.deliver_at, p_from) as starts_at,
+               count(*) filter (where d.is_recalled is null) as messages
+        from (
+            select t.name, count(*) over (partition by t.topic_id) > p_most as is_large, m.deliver_at, m.is_recalled
+            from (
+                select t.topic_id, t.name, t.queues from duewheel.topic t
+                where t.deleted_at is null and t.message_type not in ('RETRY', 'DEAD_LETTER')
+                  and t.name > p_after and t.name <= p_until and (p_topic is null or t.name = p_topic)
+            ) t
+            cross join lateral (
+                select m.deliver_at, case when q.has_recalls then (
+                           select true from duewheel.recall r
+                           where r.topic_id = t.topic_id and r.queue = q.queue and r.deliver_at = m.deliver_at
+                             and r.seq = m.seq limit 1) end as is_recalled
+                from (
+                    select q::smallint as queue, (
+                               select true from duewheel.recall r
+                               where r.topic_id = t.topic_id and r.queue = q::smallint
+                                 and r.deliver_at >= p_from and r.deliver_at < v_end limit 1) as has_recalls
+                    from generate_series(0, t.queues - 1) q offset 0
+                ) q
+                cross join lateral (
+                    select m.deliver_at, m.seq from duewheel.any_message m
+                    where m.topic_id = t.topic_id and m.queue = q.queue
+                      and m.deliver_at >= p_from and m.deliver_at < v_end
+                    order by m.deliver_at limit p_most + 1) m
+                limit p_most + 1) m
+        ) d
+        group by d.name, d.is_large, starts_at
+    ) s
+    where s.is_large or s.messages > 0
+    group by 1, 2;
+end
+$$;
+
 -- How many messages are due in each of a row of equal steps of time, for each topic that has some. A step is counted up
 -- to max_counted messages for each topic; above that the planner estimates it from the tables' sizes, and exact is
 -- false. Recalled ones are left out. It ends with a row without a topic if it took longer than max_ms: the topics after
@@ -34,6 +89,11 @@ language plpgsql set plan_cache_mode = force_generic_plan as $$
 declare
     v_stop_at constant timestamptz := clock_timestamp() + max_ms * interval '1 millisecond';
     v_end constant timestamptz := from_at + step * steps;
+    -- So many topics in one statement, and behind which one they begin.
+    c_topics constant integer := 50;
+    v_after text := '';
+    v_until text;
+    v_counted record;
     v_topic record;
     v_at timestamptz;
     v_step_end timestamptz;
@@ -46,73 +106,101 @@ begin
     if due_histogram.topic is not null then
         perform duewheel.topic_by_name(due_histogram.topic);
     end if;
-    for v_topic in
-        select t.topic_id, t.name, t.queues from duewheel.topic t
-        where t.deleted_at is null and t.message_type not in ('RETRY', 'DEAD_LETTER')
-          and (due_histogram.topic is null or t.name = due_histogram.topic)
-        order by t.name
     loop
-        v_at := from_at;
-        v_estimate := 0;
+        select max(t.name) into v_until from (
+            select t.name from duewheel.topic t
+            where t.deleted_at is null and t.message_type not in ('RETRY', 'DEAD_LETTER') and t.name > v_after
+              and (due_histogram.topic is null or t.name = due_histogram.topic)
+            order by t.name limit c_topics) t;
+        exit when v_until is null;
+        if clock_timestamp() > v_stop_at then
+            topic_name := null;
+            step_number := null;
+            messages := null;
+            exact := false;
+            return next;
+            return;
+        end if;
+        for v_counted in
+            select d.topic_name, d.step_number, d.messages
+            from duewheel.due_steps(v_after, v_until, due_histogram.topic, from_at, step, steps, max_counted) d
+            order by d.topic_name, d.step_number
         loop
-            if clock_timestamp() > v_stop_at then
-                topic_name := null;
-                step_number := null;
-                messages := null;
-                exact := false;
+            if v_counted.step_number is not null then
+                topic_name := v_counted.topic_name;
+                step_number := v_counted.step_number;
+                messages := v_counted.messages;
+                exact := true;
                 return next;
-                return;
+                continue;
             end if;
-            -- Only steps that hold something cost anything.
-            select min(m.deliver_at) into v_at
-            from generate_series(0, v_topic.queues - 1) q cross join lateral (
-                select m.deliver_at from duewheel.any_message m
-                where m.topic_id = v_topic.topic_id and m.queue = q::smallint
-                  and m.deliver_at >= v_at and m.deliver_at < v_end
-                order by m.deliver_at limit 1) m;
-            exit when v_at is null;
-            step_number := floor(extract(epoch from v_at - from_at) / extract(epoch from step))::integer;
-            v_step_end := from_at + step * (step_number + 1);
-            -- Where the step before held many, so will this one: what is estimated first is as a rule not counted.
-            if v_estimate > max_counted then
-                execute format('explain (format json) select from duewheel.any_message m where m.topic_id = %s '
-                               'and m.deliver_at >= %L and m.deliver_at < %L', v_topic.topic_id, v_at, v_step_end)
-                into v_plan;
-                v_estimate := (v_plan -> 0 -> 'Plan' ->> 'Plan Rows')::bigint;
-            end if;
-            messages := v_estimate;
-            exact := v_estimate <= max_counted;
-            if exact then
-                select count(*) into messages from (
-                    select from generate_series(0, v_topic.queues - 1) q cross join lateral (
-                        select from duewheel.any_message m
-                        where m.topic_id = v_topic.topic_id and m.queue = q::smallint
-                          and m.deliver_at >= v_at and m.deliver_at < v_step_end
-                        order by m.deliver_at limit max_counted + 1) m
-                    limit max_counted + 1) m;
-                exact := messages <= max_counted;
-                if not exact then
+            -- Of this one many are due: step by step.
+            select t.topic_id, t.name, t.queues into v_topic from duewheel.topic t
+            where t.name = v_counted.topic_name and t.deleted_at is null;
+            v_at := from_at;
+            v_estimate := 0;
+            loop
+                if clock_timestamp() > v_stop_at then
+                    topic_name := null;
+                    step_number := null;
+                    messages := null;
+                    exact := false;
+                    return next;
+                    return;
+                end if;
+                -- Only steps that hold something cost anything.
+                select min(m.deliver_at) into v_at
+                from generate_series(0, v_topic.queues - 1) q cross join lateral (
+                    select m.deliver_at from duewheel.any_message m
+                    where m.topic_id = v_topic.topic_id and m.queue = q::smallint
+                      and m.deliver_at >= v_at and m.deliver_at < v_end
+                    order by m.deliver_at limit 1) m;
+                exit when v_at is null;
+                step_number := floor(extract(epoch from v_at - from_at) / extract(epoch from step))::integer;
+                v_step_end := from_at + step * (step_number + 1);
+                -- Where the step before held many, so will this one: what is estimated first is as a rule not counted.
+                if v_estimate > max_counted then
                     execute format('explain (format json) select from duewheel.any_message m where m.topic_id = %s '
                                    'and m.deliver_at >= %L and m.deliver_at < %L', v_topic.topic_id, v_at, v_step_end)
                     into v_plan;
-                    v_estimate := greatest(messages, (v_plan -> 0 -> 'Plan' ->> 'Plan Rows')::bigint);
-                    messages := v_estimate;
+                    v_estimate := (v_plan -> 0 -> 'Plan' ->> 'Plan Rows')::bigint;
                 end if;
-            end if;
-            select count(*) into v_recalled from (
-                select from generate_series(0, v_topic.queues - 1) q cross join lateral (
-                    select from duewheel.recall r
-                    where r.topic_id = v_topic.topic_id and r.queue = q::smallint
-                      and r.deliver_at >= v_at and r.deliver_at < v_step_end
-                    limit max_counted + 1) r
-                limit max_counted + 1) r;
-            messages := greatest(0, messages - v_recalled);
-            topic_name := v_topic.name;
-            if messages > 0 then
-                return next;
-            end if;
-            v_at := v_step_end;
+                messages := v_estimate;
+                exact := v_estimate <= max_counted;
+                if exact then
+                    select count(*) into messages from (
+                        select from generate_series(0, v_topic.queues - 1) q cross join lateral (
+                            select from duewheel.any_message m
+                            where m.topic_id = v_topic.topic_id and m.queue = q::smallint
+                              and m.deliver_at >= v_at and m.deliver_at < v_step_end
+                            order by m.deliver_at limit max_counted + 1) m
+                        limit max_counted + 1) m;
+                    exact := messages <= max_counted;
+                    if not exact then
+                        execute format('explain (format json) select from duewheel.any_message m '
+                                       'where m.topic_id = %s and m.deliver_at >= %L and m.deliver_at < %L',
+                                       v_topic.topic_id, v_at, v_step_end)
+                        into v_plan;
+                        v_estimate := greatest(messages, (v_plan -> 0 -> 'Plan' ->> 'Plan Rows')::bigint);
+                        messages := v_estimate;
+                    end if;
+                end if;
+                select count(*) into v_recalled from (
+                    select from generate_series(0, v_topic.queues - 1) q cross join lateral (
+                        select from duewheel.recall r
+                        where r.topic_id = v_topic.topic_id and r.queue = q::smallint
+                          and r.deliver_at >= v_at and r.deliver_at < v_step_end
+                        limit max_counted + 1) r
+                    limit max_counted + 1) r;
+                messages := greatest(0, messages - v_recalled);
+                topic_name := v_topic.name;
+                if messages > 0 then
+                    return next;
+                end if;
+                v_at := v_step_end;
+            end loop;
         end loop;
+        v_after := v_until;
     end loop;
 end
 $$;
@@ -219,9 +307,29 @@ begin
     v_acked := v_received;
     v_failed := v_received;
     for v_source in
-        select s.group_id, p.topic_id, p.queue from duewheel.subscription s
-        cross join lateral duewheel.positions(s.group_id, s.topic_id) p
-        order by s.group_id, s.topic_id
+        -- A loose scan: what nobody has ever received from costs nothing.
+        with recursive source as (
+            (select l.topic_id, l.group_id, l.queue from duewheel.lease l where l.message_count > 0
+             order by l.topic_id, l.group_id, l.queue limit 1)
+            union all
+            select n.topic_id, n.group_id, n.queue
+            from source s
+            cross join lateral (
+                select l.topic_id, l.group_id, l.queue from duewheel.lease l
+                where (l.topic_id, l.group_id, l.queue) > (s.topic_id, s.group_id, s.queue) and l.message_count > 0
+                order by l.topic_id, l.group_id, l.queue limit 1) n
+        )
+        select s.group_id, s.topic_id, s.queue
+        from source s
+        cross join lateral (
+            select l.leased_at, l.message_count, l.n from duewheel.lease l
+            where l.topic_id = s.topic_id and l.group_id = s.group_id and l.queue = s.queue
+            order by l.n desc limit 1) newest
+        -- A lease may be answered long after it began, and an old one does not count.
+        where newest.leased_at >= v_from
+          and exists (
+              select from duewheel.subscription b
+              where b.group_id = s.group_id and (b.topic_id = s.topic_id or b.retry_topic_id = s.topic_id))
     loop
         exit when clock_timestamp() > v_stop_at;
         for v_part in
@@ -303,9 +411,11 @@ begin atomic
     order by min(w.started_at);
 end;
 
--- The leases that run: of at most max_looked_at that may, by their ends, those that are not answered as a whole.
+-- The leases that run: of at most max_looked_at that may, by their ends, those that are not answered as a whole; of one
+-- group or topic, or of all.
 create or replace function duewheel.running_leases(
-    now timestamptz default null, max_leases integer default 200, max_looked_at integer default 5000
+    now timestamptz default null, max_leases integer default 200, max_looked_at integer default 5000,
+    of_group text default null, of_topic text default null
 ) returns table (
     consumer_group text, topic text, queue integer, consumer text, leased_at timestamptz, expires_at timestamptz,
     messages integer, answered integer, is_retry boolean
@@ -339,6 +449,7 @@ begin
     join duewheel.consumer_group g on g.group_id = l.group_id
     cross join lateral (select duewheel.lease_end(l.group_id, l.topic_id, l.queue, l.n)) ended (at)
     where ended.at > v_now
+      and (of_group is null or g.name = of_group) and (of_topic is null or coalesce(parent.name, t.name) = of_topic)
       and not exists (
           select from duewheel.lease_event e
           where e.topic_id = l.topic_id and e.group_id = l.group_id and e.queue = l.queue and e.n = l.n
@@ -395,7 +506,8 @@ $$;
 create or replace function duewheel.dead_letter_page(
     consumer_group text, topic text default null, redriven boolean default null,
     after jsonb default null, max_messages integer default 500, max_bytes bigint default 4194304,
-    reason_contains text default null, with_bodies boolean default true, max_looked_at integer default 10000
+    reason_contains text default null, with_bodies boolean default true, max_looked_at integer default 10000,
+    key_prefix text default null
 ) returns table (
     topic_name text, message_id text, key text, tag text, properties jsonb, body bytea, born_at timestamptz,
     dead_at timestamptz, attempt integer, reason text, redriven_at timestamptz, place jsonb
@@ -452,6 +564,8 @@ begin
             place := jsonb_build_object(
                 'topic', v_subscription.dead_letter_topic_id, 'at', v_letter.deliver_at, 'seq', v_letter.seq);
             continue when dead_letter_page.redriven <> (v_letter.redriven_at is not null);
+            continue when dead_letter_page.key_prefix is not null
+                and not coalesce(starts_with(v_letter.key, dead_letter_page.key_prefix), false);
             continue when dead_letter_page.reason_contains is not null
                 and coalesce(strpos(v_letter.reason, dead_letter_page.reason_contains), 0) = 0;
             v_count := v_count + 1;

@@ -60,6 +60,7 @@ begin atomic
         ('nack', 'duewheel_consumer'),
         ('nack_unanswered', 'duewheel_consumer'),
         ('next_due', 'duewheel_consumer'),
+        ('overdue_topics', 'duewheel_consumer'),
         ('peek_cuts', 'duewheel_consumer'),
         ('peek_rows', 'duewheel_consumer'),
         ('progress', 'duewheel_consumer'),

@@ -1,8 +1,8 @@
 import { Button, Flex, Input, Text } from "@chakra-ui/react";
 import { useState } from "react";
-import { type Schemas, addressOf, get, ofBroker, post } from "../api";
+import { Failure, type Schemas, addressOf, get, ofBroker, post } from "../api";
 import { useAddress } from "../address";
-import { Asking, type Told } from "../Asking";
+import { Asking, type Course } from "../Asking";
 import { count } from "../format";
 import { Answered, Filter, MessageLink, Pages, Row, Rows, Section, When, useChoice } from "../parts";
 import { useAnswer } from "../useAnswer";
@@ -24,6 +24,7 @@ export function DeadLetters({ broker, mayAct, mayReadBodies }: Rights & { broker
       <Flex gap={2} mb={3} wrap="wrap">
         <Filter label="Group" name="group" />
         <Filter label="Topic" name="topic" placeholder="all" />
+        <Filter label="Key begins with" name="key" />
         <Filter label="Reason contains" name="reason" />
       </Flex>
       {group === "" ? (
@@ -38,37 +39,45 @@ export function DeadLetters({ broker, mayAct, mayReadBodies }: Rights & { broker
 /** The groups that have some, to choose from. */
 function Choices({ broker }: { broker: string }) {
   const address = useAddress();
-  const answer = useAnswer(broker, (signal) =>
-    get<Schemas["Groups"]>(ofBroker(broker, "groups"), { limit: 200 }, signal),
+  const after = address.of("after");
+  const answer = useAnswer(JSON.stringify([broker, after]), (signal) =>
+    get<Schemas["Groups"]>(ofBroker(broker, "groups"), { after, limit: 200 }, signal),
   );
   return (
     <Answered answer={answer}>
       {(page) => (
-        <Rows
-          empty="No group has dead letters."
-          heads={["Group", "Topic", "Dead"]}
-          label="Groups with dead letters"
-        >
-          {page.groups
-            .filter((one) => one.dead > 0)
-            .map((one) => (
-              <Row
-                cells={[
-                  <Text
-                    as="button"
-                    color="fg.info"
-                    key="group"
-                    onClick={() => address.set({ group: one.group, topic: one.topic })}
-                  >
-                    {one.group}
-                  </Text>,
-                  one.topic,
-                  count(one.dead),
-                ]}
-                key={`${one.group} ${one.topic}`}
-              />
-            ))}
-        </Rows>
+        <>
+          <Rows
+            empty={
+              page.next === null && after === ""
+                ? "No group has dead letters."
+                : "None on these 200 topics. Look at the other pages."
+            }
+            heads={["Group", "Topic", "Dead"]}
+            label="Groups with dead letters"
+          >
+            {page.groups
+              .filter((one) => one.dead > 0)
+              .map((one) => (
+                <Row
+                  cells={[
+                    <Text
+                      as="button"
+                      color="fg.info"
+                      key="group"
+                      onClick={() => address.set({ after: null, group: one.group, topic: one.topic })}
+                    >
+                      {one.group}
+                    </Text>,
+                    one.topic,
+                    count(one.dead),
+                  ]}
+                  key={`${one.group} ${one.topic}`}
+                />
+              ))}
+          </Rows>
+          <Pages next={page.next} />
+        </>
       )}
     </Answered>
   );
@@ -76,14 +85,20 @@ function Choices({ broker }: { broker: string }) {
 
 function List({ broker, group, mayAct, mayReadBodies }: Rights & { broker: string; group: string }) {
   const address = useAddress();
-  const [after, reason, topic] = [address.of("after"), address.of("reason"), address.of("topic")];
-  const where = { group, reason_contains: reason, redriven: false, topic };
+  const [after, key, reason, topic] = ["after", "key", "reason", "topic"].map(address.of) as [
+    string,
+    string,
+    string,
+    string,
+  ];
+  const where = { group, key_prefix: key, reason_contains: reason, redriven: false, topic };
   const answer = useAnswer(JSON.stringify([broker, where, after]), (signal) =>
     get<Schemas["DeadLetters"]>(ofBroker(broker, "dead-letters"), { ...where, after }, signal),
   );
   const letters = answer.value?.dead_letters ?? [];
   const choice = useChoice(letters.map((one) => one.message_id));
   const whose = { group, ...(topic === "" ? {} : { topic }) };
+  const begins = key === "" ? {} : { key_prefix: key };
   const ask = (more: object) =>
     post<Schemas["Redriven"]>(ofBroker(broker, "dead-letters/redrive"), { ...whose, ...more });
   const done = () => {
@@ -125,7 +140,14 @@ function List({ broker, group, mayAct, mayReadBodies }: Rights & { broker: strin
                   {count(choice.now.length)} dead letters are sent to {group} again, each with its id.
                 </Text>
               </Asking>
-              <RedriveAll ask={ask} done={done} filtered={reason} group={group} key={reason} />
+              <RedriveAll
+                ask={(more) => ask({ ...begins, ...more })}
+                done={done}
+                filtered={reason}
+                group={group}
+                key={reason}
+                keyPrefix={key}
+              />
             </Flex>
           )}
           <Rows
@@ -182,33 +204,80 @@ function List({ broker, group, mayAct, mayReadBodies }: Rights & { broker: strin
 
 const wait = (seconds: number) => new Promise((resolve) => setTimeout(resolve, seconds * 1000));
 
+/** Sends one dead letter again, from the page of its message. */
+export const RedriveOne = ({
+  broker,
+  done,
+  group,
+  id,
+}: {
+  broker: string;
+  done: () => void;
+  group: string;
+  id: string;
+}) => (
+  <Asking
+    act={async () => {
+      const { redriven } = await post<Schemas["Redriven"]>(ofBroker(broker, "dead-letters/redrive"), {
+        dry_run: false,
+        group,
+        message_ids: [id],
+      });
+      return redriven > 0
+        ? "Sent again. It comes to the group at once."
+        : "Nothing to do: it was sent again before, or is not kept any more.";
+    }}
+    action="Redrive"
+    done={done}
+  >
+    <Text>The dead letter is sent to {group} again, with its id.</Text>
+  </Asking>
+);
+
 function RedriveAll({
   ask,
   done,
   filtered,
   group,
+  keyPrefix,
 }: {
   ask: (more: object) => Promise<Schemas["Redriven"]>;
   done: () => void;
   /** What the list is filtered by, to begin with. */
   filtered: string;
   group: string;
+  keyPrefix: string;
 }) {
   const [reason, setReason] = useState(filtered);
   const [rate, setRate] = useState("");
   const which = reason === "" ? {} : { reason_contains: reason };
-  const all = async (tell: Told) => {
+  const all = async ({ isStopped, tell }: Course) => {
     // A rate is so many in each second; the page asks again and again, and each dead letter is sent once.
-    const perSecond = Math.max(0, Math.floor(Number(rate)));
-    const portion = perSecond > 0 ? Math.min(perSecond, AT_ONCE) : AT_ONCE;
-    let sent = 0;
-    for (;;) {
-      const { redriven } = await ask({ ...which, dry_run: false, max_messages: portion });
-      sent += redriven;
-      tell(`${count(sent)} sent again …`);
-      if (redriven < portion) return `${count(sent)} sent again. They come to the group at once.`;
-      if (perSecond > 0) await wait(portion / perSecond);
+    const perSecond = rate === "" ? Infinity : Number(rate);
+    if (!(perSecond > 0)) {
+      throw new Failure(0, "NoRate", "A rate is more than 0. Leave it empty for as fast as it goes.");
     }
+    const portion = Math.max(1, Math.min(Math.floor(perSecond), AT_ONCE));
+    let sent = 0;
+    let ended = "They come to the group at once.";
+    try {
+      for (;;) {
+        const { redriven } = await ask({ ...which, dry_run: false, max_messages: portion });
+        sent += redriven;
+        if (redriven < portion) break;
+        tell(`${count(sent)} sent again …`);
+        const goesOnAt = Date.now() + (portion / perSecond) * 1000;
+        while (Date.now() < goesOnAt && !isStopped()) await wait(Math.min(0.2, portion / perSecond));
+        if (isStopped()) {
+          ended = "Stopped: the others are as they were.";
+          break;
+        }
+      }
+    } catch (error) {
+      if (sent === 0 || !(error instanceof Failure)) throw error;
+      ended = `${error.message} Redrive again for the rest.`;
+    }
+    return `${count(sent)} sent again. ${ended}`;
   };
   return (
     <Asking
@@ -217,13 +286,14 @@ function RedriveAll({
       done={done}
       preview={async () =>
         `${count((await ask({ ...which, dry_run: true })).matched)} dead letters ${
-          filtered === "" ? "" : "that match the filter "
+          filtered + keyPrefix === "" ? "" : "that match the filter "
         }wait to be sent again.`
       }
     >
       <Text mb={3}>
-        All dead letters of {group} are sent again, each once. Leave this dialog open while it goes on:
-        closing the page stops it, and another redrive does the rest.
+        All dead letters of {group} {keyPrefix && `whose key begins with ${keyPrefix} `}are sent again, each
+        once. Leave this dialog open while it goes on: closing the page stops it, and another redrive does the
+        rest.
       </Text>
       <Text as="label" display="block" fontSize="sm" mb={2}>
         Only those whose reason contains
@@ -232,9 +302,10 @@ function RedriveAll({
       <Text as="label" display="block" fontSize="sm">
         At most so many a second (empty: as fast as it goes)
         <Input
-          min={1}
+          min={0.01}
           name="rate"
           onChange={(event) => setRate(event.target.value)}
+          step="any"
           type="number"
           value={rate}
         />

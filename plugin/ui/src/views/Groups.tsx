@@ -1,6 +1,6 @@
 import { Input, Text } from "@chakra-ui/react";
 import { useState } from "react";
-import { type Schemas, get, ofBroker, post } from "../api";
+import { Failure, type Schemas, get, ofBroker, post } from "../api";
 import { useAddress } from "../address";
 import { Asking } from "../Asking";
 import { count, fromLocal } from "../format";
@@ -31,7 +31,7 @@ export function GroupRows({
             // Counted up to 10 000 for each queue and slot.
             count(one.ready),
             <When at={one.oldest_deliver_at} key="oldest" nowAt={nowAt} />,
-            <PageLink key="inflight" view="leases">
+            <PageLink key="inflight" to={{ group: one.group, topic: one.topic }} view="leases">
               {count(one.inflight)}
             </PageLink>,
             <PageLink key="retries" to={{ group: one.group, topic: one.topic }} view="retries">
@@ -87,9 +87,12 @@ function Rewind({
   group: Schemas["GroupNumbers"];
 }) {
   const [to, setTo] = useState("");
+  const [isHalf, setIsHalf] = useState(false);
   return (
     <Asking
       act={async () => {
+        // It has no value, and would be taken for none.
+        if (isHalf) throw new Failure(0, "NoInstant", "The instant is not complete. Nothing was changed.");
         const rewound = await post<Schemas["Rewound"]>(ofBroker(broker, "groups/rewind"), {
           group: group.group,
           to: fromLocal(to) ?? "earliest",
@@ -111,7 +114,14 @@ function Rewind({
       </Text>
       <Text as="label" fontSize="sm">
         Since (empty: all that is kept)
-        <Input onChange={(event) => setTo(event.target.value)} step="1" type="datetime-local" value={to} />
+        <Input
+          name="to"
+          onBlur={(event) => setIsHalf(event.target.validity.badInput)}
+          onChange={(event) => setTo(event.target.value)}
+          step="1"
+          type="datetime-local"
+          value={to}
+        />
       </Text>
     </Asking>
   );

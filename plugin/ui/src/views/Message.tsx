@@ -4,6 +4,7 @@ import { useAddress } from "../address";
 import { count } from "../format";
 import { Answered, Consumer, PageLink, Row, Rows, Section, State, When } from "../parts";
 import { useAnswer } from "../useAnswer";
+import { RedriveOne } from "./DeadLetters";
 import { DeliverNow, Recall, Reschedule, stateOf } from "./Messages";
 
 export function Message({ broker, mayAct }: { broker: string; mayAct: boolean }) {
@@ -13,60 +14,85 @@ export function Message({ broker, mayAct }: { broker: string; mayAct: boolean })
   );
   return (
     <Answered answer={answer}>
-      {(one) => (
-        <>
-          <Section
-            extra={
-              mayAct &&
-              stateOf(one) === "waiting" && (
-                <Flex gap={2} wrap="wrap">
-                  <Recall broker={broker} done={answer.again} ids={[one.message_id]} />
-                  <Reschedule broker={broker} done={answer.again} ids={[one.message_id]} />
-                  <DeliverNow broker={broker} done={answer.again} ids={[one.message_id]} />
-                </Flex>
-              )
-            }
-            title={one.key === null ? "Message" : `Message ${one.key}`}
-          >
-            <Facts one={one} />
-          </Section>
-          <Section title="History">
-            <Rows
-              empty="Nothing is known of it."
-              heads={["State", "At", "Until", "Group", "Attempt", "Consumer", "Reason"]}
-              label="History"
+      {(one) => {
+        const dead = mayAct ? deadIn(one.history) : new Map<string | null, number>();
+        return (
+          <>
+            <Section
+              extra={
+                mayAct &&
+                stateOf(one) === "waiting" && (
+                  <Flex gap={2} wrap="wrap">
+                    <Recall broker={broker} done={answer.again} ids={[one.message_id]} />
+                    <Reschedule broker={broker} done={answer.again} ids={[one.message_id]} />
+                    <DeliverNow broker={broker} done={answer.again} ids={[one.message_id]} />
+                  </Flex>
+                )
+              }
+              title={one.key === null ? "Message" : `Message ${one.key}`}
             >
-              {one.history.map((entry, index) => (
-                <Row
-                  cells={[
-                    <State key="state" of={entry.state} />,
-                    <When at={entry.at} key="at" nowAt={one.now_at} />,
-                    <When at={entry.until_at} key="until" nowAt={one.now_at} />,
-                    entry.consumer_group === null ? (
-                      ""
-                    ) : (
-                      <PageLink key="group" to={{ group: entry.consumer_group }} view="dead">
-                        {entry.consumer_group}
-                      </PageLink>
-                    ),
-                    entry.attempt ?? "",
-                    <Consumer key="consumer" name={entry.consumer} />,
-                    <Text key="reason" whiteSpace="pre-wrap">
-                      {entry.reason ?? ""}
-                    </Text>,
-                  ]}
-                  key={index}
-                />
-              ))}
-            </Rows>
-          </Section>
-          <Section title="Body">
-            <BodyText body={one.body} />
-          </Section>
-        </>
-      )}
+              <Facts one={one} />
+            </Section>
+            <Section title="History">
+              <Rows
+                empty="Nothing is known of it."
+                heads={[
+                  ...["State", "At", "Until", "Group", "Attempt", "Consumer", "Reason"],
+                  ...(dead.size > 0 ? ["Actions"] : []),
+                ]}
+                label="History"
+              >
+                {one.history.map((entry, index) => (
+                  <Row
+                    cells={[
+                      <State key="state" of={entry.state} />,
+                      <When at={entry.at} key="at" nowAt={one.now_at} />,
+                      <When at={entry.until_at} key="until" nowAt={one.now_at} />,
+                      entry.consumer_group === null ? (
+                        ""
+                      ) : (
+                        <PageLink key="group" to={{ group: entry.consumer_group }} view="dead">
+                          {entry.consumer_group}
+                        </PageLink>
+                      ),
+                      entry.attempt ?? "",
+                      <Consumer key="consumer" name={entry.consumer} />,
+                      <Text key="reason" whiteSpace="pre-wrap">
+                        {entry.reason ?? ""}
+                      </Text>,
+                      ...(dead.size === 0
+                        ? []
+                        : [
+                            dead.get(entry.consumer_group) === index && entry.consumer_group !== null ? (
+                              <RedriveOne
+                                broker={broker}
+                                done={answer.again}
+                                group={entry.consumer_group}
+                                id={one.message_id}
+                                key="redrive"
+                              />
+                            ) : null,
+                          ]),
+                    ]}
+                    key={index}
+                  />
+                ))}
+              </Rows>
+            </Section>
+            <Section title="Body">
+              <BodyText body={one.body} />
+            </Section>
+          </>
+        );
+      }}
     </Answered>
   );
+}
+
+/** For each group whose last word on a message is a dead letter, where in the history that stands. */
+export function deadIn(history: Schemas["HistoryEntry"][]): Map<string | null, number> {
+  const last = new Map(history.map((entry, index) => [entry.consumer_group, index]));
+  return new Map([...last].filter(([group, index]) => group !== null && history[index]?.state === "DLQ"));
 }
 
 function Facts({ one }: { one: Schemas["OneMessage"] }) {

@@ -1,17 +1,19 @@
 import { Box, Checkbox, Flex, NativeSelect, Text } from "@chakra-ui/react";
 import { useState } from "react";
-import { type Schemas, get, ofBroker, post } from "../api";
+import { Failure, type Schemas, get, ofBroker, post } from "../api";
 import { useAddress } from "../address";
-import { Asking, type Told } from "../Asking";
+import { Asking, type Course } from "../Asking";
 import { count, fromLocal } from "../format";
 import { InstantField } from "../InstantField";
-import { portions, told } from "../outcomes";
+import { actOnEach, told } from "../outcomes";
 import { Answered, Filter, MessageLink, Pages, Row, Rows, Section, State, When, useChoice } from "../parts";
 import { useAnswer } from "../useAnswer";
 
 const AT_ONCE = 200;
 /** How many messages "all that match" may be where each is moved by itself. */
 const MOST = 10_000;
+/** Up to so many are counted before they are recalled. */
+const COUNTED = 1_000_000;
 const STATES = ["waiting", "released", "recalled", "all"];
 
 type Listed = Schemas["ListedMessage"];
@@ -135,7 +137,8 @@ function List({
                 All that match the filter:
               </Text>
               <RecallMatching broker={broker} done={done} where={where} />
-              <RescheduleMatching broker={broker} done={done} where={where} />
+              <MoveMatching action="Reschedule all" broker={broker} done={done} where={where} />
+              <MoveMatching action="Deliver all now" broker={broker} done={done} now where={where} />
             </>
           )}
         </Flex>
@@ -205,19 +208,27 @@ export const Choose = ({
 
 type Some = { broker: string; done: () => void; ids: string[] };
 
-async function each(broker: string, path: string, ids: string[], more: object, tell: Told): Promise<string> {
-  const outcomes: Schemas["Outcome"][] = [];
-  for (const portion of portions(ids, AT_ONCE)) {
-    const answer = await post<Schemas["Outcomes"]>(ofBroker(broker, path), { message_ids: portion, ...more });
-    outcomes.push(...answer.outcomes);
-    tell(`${count(outcomes.length)} of ${count(ids.length)} …`);
-  }
+async function each(
+  broker: string,
+  path: string,
+  ids: string[],
+  more: object,
+  course: Course,
+): Promise<string> {
+  const outcomes = await actOnEach(
+    ids,
+    AT_ONCE,
+    async (portion) =>
+      (await post<Schemas["Outcomes"]>(ofBroker(broker, path), { message_ids: portion, ...more })).outcomes,
+    (done) => ids.length > AT_ONCE && course.tell(`${count(done)} of ${count(ids.length)} …`),
+    course.isStopped,
+  );
   return told(outcomes);
 }
 
 export const Recall = ({ broker, done, ids }: Some) => (
   <Asking
-    act={(tell) => each(broker, "messages/recall", ids, {}, tell)}
+    act={(course) => each(broker, "messages/recall", ids, {}, course)}
     action="Recall"
     disabled={ids.length === 0}
     done={done}
@@ -231,7 +242,7 @@ export function Reschedule({ broker, done, ids }: Some) {
   const [to, setTo] = useState<object>();
   return (
     <Asking
-      act={(tell) => each(broker, "messages/reschedule", ids, to ?? { delay_seconds: 3600 }, tell)}
+      act={(course) => each(broker, "messages/reschedule", ids, to ?? { delay_seconds: 3600 }, course)}
       action="Reschedule"
       disabled={ids.length === 0}
       done={done}
@@ -244,7 +255,7 @@ export function Reschedule({ broker, done, ids }: Some) {
 
 export const DeliverNow = ({ broker, done, ids }: Some) => (
   <Asking
-    act={(tell) => each(broker, "messages/reschedule", ids, { delay_seconds: 0 }, tell)}
+    act={(course) => each(broker, "messages/reschedule", ids, { delay_seconds: 0 }, course)}
     action="Deliver now"
     disabled={ids.length === 0}
     done={done}
@@ -256,28 +267,59 @@ export const DeliverNow = ({ broker, done, ids }: Some) => (
 const criteria = (where: Where) =>
   Object.fromEntries(Object.entries(where).filter(([name, value]) => name !== "state" && value !== ""));
 
-function RecallMatching({ broker, done, where }: { broker: string; done: () => void; where: Where }) {
-  const ask = (dryRun: boolean) =>
-    post<Schemas["BulkRecall"]>(ofBroker(broker, "messages/recall-matching"), {
-      ...criteria(where),
-      dry_run: dryRun,
-    });
+type Matching = { broker: string; done: () => void; where: Where };
+
+/** How many were found, and what became of them, in the portions so far. */
+type Sums = { late: number; matched: number; recalled: number };
+
+function RecallMatching({ broker, done, where }: Matching) {
+  const all = async (dryRun: boolean, after: (sums: Sums) => boolean): Promise<Sums> => {
+    const sums = { late: 0, matched: 0, recalled: 0 };
+    let place: object = {};
+    for (;;) {
+      const { due_from, next, ...found } = await post<Schemas["RecalledPortion"]>(
+        ofBroker(broker, "messages/recall-matching"),
+        { ...criteria(where), ...place, dry_run: dryRun },
+      );
+      sums.late += found.already_released;
+      sums.matched += found.matched;
+      sums.recalled += found.recalled;
+      if (!after(sums) || next === null) return sums;
+      place = { after: next, due_from };
+    }
+  };
   return (
     <Asking
-      act={async () => {
-        const done_ = await ask(false);
-        return (
-          `${count(done_.recalled)} recalled: never delivered` +
-          (done_.already_released > 0
-            ? `\n${count(done_.already_released)} already released: it was too late`
-            : "")
-        );
+      act={async ({ isStopped, tell }) => {
+        let sums: Sums = { late: 0, matched: 0, recalled: 0 };
+        let ended = "";
+        try {
+          await all(false, (so_far) => {
+            sums = so_far;
+            tell(`${count(sums.recalled)} recalled …`);
+            return !isStopped();
+          });
+          if (isStopped()) ended = "Stopped: the rest still waits.";
+        } catch (error) {
+          if (sums.matched === 0 || !(error instanceof Failure)) throw error;
+          ended = `${error.message} The rest may still wait: recall again.`;
+        }
+        return [
+          `${count(sums.recalled)} recalled: never delivered`,
+          ...(sums.late > 0 ? [`${count(sums.late)} already released: it was too late`] : []),
+          ...(ended ? [ended] : []),
+        ].join("\n");
       }}
       action="Recall all"
       done={done}
-      preview={async () => {
-        const found = await ask(true);
-        return `${count(found.matched - found.already_released)} messages wait and match now.`;
+      preview={async (isWanted) => {
+        let isAll = true;
+        const { late, matched } = await all(true, (sums) => {
+          isAll = sums.matched < COUNTED;
+          return isAll && isWanted();
+        });
+        const words = `${isAll ? "" : "At least "}${count(matched - late)}`;
+        return `${words} messages wait and match now.`;
       }}
       serious
     >
@@ -286,33 +328,45 @@ function RecallMatching({ broker, done, where }: { broker: string; done: () => v
   );
 }
 
-function RescheduleMatching({ broker, done, where }: { broker: string; done: () => void; where: Where }) {
+/** Moves all that match: to an instant that is asked for, or to now. */
+function MoveMatching({
+  action,
+  broker,
+  done,
+  now = false,
+  where,
+}: Matching & { action: string; now?: boolean }) {
   const [to, setTo] = useState<object>();
   const [ids, setIds] = useState<string[]>([]);
+  const target = now ? { delay_seconds: 0 } : (to ?? { delay_seconds: 3600 });
   return (
     <Asking
-      act={(tell) => each(broker, "messages/reschedule", ids, to ?? { delay_seconds: 3600 }, tell)}
-      action="Reschedule all"
+      act={(course) => each(broker, "messages/reschedule", ids, target, course)}
+      action={action}
       done={done}
-      preview={async () => {
+      preview={async (isWanted) => {
+        setIds([]);
         // All ids first: what was moved would match again.
-        const found = await allIds(broker, where);
+        const found = await allIds(broker, where, isWanted);
         setIds(found.slice(0, MOST));
         return found.length > MOST
           ? `More than ${count(MOST)} match. The first ${count(MOST)} are moved: narrow the filter, or do it again.`
           : `${count(found.length)} messages wait and match now.`;
       }}
     >
-      <Text mb={3}>Every waiting message that matches the filter is delivered at another instant.</Text>
-      <InstantField choose={setTo} />
+      <Text mb={3}>
+        Every waiting message that matches the filter is delivered {now ? "at once" : "at another instant"}.
+        Their ids change.
+      </Text>
+      {!now && <InstantField choose={setTo} />}
     </Asking>
   );
 }
 
-async function allIds(broker: string, where: Where): Promise<string[]> {
+async function allIds(broker: string, where: Where, isWanted: () => boolean): Promise<string[]> {
   const ids: string[] = [];
   let after: string | null = "";
-  while (after !== null && ids.length <= MOST) {
+  while (after !== null && ids.length <= MOST && isWanted()) {
     const page: Schemas["Messages"] = await get(ofBroker(broker, "messages"), {
       ...where,
       after,

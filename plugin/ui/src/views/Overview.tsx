@@ -85,6 +85,8 @@ export function Overview({ broker }: { broker: string }) {
             />
             <Text color="fg.muted" fontSize="xs">
               As of <When at={view.now_at} />
+              {view.shared_seconds > EVERY_SECONDS &&
+                `: it is worked out once in ${span(view.shared_seconds)}, for all who look`}
             </Text>
             {!view.due.complete && (
               <Text color="fg.muted" fontSize="sm">
@@ -123,6 +125,11 @@ export function Overview({ broker }: { broker: string }) {
             extra={view.more_groups && <PageLink view="groups">All groups</PageLink>}
             title="Groups, those with dead letters and lag first"
           >
+            {view.more_groups && (
+              <Text color="fg.muted" fontSize="sm" mb={2}>
+                Up to 50, of the first 200 topics by name.
+              </Text>
+            )}
             <GroupRows groups={view.groups} nowAt={view.now_at} />
           </Section>
         </>
@@ -187,6 +194,11 @@ function Flow({ view }: { view: Schemas["Overview"] }) {
   };
   return (
     <Box>
+      {!view.past.complete && (
+        <Text color="fg.muted" fontSize="sm">
+          There was no time to look at all topics: what came due is more. Choose a topic.
+        </Text>
+      )}
       <Chart
         at={instants(view.past)}
         label="Messages that came due, were received, acked and failed, by minute"

@@ -1,7 +1,7 @@
 import { Flex } from "@chakra-ui/react";
 import { type Schemas, get, ofBroker } from "../api";
 import { useAddress } from "../address";
-import { Answered, Filter, MessageLink, Row, Rows, Section, When } from "../parts";
+import { Answered, Filter, MessageLink, Row, Rows, Section, Shown, When } from "../parts";
 import { useAnswer } from "../useAnswer";
 
 export function Retries({ broker }: { broker: string }) {
@@ -20,26 +20,29 @@ export function Retries({ broker }: { broker: string }) {
       </Flex>
       <Answered answer={answer}>
         {(page) => (
-          <Rows
-            empty="Nothing waits for a retry."
-            heads={["Next attempt", "Attempt", "Group", "Topic", "Key", "Reason", "Id"]}
-            label="Retries"
-          >
-            {page.retries.map((one) => (
-              <Row
-                cells={[
-                  <When at={one.deliver_at} key="at" />,
-                  one.attempt,
-                  one.group,
-                  one.topic,
-                  one.key ?? "",
-                  one.reason ?? "",
-                  <MessageLink id={one.message_id} key="id" />,
-                ]}
-                key={`${one.group} ${one.message_id} ${one.attempt}`}
-              />
-            ))}
-          </Rows>
+          <>
+            <Rows
+              empty="Nothing waits for a retry."
+              heads={["Next attempt", "Attempt", "Group", "Topic", "Key", "Reason", "Id"]}
+              label="Retries"
+            >
+              {page.retries.map((one) => (
+                <Row
+                  cells={[
+                    <When at={one.deliver_at} key="at" />,
+                    one.attempt,
+                    one.group,
+                    one.topic,
+                    one.key ?? "",
+                    one.reason ?? "",
+                    <MessageLink id={one.message_id} key="id" />,
+                  ]}
+                  key={`${one.group} ${one.message_id} ${one.attempt}`}
+                />
+              ))}
+            </Rows>
+            <Shown first="that are next" of={page.retries} />
+          </>
         )}
       </Answered>
     </Section>

@@ -1,0 +1,53 @@
+-- What ought to have been released and is not: the sign that nobody releases.
+
+-- The topics with messages that wait though they were due by an instant, those that have waited longest first. All
+-- topics are looked at, each by its keys. Of a topic's messages that are due, 1 000 of each queue at most are looked at
+-- for one that nobody recalled; where all of these are recalled, the topic counts.
+create or replace function duewheel.overdue_topics(
+    due_until timestamptz, max_topics integer default 200
+) returns table (topic_name text, due_at timestamptz)
+language plpgsql stable
+set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
+as $$
+#variable_conflict use_column
+begin
+    perform duewheel.require_home();
+    if (max_topics between 1 and 10000) is not true then
+        raise exception using
+            errcode = 'DW010',
+            message = format('%s topics are asked for; the limit is 1 to 10000', max_topics),
+            hint = 'Ask for fewer.';
+    end if;
+    return query
+    select t.name, d.due_at
+    from (
+        select t.topic_id, t.name, t.queues from duewheel.topic t
+        where t.deleted_at is null and t.message_type not in ('RETRY', 'DEAD_LETTER')
+    ) t
+    left join lateral (
+        select k.hi from duewheel.newest_tick(t.topic_id) k
+    ) k on true
+    cross join lateral (
+        select min(m.deliver_at) as due_at
+        from generate_series(0, t.queues - 1) q cross join lateral (
+            select m.deliver_at from duewheel.any_message m
+            where m.topic_id = t.topic_id and m.queue = q::smallint
+              and m.deliver_at > coalesce(k.hi, '-infinity') and m.deliver_at <= overdue_topics.due_until
+            order by m.deliver_at limit 1) m
+    ) d
+    where d.due_at is not null
+      and (
+          select count(*) > sum(m.is_recalled::integer) or max(m.place) >= 1000
+          from generate_series(0, t.queues - 1) q cross join lateral (
+              select row_number() over (order by m.deliver_at, m.seq) as place, exists (
+                         select from duewheel.recall r
+                         where r.topic_id = t.topic_id and r.queue = m.queue and r.deliver_at = m.deliver_at
+                           and r.seq = m.seq) as is_recalled
+              from (
+                  select m.queue, m.deliver_at, m.seq from duewheel.any_message m
+                  where m.topic_id = t.topic_id and m.queue = q::smallint
+                    and m.deliver_at >= d.due_at and m.deliver_at <= overdue_topics.due_until
+                  order by m.deliver_at, m.seq limit 1000) m) m)
+    order by d.due_at, t.name limit overdue_topics.max_topics;
+end
+$$;

@@ -1,0 +1,148 @@
+"""What is done on a bad day, and what somebody asks who means no good, on a real API server (X08, X19)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+from tests.conftest import execute
+from tests.plugin.airflow_server import AirflowServer
+
+from duewheel.store.broker import Broker
+
+pytestmark = [pytest.mark.airflow, pytest.mark.slow]
+
+BROKER = "/duewheel/api/brokers/duewheel_default"
+HOUR = timedelta(hours=1)
+
+
+@contextmanager
+def dying_at(dsn: str, message_id: str) -> Iterator[None]:
+    """The server ends the session that recalls this message, in the midst of the statement."""
+    execute(
+        dsn,
+        "create function public.die() returns trigger language plpgsql as "
+        "$$begin perform pg_terminate_backend(pg_backend_pid()); return new; end$$",
+    )
+    execute(
+        dsn,
+        "create trigger die before insert on duewheel.recall for each row "
+        f"when (duewheel.message_id(new.topic_id, new.queue, new.deliver_at, new.seq) = '{message_id}') "
+        "execute function public.die()",
+    )
+    try:
+        yield
+    finally:
+        execute(dsn, "drop function public.die() cascade")
+
+
+def test_x08_where_the_broker_dies_in_the_midst_what_was_done_is_told(
+    airflow: AirflowServer, shop: Broker, shop_dsn: str
+) -> None:
+    shop.create_topic("dying")
+    ids = [shop.send("dying", b"", delay=HOUR).message_id for _ in range(4)]
+    with dying_at(shop_dsn, ids[1]):
+        status, answer = airflow.call("POST", f"{BROKER}/messages/recall", {"message_ids": ids}, role="op")
+    assert status == 200
+    assert [one["outcome"] for one in answer["outcomes"]] == ["recalled", "unknown", "not_tried", "not_tried"]
+    assert answer["outcomes"][1]["detail"].startswith("The broker's database does not answer.")
+    assert "terminat" not in json.dumps(answer), "what the driver says may hold the address"
+    # The next request has a new session.
+    status, answer = airflow.call("POST", f"{BROKER}/messages/recall", {"message_ids": ids}, role="op")
+    assert [one["outcome"] for one in answer["outcomes"]] == ["recalled"] * 4
+
+
+def test_x08_what_is_refused_for_the_first_message_is_no_matter_for_the_others(
+    airflow: AirflowServer, shop: Broker
+) -> None:
+    shop.create_topic("short", max_delay=2 * HOUR)
+    shop.create_topic("long", max_delay=48 * HOUR)
+    ids = [shop.send(topic, b"", delay=HOUR).message_id for topic in ("short", "long")]
+    asked = {"message_ids": ids, "delay_seconds": 86_400}
+    status, answer = airflow.call("POST", f"{BROKER}/messages/reschedule", asked, role="op")
+    assert status == 200
+    assert [one["outcome"] for one in answer["outcomes"]] == ["refused", "rescheduled"]
+    assert "limit" in answer["outcomes"][0]["detail"]
+
+
+def test_x08_a_bulk_recall_goes_in_portions_and_leaves_out_what_was_released(
+    airflow: AirflowServer, shop: Broker
+) -> None:
+    shop.create_topic("portions", queues=2)
+    shop.consumer("portions", "g")
+    shop.send_many("portions", [{"body": b"", "key": "early", "delay": timedelta(0)}] * 3)
+    assert shop.consumer("portions", "g").receive(max_messages=3)
+    shop.send_many("portions", [{"body": b"", "delay": HOUR, "key": f"k{n}"} for n in range(10_005)])
+    asked: dict[str, Any] = {"topic": "portions", "key_prefix": "k"}
+    found = {}
+    for dry_run in (True, False):
+        parts, place = [], {}
+        while True:
+            status, part = airflow.call(
+                "POST",
+                f"{BROKER}/messages/recall-matching",
+                {**asked, **place, "dry_run": dry_run},
+                role="op",
+            )
+            assert status == 200, part
+            parts.append(part)
+            if part["next"] is None:
+                break
+            place = {"after": part["next"], "due_from": part["due_from"]}
+        found[dry_run] = [(one["matched"], one["recalled"], one["already_released"]) for one in parts]
+    assert found == {True: [(10_000, 0, 0), (5, 0, 0)], False: [(10_000, 10_000, 0), (5, 5, 0)]}
+    # Nothing waits any more, nor does anything before the instant that is asked for.
+    for more in ({}, {"due_until": "2020-01-01T00:00:00Z"}):
+        _, part = airflow.call(
+            "POST", f"{BROKER}/messages/recall-matching", {"topic": "portions", **more}, role="op"
+        )
+        assert (part["matched"], part["next"]) == (0, None)
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("messages/recall", '{"message_ids": ["\\ud800"]}'),
+        ("messages/recall", '{"message_ids": ["0"], "\\udfff": 1}'),
+        ("messages/reschedule", '{"message_ids": ["0"], "delay_seconds": NaN}'),
+        ("messages/reschedule", '{"message_ids": ["0"], "delay_seconds": Infinity}'),
+        ("messages/recall-matching", '{"topic": "t\\u0000"}'),
+        ("messages/recall-matching", '{"topic": "t", "after": "{}"}'),
+        ("groups/rewind", '{"group": "g", "topic": "t", "to": 1e400}'),
+    ],
+)
+def test_x19_a_request_that_is_no_request_is_refused_in_a_sentence(
+    airflow: AirflowServer, path: str, body: str
+) -> None:
+    status, answer = airflow.call("POST", f"{BROKER}/{path}", body.encode(), role="op")
+    assert (status, sorted(answer)) == (422, ["detail", "error"])
+    assert isinstance(answer["detail"], str)
+
+
+@pytest.mark.parametrize(
+    ("path", "values"),
+    [
+        ("dead-letters", {"after": '{"at": "9999999999999999999", "seq": 1, "topic": 1}'}),
+        (
+            "dead-letters",
+            {"after": f'{{"at": "2026-01-01T00:00:00+00:00", "seq": {10**19 - 1}, "topic": 1}}'},
+        ),
+        ("messages", {"after": "f" * 44}),
+        ("messages", {"topic": "hostile", "due_from": "0001-01-01T00:00:00+14:00"}),
+        ("messages", {"limit": "9" * 20}),
+        ("leases", {"group": "\x00"}),
+    ],
+)
+def test_x19_a_value_that_nothing_can_have_is_no_error_of_the_server(
+    airflow: AirflowServer, shop: Broker, path: str, values: dict[str, str]
+) -> None:
+    shop.create_topic("hostile")
+    shop.consumer("hostile", "hostile")
+    query = urlencode({**({"group": "hostile"} if path == "dead-letters" else {}), **values})
+    status, answer = airflow.call("GET", f"{BROKER}/{path}?{query}", role="viewer")
+    assert status in (200, 404, 422), answer
