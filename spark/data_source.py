@@ -19,8 +19,8 @@ a plan, in an ``InputPartition`` or in Spark's configuration, so that neither th
 password.
 
 The package has to be installed where the executors run. Spark loads a data source, and plans each read, in
-Python processes of their own, which are new each time: what only executors, or only writers, need is
-imported where it is used.
+Python processes of their own, which end once they are idle for a minute: what only executors, or only
+writers, need is imported where it is used.
 """
 
 from __future__ import annotations

@@ -338,8 +338,6 @@ class LeasedBatch:
         answered on the executors. Nothing is rejected unless all of them are of this batch. Named again, a
         message that is rejected stays so; but once its whole lease is, only its handle is known.
 
-        Give few different reasons: each reads the messages of a lease again.
-
         Args:
             messages: a DataFrame with the column ``receipt_handle`` or ``message_id``, and the column
                 ``reason`` where there is one.

@@ -27,6 +27,7 @@ COUNT = 10
 
 CLIENT = """
 import json, sys
+from datetime import timedelta
 from airflow.sdk import Context
 from duewheel.operators.spark import SparkConsumeMessagesOperator
 from duewheel.spark import LeasedBatch, spark_session
@@ -67,6 +68,15 @@ with Broker(dsn) as broker, spark_session("client", master=address) as spark:
     said["done"] = batch.foreach_partition(spark, work, columns=["key"])
     said["acked"] = batch.outcome().acked
 
+    batch = LeasedBatch.take(broker, "bad", "rejecters")
+    orders = batch.dataframe(spark, ["key", "message_id"])
+    bad = orders.where("key < '3'").selectExpr("message_id", "concat('bad ', key) as reason")
+    said["rejected"] = batch.reject(bad, delay=timedelta(0))
+    said["left"] = sorted(row.key for row in batch.dataframe(spark, ["key"]).collect())
+    foreign = spark.createDataFrame([("0" * 44,)], "message_id string")
+    said["foreign"] = first_line(lambda: batch.reject(foreign, "not there"))
+    batch.ack()
+
     source = spark.read.format("duewheel").options(dsn=dsn, topic="peek")
     said["peeked"] = source.option("mode", "peek").option("columns", "key").load().distinct().count()
     unleased = spark.read.format("duewheel").options(dsn=dsn, topic="look", group="lookers")
@@ -104,7 +114,7 @@ def broker(fresh_database: Callable[[], tuple[str, str]]) -> Iterator[Broker]:
 @pytest.fixture(scope="module")
 def said(broker: Broker, connect_server: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What the client saw."""
-    for topic in ("read", "work", "peek", "look", "flowing"):
+    for topic in ("read", "work", "bad", "peek", "look", "flowing"):
         broker.create_topic(topic)
         broker.send_many(
             topic, [{"body": b"", "key": str(number), "delay": timedelta(0)} for number in range(COUNT)]
@@ -153,6 +163,16 @@ def test_x16_work_and_ack_by_partition_on_spark_connect(broker: Broker, said: di
     with broker.connection() as connection, connection.cursor() as cursor:
         cursor.execute("select count(*), count(distinct key) from effect")
         assert cursor.fetchone() == (COUNT, COUNT)
+
+
+def test_r03_r14_rejects_on_spark_connect(broker: Broker, said: dict[str, Any]) -> None:
+    """Each comes again with its reason, and the others are acked."""
+    assert said["rejected"] == 3
+    assert said["left"] == [str(number) for number in range(3, COUNT)]
+    assert "1 of the 1 messages are not of this batch" in said["foreign"]
+    assert keys(broker.consumer("bad", "rejecters")) == [0, 1, 2]
+    (found,) = broker.find_key("bad", "1")
+    assert [entry.reason for entry in broker.history(found.message_id) if entry.reason] == ["bad 1"]
 
 
 def test_looking_on_spark_connect_leases_nothing(broker: Broker, said: dict[str, Any]) -> None:

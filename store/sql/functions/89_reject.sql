@@ -1,5 +1,48 @@
 -- Rejecting single messages of a batch or a stream, each with a reason: from many tasks, any of which may run again.
 
+-- Gives back messages of a lease, each with its reason, in one read of the lease however many reasons there are. The
+-- caller has nacked one of the lease's messages in this transaction, so that the lease is known to be its own, and nacks
+-- another one afterwards, which ends the lease where that is the last.
+create or replace function duewheel.reject_each(
+    p_lease duewheel.lease, p_seqs bigint[], p_reasons text[], p_delay interval, p_now timestamptz
+) returns void
+language plpgsql set plan_cache_mode = force_generic_plan as $$
+declare
+    v_now constant timestamptz := coalesce(p_now, clock_timestamp());
+    v_due_at constant timestamptz := v_now + duewheel.span(p_delay);
+    v_answered constant integer := duewheel.last_answered_count(
+        (p_lease).group_id, (p_lease).topic_id, (p_lease).queue, (p_lease).n);
+    v_group duewheel.consumer_group;
+    v_subscription duewheel.subscription;
+begin
+    select * into v_group from duewheel.consumer_group g where g.group_id = (p_lease).group_id;
+    select * into v_subscription from duewheel.subscription s
+    where s.group_id = (p_lease).group_id
+      and (s.topic_id = (p_lease).topic_id or s.retry_topic_id = (p_lease).topic_id);
+    insert into duewheel.any_message
+        (topic_id, queue, deliver_at, seq, born_at, tag, key, properties, message_group, body, attempt,
+         origin_topic_id, origin_queue, origin_deliver_at, origin_seq, reason)
+    select case when m.attempt > v_group.max_retries then v_subscription.dead_letter_topic_id
+                else v_subscription.retry_topic_id end,
+           0, duewheel.retry_due_at(v_group, m.attempt, v_due_at, v_now, v_now, m.born_at, random()),
+           nextval('duewheel.message_block') * 65536, m.born_at, m.tag, m.key, m.properties, m.message_group, m.body,
+           case when m.attempt > v_group.max_retries then m.attempt else m.attempt + 1 end,
+           coalesce(m.origin_topic_id, (p_lease).topic_id), coalesce(m.origin_queue, (p_lease).queue),
+           coalesce(m.origin_deliver_at, m.deliver_at), coalesce(m.origin_seq, m.seq), left(r.reason, 10000)
+    from duewheel.lease_rows((p_lease).group_id, (p_lease).topic_id, (p_lease).queue, (p_lease).n) m
+    join unnest(p_seqs, p_reasons) r (seq, reason) using (seq)
+    -- A broadcasting group has no retries: what failed is passed over.
+    where v_subscription.retry_topic_id is not null;
+    if found and coalesce(v_due_at, v_now) < v_now + duewheel.wheel_reach() then
+        perform duewheel.notify_due(v_subscription.retry_topic_id, greatest(v_now, v_due_at));
+    end if;
+    insert into duewheel.lease_answer (topic_id, group_id, queue, n, seq, answered_count, kind, at, reason)
+    select (p_lease).topic_id, (p_lease).group_id, (p_lease).queue, (p_lease).n, r.seq, v_answered + r.place, 'failed',
+           v_now, left(r.reason, 10000)
+    from unnest(p_seqs, p_reasons) with ordinality r (seq, reason, place);
+end
+$$;
+
 -- Rejects messages of one lease. p_reasons: one for each of p_seqs. Messages that were given back before stay so; the
 -- others of the lease stay unanswered.
 create or replace function duewheel.reject_messages(
@@ -8,8 +51,12 @@ create or replace function duewheel.reject_messages(
 ) returns void
 language plpgsql set plan_cache_mode = force_generic_plan as $$
 declare
-    v_reason record;
-    v_open bigint[];
+    v_lease duewheel.lease;
+    v_seqs bigint[];
+    v_reasons text[];
+    -- Where the messages of the first reason end, and those of the last begin.
+    v_first integer;
+    v_last integer;
 begin
     if p_now is not null then
         perform duewheel.require_clock_right(p_now);
@@ -24,25 +71,49 @@ begin
             errcode = 'DW010', message = 'messages to be rejected are not of this lease',
             hint = 'Give receipt handles as they were read.';
     end if;
-    for v_reason in
-        select r.reason, array_agg(r.seq order by r.seq) as seqs
-        from (select distinct on (u.seq) u.seq, u.reason from unnest(p_seqs, p_reasons) u (seq, reason)
-              order by u.seq, u.reason) r
-        group by r.reason order by r.reason
-    loop
-        continue when exists (
-            select from duewheel.lease_event e
-            where e.topic_id = p_topic_id and e.group_id = p_group_id and e.queue = p_queue and e.n = p_n
-              and e.kind in ('failed', 'returned') and e.seqs is null);
-        v_open := array(
-            select s.seq from unnest(v_reason.seqs) s (seq)
-            where not exists (
-                select from duewheel.message_answer(p_group_id, p_topic_id, p_queue, p_n, s.seq) a
-                where a.kind in ('failed', 'returned')));
-        continue when cardinality(v_open) = 0;
-        perform duewheel.answer('nack', p_group_id, array[p_topic_id], array[p_queue], array[p_n], array[p_token],
-                                jsonb_build_array(to_jsonb(v_open)), p_delay, v_reason.reason, null, p_now);
-    end loop;
+    if exists (
+        select from duewheel.lease_event e
+        where e.topic_id = p_topic_id and e.group_id = p_group_id and e.queue = p_queue and e.n = p_n
+          and e.kind in ('failed', 'returned') and e.seqs is null)
+    then
+        return;
+    end if;
+    select array_agg(r.seq order by r.reason, r.seq), array_agg(r.reason order by r.reason, r.seq)
+    into v_seqs, v_reasons
+    from (select distinct on (u.seq) u.seq, u.reason from unnest(p_seqs, p_reasons) u (seq, reason)
+          order by u.seq, u.reason) r
+    where not exists (
+        select from duewheel.message_answer(p_group_id, p_topic_id, p_queue, p_n, r.seq) a
+        where a.kind in ('failed', 'returned'));
+    if v_seqs is null then
+        return;
+    end if;
+    select count(*) filter (where r is not distinct from v_reasons[1]),
+           count(*) filter (where r is distinct from v_reasons[cardinality(v_reasons)]) + 1
+    into v_first, v_last
+    from unnest(v_reasons) r;
+    if exists (
+        select from unnest(v_seqs) q (seq)
+        cross join lateral duewheel.message_answer(p_group_id, p_topic_id, p_queue, p_n, q.seq) a)
+    then
+        -- Some are acked: this is refused.
+        v_first := cardinality(v_seqs);
+    end if;
+    -- The answers to the first and to the last judge the lease, and end it where nothing is left.
+    perform duewheel.answer('nack', p_group_id, array[p_topic_id], array[p_queue], array[p_n], array[p_token],
+                            jsonb_build_array(to_jsonb(v_seqs[:v_first])), p_delay, v_reasons[1], null, p_now);
+    if v_last <= v_first then
+        return;
+    end if;
+    if v_last > v_first + 1 then
+        select * into v_lease from duewheel.lease l
+        where l.topic_id = p_topic_id and l.group_id = p_group_id and l.queue = p_queue and l.n = p_n;
+        perform duewheel.reject_each(v_lease, v_seqs[v_first + 1:v_last - 1], v_reasons[v_first + 1:v_last - 1],
+                                     p_delay, p_now);
+    end if;
+    perform duewheel.answer('nack', p_group_id, array[p_topic_id], array[p_queue], array[p_n], array[p_token],
+                            jsonb_build_array(to_jsonb(v_seqs[v_last:])), p_delay,
+                            v_reasons[cardinality(v_reasons)], null, p_now);
 end
 $$;
 

@@ -1,0 +1,142 @@
+"""Many messages are leased by the primary key alone: those that are the group's, whatever lies between."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import psycopg2
+import pytest
+
+from duewheel.store.broker import Broker
+from duewheel.store.retry_policy import RetryPolicy
+
+if TYPE_CHECKING:
+    from duewheel.store.connections import DriverConnection
+    from duewheel.store.consumer import Consumer
+
+TOPIC = "orders"
+AT_ONCE = timedelta(0)
+COUNT = 1500
+EVENLY = """
+select topic_id, queue, lease_n, lease_count
+from duewheel.lease_evenly(%s, %s, null, %s, 4, '1 minute', 'job')
+"""
+
+UNTIL_EXPIRED = """
+select pg_sleep(extract(epoch from max(expires_at) - clock_timestamp()) + 0.01)
+from duewheel.lease where group_id = %s and message_count > 0
+"""
+
+
+@pytest.fixture
+def connection(dsn: str) -> Iterator[DriverConnection]:
+    """A connection whose transactions the test ends."""
+    with closing(psycopg2.connect(dsn)) as connection:
+        yield connection
+
+
+@pytest.fixture
+def consumer(broker: Broker) -> Consumer:
+    """Of a group that has read nothing of the messages with the keys from 0 on."""
+    broker.create_topic(TOPIC, queues=3)
+    send(broker, range(COUNT))
+    return broker.consumer(TOPIC, "group", retry=RetryPolicy(2, (timedelta(seconds=1),)))
+
+
+def send(broker: Broker, keys: range, **fields: Any) -> list[str]:
+    messages = [{"body": b"", "key": str(key), "delay": AT_ONCE, **fields} for key in keys]
+    return [receipt.message_id for receipt in broker.send_many(TOPIC, messages)]
+
+
+def leased(broker: Broker, consumer: Consumer, most: int = 1_000_000) -> list[int]:
+    """The keys of what is leased now, lease by lease; each lease has as many as it says."""
+    keys = []
+    with broker.connection() as connection, connection.cursor() as cursor:
+        cursor.execute(EVENLY, (consumer.group_id, consumer.topic_id, most))
+        for topic_id, queue, n, count in cursor.fetchall():
+            cursor.execute(
+                "select key from duewheel.lease_rows(%s, %s, %s, %s)", (consumer.group_id, topic_id, queue, n)
+            )
+            found = [int(key) for (key,) in cursor.fetchall()]
+            assert len(found) == count
+            keys += found
+    return keys
+
+
+def test_many_are_leased_up_to_the_limit_and_the_rest_after_them(broker: Broker, consumer: Consumer) -> None:
+    first = leased(broker, consumer, COUNT - 400)
+    assert len(first) == COUNT - 400
+    rest = leased(broker, consumer)
+    assert sorted(first + rest) == list(range(COUNT))
+    assert leased(broker, consumer) == []
+
+
+def test_no_message_is_read_to_be_leased(broker: Broker, consumer: Consumer, dsn: str) -> None:
+    with closing(psycopg2.connect(dsn)) as vacuum:
+        vacuum.autocommit = True
+        with vacuum.cursor() as cursor:
+            # Vacuum leaves out what is committed and not yet flushed.
+            cursor.execute("set synchronous_commit = on")
+            cursor.execute("select pg_current_xact_id()")
+            cursor.execute("vacuum")
+    with closing(psycopg2.connect(dsn)) as connection, connection.cursor() as cursor:
+        cursor.execute(EVENLY, (consumer.group_id, consumer.topic_id, COUNT))
+        assert sum(count for *_, count in cursor.fetchall()) == COUNT
+        cursor.execute(
+            "select sum(idx_tup_fetch) from pg_stat_xact_user_tables where relname like 'message%'"
+        )
+        ((fetched,),) = cursor.fetchall()
+    assert fetched < 100
+
+
+def test_x06_what_is_committed_late_is_leased_once(
+    broker: Broker, consumer: Consumer, connection: DriverConnection
+) -> None:
+    """As a straggler of the next release, whether its transaction is open at a lease or ends before one."""
+    other = broker.consumer(TOPIC, "other")
+    assert sorted(leased(broker, other)) == list(range(COUNT))
+    for key in (COUNT, COUNT + 1):
+        broker.send(TOPIC, b"", key=str(key), delay=AT_ONCE, connection=connection)
+        # Released beside it: the tick does not see it.
+        send(broker, range(COUNT * key, COUNT * key + 1))
+        if key == COUNT:
+            assert sorted(leased(broker, other)) == [COUNT * key]
+            connection.commit()
+    expected = [*range(COUNT + 1), COUNT * COUNT, COUNT * (COUNT + 1)]
+    assert sorted(leased(broker, consumer)) == expected
+    connection.commit()
+    assert leased(broker, consumer) == [COUNT + 1]
+    assert sorted(leased(broker, other)) == [COUNT, COUNT + 1, COUNT * (COUNT + 1)]
+
+
+def test_d13_what_was_recalled_is_not_leased(broker: Broker, consumer: Consumer) -> None:
+    for message_id in send(broker, range(COUNT, COUNT + 3), delay=timedelta(milliseconds=1)):
+        broker.recall(message_id)
+    recalled = send(broker, range(COUNT + 3, COUNT + 4), delay=timedelta(hours=1))
+    broker.recall(recalled[0])
+    with broker.connection() as connection, connection.cursor() as cursor:
+        cursor.execute("select count(*) from duewheel.recall")
+        ((recalls,),) = cursor.fetchall()
+    found = leased(broker, consumer)
+    assert len(found) == len(set(found)) == COUNT + 4 - recalls
+    assert set(range(COUNT)) <= set(found)
+
+
+@pytest.mark.parametrize("ends", ["failed", "expired"])
+def test_r03_retries_come_first_and_what_is_revived_comes_again(
+    broker: Broker, consumer: Consumer, ends: str
+) -> None:
+    batch = consumer.receive(5, timedelta(seconds=1))
+    again = sorted(int(message.key or "") for message in batch)
+    if ends == "failed":
+        consumer.nack(batch, delay=AT_ONCE)
+    else:
+        with broker.connection() as connection, connection.cursor() as cursor:
+            cursor.execute(UNTIL_EXPIRED, (consumer.group_id,))
+    found = leased(broker, consumer, COUNT - 100)
+    assert sorted(found + leased(broker, consumer)) == list(range(COUNT))
+    if ends == "failed":
+        assert sorted(found[: len(again)]) == again
