@@ -112,6 +112,24 @@ def test_x06_what_is_committed_late_is_leased_once(
     assert sorted(leased(broker, other)) == [COUNT, COUNT + 1, COUNT * (COUNT + 1)]
 
 
+def test_x06_what_was_received_late_is_not_leased_again_at_its_place(
+    broker: Broker, connection: DriverConnection
+) -> None:
+    """A straggler stands among the messages behind the position, and the group has it already."""
+    broker.create_topic(TOPIC, queues=1)
+    send(broker, range(COUNT // 2))
+    broker.send(TOPIC, b"", key=str(COUNT), delay=AT_ONCE, connection=connection)
+    send(broker, range(COUNT // 2, COUNT))
+    broker.tick(TOPIC)
+    connection.commit()
+    send(broker, range(COUNT + 1, COUNT + 2))
+    broker.tick(TOPIC)
+    consumer = broker.consumer(TOPIC, "group")
+    (late,) = consumer.receive(1)
+    assert late.key == str(COUNT)
+    assert sorted(leased(broker, consumer)) == [*range(COUNT), COUNT + 1]
+
+
 def test_d13_what_was_recalled_is_not_leased(broker: Broker, consumer: Consumer) -> None:
     for message_id in send(broker, range(COUNT, COUNT + 3), delay=timedelta(milliseconds=1)):
         broker.recall(message_id)
