@@ -1,8 +1,8 @@
 -- Rejecting single messages of a batch or a stream, each with a reason: from many tasks, any of which may run again.
 
 -- Gives back messages of a lease, each with its reason, in one read of the lease however many reasons there are. The
--- caller has nacked one of the lease's messages in this transaction, so that the lease is known to be its own, and nacks
--- another one afterwards, which ends the lease where that is the last.
+-- caller has nacked one of the lease's messages in this transaction, so that the lease is known to be its own, and
+-- nacks another one afterwards, which ends the lease where that is the last.
 create or replace function duewheel.reject_each(
     p_lease duewheel.lease, p_seqs bigint[], p_reasons text[], p_delay interval, p_now timestamptz
 ) returns void
