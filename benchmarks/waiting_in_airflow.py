@@ -155,6 +155,7 @@ class Stand:
         looks = []
         for _ in range(5):
             looks.append(self.memory_mb())
+            # A task of Airflow's takes about as long.
             time.sleep(1)
         return min(looks)
 
@@ -170,6 +171,7 @@ def _wait(happened: Callable[[], bool], limit_seconds: float) -> bool:
     while not happened():
         if time.monotonic() > deadline:
             return False
+        # Nothing of Airflow's tells of a change; what is measured reads instants from the database.
         time.sleep(0.5)
     return True
 
@@ -222,6 +224,7 @@ def _duewheel(stand: Stand, count: int, lead: float, window: float) -> Measured:
     for first in range(0, count, 1_000):
         broker.send_many(TOPIC, orders[first : first + 1_000])
     keys = [f"order-{number}" for number in range(0, count, 2)]
+    # Whatever grows by the sends has grown by then: a wheel looks each half second.
     time.sleep(2)
     measured.memory_mb = stand.settled_memory_mb() - memory
     measured.rows = (stand.rows() - rows) / count
@@ -260,6 +263,7 @@ def _airflows(stand: Stand, way: str, count: int, lead: float, window: float) ->
         lambda: stand.ask("select not exists (select from trigger where triggerer_id is null)") == [(True,)],
         lead,
     )
+    # The triggerer has them in its table by now, and makes their coroutines.
     time.sleep(2)
     measured.memory_mb = stand.settled_memory_mb() - memory
     measured.rows = (stand.rows() - rows) / count

@@ -61,6 +61,7 @@ class LiveAirflow(AirflowStandalone):
         end = time.monotonic() + PATIENCE_SECONDS
         while not happened():
             assert time.monotonic() < end, f"waited {PATIENCE_SECONDS} s for {what}"
+            # Asked over the API and of Airflow's database, neither of which tells of a change.
             time.sleep(0.1)
 
     def call(self, method: str, path: str, body: dict[str, Any]) -> Any:

@@ -11,7 +11,6 @@ import secrets
 import shutil
 import signal
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
@@ -22,10 +21,10 @@ from zoneinfo import ZoneInfo
 import pytest
 from tests.conftest import temporary_server
 from tests.operators.live_airflow import HurriedSettings, LiveAirflow
-from tests.proof.waiting import PATIENCE_SECONDS, ask, connected
+from tests.proof.waiting import ask, connected
 
 import duewheel.dags
-from duewheel.cli.demo.airflow_standalone import AirflowStandalone, free_port
+from duewheel.cli.demo.airflow_standalone import free_port
 from duewheel.dags import (
     clean_up_orders,
     inspect_returns,
@@ -58,13 +57,16 @@ EXAMPLE_DAG_IDS = (
 )
 
 
-def until(happened: Callable[[], object], airflow: AirflowStandalone) -> None:
-    """Return when ``happened()`` is true: the parts of Airflow give no sign of their own."""
-    end = time.monotonic() + PATIENCE_SECONDS
-    while not happened():
-        airflow.check()
-        assert time.monotonic() < end, f"{happened.__name__} did not come true"
-        time.sleep(0.1)
+def until(happened: Callable[[], object], airflow: LiveAirflow) -> None:
+    """Return when ``happened()`` is true, while no part of Airflow ends."""
+
+    def goes_on() -> object:
+        happens = happened()
+        if not happens:
+            airflow.check()
+        return happens
+
+    airflow.until(goes_on, f"{happened.__name__} to come true")
 
 
 @pytest.fixture(scope="module")

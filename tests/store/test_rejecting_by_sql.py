@@ -44,13 +44,10 @@ def reject(broker: Broker, batch: Batch, reasons: Sequence[str | None], numbers:
     parameters: tuple[Any, ...] = (lease.group_id, lease.topic_id, lease.queue, lease.n, lease.token)
     with broker.connection() as connection, connection.cursor() as cursor:
         cursor.execute("begin")
-        try:
-            cursor.execute(REJECT, (*parameters, list(numbers), list(reasons)))
-            cursor.execute(FETCHED)
-            ((fetched,),) = cursor.fetchall()
-        except BaseException:
-            cursor.execute("rollback")
-            raise
+        # What fails leaves it open, and the pool rolls back.
+        cursor.execute(REJECT, (*parameters, list(numbers), list(reasons)))
+        cursor.execute(FETCHED)
+        ((fetched,),) = cursor.fetchall()
         cursor.execute("commit")
     return int(fetched)
 

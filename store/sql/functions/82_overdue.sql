@@ -37,12 +37,13 @@ begin
     ) d
     where d.due_at is not null
       and (
-          select count(*) > sum(m.is_recalled::integer) or max(m.place) >= 1000
+          select count(*) > count(m.is_recalled) or max(m.place) >= 1000
           from generate_series(0, t.queues - 1) q cross join lateral (
-              select row_number() over (order by m.deliver_at, m.seq) as place, exists (
-                         select from duewheel.recall r
+              -- A look-up for each row: "exists" may be answered by reading all recalls of all topics first.
+              select row_number() over (order by m.deliver_at, m.seq) as place, (
+                         select true from duewheel.recall r
                          where r.topic_id = t.topic_id and r.queue = m.queue and r.deliver_at = m.deliver_at
-                           and r.seq = m.seq) as is_recalled
+                           and r.seq = m.seq limit 1) as is_recalled
               from (
                   select m.queue, m.deliver_at, m.seq from duewheel.any_message m
                   where m.topic_id = t.topic_id and m.queue = q::smallint

@@ -100,12 +100,14 @@ declare
     v_recalled bigint;
     v_plan jsonb;
     v_estimate bigint;
+    v_is_cut boolean;
 begin
     perform duewheel.require_home();
     perform duewheel.check_histogram(step, steps, max_counted, max_ms, 'messages');
     if due_histogram.topic is not null then
         perform duewheel.topic_by_name(due_histogram.topic);
     end if;
+    <<topics>>
     loop
         select max(t.name) into v_until from (
             select t.name from duewheel.topic t
@@ -113,14 +115,8 @@ begin
               and (due_histogram.topic is null or t.name = due_histogram.topic)
             order by t.name limit c_topics) t;
         exit when v_until is null;
-        if clock_timestamp() > v_stop_at then
-            topic_name := null;
-            step_number := null;
-            messages := null;
-            exact := false;
-            return next;
-            return;
-        end if;
+        v_is_cut := clock_timestamp() > v_stop_at;
+        exit when v_is_cut;
         for v_counted in
             select d.topic_name, d.step_number, d.messages
             from duewheel.due_steps(v_after, v_until, due_histogram.topic, from_at, step, steps, max_counted) d
@@ -140,14 +136,8 @@ begin
             v_at := from_at;
             v_estimate := 0;
             loop
-                if clock_timestamp() > v_stop_at then
-                    topic_name := null;
-                    step_number := null;
-                    messages := null;
-                    exact := false;
-                    return next;
-                    return;
-                end if;
+                v_is_cut := clock_timestamp() > v_stop_at;
+                exit topics when v_is_cut;
                 -- Only steps that hold something cost anything.
                 select min(m.deliver_at) into v_at
                 from generate_series(0, v_topic.queues - 1) q cross join lateral (
@@ -202,6 +192,13 @@ begin
         end loop;
         v_after := v_until;
     end loop;
+    if v_is_cut then
+        topic_name := null;
+        step_number := null;
+        messages := null;
+        exact := false;
+        return next;
+    end if;
 end
 $$;
 

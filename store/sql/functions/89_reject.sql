@@ -175,12 +175,8 @@ begin
         v_due_at := v_now + duewheel.span(p_delay);
         select count(m.seq) into v_found
         from unnest(v_source.ats, v_source.seqs) s (at, seq)
-        cross join lateral (
-            select m.deliver_at, m.seq from duewheel.any_message m
-            where m.topic_id = v_source.topic_id and m.queue = v_source.queue
-              and m.deliver_at >= duewheel.stream_instant(s.at) and m.deliver_at <= duewheel.stream_instant(s.at)
-              and m.seq = s.seq
-            order by m.deliver_at, m.seq limit 1) m
+        cross join lateral duewheel.message_at(
+            v_source.topic_id, v_source.queue::smallint, duewheel.stream_instant(s.at), s.seq) m
         -- A stream reads what is released.
         where duewheel.is_released(v_source.topic_id, v_source.queue, m.deliver_at, m.seq);
         if v_found < cardinality(v_source.seqs) then
@@ -208,12 +204,8 @@ begin
                coalesce(m.origin_deliver_at, m.deliver_at), coalesce(m.origin_seq, m.seq), s.reason
         from unnest(v_source.ats, v_source.seqs, v_source.reasons) s (at, seq, reason)
         join fresh using (seq)
-        cross join lateral (
-            select * from duewheel.any_message m
-            where m.topic_id = v_source.topic_id and m.queue = v_source.queue
-              and m.deliver_at >= duewheel.stream_instant(s.at) and m.deliver_at <= duewheel.stream_instant(s.at)
-              and m.seq = s.seq
-            order by m.deliver_at, m.seq limit 1) m;
+        cross join lateral duewheel.message_at(
+            v_source.topic_id, v_source.queue::smallint, duewheel.stream_instant(s.at), s.seq) m;
         if found and coalesce(v_due_at, v_now) < v_now + duewheel.wheel_reach() then
             perform duewheel.notify_due(v_subscription.retry_topic_id, greatest(v_now, v_due_at));
         end if;
