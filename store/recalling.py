@@ -1,19 +1,25 @@
 """Taking back what waits, with a true answer, or moving it to another instant (X01, X02, X03, X05).
 
-On the broker's own connection an answer is final: it is given under the lock that a tick takes. In a
-transaction of the caller the last word is spoken when that commits: a recall that comes too late by then
-makes the commit fail with SQLSTATE DW012, so that what was answered ``recalled`` and committed is never
+On the broker's own connection an answer is final: it is given under the lock that a tick takes. A tick
+passes a lock that is held for over a second, as on a server that was stopped; the recall's commit then
+fails, and the recall runs again for the answer that is true by then.
+
+In a transaction of the caller the last word is spoken when that commits: a recall that comes too late by
+then makes the commit fail with SQLSTATE DW012, so that what was answered ``recalled`` and committed is never
 delivered. Until then the topic's wheel does not wait for the transaction.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING
 
 from duewheel.store.bodies import check_text
-from duewheel.store.connections import Database, fetch
+from duewheel.store.connections import Database, Rows, fetch
+from duewheel.store.errors import AlreadyReleased
 from duewheel.store.instants import Instant, to_datetime
 from duewheel.store.messages import RecallOutcome, SendOutcome, SendReceipt
 from duewheel.store.sending import when
@@ -64,7 +70,9 @@ def recall(database: Database, message_id: str, connection: CallerConnection | N
     check_text(message_id, "message_id")
     statement = "select duewheel.recall(%s, %s, %s)"
     parameters = (message_id, connection is not None, database.now())
-    return RecallOutcome(database.rows(statement, parameters, connection)[0][0])
+    if connection is not None:
+        return RecallOutcome(database.rows(statement, parameters, connection)[0][0])
+    return RecallOutcome(_final(lambda: database.rows(statement, parameters))[0][0])
 
 
 def recall_key(
@@ -75,7 +83,9 @@ def recall_key(
     check_text(key, "key")
     statement = "select duewheel.recall_key(%s, %s, %s, %s)"
     parameters = (topic, key, connection is not None, database.now())
-    return RecallOutcome(database.rows(statement, parameters, connection)[0][0])
+    if connection is not None:
+        return RecallOutcome(database.rows(statement, parameters, connection)[0][0])
+    return RecallOutcome(_final(lambda: database.rows(statement, parameters))[0][0])
 
 
 def reschedule(
@@ -145,7 +155,7 @@ def recall_many(
     after: str | None = None
     while True:
         parameters = (topic, *criteria, dry_run, CHUNK, after, database.now())
-        chunk = database.rows(_CHUNK, parameters)[0]
+        chunk = _final(partial(database.rows, _CHUNK, parameters))[0]
         matched += chunk[0]
         recalled += chunk[1]
         already_released += chunk[2]
@@ -184,10 +194,17 @@ def recall_portion(
     criteria = _criteria(tag, key_prefix, due_from, due_until)
     with broker.connection() as connection:
         fetch(connection, _CHECK, (*criteria, all(one is None for one in criteria)))
-        *numbers, following = fetch(
-            connection, _CHUNK, (topic, *criteria, dry_run, CHUNK, after, broker.now())
-        )[0]
+        asked = (topic, *criteria, dry_run, CHUNK, after, broker.now())
+        *numbers, following = _final(lambda: fetch(connection, _CHUNK, asked))[0]
     return BulkRecall(*numbers), following
+
+
+def _final(ask: Callable[[], Rows]) -> Rows:
+    """What a recall of its own transaction answers; asked again if a release passed it before its commit."""
+    try:
+        return ask()
+    except AlreadyReleased:
+        return ask()
 
 
 def _criteria(

@@ -111,6 +111,45 @@ def test_x01_a_recall_that_passed_a_release_is_never_delivered_by_it(topic: Brok
     assert not topic.consumer("t", "other").receive()
 
 
+#: A commit with a recall stops until it gets lock 1, before anything is checked.
+STOP_AT_THE_COMMIT = """
+create function stop() returns trigger language plpgsql as $$
+begin
+    perform pg_advisory_xact_lock(1);
+    return null;
+end
+$$;
+create constraint trigger a_stop after insert on duewheel.recall deferrable initially deferred
+for each row execute function stop()
+"""
+
+
+@pytest.mark.parametrize("how", ["recall", "recall_key", "recall_many"])
+def test_x01_a_recall_that_was_passed_over_its_own_commit_answers_that_it_is_too_late(
+    topic: Broker, how: str
+) -> None:
+    """A stop of over a second lets the wheel go on; a recall of its own transaction is asked again."""
+    sent = topic.send("t", b"due", delay=HOUR, key="k")
+
+    def recall() -> object:
+        if how == "recall_many":
+            done = topic.recall_many("t", key_prefix="k")
+            return (done.matched, done.recalled, done.already_released)
+        return topic.recall(sent.message_id) if how == "recall" else topic.recall_key("t", "k")
+
+    with connected(topic.dsn) as console, connected(topic.dsn, autocommit=False) as blocker:
+        ask(console, STOP_AT_THE_COMMIT)
+        ask(blocker, "select pg_advisory_xact_lock(1)")
+        with beside() as start:
+            answer = start(recall)
+            until_stopped(topic.dsn)
+            ask(console, "select duewheel.tick('t', clock_timestamp() + interval '2 hours')")
+            blocker.rollback()
+            expected = (1, 0, 1) if how == "recall_many" else RecallOutcome.ALREADY_RELEASED
+            assert answer.result() == expected
+    assert [message.body for message in topic.consumer("t", "g").receive()] == [b"due"]
+
+
 def test_x18_two_who_pass_at_once_release_everything_once(topic: Broker) -> None:
     with open_receive(topic) as connection, beside() as start:
         for number in range(20):
