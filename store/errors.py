@@ -1,9 +1,9 @@
 """Every error of duewheel: one class for each state of the world a caller may have to handle.
 
 The database decides. Its functions raise an SQLSTATE ``DWnnn`` with a message that says what happened, the
-limit and what to do; :func:`from_database` turns it into the class that carries the same code here, so that
-Python and plain SQL report the same thing. Only what SQL cannot see (a naive datetime, a NUL, a schema that
-is not there) is raised by Python itself. Everything is below :class:`DueWheelError`.
+limit and what to do. :func:`from_database` turns it into the class that carries the same code here, so Python
+and plain SQL report the same thing. Python itself raises only the errors that SQL cannot see: a naive
+datetime, a NUL, a schema that does not exist. All classes are below :class:`DueWheelError`.
 """
 
 from __future__ import annotations
@@ -35,85 +35,85 @@ class DueWheelError(Exception):
 
 
 class UnknownTopic(DueWheelError):
-    """No topic of this name exists; make it with ``create_topic`` or correct the name (D11)."""
+    """No topic of this name exists; make it with ``create_topic`` or correct the name."""
 
     sqlstate = "DW001"
 
 
 class TopicExists(DueWheelError):
-    """The topic exists with other settings; change it with ``update_topic`` or use another name (D11)."""
+    """The topic exists with other settings; change it with ``update_topic`` or use another name."""
 
     sqlstate = "DW002"
 
 
 class WrongMessageType(DueWheelError):
-    """The topic takes another type of message: delayed ones go to DELAY topics, the others do not (D10)."""
+    """The topic takes another type of message: delayed ones go to DELAY topics, the others do not."""
 
     sqlstate = "DW003"
 
 
 class DelayOutOfRange(DueWheelError):
-    """The delay is longer than the topic's maximum; shorten it, or raise ``max_delay`` of the topic (D04)."""
+    """The delay is longer than the topic's maximum; shorten it, or raise ``max_delay`` of the topic."""
 
     sqlstate = "DW004"
 
 
 class BodyTooLarge(DueWheelError):
-    """The body is over 4 MiB; store it elsewhere and send its address (D12)."""
+    """The body is over 4 MiB; store it elsewhere and send its address."""
 
     sqlstate = "DW005"
 
 
 class PropertiesTooLarge(DueWheelError):
-    """The properties are over 16 KiB as JSON text; put what is large into the body (D12)."""
+    """The properties are over 16 KiB as JSON text; put large values into the body."""
 
     sqlstate = "DW006"
 
 
 class InvalidKey(DueWheelError):
-    """The key is empty or too long; a key has 1 to 255 characters (D12)."""
+    """The key is empty or too long; a key has 1 to 255 characters."""
 
     sqlstate = "DW007"
 
 
 class InvalidDelayLevel(DueWheelError):
-    """The delay level is negative; 0 is no delay, levels above the last count as the last (L01, L02, L03)."""
+    """The delay level is negative; 0 is no delay, levels above the last count as the last."""
 
     sqlstate = "DW008"
 
 
 class InvalidTag(DueWheelError):
-    """The tag is empty, too long, or holds a space or ``|``, which tag expressions use (D12)."""
+    """The tag is empty, too long, or holds a space or ``|``, which tag expressions use."""
 
     sqlstate = "DW009"
 
 
 class InvalidArgument(DueWheelError):
-    """A value that no call can mean; the message names it, its limits and what to give instead."""
+    """A value that no call can take; the message names it, its limits and what to give instead."""
 
     sqlstate = "DW010"
 
 
 class LeaseLost(DueWheelError):
-    """The lease ended, or was answered, before this answer: somebody else may have them by now (X10)."""
+    """The lease ended, or was answered, before this answer: another consumer may have the messages by now."""
 
     sqlstate = "DW011"
 
 
 class AlreadyAnswered(LeaseLost):
-    """Another transaction answered the lease: roll back, or its work would count twice (X16)."""
+    """Another transaction answered the lease: roll back, or the work would count twice."""
 
     sqlstate = "DW020"
 
 
 class AlreadyReleased(DueWheelError):
-    """The message has been released to consumers: too late to recall or reschedule it (X01, X03)."""
+    """The message has been released to consumers: too late to recall or reschedule it."""
 
     sqlstate = "DW012"
 
 
 class UnknownMessage(DueWheelError):
-    """No message has this id or key: it was never sent, was recalled, or is past retention (D09)."""
+    """No message has this id or key: it was never sent, was recalled, or is past retention."""
 
     sqlstate = "DW013"
 
@@ -125,7 +125,7 @@ class UnknownGroup(DueWheelError):
 
 
 class WrongIsolationLevel(DueWheelError):
-    """Ticking and receiving need READ COMMITTED: an older snapshot misses what was released since."""
+    """Ticking and receiving need READ COMMITTED: an older snapshot misses messages released since."""
 
     sqlstate = "DW015"
 
@@ -137,8 +137,8 @@ class BrokerMoved(DueWheelError):
 
 
 class NotAllowed(DueWheelError):
-    """The login has not the role for this: duewheel_producer, duewheel_consumer or duewheel_admin. Or the
-    database, or the transaction, is read-only."""
+    """The login lacks the role for this call (duewheel_producer, duewheel_consumer or duewheel_admin), or the
+    database or the transaction is read-only."""
 
     sqlstate = "42501"
 
@@ -150,25 +150,25 @@ class GroupBusy(DueWheelError):
 
 
 class Overtaken(DueWheelError):
-    """A transaction released messages and stayed open for over 1 s, so others went on: run it again (X18)."""
+    """A transaction released messages and stayed open for over 1 s, so others overtook it: run it again."""
 
     sqlstate = "DW021"
 
 
 class StagingFailed(DueWheelError):
-    """A job could not stage its messages, or a crash took them; nothing was sent: run the job again."""
+    """A job could not stage its messages, or a crash took them. Nothing was sent: run the job again."""
 
     sqlstate = "DW022"
 
 
 class UnknownSchedule(DueWheelError):
-    """No schedule of this name exists; add it, or correct the name (D18)."""
+    """No schedule of this name exists; add it, or correct the name."""
 
     sqlstate = "DW018"
 
 
 class ScheduleExists(DueWheelError):
-    """The schedule exists with other settings; remove it first, or use another name (D18)."""
+    """The schedule exists with other settings; remove it first, or use another name."""
 
     sqlstate = "DW019"
 
@@ -180,25 +180,25 @@ class BrokerNotUpgraded(DueWheelError):
 class BrokerUnreachable(DueWheelError):
     """The database cannot be reached, or the connection broke on the way.
 
-    Whether a statement that was under way has been carried out is then unknown. A send with
-    ``idempotency_key`` can be repeated safely (X07); what was received comes again when its lease ends (D07).
+    It is then unknown whether a statement that was under way has been carried out. A send with
+    ``idempotency_key`` can be repeated safely; received messages come again when their lease ends.
     """
 
 
 class InvalidInstant(DueWheelError):
-    """Not an instant: a datetime without a time zone, a number out of range, or another type (D01)."""
+    """Not an instant: a datetime without a time zone, a number out of range, or another type."""
 
 
 class InvalidTagExpression(DueWheelError):
-    """Not a tag expression: ``*`` for every message, or tags joined by ``||`` (D12)."""
+    """Not a tag expression: ``*`` for every message, or tags joined by ``||``."""
 
 
 class InvalidFilter(DueWheelError):
-    """Not a filter over properties; the message says where it stops being one and what is expected there."""
+    """Not a filter over properties; the message says where it goes wrong and what is expected there."""
 
 
 class InvalidSchedule(DueWheelError):
-    """Not a cron expression, a time zone or an interval; the message says what is expected (D18)."""
+    """Not a cron expression, a time zone or an interval; the message says what is expected."""
 
 
 class NulInText(DueWheelError):
