@@ -1,6 +1,6 @@
 """What a message may carry: its body as bytes, its properties as JSON text.
 
-A body is bytes to the broker and to every consumer (D12). For convenience a ``str`` is taken as its UTF-8 and
+A body is bytes to the broker and to every consumer. For convenience a ``str`` is taken as its UTF-8 and
 any other JSON-able value as its JSON text; what comes out are always the bytes. Properties are a JSON object
 whose size counts as Postgres writes it.
 """

@@ -75,7 +75,7 @@ class Broker:
 
     Args:
         dsn: libpq string or URL, also SQLAlchemy's ``postgresql+psycopg2://``.
-        clock: gives the instant that every call takes for now, for tests; None is the database's clock (X13).
+        clock: gives the instant that every call takes for now, for tests; None is the database's clock.
         listen: whether waiting consumers and the wheel use LISTEN; false behind a pooler that shares
             sessions, such as PgBouncer by transaction.
 
@@ -123,7 +123,7 @@ class Broker:
         return self._database.dsn
 
     def now(self) -> datetime | None:
-        """The instant of the injected clock in UTC, or None where the database's own clock counts (X13)."""
+        """The instant of the injected clock in UTC, or None where the database's own clock counts."""
         return self._database.now()
 
     def close(self) -> None:
@@ -211,20 +211,20 @@ class Broker:
         retention: timedelta = timedelta(hours=72),
         delay_levels: Sequence[timedelta] | None = None,
     ) -> None:
-        """Make a topic; the same topic with the same settings may be made again (D11).
+        """Make a topic; the same topic with the same settings may be made again.
 
         Args:
             name: 1 to 127 letters, digits, dots, hyphens and underscores.
-            message_type: what it takes: DELAY or NORMAL (D10). Cannot be changed later.
+            message_type: what it takes: DELAY or NORMAL. Cannot be changed later.
             queues: how many consumers of one group read in parallel, 1 to 64. Cannot be changed later.
-            max_delay: the longest delay, up to 3660 days (D04).
-            out_of_range: what becomes of a longer one: "reject" or "deliver" (D04).
-            granularity: a busy topic is ticked at most once per granularity, 1 ms to 1 h (D05). None is 15 ms
+            max_delay: the longest delay, up to 3660 days.
+            out_of_range: what becomes of a longer one: "reject" or "deliver".
+            granularity: a busy topic is ticked at most once per granularity, 1 ms to 1 h. None is 15 ms
                 for a new topic, and what it has for one that is there.
-            retention: how long a message is kept, counted from its delivery (D09).
-            delay_levels: the delay of level 1, of level 2 and so on, 1 to 64 of them, each up to 3660 days
-                (L04); None is RocketMQ's eighteen, 1 s to 2 h (L01). A level over ``max_delay`` is out of
-                range when a message asks for it.
+            retention: how long a message is kept, counted from its delivery.
+            delay_levels: the delay of level 1, of level 2 and so on, 1 to 64 of them, each up to 3660 days;
+                None is RocketMQ's eighteen, 1 s to 2 h. A level over ``max_delay`` is out of range when a
+                message asks for it.
 
         Raises:
             TopicExists: there is one with other settings.
@@ -256,7 +256,7 @@ class Broker:
         retention: timedelta | None = None,
         delay_levels: Sequence[timedelta] | None = None,
     ) -> None:
-        """Change settings of a topic; what is not given stays (D11).
+        """Change settings of a topic; what is not given stays.
 
         Args:
             name: the topic.
@@ -311,25 +311,24 @@ class Broker:
 
         Args:
             topic: where to.
-            body: bytes, a str (sent as UTF-8) or a JSON-able value; at most 4 MiB (D12).
-            delay: how long from now, by the database's clock (D02).
-            deliver_at: the instant: an aware datetime, a pendulum instant, or an int of Unix milliseconds
-                (D01). One in the past is delivered at once (D03).
+            body: bytes, a str (sent as UTF-8) or a JSON-able value; at most 4 MiB.
+            delay: how long from now, by the database's clock.
+            deliver_at: the instant: an aware datetime, a pendulum instant, or an int of Unix milliseconds.
+                One in the past is delivered at once.
             delay_level: 1 to 18 for 1 s to 2 h, or the topic's own ``delay_levels``; 0 is no delay, more than
-                the last counts as the last (L01, L02, L03, L04).
-            key: the sender's own name for it, 1 to 255 characters, to find and recall it by (D12, X02).
-            tag: 1 to 127 characters without spaces and ``|``, for consumers to choose by (D12).
+                the last counts as the last.
+            key: the sender's own name for it, 1 to 255 characters, to find and recall it by.
+            tag: 1 to 127 characters without spaces and ``|``, for consumers to choose by.
             properties: names and JSON-able values, at most 16 KiB as JSON.
             message_group: messages of one group go to one queue.
             idempotency_key: a second send with the same one is the same message: the receipt is the first
-                one's (X07).
-            on_conflict: what to do when a message with the same key waits: "allow", "keep" or "replace"
-                (X04).
+                one's.
+            on_conflict: what to do when a message with the same key waits: "allow", "keep" or "replace".
             connection: a transaction of the caller, a psycopg2 connection or a SQLAlchemy ``Connection`` or
-                ``Session``: the message exists if and when that commits (X06).
+                ``Session``: the message exists if and when that commits.
 
         Returns:
-            The id and the delivery instant (D13).
+            The id and the delivery instant.
 
         Raises:
             UnknownTopic, WrongMessageType, DelayOutOfRange, InvalidDelayLevel, InvalidInstant, BodyTooLarge,
@@ -385,7 +384,7 @@ class Broker:
     # --- recalling
 
     def recall(self, message_id: str, *, connection: CallerConnection | None = None) -> RecallOutcome:
-        """Take a waiting message back (X01).
+        """Take a waiting message back.
 
         Args:
             message_id: of a receipt.
@@ -408,7 +407,7 @@ class Broker:
     def recall_key(
         self, topic: str, key: str, *, connection: CallerConnection | None = None
     ) -> RecallOutcome:
-        """Take back everything that waits under a key (X02).
+        """Take back everything that waits under a key.
 
         Args:
             topic: where it was sent to.
@@ -433,15 +432,15 @@ class Broker:
         connection: CallerConnection | None = None,
         idempotency_key: str | None = None,
     ) -> SendReceipt:
-        """Move a waiting message to another instant, in one step (X03).
+        """Move a waiting message to another instant, in one step.
 
         Args:
             message_id: of a receipt.
             delay: how long from now.
             deliver_at: or the new instant.
             connection: a transaction of the caller, as for :meth:`recall`.
-            idempotency_key: asking again with the same one is answered with the receipt of the first move
-                (X07), for as long as the moved message is kept.
+            idempotency_key: asking again with the same one is answered with the receipt of the first move,
+                for as long as the moved message is kept.
 
         Returns:
             The receipt of the message at its new instant: a new id.
@@ -465,7 +464,7 @@ class Broker:
         connection: CallerConnection | None = None,
         idempotency_key: str | None = None,
     ) -> list[SendReceipt]:
-        """Move everything that waits under a key to another instant, in one step (X02, X03).
+        """Move everything that waits under a key to another instant, in one step.
 
         Args:
             topic: where it was sent to.
@@ -473,8 +472,8 @@ class Broker:
             delay: how long from now.
             deliver_at: or the new instant.
             connection: a transaction of the caller, as for :meth:`recall`.
-            idempotency_key: asking again with the same one is answered with the receipts of the first move
-                (X07), for as long as what was moved is kept.
+            idempotency_key: asking again with the same one is answered with the receipts of the first move,
+                for as long as what was moved is kept.
 
         Returns:
             A receipt for each message that was moved, in the order they had been due; as a rule one.
@@ -505,7 +504,7 @@ class Broker:
         dry_run: bool = False,
         connection: CallerConnection | None = None,
     ) -> BulkRecall:
-        """Take back all waiting messages that meet every criterion given, or count them (X05).
+        """Take back all waiting messages that meet every criterion given, or count them.
 
         Without ``connection`` this goes in transactions of 10 000 messages, so that the topic's wheel never
         waits for more than one of these, about a tenth of a second. Interrupted, it has taken back what it
@@ -550,7 +549,7 @@ class Broker:
     # --- looking up
 
     def find(self, message_id: str) -> StoredMessage | None:
-        """A message by its id, or None where there is none, or none any more (X02).
+        """A message by its id, or None where there is none, or none any more.
 
         Raises:
             InvalidArgument: not a message id.
@@ -558,7 +557,7 @@ class Broker:
         return lookups.find(self._database, message_id)
 
     def find_key(self, topic: str, key: str) -> list[StoredMessage]:
-        """The messages of a key that are kept, in order of delivery (X02).
+        """The messages of a key that are kept, in order of delivery.
 
         Raises:
             UnknownTopic: there is none of this name.
@@ -577,7 +576,7 @@ class Broker:
         after: str | None = None,
         max_messages: int = 100,
     ) -> MessagePage:
-        """A page of messages without their bodies, as cheap with ten million that wait as with ten (X08).
+        """A page of messages without their bodies, as cheap with ten million that wait as with ten.
 
         Args:
             topic: of this topic; None is all topics, by name.
@@ -608,7 +607,7 @@ class Broker:
         )
 
     def history(self, message_id: str) -> list[HistoryEntry]:
-        """What happened to a message, one entry for each state and group, by time (D06, X08).
+        """What happened to a message, one entry for each state and group, by time.
 
         Empty where there is no such message.
 
@@ -625,7 +624,7 @@ class Broker:
         max_messages: int = 100,
         redriven: bool | None = None,
     ) -> list[DeadLetter]:
-        """The dead letters of a consumer group that are kept, oldest first (R14).
+        """The dead letters of a consumer group that are kept, oldest first.
 
         Args:
             group: the group.
@@ -653,7 +652,7 @@ class Broker:
         per_second: float | None = None,
         dry_run: bool = False,
     ) -> Redriven:
-        """Send dead letters of a group again, each once, however often and by how many this is called (X12).
+        """Send dead letters of a group again, each once, however often and by how many this is called.
 
         A dead letter that was sent again comes to the group at once, with its id, its last error and one
         attempt more, and if it fails, it is a new dead letter. It goes in chunks, each a transaction that
@@ -700,7 +699,7 @@ class Broker:
         )
 
     def stats(self) -> Stats:
-        """Numbers of all topics and groups; as cheap with ten million waiting messages as with ten (X08)."""
+        """Numbers of all topics and groups; as cheap with ten million waiting messages as with ten."""
         return stats.stats(self._database)
 
     # --- consuming
@@ -717,12 +716,12 @@ class Broker:
         mode: ConsumeMode | str = ConsumeMode.CLUSTERING,
         retry: RetryPolicy | None = None,
     ) -> Consumer:
-        """A consumer that asks for messages, and its group's subscription where that is new (D15).
+        """A consumer that asks for messages, and its group's subscription where that is new.
 
         Args:
             topic: what to read.
             group: the consumer group: each message goes to one of its consumers.
-            tags: which messages: ``*``, or tags joined by ``||`` (D12).
+            tags: which messages: ``*``, or tags joined by ``||``.
             start: where a new subscription begins: "earliest" with what is kept, "latest" with what is
                 released from now on, or an instant: with what is due from then on or came, later than its own
                 instant, after it. Of no effect on one that exists; for that there is :meth:`rewind`.
@@ -732,10 +731,10 @@ class Broker:
                 ``region = 'north' AND amount > 100``; with ``tags``, both must choose a message. What is not
                 chosen counts as read. Retries are not chosen again.
             mode: "clustering", or "broadcasting": each instance gets every message, and what fails there is
-                passed over, without retry and dead letter (R02). An instance that has not received for longer
+                passed over, without retry and dead letter. An instance that has not received for longer
                 than the topic's retention is forgotten, and messages are not kept for it.
             retry: sets how the whole group retries, from now on; None leaves that as it is. The consumer
-                started last decides; what it changed is logged as a warning (R12).
+                started last decides; what it changed is logged as a warning.
 
         Raises:
             UnknownTopic: there is none of this name.
@@ -777,15 +776,15 @@ class Broker:
         mode: ConsumeMode | str = ConsumeMode.CLUSTERING,
         retry: RetryPolicy | None = None,
     ) -> PushConsumer:
-        """A consumer that calls a listener with each message, in threads of its own (D14).
+        """A consumer that calls a listener with each message, in threads of its own.
 
         Args:
             topic, group, tags, start, name, filter, mode, retry: as for :meth:`consumer`.
             listener: called with each message. ``"success"`` acks it; ``"reconsume_later"``, None, anything
-                else, or an exception lets it come again (R03, R10).
+                else, or an exception lets it come again.
             threads: how many messages are worked on at once, 1 to 256.
             invisible: the length of a lease; it is extended while a listener works.
-            consume_timeout: a listener that takes longer has failed (R03).
+            consume_timeout: a listener that takes longer has failed.
 
         Raises:
             As :meth:`consumer`.
@@ -805,7 +804,7 @@ class Broker:
         )
 
     def groups(self) -> list[Group]:
-        """All consumer groups: what they read, how they retry, how far they are (R12, X08)."""
+        """All consumer groups: what they read, how they retry, how far they are."""
         return groups.groups(self._database)
 
     def delete_group(self, group: str, topic: str | None = None) -> None:
@@ -829,7 +828,7 @@ class Broker:
         groups.delete_group(self._database, group, topic)
 
     def rewind(self, group: str, topic: str, to: Instant | str) -> Rewound:
-        """Let a group consume again what was released since an instant; other groups notice nothing (D08).
+        """Let a group consume again what was released since an instant; other groups notice nothing.
 
         What was in the hands of its consumers is taken from them: a late answer gets LeaseLost. Of these, and
         of the retries, what was released before the instant is not lost: it stays, or is ready again. So does
@@ -882,7 +881,7 @@ class Broker:
         """Take the leases that a consumer of the same name and group holds, to go on with its work.
 
         For whoever follows a consumer that may be gone, such as the next try of a task: it gets the same
-        messages, without a further attempt, and what the one before still answers is refused (X10).
+        messages, without a further attempt, and what the one before still answers is refused.
 
         Args:
             consumer: the consumer that goes on; all others of its name lose theirs.
@@ -919,7 +918,7 @@ class Broker:
         tag: str | None = None,
         properties: Mapping[str, Any] | None = None,
     ) -> None:
-        """Send a message again and again; the same schedule may be added again (D18).
+        """Send a message again and again; the same schedule may be added again.
 
         A wheel sends each occurrence up to 60 s ahead, as an ordinary delay message: exactly one for each,
         with any number of wheels and through crashes. Its properties tell the ``schedule`` by name and the
@@ -972,13 +971,13 @@ class Broker:
         )
 
     def schedules(self) -> list[Schedule]:
-        """All schedules with what comes next, by name (D18)."""
+        """All schedules with what comes next, by name."""
         from duewheel.store import schedules
 
         return schedules.schedules(self._database)
 
     def remove_schedule(self, name: str) -> None:
-        """Remove a schedule and take back what it has sent ahead; what has come due is delivered (D18).
+        """Remove a schedule and take back what it has sent ahead; what has come due is delivered.
 
         Raises:
             UnknownSchedule: there is none of this name.
@@ -988,7 +987,7 @@ class Broker:
         schedules.remove_schedule(self._database, name)
 
     def pause_schedule(self, name: str) -> None:
-        """Let a schedule rest, and take back what it has sent ahead; no effect on one that rests (D18).
+        """Let a schedule rest, and take back what it has sent ahead; no effect on one that rests.
 
         Raises:
             UnknownSchedule: there is none of this name.
@@ -998,7 +997,7 @@ class Broker:
         schedules.pause_schedule(self._database, name)
 
     def resume_schedule(self, name: str) -> None:
-        """Let a paused schedule go on from now; what fell into the pause is not made up for (D18).
+        """Let a paused schedule go on from now; what fell into the pause is not made up for.
 
         Raises:
             UnknownSchedule: there is none of this name.
@@ -1011,7 +1010,7 @@ class Broker:
         """Send what comes next of all schedules, as far as it is due within 30 s; the wheel does so in time.
 
         For programs that have no wheel, to be called at least twice a minute, and for tests. Any number of
-        them, beside any number of wheels, send each occurrence once (D18).
+        them, beside any number of wheels, send each occurrence once.
 
         Returns:
             How many messages were sent.
@@ -1035,7 +1034,7 @@ class Broker:
         return bool(rows[0][0])
 
     def maintain(self) -> Maintenance:
-        """Make slots ahead, drop those past retention, and trim the logs; the wheel does so every hour (D09).
+        """Make slots ahead, drop those past retention, and trim the logs; the wheel does so every hour.
 
         Slots are dropped whole, the oldest first: those past retention that every group has finished, and
         while all of them together are larger than the broker's ``retention_bytes``, more of the past ones.
@@ -1053,13 +1052,13 @@ class Broker:
         return done
 
     def settings(self) -> Settings:
-        """The broker's own settings, and how large its messages are on disk (D09)."""
+        """The broker's own settings, and how large its messages are on disk."""
         return settings.settings(self._database)
 
     def update_settings(
         self, *, retention_bytes: int | None = None, when_full: WhenFull | str | None = None
     ) -> None:
-        """Change settings of the broker; what is not given stays (D09).
+        """Change settings of the broker; what is not given stays.
 
         Args:
             retention_bytes: above this size on disk, indexes included, the oldest slots go before their
@@ -1084,7 +1083,7 @@ class Broker:
         topics: Sequence[str] | None = None,
         on_released: Callable[[int], None] | None = None,
     ) -> WheelRunner:
-        """A timing wheel for this broker, to be run in a thread or an event loop (W01).
+        """A timing wheel for this broker, to be run in a thread or an event loop.
 
         Args:
             listen: whether it uses LISTEN; None is the broker's own setting.

@@ -7,7 +7,7 @@ is then tried again on a fresh connection: whether a broken write was carried ou
 is told so.
 
 With ``connection=`` a call runs in the caller's own transaction instead, which is never committed or rolled
-back here (X06). A process that was forked leaves the parent's connections alone and opens its own.
+back here. A process that was forked leaves the parent's connections alone and opens its own.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ class Database:
 
     Args:
         dsn: libpq string or URL.
-        clock: gives the instant every function takes for now; None is the database's own clock (X13).
+        clock: gives the instant every function takes for now; None is the database's own clock.
         on_first_connection: called once with the first connection of this object, before it is used.
         prepare: whether a session stays with its connection, so that statements can be prepared in it.
     """

@@ -1,4 +1,4 @@
-"""Consuming by asking: receive under a lease, do the work, then answer (D15).
+"""Consuming by asking: receive under a lease, do the work, then answer.
 
 A receive is one round trip. Where nothing is there and time is given, the consumer sleeps until a tick says
 that its topic released something, until the instant at which it knows something becomes due, or for one
@@ -10,7 +10,7 @@ A release wakes all consumers that wait. One that has come too late for the mess
 lets the others go first: it asks after a random pause, which grows as long as it comes in vain.
 
 A lease covers many messages and is answered with one row when all of them are answered alike. An answer after
-the lease ended is refused (X10). A consumer may be used by many threads at once.
+the lease ended is refused. A consumer may be used by many threads at once.
 """
 
 from __future__ import annotations
@@ -227,9 +227,8 @@ class Consumer:
 
         Args:
             max_messages: at most so many, 1 to 10 000.
-            invisible: how long nobody else gets them, 1 s to 12 h; what is not answered by then comes again
-                (D07).
-            wait: how long to wait for the first message when none is ready (long poll), up to 30 s (D15).
+            invisible: how long nobody else gets them, 1 s to 12 h; what is not answered by then comes again.
+            wait: how long to wait for the first message when none is ready (long poll), up to 30 s.
             acked: what to :meth:`ack` first, in the same round trip and with the same commit: mostly the
                 batch before.
 
@@ -238,10 +237,10 @@ class Consumer:
 
         Raises:
             InvalidArgument: a number or a duration out of range.
-            BrokerUnreachable: the connection broke; receive again. What was leased then comes again (D07,
-                D15). An ack may be repeated.
+            BrokerUnreachable: the connection broke; receive again. What was leased then comes again. An ack
+                may be repeated.
             LeaseLost: a lease of ``acked`` had ended or was answered before; nothing is acked, and nothing
-                received (X10).
+                received.
 
         Example::
 
@@ -336,30 +335,27 @@ class Consumer:
                 signal.catch_up()
 
     def ack(self, messages: Answered, *, connection: CallerConnection | None = None) -> None:
-        """Say that the work on these messages is done; they are not delivered to this group again (X09).
+        """Say that the work on these messages is done; they are not delivered to this group again.
 
         Args:
             messages: a batch, messages, or leases; of one receive or several.
             connection: a transaction of the caller, a psycopg2 connection or SQLAlchemy ``Connection`` or
-                ``Session``: the work and the ack are then committed, or rolled back, together, and once
-                (X16). The ack waits for another transaction that answers the same lease. Without it, an ack
-                may be repeated.
+                ``Session``: the work and the ack are then committed, or rolled back, together, and once. The
+                ack waits for another transaction that answers the same lease. Without it, an ack may be
+                repeated.
 
         Raises:
             AlreadyAnswered: with ``connection``, another transaction has answered some of the messages: roll
                 back.
-            LeaseLost: a lease had ended or was answered before; nothing is changed, for none of the messages
-                (X10).
+            LeaseLost: a lease had ended or was answered before; nothing is changed, for none of the messages.
         """
         self._answer("ack" if connection is None else "ack_once", messages, connection=connection)
 
     def fence(self, messages: Answered, *, connection: CallerConnection) -> None:
-        """Take the leases for a transaction of the caller, before the work: nobody else does it meanwhile
-        (X16).
+        """Take the leases for a transaction of the caller, before the work: nobody else does it meanwhile.
 
         Until the transaction ends, whoever else fences or answers the leases waits, and nobody gets the
-        messages. The transaction may ack them after the end of the lease, too. It holds up nobody else
-        (X18).
+        messages. The transaction may ack them after the end of the lease, too. It holds up nobody else.
 
         Args:
             messages: a batch, messages, or leases. It is always whole leases that are fenced.
@@ -367,7 +363,7 @@ class Consumer:
 
         Raises:
             AlreadyAnswered: another transaction has answered some of the messages: there is no work to do.
-            LeaseLost: a lease had ended (X10).
+            LeaseLost: a lease had ended.
             InvalidArgument: the connection commits each statement by itself.
 
         Example::
@@ -395,8 +391,6 @@ class Consumer:
     ) -> None:
         """Say that the work failed: each message comes again, or is a dead letter after its last retry.
 
-        Rules: R03, R05.
-
         Args:
             messages: a batch, messages, or leases.
             delay: when they come again, counted from now; None is the group's interval for that retry.
@@ -404,8 +398,7 @@ class Consumer:
             connection: a transaction of the caller, as for :meth:`ack`.
 
         Raises:
-            LeaseLost: a lease had ended or was answered before; nothing is changed, for none of the messages
-                (X10).
+            LeaseLost: a lease had ended or was answered before; nothing is changed, for none of the messages.
         """
         check_text(reason, "reason", optional=True)
         self._answer(
@@ -419,7 +412,7 @@ class Consumer:
     def change_invisible_duration(
         self, messages: Answered, duration: timedelta, *, connection: CallerConnection | None = None
     ) -> None:
-        """Let the leases of these messages end ``duration`` from now, be it later or sooner (X11).
+        """Let the leases of these messages end ``duration`` from now, be it later or sooner.
 
         Args:
             messages: a batch, messages, or leases. It is always whole leases that are extended.
@@ -427,7 +420,7 @@ class Consumer:
             connection: a transaction of the caller, as for :meth:`ack`.
 
         Raises:
-            LeaseLost: a lease had ended or was answered before; nothing is changed, for none of them (X10).
+            LeaseLost: a lease had ended or was answered before; nothing is changed, for none of them.
         """
         self._answer("extend", messages, duration=to_span(duration, "duration"), connection=connection)
 
@@ -435,7 +428,7 @@ class Consumer:
         return f"Consumer(topic={self.topic!r}, group={self.group!r}, tags={self.tags!r})"
 
     def _set_retry_policy(self, retry: RetryPolicy, *, is_new: bool) -> None:
-        """Decides for the whole group, and says what it overrides (R12)."""
+        """Decides for the whole group, and says what it overrides."""
         changed, max_retries, waits, jitter, set_by, set_at = self._database.rows(
             _SET_RETRY_POLICY,
             (

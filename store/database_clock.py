@@ -1,6 +1,6 @@
 """What the database's clock shows, without asking it.
 
-Only the database's clock decides when a message is due (X13). To sleep exactly until then, the wheel has to
+Only the database's clock decides when a message is due. To sleep exactly until then, the wheel has to
 know how far that clock is from the machine's monotonic one. Each answer of the database that carries its
 clock bounds the distance from both sides: the clock was read after the question left and before the answer
 came. The narrowest such bounds are kept until drift could have made them worse than newer ones; bounds that

@@ -1,4 +1,4 @@
-"""Dead letters: the messages whose retries are used up, and sending them again (R14, X12)."""
+"""Dead letters: the messages whose retries are used up, and sending them again."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _CHUNKS_PER_SECOND = 10
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """A message whose last retry failed, kept for its group (R14).
+    """A message whose last retry failed, kept for its group.
 
     Attributes:
         topic, message_id, key, tag, properties, body: of the message that was sent.
@@ -87,7 +87,7 @@ def letter_of(row: Sequence[Any]) -> DeadLetter:
 
 @dataclass(frozen=True, slots=True)
 class Redriven:
-    """What a redrive came to (X12).
+    """What a redrive came to.
 
     Attributes:
         matched: the dead letters that the criteria chose and that had not been sent again.

@@ -1,4 +1,4 @@
-"""Consumer groups: what they read, how they retry and who said so, and how far they are (R12, X08)."""
+"""Consumer groups: what they read, how they retry and who said so, and how far they are."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class Group:
         topic: what it reads.
         mode: clustering or broadcasting.
         instances: of a broadcasting group the names of its instances.
-        retry: when failed messages come again; None in broadcasting, where they do not (R02).
-        retry_set_by: the consumer that set this, None while it is the default (R12).
+        retry: when failed messages come again; None in broadcasting, where they do not.
+        retry_set_by: the consumer that set this, None while it is the default.
         retry_set_at: when it did.
         read_to: everything due up to here has been received, by every instance; None before the first.
         lag: how far ``read_to`` is behind what is released; zero where nothing is ready, None where nothing

@@ -1,7 +1,7 @@
 """Instants and spans of time, as callers give them and as the database takes them.
 
 An instant becomes an aware ``datetime`` in UTC with microseconds, whatever it came as: an aware datetime, a
-pendulum instant, or an ``int`` of Unix milliseconds (D01). A datetime without a time zone is refused rather
+pendulum instant, or an ``int`` of Unix milliseconds. A datetime without a time zone is refused rather
 than guessed at, because a guess would be wrong by hours on somebody's machine. A span is a ``timedelta``;
 plain numbers are refused because half of the world means seconds by them and the other half milliseconds.
 
@@ -33,7 +33,7 @@ def to_datetime(value: Instant, name: str = "deliver_at") -> datetime:
         name: the parameter's name, for the error.
 
     Raises:
-        InvalidInstant: the datetime has no time zone, or the value is out of range or of another type (D01).
+        InvalidInstant: the datetime has no time zone, or the value is out of range or of another type.
 
     Example:
         >>> to_datetime(1654773600000)

@@ -1,4 +1,4 @@
-"""Keep a lease alive while its messages are worked on (rule X11).
+"""Keep a lease alive while its messages are worked on.
 
 A lease ends after its invisible duration, and what was not acked by then is delivered again. Work that takes
 longer than that, or of unknown length such as a Spark job, runs inside a :class:`LeaseKeeper`: a thread of
@@ -8,7 +8,7 @@ lease is in danger.
 The keeper never hides a lost lease. When the broker answers :class:`~duewheel.store.errors.LeaseLost`, or
 when nothing could be extended for a whole duration, it sets :attr:`LeaseKeeper.lost`, keeps the reason in
 :attr:`LeaseKeeper.error` and stops. The owner may look at it between two steps of its work; if it does not,
-its ack is refused by the broker all the same (X10). What ends the keeper is only its owner, a lost lease, or
+its ack is refused by the broker all the same. What ends the keeper is only its owner, a lost lease, or
 the end of the process: a killed process stops extending, and its messages come back by themselves.
 
 An extension that runs beside an ack would find the lease gone and call it lost, so the context is left first
@@ -62,8 +62,6 @@ class LeaseKeeper:
                 handle(message)
                 keeper.raise_if_lost()
         consumer.ack(batch)
-
-    Rules: X10, X11.
     """
 
     def __init__(self, consumer: Extends, messages: Sequence[Message], invisible: timedelta) -> None:

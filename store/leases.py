@@ -2,7 +2,7 @@
 
 A lease covers a range of one queue; one :meth:`~duewheel.store.consuming.Consumer.receive` may hold several.
 Each answer (ack, nack, longer invisible duration) names the lease by its position and the token that was
-drawn for it, so the answer of a consumer that has lost its lease is refused (X10), and needs nothing else: a
+drawn for it, so the answer of a consumer that has lost its lease is refused, and needs nothing else: a
 task or a Spark driver may hand a lease on as JSON and another process may answer it.
 """
 

@@ -1,4 +1,4 @@
-"""Looking messages up, and what became of them: nothing here changes anything (X02, X08)."""
+"""Looking messages up, and what became of them: nothing here changes anything."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class StoredMessage:
         topic, message_id, key, tag, properties, body, message_group: as it was sent.
         born_at: when it was sent.
         deliver_at: the instant it is delivered at.
-        asked_at: the instant that was asked for, where that is another one (D03).
-        recalled: it is never delivered (X01).
+        asked_at: the instant that was asked for, where that is another one.
+        recalled: it is never delivered.
         released: consumers have been given it, or can be.
     """
 
@@ -63,7 +63,7 @@ class ListedMessage:
         born_at: when it was sent.
         deliver_at: the instant it is delivered at.
         released: consumers have been given it, or can be.
-        recalled: it is never delivered (X01).
+        recalled: it is never delivered.
     """
 
     topic: str
@@ -92,12 +92,12 @@ class MessagePage:
 
 @dataclass(frozen=True, slots=True)
 class HistoryEntry:
-    """One state of a message, for one consumer group or for all (D06, R15).
+    """One state of a message, for one consumer group or for all.
 
     Attributes:
         consumer_group: whose state it is; None is the message's own, before any group has it.
         state: Initialized, Timing, Ready, Inflight, Acked, WaitingRetry, DLQ or Deleted; in broadcasting
-            Skipped for what failed (R02).
+            Skipped for what failed.
         at: since when, in UTC; None where the logs do not say.
         until_at: of Timing and WaitingRetry the delivery instant, of Inflight the end of the lease.
         attempt: which delivery, from 1.

@@ -22,7 +22,7 @@ from duewheel.store.leases import Lease
 
 
 class MessageType(StrEnum):
-    """What a topic takes; it cannot change (D10)."""
+    """What a topic takes; it cannot change."""
 
     NORMAL = "NORMAL"
     """Messages without a delay."""
@@ -33,7 +33,7 @@ class MessageType(StrEnum):
 
 
 class OutOfRange(StrEnum):
-    """What a topic does with a delay over its maximum (D04)."""
+    """What a topic does with a delay over its maximum."""
 
     REJECT = "reject"
     """Refuse it with DelayOutOfRange."""
@@ -47,11 +47,11 @@ class ConsumeMode(StrEnum):
     CLUSTERING = "clustering"
     """Each message goes to one of them; what fails is retried."""
     BROADCASTING = "broadcasting"
-    """Each message goes to every one of them; what fails is passed over (R02)."""
+    """Each message goes to every one of them; what fails is passed over."""
 
 
 class OnConflict(StrEnum):
-    """What to do when a waiting message of the topic has the same key (X04)."""
+    """What to do when a waiting message of the topic has the same key."""
 
     ALLOW = "allow"
     """Send another one."""
@@ -62,7 +62,7 @@ class OnConflict(StrEnum):
 
 
 class RecallOutcome(StrEnum):
-    """The true answer of a recall (X01)."""
+    """The true answer of a recall."""
 
     RECALLED = "recalled"
     """The message is never delivered."""
@@ -78,11 +78,11 @@ class SendOutcome(StrEnum):
     SENT = "sent"
     """A new message waits."""
     DUPLICATE = "duplicate"
-    """The idempotency key was used before: the receipt is that of the first message (X07)."""
+    """The idempotency key was used before: the receipt is that of the first message."""
     KEPT = "kept"
-    """A message with the same key waits and was kept: the receipt is its (X04)."""
+    """A message with the same key waits and was kept: the receipt is its."""
     REPLACED = "replaced"
-    """The message with the same key was recalled and this one waits in its stead (X04)."""
+    """The message with the same key was recalled and this one waits in its stead."""
 
 
 _Named = TypeVar("_Named", bound=StrEnum)
@@ -124,12 +124,11 @@ class NewMessage:
 
 @dataclass(frozen=True, slots=True)
 class SendReceipt:
-    """What sending returns (D13).
+    """What sending returns.
 
     Attributes:
-        message_id: 44 hexadecimal digits; stays the same over all retries (R01).
-        deliver_at: the instant it is delivered at, in UTC: the one asked for, or now where that is past
-            (D03).
+        message_id: 44 hexadecimal digits; stays the same over all retries.
+        deliver_at: the instant it is delivered at, in UTC: the one asked for, or now where that is past.
         outcome: a new message, or one that was there already.
     """
 
@@ -201,7 +200,7 @@ class Message:
 
     @property
     def message_id(self) -> str:
-        """The id the sender was given; the same over all retries (R01)."""
+        """The id the sender was given; the same over all retries."""
         row = self._row
         origin_id: str | None = row[10]
         if origin_id is not None:
@@ -211,18 +210,18 @@ class Message:
 
     @property
     def topic(self) -> str:
-        """The topic it was sent to; a retry's too (L05)."""
+        """The topic it was sent to; a retry's too."""
         return self._topic
 
     @property
     def key(self) -> str | None:
-        """The sender's own key (D12)."""
+        """The sender's own key."""
         key: str | None = self._row[5]
         return key
 
     @property
     def tag(self) -> str | None:
-        """The tag that tag expressions choose by (D12)."""
+        """The tag that tag expressions choose by."""
         tag: str | None = self._row[4]
         return tag
 
@@ -234,7 +233,7 @@ class Message:
 
     @property
     def body(self) -> bytes:
-        """The body as bytes; a str was sent as its UTF-8, any other value as its JSON (D12)."""
+        """The body as bytes; a str was sent as its UTF-8, any other value as its JSON."""
         return bytes(self._row[2])
 
     @property
@@ -249,7 +248,7 @@ class Message:
 
     @property
     def asked_at(self) -> datetime | None:
-        """The instant the sender asked for where it was another one than ``deliver_at``, in UTC (D03)."""
+        """The instant the sender asked for where it was another one than ``deliver_at``, in UTC."""
         microseconds: int | None = self._row[8]
         return None if microseconds is None else from_microseconds(microseconds)
 
@@ -261,13 +260,13 @@ class Message:
 
     @property
     def attempt(self) -> int:
-        """Which delivery this is: 1 for the first (R13)."""
+        """Which delivery this is: 1 for the first."""
         attempt: int = self._row[3]
         return attempt
 
     @property
     def reconsume_times(self) -> int:
-        """How often it was retried: 0 for the first delivery (R13)."""
+        """How often it was retried: 0 for the first delivery."""
         return self.attempt - 1
 
     @property
@@ -277,7 +276,7 @@ class Message:
 
     @property
     def lease(self) -> Lease:
-        """The handle to answer this one message with, which can be turned into JSON (X09)."""
+        """The handle to answer this one message with, which can be turned into JSON."""
         return replace(self._lease, seqs=(self._row[1],))
 
     def __repr__(self) -> str:

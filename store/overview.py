@@ -1,4 +1,4 @@
-"""What a page shows at a glance: what is due when, how late it came, what was answered, who holds what (X08).
+"""What a page shows at a glance: what is due when, how late it came, what was answered, who holds what.
 
 Everything here reads, and is bounded by rows and by time in the database: with ten million messages that wait
 a look costs what it costs with ten. Where a bound was met, the answer says so.
@@ -262,7 +262,7 @@ class NamedMessage:
 
 
 def now(broker: Broker) -> datetime:
-    """The database's instant in UTC: the only one that says what is due (X13).
+    """The database's instant in UTC: the only one that says what is due.
 
     Raises:
         BrokerUnreachable: the server does not answer.

@@ -1,9 +1,9 @@
-"""Consuming by being called: a listener gets each message and says how it went (D14).
+"""Consuming by being called: a listener gets each message and says how it went.
 
 One thread receives and hands each message to a worker thread that is free, so a message never waits, leased,
-behind another one, and a poisonous one stops nobody (X15). A worker answers each message by itself, after the
-listener came back (X09). On a FIFO topic a worker gets what is there of one message group and calls the
-listener with one after the other; when one fails, the rest is dropped and comes again behind it (R07). A
+behind another one, and a poisonous one stops nobody. A worker answers each message by itself, after the
+listener came back. On a FIFO topic a worker gets what is there of one message group and calls the
+listener with one after the other; when one fails, the rest is dropped and comes again behind it. A
 keeper thread extends the leases of what is being worked on, and takes the message from a listener that needs
 too long.
 
@@ -41,7 +41,7 @@ class ConsumeResult(StrEnum):
     SUCCESS = "success"
     """The work is done: the message is acked."""
     RECONSUME_LATER = "reconsume_later"
-    """It failed: the message comes again after the group's retry interval (R10)."""
+    """It failed: the message comes again after the group's retry interval."""
 
 
 #: What a push consumer calls with each message. Anything but success, and every exception, is a failure.

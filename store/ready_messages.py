@@ -53,7 +53,7 @@ def ready_messages(
         topic: the topic.
         group: the consumer group, which is there.
         max_messages: at most so many.
-        tags, filter: which messages (D12).
+        tags, filter: which messages.
 
     Returns:
         The messages in the order in which they would be received; anybody of the group may receive them.

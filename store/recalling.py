@@ -1,4 +1,4 @@
-"""Taking back what waits, with a true answer, or moving it to another instant (X01, X02, X03, X05).
+"""Taking back what waits, with a true answer, or moving it to another instant.
 
 On the broker's own connection an answer is final: it is given under the lock that a tick takes. A tick
 passes a lock that is held for over a second, as on a server that was stopped; the recall's commit then
@@ -52,7 +52,7 @@ select message_id, deliver_at, outcome from duewheel.reschedule_key_once(%s, %s,
 
 @dataclass(frozen=True, slots=True)
 class BulkRecall:
-    """What a bulk recall came to (X05).
+    """What a bulk recall came to.
 
     Attributes:
         matched: the messages that the criteria chose and that nobody had recalled before.

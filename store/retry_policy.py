@@ -1,7 +1,7 @@
-"""How often a consumer group tries a message again, and after which waits (R05, R06, R07, R08, R09).
+"""How often a consumer group tries a message again, and after which waits.
 
 A policy is given to a consumer and set for its whole group when that starts; of several the one started last
-decides (R12). The wait is counted from the failure (R04).
+decides. The wait is counted from the failure.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class RetryPolicy:
             ordered ones only.
         waits: the wait before each retry; the last one serves for all further retries.
         jitter: 0 to 1; each wait is drawn evenly from its length times 1 - jitter to 1 + jitter.
-        is_ordered: it is for FIFO topics, where a failed message holds up its message group (R07).
+        is_ordered: it is for FIFO topics, where a failed message holds up its message group.
 
     Example:
         >>> str(RetryPolicy.intervals([timedelta(seconds=5), timedelta(minutes=1)]))
@@ -77,10 +77,10 @@ class RetryPolicy:
 
     @classmethod
     def unordered(cls, max_retries: int = 16) -> RetryPolicy:
-        """RocketMQ's own: 10 s, 30 s, each minute from 1 to 10, 20 min, 30 min, 1 h, 2 h (R05).
+        """RocketMQ's own: 10 s, 30 s, each minute from 1 to 10, 20 min, 30 min, 1 h, 2 h.
 
         Args:
-            max_retries: 0 to 2^31-1; above 16 every further retry comes after 2 h (R06).
+            max_retries: 0 to 2^31-1; above 16 every further retry comes after 2 h.
 
         Raises:
             InvalidArgument: out of its limit.
@@ -93,7 +93,7 @@ class RetryPolicy:
 
     @classmethod
     def ordered(cls, interval: timedelta = _SECOND, max_retries: int | None = None) -> RetryPolicy:
-        """For FIFO topics: the message is tried again after one interval, and its group waits (R07).
+        """For FIFO topics: the message is tried again after one interval, and its group waits.
 
         Args:
             interval: 10 ms to 30 s.
@@ -116,12 +116,12 @@ class RetryPolicy:
 
     @classmethod
     def http(cls) -> RetryPolicy:
-        """The fixed profile of HTTP consumers: 288 retries, 5 minutes apart (R09)."""
+        """The fixed profile of HTTP consumers: 288 retries, 5 minutes apart."""
         return cls(_HTTP_RETRIES, (5 * _MINUTE,))
 
     @classmethod
     def http_ordered(cls) -> RetryPolicy:
-        """The fixed profile of HTTP consumers on FIFO topics: 288 retries, 1 minute apart (R08)."""
+        """The fixed profile of HTTP consumers on FIFO topics: 288 retries, 1 minute apart."""
         return cls(_HTTP_RETRIES, (_MINUTE,), is_ordered=True)
 
     @classmethod

@@ -3,7 +3,7 @@
 `WheelRunner` carries out what `duewheel.store.wheel_schedule` decides. It makes things punctual and nothing
 more: without a wheel, receivers release what is due; with two, the second finds nothing to do; and one that
 is killed at any point leaves a transaction that was committed or was not. So it holds no lock, keeps no state
-that matters, and may be started, doubled and killed at will (D16, X14).
+that matters, and may be started, doubled and killed at will.
 
 One event loop decides, worker threads ask the database. psycopg2 blocks, so each job runs in a thread on a
 connection of its own; LISTEN sits on the event loop. The server ends a job that takes longer than its time,
@@ -11,7 +11,7 @@ and where it does not, the wheel cancels the job and then shuts the connection: 
 leaves no server process behind. A failed job is logged and tried again after a pause; only being stopped ends
 the wheel.
 
-Memory holds timers for topics, at most one per granularity within the look-ahead, never messages (W05).
+Memory holds timers for topics, at most one per granularity within the look-ahead, never messages.
 Connections: one to listen, and one per job that runs at once, at most eight; an idle wheel looks once per
 `poll_seconds`, and at the recurring schedules every 2 s.
 """

@@ -1,4 +1,4 @@
-"""Schedules: a message again and again, at the instants of a cron expression or at a fixed interval (D18).
+"""Schedules: a message again and again, at the instants of a cron expression or at a fixed interval.
 
 The database keeps the schedules and sends; what it cannot know, when a schedule occurs next on the wall clock
 of a time zone, is worked out here. What comes next is sent a little ahead, at most `HORIZON` before it is
@@ -68,7 +68,7 @@ from duewheel.paused_schedule(%s, %s)
 
 
 class Misfire(StrEnum):
-    """What becomes of occurrences that no wheel sent in time: more than a minute late (D18)."""
+    """What becomes of occurrences that no wheel sent in time: more than a minute late."""
 
     SKIP = "skip"
     """They are passed over; those at most a minute late are sent."""
@@ -80,7 +80,7 @@ class Misfire(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """A schedule and where it stands (D18).
+    """A schedule and where it stands.
 
     Attributes:
         name: its name, unique in the broker.
@@ -320,11 +320,11 @@ def advance(
 
     A schedule is sent ahead as soon as its next occurrence is nearer than half of its reach, and then up to
     the whole of it, so one that fires every second has its turn twice a minute. One that cannot be sent is
-    logged and does not stop the others (X15).
+    logged and does not stop the others.
 
     Args:
         connection: an autocommit connection; each schedule is a transaction of its own.
-        now: the instant it is; None is the database's clock (X13).
+        now: the instant it is; None is the database's clock.
         topics: names of the topics to look after; None is all.
         schedule_id: look after this schedule alone, and as far as its reach; None is all.
 

@@ -67,7 +67,7 @@ _CHUNK_MESSAGES = 500
 _CHUNK_BYTES = 8 * 1024 * 1024
 # Longer spans are out of range for every topic; much longer ones cannot be added to an instant in Postgres.
 _LONGEST_DELAY = timedelta(days=4000)
-# The delay level is an int4 to the database; whatever is above the last level counts as the last (L03).
+# The delay level is an int4 to the database; whatever is above the last level counts as the last.
 _HIGHEST_LEVEL = 2**31 - 1
 
 _SEND = Prepared(

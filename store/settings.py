@@ -1,4 +1,4 @@
-"""The broker's own settings: how much may be kept, and what goes when it is more (D09)."""
+"""The broker's own settings: how much may be kept, and what goes when it is more."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from duewheel.store.messages import named
 
 
 class WhenFull(StrEnum):
-    """What happens to slots that a group has not finished when there is no room for them (D09)."""
+    """What happens to slots that a group has not finished when there is no room for them."""
 
     DROP_UNREAD = "drop_unread"
     """They are dropped like the others, with a warning."""

@@ -1,4 +1,4 @@
-"""Tag expressions: which messages of a topic a consumer group wants (D12).
+"""Tag expressions: which messages of a topic a consumer group wants.
 
 ``*`` is every message, with or without a tag; ``A`` those tagged A; ``A || B`` those tagged A or B.
 """

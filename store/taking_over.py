@@ -2,7 +2,7 @@
 
 A worker that dies without a word holds its messages until their lease ends. Whoever follows it and has the
 same name, as the next try of a task has, need not wait for that. The leases get new tokens, so what the one
-before still answers is refused (X10): it may be alive, and only cut off from whoever started the next one.
+before still answers is refused: it may be alive, and only cut off from whoever started the next one.
 """
 
 from __future__ import annotations

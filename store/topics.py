@@ -1,4 +1,4 @@
-"""Topics: what can be sent to, and the settings senders and the wheel go by (D11)."""
+"""Topics: what can be sent to, and the settings senders and the wheel go by."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ class Topic:
         name: 1 to 127 letters, digits, dots, hyphens and underscores.
         message_type: what it takes.
         queues: how many consumers of one group can read in parallel.
-        max_delay: the longest delay (D04).
+        max_delay: the longest delay.
         out_of_range: what becomes of a longer one.
-        granularity: a busy topic is ticked at most once per granularity (D05).
-        retention: how long a message is kept, counted from its delivery (D09).
+        granularity: a busy topic is ticked at most once per granularity.
+        retention: how long a message is kept, counted from its delivery.
         created_at: when it was made, in UTC.
-        delay_levels: the delay of level 1, of level 2 and so on (L01, L04).
+        delay_levels: the delay of level 1, of level 2 and so on.
     """
 
     name: str

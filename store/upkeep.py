@@ -1,4 +1,4 @@
-"""What a round of maintenance did, and what somebody should know of it (D09)."""
+"""What a round of maintenance did, and what somebody should know of it."""
 
 from __future__ import annotations
 

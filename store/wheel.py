@@ -28,7 +28,7 @@ class Timer(NamedTuple, Generic[PayloadT]):
 
 
 class TimingWheel(Generic[PayloadT]):
-    """A hierarchical timing wheel that is never early (rules W01, W05, D05).
+    """A hierarchical timing wheel that is never early.
 
     Definition
         The wheel stands at an instant, the one it was last advanced to. Read that instant like an odometer

@@ -44,8 +44,7 @@ The rules
     the database turns out to be back; other jobs go on. One that failed because somebody holds a lock is
     tried again within 2 s, so that it is not late for long once the lock is free.
 
-    No job runs twice at once. Each kind of job has lanes of its own, so a long one does not hold up ticks
-    (W02).
+    No job runs twice at once. Each kind of job has lanes of its own, so a long one does not hold up ticks.
 """
 
 from __future__ import annotations

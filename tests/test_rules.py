@@ -72,3 +72,11 @@ def test_every_rule_has_a_readable_test_that_carries_its_id(rule: str) -> None:
 def test_no_test_carries_the_id_of_a_rule_that_is_none() -> None:
     for file, name in suite():
         assert ids_in(name) <= set(RULES), f"{file}::{name}"
+
+
+@pytest.mark.parametrize("folder", ["docs", "store"])
+def test_the_ids_stand_in_the_table_and_in_names_of_tests_only(folder: str) -> None:
+    root = TABLE.parents[1] / folder
+    for path in [*root.rglob("*.md"), *root.rglob("*.py")]:
+        found = re.findall(r"\b[DLWRX]\d\d\b", path.read_text())
+        assert path == TABLE or not found, f"{path.relative_to(root.parent)}: {found}"
