@@ -1,8 +1,8 @@
 """The broker as Python programs see it: one object, one database, every operation a method.
 
-The methods say what they promise; how each is done stands in the module of its own that does it. An object
-may be used by many threads at once and costs nothing until its first call, which also checks once that the
-schema is there and that the logs belong to this database cluster.
+The methods document their promises; the module behind each method documents how it keeps them. Many threads
+may use one object at once. An object costs nothing until its first call, which also checks once that the
+schema exists and that the logs belong to this database cluster.
 """
 
 from __future__ import annotations
@@ -80,8 +80,8 @@ class Broker:
             sessions, such as PgBouncer by transaction.
 
     Raises:
-        InvalidArgument: the dsn cannot be read. Whether the database is there shows at the first call:
-            BrokerUnreachable, BrokerNotUpgraded, BrokerMoved.
+        InvalidArgument: the dsn cannot be read. The first call shows whether the database can be used: it
+            raises BrokerUnreachable, BrokerNotUpgraded or BrokerMoved.
 
     Example::
 
@@ -98,7 +98,7 @@ class Broker:
     @classmethod
     @contextmanager
     def embedded(cls, directory: str | Path) -> Iterator[Self]:
-        """A broker in a Postgres of its own, which is started from a directory and upgraded.
+        """A broker in a Postgres of its own, started from a directory and upgraded.
 
         The server is shared by all processes that open the same directory and ends with the last of them.
         Needs the extra ``embedded``.
@@ -127,7 +127,7 @@ class Broker:
         return self._database.now()
 
     def close(self) -> None:
-        """Close the connections that are idle; those in use are closed when their call is done."""
+        """Close the idle connections; a connection in use is closed when its call is done."""
         self._signals.close()
         self._database.close()
 
@@ -142,7 +142,7 @@ class Broker:
     def connection(self) -> AbstractContextManager[DriverConnection]:
         """An autocommit psycopg2 connection of the broker's pool, for the length of a ``with`` block.
 
-        What is open at its end is rolled back.
+        A transaction that is open at its end is rolled back.
         """
         return self._database.lend()
 
@@ -172,17 +172,17 @@ class Broker:
     def rebase(self) -> Rebased:
         """Take over a broker that came with a logical dump and restore, so that it can go on in this cluster.
 
-        Until then every call is refused with BrokerMoved. Afterwards each waiting message comes exactly
-        once, what was acked does not come again, and what was leased comes again when its lease ends, unless
-        it is answered before: leases and receipt handles stay valid. What the broker did after the dump was
-        taken is not in it. Nothing changes where the broker had not been moved, so a restore script may call
-        it always. All message rows are rewritten in one transaction, which keeps other callers out: about
-        10 s per million messages and, until vacuum has run, twice the space.
+        Until then every call is refused with BrokerMoved. Afterwards each waiting message comes exactly once,
+        and acked messages do not come again. Leases and receipt handles stay valid: a leased message comes
+        again when its lease ends, unless it is answered before. The dump does not hold what the broker did
+        after it was taken. Where the broker was not moved nothing changes, so a restore script may always
+        call this. One transaction rewrites all message rows and keeps other callers out: about 10 s per
+        million messages and, until vacuum has run, twice the space.
 
         A promoted standby and a point-in-time recovery are the same cluster and need no rebase.
 
         Returns:
-            What was done.
+            The numbers of what it rewrote.
 
         Raises:
             BrokerNotUpgraded: the schema is missing or older than this program.
@@ -215,12 +215,12 @@ class Broker:
 
         Args:
             name: 1 to 127 letters, digits, dots, hyphens and underscores.
-            message_type: what it takes: DELAY or NORMAL. Cannot be changed later.
+            message_type: DELAY, NORMAL or FIFO. Cannot be changed later.
             queues: how many consumers of one group read in parallel, 1 to 64. Cannot be changed later.
             max_delay: the longest delay, up to 3660 days.
-            out_of_range: what becomes of a longer one: "reject" or "deliver".
-            granularity: a busy topic is ticked at most once per granularity, 1 ms to 1 h. None is 15 ms
-                for a new topic, and what it has for one that is there.
+            out_of_range: the treatment of a longer delay: "reject" refuses it, "deliver" delivers at once.
+            granularity: the shortest time between two ticks (releases) of a busy topic, 1 ms to 1 h. None is
+                15 ms for a new topic, and the present value for an existing one.
             retention: how long a message is kept, counted from its delivery.
             delay_levels: the delay of level 1, of level 2 and so on, 1 to 64 of them, each up to 3660 days;
                 None is RocketMQ's eighteen, 1 s to 2 h. A level over ``max_delay`` is out of range when a
@@ -256,12 +256,12 @@ class Broker:
         retention: timedelta | None = None,
         delay_levels: Sequence[timedelta] | None = None,
     ) -> None:
-        """Change settings of a topic; what is not given stays.
+        """Change settings of a topic; settings that are not given stay.
 
         Args:
             name: the topic.
-            max_delay, out_of_range, granularity, retention, delay_levels: as for :meth:`create_topic`; what
-                waits keeps its instant.
+            max_delay, out_of_range, granularity, retention, delay_levels: as for :meth:`create_topic`;
+                waiting messages keep their instants.
 
         Raises:
             UnknownTopic: there is none of this name.
@@ -310,19 +310,19 @@ class Broker:
         """Send one message; to a DELAY topic with one of ``delay``, ``deliver_at`` and ``delay_level``.
 
         Args:
-            topic: where to.
+            topic: the topic.
             body: bytes, a str (sent as UTF-8) or a JSON-able value; at most 4 MiB.
             delay: how long from now, by the database's clock.
             deliver_at: the instant: an aware datetime, a pendulum instant, or an int of Unix milliseconds.
                 One in the past is delivered at once.
-            delay_level: 1 to 18 for 1 s to 2 h, or the topic's own ``delay_levels``; 0 is no delay, more than
-                the last counts as the last.
-            key: the sender's own name for it, 1 to 255 characters, to find and recall it by.
+            delay_level: 1 to 18 for 1 s to 2 h, or one of the topic's own ``delay_levels``; 0 is no delay, a
+                level above the last counts as the last.
+            key: the sender's own name for the message, 1 to 255 characters, to find and recall it by.
             tag: 1 to 127 characters without spaces and ``|``, for consumers to choose by.
             properties: names and JSON-able values, at most 16 KiB as JSON.
             message_group: messages of one group go to one queue.
-            idempotency_key: a second send with the same one is the same message: the receipt is the first
-                one's.
+            idempotency_key: a second send with the same key sends nothing and returns the receipt of the
+                first.
             on_conflict: what to do when a message with the same key waits: "allow", "keep" or "replace".
             connection: a transaction of the caller, a psycopg2 connection or a SQLAlchemy ``Connection`` or
                 ``Session``: the message exists if and when that commits.
@@ -332,8 +332,8 @@ class Broker:
 
         Raises:
             UnknownTopic, WrongMessageType, DelayOutOfRange, InvalidDelayLevel, InvalidInstant, BodyTooLarge,
-            PropertiesTooLarge, InvalidKey, InvalidTag, NulInText, InvalidArgument: what is wrong; nothing is
-                sent.
+            PropertiesTooLarge, InvalidKey, InvalidTag, NulInText, InvalidArgument: a parameter is wrong;
+                nothing is sent.
 
         Example::
 
@@ -364,7 +364,7 @@ class Broker:
         """Send many messages at once: all of them or, with an error, none.
 
         Args:
-            topic: where to.
+            topic: the topic.
             messages: mappings with the names of :meth:`send`'s parameters, or ``NewMessage``; at most
                 a million.
             connection: a transaction of the caller, as for :meth:`send`.
@@ -373,7 +373,7 @@ class Broker:
             The receipts, in the order given.
 
         Raises:
-            DueWheelError: as for :meth:`send`; its ``index`` says which message it is about. Nothing is sent.
+            DueWheelError: as for :meth:`send`; its ``index`` names the message it is about. Nothing is sent.
 
         Example::
 
@@ -387,13 +387,13 @@ class Broker:
         """Take a waiting message back.
 
         Args:
-            message_id: of a receipt.
-            connection: a transaction of the caller. The recall counts when that commits; if the message has
+            message_id: the id from a receipt.
+            connection: a transaction of the caller. The recall counts when it commits; if the message has
                 been released by then, the commit fails with SQLSTATE DW012.
 
         Returns:
-            ``recalled``: it is never delivered. ``already_released``: too late. ``not_found``: there is no
-                such one.
+            ``recalled``: the message is never delivered. ``already_released``: too late. ``not_found``: no
+            such message exists.
 
         Raises:
             InvalidArgument: not a message id.
@@ -407,7 +407,7 @@ class Broker:
     def recall_key(
         self, topic: str, key: str, *, connection: CallerConnection | None = None
     ) -> RecallOutcome:
-        """Take back everything that waits under a key.
+        """Take back all messages that wait under a key.
 
         Args:
             topic: where it was sent to.
@@ -415,7 +415,7 @@ class Broker:
             connection: a transaction of the caller, as for :meth:`recall`.
 
         Returns:
-            ``recalled`` if something waited, ``already_released`` if all of it had been released, else
+            ``recalled`` if a message waited, ``already_released`` if all messages had been released, else
             ``not_found``.
 
         Raises:
@@ -435,15 +435,15 @@ class Broker:
         """Move a waiting message to another instant, in one step.
 
         Args:
-            message_id: of a receipt.
+            message_id: the id from a receipt.
             delay: how long from now.
             deliver_at: or the new instant.
             connection: a transaction of the caller, as for :meth:`recall`.
-            idempotency_key: asking again with the same one is answered with the receipt of the first move,
-                for as long as the moved message is kept.
+            idempotency_key: a second call with the same key returns the receipt of the first move, for as
+                long as the moved message is kept.
 
         Returns:
-            The receipt of the message at its new instant: a new id.
+            The receipt of the message at its new instant, with a new id.
 
         Raises:
             AlreadyReleased: too late.
@@ -464,7 +464,7 @@ class Broker:
         connection: CallerConnection | None = None,
         idempotency_key: str | None = None,
     ) -> list[SendReceipt]:
-        """Move everything that waits under a key to another instant, in one step.
+        """Move all messages that wait under a key to another instant, in one step.
 
         Args:
             topic: where it was sent to.
@@ -472,11 +472,11 @@ class Broker:
             delay: how long from now.
             deliver_at: or the new instant.
             connection: a transaction of the caller, as for :meth:`recall`.
-            idempotency_key: asking again with the same one is answered with the receipts of the first move,
-                for as long as what was moved is kept.
+            idempotency_key: a second call with the same key returns the receipts of the first move, for as
+                long as the moved messages are kept.
 
         Returns:
-            A receipt for each message that was moved, in the order they had been due; as a rule one.
+            A receipt for each message that was moved, in the order in which they had been due; usually one.
 
         Raises:
             AlreadyReleased: too late, for all of them or for one just now; none is moved.
@@ -506,20 +506,21 @@ class Broker:
     ) -> BulkRecall:
         """Take back all waiting messages that meet every criterion given, or count them.
 
-        Without ``connection`` this goes in transactions of 10 000 messages, so that the topic's wheel never
-        waits for more than one of these, about a tenth of a second. Interrupted, it has taken back what it
-        has; run it again for the rest. What is sent while it runs may be taken back or not.
+        Without ``connection`` this works in transactions of 10 000 messages, so that the topic's wheel never
+        waits for more than one of these, about a tenth of a second. After an interruption the finished
+        transactions count; run it again for the rest. A message that is sent while it runs may be taken back
+        or not.
 
         Args:
-            topic: where they were sent to.
-            tag: this tag.
-            key_prefix: keys that begin with exactly this; ``%`` and ``_`` stand for themselves.
+            topic: the topic they were sent to.
+            tag: the tag.
+            key_prefix: the beginning of the key, literally; ``%`` and ``_`` stand for themselves.
             due_from, due_until: a delivery instant from the first and before the second. Without
-                ``due_from``, what has been released is counted as far back as it is kept.
-            everything: all that waits; instead of criteria.
+                ``due_from``, released messages are counted as far back as they are kept.
+            everything: all waiting messages; instead of criteria.
             dry_run: only count.
-            connection: a transaction of the caller: all in that one, while nobody waits for it. If one of the
-                messages has been released by the commit, the commit fails with SQLSTATE DW012.
+            connection: a transaction of the caller, which then does all of it, while nobody waits for it. If
+                one of the messages has been released by the commit, the commit fails with SQLSTATE DW012.
 
         Returns:
             How many matched, how many of them were taken back and are never delivered, and for how many it
@@ -528,7 +529,7 @@ class Broker:
         Raises:
             UnknownTopic: there is none of this name.
             InvalidArgument: no criterion, an empty window, or criteria beside ``everything``.
-            InvalidTag, InvalidKey, InvalidInstant: what can be no tag, key or instant.
+            InvalidTag, InvalidKey, InvalidInstant: a value that cannot be a tag, key or instant.
 
         Example::
 
@@ -549,7 +550,7 @@ class Broker:
     # --- looking up
 
     def find(self, message_id: str) -> StoredMessage | None:
-        """A message by its id, or None where there is none, or none any more.
+        """A message by its id, or None where there is no such message, or no longer.
 
         Raises:
             InvalidArgument: not a message id.
@@ -557,7 +558,7 @@ class Broker:
         return lookups.find(self._database, message_id)
 
     def find_key(self, topic: str, key: str) -> list[StoredMessage]:
-        """The messages of a key that are kept, in order of delivery.
+        """The messages with a key that are still kept, in order of delivery.
 
         Raises:
             UnknownTopic: there is none of this name.
@@ -576,25 +577,25 @@ class Broker:
         after: str | None = None,
         max_messages: int = 100,
     ) -> MessagePage:
-        """A page of messages without their bodies, as cheap with ten million that wait as with ten.
+        """A page of messages without their bodies, as cheap with ten million waiting messages as with ten.
 
         Args:
-            topic: of this topic; None is all topics, by name.
+            topic: the topic; None is all topics, by name.
             state: "waiting", "released", "recalled" or "all".
             due_from, due_until: due in this window of time; due_until is exclusive.
-            key_prefix: whose keys begin with it; the list is then in the order of the keys.
-            tag: with this tag.
-            after: ``next`` of the page before; None is the first page.
+            key_prefix: the beginning of the key; the list is then in the order of the keys.
+            tag: the tag.
+            after: ``next`` of the previous page; None is the first page.
             max_messages: at most so many, 1 to 1 000. A page looks at 10 000 messages at most, so a page of a
-                rare tag may hold few, or none, and has a ``next`` all the same.
+                rare tag may hold few messages, or none, and still have a ``next``.
 
         Returns:
-            The messages, and what the next page continues after.
+            The messages, and the value to give as ``after`` for the next page.
 
         Raises:
             UnknownTopic: there is none of this name.
             UnknownMessage: the message to continue after is gone.
-            InvalidArgument, InvalidKey, InvalidTag, InvalidInstant: what is wrong.
+            InvalidArgument, InvalidKey, InvalidTag, InvalidInstant: a parameter is wrong.
 
         Example::
 
@@ -607,9 +608,9 @@ class Broker:
         )
 
     def history(self, message_id: str) -> list[HistoryEntry]:
-        """What happened to a message, one entry for each state and group, by time.
+        """The history of a message: one entry for each state and group, by time.
 
-        Empty where there is no such message.
+        The list is empty where there is no such message.
 
         Raises:
             InvalidArgument: not a message id.
@@ -628,9 +629,9 @@ class Broker:
 
         Args:
             group: the group.
-            topic: of this topic only; None is all it reads.
+            topic: dead letters of this topic only; None is all topics that the group reads.
             max_messages: at most so many, 1 to 10 000.
-            redriven: False for those that have not been sent again, True for those that have; None is both.
+            redriven: False for dead letters that were not sent again, True for those that were; None is both.
 
         Raises:
             UnknownGroup: there is none of this name.
@@ -652,23 +653,24 @@ class Broker:
         per_second: float | None = None,
         dry_run: bool = False,
     ) -> Redriven:
-        """Send dead letters of a group again, each once, however often and by how many this is called.
+        """Send dead letters of a group again, each once, however often and by however many callers.
 
         A dead letter that was sent again comes to the group at once, with its id, its last error and one
-        attempt more, and if it fails, it is a new dead letter. It goes in chunks, each a transaction that
-        sends messages and notes which: interrupted, it has sent what it has, and the next call sends the
-        rest. What becomes a dead letter meanwhile is left alone.
+        attempt more. If it fails again, it is a new dead letter. The call works in chunks; each chunk is a
+        transaction that sends messages and notes which. After an interruption the finished chunks count, and
+        the next call sends the rest. Messages that become dead letters during the call are left alone.
 
         Args:
             group: the group.
-            topic: dead letters of this topic only; None is all it reads.
-            message_ids: these messages only; the ids that the senders were given.
-            tag: of this tag.
-            key_prefix: with a key that begins with exactly this.
-            reason_contains: whose reason contains exactly this.
-            dead_from, dead_until: dead since an instant from the first and before the second.
+            topic: dead letters of this topic only; None is all topics that the group reads.
+            message_ids: these messages only, by the ids that the senders were given.
+            tag: the tag.
+            key_prefix: the beginning of the key, literally.
+            reason_contains: a part of the reason, literally.
+            dead_from, dead_until: they became dead letters from the first instant on and before the second.
             max_messages: at most so many, the oldest.
-            per_second: how many a second, 0.001 to 1 000 000; the call lasts as long. None is no pause.
+            per_second: how many a second, 0.001 to 1 000 000; the call lasts as long as that takes. None is
+                no pause.
             dry_run: only count.
 
         Returns:
@@ -677,7 +679,7 @@ class Broker:
         Raises:
             UnknownGroup, UnknownTopic: there is none of this name.
             InvalidArgument: not a message id, an empty window, or a number out of its limits.
-            InvalidInstant: what can be no instant.
+            InvalidInstant: a value that cannot be an instant.
 
         Example::
 
@@ -699,7 +701,7 @@ class Broker:
         )
 
     def stats(self) -> Stats:
-        """Numbers of all topics and groups; as cheap with ten million waiting messages as with ten."""
+        """Numbers about all topics and groups; as cheap with ten million waiting messages as with ten."""
         return stats.stats(self._database)
 
     # --- consuming
@@ -716,31 +718,33 @@ class Broker:
         mode: ConsumeMode | str = ConsumeMode.CLUSTERING,
         retry: RetryPolicy | None = None,
     ) -> Consumer:
-        """A consumer that asks for messages, and its group's subscription where that is new.
+        """A consumer that asks for messages; makes its group's subscription where that is new.
 
         Args:
-            topic: what to read.
+            topic: the topic to read.
             group: the consumer group: each message goes to one of its consumers.
-            tags: which messages: ``*``, or tags joined by ``||``.
-            start: where a new subscription begins: "earliest" with what is kept, "latest" with what is
-                released from now on, or an instant: with what is due from then on or came, later than its own
-                instant, after it. Of no effect on one that exists; for that there is :meth:`rewind`.
-            name: says who holds a lease; host and process when None. In broadcasting it names the instance,
-                which goes on where it was when it starts again under the same name: give one that stays.
-            filter: which messages, by their properties: an expression of SQL-92 as RocketMQ has it, such as
-                ``region = 'north' AND amount > 100``; with ``tags``, both must choose a message. What is not
-                chosen counts as read. Retries are not chosen again.
-            mode: "clustering", or "broadcasting": each instance gets every message, and what fails there is
-                passed over, without retry and dead letter. An instance that has not received for longer
-                than the topic's retention is forgotten, and messages are not kept for it.
-            retry: sets how the whole group retries, from now on; None leaves that as it is. The consumer
-                started last decides; what it changed is logged as a warning.
+            tags: the messages to read: ``*``, or tags joined by ``||``.
+            start: where a new subscription begins: "earliest" with all messages that are kept, "latest" with
+                those released from now on, or an instant, with messages that are due from then on, or were
+                due earlier and came only after it. It has no effect on an existing subscription;
+                :meth:`rewind` moves that.
+            name: the holder that leases show; None is host and process. In broadcasting it names the
+                instance. An instance that starts again under the same name goes on where it was, so give a
+                name that stays.
+            filter: the messages to read, by their properties: an expression of SQL-92 as RocketMQ has it,
+                such as ``region = 'north' AND amount > 100``. With ``tags``, both must choose a message.
+                Messages that are not chosen count as read. Retries are not filtered again.
+            mode: "clustering", or "broadcasting": each instance gets every message, and a message that fails
+                there is passed over, without retry and dead letter. An instance that has not received for
+                longer than the topic's retention is forgotten, and messages are not kept for it.
+            retry: how the whole group retries from now on; None changes nothing. The consumer started last
+                decides; a warning in the log names its change.
 
         Raises:
             UnknownTopic: there is none of this name.
-            InvalidTagExpression, InvalidFilter: no such expression.
-            InvalidArgument: another ``start``, no name for a group, the group has the other mode, or the
-                policy does not fit the topic.
+            InvalidTagExpression, InvalidFilter: not such an expression.
+            InvalidArgument: ``start`` is none of these, the group's name is not valid, the group has the
+                other mode, or the policy does not fit the topic.
 
         Example::
 
@@ -780,8 +784,8 @@ class Broker:
 
         Args:
             topic, group, tags, start, name, filter, mode, retry: as for :meth:`consumer`.
-            listener: called with each message. ``"success"`` acks it; ``"reconsume_later"``, None, anything
-                else, or an exception lets it come again.
+            listener: called with each message. ``"success"`` acks it; ``"reconsume_later"``, None, any other
+                value, or an exception makes it come again.
             threads: how many messages are worked on at once, 1 to 256.
             invisible: the length of a lease; it is extended while a listener works.
             consume_timeout: a listener that takes longer has failed.
@@ -804,18 +808,18 @@ class Broker:
         )
 
     def groups(self) -> list[Group]:
-        """All consumer groups: what they read, how they retry, how far they are."""
+        """All consumer groups: their topics, their retry settings and their positions."""
         return groups.groups(self._database)
 
     def delete_group(self, group: str, topic: str | None = None) -> None:
         """Delete a consumer group: its positions, leases, retries and dead letters; messages stay.
 
-        Its consumers get UnknownTopic with their next receive, and LeaseLost for what they have in hand. A
-        new consumer makes the group again, from its start.
+        The group's consumers get UnknownTopic with their next receive, and LeaseLost for the messages they
+        have in hand. A new consumer makes the group again, from its start.
 
         Args:
             group: the group; of a broadcasting one all instances, or one of them as ``group/instance``.
-            topic: only what the group has on this topic; None is all of it.
+            topic: only the group's part on this topic; None is all of it.
 
         Raises:
             UnknownTopic, UnknownGroup: there is none of this name, or the group does not read the topic.
@@ -828,27 +832,29 @@ class Broker:
         groups.delete_group(self._database, group, topic)
 
     def rewind(self, group: str, topic: str, to: Instant | str) -> Rewound:
-        """Let a group consume again what was released since an instant; other groups notice nothing.
+        """Let a group consume again all messages released since an instant; other groups notice nothing.
 
-        What was in the hands of its consumers is taken from them: a late answer gets LeaseLost. Of these, and
-        of the retries, what was released before the instant is not lost: it stays, or is ready again. So does
-        what had been set aside on a FIFO topic, because a message before it in its message group was not
-        done. Dead letters stay. What is past retention does not come again.
+        Messages in the hands of the group's consumers are taken from them: a late answer gets LeaseLost.
+        Messages among these and among the retries that were released before the instant are not lost: they
+        stay, or are ready again. The same holds on a FIFO topic for messages that were set aside because an
+        earlier one of their message group was not done. Dead letters stay. Messages past retention do not
+        come again.
 
         Args:
             group: the group; of a broadcasting one all instances, or one of them as ``group/instance``.
-            topic: one that it reads.
-            to: the instant up to now, or "earliest" for everything that is kept, or "latest" for what is
-                released from now on. A message counts by when it was released, not by when it was due.
+            topic: a topic that the group reads.
+            to: an instant that is not in the future, or "earliest" for all messages that are kept, or
+                "latest" for those released from now on. A message counts by when it was released, not by when
+                it was due.
 
         Returns:
             How many leases ended, messages are ready again and retries were taken back.
 
         Raises:
             UnknownTopic, UnknownGroup: there is none of this name, or the group does not read the topic.
-            GroupBusy: an answer of the group stands in a transaction that has been open for 10 s.
-            InvalidArgument: another ``to``, or one in the future.
-            InvalidInstant: no instant.
+            GroupBusy: the group has answered in a transaction that has been open for 10 s.
+            InvalidArgument: ``to`` is none of these, or in the future.
+            InvalidInstant: not an instant.
 
         Example::
 
@@ -863,7 +869,7 @@ class Broker:
         tags: Sequence[str] | None = None,
         filters: Sequence[str | None] | None = None,
     ) -> list[Doorbell]:
-        """What is ready and in nobody's hands, for pairs of a topic and a group; releases what is due first.
+        """The messages ready and not leased, for pairs of a topic and a group; first releases due messages.
 
         Args:
             topics, groups: the pairs, as two sequences of the same length; those without a subscription are
@@ -880,15 +886,16 @@ class Broker:
     def take_over(self, consumer: Consumer, invisible: timedelta = _MINUTE) -> Batch:
         """Take the leases that a consumer of the same name and group holds, to go on with its work.
 
-        For whoever follows a consumer that may be gone, such as the next try of a task: it gets the same
-        messages, without a further attempt, and what the one before still answers is refused.
+        For the successor of a consumer that may be gone, such as the next try of a task. The successor gets
+        the same messages, without a further attempt counted, and later answers of the predecessor are
+        refused.
 
         Args:
-            consumer: the consumer that goes on; all others of its name lose theirs.
+            consumer: the consumer that goes on; all others of its name lose their leases.
             invisible: how long the leases last from now on, 1 s to 12 h.
 
         Returns:
-            The messages that have no answer yet; empty when nothing of that name is held.
+            The messages that have no answer yet; empty when no live lease has that name.
 
         Example::
 
@@ -921,30 +928,31 @@ class Broker:
         """Send a message again and again; the same schedule may be added again.
 
         A wheel sends each occurrence up to 60 s ahead, as an ordinary delay message: exactly one for each,
-        with any number of wheels and through crashes. Its properties tell the ``schedule`` by name and the
-        ``occurrence`` as ISO 8601 in UTC, whenever it is delivered. Occurrences of one schedule go to one
-        queue, so that they are read in their order.
+        with any number of wheels and through crashes. The properties of the message hold the name of the
+        ``schedule`` and the ``occurrence`` as ISO 8601 in UTC, whenever it is delivered. Occurrences of one
+        schedule go to one queue, so they are read in order.
 
         Args:
             name: 1 to 127 letters, digits, dots, hyphens and underscores; unique in the broker.
-            topic: where to: a topic of type DELAY.
+            topic: the topic to send to, of type DELAY.
             body: as for :meth:`send`.
             cron: five fields, minute, hour, day of month, month and day of week, or ``@daily`` and the like.
-                It occurs at every instant whose local time matches: a wall time that the clocks go through
-                twice counts twice, one that they jump over does not count. Where both days are given, one of
-                them has to match.
+                The schedule occurs at every instant whose local time matches. A wall time that the clocks go
+                through twice counts twice; one that they jump over does not count. Where both days are given,
+                one of them has to match.
             every: or an interval of 1 s to 3660 days, in absolute time.
             timezone: the zone of the cron expression, by its IANA name.
             start_at: no occurrence before this instant, up to 3660 days ahead; intervals are counted from it.
                 None is now, so that the first interval ends ``every`` from now.
-            misfire: what becomes of occurrences that no wheel sent until a minute after they were due:
+            misfire: the treatment of occurrences that no wheel sent until a minute after they were due:
                 "skip" sends none of them, "once" only the last that has passed, "all" each of them.
             key, tag, properties: of each message, as for :meth:`send`; ``schedule`` and ``occurrence`` are
                 names that cannot be used among the properties.
 
         Raises:
-            InvalidSchedule: no such expression, zone or interval, or not one of ``cron`` and ``every``.
-            ScheduleExists: there is one of this name with other settings; the message says which.
+            InvalidSchedule: an invalid expression, zone or interval, or not exactly one of ``cron`` and
+                ``every``.
+            ScheduleExists: a schedule of this name has other settings; the message says which.
             UnknownTopic, WrongMessageType, BodyTooLarge, PropertiesTooLarge, InvalidKey, InvalidTag,
                 InvalidInstant, InvalidArgument: as for :meth:`send`.
 
@@ -971,13 +979,13 @@ class Broker:
         )
 
     def schedules(self) -> list[Schedule]:
-        """All schedules with what comes next, by name."""
+        """All schedules with their next occurrences, by name."""
         from duewheel.store import schedules
 
         return schedules.schedules(self._database)
 
     def remove_schedule(self, name: str) -> None:
-        """Remove a schedule and take back what it has sent ahead; what has come due is delivered.
+        """Remove a schedule and take back messages it has sent ahead; messages that are due are delivered.
 
         Raises:
             UnknownSchedule: there is none of this name.
@@ -987,7 +995,7 @@ class Broker:
         schedules.remove_schedule(self._database, name)
 
     def pause_schedule(self, name: str) -> None:
-        """Let a schedule rest, and take back what it has sent ahead; no effect on one that rests.
+        """Pause a schedule and take back messages it has sent ahead; no effect on a paused one.
 
         Raises:
             UnknownSchedule: there is none of this name.
@@ -997,7 +1005,7 @@ class Broker:
         schedules.pause_schedule(self._database, name)
 
     def resume_schedule(self, name: str) -> None:
-        """Let a paused schedule go on from now; what fell into the pause is not made up for.
+        """Resume a paused schedule from now; occurrences during the pause are not made up for.
 
         Raises:
             UnknownSchedule: there is none of this name.
@@ -1007,10 +1015,10 @@ class Broker:
         schedules.resume_schedule(self._database, name)
 
     def advance_schedules(self) -> int:
-        """Send what comes next of all schedules, as far as it is due within 30 s; the wheel does so in time.
+        """Send the next messages of all schedules that are due within 30 s; the wheel does so in time.
 
-        For programs that have no wheel, to be called at least twice a minute, and for tests. Any number of
-        them, beside any number of wheels, send each occurrence once.
+        For tests, and for programs that have no wheel, which call this at least twice a minute. Any number of
+        callers, beside any number of wheels, send each occurrence once.
 
         Returns:
             How many messages were sent.
@@ -1022,9 +1030,9 @@ class Broker:
     # --- the wheel
 
     def tick(self, topic: str) -> bool:
-        """Release what is due on a topic; true if something was.
+        """Release the due messages of a topic; true if there were any.
 
-        Nobody has to call it: receiving ticks by itself, and a wheel does so on time.
+        Programs need not call this: receiving ticks by itself, and a wheel does so on time.
 
         Raises:
             UnknownTopic: there is none of this name.
@@ -1034,14 +1042,15 @@ class Broker:
         return bool(rows[0][0])
 
     def maintain(self) -> Maintenance:
-        """Make slots ahead, drop those past retention, and trim the logs; the wheel does so every hour.
+        """Make slots ahead, drop those past retention, and trim the logs; a wheel does so every hour.
 
-        Slots are dropped whole, the oldest first: those past retention that every group has finished, and
-        while all of them together are larger than the broker's ``retention_bytes``, more of the past ones.
-        What waits is never dropped. What is lost unread is logged as a warning.
+        Slots, the partitions of messages by day, are dropped whole, the oldest first: those past retention
+        that every group has finished, and, while all slots together are larger than the broker's
+        ``retention_bytes``, further past ones. Waiting messages are never dropped. A warning in the log names
+        messages that were lost unread.
 
         Returns:
-            What was done, and what somebody should know of.
+            A report of the slots dropped and kept, with warnings.
         """
 
         def call(statement: str) -> tuple[Any, ...]:
@@ -1058,14 +1067,13 @@ class Broker:
     def update_settings(
         self, *, retention_bytes: int | None = None, when_full: WhenFull | str | None = None
     ) -> None:
-        """Change settings of the broker; what is not given stays.
+        """Change settings of the broker; settings that are not given stay.
 
         Args:
             retention_bytes: above this size on disk, indexes included, the oldest slots go before their
-                retention ends; 0 is no limit, as at first. It is looked at once an hour, by :meth:`maintain`.
-            when_full: what then happens to a slot that a group has not finished: ``"drop_unread"`` drops it
-                with a warning, ``"keep_unread"`` keeps it with a warning. Broadcasting instances keep
-                nothing.
+                retention ends; 0 is no limit, which is the default. :meth:`maintain` checks it, once an hour.
+            when_full: the treatment of a slot that a group has not finished: ``"drop_unread"`` drops it with
+                a warning, ``"keep_unread"`` keeps it with a warning. Broadcasting instances protect nothing.
 
         Raises:
             InvalidArgument: a setting out of its limits.
@@ -1087,8 +1095,8 @@ class Broker:
 
         Args:
             listen: whether it uses LISTEN; None is the broker's own setting.
-            topics: look after these only, by name; None is all.
-            on_released: called with a topic's number after something of it was released.
+            topics: the topics to look after, by name; None is all.
+            on_released: called with a topic's number after messages of it were released.
         """
         from duewheel.store.runner import WheelRunner
 
