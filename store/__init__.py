@@ -1,4 +1,4 @@
-"""The broker: messages, the wheel, leases, recalls. Knows Postgres, and neither Airflow nor Spark.
+"""The broker: messages, the wheel, leases, recalls. It knows Postgres, and neither Airflow nor Spark.
 
 Everything a program needs is a name of this package::
 

@@ -1,6 +1,6 @@
 """How long to wait before trying again: twice as long after each failure, 0.1 s at first and 30 s at most.
 
-Those who would all try again at once let chance decide who is first.
+Callers that would all try again at once take random pauses, so that chance decides who is first.
 """
 
 from __future__ import annotations
@@ -39,15 +39,17 @@ class Backoff:
         return seconds
 
     def reset(self) -> None:
-        """It worked: the next failure is a first one again."""
+        """Note a success: the next failure counts as a first one again."""
         self._next_seconds = self._first_seconds
 
 
 class Restraint:
-    """Random pauses of one among many whom the same event wakes, and for whom there is not enough to do.
+    """Random pauses of one among many waiters that the same event wakes, when there is too little work for
+    all.
 
-    Whoever finds something asks at once the next time. Whoever comes in vain pauses at random before asking
-    again, for up to twice as long each time, so that most of the time it hears that others have taken it.
+    A waiter that finds something asks at once the next time. A waiter that came in vain pauses at random
+    before asking again, for up to twice as long each time. In that pause it mostly hears that others have
+    taken the work.
 
     Args:
         first_seconds: the longest pause after the first vain attempt.
@@ -74,6 +76,6 @@ class Restraint:
         return random.uniform(0.0, self._backoff.next_seconds())
 
     def reset(self) -> None:
-        """There was something to do: the next attempt comes at once."""
+        """Note that there was work: the next attempt comes at once."""
         self._is_new = True
         self._backoff.reset()

@@ -1,8 +1,8 @@
-"""What a message may carry: its body as bytes, its properties as JSON text.
+"""The load of a message: its body as bytes, its properties as JSON text.
 
-A body is bytes to the broker and to every consumer. For convenience a ``str`` is taken as its UTF-8 and
-any other JSON-able value as its JSON text; what comes out are always the bytes. Properties are a JSON object
-whose size counts as Postgres writes it.
+A body is bytes to the broker and to every consumer. For convenience a ``str`` is taken as its UTF-8 and any
+other JSON-able value as its JSON text; consumers always receive the bytes. Properties are a JSON object whose
+size counts as Postgres writes it.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def properties_to_json(properties: Mapping[str, Any] | None) -> str | None:
 
 
 def check_text(value: object, name: str, *, optional: bool = False) -> None:
-    """Refuse what Postgres cannot store in a text column.
+    """Refuse a value that Postgres cannot store in a text column.
 
     Args:
         value: a str.

@@ -1,10 +1,10 @@
 """Connections to the broker's database: a pool of autocommit sessions, and the caller's own.
 
 Every call of the broker is one statement and commits by itself, so a connection is lent for that long and
-given back; a pool keeps a few of them open. An idle one that the server has ended, as a restart does, is seen
-before it is lent. One that breaks in use is closed, and with it all idle ones, which are as old. Only a read
-is then tried again on a fresh connection: whether a broken write was carried out is unknown, and the caller
-is told so.
+given back; a pool keeps a few of them open. The pool notices an idle connection that the server has ended, as
+a restart does, before lending it. A connection that breaks in use is closed, and with it all idle ones, which
+are as old. Only a read is then tried again on a fresh connection. Whether a broken write was carried out is
+unknown, and the caller is told so.
 
 With ``connection=`` a call runs in the caller's own transaction instead, which is never committed or rolled
 back here. A process that was forked leaves the parent's connections alone and opens its own.
@@ -84,8 +84,7 @@ def driver_connection(connection: CallerConnection) -> DriverConnection:
 
     Args:
         connection: a psycopg2 connection, or a SQLAlchemy ``Connection`` or ``Session`` on the psycopg2
-        driver. One of
-            SQLAlchemy begins its transaction if it has not yet, as any statement of its own would make it.
+            driver. A SQLAlchemy one begins its transaction if it has not yet, as for a statement of its own.
 
     Raises:
         InvalidArgument: something else, or another driver.
@@ -130,7 +129,7 @@ class PooledConnection(DriverConnection):
         self._poller.register(self, select.POLLIN)
 
     def has_been_told(self) -> bool:
-        """Whether the server has said something to it while it was idle: as a rule, that it ends it."""
+        """Whether the server has sent something while the connection was idle: usually that it ends it."""
         return bool(self._poller.poll(0))
 
     def text_of(self, statement: Prepared) -> str:
@@ -211,7 +210,7 @@ class Database:
             connection: the caller's transaction; None runs and commits on a connection of the pool.
 
         Raises:
-            DueWheelError: what the database refused, by its SQLSTATE.
+            DueWheelError: the database refused the call; the class follows from the SQLSTATE.
             BrokerUnreachable: the connection broke; the statement may have been carried out.
         """
         if connection is not None:
@@ -269,7 +268,7 @@ class Database:
     def read(
         self, statement: str | Prepared, parameters: Sequence[Any], connection: CallerConnection | None = None
     ) -> Rows:
-        """As :meth:`rows`, for what changes nothing: tried once more when the connection broke."""
+        """As :meth:`rows`, for statements that change nothing: tried once more when the connection broke."""
         if connection is not None:
             return self.rows(statement, parameters, connection)
         try:
@@ -393,7 +392,7 @@ def text_of(statement: str | Prepared) -> str:
 
 @contextmanager
 def explained(connection: DriverConnection) -> Iterator[None]:
-    """Errors of the driver leave the block as this package's, where it has one for them."""
+    """Errors of the driver leave the block as errors of this package, where it has one for them."""
     try:
         yield
     except psycopg2.Error as error:

@@ -1,12 +1,12 @@
 """Consuming by asking: receive under a lease, do the work, then answer.
 
-A receive is one round trip. Where nothing is there and time is given, the consumer sleeps until a tick says
-that its topic released something, until the instant at which it knows something becomes due, or for one
-second, whichever is first: so it is punctual without a wheel, and a lost notification costs a second and no
-message. Where a wheel turns, the consumer leaves releasing to it, and looks for itself only when something is
-overdue.
+A receive is one round trip. Where no message is ready and time is given, the consumer sleeps. It wakes when a
+tick says that its topic released something, at the instant at which it knows that a message becomes due, or
+after one second, whichever is first. So it is punctual without a wheel, and a lost notification costs a
+second and no message. Where a wheel turns, the consumer leaves releasing to it, and looks for itself only
+when something is overdue.
 
-A release wakes all consumers that wait. One that has come too late for the messages of the last releases
+A release wakes all consumers that wait. A consumer that came too late for the messages of the last releases
 lets the others go first: it asks after a random pause, which grows as long as it comes in vain.
 
 A lease covers many messages and is answered with one row when all of them are answered alike. An answer after
@@ -148,7 +148,7 @@ class Consumer:
         tags: the tag expression.
         filter: the expression over the properties, None for all.
         mode: clustering or broadcasting.
-        name: says who holds a lease, for the history of a message.
+        name: the holder that leases and the history of a message show.
         group_id: the number of the group, which its leases name.
         topic_id: the number of the topic.
     """
@@ -211,7 +211,8 @@ class Consumer:
 
     @cached_property
     def is_fifo(self) -> bool:
-        """Whether the topic is of type FIFO: a message group comes in order, to one holder at a time."""
+        """Whether the topic is of type FIFO, where a message group comes in order, to one holder at a
+        time."""
         answer: bool = self._database.read("select duewheel.is_fifo(%s)", (self.topic_id,))[0][0]
         return answer
 
@@ -223,22 +224,23 @@ class Consumer:
         *,
         acked: Answered = (),
     ) -> Batch:
-        """Lease what is ready, for the invisible duration.
+        """Lease ready messages for the invisible duration.
 
         Args:
             max_messages: at most so many, 1 to 10 000.
-            invisible: how long nobody else gets them, 1 s to 12 h; what is not answered by then comes again.
+            invisible: how long no other consumer of the group gets them, 1 s to 12 h; messages that are not
+                answered by then come again.
             wait: how long to wait for the first message when none is ready (long poll), up to 30 s.
-            acked: what to :meth:`ack` first, in the same round trip and with the same commit: mostly the
-                batch before.
+            acked: messages to :meth:`ack` first, in the same round trip and with the same commit: usually the
+                previous batch.
 
         Returns:
             The messages, ordered by delivery instant within each queue; empty when there were none.
 
         Raises:
             InvalidArgument: a number or a duration out of range.
-            BrokerUnreachable: the connection broke; receive again. What was leased then comes again. An ack
-                may be repeated.
+            BrokerUnreachable: the connection broke; receive again. Messages that were leased then come again.
+                An ack may be repeated.
             LeaseLost: a lease of ``acked`` had ended or was answered before; nothing is acked, and nothing
                 received.
 
@@ -268,8 +270,8 @@ class Consumer:
         stop: threading.Event | None,
         acked: Answered = (),
     ) -> Batch:
-        """As :meth:`receive`; once ``stop`` is set, gives up within a second, a :class:`Stop` at once, and
-        leases nothing more."""
+        """As :meth:`receive`, but gives up within a second once ``stop`` is set (at once if it is a
+        :class:`Stop`), and then leases nothing more."""
         wait = to_span(wait, "wait")
         if not timedelta(0) <= wait <= LONGEST_WAIT:
             raise InvalidArgument(
@@ -341,21 +343,21 @@ class Consumer:
             messages: a batch, messages, or leases; of one receive or several.
             connection: a transaction of the caller, a psycopg2 connection or SQLAlchemy ``Connection`` or
                 ``Session``: the work and the ack are then committed, or rolled back, together, and once. The
-                ack waits for another transaction that answers the same lease. Without it, an ack may be
-                repeated.
+                ack waits for another transaction that answers the same lease. Without ``connection``, an ack
+                may be repeated.
 
         Raises:
             AlreadyAnswered: with ``connection``, another transaction has answered some of the messages: roll
                 back.
-            LeaseLost: a lease had ended or was answered before; nothing is changed, for none of the messages.
+            LeaseLost: a lease had ended or was answered before; none of the messages is changed.
         """
         self._answer("ack" if connection is None else "ack_once", messages, connection=connection)
 
     def fence(self, messages: Answered, *, connection: CallerConnection) -> None:
-        """Take the leases for a transaction of the caller, before the work: nobody else does it meanwhile.
+        """Reserve the leases for a transaction of the caller before the work, so that nobody else does it.
 
-        Until the transaction ends, whoever else fences or answers the leases waits, and nobody gets the
-        messages. The transaction may ack them after the end of the lease, too. It holds up nobody else.
+        Until the transaction ends, others who fence or answer the leases wait, and nobody gets the messages.
+        The transaction may ack them even after the end of the lease. A fence holds up nobody else.
 
         Args:
             messages: a batch, messages, or leases. It is always whole leases that are fenced.
@@ -428,7 +430,7 @@ class Consumer:
         return f"Consumer(topic={self.topic!r}, group={self.group!r}, tags={self.tags!r})"
 
     def _set_retry_policy(self, retry: RetryPolicy, *, is_new: bool) -> None:
-        """Decides for the whole group, and says what it overrides."""
+        """Set the retry policy of the whole group, and log the policy that it overrides."""
         changed, max_retries, waits, jitter, set_by, set_at = self._database.rows(
             _SET_RETRY_POLICY,
             (
@@ -528,7 +530,7 @@ class Consumer:
         reason: str | None = None,
         duration: timedelta | None = None,
     ) -> _Answer | None:
-        """The parameters of an answer; None when it is about nothing."""
+        """The parameters of an answer; None when it names no messages."""
         leases = lease_handles.joined(_leases(messages))
         # Always in this order: two answers to the same leases wait for each other and never in a circle.
         leases.sort(key=lambda lease: (lease.topic_id, lease.queue, lease.n))

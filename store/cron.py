@@ -39,7 +39,7 @@ _SOME_DAY = datetime(2000, 1, 1)  # noqa: DTZ001
 
 
 class Rule(Protocol):
-    """What says when a schedule fires."""
+    """A rule that says when a schedule fires."""
 
     def first_from(self, instant: datetime) -> datetime | None:
         """The first occurrence at or after an instant, or None where there is none any more."""

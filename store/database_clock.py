@@ -1,4 +1,4 @@
-"""What the database's clock shows, without asking it.
+"""The time on the database's clock, without asking the database.
 
 Only the database's clock decides when a message is due. To sleep exactly until then, the wheel has to
 know how far that clock is from the machine's monotonic one. Each answer of the database that carries its

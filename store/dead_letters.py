@@ -1,4 +1,4 @@
-"""Dead letters: the messages whose retries are used up, and sending them again."""
+"""Dead letters, the messages whose retries are used up, and redriving them: sending them again."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ class DeadLetter:
         born_at: when it was sent, in UTC.
         dead_at: when it became a dead letter, in UTC.
         attempt: how often it had been delivered.
-        reason: why the last delivery failed: the error's text, or that no answer came.
-        redriven_at: when it was sent again, in UTC; None where it was not. If that failed too, there is
+        reason: why the last delivery failed: the text of the error, or that no answer came.
+        redriven_at: when it was sent again, in UTC; None where it was not. If it failed again, there is
             another dead letter of the same message.
     """
 
@@ -87,12 +87,12 @@ def letter_of(row: Sequence[Any]) -> DeadLetter:
 
 @dataclass(frozen=True, slots=True)
 class Redriven:
-    """What a redrive came to.
+    """The result of a redrive.
 
     Attributes:
         matched: the dead letters that the criteria chose and that had not been sent again.
         redriven: those of them that this call sent again; 0 in a dry run, fewer than ``matched`` where
-            another redrive was at it too.
+            another redrive ran at the same time.
     """
 
     matched: int

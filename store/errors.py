@@ -228,6 +228,7 @@ def from_database(error: psycopg2.Error) -> DueWheelError | None:
         error: what psycopg2 raised.
 
     Example:
+        >>> import psycopg2
         >>> from_database(psycopg2.DataError("division by zero")) is None
         True
     """

@@ -1,4 +1,4 @@
-"""Consumer groups: what they read, how they retry and who said so, and how far they are."""
+"""Consumer groups: their topics, their retry settings and who set them, and their positions."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ class Group:
 
     Attributes:
         group: the group's name.
-        topic: what it reads.
+        topic: the topic it reads.
         mode: clustering or broadcasting.
         instances: of a broadcasting group the names of its instances.
         retry: when failed messages come again; None in broadcasting, where they do not.
         retry_set_by: the consumer that set this, None while it is the default.
-        retry_set_at: when it did.
-        read_to: everything due up to here has been received, by every instance; None before the first.
-        lag: how far ``read_to`` is behind what is released; zero where nothing is ready, None where nothing
-            has been received of what is.
-        stalled_since: when it last went on, if something has been ready and unread for longer than the
-            topic's retention since then; None where it keeps up. What it does not read stays on disk.
+        retry_set_at: when that consumer set it.
+        read_to: every instance has received everything due up to this instant; None before the first message.
+        lag: how far ``read_to`` is behind the newest release; zero where nothing is ready, None where
+            messages are ready and none has been received yet.
+        stalled_since: when it last went on, if messages have been ready and unread for longer than the
+            topic's retention since then; None where it keeps up. Messages it does not read stay on disk.
     """
 
     group: str
@@ -59,12 +59,13 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Rewound:
-    """What a rewind did.
+    """The result of a rewind.
 
     Attributes:
-        leases_ended: leases that were not answered; an answer that comes now is refused.
-        messages_returned: of these, messages released before the instant: they are ready again.
-        retries_taken_back: retries of messages that come again anyway.
+        leases_ended: leases that were not answered; a later answer is refused.
+        messages_returned: messages of these leases that were released before the instant: they are ready
+            again.
+        retries_taken_back: retries of messages that come again by the new position.
     """
 
     leases_ended: int

@@ -1,7 +1,7 @@
 """A lease of enough messages or of none.
 
-It is a receive in a transaction that is committed only if it brought enough. Rolled back, it leaves the
-messages as they were: ready, and without an attempt more, which a nack would count.
+It is a receive in a transaction that is committed only if it brought enough. A rollback leaves the messages
+as they were: ready, and without the further attempt that a nack would count.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ from duewheel.receive_batch(%s, %s, %s::text[], %s, %s, %s, %s, true, %s, false,
 def lease_enough(
     broker: Broker, consumer: Consumer, at_least: int, at_most: int, invisible: timedelta
 ) -> Batch:
-    """Lease what has been released and is ready, if it is enough.
+    """Lease the messages that are ready, if there are enough.
 
     Args:
         broker: the broker.
-        consumer: who receives, with its tags and filter.
+        consumer: the consumer that receives, with its tags and filter.
         at_least: fewer are not leased.
         at_most: at most so many.
-        invisible: how long nobody else gets them.
+        invisible: how long no other consumer of the group gets them.
 
     Returns:
         The messages; none where there were too few, as other consumers came first.
 
     Raises:
-        BrokerUnreachable: the connection broke; what was leased then is the consumer's, see
+        BrokerUnreachable: the connection broke; messages leased then are the consumer's, see
             :meth:`duewheel.store.broker.Broker.take_over`.
 
     Example::
@@ -76,7 +76,7 @@ def lease_enough(
 
 
 class _TooFew(Exception):
-    """What is there stays there."""
+    """There are too few messages, so none is leased."""
 
 
 def _batch(consumer: Consumer, rows: Rows) -> Batch:

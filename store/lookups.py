@@ -1,4 +1,4 @@
-"""Looking messages up, and what became of them: nothing here changes anything."""
+"""Looking up messages and their histories: nothing here changes anything."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ class StoredMessage:
     Attributes:
         topic, message_id, key, tag, properties, body, message_group: as it was sent.
         born_at: when it was sent.
-        deliver_at: the instant it is delivered at.
-        asked_at: the instant that was asked for, where that is another one.
-        recalled: it is never delivered.
-        released: consumers have been given it, or can be.
+        deliver_at: the delivery instant.
+        asked_at: the instant that was asked for, where it differs.
+        recalled: whether it was recalled, and so is never delivered.
+        released: whether consumers have received it, or may at any moment.
     """
 
     topic: str
@@ -61,9 +61,9 @@ class ListedMessage:
     Attributes:
         topic, message_id, key, tag: as it was sent.
         born_at: when it was sent.
-        deliver_at: the instant it is delivered at.
-        released: consumers have been given it, or can be.
-        recalled: it is never delivered.
+        deliver_at: the delivery instant.
+        released: whether consumers have received it, or may at any moment.
+        recalled: whether it was recalled, and so is never delivered.
     """
 
     topic: str
@@ -83,7 +83,7 @@ class MessagePage:
     Attributes:
         messages: in the order of topic and instant, or with a key prefix of topic and key. There may be fewer
             than asked for, or none, before the end of the list.
-        next: what the next page continues after; None at the end.
+        next: the value to give as ``after`` for the next page; None at the end.
     """
 
     messages: tuple[ListedMessage, ...]
@@ -95,14 +95,14 @@ class HistoryEntry:
     """One state of a message, for one consumer group or for all.
 
     Attributes:
-        consumer_group: whose state it is; None is the message's own, before any group has it.
+        consumer_group: the group whose state it is; None is the message's own, before any group has it.
         state: Initialized, Timing, Ready, Inflight, Acked, WaitingRetry, DLQ or Deleted; in broadcasting
-            Skipped for what failed.
+            Skipped for a failed message.
         at: since when, in UTC; None where the logs do not say.
-        until_at: of Timing and WaitingRetry the delivery instant, of Inflight the end of the lease.
-        attempt: which delivery, from 1.
-        consumer: who holds or held the lease.
-        reason: why it is in this state, of a retry the error of the attempt before.
+        until_at: for Timing and WaitingRetry the delivery instant, for Inflight the end of the lease.
+        attempt: the number of the delivery, from 1.
+        consumer: the present or past holder of the lease.
+        reason: why it is in this state; for a retry the error of the previous attempt.
     """
 
     consumer_group: str | None
@@ -173,7 +173,7 @@ def list_messages(
 
 
 def history(database: Database, message_id: str) -> list[HistoryEntry]:
-    """What happened to a message; see :meth:`duewheel.store.broker.Broker.history`."""
+    """The history of a message; see :meth:`duewheel.store.broker.Broker.history`."""
     check_text(message_id, "message_id")
     return [
         HistoryEntry(group, state, _utc(at), _utc(until_at), attempt, consumer, reason)
@@ -203,7 +203,7 @@ def _stored(row: tuple[Any, ...]) -> StoredMessage:
 
 
 def properties_of(text: str | None) -> dict[str, Any]:
-    """Properties as a dictionary, from their JSON text; null is none."""
+    """Properties as a dictionary, from their JSON text; null means no properties."""
     return {} if text is None else json.loads(text)
 
 

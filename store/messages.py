@@ -1,8 +1,8 @@
-"""What is sent and what comes out: the values callers meet.
+"""The values that callers meet: messages to send, received messages, receipts and answers.
 
 Incoming messages are windows onto the rows the driver delivered: a batch of a thousand must cost next to
-nothing before somebody looks at it, so instants, ids and properties are made from the row when they are asked
-for.
+nothing until its messages are looked at. So instants, ids and properties are made from the row when they are
+asked for.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from duewheel.store.leases import Lease
 
 
 class MessageType(StrEnum):
-    """What a topic takes; it cannot change."""
+    """The kind of messages a topic takes; it cannot change."""
 
     NORMAL = "NORMAL"
     """Messages without a delay."""
@@ -33,7 +33,7 @@ class MessageType(StrEnum):
 
 
 class OutOfRange(StrEnum):
-    """What a topic does with a delay over its maximum."""
+    """A topic's treatment of a delay over its maximum."""
 
     REJECT = "reject"
     """Refuse it with DelayOutOfRange."""
@@ -45,13 +45,13 @@ class ConsumeMode(StrEnum):
     """How the consumers of a group share its messages; all of a group have the same mode."""
 
     CLUSTERING = "clustering"
-    """Each message goes to one of them; what fails is retried."""
+    """Each message goes to one of them; failed messages are retried."""
     BROADCASTING = "broadcasting"
-    """Each message goes to every one of them; what fails is passed over."""
+    """Each message goes to every one of them; failed messages are passed over."""
 
 
 class OnConflict(StrEnum):
-    """What to do when a waiting message of the topic has the same key."""
+    """The treatment of a waiting message of the topic that has the same key."""
 
     ALLOW = "allow"
     """Send another one."""
@@ -67,20 +67,20 @@ class RecallOutcome(StrEnum):
     RECALLED = "recalled"
     """The message is never delivered."""
     ALREADY_RELEASED = "already_released"
-    """Too late: it has been given out to consumers, or can be at any moment."""
+    """Too late: consumers have received the message, or may at any moment."""
     NOT_FOUND = "not_found"
-    """There is no such message: never sent, or past retention."""
+    """No such message exists: it was never sent, or is past retention."""
 
 
 class SendOutcome(StrEnum):
-    """What sending came to."""
+    """The outcome of a send."""
 
     SENT = "sent"
     """A new message waits."""
     DUPLICATE = "duplicate"
     """The idempotency key was used before: the receipt is that of the first message."""
     KEPT = "kept"
-    """A message with the same key waits and was kept: the receipt is its."""
+    """A message with the same key waits and was kept: the receipt is that message's."""
     REPLACED = "replaced"
     """The message with the same key was recalled and this one waits in its stead."""
 
@@ -124,12 +124,12 @@ class NewMessage:
 
 @dataclass(frozen=True, slots=True)
 class SendReceipt:
-    """What sending returns.
+    """The answer to a send.
 
     Attributes:
         message_id: 44 hexadecimal digits; stays the same over all retries.
-        deliver_at: the instant it is delivered at, in UTC: the one asked for, or now where that is past.
-        outcome: a new message, or one that was there already.
+        deliver_at: the delivery instant in UTC: the one asked for, or now where that is past.
+        outcome: whether the message is new or was there already.
     """
 
     message_id: str
@@ -210,7 +210,7 @@ class Message:
 
     @property
     def topic(self) -> str:
-        """The topic it was sent to; a retry's too."""
+        """The topic it was sent to; the same for a retry."""
         return self._topic
 
     @property
@@ -238,17 +238,17 @@ class Message:
 
     @property
     def born_at(self) -> datetime:
-        """When it was sent, by the database's clock, in UTC; a retry's too."""
+        """When it was sent, by the database's clock, in UTC; the same for a retry."""
         return from_microseconds(self._row[7])
 
     @property
     def deliver_at(self) -> datetime:
-        """The instant this delivery was due, in UTC; of a retry, the retry's own."""
+        """The instant this delivery was due, in UTC; a retry has its own."""
         return from_microseconds(self._row[0])
 
     @property
     def asked_at(self) -> datetime | None:
-        """The instant the sender asked for where it was another one than ``deliver_at``, in UTC."""
+        """The instant the sender asked for, in UTC, where it differs from ``deliver_at``."""
         microseconds: int | None = self._row[8]
         return None if microseconds is None else from_microseconds(microseconds)
 

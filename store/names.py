@@ -1,7 +1,7 @@
 """Names of topics and groups, judged before there is a database to ask.
 
-The database judges them too, in the same words: a DAG file is read where no broker can be reached, and what
-is wrong in it is to be said there.
+The database judges them too, in the same words. A DAG file is read where no broker can be reached, and a
+mistake in it should be reported there.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _NAME = re.compile(r"[A-Za-z0-9_.-]{1,127}")
 
 
 def check_topic_name(name: object) -> None:
-    """Refuse what cannot name a topic.
+    """Refuse a value that cannot name a topic.
 
     Args:
         name: 1 to 127 letters, digits, dots, hyphens or underscores.
@@ -28,7 +28,7 @@ def check_topic_name(name: object) -> None:
 
 
 def check_group_name(name: object) -> None:
-    """Refuse what cannot name a consumer group; a name as for :func:`check_topic_name`."""
+    """Refuse a value that cannot name a consumer group; the limits are those of :func:`check_topic_name`."""
     _check(name, "group")
 
 

@@ -1,7 +1,7 @@
-"""What a page shows at a glance: what is due when, how late it came, what was answered, who holds what.
+"""The numbers of a page at a glance: due messages by time, lateness, answers, and the holders of leases.
 
-Everything here reads, and is bounded by rows and by time in the database: with ten million messages that wait
-a look costs what it costs with ten. Where a bound was met, the answer says so.
+Everything here reads, and is bounded by rows and by time in the database: with ten million waiting messages a
+look costs as much as with ten. Where a bound was met, the answer says so.
 """
 
 from __future__ import annotations
@@ -80,13 +80,13 @@ class DueStep:
 
 @dataclass(frozen=True, slots=True)
 class DueHistogram:
-    """What is due when.
+    """The number of due messages by step of time.
 
     Attributes:
         from_at: where the first step begins, in UTC.
         step: how long each is.
         steps: how many there are.
-        due: those that hold something, by topic and step.
+        due: the steps that hold messages, by topic and step.
         complete: whether all topics were looked at; else the time was up after the last in ``due``.
     """
 
@@ -99,7 +99,7 @@ class DueHistogram:
 
 @dataclass(frozen=True, slots=True)
 class FlowStep:
-    """What all groups did within one step of time.
+    """The work of all groups within one step of time.
 
     Attributes:
         step: which step, from 0.
@@ -161,7 +161,7 @@ class RunningLease:
 
     Attributes:
         group, topic, queue: whose they are.
-        consumer: who holds them.
+        consumer: the holder.
         leased_at, expires_at: since when, and until when.
         messages, answered: how many, and how many of them have an answer.
         is_retry: whether it is not their first attempt.
@@ -243,7 +243,7 @@ class ListedDeadLetter:
 
 @dataclass(frozen=True, slots=True)
 class NamedMessage:
-    """A message that somebody sent or received under a name.
+    """A message that was sent or received under a name.
 
     Attributes:
         message_id, key, tag: as it was sent.
@@ -329,7 +329,8 @@ def turning_wheels(broker: Broker) -> list[TurningWheel]:
 
 
 def overdue_topics(broker: Broker, due_until: datetime) -> list[str]:
-    """The topics where something waits that was due by an instant, the longest first; at most 200."""
+    """The topics with waiting messages that were due by an instant, the longest overdue first; at most
+    200."""
     return [name for (name,) in _read(broker, _OVERDUE, (due_until,))]
 
 
@@ -481,14 +482,14 @@ def messages_by_name(
     since_at: datetime | None = None,
     until_at: datetime | None = None,
 ) -> list[NamedMessage]:
-    """What somebody sent on a topic, and then what they received, by the name they did it under; at most 200
-    of each, in the order of time.
+    """The messages sent on a topic under a name, and then those received under it; at most 200 of each, in
+    the order of time.
 
     Args:
         broker: the broker.
         name: of a consumer, and an idempotency key; also with a slash and a place behind it.
         topic: the topic.
-        group: the consumer's; None asks for what was sent only.
+        group: the consumer's group; None asks for sent messages only.
         since_at, until_at: received between these instants; of each queue the newest 2 000 leases before
             ``until_at`` are looked at.
 

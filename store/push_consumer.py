@@ -1,14 +1,14 @@
-"""Consuming by being called: a listener gets each message and says how it went.
+"""Consuming by being called: a listener gets each message and answers whether its work succeeded.
 
-One thread receives and hands each message to a worker thread that is free, so a message never waits, leased,
-behind another one, and a poisonous one stops nobody. A worker answers each message by itself, after the
-listener came back. On a FIFO topic a worker gets what is there of one message group and calls the
-listener with one after the other; when one fails, the rest is dropped and comes again behind it. A
-keeper thread extends the leases of what is being worked on, and takes the message from a listener that needs
-too long.
+One thread receives and hands each message to a free worker thread. So a leased message never waits behind
+another one, and a poison message stops no other. A worker answers each message by itself, after the listener
+has returned. On a FIFO topic a worker gets all received messages of one message group and calls the listener
+with one after the other; when one fails, the rest are dropped and come again behind it. A keeper thread
+extends the leases of messages that are being worked on, and takes a message from a listener that needs too
+long.
 
-In a crash nothing was answered: the leases end and the messages come again. Stopping is the same with
-manners: no new message is taken, and those in hand get a bounded time to finish.
+After a crash the leases end and the unanswered messages come again. An orderly stop takes no new message and
+gives those in hand a bounded time to finish.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 
 
 class ConsumeResult(StrEnum):
-    """What a listener answers."""
+    """The answer of a listener."""
 
     SUCCESS = "success"
     """The work is done: the message is acked."""
@@ -59,9 +59,9 @@ class _Work:
 
     message: Message
     lane: list[_Work]
-    """It and what the same worker does before and after it."""
+    """All messages of the same worker, this one among them, in order."""
     give_up_at: float = float("inf")
-    """When it has taken too long, as monotonic seconds."""
+    """The instant after which it has taken too long, in monotonic seconds."""
     given_up: bool = False
 
 
@@ -71,7 +71,7 @@ class PushConsumer:
     Use it as a context manager, or call :meth:`start` and :meth:`stop`.
 
     Attributes:
-        consumer: what it receives and answers with.
+        consumer: the consumer that receives and answers.
     """
 
     def __init__(
@@ -113,11 +113,11 @@ class PushConsumer:
         """Take no new messages and wait for those in hand; may be called again.
 
         Args:
-            timeout: how long to wait. What is not done by then is left to its thread; its lease is not
-                extended any more, and it comes again when that ends.
+            timeout: how long to wait. A message that is not done by then is left to its thread; its lease is
+                no longer extended, and the message comes again when the lease ends.
 
         Returns:
-            Whether everything in hand was done and answered.
+            Whether all messages in hand were done and answered.
         """
         until = time.monotonic() + timeout.total_seconds()
         self._stopping.set()
@@ -177,7 +177,7 @@ class PushConsumer:
         return free
 
     def _lanes(self, batch: Batch) -> list[list[_Work]]:
-        """What each worker gets: a message, or on a FIFO topic all that is there of one message group."""
+        """The messages for each worker: one, or on a FIFO topic all received ones of one message group."""
         lanes: dict[object, list[_Work]] = {}
         for place, message in enumerate(batch):
             lane = lanes.setdefault(message.message_group if self._is_fifo else place, [])
@@ -228,7 +228,7 @@ class PushConsumer:
             self._free.release()
 
     def _failure(self, message: Message) -> str | None:
-        """Calls the listener; why it failed, or None for success."""
+        """Calls the listener; returns why it failed, or None for success."""
         try:
             result = self._listener(message)
         except Exception as error:
@@ -237,7 +237,7 @@ class PushConsumer:
         return None if result == ConsumeResult.SUCCESS else f"the listener returned {result!r}"
 
     def _answer(self, message: Message, reason: str | None) -> bool:
-        """Acks or nacks; whether that was taken."""
+        """Acks or nacks; returns whether the broker accepted that."""
         try:
             if reason is None:
                 self.consumer.ack(message)
@@ -252,7 +252,8 @@ class PushConsumer:
         return True
 
     def _keep(self) -> None:
-        """Extends the leases of what is in hand, and gives up what takes too long, until all is done."""
+        """Extends the leases of messages in hand, and gives up those that take too long, until all are
+        done."""
         extend_seconds = self._invisible.total_seconds() / _EXTENSIONS_PER_LEASE
         extend_at = time.monotonic() + extend_seconds
         while True:

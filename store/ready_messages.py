@@ -1,7 +1,7 @@
-"""What a group could receive now, without a lease: names for whoever decides what to do with them.
+"""The messages that a group could receive now, without a lease: their names, to decide what to do with them.
 
-It is asked as a receive in a transaction that is rolled back, so it is what a receive would bring, with tags,
-filter and the order of FIFO topics, and leaves nothing behind. For as long as the statement takes, other
+The question is a receive in a transaction that is rolled back. So it brings what a receive would bring, with
+tags, filter and the order of FIFO topics, and leaves nothing behind. While the statement runs, other
 consumers pass over the queues it looks at.
 """
 
@@ -51,12 +51,12 @@ def ready_messages(
     Args:
         broker: the broker.
         topic: the topic.
-        group: the consumer group, which is there.
+        group: the consumer group, which must exist.
         max_messages: at most so many.
-        tags, filter: which messages.
+        tags, filter: the choice of messages.
 
     Returns:
-        The messages in the order in which they would be received; anybody of the group may receive them.
+        The messages in the order in which they would be received; any consumer of the group may receive them.
 
     Raises:
         UnknownTopic, UnknownGroup: there is none of this name.

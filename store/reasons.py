@@ -10,7 +10,7 @@ def storable(reason: str) -> str:
     """A reason as text that Postgres can keep: without NUL and lone surrogates, and not without end.
 
     Args:
-        reason: what was said, at any length.
+        reason: the text, at any length.
 
     Example:
         >>> storable("bad byte: \\0")
@@ -23,7 +23,7 @@ def reason_of(error: BaseException) -> str:
     """The class and the text of an error, to be kept as the reason of a retry.
 
     Args:
-        error: what the work raised.
+        error: the exception that the work raised.
 
     Example:
         >>> reason_of(ValueError("no such order"))

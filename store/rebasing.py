@@ -15,7 +15,7 @@ from duewheel.store.schema import check_revision
 
 @dataclass(frozen=True, slots=True)
 class Rebased:
-    """What a rebase did.
+    """The result of a rebase.
 
     Attributes:
         rebased: whether there was anything to do: false where the broker had not been moved.

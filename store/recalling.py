@@ -1,12 +1,12 @@
-"""Taking back what waits, with a true answer, or moving it to another instant.
+"""Recalling: taking back waiting messages, with a true answer, or moving them to another instant.
 
-On the broker's own connection an answer is final: it is given under the lock that a tick takes. A tick
-passes a lock that is held for over a second, as on a server that was stopped; the recall's commit then
-fails, and the recall runs again for the answer that is true by then.
+On the broker's own connection an answer is final: it is given under the lock that a tick takes. A tick passes
+a lock that is held for over a second, as on a server that was stopped for a while. The recall's commit then
+fails, and the recall runs again to get the answer that is true by then.
 
-In a transaction of the caller the last word is spoken when that commits: a recall that comes too late by
-then makes the commit fail with SQLSTATE DW012, so that what was answered ``recalled`` and committed is never
-delivered. Until then the topic's wheel does not wait for the transaction.
+In a transaction of the caller the answer is decided at its commit. A recall that is too late by then makes
+the commit fail with SQLSTATE DW012. So a message whose recall was answered with ``recalled`` and committed is
+never delivered. Until the commit the topic's wheel does not wait for the transaction.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ select message_id, deliver_at, outcome from duewheel.reschedule_key_once(%s, %s,
 
 @dataclass(frozen=True, slots=True)
 class BulkRecall:
-    """What a bulk recall came to.
+    """The result of a bulk recall.
 
     Attributes:
-        matched: the messages that the criteria chose and that nobody had recalled before.
+        matched: the messages that the criteria chose and that had not been recalled before.
         recalled: those of them that were taken back and are never delivered; 0 in a dry run.
-        already_released: those for which it is too late: released before, or meanwhile.
+        already_released: those for which it is too late: released before the call or during it.
     """
 
     matched: int
@@ -78,7 +78,7 @@ def recall(database: Database, message_id: str, connection: CallerConnection | N
 def recall_key(
     database: Database, topic: str, key: str, connection: CallerConnection | None = None
 ) -> RecallOutcome:
-    """Take back what waits under a key; see :meth:`duewheel.store.broker.Broker.recall_key`."""
+    """Take back the messages that wait under a key; see :meth:`duewheel.store.broker.Broker.recall_key`."""
     check_text(topic, "topic")
     check_text(key, "key")
     statement = "select duewheel.recall_key(%s, %s, %s, %s)"
@@ -119,7 +119,7 @@ def reschedule_key(
     connection: CallerConnection | None = None,
     idempotency_key: str | None = None,
 ) -> list[SendReceipt]:
-    """Move what waits under a key; see :meth:`duewheel.store.broker.Broker.reschedule_key`."""
+    """Move the messages that wait under a key; see :meth:`duewheel.store.broker.Broker.reschedule_key`."""
     check_text(topic, "topic")
     check_text(key, "key")
     check_text(idempotency_key, "idempotency_key", optional=True)
@@ -175,16 +175,16 @@ def recall_portion(
     dry_run: bool,
     after: str | None,
 ) -> tuple[BulkRecall, str | None]:
-    """One transaction of a bulk recall, for who tells how far it is: of at most 10 000 messages that wait.
+    """One transaction of a bulk recall, of at most 10 000 waiting messages, for callers that show progress.
 
     Args:
         broker: the broker.
         topic, tag, key_prefix, due_from, due_until, dry_run: as for
             :meth:`duewheel.store.broker.Broker.recall_many`; without a criterion, everything.
-        after: where the portion before it ended; None is the first.
+        after: where the previous portion ended; None is the first.
 
     Returns:
-        What this portion came to, and what to give as ``after`` for the next one, which is None at the end.
+        The result of this portion, and the ``after`` of the next one, which is None at the end.
 
     Raises:
         UnknownTopic: there is none of this name.
@@ -200,7 +200,7 @@ def recall_portion(
 
 
 def _final(ask: Callable[[], Rows]) -> Rows:
-    """What a recall of its own transaction answers; asked again if a release passed it before its commit."""
+    """The answer of a recall in its own transaction; asked again if a release passed it before its commit."""
     try:
         return ask()
     except AlreadyReleased:

@@ -1,6 +1,6 @@
-"""What happened since the last report, for counters: each release and each ended lease counts once.
+"""Events since the last report, for counters: each release and each ended lease counts once.
 
-However many wheels turn and programs report, a stretch of time is reported by whoever claims it first. The
+However many wheels turn and programs report, the program that first claims a stretch of time reports it. The
 numbers are bounded as those of :mod:`duewheel.store.overview` are.
 """
 
@@ -22,7 +22,7 @@ _EXPIRED = "select consumer_group, topic, leases from duewheel.expired_between(%
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """What was released of a topic.
+    """The releases of a topic.
 
     Attributes:
         topic: the topic's name.
@@ -67,8 +67,8 @@ class Report:
 
 
 def claim_report(broker: Broker, at_least: timedelta) -> Report | None:
-    """What happened since the last report; None if that is not ``at_least`` so long ago, as somebody else has
-    reported it. What is older than 10 minutes, or than twice ``at_least``, is left out.
+    """The events since the last report; None if the last report is less than ``at_least`` ago, as another
+    program has made it. Events older than 10 minutes, or than twice ``at_least``, are left out.
 
     Args:
         broker: the broker; its login needs the role duewheel_admin.

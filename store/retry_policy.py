@@ -1,7 +1,7 @@
-"""How often a consumer group tries a message again, and after which waits.
+"""Retry policies: how often a consumer group tries a message again, and after which waits.
 
-A policy is given to a consumer and set for its whole group when that starts; of several the one started last
-decides. The wait is counted from the failure.
+A policy is given to a consumer and set for its whole group when the consumer starts; the consumer started
+last decides. The wait is counted from the failure.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class RetryPolicy:
             ordered ones only.
         waits: the wait before each retry; the last one serves for all further retries.
         jitter: 0 to 1; each wait is drawn evenly from its length times 1 - jitter to 1 + jitter.
-        is_ordered: it is for FIFO topics, where a failed message holds up its message group.
+        is_ordered: whether it is for FIFO topics, where a failed message holds up its message group.
 
     Example:
         >>> str(RetryPolicy.intervals([timedelta(seconds=5), timedelta(minutes=1)]))
@@ -77,7 +77,7 @@ class RetryPolicy:
 
     @classmethod
     def unordered(cls, max_retries: int = 16) -> RetryPolicy:
-        """RocketMQ's own: 10 s, 30 s, each minute from 1 to 10, 20 min, 30 min, 1 h, 2 h.
+        """RocketMQ's policy: 10 s, 30 s, each minute from 1 to 10, 20 min, 30 min, 1 h, 2 h.
 
         Args:
             max_retries: 0 to 2^31-1; above 16 every further retry comes after 2 h.
@@ -93,11 +93,11 @@ class RetryPolicy:
 
     @classmethod
     def ordered(cls, interval: timedelta = _SECOND, max_retries: int | None = None) -> RetryPolicy:
-        """For FIFO topics: the message is tried again after one interval, and its group waits.
+        """For FIFO topics: the message is tried again after one interval, and its message group waits.
 
         Args:
             interval: 10 ms to 30 s.
-            max_retries: None has no limit, as RocketMQ's 2^31-1.
+            max_retries: None is no limit, as RocketMQ's 2^31-1.
 
         Raises:
             InvalidArgument: out of its limit.
@@ -130,7 +130,7 @@ class RetryPolicy:
 
         Args:
             waits: 1 to 1000 of them, each 0 to 3660 days.
-            max_retries: None is as many as there are waits; with more, the last wait serves for the rest.
+            max_retries: None is the number of waits; with more, the last wait serves for the rest.
 
         Raises:
             InvalidArgument: out of its limit.

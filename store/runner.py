@@ -1,13 +1,13 @@
 """The wheel at work: releases messages at their instant, and wakes up for nothing else.
 
-`WheelRunner` carries out what `duewheel.store.wheel_schedule` decides. It makes things punctual and nothing
-more: without a wheel, receivers release what is due; with two, the second finds nothing to do; and one that
-is killed at any point leaves a transaction that was committed or was not. So it holds no lock, keeps no state
-that matters, and may be started, doubled and killed at will.
+`WheelRunner` carries out the decisions of `duewheel.store.wheel_schedule`. It makes releases punctual and
+nothing more. Without a wheel, receivers release due messages. With two wheels, the second finds nothing to
+do. A wheel that is killed at any point leaves a transaction that was committed or was not. So the wheel holds
+no lock, keeps no state that matters, and may be started, doubled and killed at will.
 
-One event loop decides, worker threads ask the database. psycopg2 blocks, so each job runs in a thread on a
-connection of its own; LISTEN sits on the event loop. The server ends a job that takes longer than its time,
-and where it does not, the wheel cancels the job and then shuts the connection: a job that waits for a lock
+One event loop decides, and worker threads ask the database. psycopg2 blocks, so each job runs in a thread on
+a connection of its own; LISTEN sits on the event loop. The server ends a job that takes longer than its time.
+Where it does not, the wheel cancels the job and then shuts the connection, so a job that waits for a lock
 leaves no server process behind. A failed job is logged and tried again after a pause; only being stopped ends
 the wheel.
 
@@ -169,16 +169,16 @@ class WheelRunner:
 
     Args:
         dsn: the broker's database.
-        poll_seconds: the time between two looks at what is due next. More than 0.5 s makes messages late
-            that are sent between 0.6 s and `poll_seconds` before they are due.
+        poll_seconds: the time between two looks for the next due messages. More than 0.5 s makes messages
+            late that are sent between 0.6 s and `poll_seconds` before they are due.
         lookahead_seconds: how far a look reaches; more than `poll_seconds`.
         maintain_seconds: the time between two rounds of maintenance.
         topics: names of the topics to look after, with their retries; None is all of them.
-        listen: whether to LISTEN; False where a pooler does not allow it. Then what is sent less than
+        listen: whether to LISTEN; False where a pooler does not allow it. Then a message sent less than
             `poll_seconds` before it is due is up to `poll_seconds` late.
-        on_released: called on the event loop, with the id of the topic, right after something of it was
-            released by this wheel and, when listening, by anyone else. It must not block. It may be called
-            twice for one release.
+        on_released: called on the event loop, with the id of the topic, right after messages of it were
+            released by this wheel or, when listening, by any other process. It must not block. It may be
+            called twice for one release.
 
     Raises:
         ValueError: times that make no sense.
@@ -261,7 +261,7 @@ class WheelRunner:
 
 
 class _Questions:
-    """What each job asks the database."""
+    """The question of each job to the database."""
 
     def __init__(
         self, poll_seconds: float, lookahead_seconds: float, topics: list[str] | None, *, prepare: bool
@@ -343,7 +343,7 @@ class _Questions:
         *,
         more: bool = False,
     ) -> LookAnswer:
-        """What was found of the topics that are looked after."""
+        """The findings about the topics that this wheel looks after."""
         watched: frozenset[int] | None = None
         if self._topics is not None:
             watched = frozenset(topic_id for (topic_id,) in _rows(connection, _TOPICS, topics=self._topics))
@@ -378,7 +378,7 @@ class _Questions:
 
 
 def _clock(connection: extensions.connection) -> ClockReading:
-    """The database's clock, asked for alone, because the answer is worth the more the sooner it comes."""
+    """The database's clock, asked for alone, because a faster answer is a better one."""
     sent_ms = _monotonic_ms()
     ((database_ms,),) = _rows(connection, _CLOCK)
     return ClockReading(database_ms, sent_ms, _monotonic_ms())
@@ -391,7 +391,7 @@ def _rows(connection: extensions.connection, statement: str, **parameters: objec
 
 
 class _Connection(extensions.connection):
-    """An autocommit connection whose server ends what takes too long.
+    """An autocommit connection whose server ends statements that take too long.
 
     The limits travel with each statement, in one message and so in its transaction. Behind a pooler that
     shares sessions a limit of the session would meet the statements of others.
@@ -420,7 +420,7 @@ class _Connection(extensions.connection):
         return statement.call
 
     def limits(self) -> str:
-        """What goes before a statement."""
+        """The text that goes before a statement."""
         # 0 would be no limit at all.
         left_ms = max(1, math.floor((self.ends_at - time.monotonic()) * 1_000))
         limits = f"set local statement_timeout = {left_ms}; "
@@ -447,7 +447,8 @@ class _Session:
         self._is_cancelled = False
 
     def carry_out(self, questions: _Questions, job: Job) -> Answer:
-        """Runs in a worker thread. Raises what the database raises; the next call may connect again."""
+        """Runs in a worker thread. Errors of the database come out as they are; the next call may connect
+        again."""
         ends_at = time.monotonic() + SERVER_SHARE * TIMEOUT_SECONDS[type(job)]
         try:
             if self._connection is None:
@@ -468,7 +469,8 @@ class _Session:
                 self.close()
 
     def cancel(self) -> None:
-        """Asks the server to end what runs, from another thread, which the server may keep waiting."""
+        """Asks the server to end the running statement, from another thread, which the server may keep
+        waiting."""
         connection = self._connection
         if connection is None:
             return
@@ -482,7 +484,7 @@ class _Session:
         threading.Thread(target=ask, name="duewheel wheel cancel", daemon=True).start()
 
     def cut_off(self) -> None:
-        """Ends the conversation from another thread: whatever waits for an answer fails at once."""
+        """Ends the conversation from another thread: a call that waits for an answer fails at once."""
         connection = self._connection
         if connection is None:
             return

@@ -1,10 +1,10 @@
-"""Schedules: a message again and again, at the instants of a cron expression or at a fixed interval.
+"""Schedules: one message for each occurrence of a cron expression or a fixed interval.
 
-The database keeps the schedules and sends; what it cannot know, when a schedule occurs next on the wall clock
-of a time zone, is worked out here. What comes next is sent a little ahead, at most `HORIZON` before it is
-due, as an ordinary delay message, which the wheel then releases to the millisecond. Each step says which next
-occurrence it was worked out from, and the database takes it only while that is still so: any number of wheels
-may do the same, and any of them may be killed at any point.
+The database keeps the schedules and sends. It cannot work out when a schedule next occurs on the wall clock
+of a time zone; this module does. The next occurrence is sent a little ahead, at most `HORIZON` before it is
+due, as an ordinary delay message, which the wheel then releases to the millisecond. Each step names the
+occurrence from which it was worked out, and the database takes the step only while that is still the next
+one. So any number of wheels may do the same, and any of them may be killed at any point.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ from duewheel.paused_schedule(%s, %s)
 
 
 class Misfire(StrEnum):
-    """What becomes of occurrences that no wheel sent in time: more than a minute late."""
+    """The treatment of occurrences that no wheel sent in time: more than a minute late."""
 
     SKIP = "skip"
     """They are passed over; those at most a minute late are sent."""
@@ -80,22 +80,22 @@ class Misfire(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """A schedule and where it stands.
+    """A schedule and its progress.
 
     Attributes:
         name: its name, unique in the broker.
-        topic: where it sends to.
+        topic: the topic it sends to.
         cron: the cron expression, or None.
         every: the interval, or None.
         timezone: the zone of the cron expression's wall clock.
-        misfire: what becomes of occurrences that were not sent in time.
+        misfire: the treatment of occurrences that were not sent in time.
         paused: whether it is paused.
         next_at: the next occurrence, in UTC; None while it is paused.
         last_at: the newest occurrence that was sent and has come due, in UTC; None before the first.
         last_message_id: the id of that occurrence's message.
         start_at: no occurrence is before it; None if it was not given.
         paused_at: since when it is paused.
-        body, key, tag, properties: what it sends.
+        body, key, tag, properties: the fields of its messages.
         created_at: when it was added, in UTC.
     """
 
@@ -119,17 +119,17 @@ class Schedule:
 
 
 class Plan(NamedTuple):
-    """What is to be sent of a schedule, and what comes next after that."""
+    """The occurrences of a schedule to send now, and the one after them."""
 
     occurrences: list[datetime]
     next_at: datetime | None
 
 
 class Advanced(NamedTuple):
-    """What a round over the schedules did.
+    """The result of a round over the schedules.
 
     ``sent`` counts messages, ``more`` says that there was more to send than a round takes, and ``pause`` is
-    how long there is nothing to send.
+    the time for which there is nothing to send.
     """
 
     sent: int
@@ -138,7 +138,7 @@ class Advanced(NamedTuple):
 
 
 def plan(rule: Rule, next_at: datetime, now: datetime, until: datetime, misfire: Misfire) -> Plan:
-    """What to send of a schedule up to an instant; pure.
+    """The plan of a schedule up to an instant; pure.
 
     Args:
         rule: when it occurs.
@@ -299,7 +299,7 @@ def resume_schedule(database: Database, name: str) -> None:
 
 
 def advance_schedules(database: Database) -> int:
-    """Send what is within reach; see :meth:`duewheel.store.broker.Broker.advance_schedules`."""
+    """Send the occurrences within reach; see :meth:`duewheel.store.broker.Broker.advance_schedules`."""
     sent = 0
     with database.lend() as connection:
         while True:
@@ -316,11 +316,11 @@ def advance(
     topics: Sequence[str] | None = None,
     schedule_id: int | None = None,
 ) -> Advanced:
-    """One round over the schedules: sends what is within reach, those that waited longest first.
+    """One round over the schedules: sends the occurrences within reach, those that waited longest first.
 
     A schedule is sent ahead as soon as its next occurrence is nearer than half of its reach, and then up to
-    the whole of it, so one that fires every second has its turn twice a minute. One that cannot be sent is
-    logged and does not stop the others.
+    the whole of it, so one that fires every second has its turn twice a minute. A schedule that cannot be
+    sent is logged and does not stop the others.
 
     Args:
         connection: an autocommit connection; each schedule is a transaction of its own.

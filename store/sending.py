@@ -6,12 +6,12 @@ is one statement and one commit.
 
 Many messages are one COPY: the transaction id first and the clock after it (``duewheel.begin_copy``), then
 the rows in COPY's binary form, which costs least on both sides; a second COPY takes those whose slot is not
-made yet, as they are due in weeks or years. Nothing is
-written before every message has been looked at. Python looks only for what may be wrong; what it suspects is
-judged by the same SQL functions that a single send uses, so there is one wording and one truth. Where a
-message asks for more than a row (an idempotency key, a look at what waits under its key), all are sent one by
-one, still in one transaction. A login that may not write into the table, as one that has only the role
-duewheel_producer, sends with one statement for some hundred messages instead of the COPY.
+made yet, as they are due in weeks or years. Nothing is written before every message has been checked. Python
+only looks for values that may be wrong; the SQL functions of a single send then judge them, so there is one
+wording and one truth. Where a message asks for more than a row (an idempotency key, a look at the messages
+that wait under its key), all are sent one by one, still in one transaction. A login that may not write into
+the table, such as one that has only the role duewheel_producer, sends some hundred messages per statement
+instead of using COPY.
 """
 
 from __future__ import annotations
@@ -280,7 +280,7 @@ class _Receipts(Sequence[SendReceipt]):
 
 @dataclass(slots=True)
 class _Begun:
-    """What ``duewheel.begin_copy`` answers; instants and spans in microseconds."""
+    """The answer of ``duewheel.begin_copy``; instants and spans in microseconds."""
 
     topic_id: int
     message_type: str
@@ -402,7 +402,7 @@ def _rows_of_single_sends(
 
 
 def _need_look_ups(messages: list[NewMessage | Mapping[str, Any]]) -> bool:
-    """Whether a message asks for more than a row of its own; refuses what is no message at all."""
+    """Whether a message asks for more than a row of its own; refuses a value that is not a message."""
     answer = False
     # Messages of one call mostly have the same names in the same order: those are looked at once.
     plain: set[tuple[str, ...]] = set()
@@ -439,8 +439,8 @@ def _rows(
 ) -> tuple[tuple[bytes, bytes], list[int], list[int]]:
     """The rows of all messages in COPY's binary form for each of `_TABLES`, and each one's queue and instant.
 
-    This is the one loop of the store that runs once for each message that is sent: it does the least for what
-    is common, and leaves the rest to the functions below it.
+    This is the one loop of the store that runs once for each message that is sent. It does the least for the
+    common case, and leaves the rest to the functions below it.
     """
     now, floor, seq = begun.now, begun.floor, begun.first_seq
     # A topic that takes no delays has each one judged.
@@ -549,7 +549,7 @@ def _copy_of(pieces: list[bytes], places: list[_RowPlace]) -> bytes:
 
 
 class _Judge:
-    """Asks the database about what is not right at a glance, and keeps what it said."""
+    """Asks the database about values that are not right at a glance, and keeps its answers."""
 
     def __init__(self, connection: DriverConnection, begun: _Begun, topic: str) -> None:
         self._connection = connection
@@ -560,7 +560,7 @@ class _Judge:
         self._tags: dict[str, bytes] = {}
 
     def instant(self, delay: object, deliver_at: object, level: object) -> int:
-        """The instant a message asks for, in microseconds, by the SQL function; raises what it raises."""
+        """The instant a message asks for, in microseconds, by the SQL function, whose errors it raises."""
         parameters = (self._begun.now, *when(delay, deliver_at, level), self._topic)
         asked: int = fetch(self._connection, _JUDGE_INSTANT, parameters)[0][0]
         return asked

@@ -1,4 +1,4 @@
-"""The broker's own settings: how much may be kept, and what goes when it is more."""
+"""The broker's own settings: the limit on the size of all messages, and the treatment of slots above it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from duewheel.store.messages import named
 
 
 class WhenFull(StrEnum):
-    """What happens to slots that a group has not finished when there is no room for them."""
+    """The treatment of slots that a group has not finished when there is no room for them."""
 
     DROP_UNREAD = "drop_unread"
     """They are dropped like the others, with a warning."""
@@ -25,7 +25,7 @@ class Settings:
 
     Attributes:
         retention_bytes: above this size the oldest slots go before their retention ends; None is no limit.
-        when_full: what then happens to slots that a group has not finished.
+        when_full: the treatment of slots that a group has not finished, above that size.
         message_bytes: the size of all slots on disk now, indexes included.
     """
 

@@ -1,10 +1,10 @@
 """Waiting until a topic releases something, without asking again and again.
 
-A tick that releases messages notifies the channel ``duewheel_released`` with its topic's number, and a 1
-behind it if it is a wheel's. Whoever
-waits borrows a listener, a connection of its own that sleeps in the kernel until that happens or the time is
-over; a few stay open, one for each consumer that waits at the same time. Behind a pooler that shares sessions
-(PgBouncer by transaction) nothing can listen: there the waiting is bounded by time alone.
+A tick that releases messages notifies the channel ``duewheel_released`` with its topic's number, followed by
+a 1 if the tick is a wheel's. A waiter borrows a listener, a connection of its own that sleeps in the kernel
+until a notification comes or the time is over. A few listeners stay open, one for each consumer that waits at
+the same time. Behind a pooler that shares sessions (PgBouncer by transaction) nothing can listen: there the
+waiting is bounded by time alone.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ class Signal:
 
     Args:
         listener: hears the channel; None where nothing can listen.
-        topic_id: the topic's number; what others release does not wake.
+        topic_id: the topic's number; releases of other topics do not wake.
         is_new: whether the listener has only just begun to listen.
 
     Attributes:
-        is_new: what was released before the block may have been unheard.
+        is_new: whether a release before the block may have been unheard.
         wheel_at: when a wheel was last heard to release something of the topic, as monotonic seconds.
     """
 
@@ -50,7 +50,8 @@ class Signal:
         self.wheel_at = float("-inf")
 
     def catch_up(self) -> bool:
-        """Hear what was said so far, so that it wakes nobody: whoever looks at the tables now sees it.
+        """Consume the notifications so far, so that they wake no later wait: a look at the tables now sees
+        their releases.
 
         Returns:
             Whether the topic may have released something.
@@ -137,7 +138,7 @@ class Signals:
 
     @contextmanager
     def lend(self, topic_id: int) -> Iterator[Signal]:
-        """A signal for the length of the block; what is released from its beginning on wakes it.
+        """A signal for the length of the block; any release after its beginning wakes it.
 
         Raises:
             BrokerUnreachable: there is no idle listener, and the server does not answer.

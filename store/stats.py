@@ -1,6 +1,6 @@
-"""Numbers about topics and groups that stay cheap however much waits.
+"""Numbers about topics and groups that stay cheap however many messages wait.
 
-What is few is counted; what is many is estimated from the sizes of the slots, and says so.
+Small numbers are counted; large ones are estimated from the sizes of the slots, and marked so.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ class TopicStats:
 
     Attributes:
         topic: the topic's name.
-        message_type: what it takes.
+        message_type: the type of its messages.
         waiting: messages that are not released yet; recalled ones are among them.
         waiting_is_exact: whether they were counted; else the number is an estimate.
         next_due_at: when the next of them is due.
         released_to: everything due up to here is released.
-        stragglers: messages that were committed after their instant had been released.
+        stragglers: messages whose transaction committed after their instant had been ticked.
         groups: the consumer groups that read it.
     """
 
@@ -70,7 +70,7 @@ class TopicStats:
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """What a broker holds.
+    """The numbers of a broker.
 
     Attributes:
         topics: all topics, by name.

@@ -51,7 +51,7 @@ def parse(expression: str) -> list[str] | None:
 
 
 def check_tag(tag: object) -> None:
-    """Refuse what cannot be the tag of a message, in the words of the database.
+    """Refuse a value that cannot be the tag of a message, in the words of the database.
 
     Raises:
         InvalidArgument: not a str.

@@ -1,8 +1,8 @@
-"""Going on with the work of a consumer that is gone: the next one of its name gets its leases.
+"""Taking over the work of a consumer that is gone: the next consumer of its name gets its leases.
 
-A worker that dies without a word holds its messages until their lease ends. Whoever follows it and has the
-same name, as the next try of a task has, need not wait for that. The leases get new tokens, so what the one
-before still answers is refused: it may be alive, and only cut off from whoever started the next one.
+A worker that dies without a word holds its messages until their lease ends. A successor of the same name,
+such as the next try of a task, need not wait for that. The leases get new tokens, so later answers of the
+predecessor are refused: it may be alive, and only cut off from the program that started its successor.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Topics: what can be sent to, and the settings senders and the wheel go by."""
+"""Topics: the addresses of messages, with the settings that senders and the wheel go by."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ class Topic:
 
     Attributes:
         name: 1 to 127 letters, digits, dots, hyphens and underscores.
-        message_type: what it takes.
+        message_type: the type of its messages.
         queues: how many consumers of one group can read in parallel.
         max_delay: the longest delay.
-        out_of_range: what becomes of a longer one.
-        granularity: a busy topic is ticked at most once per granularity.
+        out_of_range: the treatment of a longer delay.
+        granularity: the shortest time between two ticks (releases) of a busy topic.
         retention: how long a message is kept, counted from its delivery.
         created_at: when it was made, in UTC.
         delay_levels: the delay of level 1, of level 2 and so on.

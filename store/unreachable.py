@@ -1,7 +1,7 @@
 """Why a database cannot be reached, and what to do about it.
 
-libpq says what happened in words only, so they are looked through for the causes that a user can repair. What
-is not known gets the advice that fits most often.
+libpq reports a failure in words only. This module searches them for causes that a user can repair. An unknown
+cause gets the advice that fits most often.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ _OTHERWISE = "check the address and that the server runs, then try again"
 
 
 def advice_for(said: str) -> str:
-    """What to do where libpq could not connect.
+    """The advice for a user where libpq could not connect.
 
     Args:
-        said: what the driver said.
+        said: the text of the driver's error.
 
     Example:
         >>> advice_for('FATAL:  database "shp" does not exist')

@@ -1,4 +1,4 @@
-"""What a round of maintenance did, and what somebody should know of it."""
+"""Upkeep: rounds of maintenance, and the report and warnings of each."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ _MAINTAIN: Final = "select duewheel.maintain(%s)"
 
 @dataclass(frozen=True, slots=True)
 class Maintenance:
-    """What a round of maintenance came to; a slot is called as its table, ``message_YYYYMMDDHH`` in UTC.
+    """The result of a round of maintenance; a slot has the name of its table, ``message_YYYYMMDDHH`` in UTC.
 
     Attributes:
         dropped: slots past retention.
-        dropped_when_full: slots that went before, because there was no room for them.
+        dropped_when_full: slots dropped before their retention ended, because there was no room for them.
         kept_unread: slots past retention that a group has not finished.
-        kept_when_full: slots there is no room for that a group has not finished.
+        kept_when_full: slots above the limit on the size that a group has not finished.
         kept_in_use: slots that could not be dropped just now, because their messages were being read.
-        swept: messages that no release had covered; anything but 0 is a bug of this program.
+        swept: messages that the sweep found, since no tick had covered them; anything but 0 is a bug.
         message_bytes: the size of all slots afterwards.
-        warnings: what was lost, or kept over the limit: one sentence each.
+        warnings: losses, and slots kept over the limit: one sentence each.
     """
 
     dropped: tuple[str, ...]
@@ -38,8 +38,9 @@ class Maintenance:
 
 
 def in_rounds(call: Callable[[str], tuple[Any, ...]]) -> dict[str, Any]:
-    """One report for as many transactions as it takes: one for each 10 000 messages that go to their slots,
-    then one for each topic that is swept, then one for each 4 slots that are dropped.
+    """Runs maintenance in as many transactions as it takes, and returns one report: a transaction for each 10
+    000 messages that go to their slots, then one for each topic that is swept, then one for each 4 slots that
+    are dropped.
 
     Args:
         call: runs a statement, which takes an instant or None, in a transaction of its own; returns its row.
@@ -68,7 +69,7 @@ def _settle(call: Callable[[str], tuple[Any, ...]]) -> None:
 
 
 def maintenance(report: Mapping[str, Any]) -> Maintenance:
-    """What :func:`in_rounds` came to; where another process was at it, nothing was done."""
+    """The result of :func:`in_rounds`; nothing was done where another process was doing it."""
     dropped, kept = report.get("dropped_full", []), report.get("kept_full", [])
     warnings = [
         f"dropped slot {slot['slot']} over the limit of {report['retention_bytes']} bytes: group "
@@ -102,6 +103,6 @@ def maintenance(report: Mapping[str, Any]) -> Maintenance:
 
 
 def warn(done: Maintenance, log: logging.Logger) -> None:
-    """Say at WARNING what was lost, or kept over the limit."""
+    """Log at WARNING the losses and the slots kept over the limit."""
     for warning in done.warnings:
         log.warning("Maintenance: %s", warning)
