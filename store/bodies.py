@@ -81,7 +81,7 @@ def properties_to_json(properties: Mapping[str, Any] | None) -> str | None:
     if size > MAX_PROPERTIES_BYTES:
         raise PropertiesTooLarge(
             f"the properties have {size} bytes as JSON, the limit is {MAX_PROPERTIES_BYTES} (16 KiB): "
-            "put what is large into the body"
+            "put large values into the body"
         )
     return text
 

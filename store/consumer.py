@@ -180,7 +180,7 @@ class Consumer:
         self._path = None if filter is None else filters.to_jsonpath(filter)
         if retry is not None and self.mode is ConsumeMode.BROADCASTING:
             raise InvalidArgument(
-                "a broadcasting consumer does not retry what failed: leave retry out, or use clustering"
+                "a broadcasting consumer does not retry failed messages: leave retry out, or use clustering"
             )
         self._database = database
         self._signals = signals

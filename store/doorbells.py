@@ -1,6 +1,6 @@
-"""What could ring for a consumer group: whether something is ready for it and nobody has it.
+"""Doorbells: whether a consumer group has messages that are ready and not leased.
 
-A doorbell follows from what the logs say now, never from memory, so a ring that got lost repeats by itself.
+A doorbell follows from the present logs, never from memory, so a ring that got lost repeats by itself.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from duewheel.group_doorbells(%s::text[], %s::text[], %s::jsonb, %s::text[], %s)
 
 @dataclass(frozen=True, slots=True)
 class Doorbell:
-    """What a topic has for a group; instants in UTC.
+    """The ready messages of a topic for a group; instants in UTC.
 
     Attributes:
         topic: the topic's name.
         group: the group's name.
-        ready: how many messages are ready and not leased, counted up to 10 000. Of those that the tags and
-            the filter choose, where some were given; on a FIFO topic of all.
+        ready: how many messages are ready and not leased, counted up to 10 000. Where tags or a filter were
+            given, only the messages that they choose count; on a FIFO topic all count.
         oldest_deliver_at: the instant of the oldest of these, None where there is none.
-        next_at: when there could next be one, None where nothing is known for the next minute.
+        next_at: when a message could next become ready, None where none is known for the next minute.
         inflight: whether messages of the group are being consumed.
         holders: the names of the consumers that have them, in order.
-        tags: the tag expression that was asked with.
-        filter: the filter that was asked with.
+        tags: the tag expression of the question.
+        filter: the filter of the question.
     """
 
     topic: str

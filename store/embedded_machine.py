@@ -1,4 +1,4 @@
-"""What the embedded Postgres needs of the machine: binaries, an account, rights, processes and ports."""
+"""The needs of the embedded Postgres on the machine: binaries, an account, rights, processes and ports."""
 
 from __future__ import annotations
 

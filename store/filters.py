@@ -9,12 +9,12 @@ comparisons are of numbers.
 The logic has three values. A property that is missing or null is unknown, and so is a comparison of types
 that do not fit; text that holds a number, as every property of RocketMQ does, is a number where it meets one,
 to 15 digits, and ``true`` and ``false`` in any case are truth values where they meet one. NOT unknown is
-unknown, and only what is true chooses a message.
+unknown, and only an expression that is true chooses a message.
 
 An expression becomes a ``jsonpath`` of Postgres, which goes to the database as a parameter: no text of a
 caller is ever part of a statement. Each comparison is translated so that it is true when it holds and when
 its opposite is asked for true when that holds; NOT turns into the opposites below it. So no negation is left
-in the path, and what is unknown may count as false everywhere in it.
+in the path, and unknown may count as false everywhere in it.
 """
 
 from __future__ import annotations

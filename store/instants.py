@@ -1,9 +1,9 @@
 """Instants and spans of time, as callers give them and as the database takes them.
 
 An instant becomes an aware ``datetime`` in UTC with microseconds, whatever it came as: an aware datetime, a
-pendulum instant, or an ``int`` of Unix milliseconds. A datetime without a time zone is refused rather
-than guessed at, because a guess would be wrong by hours on somebody's machine. A span is a ``timedelta``;
-plain numbers are refused because half of the world means seconds by them and the other half milliseconds.
+pendulum instant, or an ``int`` of Unix milliseconds. A datetime without a time zone is refused rather than
+guessed at, because a guess would be wrong by hours on some machine. A span is a ``timedelta``; plain numbers
+are refused because half of the world means seconds by them, the other half milliseconds.
 
 Postgres keeps whole microseconds, so a datetime and the integer of :func:`to_microseconds` say the same.
 """

@@ -1,19 +1,19 @@
 """Keep a lease alive while its messages are worked on.
 
-A lease ends after its invisible duration, and what was not acked by then is delivered again. Work that takes
-longer than that, or of unknown length such as a Spark job, runs inside a :class:`LeaseKeeper`: a thread of
-its own extends the lease each time a third of the duration has passed, so two extensions may fail before the
-lease is in danger.
+A lease ends after its invisible duration, and messages that were not acked by then are delivered again. Work
+that takes longer than that, or of unknown length such as a Spark job, runs inside a :class:`LeaseKeeper`: a
+thread of its own extends the lease each time a third of the duration has passed, so two extensions may fail
+before the lease is in danger.
 
 The keeper never hides a lost lease. When the broker answers :class:`~duewheel.store.errors.LeaseLost`, or
 when nothing could be extended for a whole duration, it sets :attr:`LeaseKeeper.lost`, keeps the reason in
 :attr:`LeaseKeeper.error` and stops. The owner may look at it between two steps of its work; if it does not,
-its ack is refused by the broker all the same. What ends the keeper is only its owner, a lost lease, or
-the end of the process: a killed process stops extending, and its messages come back by themselves.
+the broker refuses its ack all the same. Only its owner, a lost lease, or the end of the process ends the
+keeper: a killed process stops extending, and its messages come back by themselves.
 
-An extension that runs beside an ack would find the lease gone and call it lost, so the context is left first
-and the messages are acked afterwards. A fence may stand inside it: an extension waits a second at most for
-the transaction that holds the lease, and counts if that one rolls back.
+An extension that runs beside an ack would find the lease gone and call it lost. So leave the context first,
+and ack the messages afterwards. A fence may stand inside the context: an extension waits a second at most for
+the transaction that holds the lease, and counts if that transaction rolls back.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ RETRIES_PER_LEASE = 12
 
 
 class Extends(Protocol):
-    """What the keeper needs of a consumer: the one call that extends a lease."""
+    """The part of a consumer that the keeper needs: the one call that extends a lease."""
 
     def change_invisible_duration(self, messages: Sequence[Message], duration: timedelta) -> None:
         """Let the messages stay invisible for ``duration`` from now on."""

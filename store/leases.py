@@ -1,9 +1,9 @@
 """Leases: the right of one consumer to work on some messages until an instant, and that right as JSON.
 
-A lease covers a range of one queue; one :meth:`~duewheel.store.consuming.Consumer.receive` may hold several.
+A lease covers a range of one queue; one :meth:`~duewheel.store.consumer.Consumer.receive` may make several.
 Each answer (ack, nack, longer invisible duration) names the lease by its position and the token that was
-drawn for it, so the answer of a consumer that has lost its lease is refused, and needs nothing else: a
-task or a Spark driver may hand a lease on as JSON and another process may answer it.
+drawn for it. So the answer of a consumer that has lost its lease is refused. An answer needs nothing else: a
+task or a Spark driver may hand a lease on as JSON, and another process may answer it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Lease:
     Treat it as opaque; :func:`to_json` and :func:`from_json` carry it between processes.
 
     Attributes:
-        group_id, topic_id, queue, n: which lease of which queue.
+        group_id, topic_id, queue, n: the lease, by its number in its queue.
         token: drawn when the lease was made; an answer with another token is refused.
         expires_at: when the lease ends unless it is extended, as known when it was received.
         count: how many messages the lease covers.
@@ -105,7 +105,7 @@ def from_json(text: str) -> list[Lease]:
         return [_from_row(row) for row in written["leases"]]
     except (KeyError, TypeError, ValueError) as error:
         raise InvalidArgument(
-            f"this is not JSON of leases ({error}): give what leases.to_json wrote"
+            f"this is not JSON of leases ({error}): give the text that leases.to_json wrote"
         ) from error
 
 

@@ -1,4 +1,4 @@
-"""Limits that Python says before the database is asked; docs/reference/limits.md lists them all.
+"""Limits that Python checks before it asks the database; docs/reference/limits.md lists them all.
 
 A module of numbers alone, so that a DAG file can be judged without importing the broker.
 """

@@ -1,9 +1,9 @@
-"""Hearing of things instead of asking for them: LISTEN and NOTIFY on a connection of one's own.
+"""Hearing of events instead of asking for them: LISTEN and NOTIFY on a connection of its own.
 
-A notification is a hint and never the truth. PostgreSQL drops those of a connection that is away, so whoever
-listens looks at the tables once after beginning to listen, and again after each `GAP`; between the two a hint
-saves it from looking in vain. Where LISTEN does not work (a pooler in transaction mode) everything still
-does, by polling.
+A notification is a hint and never the truth. PostgreSQL drops the notifications of a lost connection. So a
+program that listens looks at the tables once after beginning to listen, and again after each `GAP`; between
+the two a hint saves it from looking in vain. Where LISTEN does not work (a pooler in transaction mode)
+everything still works, by polling.
 
 The same `Listener` serves threads (`wait`) and an asyncio loop (`notifications`), one of the two at a time.
 It survives the loss of its connection: it connects again, with growing pauses, and says so with a `GAP`.
@@ -41,7 +41,7 @@ CONNECTION_DEFAULTS: Final = {
 
 
 class Notification(NamedTuple):
-    """What a NOTIFY said."""
+    """The channel and text of a NOTIFY."""
 
     channel: str
     payload: str
@@ -54,7 +54,7 @@ GAP: Final = Notification("", "")
 def connect(
     dsn: str, application_name: str, factory: type[extensions.connection] | None = None
 ) -> extensions.connection:
-    """Open an autocommit connection that notices when the server is gone; what `dsn` says has priority.
+    """Open an autocommit connection that notices when the server is gone; settings of `dsn` have priority.
 
     Raises:
         psycopg2.OperationalError: the database cannot be reached within 10 seconds.
@@ -74,11 +74,11 @@ class Listener:
     Args:
         dsn: the database.
         channels: names of the channels.
-        application_name: as the server shows it.
+        application_name: the name that the server shows.
         greeting: a statement that each of its connections begins with.
 
     Raises:
-        psycopg2.OperationalError: the database cannot be reached at first; later that is met with patience.
+        psycopg2.OperationalError: the database cannot be reached at first; later the listener tries again.
 
     Example::
 
@@ -183,7 +183,8 @@ class Listener:
         return connection
 
     def _take(self) -> list[Notification]:
-        """What has arrived; notes the loss of the connection, which shows when it is read."""
+        """The notifications that have arrived; notes the loss of the connection, which shows when it is
+        read."""
         connection = self._connection
         if connection is None:
             return []

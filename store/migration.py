@@ -1,4 +1,4 @@
-"""Bringing a database to the schema of this program, and asking whether it is there.
+"""Bringing a database to the schema of this program, and checking whether it has it.
 
 The tables come from Alembic's revisions in ``migrations/versions``, each a number and a folder of frozen
 ``.sql`` files. The functions in ``sql/functions`` are not frozen: all of them are applied again whenever
@@ -6,9 +6,9 @@ their checksum is not the one the database remembers. Both happen in one transac
 so any number of processes may upgrade at once: one does the work, the others wait and find it done, and a
 failure leaves everything as it was.
 
-A broker is upgraded while it is in use. What the upgrade changes may be held by an open transaction, and
-whoever comes behind an upgrade that waits for it waits, too. So it waits for a moment only, lets the others
-pass, and begins anew.
+A broker is upgraded while it is in use. An open transaction may hold a table that the upgrade changes, and
+sessions behind an upgrade that waits for it wait, too. So the upgrade waits for a moment only, lets the
+others pass, and begins anew.
 
 A database that is newer than this program is left alone: migrations keep what older programs use.
 """
@@ -55,11 +55,11 @@ order by xact_start limit 1
 
 @dataclass(frozen=True, slots=True)
 class SchemaState:
-    """What a database has.
+    """The schema that a database has.
 
     Attributes:
         revision: the revision its tables are at.
-        functions_checksum: of the function files that were applied last.
+        functions_checksum: the checksum of the function files that were applied last.
     """
 
     revision: str
@@ -67,13 +67,13 @@ class SchemaState:
 
 
 def upgrade(dsn: str) -> SchemaState:
-    """Make the schema ``duewheel``, or bring it to this program's revision; does nothing where that is done.
+    """Make the schema ``duewheel``, or bring it to this program's revision; does nothing where it has it.
 
     Args:
         dsn: libpq string or URL of the database; its user must be allowed to create a schema in it.
 
     Returns:
-        What the database has now.
+        The schema that the database has now.
 
     Raises:
         BrokerUnreachable: the server does not answer.
@@ -165,7 +165,7 @@ def _upgrade(engine: Engine, lock_timeout_ms: int) -> SchemaState:
 
 
 def check(dsn: str) -> SchemaState:
-    """Say what a database has, if this program can work with it.
+    """Return the schema that a database has, if this program can work with it.
 
     Raises:
         BrokerNotUpgraded: the schema is missing or old, or its functions are not those of this program.
@@ -200,7 +200,7 @@ def _function_files() -> list[Path]:
 
 
 def _apply_functions(connection: Connection) -> bool:
-    """Whether they had to be."""
+    """Apply the functions where their checksum differs; returns whether it did."""
     driver = driver_connection(connection)
     wanted = functions_checksum()
     if _state(driver).functions_checksum == wanted:

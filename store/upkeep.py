@@ -88,7 +88,7 @@ def maintenance(report: Mapping[str, Any]) -> Maintenance:
     if limit is not None and size > limit:
         warnings.append(
             f"the messages take {size} bytes, over the limit of {limit}, and nothing more can be dropped: "
-            "what waits, and what is of the last hours, is kept; raise retention_bytes"
+            "waiting messages, and those of slots that are not over, are kept; raise retention_bytes"
         )
     return Maintenance(
         dropped=tuple(report.get("dropped", [])),

@@ -34,15 +34,15 @@ class TimingWheel(Generic[PayloadT]):
         The wheel stands at an instant, the one it was last advanced to. Read that instant like an odometer
         with the wheels hour, minute, second and millisecond. A timer sits on the level of the *highest* wheel
         in which its instant differs from where the wheel stands, in the slot of that wheel's figure. So the
-        level ``ms`` holds what is due within the current second, ``s`` what is due later in the current
-        minute, ``min`` later in the hour, ``h`` later in the day. What is due on a later day goes to an
-        overflow level of 1 000 days, which is made when it is first needed, and if that is not enough to one
-        of 1 000 times as many.
+        level ``ms`` holds the timers due within the current second, ``s`` those due later in the current
+        minute, ``min`` later in the hour, ``h`` later in the day. Timers due on a later day go to an overflow
+        level of 1 000 days, which is made when it is first needed, and if that is not enough to one of 1 000
+        times as many.
 
         It follows that every timer of a level is due before every timer of the levels above it, that all
-        occupied slots lie ahead, and that the first occupied slot of the lowest occupied level holds what is
-        due next. When the wheel comes to the beginning of a slot above ``ms``, the timers in it fall to the
-        levels below, because they now differ in a lower figure only.
+        occupied slots lie ahead, and that the first occupied slot of the lowest occupied level holds the
+        timers due next. When the wheel comes to the beginning of a slot above ``ms``, the timers in it fall
+        to the levels below, because they now differ in a lower figure only.
 
     An example, times of one day, written slot:timers
         ==================  ========  ======  ======  =====  ==========
@@ -82,9 +82,9 @@ class TimingWheel(Generic[PayloadT]):
         Figures are those of UTC days counted from the Unix epoch; nothing depends on a calendar.
 
     Clocks that jump
-        `advance` may be given any instant. Forward: everything due on the way fires, in order. Back: what has
-        fired is gone and does not fire again; what has not fires at its instant, and no sooner because the
-        wheel had been further once.
+        `advance` may be given any instant. Forward: every timer due on the way fires, in order. Back: a timer
+        that has fired is gone and does not fire again. A timer that has not fired fires at its instant, and
+        no sooner because the wheel had been further once.
 
     A payload has one timer. Adding it again for an earlier instant replaces the timer; for the same or a
     later one nothing changes (`cancel` first to postpone).
@@ -167,7 +167,7 @@ class TimingWheel(Generic[PayloadT]):
         return True
 
     def advance(self, now_ms: int) -> list[Timer[PayloadT]]:
-        """Move the wheel to `now_ms` (Unix milliseconds) and take out what is due by then, in order."""
+        """Move the wheel to `now_ms` (Unix milliseconds) and take out the timers due by then, in order."""
         _refuse_negative("now_ms", now_ms)
         behind = now_ms < self._stands_at_ms
         if behind and any(self._fires_at_ms(due_at_ms) > now_ms for due_at_ms in self._late.values()):
@@ -231,7 +231,8 @@ class TimingWheel(Generic[PayloadT]):
         return None
 
     def _take_late(self) -> list[Timer[PayloadT]]:
-        """Take out what is due where the wheel stands; a stable sort, so equal instants keep their order."""
+        """Take out the timers due where the wheel stands; a stable sort, so equal instants keep their
+        order."""
         fired = sorted(
             (Timer(due, payload) for payload, due in self._late.items()), key=attrgetter("due_at_ms")
         )

@@ -1,8 +1,8 @@
-"""What the wheel does next: the decisions of the runner, without its clock, threads and connections.
+"""The next step of the wheel: the decisions of the runner, without its clock, threads and connections.
 
-A state machine. The runner asks it which jobs to begin (`take`) and how long to sleep (`sleep_ms`), and tells
-it what was answered (`finished`), what went wrong (`failed`) and what was heard (`notified`, `look_again`).
-The instant is always an argument, on the monotonic clock in milliseconds, so a test plays hours of it, with a
+This is a state machine. The runner asks it which jobs to begin (`take`) and how long to sleep (`sleep_ms`),
+and tells it of answers (`finished`), failures (`failed`) and notifications (`notified`, `look_again`). The
+instant is always an argument, on the monotonic clock in milliseconds, so a test plays hours of it, with a
 simulated database, in no time.
 
 Two wheels turn in it, because there are two kinds of time. Instants of messages and ends of leases are the
@@ -11,26 +11,26 @@ up, try again) are measured on the monotonic clock, which never steps; they wait
 
 The rules
     *Look* once per `poll_ms`: which topics have something due within `lookahead_ms`, each with the first
-    instant, and which leases end by then. What was due before and has not been released is part of the
-    answer, so whatever a notification did not tell is found by then.
+    instant, and which leases end by then. Earlier due messages that have not been released are part of the
+    answer, so a look finds everything that a notification did not tell.
 
-    *Survey* all topics at the start and once per `survey_ms`, a page after the other: what came due longer
-    ago than a look reaches. Its answers count as those of a look, so the wheel turns before the first survey
-    is over; a page that failed is asked again, and none of those before it.
+    *Survey* all topics at the start and once per `survey_ms`, a page after the other, for messages that came
+    due longer ago than a look reaches. Its answers count as those of a look, so the wheel turns before the
+    first survey is over; a page that failed is asked again, and none of those before it.
 
-    *Tick* a topic at the instant something of it is due. Instants of one topic within one granularity share a
+    *Tick* a topic at the instant a message of it is due. Instants of one topic within one granularity share a
     timer, at the earliest of them; the latest is remembered, and ticked for if the first tick did not reach
     it. So there are at most `lookahead / granularity` timers per topic, however many messages wait. A topic
     that was never ticked is taken for one of 1 ms.
 
     After a tick that released something the topic rests for its granularity and is then ticked again, because
-    senders do not notify the wheel of what falls into the rest. This goes on until a tick releases nothing;
-    that one says when something is due next. An idle topic has no rest to wait for and is ticked at the
-    instant. The rest counts from question to question: what the answer takes does not make it longer.
+    senders do not notify the wheel of messages due during the rest. This goes on until a tick releases
+    nothing; that tick says when a message is due next. An idle topic has no rest to wait for and is ticked at
+    the instant. The rest counts from question to question, so a slow answer does not make it longer.
 
-    A topic that was released twice within 50 ms, or two granularities, is *busy*: senders leave what comes
-    next to the wheel, which ticks it on for 0.3 s. A topic with a message now and then costs two ticks for
-    each.
+    A topic that was released twice within 50 ms, or two granularities, is *busy*: senders leave the next
+    messages to the wheel, which goes on ticking the topic for 0.3 s. A topic with a message now and then
+    costs two ticks for each.
 
     After a tick that is *unsettled* (transactions are open that may still bring messages for it) the topic is
     ticked again, at growing pauses up to 1 s, until it is settled.
@@ -41,8 +41,8 @@ The rules
     `maintain_ms`. *Advance* the recurring schedules at the start and whenever the last round said so.
 
     A job that failed is not begun again before a pause that grows with each failure (0.1 s to 30 s), or until
-    the database turns out to be back; other jobs go on. One that failed because somebody holds a lock is
-    tried again within 2 s, so that it is not late for long once the lock is free.
+    the database turns out to be back; other jobs go on. A job that failed because another session holds a
+    lock is tried again within 2 s, so that it is not late for long once the lock is free.
 
     No job runs twice at once. Each kind of job has lanes of its own, so a long one does not hold up ticks.
 """
@@ -66,12 +66,12 @@ SHORTEST_UNSETTLED_PAUSE_SECONDS: Final = 0.02
 LONGEST_PAUSE_FOR_LOCK_SECONDS: Final = 2.0
 SURVEY_MS: Final = 60_000.0
 
-#: A tick that began no later than this after its topic's rest is taken to have begun at the end of the rest:
-#: else each rest of a busy topic would be longer by what waking up takes.
+#: A tick that began no later than this after its topic's rest is taken to have begun at the end of the rest.
+#: Otherwise each rest of a busy topic would be longer by the time that waking up takes.
 PUNCTUAL_MS: Final = 1.0
 
-#: How long a busy topic is ticked on. Senders rely on it, with a margin: they notify nobody if a wheel ticked
-#: a busy topic 0.1 s ago, of what is due up to 0.2 s after that.
+#: How long a busy topic is ticked on. Senders rely on it, with a margin: if a wheel ticked a busy topic in
+#: the last 0.1 s, they send no notification of messages due up to 0.2 s after that tick.
 BUSY_MS: Final = 300.0
 BUSY_PAUSE_MS: Final = 5.0
 
@@ -80,7 +80,7 @@ PayloadT = TypeVar("PayloadT", bound=Hashable)
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """Ask what is due next."""
+    """Ask which messages are due next."""
 
     def __str__(self) -> str:
         return "Asking what is due next"
@@ -88,7 +88,7 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """Ask the next page of topics what is due."""
+    """Ask for the due messages of the next page of topics."""
 
     def __str__(self) -> str:
         return "Asking all topics what is due"
@@ -96,7 +96,7 @@ class Survey:
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """Release what is due on a topic."""
+    """Release the due messages of a topic."""
 
     topic_id: int
 
@@ -141,7 +141,7 @@ LANES: Final[dict[type[Job], int]] = {Look: 1, Survey: 1, Tick: 3, Revive: 1, Ma
 
 
 class DueInstant(NamedTuple):
-    """The first instant at which something of a topic is due (Unix microseconds)."""
+    """The first instant at which a message of a topic is due (Unix microseconds)."""
 
     topic_id: int
     due_at_us: int
@@ -158,7 +158,7 @@ class LeaseEnd(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LookAnswer:
-    """What a look or a page of a survey found due within the look-ahead."""
+    """The due instants and lease ends that a look or a page of a survey found within the look-ahead."""
 
     reading: ClockReading
     due: list[DueInstant] = field(default_factory=list)
@@ -171,11 +171,11 @@ class LookAnswer:
 
 @dataclass(frozen=True, slots=True)
 class TickAnswer:
-    """What a tick did.
+    """The result of a tick.
 
-    `asked_at_us` is the database's clock when the question reached it, `hi_us` how far the topic is released,
-    `next_due_us` when something is due next, within the look-ahead, if this released nothing, `busy` whether
-    senders leave what comes next to a wheel that goes on ticking.
+    `asked_at_us` is the database's clock when the question reached it. `hi_us` is the instant up to which the
+    topic is released. `next_due_us` is the next due instant within the look-ahead, if this tick released
+    nothing. `busy` says whether senders leave the next messages to a wheel that goes on ticking.
     """
 
     reading: ClockReading
@@ -215,7 +215,7 @@ class _DueTimer(NamedTuple):
 
 @dataclass(slots=True)
 class _Topic:
-    """What the wheel remembers of a topic."""
+    """The wheel's memory of a topic."""
 
     granularity_us: int = 1_000
     #: A tick is still to reach this instant.
@@ -231,7 +231,7 @@ class _Timers(Generic[PayloadT]):
     """A timing wheel whose timers fire at their instant instead of at the next whole millisecond.
 
     The wheel lets go of a timer at the beginning of its millisecond. From there on it waits in a heap, which
-    therefore holds no more than what is due within one. As in the wheel, a payload has one timer, the
+    therefore holds no more than the timers of one millisecond. As in the wheel, a payload has one timer, the
     earliest it was added for.
     """
 
@@ -271,7 +271,7 @@ class _Timers(Generic[PayloadT]):
 
 
 class WheelSchedule:
-    """Decides what to do next; see the module for the rules.
+    """Decides the next step; see the module for the rules.
 
     Args:
         now_ms: the instant, on the monotonic clock in milliseconds.
@@ -335,7 +335,7 @@ class WheelSchedule:
         return begun
 
     def sleep_ms(self, now_ms: float) -> float:
-        """How long there is nothing to begin unless something is finished or heard; may be infinite."""
+        """The time until the next job begins, unless an answer or a notification comes; may be infinite."""
         wake_at_ms = self._pauses.next_at_ms()
         due_at_ms = self._due.next_at_ms()
         if math.isfinite(due_at_ms) and self._clock.known:
@@ -343,7 +343,7 @@ class WheelSchedule:
         return max(0.0, wake_at_ms - now_ms)
 
     def finished(self, job: Job, answer: Answer, now_ms: float) -> None:
-        """A job is done; learns from its answer and decides what follows from it."""
+        """A job is done; learns from its answer and decides the next steps."""
         was_failing = self._failures.pop(job, None) is not None
         self._not_before_ms.pop(job, None)
         if answer.reading is not None:
@@ -380,14 +380,16 @@ class WheelSchedule:
         return pause_seconds
 
     def notified(self, topic_id: int, due_at_us: int, now_ms: float) -> None:
-        """A sender said what will be due; what is beyond the look-ahead is left to the next look."""
+        """A sender named an instant at which a message is due; the next look finds one beyond the
+        look-ahead."""
         if not self._clock.known or (self._watched is not None and topic_id not in self._watched):
             return
         if due_at_us / 1_000 <= self._clock.database_ms(now_ms) + self._lookahead_ms:
             self._add_due(topic_id, due_at_us)
 
     def look_again(self, now_ms: float) -> None:
-        """Something may have been missed, and the database is there: look now, whatever failed before."""
+        """Notifications may have been missed, and the database can be reached: look now, whatever failed
+        before."""
         self._try_again_now(now_ms)
         self._pause(Look(), now_ms)
 
@@ -455,7 +457,8 @@ class WheelSchedule:
         self._due.add(timer, due_at_us / 1_000)
 
     def _try_again_now(self, now_ms: float) -> None:
-        """The database is back: what failed waits no longer. If it fails again its pauses go on growing."""
+        """The database is back: failed jobs wait no longer. The pauses of a job that fails again go on
+        growing."""
         for job in self._failures:
             self._not_before_ms.pop(job, None)
             self._pause(job, now_ms)
