@@ -57,7 +57,7 @@ Rows = list[tuple[Any, ...]]
 #: How many idle connections a pool keeps open.
 IDLE_CONNECTIONS = 8
 
-#: How often a statement is made that others overtake.
+#: How often a statement that others overtake is tried.
 _ATTEMPTS = 3
 
 
@@ -221,7 +221,7 @@ class Database:
             try:
                 return self._rows(statement, parameters)
             except Overtaken:
-                # Its server process was held up in the midst of a release, and others went on.
+                # Its server process was held up in the middle of a release, and others went on.
                 continue
         return self._rows(statement, parameters)
 
@@ -323,8 +323,7 @@ class Database:
                 other.close()
             return
         if connection.get_transaction_status() != TRANSACTION_STATUS_IDLE or not connection.autocommit:
-            # Whoever borrowed it left a transaction open. Rolling back in here may meet a connection that
-            # just broke.
+            # The borrower left a transaction open. A rollback here may meet a connection that just broke.
             try:
                 _reset(connection)
             except psycopg2.Error as error:

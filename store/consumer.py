@@ -58,24 +58,24 @@ _Answer = tuple[Any, ...]
 
 #: The longest time, in seconds, that a waiting consumer goes without asking.
 LONGEST_PAUSE_SECONDS = 1.0
-# Where something is ready and somebody else is just taking it: pauses double from the first to the second.
+# Pauses while another consumer is taking the ready messages: they double from the first to the second.
 _FIRST_PAUSE_SECONDS = 0.001
 _LAST_PAUSE_SECONDS = 1.0
 
-# A wheel that was heard, or seen to be there, so short ago is taken to be turning still. What it has not
-# released a moment after its instant, the consumer releases itself.
+# A wheel that was heard, or seen to be connected, so short ago is taken to be turning still. The consumer
+# itself releases messages that the wheel has not released a moment after their instant.
 _WHEEL_SECONDS = 1.0
 _GRACE_SECONDS = 0.05
 
-# What a consumer pauses before it asks, at random and at most, when it was woken in vain: from the first to
-# the last, doubling. Releases further apart than the last need nobody's patience.
+# The longest random pause of a consumer before it asks again after it was woken in vain: doubling from the
+# first to the last. Releases further apart than the last need no pause.
 _FIRST_RESTRAINT_SECONDS = 0.004
 _LAST_RESTRAINT_SECONDS = 0.064
 
-# While batches come back full, a consumer releases what came due so often itself; a wheel does it anyway.
+# While batches come back full, a consumer itself releases due messages so often; a wheel does it anyway.
 _TICK_SECONDS = 0.1
 
-# From so many messages on, the copy that Postgres makes of what a prepared statement returns costs more than
+# From so many messages on, the copy that Postgres makes of a prepared statement's result costs more than
 # preparing saves.
 _MANY = 200
 
@@ -89,8 +89,8 @@ select changed, old_max_retries,
 from duewheel.set_retry_policy(%s, %s, %s, %s::interval[], %s, %s, %s, %s)
 """
 
-# Instants come as microseconds and JSON as text until somebody looks at them: what psycopg2 makes of them
-# costs more than reading the row. date_part is exact to the microsecond until the year 2255.
+# Instants come as microseconds and JSON as text until they are looked at: converting them by psycopg2 costs
+# more than reading the row. date_part is exact to the microsecond until the year 2255.
 _AS = {
     "properties": "properties::text",
     "lease": "case when attempt is null then json_build_array((lease).topic_id, (lease).queue, (lease).n, "
@@ -100,7 +100,7 @@ _AS = {
         for name in ("deliver_at", "born_at", "asked_at")
     },
 }
-#: What is asked of `duewheel.leased_message`, in the order of `ROW_COLUMNS`.
+#: The columns of `duewheel.leased_message`, in the order of `ROW_COLUMNS`.
 RECEIVED_COLUMNS = ", ".join(_AS.get(name, name) for name in ROW_COLUMNS)
 _RECEIVE = Prepared(
     "duewheel_receive",
@@ -444,7 +444,7 @@ class Consumer:
                 self._database.now(),
             ),
         )[0]
-        # A group that this consumer has just made had nobody's settings.
+        # A group that this consumer has just made had no settings before.
         if changed and (set_by is not None or not is_new):
             log.warning(
                 "consumer %s set the retries of group %s: %s; before, %s had set: %s",
@@ -483,9 +483,9 @@ class Consumer:
         prepared = _RECEIVE if answer is None else _ACK_AND_RECEIVE
         statement = prepared if max_messages < _MANY else prepared.text
         rows = self._database.rows(statement, (*(answer or ()), *parameters))
-        # A full batch means that more is likely there, in the queue it came from, where no other was:
-        # this one stays, and what came due meanwhile waits for its turn. The turn comes by time, not by
-        # emptiness, so no queue waits for another.
+        # A full batch means that its queue, which no other consumer was reading, probably has more. So this
+        # consumer stays there, and messages that come due elsewhere wait for their turn. The turn comes by
+        # time, not by emptiness, so no queue waits for another.
         full = len(rows) > max_messages
         if full and not tick:
             topic_id, queue = json.loads(rows[-1][-1])[:2]

@@ -185,7 +185,7 @@ class EmbeddedPostgres:
             deadline = time.monotonic() + STOP_SECONDS
             with self._opened("users.lock") as users, self._opened("keeper.lock") as keeper:
                 while not _try_lock(keeper, fcntl.LOCK_EX):
-                    # Somebody else reads with us: theirs is the server now. While the keeper is stopping it
+                    # Another process reads with us: the server is theirs now. While the keeper is stopping it
                     # has the lock exclusively, and before it has, the lock is free.
                     if not _try_lock(users, fcntl.LOCK_EX) and _try_lock(users, fcntl.LOCK_SH):
                         return

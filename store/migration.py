@@ -39,8 +39,8 @@ FUNCTIONS = Path(__file__).parent / "sql" / "functions"
 # Held while a database is upgraded; the letters "duewheel" as a number.
 _UPGRADE_LOCK = 0x6475657768656C
 
-# So long others wait behind an upgrade that waits for an open transaction: at first, and at most. It waits
-# longer each time: on a busy machine not all of them may have ended in so short a moment.
+# How long others wait behind an upgrade that waits for an open transaction: at first, and at most. It waits
+# longer each time: on a busy machine not all open transactions may have ended in so short a moment.
 _LOCK_TIMEOUT_MS = 300
 _LONGEST_LOCK_TIMEOUT_MS = 900
 # Between two attempts: twice as long each time, and this at most.

@@ -78,32 +78,33 @@ TIMEOUT_SECONDS: Final[dict[type[Job], float]] = {
     Advance: 60.0,
 }
 
-#: The server ends a job's statements after this share of the job's time. The rest is for its answer; whoever
-#: has none by then asks the server to cancel, several times, as one that meets no statement is lost,
-#: and gives up after the last: the server, or the way to it, is gone.
+#: The server ends a job's statements after this share of the job's time. The rest is for its answer. A job
+#: without an answer by then asks the server to cancel, several times, since a cancel that meets no statement
+#: is lost. After the last it gives up: the server, or the way to it, is gone.
 SERVER_SHARE = 0.9
 CANCELS: Final = 4
 CANCEL_SECONDS: Final = 0.5
 
-#: How long a tick waits for a lock. Somebody's open transaction then holds up a lane for no longer, and other
-#: topics are ticked in between.
+#: How long a tick waits for a lock. Another session's open transaction holds up a lane for no longer, and
+#: other topics are ticked in between.
 LOCK_TIMEOUT_MS: Final = 250
 
-#: How far back a look reaches. What came due before that and was committed only now is found by a survey.
+#: How far back a look reaches. A survey finds messages that came due before that and were committed only now.
 LOOKBACK_SECONDS: Final = 600.0
 
 #: How far a look reaches for ends of leases, in either direction: further than two looks are apart, and less
-#: than the look-ahead, as it costs something for each lease that was to end in that time, answered or not.
+#: than the look-ahead, since each lease that was to end in that time costs something, answered or not.
 LEASE_REACH_POLLS: Final = 3.0
 
 #: How many topics a survey asks for at once: a page is a matter of milliseconds.
 TOPICS_PER_PAGE: Final = 500
 LAST_TOPIC_ID: Final = 2**31 - 1
 
-#: How long jobs may go on when the wheel is stopped, and how long what is then done about them may take.
+#: How long jobs may go on when the wheel is stopped, and how long ending them may then take.
 STOP_SECONDS: Final = 2.0
 
-#: Leases that ended are revived in transactions of 200; what is left after so many waits for the next look.
+#: Ended leases are revived in transactions of 200; leases left after so many transactions wait for the next
+#: look.
 CHUNKS_PER_REVIVE: Final = 20
 
 APPLICATION_NAME: Final = "duewheel wheel"

@@ -292,7 +292,7 @@ def resume_schedule(database: Database, name: str) -> None:
     next_at = rule.next_after(resumes_after)
     if start_at is not None and start_at > resumes_after:
         next_at = rule.first_from(start_at)
-    # Where somebody else has resumed it meanwhile, nothing is left to do.
+    # Where another program has resumed it in the meantime, nothing is left to do.
     database.rows("select duewheel.resume_schedule(%s, %s, %s)", (schedule_id, generation, next_at))
     with database.lend() as connection:
         advance(connection, now=database.now(), schedule_id=schedule_id)
@@ -366,7 +366,7 @@ def advance(
                 more = True
             else:
                 pause = min(pause, max(timedelta(0), planned.next_at - now_at - reach / 2))
-    # Whoever has not had a turn in a full round has one in the next.
+    # A schedule without a turn in a full round has one in the next.
     more = more or (len(found) == SCHEDULES_AT_ONCE and sent > 0)
     return Advanced(sent, more, pause)
 

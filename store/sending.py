@@ -78,7 +78,7 @@ from duewheel.send(%s, %s::bytea, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)
 """,
 )
 
-# What most messages are: a body, a delay or an instant, perhaps a key. Spans and instants are microseconds,
+# Most messages have a body, a delay or an instant, and perhaps a key. Spans and instants are microseconds,
 # which cost both sides less than text does, and the id says the delivery instant.
 _SEND_PLAIN = Prepared(
     "duewheel_send_plain",

@@ -111,7 +111,7 @@ class Stop(threading.Event):
         try:
             yield
         finally:
-            # From here on the signal's listener may be somebody else's.
+            # From here on another signal may have the listener.
             with self._guard:
                 self._signal = None
 
