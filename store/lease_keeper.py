@@ -11,9 +11,9 @@ when nothing could be extended for a whole duration, it sets :attr:`LeaseKeeper.
 the broker refuses its ack all the same. Only its owner, a lost lease, or the end of the process ends the
 keeper: a killed process stops extending, and its messages come back by themselves.
 
-An extension that runs beside an ack would find the lease gone and call it lost. So leave the context first,
-and ack the messages afterwards. A fence may stand inside the context: an extension waits a second at most for
-the transaction that holds the lease, and counts if that transaction rolls back.
+An extension that runs beside an ack would find the lease gone and call it lost, so the context is left first
+and the messages are acked afterwards. A fence may stand inside it: an extension waits a second at most for
+the transaction that holds the lease, and counts if that one rolls back.
 """
 
 from __future__ import annotations
