@@ -349,7 +349,7 @@ def _judge_level(given: Any) -> None:
     if level is None:
         return
     if type(level) is not int:
-        raise InvalidDelayLevel(f"delay_level is a {type(level).__name__}: give 0 (no delay) to 18, see L01")
+        raise InvalidDelayLevel(f"delay_level is a {type(level).__name__}: give 0 (no delay) to 18")
     if level < 0:
         raise InvalidDelayLevel(f"the delay level is {level}; the limit is 0 (not delayed) or more")
 

@@ -124,9 +124,7 @@ def as_level(value: int | str | None) -> int | None:
     if not text or text == "None":
         return None
     if not WHOLE_NUMBER.fullmatch(text):
-        raise InvalidDelayLevel(
-            f"delay_level {value!r} is not a whole number: give 0 (no delay) to 18, see L01"
-        )
+        raise InvalidDelayLevel(f"delay_level {value!r} is not a whole number: give 0 (no delay) to 18")
     return int(text)
 
 

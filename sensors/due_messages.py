@@ -60,9 +60,9 @@ class DueMessagesSensor(BaseSensorOperator):
             ``[operators] default_deferrable`` says. ``poke_interval`` and ``mode`` count only when it is off;
             ``timeout`` and ``soft_fail`` always.
         duewheel_conn_id: the connection to the broker.
-        tags: only messages with one of these tags count, as ``"a || b"``; ``*`` means all (D12). Give the
+        tags: only messages with one of these tags count, as ``"a || b"``; ``*`` means all. Give the
             task that consumes the same.
-        filter: only messages with such properties count, as ``"amount > 100"`` (D12).
+        filter: only messages with such properties count, as ``"amount > 100"``.
         hand_on: of so many messages at most it hands on ids and keys, up to 1 000; 0 is none. Others of the
             group may take them meanwhile, unless there is a ``lease``.
         lease: with ``hand_on``, how long these messages are leased to the task behind the sensor, 1 s to
@@ -85,8 +85,6 @@ class DueMessagesSensor(BaseSensorOperator):
     Example::
 
         DueMessagesSensor(task_id="anything_due", topic="order-timeout", group="canceller") >> cancel
-
-    Rules: X08, X09, X13.
     """
 
     template_fields: Sequence[str] = ("topic", "group", "tags", "filter", "min_messages", "duewheel_conn_id")

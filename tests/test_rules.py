@@ -74,7 +74,7 @@ def test_no_test_carries_the_id_of_a_rule_that_is_none() -> None:
         assert ids_in(name) <= set(RULES), f"{file}::{name}"
 
 
-@pytest.mark.parametrize("folder", ["docs", "store"])
+@pytest.mark.parametrize("folder", ["docs", "hooks", "sensors", "store"])
 def test_the_ids_stand_in_the_table_and_in_names_of_tests_only(folder: str) -> None:
     root = TABLE.parents[1] / folder
     for path in [*root.rglob("*.md"), *root.rglob("*.py")]:
