@@ -1,6 +1,7 @@
 """The name of a task instance at the broker: its consumer's, and its idempotency key.
 
-It is what stays the same over all tries of the task instance: it keeps a retried send from sending twice, and lets a try go on with the messages of the one before.
+It stays the same over all tries of the task instance. So it keeps a retried send from sending twice, and lets
+a try go on with the messages of the previous one.
 """
 
 from __future__ import annotations
