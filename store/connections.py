@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection as SQLAlchemyConnection
     from sqlalchemy.orm import Session
 
-    #: What ``connection=`` takes: the caller's transaction.
+    #: The types of ``connection=``: the caller's transaction.
     CallerConnection = DriverConnection | SQLAlchemyConnection | Session
 
 log = logging.getLogger(__name__)

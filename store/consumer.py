@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: What the answers take: messages or leases, one or several, or a whole batch.
+#: The argument of the answers: messages or leases, one or several, or a whole batch.
 Answered = Message | Lease | Iterable[Message | Lease]
 
 # The parameters of ``_ANSWER``, the action first.

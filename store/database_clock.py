@@ -63,7 +63,7 @@ class DatabaseClock:
         self._measured_at_ms = reading.received_ms
 
     def database_ms(self, monotonic_ms: float) -> float:
-        """What the database's clock shows (Unix ms) at an instant of the monotonic one (ms).
+        """The time on the database's clock (Unix ms) at an instant of the monotonic one (ms).
 
         Raises:
             LookupError: there has been no reading yet.

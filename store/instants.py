@@ -15,7 +15,7 @@ from datetime import UTC, datetime, timedelta
 
 from duewheel.store.errors import InvalidArgument, InvalidInstant
 
-#: What callers may give as an instant.
+#: The types that callers may give as an instant.
 Instant = datetime | int
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -29,7 +29,7 @@ select consumer_group, state, at, until_at, attempt, consumer, reason from duewh
 
 @dataclass(frozen=True, slots=True)
 class StoredMessage:
-    """A message as it lies in the broker, whoever consumes it; instants in UTC.
+    """A message as the broker stores it, apart from its consumers; instants in UTC.
 
     Attributes:
         topic, message_id, key, tag, properties, body, message_group: as it was sent.

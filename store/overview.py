@@ -308,7 +308,8 @@ def due_histogram(
 
 
 def flow_histogram(broker: Broker, from_at: datetime, step: timedelta, steps: int) -> list[FlowStep]:
-    """What groups received, acked and failed in each step: the newest 1 000 leases of a queue."""
+    """The messages that groups received, acked and failed in each step: the newest 1 000 leases of a
+    queue."""
     return [FlowStep(*row) for row in _read(broker, _FLOW, (from_at, step, steps))]
 
 

@@ -44,7 +44,8 @@ class ConsumeResult(StrEnum):
     """It failed: the message comes again after the group's retry interval."""
 
 
-#: What a push consumer calls with each message. Anything but success, and every exception, is a failure.
+#: The function that a push consumer calls with each message. Any result but success, and every exception, is
+#: a failure.
 Listener = Callable[[Message], ConsumeResult | str | None]
 
 _FIRST_PAUSE_SECONDS = 0.5
@@ -205,7 +206,7 @@ class PushConsumer:
             for work in lane:
                 with self._changed:
                     if not work.given_up and work not in self._in_hand:
-                        # Stopped meanwhile.
+                        # Stopped in the meantime.
                         break
                     if work is not lane[0]:
                         work.give_up_at = time.monotonic() + self._timeout.total_seconds()

@@ -55,7 +55,7 @@ class Expired:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What happened since the last report.
+    """The events since the last report.
 
     Attributes:
         released: by topic.

@@ -144,7 +144,8 @@ SELECT t.topic_id FROM duewheel.topic t LEFT JOIN duewheel.topic parent ON paren
 WHERE coalesce(parent.name, t.name) = ANY (%(topics)s)
 """
 
-# statement_timestamp(): when the question came, before the tick reads its clock. What is due by then is out.
+# statement_timestamp(): when the question came, before the tick reads its clock. Messages due by then are
+# out.
 _TICK = Prepared(
     "duewheel_tick",
     """

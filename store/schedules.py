@@ -358,7 +358,7 @@ def advance(
             log.warning("Schedule %s cannot be sent; it is tried again: %s", name, said(error))
             continue
         if count is None:
-            # Somebody else is at it.
+            # Another program is sending this schedule.
             continue
         sent += count
         if planned.next_at is not None:

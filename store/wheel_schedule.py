@@ -257,7 +257,7 @@ class _Timers(Generic[PayloadT]):
         fired: list[PayloadT] = []
         while self._near and self._near[0][0] <= now_ms:
             at_ms, _, payload = heapq.heappop(self._near)
-            # Else it was set to an earlier instant meanwhile, and has fired.
+            # Else it was set to an earlier instant in the meantime, and has fired.
             if self._at_ms.get(payload) == at_ms:
                 del self._at_ms[payload]
                 fired.append(payload)
