@@ -6,9 +6,11 @@ timeout is let out: a tick of the wheel, a run that begins, a deferred task that
 on top for all of them, for duewheel once for a batch.
 
 In favour of Airflow's ways their rows are written at once and not by a task each, their tasks are empty and
-need no worker, and there may be as many runs at a time as there are timeouts.
+need no worker, there may be as many runs at a time as there are timeouts, and a triggerer takes all their
+triggers, where it has `[triggerer] capacity` of 1 000 otherwise and lets the others stand.
 
-The 1 000 take about ten minutes, most of them to let the timeouts wait until half is recalled.
+The 1 000 take about ten minutes, most of them to let the timeouts wait until half is recalled; so do 100 000
+by duewheel alone.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ import psutil
 from psycopg2.extensions import connection as Connection  # noqa: N812 - it is a class
 
 from benchmarks.bench import Bench, Subject, seconds
-from benchmarks.measure import Row, percentile, thousands
+from benchmarks.measure import Goal, Row, percentile, thousands
 from benchmarks.program import main
 from benchmarks.server import connect
 from duewheel.cli.demo.airflow_api import AirflowApi
@@ -108,6 +110,7 @@ from duewheel.message m cross join lateral (
     where k.topic_id = m.topic_id and k.hi >= m.deliver_at order by k.hi, k.tick_id limit 1) k
 where substr(m.key, 7)::int % 2 = 1
 """
+DUEWHEEL_RECALL_REST = "select duewheel.recall_key(%s, key, false) from unnest(%s::text[]) key"
 RECALL_REST = "delete from dag_run where dag_id = %s and substr(run_id, 7)::int %% 2 = 0 and state = any (%s)"
 
 
@@ -121,6 +124,13 @@ class Measured:
     lateness_ms: list[float] = field(default_factory=list)
     told: float = 0
     rows_left: float = inf
+
+
+class Roomy(Settings):
+    """An Airflow whose triggerer takes every trigger there is."""
+
+    def environment(self) -> dict[str, str]:
+        return super().environment() | {"AIRFLOW__TRIGGERER__CAPACITY": "1000000"}
 
 
 @dataclass
@@ -188,7 +198,7 @@ def _stand(bench: Bench) -> Iterator[Stand]:
         (home / "dags").mkdir()
         (home / "dags" / "ways.py").write_text(DAGS)
         broker.create_topic(TOPIC)
-        settings = Settings(home, address, free_port(), home / "dags", dsn, secrets.token_hex(8))
+        settings = Roomy(home, address, free_port(), home / "dags", dsn, secrets.token_hex(8))
         airflow = AirflowStandalone(settings)
         api = AirflowApi(settings.url, USER, settings.password)
         try:
@@ -229,8 +239,11 @@ def _duewheel(stand: Stand, count: int, lead: float, window: float) -> Measured:
     measured.memory_mb = stand.settled_memory_mb() - memory
     measured.rows = (stand.rows() - rows) / count
     measured.recall_ms = _recall_ms(lambda key: broker.recall_key(TOPIC, key), keys, first_at)
-    for key in keys:
-        broker.recall_key(TOPIC, key)
+    with broker.connection() as connection, connection.cursor() as cursor:
+        for first in range(0, len(keys), 1_000):
+            cursor.execute(DUEWHEEL_RECALL_REST, (TOPIC, keys[first : first + 1_000]))
+    if datetime.now(UTC) > first_at:
+        raise TimeoutError(f"duewheel: {count} messages were not sent and half recalled within {lead} s")
     _until_due(first_at, window)
 
     def is_over() -> bool:
@@ -259,10 +272,11 @@ def _airflows(stand: Stand, way: str, count: int, lead: float, window: float) ->
         stdout=subprocess.DEVNULL,
         check=True,
     )
-    _wait(
+    if not _wait(
         lambda: stand.ask("select not exists (select from trigger where triggerer_id is null)") == [(True,)],
         lead,
-    )
+    ):
+        raise TimeoutError(f"{way}: the triggerer did not take all {count} triggers within {lead} s")
     # The triggerer has them in its table by now, and makes their coroutines.
     time.sleep(2)
     measured.memory_mb = stand.settled_memory_mb() - memory
@@ -372,8 +386,28 @@ def _rows(count: int, ours: Measured, theirs: dict[str, Measured]) -> Iterator[R
             yield Row(f"{name}-{way}-{count}", f"{what}: {text}", unit, [value], [its], WAYS[way])
 
 
+def alone(bench: Bench) -> Iterator[Row]:
+    """What 100 000 messages cost Airflow."""
+    count, window = 100_000, 60.0
+    with _stand(bench) as stand:
+        ours = _duewheel(stand, count, 20 + count / 300, window)
+    small = [Goal(20, "at most", "ours")]
+    figures: list[tuple[str, str, str, float, list[Goal]]] = [
+        ("rows", "rows in Airflow's database for each that waits", "", ours.rows, []),
+        ("memory", "more memory of triggerer and scheduler", "MB", ours.memory_mb, small),
+        ("recall", "one recall", "ms", ours.recall_ms, []),
+        ("p50", "due instant until let out, p50", "ms", percentile(ours.lateness_ms, 50), []),
+        ("p99", "due instant until let out, p99", "ms", percentile(ours.lateness_ms, 99), []),
+        ("told", f"of {TOO_LATE} recalls that came too late, told so", "", ours.told, []),
+    ]
+    for name, text, unit, value, goals in figures:
+        what = f"{thousands(count)} messages waiting, half recalled: {text}"
+        yield Row(f"{name}-alone-{count}", what, unit, [value], goals=goals)
+
+
 SUBJECTS = [
-    Subject("waiting", "timeouts that wait in Airflow, by duewheel and by Airflow's own ways", waiting)
+    Subject("waiting", "timeouts that wait in Airflow, by duewheel and by Airflow's own ways", waiting),
+    Subject("alone", "100 000 timeouts that wait in Airflow by duewheel alone", alone),
 ]
 
 if __name__ == "__main__":
