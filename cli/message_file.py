@@ -1,0 +1,159 @@
+"""Sending a file of messages, one JSON object on each line.
+
+The file is sent in portions, each in one transaction: all of a portion's lines or none. Whatever ends it says
+which lines were sent. A name for the whole file gives every line an idempotency key of its own, made of the
+name and the line's number, so that the same file can be sent again until all of it is there.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import IO, Any
+
+import click
+import psycopg2
+
+from duewheel.cli.answer import counted
+from duewheel.cli.parameters import duration, instant
+from duewheel.cli.progress import progress
+from duewheel.cli.refusals import explained, one_line
+from duewheel.store import Broker, DueWheelError, SendOutcome
+
+#: A portion ends with this many lines, or before with this many bytes.
+PORTION_LINES = 1_000
+_PORTION_BYTES = 16 * 1024 * 1024
+_WHEN = frozenset({"delay", "deliver_at", "delay_level"})
+
+#: Its number in the file, from 1, and the line.
+Line = tuple[int, bytes]
+
+
+@dataclass
+class Sent:
+    """What sending a file came to: transactions, and messages by outcome."""
+
+    transactions: int = 0
+    outcomes: dict[str, int] = field(default_factory=lambda: dict.fromkeys(map(str, SendOutcome), 0))
+
+
+def send_file(
+    broker: Broker, topic: str, path: str, given: Mapping[str, Any], idempotency_key: str | None
+) -> Sent:
+    """Send the lines of a file; blank ones are passed over.
+
+    Args:
+        broker: where to.
+        topic: where to.
+        path: of the file; `-` is standard input.
+        given: what counts for a line that does not say it, by the names of the parameters of `send`.
+        idempotency_key: a name for the whole file.
+
+    Raises:
+        click.ClickException: a line is wrong or was refused; which, and what was sent until then.
+    """
+    sent = Sent()
+    last = 0
+    with ExitStack() as stack:
+        file: IO[bytes] = sys.stdin.buffer if path == "-" else stack.enter_context(open(path, "rb"))
+        total = None
+        if file.seekable():
+            total = sum(1 for line in file if not line.isspace())
+            file.seek(0)
+        advance = stack.enter_context(progress("Sending", total))
+        for portion in _portions(file):
+            first, end = portion[0][0], portion[-1][0]
+            try:
+                messages = [_message(line, given, idempotency_key) for line in portion]
+                for receipt in broker.send_many(topic, messages):
+                    sent.outcomes[receipt.outcome.value] += 1
+            except _WrongLine as wrong:
+                raise click.ClickException(_ended(f"line {wrong.number}: {wrong}", last)) from wrong
+            except DueWheelError as error:
+                where = (
+                    f"lines {first} to {end}" if error.index is None else f"line {portion[error.index][0]}"
+                )
+                reason = str(error).removeprefix(f"message {error.index}: ")
+                raise click.ClickException(_ended(f"{where}: {reason}", last)) from error
+            except psycopg2.Error as error:
+                where = f"lines {first} to {end}: {explained(error)}"
+                raise click.ClickException(_ended(where, last)) from error
+            except KeyboardInterrupt:
+                click.echo(_ended(f"interrupted at lines {first} to {end}", last), err=True)
+                raise
+            sent.transactions += 1
+            last = end
+            advance(len(portion))
+    return sent
+
+
+class _WrongLine(Exception):
+    """A line that is no message."""
+
+    def __init__(self, number: int, reason: str) -> None:
+        super().__init__(reason)
+        self.number = number
+
+
+def _ended(reason: str, last: int) -> str:
+    before = f"the lines up to {last} are sent" if last else "no line before is sent"
+    return one_line(f"{reason}; {before}, in whole portions of {counted(PORTION_LINES, 'line')}")
+
+
+def _portions(file: IO[bytes]) -> Iterator[list[Line]]:
+    portion: list[Line] = []
+    size = 0
+    for number, line in enumerate(file, 1):
+        if line.isspace():
+            continue
+        portion.append((number, line))
+        size += len(line)
+        if len(portion) == PORTION_LINES or size >= _PORTION_BYTES:
+            yield portion
+            portion, size = [], 0
+    if portion:
+        yield portion
+
+
+def _message(line: Line, given: Mapping[str, Any], idempotency_key: str | None) -> dict[str, Any]:
+    number, text = line
+    try:
+        said = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise _WrongLine(number, f"this is not JSON ({error})") from error
+    if not isinstance(said, dict) or "body" not in said:
+        raise _WrongLine(number, 'this is not a JSON object with "body"')
+    message = {name: value for name, value in said.items() if value is not None or name == "body"}
+    try:
+        _read_values(message)
+    except (click.BadParameter, ValueError, OverflowError) as error:
+        raise _WrongLine(number, getattr(error, "message", str(error))) from error
+    says_when = not _WHEN.isdisjoint(message)
+    for name, value in given.items():
+        if value is not None and not (says_when and name in _WHEN):
+            message.setdefault(name, value)
+    if idempotency_key is not None:
+        message.setdefault("idempotency_key", f"{idempotency_key}/{number}")
+    return message
+
+
+def _read_values(message: dict[str, Any]) -> None:
+    """Turn what JSON cannot say into what `send_many` takes, as `--json` writes it and as options take it."""
+    match message.get("delay"):
+        case bool():
+            raise ValueError("delay is neither a duration such as 45s nor a number of seconds")
+        case int() | float() as seconds:
+            message["delay"] = timedelta(seconds=seconds)
+        case str(text):
+            message["delay"] = duration(text)
+    match message.get("deliver_at"):
+        case str(text):
+            message["deliver_at"] = instant(text)
+    match message["body"]:
+        case {"base64": str(text), **others} if not others:
+            message["body"] = base64.b64decode(text, validate=True)
