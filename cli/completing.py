@@ -34,7 +34,7 @@ def _names(ctx: click.Context, statement: str, incomplete: str) -> list[Completi
     if not dsn:
         return []
     try:
-        hurried = make_dsn(dsn, connect_timeout=2, options="-c statement_timeout=2s")
+        hurried = make_dsn(Broker(dsn).dsn, connect_timeout=2, options="-c statement_timeout=2s")
         with (
             Broker(hurried, listen=False) as broker,
             broker.connection() as connection,

@@ -23,7 +23,7 @@ from duewheel.cli.answer import counted
 from duewheel.cli.parameters import duration, instant
 from duewheel.cli.progress import progress
 from duewheel.cli.refusals import explained, one_line
-from duewheel.store import Broker, DueWheelError, SendOutcome
+from duewheel.store import Broker, BrokerUnreachable, DueWheelError, SendOutcome
 
 #: A portion ends with this many lines, or before with this many bytes.
 PORTION_LINES = 1_000
@@ -36,10 +36,17 @@ Line = tuple[int, bytes]
 
 @dataclass
 class Sent:
-    """What sending a file came to: transactions, and messages by outcome."""
+    """What sending a file came to: transactions, the last line that is sent, and messages by outcome."""
 
     transactions: int = 0
+    last: int = 0
     outcomes: dict[str, int] = field(default_factory=lambda: dict.fromkeys(map(str, SendOutcome), 0))
+
+    def ended_by(self, reason: str, *, is_known: bool = True) -> str:
+        """Return the reason, what is sent all the same, and whether that is known of the portion it met."""
+        before = f"the lines up to {self.last} are sent" if self.last else "no line before is sent"
+        perhaps = "" if is_known else ", and perhaps the next portion"
+        return one_line(f"{reason}; {before}{perhaps}, in portions of {counted(PORTION_LINES, 'line')}")
 
 
 def send_file(
@@ -58,7 +65,6 @@ def send_file(
         click.ClickException: a line is wrong or was refused; which, and what was sent until then.
     """
     sent = Sent()
-    last = 0
     with ExitStack() as stack:
         file: IO[bytes] = sys.stdin.buffer if path == "-" else stack.enter_context(open(path, "rb"))
         total = None
@@ -66,30 +72,41 @@ def send_file(
             total = sum(1 for line in file if not line.isspace())
             file.seek(0)
         advance = stack.enter_context(progress("Sending", total))
-        for portion in _portions(file):
-            first, end = portion[0][0], portion[-1][0]
-            try:
-                messages = [_message(line, given, idempotency_key) for line in portion]
-                for receipt in broker.send_many(topic, messages):
-                    sent.outcomes[receipt.outcome.value] += 1
-            except _WrongLine as wrong:
-                raise click.ClickException(_ended(f"line {wrong.number}: {wrong}", last)) from wrong
-            except DueWheelError as error:
-                where = (
-                    f"lines {first} to {end}" if error.index is None else f"line {portion[error.index][0]}"
-                )
-                reason = str(error).removeprefix(f"message {error.index}: ")
-                raise click.ClickException(_ended(f"{where}: {reason}", last)) from error
-            except psycopg2.Error as error:
-                where = f"lines {first} to {end}: {explained(error)}"
-                raise click.ClickException(_ended(where, last)) from error
-            except KeyboardInterrupt:
-                click.echo(_ended(f"interrupted at lines {first} to {end}", last), err=True)
-                raise
-            sent.transactions += 1
-            last = end
-            advance(len(portion))
+        try:
+            for portion in _portions(file):
+                _send_portion(broker, topic, portion, given, idempotency_key, sent)
+                advance(len(portion))
+        except KeyboardInterrupt:
+            click.echo(sent.ended_by("interrupted", is_known=False), err=True)
+            raise
     return sent
+
+
+def _send_portion(
+    broker: Broker,
+    topic: str,
+    portion: list[Line],
+    given: Mapping[str, Any],
+    idempotency_key: str | None,
+    sent: Sent,
+) -> None:
+    first, end = portion[0][0], portion[-1][0]
+    try:
+        receipts = broker.send_many(topic, [_message(line, given, idempotency_key) for line in portion])
+    except _WrongLine as wrong:
+        raise click.ClickException(sent.ended_by(f"line {wrong.number}: {wrong}")) from wrong
+    except DueWheelError as error:
+        where = f"lines {first} to {end}" if error.index is None else f"line {portion[error.index][0]}"
+        reason = str(error).removeprefix(f"message {error.index}: ")
+        is_known = not isinstance(error, BrokerUnreachable)
+        raise click.ClickException(sent.ended_by(f"{where}: {reason}", is_known=is_known)) from error
+    except psycopg2.Error as error:
+        reason = f"lines {first} to {end}: {explained(error)}"
+        raise click.ClickException(sent.ended_by(reason)) from error
+    sent.transactions += 1
+    sent.last = end
+    for receipt in receipts:
+        sent.outcomes[receipt.outcome.value] += 1
 
 
 class _WrongLine(Exception):
@@ -98,11 +115,6 @@ class _WrongLine(Exception):
     def __init__(self, number: int, reason: str) -> None:
         super().__init__(reason)
         self.number = number
-
-
-def _ended(reason: str, last: int) -> str:
-    before = f"the lines up to {last} are sent" if last else "no line before is sent"
-    return one_line(f"{reason}; {before}, in whole portions of {counted(PORTION_LINES, 'line')}")
 
 
 def _portions(file: IO[bytes]) -> Iterator[list[Line]]:

@@ -70,7 +70,7 @@ def list_messages(
     due_until: datetime | None,
     max_messages: int,
 ) -> None:
-    """List messages without their bodies, those that are due first at the top.
+    """List messages without their bodies, by topic and delivery instant.
 
     \b
     duewheel message list --topic order-timeout --key-prefix shop-7/ --limit 20

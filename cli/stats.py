@@ -10,7 +10,7 @@ import click
 from duewheel.cli.answer import Answer, as_mapping
 from duewheel.cli.broker_command import with_broker
 from duewheel.cli.options import topic_option
-from duewheel.store import Broker
+from duewheel.store import Broker, UnknownTopic
 from duewheel.store.stats import TopicStats
 
 TOPIC_COLUMNS = ("topic", "message_type", "waiting", "next_due_at", "released_to", "stragglers")
@@ -40,8 +40,15 @@ def stats(broker: Broker, answer: Answer, topic: str | None) -> None:
 
 
 def topics_of(broker: Broker, topic: str | None) -> list[TopicStats]:
-    """Return the numbers of all topics, or of one."""
-    return [found for found in broker.stats().topics if topic in (None, found.topic)]
+    """Return the numbers of all topics, or of one.
+
+    Raises:
+        UnknownTopic: there is none of this name.
+    """
+    found = [each for each in broker.stats().topics if topic in (None, each.topic)]
+    if topic is not None and not found:
+        raise UnknownTopic(f"there is no topic {topic!r}: `duewheel topic list` shows those there are")
+    return found
 
 
 def topic_rows(topics: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import base64
 import json
+import re
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -11,6 +15,7 @@ from typing import Any
 
 import pytest
 from click.testing import Result
+from tests.proof.waiting import until
 
 from duewheel.cli import message_file
 from duewheel.store import Broker
@@ -78,7 +83,7 @@ def test_portion_with_a_wrong_line_is_not_sent_and_the_file_goes_on_from_there(
     refused = run(*send)
     assert (refused.exit_code, refused.stdout) == (1, "")
     assert refused.stderr.startswith("Error: line 4: ")
-    assert refused.stderr.endswith("; the lines up to 2 are sent, in whole portions of 2 lines\n")
+    assert refused.stderr.endswith("; the lines up to 2 are sent, in portions of 2 lines\n")
     assert refused.stderr.count("\n") == 1
     assert [bool(broker.find_key("t", str(number))) for number in range(1, 6)] == [True] * 2 + [False] * 3
 
@@ -124,3 +129,25 @@ def test_file_that_is_not_there_and_body_beside_a_file_are_told(run: Run, file: 
     assert run("message", "send", "--topic", "t").exit_code == 2
     file.touch()
     assert run(*SEND, str(file)).stdout == "0 messages sent in 0 transactions.\n"
+
+
+def test_interrupted_file_says_what_is_sent(dsn: str, broker: Broker, file: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-m", "duewheel.cli", *SEND, "-", "--delay", "1h", "--dsn", dsn],
+        stdin=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        # A build may have been started with Ctrl-C switched off.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    ) as sending:
+        assert sending.stdin is not None
+        assert sending.stderr is not None
+        sending.stdin.write(lines({"body": "x"}) * (message_file.PORTION_LINES + 1))
+        sending.stdin.flush()
+        until(lambda: broker.stats().topics[0].waiting, "the first portion to be there")
+        sending.send_signal(signal.SIGINT)
+        told = sending.stderr.read()
+        assert sending.wait() == 1
+    assert re.match(
+        r"interrupted; (the lines up to 1000 are|no line before is) sent, and perhaps", told.strip()
+    )
