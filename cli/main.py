@@ -4,6 +4,7 @@ The language, decided once:
 
 - `duewheel NOUN VERB`: `duewheel topic create`, `duewheel message send`. A verb is the name of the method of
   `Broker` that does it, less its noun: `create_topic` is `topic create`, `add_schedule` is `schedule add`.
+  Looking is `list` for many and `show` for one.
 - The thing that a noun names is written without an option: the name of a topic, a group or a schedule, a
   message by its id, or a new message by its body. Whatever belongs to another noun is an option called after
   it: `duewheel group rewind GROUP --topic TOPIC`.

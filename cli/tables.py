@@ -120,7 +120,10 @@ def _title(column: str) -> str:
 def _is_numeric(values: Sequence[Any]) -> bool:
     given = [value for value in values if value is not None]
     return bool(given) and all(
-        isinstance(value, (int, float, timedelta)) and not isinstance(value, bool) for value in given
+        (isinstance(value, (int, float, timedelta)) and not isinstance(value, bool))
+        # An estimate.
+        or (isinstance(value, str) and value.startswith("~"))
+        for value in given
     )
 
 

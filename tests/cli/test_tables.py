@@ -65,6 +65,10 @@ def test_wide_characters_keep_the_columns_straight() -> None:
     ]
 
 
+def test_numbers_and_estimates_are_on_the_right() -> None:
+    assert lines([{"waiting": "~10001"}, {"waiting": 7}], ["waiting"], 80)[1:] == [" ~10001", "      7"]
+
+
 def test_text_is_no_markup_and_ends_where_it_ends() -> None:
     assert lines([{"key": "[bold]:smile:", "tag": "[/]"}], ["key", "tag"], 80)[1] == "[bold]:smile:  [/]"
 
