@@ -1,15 +1,18 @@
 """Sending a file of messages, one JSON object on each line.
 
 The file is sent in portions, each in one transaction: all of a portion's lines or none. Whatever ends it says
-which lines were sent. A name for the whole file gives every line an idempotency key of its own, made of the
-name and the line's number, so that the same file can be sent again until all of it is there.
+which lines were sent. A name for the whole file gives every line an idempotency key of its own, so that the
+file can be sent again until all of it is there. The key is made of the name, of what the line says, and of
+how many lines before it say the same: a line keeps its key when others are mended, added or taken out.
 """
 
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -30,8 +33,20 @@ PORTION_LINES = 1_000
 _PORTION_BYTES = 16 * 1024 * 1024
 _WHEN = frozenset({"delay", "deliver_at", "delay_level"})
 
-#: Its number in the file, from 1, and the line.
-Line = tuple[int, bytes]
+
+@dataclass(frozen=True)
+class Line:
+    """A line of the file.
+
+    Attributes:
+        number: its number in the file, from 1.
+        text: what it says.
+        idempotency_key: its own, if the file has a name.
+    """
+
+    number: int
+    text: bytes
+    idempotency_key: str | None
 
 
 @dataclass
@@ -73,8 +88,8 @@ def send_file(
             file.seek(0)
         advance = stack.enter_context(progress("Sending", total))
         try:
-            for portion in _portions(file):
-                _send_portion(broker, topic, portion, given, idempotency_key, sent)
+            for portion in _portions(_lines(file, idempotency_key)):
+                _send_portion(broker, topic, portion, given, sent)
                 advance(len(portion))
         except KeyboardInterrupt:
             click.echo(sent.ended_by("interrupted", is_known=False), err=True)
@@ -87,16 +102,15 @@ def _send_portion(
     topic: str,
     portion: list[Line],
     given: Mapping[str, Any],
-    idempotency_key: str | None,
     sent: Sent,
 ) -> None:
-    first, end = portion[0][0], portion[-1][0]
+    first, end = portion[0].number, portion[-1].number
     try:
-        receipts = broker.send_many(topic, [_message(line, given, idempotency_key) for line in portion])
+        receipts = broker.send_many(topic, [_message(line, given) for line in portion])
     except _WrongLine as wrong:
         raise click.ClickException(sent.ended_by(f"line {wrong.number}: {wrong}")) from wrong
     except DueWheelError as error:
-        where = f"lines {first} to {end}" if error.index is None else f"line {portion[error.index][0]}"
+        where = f"lines {first} to {end}" if error.index is None else f"line {portion[error.index].number}"
         reason = str(error).removeprefix(f"message {error.index}: ")
         is_known = not isinstance(error, BrokerUnreachable)
         raise click.ClickException(sent.ended_by(f"{where}: {reason}", is_known=is_known)) from error
@@ -117,14 +131,26 @@ class _WrongLine(Exception):
         self.number = number
 
 
-def _portions(file: IO[bytes]) -> Iterator[list[Line]]:
+def _lines(file: IO[bytes], name: str | None) -> Iterator[Line]:
+    # Only a file with a name takes the room for this, some 100 bytes a line.
+    seen: Counter[bytes] = Counter()
+    for number, text in enumerate(file, 1):
+        if text.isspace():
+            continue
+        key = None
+        if name is not None:
+            digest = hashlib.blake2b(text.strip(), digest_size=16).digest()
+            key = f"{name}/{digest.hex()}/{seen[digest]}"
+            seen[digest] += 1
+        yield Line(number, text, key)
+
+
+def _portions(lines: Iterator[Line]) -> Iterator[list[Line]]:
     portion: list[Line] = []
     size = 0
-    for number, line in enumerate(file, 1):
-        if line.isspace():
-            continue
-        portion.append((number, line))
-        size += len(line)
+    for line in lines:
+        portion.append(line)
+        size += len(line.text)
         if len(portion) == PORTION_LINES or size >= _PORTION_BYTES:
             yield portion
             portion, size = [], 0
@@ -132,10 +158,10 @@ def _portions(file: IO[bytes]) -> Iterator[list[Line]]:
         yield portion
 
 
-def _message(line: Line, given: Mapping[str, Any], idempotency_key: str | None) -> dict[str, Any]:
-    number, text = line
+def _message(line: Line, given: Mapping[str, Any]) -> dict[str, Any]:
+    number = line.number
     try:
-        said = json.loads(text)
+        said = json.loads(line.text)
     except (ValueError, RecursionError) as error:
         raise _WrongLine(number, f"this is not JSON ({error})") from error
     if not isinstance(said, dict) or "body" not in said:
@@ -149,8 +175,8 @@ def _message(line: Line, given: Mapping[str, Any], idempotency_key: str | None) 
     for name, value in given.items():
         if value is not None and not (says_when and name in _WHEN):
             message.setdefault(name, value)
-    if idempotency_key is not None:
-        message.setdefault("idempotency_key", f"{idempotency_key}/{number}")
+    if line.idempotency_key is not None:
+        message.setdefault("idempotency_key", line.idempotency_key)
     return message
 
 

@@ -39,7 +39,8 @@ _OTHERWISE = {
     "--message-group", help="Messages of one group share a queue; on a FIFO topic they keep their order."
 )
 @click.option(
-    "--idempotency-key", help="The same key again sends nothing. With --file: line 7 has the key KEY/7."
+    "--idempotency-key",
+    help="The same key again sends nothing. With --file, a name for it: no line is sent twice.",
 )
 @click.option(
     "--on-conflict",

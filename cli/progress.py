@@ -9,27 +9,29 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from duewheel.cli.consoles import console
+
 #: Less is not worth a line that comes and goes.
 AFTER_SECONDS = 2.0
 
 
 @contextmanager
 def progress(
-    doing: str, total: int | None = None, *, console: Console | None = None, counts: bool = True
+    doing: str, total: int | None = None, *, output: Console | None = None, counts: bool = True
 ) -> Iterator[Callable[[int], None]]:
     """Show a bar while the block runs, which goes away at its end.
 
     Args:
         doing: what is done, such as `Sending`.
         total: how many there are; None where that is not known before.
-        console: where to; standard error unless given.
+        output: where to; standard error unless given.
         counts: whether the block tells how many it has done.
 
     Yields:
         What to call with the number of things that have been done since the last call.
     """
-    console = console or Console(stderr=True)
-    if not console.is_terminal:
+    output = output or console(stderr=True)
+    if not output.is_terminal:
         yield lambda _: None
         return
     numbers = [MofNCompleteColumn()] if counts else []
@@ -38,7 +40,7 @@ def progress(
         BarColumn(),
         *numbers,
         TimeElapsedColumn(),
-        console=console,
+        console=output,
         transient=True,
         refresh_per_second=4,
     )

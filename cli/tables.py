@@ -16,10 +16,11 @@ from datetime import timedelta
 from typing import Any
 
 from rich.cells import cell_len
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from duewheel.cli.consoles import console
 from duewheel.cli.readable import text_of
 
 Row = Mapping[str, Any]
@@ -33,18 +34,18 @@ _TITLE = "bold cyan"
 
 def show(rows: Sequence[Row], columns: Sequence[str]) -> None:
     """Write rows to standard output; `columns` are the names to show, in order."""
-    console = Console(highlight=False)
-    if console.is_terminal:
-        console.print(table(rows, columns, width=console.width))
+    output = console()
+    if output.is_terminal:
+        output.print(table(rows, columns, width=output.width))
     else:
         _write([[_title(column) for column in columns], *(_cells(row, columns) for row in rows)])
 
 
 def show_one(row: Row) -> None:
     """Write one thing and its fields to standard output, a line for each."""
-    console = Console(highlight=False)
-    if console.is_terminal:
-        console.print(_block(row, list(row), cut=False))
+    output = console()
+    if output.is_terminal:
+        output.print(_block(row, list(row), cut=False))
     else:
         _write([[_title(column), *_cells(row, [column])] for column in row])
 

@@ -7,12 +7,13 @@ from datetime import timedelta
 from typing import Any
 
 import click
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
 from duewheel.cli.answer import Answer, as_mapping, counted, plain
 from duewheel.cli.broker_command import with_broker
+from duewheel.cli.consoles import console
 from duewheel.cli.options import topic_option
 from duewheel.cli.parameters import duration
 from duewheel.cli.readable import on_one_line, text_of
@@ -44,20 +45,20 @@ def watch(broker: Broker, answer: Answer, topic: str | None, interval: timedelta
     stopping = stopped_by_signal()
     # The first look may fail as any command does; a broker that goes away later is told, and asked again.
     seen = _seen(broker, topic)
-    console = Console(highlight=False)
-    if answer.as_json or not console.is_terminal:
+    output = console()
+    if answer.as_json or not output.is_terminal:
         _print(seen, answer)
         while not stopping.wait(interval.total_seconds()):
             _print(_seen(broker, topic), answer)
         return
-    with Live(_frame(seen, console.width), console=console, auto_refresh=False) as live:
+    with Live(_frame(seen, output.width), console=output, auto_refresh=False) as live:
         live.refresh()
         while not stopping.wait(interval.total_seconds()):
             try:
                 seen, away = _seen(broker, topic), ""
             except BrokerUnreachable as error:
                 away = on_one_line(str(error))
-            live.update(_frame(seen, console.width, away), refresh=True)
+            live.update(_frame(seen, output.width, away), refresh=True)
 
 
 def _seen(broker: Broker, topic: str | None) -> dict[str, Any]:

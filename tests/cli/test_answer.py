@@ -46,8 +46,10 @@ def test_plain_refuses_what_it_does_not_know() -> None:
 
 
 def test_rows_as_json_are_complete_and_as_a_table_have_the_columns(
-    capsys: pytest.CaptureFixture[str],
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # A pipe is no terminal, whatever a build asks of colours.
+    monkeypatch.setenv("FORCE_COLOR", "1")
     rows: list[dict[str, object]] = [{"name": "a", "size": 1}, {"name": "b", "size": None}]
     Answer(as_json=True).rows(rows, columns=["name"], empty="none")
     assert json.loads(capsys.readouterr().out) == rows

@@ -93,6 +93,16 @@ def test_portion_with_a_wrong_line_is_not_sent_and_the_file_goes_on_from_there(
     assert [len(broker.find_key("t", str(number))) for number in range(1, 6)] == [1] * 5
 
 
+def test_line_is_known_again_where_others_were_added(run: Run, broker: Broker, file: Path) -> None:
+    send = (*SEND, str(file), "--delay", "1h", "--idempotency-key", "monday")
+    twice = [{"body": "same"}, {"body": "other"}, {"body": "same"}]
+    file.write_text(lines(*twice))
+    assert run(*send).stdout == "3 messages sent in 1 transaction.\n"
+    file.write_text(lines({"body": "new"}, *twice, {"body": "same"}).strip())
+    assert run(*send).stdout == "2 messages sent in 1 transaction; 3 messages sent before.\n"
+    assert run(*SEND, str(file), "--delay", "1h").stdout == "5 messages sent in 1 transaction.\n"
+
+
 @pytest.mark.parametrize(
     ("line", "words"),
     [

@@ -145,7 +145,7 @@ class _Listened(io.StringIO):
 def test_bar_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "AFTER_SECONDS", 0)
     file = _Listened()
-    with progress.progress("Counting", 10, console=Console(file=file, force_terminal=True)) as advance:
+    with progress.progress("Counting", 10, output=Console(file=file, force_terminal=True)) as advance:
         advance(3)
         assert file.written.wait(120)
     assert " 3/10 " in plain(file.getvalue())
@@ -153,7 +153,7 @@ def test_bar_counts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_short_work_and_work_in_a_pipe_show_none(capsys: pytest.CaptureFixture[str]) -> None:
     terminal = io.StringIO()
-    with progress.progress("Counting", console=Console(file=terminal, force_terminal=True)) as advance:
+    with progress.progress("Counting", output=Console(file=terminal, force_terminal=True)) as advance:
         advance(1)
     with progress.progress("Counting") as advance:
         advance(1)
