@@ -1,7 +1,8 @@
 """What the shell offers when TAB is pressed behind `--topic` or `--group`: the names that the broker has.
 
-Only a broker with a given address is asked: a TAB starts no embedded one. A broker that does not answer
-within 2 s, or refuses, offers nothing, because a message would end up in the middle of the line being typed.
+Only a broker with a given address is asked: a TAB starts no embedded one. A broker that refuses, or does not
+answer within 2 s (the address may say otherwise), offers nothing, because a message would end up in the
+middle of the line being typed.
 """
 
 from __future__ import annotations
@@ -9,10 +10,11 @@ from __future__ import annotations
 import click
 import psycopg2
 from click.shell_completion import CompletionItem
-from psycopg2.extensions import make_dsn
+from psycopg2.extensions import make_dsn, parse_dsn
 
 from duewheel.store import Broker, DueWheelError
 
+_HURRY = {"connect_timeout": "2", "options": "-c statement_timeout=2s"}
 _TOPICS = "select distinct topic from duewheel.topics where starts_with(topic, %s) order by 1 limit 100"
 _GROUPS = """
 select distinct consumer_group from duewheel.groups where starts_with(consumer_group, %s) order by 1 limit 100
@@ -34,9 +36,9 @@ def _names(ctx: click.Context, statement: str, incomplete: str) -> list[Completi
     if not dsn:
         return []
     try:
-        hurried = make_dsn(Broker(dsn).dsn, connect_timeout=2, options="-c statement_timeout=2s")
+        address = make_dsn(**(_HURRY | parse_dsn(Broker(dsn).dsn)))
         with (
-            Broker(hurried, listen=False) as broker,
+            Broker(address, listen=False) as broker,
             broker.connection() as connection,
             connection.cursor() as cursor,
         ):

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from psycopg2.extensions import make_dsn
 
 from duewheel.cli import main
 from duewheel.store import Broker
@@ -25,6 +26,12 @@ while read -ra COMP_WORDS; do
     echo "${COMPREPLY[@]}"
 done
 """
+
+
+@pytest.fixture
+def patient(dsn: str) -> str:
+    """The address of the test's database, which may take its time."""
+    return make_dsn(dsn, connect_timeout=240, options="-c statement_timeout=240s")
 
 
 def offered(dsn: str, *lines: str) -> list[str]:
@@ -44,12 +51,12 @@ def offered(dsn: str, *lines: str) -> list[str]:
     return done.stdout.splitlines()
 
 
-def test_bash_completes_commands_topics_and_groups(dsn: str, broker: Broker) -> None:
+def test_bash_completes_commands_topics_and_groups(patient: str, broker: Broker) -> None:
     for name in ("orders", "order-steps", "returns"):
         broker.create_topic(name)
     broker.consumer("orders", "canceller")
     lines = ("duewheel mes", "duewheel message receive --topic ord", "duewheel group rewind c")
-    assert offered(dsn, *lines) == ["message", "order-steps orders", "canceller"]
+    assert offered(patient, *lines) == ["message", "order-steps orders", "canceller"]
 
 
 def completed(words: str, shell: str, monkeypatch: pytest.MonkeyPatch) -> str:
@@ -71,11 +78,11 @@ def test_every_noun_and_option_is_offered(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_names_of_a_broker_that_is_named_in_the_line_are_offered(
-    dsn: str, broker: Broker, monkeypatch: pytest.MonkeyPatch
+    patient: str, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("DUEWHEEL_DSN", raising=False)
     broker.create_topic("orders")
-    address = f"--dsn {shlex.quote(dsn)}"
+    address = f"--dsn {shlex.quote(patient)}"
     for command, last in (("topic show", ""), ("message list", "--topic o"), ("message list", "-t ")):
         words = f"duewheel {command} {address} {last}"
         assert "orders" in completed(words, "bash", monkeypatch), words
