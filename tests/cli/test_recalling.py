@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from click.testing import Result
 
-from duewheel.store import Broker
+from duewheel.store import Broker, recalling
 
 Run = Callable[..., Result]
 RunJson = Callable[..., Any]
@@ -27,7 +27,11 @@ def waiting(broker: Broker) -> Broker:
 
 
 @pytest.mark.usefixtures("waiting")
-def test_x05_what_matches_is_counted_and_then_recalled(run: Run, run_json: RunJson) -> None:
+def test_x05_what_matches_is_counted_and_then_recalled(
+    run: Run, run_json: RunJson, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Several portions, which are added up.
+    monkeypatch.setattr(recalling, "CHUNK", 1)
     prefix = ("message", "recall-many", "--topic", "t", "--key-prefix", "a-")
     assert run_json(*prefix, "--dry-run") == {"matched": 3, "recalled": 0, "already_released": 1}
     sentence = "2 messages would be recalled; 1 message had been released before.\n"
