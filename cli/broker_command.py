@@ -13,6 +13,7 @@ from typing import Concatenate, ParamSpec
 import click
 
 from duewheel.cli.answer import Answer
+from duewheel.cli.options import json_option
 from duewheel.store import Broker
 
 P = ParamSpec("P")
@@ -54,10 +55,10 @@ def with_broker(command: Callable[Concatenate[Broker, Answer, P], None]) -> Call
         envvar="DUEWHEEL_DSN",
         help="The broker's database, as a URI or libpq string. [env: DUEWHEEL_DSN; else an embedded one]",
     )
-    @click.option("--json", "as_json", is_flag=True, help="Answer with one JSON document.")
+    @json_option
     @functools.wraps(command)
     def with_options(dsn: str | None, as_json: bool, *args: P.args, **kwargs: P.kwargs) -> None:
         with open_broker(dsn) as broker:
             command(broker, Answer(as_json=as_json), *args, **kwargs)
 
-    return with_options  # type: ignore[return-value]  # click fills in dsn and as_json
+    return with_options

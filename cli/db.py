@@ -6,13 +6,14 @@ import click
 
 from duewheel.cli.answer import Answer, as_mapping, counted
 from duewheel.cli.broker_command import with_broker
-from duewheel.cli.parameters import size
-from duewheel.store import Broker
+from duewheel.cli.progress import progress
+from duewheel.store import Broker, BrokerMoved, BrokerNotUpgraded
+from duewheel.store.migration import SchemaState
 
 
 @click.group()
 def db() -> None:
-    """The broker's schema: upgrade, check, rebase, settings.
+    """The broker's schema: upgrade, check, rebase.
 
     \b
     duewheel db upgrade --dsn postgresql://app@db/shop
@@ -27,8 +28,22 @@ def upgrade(broker: Broker, answer: Answer) -> None:
     \b
     duewheel db upgrade
     """
-    state = broker.upgrade()
-    answer.done(f"The schema is at revision {state.revision}.", **as_mapping(state))
+    before = _state(broker)
+    with progress("Upgrading", counts=False):
+        state = broker.upgrade()
+    if state == before:
+        sentence, outcome = f"The schema was at revision {state.revision} already: unchanged.", "unchanged"
+    else:
+        sentence, outcome = f"The schema is upgraded to revision {state.revision}.", "upgraded"
+    answer.done(sentence, outcome=outcome, **as_mapping(state))
+
+
+def _state(broker: Broker) -> SchemaState | None:
+    """Return what the database has, or None if that is not what this program needs."""
+    try:
+        return broker.check()
+    except (BrokerNotUpgraded, BrokerMoved):
+        return None
 
 
 @db.command()
@@ -55,7 +70,8 @@ def rebase(broker: Broker, answer: Answer) -> None:
     pg_restore --dbname=postgresql://app@new-host/shop shop.dump
     duewheel db rebase --dsn postgresql://app@new-host/shop
     """
-    done = broker.rebase()
+    with progress("Rebasing", counts=False):
+        done = broker.rebase()
     if done.rebased:
         sentence = (
             f"The broker is at home here: {counted(done.messages, 'message')} and "
@@ -63,28 +79,5 @@ def rebase(broker: Broker, answer: Answer) -> None:
             f"{counted(done.released_late, 'message')} released late."
         )
     else:
-        sentence = "The broker was at home here already: nothing to do."
+        sentence = "The broker was at home here already: unchanged."
     answer.done(sentence, **as_mapping(done))
-
-
-@db.command()
-@click.option(
-    "--retention-bytes",
-    type=size,
-    help="Above this size of all messages the oldest go before their retention ends; 0: no limit (D09).",
-)
-@click.option(
-    "--when-full",
-    type=click.Choice(["drop_unread", "keep_unread"]),
-    help="Whether messages that a group has not read go too then.",
-)
-@with_broker
-def settings(broker: Broker, answer: Answer, retention_bytes: int | None, when_full: str | None) -> None:
-    """Show the settings of the whole broker, after changing those that are given.
-
-    \b
-    duewheel db settings --retention-bytes 20GiB --when-full keep_unread
-    """
-    if retention_bytes is not None or when_full is not None:
-        broker.update_settings(retention_bytes=retention_bytes, when_full=when_full)
-    answer.record(as_mapping(broker.settings()))

@@ -1,4 +1,4 @@
-"""`duewheel group`: consumer groups, how far they are, going back in time (D08), and deleting."""
+"""`duewheel group`: consumer groups, how far they are, going back in time, and deleting."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from typing import Literal
 
 import click
 
-from duewheel.cli.answer import Answer, as_mapping
+from duewheel.cli.answer import Answer, as_mapping, counted
 from duewheel.cli.broker_command import with_broker
+from duewheel.cli.options import group_argument, topic_option, yes_option
 from duewheel.cli.parameters import start
+from duewheel.cli.readable import text_of
 from duewheel.store import Broker, Group
 
 _COLUMNS = (
@@ -35,10 +37,10 @@ def group() -> None:
 
 
 @group.command("list")
-@click.option("--topic", help="Only those that read this topic.")
+@topic_option("Only those that read this topic.")
 @with_broker
 def list_groups(broker: Broker, answer: Answer, topic: str | None) -> None:
-    """List the consumer groups: what they read, how far they are, how they retry and who said so (R12).
+    """List the consumer groups: what they read, how far they are, how they retry and who said so.
 
     `read to` and `lag` are of the queue that is furthest behind. A group with `stalled since` has left
     something unread for longer than the topic's retention, which stays on disk.
@@ -62,8 +64,8 @@ def _row(group: Group) -> dict[str, object]:
 
 
 @group.command()
-@click.argument("group")
-@click.argument("topic")
+@group_argument()
+@topic_option("The topic on which it goes on from another place.", required=True)
 @click.option(
     "--to",
     type=start,
@@ -74,20 +76,27 @@ def _row(group: Group) -> dict[str, object]:
 def rewind(
     broker: Broker, answer: Answer, group: str, topic: str, to: datetime | Literal["earliest", "latest"]
 ) -> None:
-    """Set consumer group GROUP back, or ahead, on TOPIC; other groups notice nothing (D08).
+    """Set consumer group GROUP back, or ahead, on a topic; other groups notice nothing.
 
     Its leases on the topic end: what its consumers have in hand comes again, and their acks are refused.
 
     \b
-    duewheel group rewind cancel-unpaid-orders order-timeout --to 2030-01-31T17:30:00Z
+    duewheel group rewind cancel-unpaid-orders --topic order-timeout --to 2030-01-31T17:30:00Z
     """
-    answer.record(as_mapping(broker.rewind(group, topic, to)))
+    done = broker.rewind(group, topic, to)
+    answer.done(
+        f"Consumer group {group} goes on from {text_of(to)} on topic {topic}: "
+        f"{counted(done.leases_ended, 'lease')} ended, "
+        f"{counted(done.messages_returned, 'message')} ready again, "
+        f"{counted(done.retries_taken_back, 'retry', 'retries')} taken back.",
+        **as_mapping(done),
+    )
 
 
 @group.command()
-@click.argument("group")
-@click.option("--topic", help="Only what it has on this topic.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@group_argument()
+@topic_option("Only what it has on this topic.")
+@yes_option
 @with_broker
 def delete(broker: Broker, answer: Answer, group: str, topic: str | None, yes: bool) -> None:
     """Delete consumer group GROUP with its position, retries and dead letters; messages stay.
@@ -101,4 +110,4 @@ def delete(broker: Broker, answer: Answer, group: str, topic: str | None, yes: b
             f"Delete consumer group {group}{where}, its retries and dead letters?", abort=True, err=True
         )
     broker.delete_group(group, topic)
-    answer.done(f"Consumer group {group} is deleted{where}.", group=group, topic=topic)
+    answer.done(f"Consumer group {group} is deleted{where}.", outcome="deleted", group=group, topic=topic)

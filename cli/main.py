@@ -1,4 +1,19 @@
-"""The root command and its groups, each loaded from its own module when it is asked for."""
+"""The root command and its nouns, each loaded from its own module when it is asked for.
+
+The language, decided once:
+
+- `duewheel NOUN VERB`: `duewheel topic create`, `duewheel message send`. A verb is the name of the method of
+  `Broker` that does it, less its noun: `create_topic` is `topic create`, `add_schedule` is `schedule add`.
+  Looking is `list` for many and `show` for one.
+- The thing that a noun names is written without an option: the name of a topic, a group or a schedule, a
+  message by its id, or a new message by its body. Whatever belongs to another noun is an option called after
+  it: `duewheel group rewind GROUP --topic TOPIC`.
+- An option means the same everywhere: `--topic` (`-t`), `--group` (`-g`), `--key`, `--tag`, `--key-prefix`,
+  `--limit`, `--delay`, `--at`, `--dry-run`, `--yes`, `--dsn`, `--json`.
+- At the top stand only the commands that are about the whole broker or about the program itself: `stats`,
+  `watch`, `demo`, `completion`.
+- An answer says what happened: a command that finds everything as it is asked to be says "unchanged".
+"""
 
 from __future__ import annotations
 
@@ -12,19 +27,17 @@ from duewheel.cli.refusals import explained, one_line
 from duewheel.store.errors import DueWheelError
 
 _COMMANDS: dict[str, str] = {
+    "completion": "duewheel.cli.completion:completion",
     "db": "duewheel.cli.db:db",
+    "dead-letter": "duewheel.cli.dead_letter:dead_letter",
     "demo": "duewheel.cli.demo.commands:demo",
-    "dlq": "duewheel.cli.dlq:dlq",
-    "find": "duewheel.cli.messages:find",
     "group": "duewheel.cli.group:group",
-    "history": "duewheel.cli.messages:history",
-    "recall": "duewheel.cli.messages:recall",
-    "receive": "duewheel.cli.messages:receive",
-    "reschedule": "duewheel.cli.messages:reschedule",
+    "message": "duewheel.cli.message:message",
     "schedule": "duewheel.cli.schedule:schedule",
-    "send": "duewheel.cli.messages:send",
+    "settings": "duewheel.cli.settings:settings",
     "stats": "duewheel.cli.stats:stats",
     "topic": "duewheel.cli.topic:topic",
+    "watch": "duewheel.cli.watch:watch",
     "wheel": "duewheel.cli.wheel:wheel",
 }
 
@@ -68,8 +81,9 @@ def main() -> None:
     \b
     duewheel demo                                          everything, for real, in a few minutes
     duewheel topic create order-timeout
-    duewheel send order-timeout '{"order": 42}' --delay 30m --key 42
-    duewheel recall --topic order-timeout --key 42
+    duewheel message send '{"order": 42}' --topic order-timeout --delay 30m --key 42
+    duewheel message recall --topic order-timeout --key 42
+    duewheel watch
 
     Exit status: 0 done; 1 refused, with the reason on standard error; 2 wrong usage; 3 nothing was due,
     found, recalled or redriven.

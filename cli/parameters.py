@@ -34,7 +34,7 @@ def duration(text: str) -> timedelta:
 
 
 def instant(text: str) -> datetime:
-    """Read an instant: ISO 8601 with its zone, or an integer of Unix milliseconds (D01)."""
+    """Read an instant: ISO 8601 with its zone, or an integer of Unix milliseconds."""
     try:
         if text.isdecimal():
             return datetime.fromtimestamp(int(text) / 1000, UTC)

@@ -1,4 +1,4 @@
-"""`duewheel schedule`: messages that are sent again and again, by cron or at an interval (D18)."""
+"""`duewheel schedule`: messages that are sent again and again, by cron or at an interval."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ import click
 
 from duewheel.cli.answer import Answer, as_mapping
 from duewheel.cli.broker_command import with_broker
-from duewheel.cli.parameters import duration, instant, name_and_value
+from duewheel.cli.options import property_option, topic_option
+from duewheel.cli.parameters import duration, instant
 from duewheel.cli.readable import text_of
-from duewheel.store import Broker
+from duewheel.store import Broker, Schedule, UnknownSchedule
 
 _COLUMNS = ("name", "topic", "cron", "every", "timezone", "next_at", "last_at", "paused", "misfire")
 
@@ -21,14 +22,14 @@ def schedule() -> None:
     """Schedules: add, list, remove, pause, resume.
 
     \b
-    duewheel schedule add clean-up files '{}' --cron '0 5 * * *' --timezone Europe/Berlin
+    duewheel schedule add clean-up '{}' --topic files --cron '0 5 * * *' --timezone Europe/Berlin
     """
 
 
 @schedule.command()
 @click.argument("name")
-@click.argument("topic")
 @click.argument("body")
+@topic_option("The topic to send to.", required=True)
 @click.option("--cron", help="Five fields: minute, hour, day of the month, month, day of the week.")
 @click.option("--every", type=duration, help="Or an interval: 2m.")
 @click.option("--timezone", default="UTC", show_default=True, help="Of the cron fields: Europe/Berlin.")
@@ -44,16 +45,14 @@ def schedule() -> None:
 )
 @click.option("--key", help="The key of its messages.")
 @click.option("--tag", help="The tag of its messages.")
-@click.option(
-    "--property", "properties", type=name_and_value, multiple=True, metavar="NAME=VALUE", help="A property."
-)
+@property_option
 @with_broker
 def add(
     broker: Broker,
     answer: Answer,
     name: str,
-    topic: str,
     body: str,
+    topic: str,
     cron: str | None,
     every: timedelta | None,
     timezone: str,
@@ -63,16 +62,17 @@ def add(
     tag: str | None,
     properties: tuple[tuple[str, str], ...],
 ) -> None:
-    """Send BODY to TOPIC again and again, under the name NAME; `-` reads the body from standard input (D18).
+    """Send BODY again and again, under the name NAME; `-` reads the body from standard input.
 
     The same again changes nothing; other settings under a name that is taken are refused.
 
     \b
-    duewheel schedule add clean-up files '{}' --cron '0 5 * * *' --timezone Europe/Berlin
-    duewheel schedule add push updates '{}' --every 2m
+    duewheel schedule add clean-up '{}' --topic files --cron '0 5 * * *' --timezone Europe/Berlin
+    duewheel schedule add push '{}' --topic updates --every 2m
     """
     if (cron is None) == (every is None):
         raise click.UsageError("Give either --cron or --every.")
+    is_new = _found(broker, name) is None
     broker.add_schedule(
         name,
         topic,
@@ -86,8 +86,17 @@ def add(
         tag=tag,
         properties=dict(properties) or None,
     )
-    (added,) = (schedule for schedule in broker.schedules() if schedule.name == name)
-    answer.done(f"Schedule {name} sends next at {text_of(added.next_at)}.", **as_mapping(added))
+    added = _found(broker, name)
+    if added is None:
+        raise UnknownSchedule(
+            f"schedule {name!r} was removed at the same time: add it again if it should be there"
+        )
+    said = f"is added: it sends next at {text_of(added.next_at)}."
+    if not is_new:
+        said = (
+            f"was there already, with these settings: unchanged. It sends next at {text_of(added.next_at)}."
+        )
+    answer.done(f"Schedule {name} {said}", outcome="added" if is_new else "unchanged", **as_mapping(added))
 
 
 @schedule.command("list")
@@ -111,7 +120,7 @@ def remove(broker: Broker, answer: Answer, name: str) -> None:
     duewheel schedule remove clean-up
     """
     broker.remove_schedule(name)
-    answer.done(f"Schedule {name} is removed.", name=name)
+    answer.done(f"Schedule {name} is removed.", outcome="removed", name=name)
 
 
 @schedule.command()
@@ -123,8 +132,12 @@ def pause(broker: Broker, answer: Answer, name: str) -> None:
     \b
     duewheel schedule pause clean-up
     """
+    before = _found(broker, name)
     broker.pause_schedule(name)
-    answer.done(f"Schedule {name} is paused.", name=name)
+    if before is not None and before.paused:
+        answer.done(f"Schedule {name} was paused already: unchanged.", outcome="unchanged", name=name)
+    else:
+        answer.done(f"Schedule {name} is paused.", outcome="paused", name=name)
 
 
 @schedule.command()
@@ -136,5 +149,13 @@ def resume(broker: Broker, answer: Answer, name: str) -> None:
     \b
     duewheel schedule resume clean-up
     """
+    before = _found(broker, name)
     broker.resume_schedule(name)
-    answer.done(f"Schedule {name} is resumed.", name=name)
+    if before is not None and not before.paused:
+        answer.done(f"Schedule {name} was not paused: unchanged.", outcome="unchanged", name=name)
+    else:
+        answer.done(f"Schedule {name} is resumed.", outcome="resumed", name=name)
+
+
+def _found(broker: Broker, name: str) -> Schedule | None:
+    return next((found for found in broker.schedules() if found.name == name), None)

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 import click
 
 from duewheel.cli.answer import Answer, as_mapping
 from duewheel.cli.broker_command import with_broker
-from duewheel.store import Broker
+from duewheel.cli.options import topic_option
+from duewheel.store import Broker, UnknownTopic
+from duewheel.store.stats import TopicStats
 
-_TOPIC_COLUMNS = ("topic", "message_type", "waiting", "next_due_at", "released_to", "stragglers")
-_GROUP_COLUMNS = ("group", "topic", "ready", "oldest_deliver_at", "inflight", "waiting_retry", "dead")
+TOPIC_COLUMNS = ("topic", "message_type", "waiting", "next_due_at", "released_to", "stragglers")
+GROUP_COLUMNS = ("group", "topic", "ready", "oldest_deliver_at", "inflight", "waiting_retry", "dead")
 
 
 @click.command()
+@topic_option("Only this topic.")
 @with_broker
-def stats(broker: Broker, answer: Answer) -> None:
+def stats(broker: Broker, answer: Answer, topic: str | None) -> None:
     """Show what waits on each topic, and how far each consumer group is.
 
     Cheap with any number of waiting messages: above some thousands the number is an estimate, marked with ~.
@@ -22,16 +28,37 @@ def stats(broker: Broker, answer: Answer) -> None:
     \b
     duewheel stats --json
     """
-    found = broker.stats()
+    found = [as_mapping(each) for each in topics_of(broker, topic)]
     if answer.as_json:
-        answer.record(as_mapping(found))
+        answer.record({"topics": found})
         return
-    topics = [
-        as_mapping(topic) | {"waiting": topic.waiting if topic.waiting_is_exact else f"~{topic.waiting}"}
-        for topic in found.topics
-    ]
-    answer.rows(topics, columns=_TOPIC_COLUMNS, empty="There are no topics.")
-    groups = [as_mapping(group) | {"topic": topic.topic} for topic in found.topics for group in topic.groups]
+    answer.rows(topic_rows(found), columns=TOPIC_COLUMNS, empty="There are no topics.")
+    groups = group_rows(found)
     if groups:
         click.echo()
-        answer.rows(groups, columns=_GROUP_COLUMNS, empty="")
+        answer.rows(groups, columns=GROUP_COLUMNS, empty="")
+
+
+def topics_of(broker: Broker, topic: str | None) -> list[TopicStats]:
+    """Return the numbers of all topics, or of one.
+
+    Raises:
+        UnknownTopic: there is none of this name.
+    """
+    found = [each for each in broker.stats().topics if topic in (None, each.topic)]
+    if topic is not None and not found:
+        raise UnknownTopic(f"there is no topic {topic!r}: `duewheel topic list` shows those there are")
+    return found
+
+
+def topic_rows(topics: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return a row for each topic; an estimate has a ~."""
+    return [
+        {**topic, "waiting": topic["waiting"] if topic["waiting_is_exact"] else f"~{topic['waiting']}"}
+        for topic in topics
+    ]
+
+
+def group_rows(topics: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return a row for each group on each topic."""
+    return [as_mapping(group) | {"topic": topic["topic"]} for topic in topics for group in topic["groups"]]

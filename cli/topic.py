@@ -1,4 +1,4 @@
-"""`duewheel topic`: make, look at, change and delete topics (D11)."""
+"""`duewheel topic`: make, look at, change and delete topics."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import click
 
 from duewheel.cli.answer import Answer, as_mapping
 from duewheel.cli.broker_command import with_broker
+from duewheel.cli.options import topic_argument, yes_option
 from duewheel.cli.parameters import duration
 from duewheel.store import Broker, MessageType
 from duewheel.store.errors import UnknownTopic
@@ -20,22 +21,20 @@ _TYPES = [kind.value for kind in MessageType]
 
 def _settings(command: Callable[..., None]) -> Callable[..., None]:
     for option in (
-        click.option("--retention", type=duration, help="How long messages are kept after delivery (D09)."),
-        click.option(
-            "--granularity", type=duration, help="A busy topic is released at most this often (D05)."
-        ),
+        click.option("--retention", type=duration, help="How long messages are kept after delivery."),
+        click.option("--granularity", type=duration, help="A busy topic is released at most this often."),
         click.option(
             "--out-of-range",
             type=click.Choice(["reject", "deliver"]),
-            help="A longer delay is refused, or delivered at once (D04).",
+            help="A longer delay is refused, or delivered at once.",
         ),
-        click.option("--max-delay", type=duration, help="The longest delay (D04)."),
+        click.option("--max-delay", type=duration, help="The longest delay."),
         click.option(
             "--delay-level",
             "delay_levels",
             type=duration,
             multiple=True,
-            help="A delay level; give it once for each, from level 1 on. [default: RocketMQ's 18] (L04)",
+            help="A delay level; give it once for each, from level 1 on. [default: RocketMQ's 18]",
         ),
     ):
         command = option(command)
@@ -63,7 +62,7 @@ def topic() -> None:
     type=click.Choice(_TYPES, case_sensitive=False),
     default="DELAY",
     show_default=True,
-    help="What kind of messages it takes (D10).",
+    help="What kind of messages it takes.",
 )
 @click.option(
     "--queues", type=click.IntRange(min=1), help="How many consumers of a group can work side by side."
@@ -82,7 +81,7 @@ def create(
     retention: timedelta | None,
     delay_levels: tuple[timedelta, ...],
 ) -> None:
-    """Create topic NAME; the same again with the same settings changes nothing.
+    """Create topic NAME; the same again changes nothing, and says so.
 
     \b
     duewheel topic create order-timeout --max-delay 7d --granularity 10ms
@@ -96,8 +95,13 @@ def create(
         retention=retention,
         delay_levels=delay_levels,
     )
+    is_new = all(topic.name != name for topic in broker.topics())
     broker.create_topic(name, message_type=message_type.upper(), **settings)
-    answer.done(f"Topic {name} is there.", **_found(broker, name))
+    if is_new:
+        sentence, outcome = f"Topic {name} is created.", "created"
+    else:
+        sentence, outcome = f"Topic {name} was there already, with these settings: unchanged.", "unchanged"
+    answer.done(sentence, outcome=outcome, **_found(broker, name))
 
 
 @topic.command("list")
@@ -114,7 +118,7 @@ def list_topics(broker: Broker, answer: Answer) -> None:
 
 
 @topic.command()
-@click.argument("name")
+@topic_argument()
 @with_broker
 def show(broker: Broker, answer: Answer, name: str) -> None:
     """Show the settings of topic NAME.
@@ -126,7 +130,7 @@ def show(broker: Broker, answer: Answer, name: str) -> None:
 
 
 @topic.command()
-@click.argument("name")
+@topic_argument()
 @_settings
 @with_broker
 def update(
@@ -153,13 +157,19 @@ def update(
     )
     if not settings:
         raise click.UsageError("Give at least one setting to change.")
+    before = _found(broker, name)
     broker.update_topic(name, **settings)
-    answer.done(f"Topic {name} is changed.", **_found(broker, name))
+    after = _found(broker, name)
+    if after != before:
+        sentence, outcome = f"Topic {name} is changed.", "changed"
+    else:
+        sentence, outcome = f"Topic {name} had these settings already: unchanged.", "unchanged"
+    answer.done(sentence, outcome=outcome, **after)
 
 
 @topic.command()
-@click.argument("name")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@topic_argument()
+@yes_option
 @with_broker
 def delete(broker: Broker, answer: Answer, name: str, yes: bool) -> None:
     """Delete topic NAME and all its messages.
@@ -170,7 +180,7 @@ def delete(broker: Broker, answer: Answer, name: str, yes: bool) -> None:
     if not yes:
         click.confirm(f"Delete topic {name} and all its messages?", abort=True, err=True)
     broker.delete_topic(name)
-    answer.done(f"Topic {name} is deleted.", name=name)
+    answer.done(f"Topic {name} is deleted, with its messages.", outcome="deleted", name=name)
 
 
 def _found(broker: Broker, name: str) -> dict[str, Any]:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import signal
-import threading
-from types import FrameType
-
 import click
 
 from duewheel.cli.answer import Answer
 from duewheel.cli.broker_command import with_broker
+from duewheel.cli.stopping import stopped_by_signal
 from duewheel.store import Broker
 
 
@@ -33,13 +30,7 @@ def run(broker: Broker, answer: Answer) -> None:
     \b
     duewheel wheel run
     """
-    stopping = threading.Event()
-
-    def stop(_signal: int, _frame: FrameType | None) -> None:
-        stopping.set()
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, stop)
+    stopping = stopped_by_signal()
     click.echo("The wheel is turning. Ctrl-C ends it.", err=True)
     broker.wheel().run(stopping)
     answer.done("The wheel has stopped.", stopped=True)

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from duewheel.store.bodies import check_text
-from duewheel.store.connections import Database
+from duewheel.store.connections import Database, Rows, fetch
 from duewheel.store.errors import InvalidArgument
 from duewheel.store.instants import Instant, to_datetime
 from duewheel.store.limits import FASTEST_REDRIVE, SLOWEST_REDRIVE
 from duewheel.store.lookups import properties_of
+
+if TYPE_CHECKING:
+    from duewheel.store.broker import Broker
 
 _DEAD_LETTERS = """
 select topic, message_id, key, tag, properties::text, body, born_at, dead_at, attempt, reason, redriven_at
@@ -99,8 +102,41 @@ class Redriven:
     redriven: int
 
 
-def redrive(
-    database: Database,
+def redrive(database: Database, group: str, topic: str | None, **asked: Any) -> Redriven:
+    """Send dead letters again; see :meth:`duewheel.store.broker.Broker.redrive`."""
+    matched = redriven = 0
+    for portion in _portions(database.rows, database.now, group, topic, **asked):
+        matched += portion.matched
+        redriven += portion.redriven
+    return Redriven(matched, redriven)
+
+
+def redrive_portions(
+    broker: Broker, group: str, topic: str | None = None, **asked: Any
+) -> Iterator[Redriven]:
+    """Send dead letters again, one transaction after the other, for who tells how far it is.
+
+    Args:
+        broker: the broker.
+        group, topic, asked: as for :meth:`duewheel.store.broker.Broker.redrive`, all of them.
+
+    Yields:
+        The result of each transaction; their sum is the result of the redrive.
+
+    Raises:
+        As :meth:`duewheel.store.broker.Broker.redrive`.
+    """
+
+    def ask(statement: str, parameters: Sequence[Any]) -> Rows:
+        with broker.connection() as connection:
+            return fetch(connection, statement, parameters)
+
+    return _portions(ask, broker.now, group, topic, **asked)
+
+
+def _portions(
+    ask: Callable[[str, Sequence[Any]], Rows],
+    now: Callable[[], datetime | None],
     group: str,
     topic: str | None,
     *,
@@ -113,8 +149,7 @@ def redrive(
     max_messages: int | None,
     per_second: float | None,
     dry_run: bool,
-) -> Redriven:
-    """Send dead letters again; see :meth:`duewheel.store.broker.Broker.redrive`."""
+) -> Iterator[Redriven]:
     check_text(group, "group")
     check_text(topic, "topic", optional=True)
     check_text(tag, "tag", optional=True)
@@ -138,12 +173,12 @@ def redrive(
     after: str | None = None
     while True:
         room = chunk if most is None else min(chunk, most - matched)
-        parameters = (*criteria, room, dry_run, after, database.now())
-        found, sent, after = database.rows(_REDRIVE, parameters)[0]
+        found, sent, after = ask(_REDRIVE, (*criteria, room, dry_run, after, now()))[0]
         matched += found
         redriven += sent
+        yield Redriven(found, sent)
         if after is None or matched == most:
-            return Redriven(matched, redriven)
+            return
         if pace is not None and not dry_run:
             time.sleep(max(0.0, began + redriven / pace - time.monotonic()))
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from click.testing import Result
 
-from duewheel.store import Broker, RetryPolicy
+from duewheel.store import Broker, RetryPolicy, dead_letters
 
 Run = Callable[..., Result]
 RunJson = Callable[..., Any]
@@ -34,27 +34,34 @@ def dead(broker: Broker) -> dict[str, str]:
 def test_r14_dead_letters_are_listed_with_their_reasons(
     run: Run, run_json: RunJson, dead: dict[str, str]
 ) -> None:
-    letters = run_json("dlq", "list", "g")
+    letters = run_json("dead-letter", "list", "--group", "g")
     assert [(letter["key"], letter["reason"], letter["redriven_at"]) for letter in letters] == [
         ("a-1", "timeout", None),
         ("a-2", "timeout", None),
         ("b-1", "no such order", None),
     ]
     assert [letter["message_id"] for letter in letters] == list(dead.values())
-    assert len(run_json("dlq", "list", "g", "--max", "2")) == 2
-    lines = run("dlq", "list", "g").stdout.splitlines()
-    assert [line.split("  ")[-1].strip() for line in lines] == ["body", "a-1", "a-2", "b-1"]
+    assert len(run_json("dead-letter", "list", "--group", "g", "--limit", "2")) == 2
+    lines = run("dead-letter", "list", "--group", "g").stdout.splitlines()
+    assert [line.split("\t")[-1] for line in lines] == ["body", "a-1", "a-2", "b-1"]
 
 
-def test_x12_dead_letters_are_redriven_once(run: Run, run_json: RunJson, dead: dict[str, str]) -> None:
-    chosen = ("dlq", "redrive", "g", "--reason", "timeout")
+def test_x12_dead_letters_are_redriven_once(
+    run: Run, run_json: RunJson, dead: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Several portions, which are added up.
+    monkeypatch.setattr(dead_letters, "CHUNK", 1)
+    chosen = ("dead-letter", "redrive", "--group", "g", "--reason", "timeout")
     assert run(*chosen, "--dry-run").stdout == "2 dead letters would be redriven.\n"
-    assert run(*chosen, "--max", "1", "--rate", "1000").stdout == "1 dead letter redriven.\n"
+    assert run(*chosen, "--limit", "1", "--rate", "1000").stdout == "1 dead letter redriven.\n"
     assert run_json(*chosen) == {"matched": 1, "redriven": 1}
     assert run(*chosen).exit_code == 3
-    assert [letter["key"] for letter in run_json("dlq", "list", "g", "--open")] == ["b-1"]
-    assert [letter["key"] for letter in run_json("dlq", "list", "g", "--redriven")] == ["a-1", "a-2"]
-    received = run_json("receive", "t", "g", "--wait", "5s", "--ack")
+    assert [letter["key"] for letter in run_json("dead-letter", "list", "--group", "g", "--open")] == ["b-1"]
+    assert [letter["key"] for letter in run_json("dead-letter", "list", "--group", "g", "--redriven")] == [
+        "a-1",
+        "a-2",
+    ]
+    received = run_json("message", "receive", "--topic", "t", "--group", "g", "--wait", "5s", "--ack")
     assert {message["message_id"]: message["attempt"] for message in received} == {
         dead["a-1"]: 2,
         dead["a-2"]: 2,
@@ -73,12 +80,15 @@ def test_x12_dead_letters_are_redriven_once(run: Run, run_json: RunJson, dead: d
 )
 @pytest.mark.usefixtures("dead")
 def test_x12_redrive_chooses(run: Run, run_json: RunJson, options: tuple[str, ...], keys: list[str]) -> None:
-    assert run("dlq", "redrive", "g", *options).exit_code == (0 if keys else 3)
-    assert [letter["key"] for letter in run_json("dlq", "list", "g", "--redriven")] == keys
+    assert run("dead-letter", "redrive", "--group", "g", *options).exit_code == (0 if keys else 3)
+    assert [letter["key"] for letter in run_json("dead-letter", "list", "--group", "g", "--redriven")] == keys
 
 
 def test_x12_some_are_redriven_by_their_ids(run: Run, run_json: RunJson, dead: dict[str, str]) -> None:
-    assert run("dlq", "redrive", "g", dead["b-1"], dead["a-1"]).stdout == "2 dead letters redriven.\n"
-    (left,) = run_json("dlq", "list", "g", "--open")
+    assert (
+        run("dead-letter", "redrive", "--group", "g", dead["b-1"], dead["a-1"]).stdout
+        == "2 dead letters redriven.\n"
+    )
+    (left,) = run_json("dead-letter", "list", "--group", "g", "--open")
     assert left["key"] == "a-2"
     assert datetime.fromisoformat(left["dead_at"]) <= datetime.now(UTC)

@@ -31,13 +31,28 @@ def bodies(received: list[dict[str, Any]]) -> list[str]:
 
 @pytest.mark.usefixtures("released")
 def test_messages_are_chosen_by_tag_and_properties(run: Run, run_json: RunJson) -> None:
-    assert bodies(run_json("receive", "t", "g1", "--filter", "region <> 'south'", "--wait", "5s")) == [
+    assert bodies(
+        run_json(
+            "message",
+            "receive",
+            "--topic",
+            "t",
+            "--group",
+            "g1",
+            "--filter",
+            "region <> 'south'",
+            "--wait",
+            "5s",
+        )
+    ) == [
         "north",
         "west",
     ]
     both = ("--filter", "region <> 'south'", "--tags", "south || west")
-    assert bodies(run_json("receive", "t", "g2", *both, "--wait", "5s")) == ["west"]
-    refused = run("receive", "t", "g3", "--filter", "region LIKE 'n%'")
+    assert bodies(run_json("message", "receive", "--topic", "t", "--group", "g2", *both, "--wait", "5s")) == [
+        "west"
+    ]
+    refused = run("message", "receive", "--topic", "t", "--group", "g3", "--filter", "region LIKE 'n%'")
     assert refused.exit_code == 1
     assert "position 7" in refused.stderr
 
@@ -46,7 +61,11 @@ def test_messages_are_chosen_by_tag_and_properties(run: Run, run_json: RunJson) 
 def test_r02_every_instance_of_a_broadcasting_group_gets_every_message(run: Run, run_json: RunJson) -> None:
     for name in ("one", "two"):
         instance = ("--mode", "broadcasting", "--name", name, "--wait", "5s", "--ack")
-        assert bodies(run_json("receive", "t", "g", *instance)) == ["north", "south", "west"]
+        assert bodies(run_json("message", "receive", "--topic", "t", "--group", "g", *instance)) == [
+            "north",
+            "south",
+            "west",
+        ]
     (group,) = run_json("group", "list")
     assert (group["mode"], group["instances"], group["retries"]) == ("broadcasting", ["one", "two"], None)
     assert "one two" in run("group", "list").stdout
@@ -54,10 +73,13 @@ def test_r02_every_instance_of_a_broadcasting_group_gets_every_message(run: Run,
 
 @pytest.mark.usefixtures("released")
 def test_new_group_starts_where_it_is_told(run: Run, run_json: RunJson) -> None:
-    assert run("receive", "t", "late", "--start", "latest").exit_code == 3
+    assert run("message", "receive", "--topic", "t", "--group", "late", "--start", "latest").exit_code == 3
     ago = (datetime.now(UTC) - timedelta(hours=1)).isoformat()
-    assert len(run_json("receive", "t", "back", "--start", ago, "--wait", "5s")) == 3
-    assert run("receive", "t", "g", "--start", "yesterday").exit_code == 2
+    assert (
+        len(run_json("message", "receive", "--topic", "t", "--group", "back", "--start", ago, "--wait", "5s"))
+        == 3
+    )
+    assert run("message", "receive", "--topic", "t", "--group", "g", "--start", "yesterday").exit_code == 2
 
 
 def test_groups_are_listed_with_who_set_their_retries(run: Run, run_json: RunJson, released: Broker) -> None:
@@ -76,10 +98,13 @@ def test_groups_are_listed_with_who_set_their_retries(run: Run, run_json: RunJso
 
 def test_d10_fifo_topic_takes_messages_of_message_groups(run: Run, run_json: RunJson) -> None:
     assert run_json("topic", "create", "steps", "--type", "fifo")["message_type"] == "FIFO"
-    assert run("send", "steps", "placed").exit_code == 1
+    assert run("message", "send", "placed", "--topic", "steps").exit_code == 1
     for step in ("placed", "paid"):
-        assert run_json("send", "steps", step, "--message-group", "4711")["outcome"] == "sent"
-    received = run_json("receive", "steps", "g", "--wait", "5s", "--ack")
+        assert (
+            run_json("message", "send", step, "--topic", "steps", "--message-group", "4711")["outcome"]
+            == "sent"
+        )
+    received = run_json("message", "receive", "--topic", "steps", "--group", "g", "--wait", "5s", "--ack")
     assert [(message["body"], message["message_group"]) for message in received] == [
         ("placed", "4711"),
         ("paid", "4711"),
@@ -87,21 +112,25 @@ def test_d10_fifo_topic_takes_messages_of_message_groups(run: Run, run_json: Run
 
 
 def test_d08_group_goes_back_in_time(run: Run, run_json: RunJson, released: Broker) -> None:
-    assert len(run_json("receive", "t", "g", "--wait", "5s", "--ack")) == 3
-    assert run("receive", "t", "g").exit_code == 3
+    assert len(run_json("message", "receive", "--topic", "t", "--group", "g", "--wait", "5s", "--ack")) == 3
+    assert run("message", "receive", "--topic", "t", "--group", "g").exit_code == 3
     ago = (datetime.now(UTC) - timedelta(hours=1)).isoformat()
-    assert set(run_json("group", "rewind", "g", "t", "--to", ago)) == {
+    assert set(run_json("group", "rewind", "g", "--topic", "t", "--to", ago)) == {
         "leases_ended",
         "messages_returned",
         "retries_taken_back",
     }
-    assert bodies(run_json("receive", "t", "g")) == ["north", "south", "west"]
-    assert run_json("group", "rewind", "g", "t", "--to", "earliest")["leases_ended"] > 0
-    assert "leases ended" in run("group", "rewind", "g", "t", "--to", "latest").stdout
-    assert run("receive", "t", "g").exit_code == 3
-    assert run("group", "rewind", "g", "t").exit_code == 2
-    assert run("group", "rewind", "g", "t", "--to", "once").exit_code == 2
-    assert run("group", "rewind", "other", "t", "--to", "latest").exit_code == 1
+    assert bodies(run_json("message", "receive", "--topic", "t", "--group", "g")) == [
+        "north",
+        "south",
+        "west",
+    ]
+    assert run_json("group", "rewind", "g", "--topic", "t", "--to", "earliest")["leases_ended"] > 0
+    assert "leases ended" in run("group", "rewind", "g", "--topic", "t", "--to", "latest").stdout
+    assert run("message", "receive", "--topic", "t", "--group", "g").exit_code == 3
+    assert run("group", "rewind", "g", "--topic", "t").exit_code == 2
+    assert run("group", "rewind", "g", "--topic", "t", "--to", "once").exit_code == 2
+    assert run("group", "rewind", "other", "--topic", "t", "--to", "latest").exit_code == 1
 
 
 def test_x20_group_is_deleted_after_a_question(run: Run, run_json: RunJson, released: Broker) -> None:
@@ -112,7 +141,11 @@ def test_x20_group_is_deleted_after_a_question(run: Run, run_json: RunJson, rele
     assert asked.exit_code == 1
     assert "Delete consumer group g on topic u, its retries and dead letters?" in asked.stderr
     assert len(run_json("group", "list")) == 2
-    assert run_json("group", "delete", "g", "--topic", "u", "--yes") == {"group": "g", "topic": "u"}
+    assert run_json("group", "delete", "g", "--topic", "u", "--yes") == {
+        "outcome": "deleted",
+        "group": "g",
+        "topic": "u",
+    }
     (left,) = run_json("group", "list")
     assert (left["topic"], left["stalled_since"]) == ("t", None)
     assert "stalled since" in run("group", "list").stdout

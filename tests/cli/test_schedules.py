@@ -26,13 +26,25 @@ def chores(broker: Broker) -> Broker:
 @pytest.mark.usefixtures("chores")
 def test_d18_schedule_is_added_listed_paused_resumed_and_removed(run: Run, run_json: RunJson) -> None:
     assert run("schedule", "list").stdout == "There are no schedules.\n"
-    add = ("schedule", "add", "clean-up", "chores", '{"what": "files"}', "--key", "c", "--property", "a=b")
+    add = (
+        "schedule",
+        "add",
+        "clean-up",
+        '{"what": "files"}',
+        "--topic",
+        "chores",
+        "--key",
+        "c",
+        "--property",
+        "a=b",
+    )
     daily = ("--cron", "0 5 * * *", "--timezone", "Europe/Berlin", "--misfire", "skip")
     added = run_json(*add, *daily)
     assert (added["cron"], added["timezone"], added["misfire"]) == ("0 5 * * *", "Europe/Berlin", "skip")
     assert (added["body"], added["key"], added["properties"]) == ('{"what": "files"}', "c", {"a": "b"})
     assert datetime.fromisoformat(added["next_at"]) - datetime.now(UTC) < timedelta(hours=26)
-    assert run_json(*add, *daily) == added
+    assert added.pop("outcome") == "added"
+    assert run_json(*add, *daily) == {"outcome": "unchanged", **added}
     assert run(*add, *daily[:2]).exit_code == 1
     assert run_json("schedule", "list") == [added]
 
@@ -41,21 +53,31 @@ def test_d18_schedule_is_added_listed_paused_resumed_and_removed(run: Run, run_j
     assert (paused["paused"], paused["next_at"]) == (True, None)
     assert run("schedule", "resume", "clean-up").stdout == "Schedule clean-up is resumed.\n"
     assert run_json("schedule", "list") == [added]
-    assert run_json("schedule", "remove", "clean-up") == {"name": "clean-up"}
+    assert run_json("schedule", "remove", "clean-up") == {"outcome": "removed", "name": "clean-up"}
     assert run_json("schedule", "list") == []
 
 
 def test_d18_message_of_an_interval_comes(run: Run, run_json: RunJson, chores: Broker) -> None:
     start_at = (datetime.now(UTC) + timedelta(minutes=30)).isoformat()
     added = run(
-        "schedule", "add", "push", "chores", "-", "--every", "1h", "--start-at", start_at, stdin=b"\xff"
+        "schedule",
+        "add",
+        "push",
+        "-",
+        "--topic",
+        "chores",
+        "--every",
+        "1h",
+        "--start-at",
+        start_at,
+        stdin=b"\xff",
     )
-    assert added.stdout.startswith("Schedule push sends next at 20")
+    assert added.stdout.startswith("Schedule push is added: it sends next at 20")
     assert "1h" in run("schedule", "list").stdout
     with chores.connection() as connection:
         ask(connection, "update duewheel.schedule set next_at = clock_timestamp()")
     chores.advance_schedules()
-    (message,) = run_json("receive", "chores", "g", "--wait", "30s")
+    (message,) = run_json("message", "receive", "--topic", "chores", "--group", "g", "--wait", "30s")
     assert message["body"] == {"base64": "/w=="}
     assert message["properties"]["schedule"] == "push"
 
@@ -63,13 +85,13 @@ def test_d18_message_of_an_interval_comes(run: Run, run_json: RunJson, chores: B
 @pytest.mark.parametrize(
     ("arguments", "status"),
     [
-        (("add", "s", "chores", "x"), 2),
-        (("add", "s", "chores", "x", "--every", "1h", "--cron", "0 5 * * *"), 2),
-        (("add", "s", "chores", "x", "--every", "often"), 2),
-        (("add", "s", "chores", "x", "--every", "1h", "--misfire", "perhaps"), 2),
-        (("add", "s", "chores", "x", "--cron", "0 25 * * *"), 1),
-        (("add", "s", "chores", "x", "--cron", "0 5 * * *", "--timezone", "Mars/Olympus"), 1),
-        (("add", "s", "nowhere", "x", "--every", "1h"), 1),
+        (("add", "s", "x", "--topic", "chores"), 2),
+        (("add", "s", "x", "--topic", "chores", "--every", "1h", "--cron", "0 5 * * *"), 2),
+        (("add", "s", "x", "--topic", "chores", "--every", "often"), 2),
+        (("add", "s", "x", "--topic", "chores", "--every", "1h", "--misfire", "perhaps"), 2),
+        (("add", "s", "x", "--topic", "chores", "--cron", "0 25 * * *"), 1),
+        (("add", "s", "x", "--topic", "chores", "--cron", "0 5 * * *", "--timezone", "Mars/Olympus"), 1),
+        (("add", "s", "x", "--topic", "nowhere", "--every", "1h"), 1),
         (("pause", "s"), 1),
         (("resume", "s"), 1),
         (("remove", "s"), 1),

@@ -1,0 +1,116 @@
+"""`duewheel dead-letter`: messages that failed for the last time."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import click
+
+from duewheel.cli.answer import Answer, as_mapping, counted, end_with_nothing
+from duewheel.cli.broker_command import with_broker
+from duewheel.cli.options import dry_run_option, group_option, limit_option, topic_option
+from duewheel.cli.parameters import instant
+from duewheel.cli.progress import progress
+from duewheel.store import Broker
+from duewheel.store.dead_letters import Redriven, redrive_portions
+
+_COLUMNS = ("dead_at", "message_id", "topic", "key", "attempt", "redriven_at", "reason", "body")
+_REDRIVEN = {None: None, "open": False, "redriven": True}
+
+
+@click.group("dead-letter")
+def dead_letter() -> None:
+    """Dead letters: list, redrive.
+
+    \b
+    duewheel dead-letter list --group cancel-unpaid-orders
+    """
+
+
+@dead_letter.command("list")
+@group_option("The consumer group.", required=True)
+@topic_option("Only those of this topic.")
+@limit_option(100)
+@click.option("--open", "which", flag_value="open", help="Only those that were not redriven.")
+@click.option("--redriven", "which", flag_value="redriven", help="Only those that were.")
+@with_broker
+def list_dead_letters(
+    broker: Broker, answer: Answer, group: str, topic: str | None, max_messages: int, which: str | None
+) -> None:
+    """List the dead letters of a consumer group, the oldest first.
+
+    \b
+    duewheel dead-letter list --group cancel-unpaid-orders --topic order-timeout --open
+    """
+    letters = broker.dead_letters(group, topic=topic, max_messages=max_messages, redriven=_REDRIVEN[which])
+    answer.rows(
+        (as_mapping(letter) for letter in letters),
+        columns=_COLUMNS,
+        empty=f"{group} has no such dead letters." if topic or which else f"{group} has no dead letters.",
+    )
+
+
+@dead_letter.command()
+@click.argument("message_ids", nargs=-1, metavar="[MESSAGE_ID]...")
+@group_option("The consumer group.", required=True)
+@topic_option("Only those of this topic.")
+@click.option("--tag", help="Only those with this tag.")
+@click.option("--key-prefix", help="Only those whose key begins so.")
+@click.option("--reason", "reason_contains", help="Only those whose reason contains this text.")
+@click.option("--dead-from", type=instant, help="Only those that died at this instant or later.")
+@click.option("--dead-until", type=instant, help="Only those that died before this instant.")
+@limit_option()
+@click.option(
+    "--rate", "per_second", type=click.FloatRange(min=0, min_open=True), help="At most this many per second."
+)
+@dry_run_option
+@with_broker
+def redrive(
+    broker: Broker,
+    answer: Answer,
+    message_ids: tuple[str, ...],
+    group: str,
+    topic: str | None,
+    tag: str | None,
+    key_prefix: str | None,
+    reason_contains: str | None,
+    dead_from: datetime | None,
+    dead_until: datetime | None,
+    max_messages: int | None,
+    per_second: float | None,
+    dry_run: bool,
+) -> None:
+    """Give dead letters to their consumer group again: all, some by MESSAGE_ID, or those that match.
+
+    The oldest go first. Each is redriven once, however often this is run or interrupted. Status 3 if none
+    matches.
+
+    \b
+    duewheel dead-letter redrive --group cancel-unpaid-orders --reason timeout --rate 50 --dry-run
+    """
+    matched = redriven = 0
+    with progress("Redriving", len(message_ids) or None) as advance:
+        for portion in redrive_portions(
+            broker,
+            group,
+            topic,
+            message_ids=message_ids or None,
+            tag=tag,
+            key_prefix=key_prefix,
+            reason_contains=reason_contains,
+            dead_from=dead_from,
+            dead_until=dead_until,
+            max_messages=max_messages,
+            per_second=per_second,
+            dry_run=dry_run,
+        ):
+            matched += portion.matched
+            redriven += portion.redriven
+            advance(portion.matched)
+    if dry_run:
+        sentence = f"{counted(matched, 'dead letter')} would be redriven."
+    else:
+        sentence = f"{counted(redriven, 'dead letter')} redriven."
+    answer.done(sentence, **as_mapping(Redriven(matched, redriven)))
+    if not matched:
+        end_with_nothing()

@@ -1,0 +1,116 @@
+"""`duewheel message find`, `list` and `history`: what is there, and what became of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+
+import click
+
+from duewheel.cli.answer import Answer, as_mapping, end_with_nothing
+from duewheel.cli.broker_command import with_broker
+from duewheel.cli.options import key_option, limit_option, topic_option
+from duewheel.cli.parameters import instant
+from duewheel.store import Broker, UnknownMessage
+from duewheel.store.lookups import ListedMessage
+
+_FOUND_COLUMNS = ("message_id", "key", "tag", "deliver_at", "recalled", "released", "body")
+_LISTED_COLUMNS = ("message_id", "topic", "key", "tag", "deliver_at", "released", "recalled")
+_HISTORY_COLUMNS = ("consumer_group", "state", "at", "until_at", "attempt", "consumer", "reason")
+# The most that the broker gives at once.
+_PAGE = 1_000
+
+
+@click.command()
+@click.argument("message_id", required=False)
+@topic_option("With --key: the topic.")
+@key_option
+@with_broker
+def find(broker: Broker, answer: Answer, message_id: str | None, topic: str | None, key: str | None) -> None:
+    """Find a message by MESSAGE_ID, or the messages of a key by --topic and --key. Status 3 if there is none.
+
+    \b
+    duewheel message find --topic order-timeout --key 42 --json
+    """
+    if message_id is not None and topic is None and key is None:
+        message = broker.find(message_id)
+        found = [] if message is None else [message]
+    elif message_id is None and topic is not None and key is not None:
+        found = broker.find_key(topic, key)
+    else:
+        raise click.UsageError("Give either MESSAGE_ID, or --topic and --key.")
+    answer.rows(map(as_mapping, found), columns=_FOUND_COLUMNS, empty="Nothing found.")
+    if not found:
+        end_with_nothing()
+
+
+@click.command("list")
+@topic_option("Only those of this topic.")
+@click.option(
+    "--state",
+    type=click.Choice(["waiting", "released", "recalled", "all"]),
+    default="waiting",
+    show_default=True,
+    help="Only those in this state.",
+)
+@click.option("--tag", help="Only those with this tag.")
+@click.option("--key-prefix", help="Only those whose key begins so; sorted by key then.")
+@click.option("--due-from", type=instant, help="Only those that are due at this instant or later.")
+@click.option("--due-until", type=instant, help="Only those that are due before this instant.")
+@limit_option(100)
+@with_broker
+def list_messages(
+    broker: Broker,
+    answer: Answer,
+    topic: str | None,
+    state: str,
+    tag: str | None,
+    key_prefix: str | None,
+    due_from: datetime | None,
+    due_until: datetime | None,
+    max_messages: int,
+) -> None:
+    """List messages without their bodies, by topic and delivery instant.
+
+    \b
+    duewheel message list --topic order-timeout --key-prefix shop-7/ --limit 20
+    """
+
+    def listed() -> Iterator[ListedMessage]:
+        after: str | None = None
+        left = max_messages
+        while left:
+            page = broker.list_messages(
+                topic,
+                state=state,
+                due_from=due_from,
+                due_until=due_until,
+                key_prefix=key_prefix,
+                tag=tag,
+                after=after,
+                max_messages=min(left, _PAGE),
+            )
+            yield from page.messages
+            left -= len(page.messages)
+            after = page.next
+            if after is None:
+                return
+
+    answer.rows(map(as_mapping, listed()), columns=_LISTED_COLUMNS, empty="There are no such messages.")
+
+
+@click.command()
+@click.argument("message_id")
+@with_broker
+def history(broker: Broker, answer: Answer, message_id: str) -> None:
+    """Show what happened to MESSAGE_ID: every state, for every consumer group.
+
+    \b
+    duewheel message history 000000010000000651f2...
+    """
+    entries = broker.history(message_id)
+    if not entries:
+        raise UnknownMessage(
+            f"there is no message {message_id!r}: `duewheel message find` looks one up by its key"
+        )
+    answer.rows(map(as_mapping, entries), columns=_HISTORY_COLUMNS, empty="")

@@ -1,0 +1,140 @@
+"""`duewheel message recall`, `recall-many` and `reschedule`: what waits is taken back or moved."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+import click
+
+from duewheel.cli.answer import Answer, as_mapping, counted, end_with_nothing
+from duewheel.cli.broker_command import with_broker
+from duewheel.cli.options import at_option, delay_option, dry_run_option, key_option, topic_option
+from duewheel.cli.parameters import instant
+from duewheel.cli.progress import progress
+from duewheel.store import Broker, BulkRecall, RecallOutcome
+from duewheel.store.recalling import recall_portion
+
+
+@click.command()
+@click.argument("message_id", required=False)
+@topic_option("With --key: the topic.")
+@key_option
+@with_broker
+def recall(
+    broker: Broker, answer: Answer, message_id: str | None, topic: str | None, key: str | None
+) -> None:
+    """Take back a waiting message by MESSAGE_ID, or those of a key by --topic and --key.
+
+    The answer is the truth: `recalled` (it will never be delivered), `already_released` or `not_found`.
+    Status 3 if nothing is recalled.
+
+    \b
+    duewheel message recall --topic order-timeout --key 42
+    """
+    if message_id is not None and topic is None and key is None:
+        outcome = broker.recall(message_id)
+    elif message_id is None and topic is not None and key is not None:
+        outcome = broker.recall_key(topic, key)
+    else:
+        raise click.UsageError("Give either MESSAGE_ID, or --topic and --key.")
+    answer.done(outcome.value, outcome=outcome)
+    if outcome is not RecallOutcome.RECALLED:
+        end_with_nothing()
+
+
+@click.command("recall-many")
+@topic_option("The topic they were sent to.", required=True)
+@click.option("--tag", help="All that wait with this tag.")
+@click.option("--key-prefix", help="All that wait under keys that begin so.")
+@click.option("--due-from", type=instant, help="All that are due at this instant or later.")
+@click.option("--due-until", type=instant, help="All that are due before this instant.")
+@click.option("--everything", is_flag=True, help="All that wait on the topic.")
+@dry_run_option
+@with_broker
+def recall_many(
+    broker: Broker,
+    answer: Answer,
+    topic: str,
+    tag: str | None,
+    key_prefix: str | None,
+    due_from: datetime | None,
+    due_until: datetime | None,
+    everything: bool,
+    dry_run: bool,
+) -> None:
+    """Take back all waiting messages of a topic that match. Status 3 if none does.
+
+    They are taken back in portions of 10 000, each a transaction of its own: if it is interrupted, run it
+    again for the rest.
+
+    \b
+    duewheel message recall-many --topic order-timeout --tag trial --due-until 2030-01-31T17:30:00Z --dry-run
+    """
+    criteria = (tag, key_prefix, due_from, due_until)
+    if everything != all(given is None for given in criteria):
+        raise click.UsageError(
+            "Give at least one of --tag, --key-prefix, --due-from and --due-until, or --everything alone."
+        )
+    matched = recalled = already_released = 0
+    after: str | None = None
+    with progress("Recalling") as advance:
+        while True:
+            portion, after = recall_portion(
+                broker,
+                topic,
+                tag=tag,
+                key_prefix=key_prefix,
+                due_from=due_from,
+                due_until=due_until,
+                dry_run=dry_run,
+                after=after,
+            )
+            matched += portion.matched
+            recalled += portion.recalled
+            already_released += portion.already_released
+            advance(portion.matched)
+            if after is None:
+                break
+    done = BulkRecall(matched, recalled, already_released)
+    verb = "would be recalled" if dry_run else "recalled"
+    answer.done(
+        f"{counted(matched - already_released, 'message')} {verb}; "
+        f"{counted(already_released, 'message')} had been released before.",
+        **as_mapping(done),
+    )
+    if matched == already_released:
+        end_with_nothing()
+
+
+@click.command()
+@click.argument("message_id", required=False)
+@topic_option("With --key: the topic.")
+@key_option
+@delay_option
+@at_option
+@with_broker
+def reschedule(
+    broker: Broker,
+    answer: Answer,
+    message_id: str | None,
+    topic: str | None,
+    key: str | None,
+    delay: timedelta | None,
+    deliver_at: datetime | None,
+) -> None:
+    """Move a waiting message by MESSAGE_ID, or those of --topic and --key, to another instant.
+
+    It has a new id then. Status 1 if it was released before.
+
+    \b
+    duewheel message reschedule --topic order-timeout --key 42 --delay 1h
+    """
+    if (delay is None) == (deliver_at is None):
+        raise click.UsageError("Give either --delay or --at.")
+    if message_id is not None and topic is None and key is None:
+        receipts = [broker.reschedule(message_id, delay=delay, deliver_at=deliver_at)]
+    elif message_id is None and topic is not None and key is not None:
+        receipts = broker.reschedule_key(topic, key, delay=delay, deliver_at=deliver_at)
+    else:
+        raise click.UsageError("Give either MESSAGE_ID, or --topic and --key.")
+    answer.rows(map(as_mapping, receipts), columns=("message_id", "deliver_at", "outcome"), empty="")

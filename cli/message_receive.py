@@ -1,0 +1,91 @@
+"""`duewheel message receive`: what is due, for one consumer group."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Literal
+
+import click
+
+from duewheel.cli.answer import Answer, end_with_nothing
+from duewheel.cli.broker_command import with_broker
+from duewheel.cli.options import group_option, limit_option, topic_option
+from duewheel.cli.parameters import duration, start
+from duewheel.store import Broker, ConsumeMode, Message
+
+_COLUMNS = ("message_id", "key", "tag", "deliver_at", "attempt", "body")
+
+
+@click.command()
+@topic_option("The topic to receive from.", required=True)
+@group_option("The consumer group that receives; it is made if it is new.", required=True)
+@limit_option(32)
+@click.option(
+    "--invisible", type=duration, default="60s", show_default=True, help="How long the lease lasts."
+)
+@click.option("--wait", type=duration, default="0s", show_default=True, help="Wait this long for a message.")
+@click.option("--tags", default="*", show_default=True, help="Only these tags: 'a || b'.")
+@click.option("--filter", "properties_filter", help='Only these: SQL-92 over properties, "amount > 100".')
+@click.option(
+    "--start",
+    "starts_at",
+    type=start,
+    default="earliest",
+    show_default=True,
+    help="Where a new group starts: `earliest`, `latest` or an instant.",
+)
+@click.option(
+    "--mode",
+    type=click.Choice([mode.value for mode in ConsumeMode]),
+    default=ConsumeMode.CLUSTERING.value,
+    show_default=True,
+    help="With broadcasting, every instance of the group gets every message.",
+)
+@click.option("--name", help="Who has the messages, in the history; with --mode broadcasting the instance.")
+@click.option("--ack", is_flag=True, help="Ack them once they are printed; else they come again.")
+@with_broker
+def receive(
+    broker: Broker,
+    answer: Answer,
+    topic: str,
+    group: str,
+    max_messages: int,
+    invisible: timedelta,
+    wait: timedelta,
+    tags: str,
+    properties_filter: str | None,
+    starts_at: datetime | Literal["earliest", "latest"],
+    mode: str,
+    name: str | None,
+    ack: bool,
+) -> None:
+    """Lease what is due and print it. Status 3 if nothing is due.
+
+    \b
+    duewheel message receive --topic order-timeout --group cancel-unpaid-orders --wait 30s --ack
+    duewheel message receive -t order-timeout -g audit --filter "region = 'north' AND amount > 100"
+    """
+    consumer = broker.consumer(
+        topic, group, tags=tags, start=starts_at, name=name, filter=properties_filter, mode=mode
+    )
+    batch = consumer.receive(max_messages=max_messages, invisible=invisible, wait=wait)
+    answer.rows((_received(message) for message in batch), columns=_COLUMNS, empty="Nothing is due.")
+    if not batch:
+        end_with_nothing()
+    if ack:
+        consumer.ack(batch)
+
+
+def _received(message: Message) -> dict[str, object]:
+    return {
+        "message_id": message.message_id,
+        "topic": message.topic,
+        "key": message.key,
+        "tag": message.tag,
+        "properties": message.properties,
+        "message_group": message.message_group,
+        "born_at": message.born_at,
+        "deliver_at": message.deliver_at,
+        "attempt": message.attempt,
+        "body": message.body,
+    }

@@ -1,0 +1,119 @@
+"""`duewheel message send`: one message, or those of a file."""
+
+from __future__ import annotations
+
+import sys
+from datetime import datetime, timedelta
+
+import click
+
+from duewheel.cli.answer import Answer, as_mapping, counted
+from duewheel.cli.broker_command import with_broker
+from duewheel.cli.message_file import send_file
+from duewheel.cli.options import at_option, delay_option, property_option, topic_option
+from duewheel.store import Broker
+
+# Outcomes other than that a new message waits.
+_OTHERWISE = {
+    "duplicate": "sent before",
+    "kept": "left out, as one waits under the key",
+    "replaced": "sent in place of one that waited",
+}
+
+
+@click.command()
+@click.argument("body", required=False)
+@topic_option("The topic to send to.", required=True)
+@click.option(
+    "--file",
+    type=click.Path(dir_okay=False, allow_dash=True),
+    help="Instead of BODY: send each line of this file, a JSON object; `-` is standard input.",
+)
+@delay_option
+@at_option
+@click.option("--level", "delay_level", type=int, help="Deliver after this delay level, 1 is 1 s.")
+@click.option("--key", help="Your own name for the message, to find and recall it by.")
+@click.option("--tag", help="What consumers can filter by.")
+@property_option
+@click.option(
+    "--message-group", help="Messages of one group share a queue; on a FIFO topic they keep their order."
+)
+@click.option(
+    "--idempotency-key",
+    help="The same key again sends nothing. With --file, a name for it: no line is sent twice.",
+)
+@click.option(
+    "--on-conflict",
+    type=click.Choice(["allow", "keep", "replace"]),
+    default="allow",
+    show_default=True,
+    help="What to do if a message with this key is waiting.",
+)
+@with_broker
+def send(
+    broker: Broker,
+    answer: Answer,
+    topic: str,
+    body: str | None,
+    file: str | None,
+    delay: timedelta | None,
+    deliver_at: datetime | None,
+    delay_level: int | None,
+    key: str | None,
+    tag: str | None,
+    properties: tuple[tuple[str, str], ...],
+    message_group: str | None,
+    idempotency_key: str | None,
+    on_conflict: str,
+) -> None:
+    """Send BODY; `-` reads the body from standard input.
+
+    Each line of a --file is an object with `body` and any of `delay`, `deliver_at`, `delay_level`, `key`,
+    `tag`, `properties`, `message_group`, `idempotency_key` and `on_conflict`; the options count for the lines
+    that do not say otherwise. It is sent in portions of 1000 lines, each a transaction of its own. With
+    --idempotency-key the same command, run again, sends only what is missing.
+
+    \b
+    duewheel message send '{"order": 42}' --topic order-timeout --delay 30m --key 42
+    duewheel message send --file messages.jsonl --topic order-timeout --delay 30m --idempotency-key monday
+    """
+    if (body is None) == (file is None):
+        raise click.UsageError("Give either BODY or --file.")
+    given = {
+        "delay": delay,
+        "deliver_at": deliver_at,
+        "delay_level": delay_level,
+        "key": key,
+        "tag": tag,
+        "properties": dict(properties) or None,
+        "message_group": message_group,
+        "on_conflict": on_conflict,
+    }
+    if file is not None:
+        sent = send_file(broker, topic, file, given, idempotency_key)
+        others = "".join(
+            f"; {counted(sent.outcomes[outcome], 'message')} {said}"
+            for outcome, said in _OTHERWISE.items()
+            if sent.outcomes[outcome]
+        )
+        answer.done(
+            f"{counted(sent.outcomes['sent'], 'message')} sent in "
+            f"{counted(sent.transactions, 'transaction')}{others}.",
+            transactions=sent.transactions,
+            **sent.outcomes,
+        )
+        return
+    receipt = broker.send(
+        topic,
+        sys.stdin.buffer.read() if body == "-" else body,
+        delay=delay,
+        deliver_at=deliver_at,
+        delay_level=delay_level,
+        key=key,
+        tag=tag,
+        properties=dict(properties) or None,
+        message_group=message_group,
+        idempotency_key=idempotency_key,
+        on_conflict=on_conflict,
+    )
+    answer.record(as_mapping(receipt))

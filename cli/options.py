@@ -1,0 +1,59 @@
+"""The options that commands share, so that each means the same and completes the same everywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from duewheel.cli.completing import groups, topics
+from duewheel.cli.parameters import duration, instant, name_and_value
+
+Option = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+json_option: Option = click.option("--json", "as_json", is_flag=True, help="Answer in JSON.")
+key_option: Option = click.option("--key", help="The key it was sent with.")
+yes_option: Option = click.option("--yes", is_flag=True, help="Do not ask.")
+dry_run_option: Option = click.option("--dry-run", is_flag=True, help="Only count them.")
+delay_option: Option = click.option(
+    "--delay", type=duration, help="Deliver after this long, counted from now: 250ms, 45s, 1h30m, 7d."
+)
+at_option: Option = click.option(
+    "--at", "deliver_at", type=instant, help="Deliver at this instant: ISO 8601 with zone, or Unix ms."
+)
+property_option: Option = click.option(
+    "--property", "properties", type=name_and_value, multiple=True, metavar="NAME=VALUE", help="A property."
+)
+
+
+def topic_option(explanation: str, *, required: bool = False) -> Option:
+    """Return the option `--topic`, which completes the names of topics."""
+    return click.option("-t", "--topic", required=required, shell_complete=topics, help=explanation)
+
+
+def group_option(explanation: str, *, required: bool = False) -> Option:
+    """Return the option `--group`, which completes the names of groups."""
+    return click.option("-g", "--group", required=required, shell_complete=groups, help=explanation)
+
+
+def limit_option(default: int | None = None) -> Option:
+    """Return the option `--limit`, which a function receives as `max_messages`."""
+    return click.option(
+        "--limit",
+        "max_messages",
+        type=click.IntRange(min=1),
+        default=default,
+        show_default=default is not None,
+        help="At most this many.",
+    )
+
+
+def topic_argument() -> Option:
+    """Return the argument of a verb of `topic`: the name of one that is there."""
+    return click.argument("name", shell_complete=topics)
+
+
+def group_argument() -> Option:
+    """Return the argument of a verb of `group`: the name of one that is there."""
+    return click.argument("group", shell_complete=groups)

@@ -1,0 +1,55 @@
+"""A bar on standard error for what takes longer than 2 s, if that is a terminal."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from duewheel.cli.consoles import console
+
+#: Less is not worth a line that comes and goes.
+AFTER_SECONDS = 2.0
+
+
+@contextmanager
+def progress(
+    doing: str, total: int | None = None, *, output: Console | None = None, counts: bool = True
+) -> Iterator[Callable[[int], None]]:
+    """Show a bar while the block runs, which goes away at its end.
+
+    Args:
+        doing: what is done, such as `Sending`.
+        total: how many there are; None where that is not known before.
+        output: where to; standard error unless given.
+        counts: whether the block tells how many it has done.
+
+    Yields:
+        What to call with the number of things that have been done since the last call.
+    """
+    output = output or console(stderr=True)
+    if not output.is_terminal:
+        yield lambda _: None
+        return
+    numbers = [MofNCompleteColumn()] if counts else []
+    bar = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        *numbers,
+        TimeElapsedColumn(),
+        console=output,
+        transient=True,
+        refresh_per_second=4,
+    )
+    task = bar.add_task(doing, total=total)
+    timer = threading.Timer(AFTER_SECONDS, bar.start)
+    timer.start()
+    try:
+        yield lambda number: bar.advance(task, number)
+    finally:
+        timer.cancel()
+        timer.join()
+        bar.stop()

@@ -1,0 +1,19 @@
+"""Commands that run until they are told to stop."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from types import FrameType
+
+
+def stopped_by_signal() -> threading.Event:
+    """Return an event that Ctrl-C and SIGTERM set, instead of ending the program."""
+    stopping = threading.Event()
+
+    def stop(_signal: int, _frame: FrameType | None) -> None:
+        stopping.set()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, stop)
+    return stopping

@@ -1,0 +1,98 @@
+"""`--json`: each command has one shape, the one that the reference says."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from click.testing import Result
+
+from duewheel.store import Broker, RetryPolicy
+
+Run = Callable[..., Result]
+
+_PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "command-line.md").read_text()
+
+
+def documented() -> dict[str, tuple[type, set[str]]]:
+    """For each command of the reference whether it answers with a list or an object, and its fields."""
+    shapes: dict[str, tuple[type, set[str]]] = {}
+    rows = re.findall(r"^\| `duewheel (.+?) \| (array|object) \| (.+) \|$", _PAGE, re.MULTILINE)
+    for _ in range(2):
+        # The second time all that is referred to is known.
+        for commands, kind, said in rows:
+            first, *others = re.findall(r"[a-z -]+", commands.replace("BODY", "").replace("`", ""))
+            noun = first.split()[0]
+            own = re.sub(r"\(.*?\)|: .*| as `.*", "", said)
+            fields = set(re.findall(r"`(\w+)`", own))
+            for referred in re.findall(r"as `([a-z ]+)`", said):
+                fields |= shapes.get(referred, (list, set()))[1]
+            for command in (first.strip(), *(f"{noun} {other.strip()}" for other in others if other.strip())):
+                shapes[command] = (list if kind == "array" else dict, fields)
+    return shapes
+
+
+def test_every_command_answers_as_documented(run: Run, broker: Broker, tmp_path: Path) -> None:
+    shapes = documented()
+    file = tmp_path / "messages.jsonl"
+    file.write_text('{"body": "a", "key": "a"}\n')
+    # What a wheel and a watch answer with stands where they are run.
+    left = set(shapes) - {"wheel run", "watch"}
+
+    def shaped(command: str, *arguments: str) -> Any:
+        result = run(*command.split(), *arguments, "--json")
+        assert result.exit_code in (0, 3), result.stderr
+        document = json.loads(result.stdout)
+        kind, fields = shapes[command]
+        assert type(document) is kind, command
+        for one in document if kind is list else [document]:
+            assert set(one) == fields, command
+        left.discard(command)
+        return document
+
+    for command in ("db upgrade", "db check", "db rebase", "settings show", "topic list", "stats"):
+        shaped(command)
+    shaped("settings update", "--when-full", "keep_unread")
+    shaped("completion", "zsh")
+    for _ in ("created", "unchanged"):
+        shaped("topic create", "t")
+        shaped("topic update", "t", "--retention", "72h")
+        shaped("schedule add", "s", "x", "--topic", "t", "--every", "1h")
+        for verb in ("pause", "resume"):
+            shaped(f"schedule {verb}", "s")
+    assert shaped("topic list")
+    shaped("topic show", "t")
+    assert shaped("schedule list")
+    shaped("schedule remove", "s")
+
+    of_key = ("--topic", "t", "--key", "a")
+    for command in ("find", "recall"):
+        shaped(f"message {command}", *of_key)
+    shaped("message send --file", str(file), "--topic", "t", "--delay", "1h")
+    sent = shaped("message send", "b", "--topic", "t", "--delay", "1h", "--key", "b")
+    assert shaped("message find", *of_key)
+    assert len(shaped("message list")) == 2
+    assert shaped("message reschedule", *of_key, "--delay", "2h")
+    assert shaped("message history", sent["message_id"])
+    shaped("message recall", *of_key)
+    assert shaped("message recall-many", "--topic", "t", "--everything")["recalled"] == 1
+
+    of_group = ("--topic", "t", "--group", "g")
+    assert shaped("message receive", *of_group) == []
+    consumer = broker.consumer("t", "g", retry=RetryPolicy.unordered(0))
+    broker.send("t", "x", delay=timedelta(0))
+    assert shaped("message receive", *of_group, "--wait", "30s", "--invisible", "12h")
+    broker.send("t", "x", delay=timedelta(0))
+    consumer.nack(consumer.receive(wait=timedelta(seconds=30)), reason="no")
+    assert shaped("dead-letter list", "--group", "g")
+    assert shaped("dead-letter redrive", "--group", "g")["redriven"] == 1
+    assert shaped("stats")["topics"]
+    assert shaped("group list")
+    shaped("group rewind", "g", "--topic", "t", "--to", "earliest")
+    shaped("group delete", "g", "--yes")
+    shaped("topic delete", "t", "--yes")
+    assert not left

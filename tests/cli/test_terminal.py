@@ -1,0 +1,160 @@
+"""The command line in a real terminal: tables that fit, colours, a bar, and tables that change in place."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import subprocess
+import sys
+import threading
+from contextlib import closing
+from datetime import timedelta
+
+import psycopg2
+import pytest
+from psycopg2.extensions import parse_dsn
+from rich.console import Console
+from tests.cli.terminal import Terminal
+from tests.proof.waiting import ask, connected
+
+from duewheel.cli import progress
+from duewheel.store import Broker, EmbeddedPostgres, migration
+
+
+def plain(screen: str) -> str:
+    """What stands on the screen, without colours and movements of the cursor."""
+    return re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", screen)
+
+
+@pytest.mark.parametrize("no_color", [{}, {"NO_COLOR": "1"}], ids=["colours", "NO_COLOR"])
+def test_table_fits_the_window_and_has_colours_unless_told(
+    dsn: str, broker: Broker, no_color: dict[str, str]
+) -> None:
+    broker.create_topic("t")
+    sent = broker.send("t", "x" * 300, delay=timedelta(hours=1), key="k")
+    command = ("message", "find", "--topic", "t", "--key", "k", "--dsn", dsn)
+    with Terminal(*command, environment=no_color, columns=120) as terminal:
+        screen = terminal.rest()
+        assert terminal.process.wait() == 0
+    title, line = plain(screen).splitlines()
+    assert title.split()[:2] == ["message", "id"]
+    assert line.startswith(sent.message_id)
+    assert line.rstrip().endswith("x…")
+    assert len(line) <= 120
+    # Cyan; bold is no colour.
+    assert ("\x1b[1;36m" in screen) is not bool(no_color)
+
+
+def test_watch_changes_in_place_until_ctrl_c(dsn: str, broker: Broker) -> None:
+    broker.create_topic("orders")
+    broker.consumer("orders", "handler")
+    with Terminal("watch", "--interval", "50ms", "--dsn", dsn) as terminal:
+        terminal.read_until("orders")
+        terminal.read_until("handler")
+        broker.create_topic("returns")
+        terminal.read_until("returns")
+        with broker.connection() as connection, connection.cursor() as cursor:
+            cursor.execute("set application_name = 'duewheel wheel on a:1'")
+            terminal.read_until("1 wheel: a:1.")
+            cursor.execute("reset application_name")
+        terminal.press_ctrl_c()
+        screen = terminal.rest()
+        assert terminal.process.wait() == 0
+    assert "Traceback" not in screen
+    # Each look overwrites the one before.
+    assert "\x1b[1A" in screen
+
+
+def test_watch_tells_that_the_broker_is_away_and_goes_on(
+    dsn: str, broker: Broker, postgres: EmbeddedPostgres
+) -> None:
+    broker.create_topic("orders")
+    name = parse_dsn(dsn)["dbname"]
+    allow = "alter database {} allow_connections {}"
+    with (
+        Terminal("watch", "--interval", "50ms", "--dsn", dsn) as terminal,
+        connected(postgres.dsn()) as administrator,
+    ):
+        terminal.read_until("orders")
+        ask(administrator, allow.format(name, "false"))
+        ask(administrator, "select pg_terminate_backend(pid) from pg_stat_activity where datname = %s", name)
+        terminal.read_until("The numbers are old: ")
+        ask(administrator, allow.format(name, "true"))
+        broker.create_topic("returns")
+        terminal.read_until("returns")
+        terminal.press_ctrl_c()
+        terminal.rest()
+        assert terminal.process.wait() == 0
+
+
+def test_watch_in_a_pipe_writes_one_look_after_the_other(dsn: str, broker: Broker) -> None:
+    broker.create_topic("orders")
+    broker.consumer("orders", "handler")
+    for options in ((), ("--json",)):
+        with subprocess.Popen(
+            [sys.executable, "-m", "duewheel.cli", "watch", "--interval", "50ms", "--dsn", dsn, *options],
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as watch:
+            assert watch.stdout is not None
+            looks = [watch.stdout.readline() for _ in range(2 if options else 10)]
+            watch.terminate()
+            watch.stdout.read()
+            assert watch.wait() == 0
+        if options:
+            for look in map(json.loads, looks):
+                assert set(look) == {"at", "wheels", "overdue", "topics"}
+                assert [(topic["topic"], topic["late_p99"]) for topic in look["topics"]] == [("orders", None)]
+        else:
+            assert len([look for look in looks if look.startswith("orders\tDELAY\t0\t")]) == 2
+            assert "No wheel turns.\n" in looks[0]
+
+
+def test_watch_fails_at_once_where_no_such_topic_is(dsn: str) -> None:
+    with Terminal("watch", "--topic", "nowhere", "--dsn", dsn) as terminal:
+        assert "there is no topic" in terminal.rest()
+        assert terminal.process.wait() == 1
+
+
+def test_long_work_shows_a_bar_that_goes_away(dsn: str) -> None:
+    with closing(psycopg2.connect(dsn)) as other, other.cursor() as cursor:
+        cursor.execute("select pg_advisory_lock(%s)", (migration._UPGRADE_LOCK,))
+        with Terminal("db", "upgrade", "--dsn", dsn) as terminal:
+            # The upgrade waits for the lock until the bar is there.
+            terminal.read_until("Upgrading")
+            cursor.execute("select pg_advisory_unlock(%s)", (migration._UPGRADE_LOCK,))
+            screen = terminal.rest()
+            assert terminal.process.wait() == 0
+    assert plain(screen).splitlines()[-1].startswith("The schema was at revision")
+
+
+class _Listened(io.StringIO):
+    """A terminal that says when it is written to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written = threading.Event()
+
+    def write(self, text: str) -> int:
+        if "Counting" in text:
+            self.written.set()
+        return super().write(text)
+
+
+def test_bar_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "AFTER_SECONDS", 0)
+    file = _Listened()
+    with progress.progress("Counting", 10, output=Console(file=file, force_terminal=True)) as advance:
+        advance(3)
+        assert file.written.wait(120)
+    assert " 3/10 " in plain(file.getvalue())
+
+
+def test_short_work_and_work_in_a_pipe_show_none(capsys: pytest.CaptureFixture[str]) -> None:
+    terminal = io.StringIO()
+    with progress.progress("Counting", output=Console(file=terminal, force_terminal=True)) as advance:
+        advance(1)
+    with progress.progress("Counting") as advance:
+        advance(1)
+    assert "Counting" not in terminal.getvalue() + capsys.readouterr().err
