@@ -17,6 +17,7 @@ given a message again.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -37,8 +38,9 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from duewheel.store import Broker
-    from duewheel.store.consumer import Consumer
+    from duewheel.store.consumer import Answered, Consumer
     from duewheel.store.instants import Instant
+    from duewheel.store.leases import Lease
     from duewheel.store.messages import Batch, Message
     from duewheel.store.retry_policy import RetryPolicy
 
@@ -214,21 +216,19 @@ class ConsumeMessagesOperator(ConsumingOperator):
 
     def _work(self, broker: Broker, consumer: Consumer, batch: Batch, context: Context) -> Any:
         keeper = LeaseKeeper(consumer, batch, self._lease_span())
-        self._held = Held(broker.dsn, batch, len(batch), keeper)
+        held = self._held = Held(broker.dsn, batch, len(batch), keeper)
         handle = self._one_by_one if self.one_by_one else self._as_a_whole
         try:
             with keeper:
-                return handle(consumer, batch, context, keeper)
+                return handle(consumer, batch, context, held)
         except (MessagesFailed, LeaseLost):
             # All answered or kept; or somebody else has them.
             raise
         except BaseException as error:
             keeper.stop()
             if not self._killed:
-                reason = reason_of(error)
-                self._give_messages_back(
-                    consumer, batch, error, context, partial(consumer.nack, batch, reason=reason)
-                )
+                nack = partial(consumer.nack, held.messages, reason=reason_of(error))
+                self._give_messages_back(consumer, held.messages, held.count, error, context, nack)
             raise
         finally:
             self._held = None
@@ -242,29 +242,28 @@ class ConsumeMessagesOperator(ConsumingOperator):
             {**context, "consumer": consumer},
         )
 
-    def _as_a_whole(self, consumer: Consumer, batch: Batch, context: Context, keeper: LeaseKeeper) -> Any:
+    def _as_a_whole(self, consumer: Consumer, batch: Batch, context: Context, held: Held) -> Any:
         try:
             result = self._call(consumer, batch, context)
         except MessagesFailed as error:
             failed = _of_batch(batch, error)
-            keeper.stop()
+            held.keeper.stop()
             self._answer_apart(consumer, batch, failed, error, context)
             raise
         self._require_pushable(result)
         # An extension beside the ack would find the lease gone and call it lost.
-        keeper.stop()
+        held.keeper.stop()
         self._persistently(lambda: consumer.ack(batch))
         self._acked = (self._acked or 0) + len(batch)
         self.log.info("Acked %d messages of topic %s for group %s", len(batch), self.topic, self.group)
         return result
 
-    def _one_by_one(
-        self, consumer: Consumer, batch: Batch, context: Context, keeper: LeaseKeeper
-    ) -> list[Any]:
+    def _one_by_one(self, consumer: Consumer, batch: Batch, context: Context, held: Held) -> list[Any]:
         results: list[Any] = []
         failed: dict[Message, BaseException | str] = {}
-        for place, message in enumerate(batch, 1):
-            keeper.raise_if_lost()
+        unanswered = Counter(_place_of(message.lease) for message in batch)
+        for message in batch:
+            held.keeper.raise_if_lost()
             try:
                 result = self._call(consumer, message, context)
                 self._require_pushable(result)
@@ -272,13 +271,16 @@ class ConsumeMessagesOperator(ConsumingOperator):
                 self.log.exception("Message %s failed", _named(message))
                 failed[message] = error
                 continue
-            if place == len(batch):
-                # The last answer ends the lease.
-                keeper.stop()
+            place = _place_of(message.lease)
+            unanswered[place] -= 1
+            held.count -= 1
+            if not unanswered[place]:
+                # This answer ends a lease, of which a batch has one for each queue.
+                held.keep_only([lease for lease in batch.leases if unanswered[_place_of(lease)]])
             self._persistently(partial(consumer.ack, message))
             self._acked = (self._acked or 0) + 1
             results.append(result)
-        keeper.stop()
+        held.keeper.stop()
         self.log.info(
             "Acked %d of %d messages of topic %s for group %s",
             len(results),
@@ -311,32 +313,38 @@ class ConsumeMessagesOperator(ConsumingOperator):
                 consumer.nack(message, reason=as_reason(reason))
 
         if failed:
-            self._give_messages_back(consumer, list(failed), error, context, nack)
+            self._give_messages_back(consumer, list(failed), len(failed), error, context, nack)
 
     def _give_messages_back(
         self,
         consumer: Consumer,
-        messages: Sequence[Message],
+        messages: Answered,
+        count: int,
         cause: BaseException,
         context: Context,
         nack: Callable[[], None],
     ) -> None:
         def keep(duration: timedelta) -> int:
             consumer.change_invisible_duration(messages, duration)
-            return len(messages)
+            return count
 
         def nack_and_say() -> None:
             nack()
             self.log.info(
                 "Nacked %d messages of topic %s for group %s after %s: %s",
-                len(messages),
+                count,
                 self.topic,
                 self.group,
                 type(cause).__name__,
                 cause,
             )
 
-        self._give_back(context, len(messages), cause, keep, nack_and_say)
+        self._give_back(context, count, cause, keep, nack_and_say)
+
+
+def _place_of(lease: Lease) -> tuple[int, int, int]:
+    """Which lease it is, whatever messages of it are meant."""
+    return lease.topic_id, lease.queue, lease.n
 
 
 def _named(message: Message) -> str:

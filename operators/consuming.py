@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from duewheel.store.consumer import Answered, Consumer
     from duewheel.store.instants import Instant
     from duewheel.store.lease_keeper import LeaseKeeper
+    from duewheel.store.leases import Lease
 
 LATE_TRY = timedelta(minutes=2)
 """How much later than its ``retry_delay`` the next try may begin and still find its messages kept."""
@@ -121,7 +122,7 @@ def as_reason(reason: BaseException | str) -> str:
     return reason_of(reason) if isinstance(reason, BaseException) else str(reason)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Held:
     """What a killed task needs to give its messages back over a connection of its own."""
 
@@ -130,6 +131,11 @@ class Held:
     count: int
     keeper: LeaseKeeper
     is_answered: Callable[[], bool] = lambda: False
+
+    def keep_only(self, leases: Sequence[Lease]) -> None:
+        """Leave out what is about to be answered: one lease that is over would refuse the answer to all."""
+        self.messages = leases
+        self.keeper.keep_only(leases)
 
 
 class ConsumingOperator(BaseOperator):

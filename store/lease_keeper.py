@@ -12,8 +12,9 @@ its ack is refused by the broker all the same (X10). What ends the keeper is onl
 the end of the process: a killed process stops extending, and its messages come back by themselves.
 
 An extension that runs beside an ack would find the lease gone and call it lost, so the context is left first
-and the messages are acked afterwards. A fence may stand inside it: an extension waits a second at most for
-the transaction that holds the lease, and counts if that one rolls back.
+and the messages are acked afterwards. Work that answers lease by lease calls :meth:`LeaseKeeper.keep_only`
+before the answer that ends one. A fence may stand inside it: an extension waits a second at most for the
+transaction that holds the lease, and counts if that one rolls back.
 """
 
 from __future__ import annotations
@@ -26,11 +27,10 @@ from typing import TYPE_CHECKING, Protocol, Self
 from duewheel.store.errors import LeaseLost
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from datetime import timedelta
     from types import TracebackType
 
-    from duewheel.store.messages import Message
+    from duewheel.store.consumer import Answered
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ RETRIES_PER_LEASE = 12
 class Extends(Protocol):
     """What the keeper needs of a consumer: the one call that extends a lease."""
 
-    def change_invisible_duration(self, messages: Sequence[Message], duration: timedelta) -> None:
+    def change_invisible_duration(self, messages: Answered, duration: timedelta) -> None:
         """Let the messages stay invisible for ``duration`` from now on."""
 
 
@@ -66,7 +66,7 @@ class LeaseKeeper:
     Rules: X10, X11.
     """
 
-    def __init__(self, consumer: Extends, messages: Sequence[Message], invisible: timedelta) -> None:
+    def __init__(self, consumer: Extends, messages: Answered, invisible: timedelta) -> None:
         self._consumer = consumer
         self._messages = messages
         self._invisible = invisible
@@ -95,6 +95,16 @@ class LeaseKeeper:
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join()
 
+    def keep_only(self, messages: Answered) -> None:
+        """Extend only the leases of these messages from now on; the others are about to be answered.
+
+        Args:
+            messages: messages or leases; with none of them the keeper waits for its end.
+
+        Takes no lock, so a signal handler that stops the keeper may interrupt it.
+        """
+        self._messages = messages
+
     def raise_if_lost(self) -> None:
         """Do nothing while the lease is held.
 
@@ -110,9 +120,14 @@ class LeaseKeeper:
         pause_seconds = lease_seconds / EXTENSIONS_PER_LEASE
         while not self._stop.wait(pause_seconds):
             asked_at = time.monotonic()
+            messages = self._messages
             try:
-                self._consumer.change_invisible_duration(self._messages, self._invisible)
+                self._consumer.change_invisible_duration(messages, self._invisible)
             except LeaseLost as error:
+                if messages is not self._messages:
+                    # A lease was answered meanwhile, so none was extended: those that are left are now.
+                    pause_seconds = 0
+                    continue
                 self._give_up(error)
                 return
             except Exception as error:  # noqa: BLE001 - a keeper that dies loses the lease

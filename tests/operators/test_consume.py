@@ -419,6 +419,62 @@ def test_x09_one_by_one_each_message_is_acked_after_its_own_work(broker: Broker,
     assert seen == [["Inflight"] * 3, ["Acked", "Inflight", "Inflight"], ["Acked", "Acked", "Inflight"]]
 
 
+@pytest.fixture
+def wide(broker: Broker, consumer: Consumer) -> Consumer:
+    """A consumer of twelve ready messages in four queues, of which one receive makes four leases."""
+    broker.create_topic("wide", queues=4)
+    for number in range(12):
+        broker.send("wide", str(number), delay_level=0)
+    return broker.consumer("wide", "g")
+
+
+def test_x11_one_by_one_the_leases_of_other_queues_are_kept_when_one_is_over(
+    broker: Broker, wide: Consumer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def work(message: Message) -> int:
+        assert consume._held is not None
+        wait_for_extensions(consume._held.keeper, 1)
+        return message.lease.queue
+
+    extend_often(monkeypatch)
+    consume = operator(work, topic="wide", one_by_one=True, invisible=LEASE)
+    queues = consume.execute(CONTEXT)
+    assert (len(queues), len(set(queues))) == (12, 4)
+    assert not wide.receive()
+
+
+def until_two_leases_are_over(end: Callable[[], object]) -> Callable[[Message], None]:
+    """Work that comes to an end when two leases of four are over."""
+    queues: set[int] = set()
+
+    def work(message: Message) -> None:
+        queues.add(message.lease.queue)
+        if len(queues) == 3:
+            end()
+            raise SystemExit("cut short")
+
+    return work
+
+
+def test_x09_one_by_one_work_that_is_cut_short_gives_back_what_has_no_answer(
+    broker: Broker, wide: Consumer
+) -> None:
+    work = until_two_leases_are_over(lambda: None)
+    with pytest.raises(SystemExit):
+        operator(work, topic="wide", one_by_one=True).execute(CONTEXT)
+    assert not wide.receive()
+    (topic,) = (found for found in broker.stats().topics if found.topic == "wide")
+    assert (topic.groups[0].inflight, topic.groups[0].waiting_retry) == (0, 6)
+
+
+def test_x09_one_by_one_a_kill_pulls_back_what_has_no_answer(broker: Broker, wide: Consumer) -> None:
+    work = until_two_leases_are_over(lambda: killed.on_kill())
+    killed = operator(work, topic="wide", one_by_one=True)
+    with pytest.raises(SystemExit):
+        killed.execute(CONTEXT)
+    assert [message.attempt for message in wide.receive()] == [2] * 6
+
+
 # --- batch after batch
 
 
