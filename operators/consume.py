@@ -262,14 +262,19 @@ class ConsumeMessagesOperator(ConsumingOperator):
         results: list[Any] = []
         failed: dict[Message, BaseException | str] = {}
         unanswered = Counter(_place_of(message.lease) for message in batch)
+        stopped_groups: set[str | None] = set()
         for message in batch:
             held.keeper.raise_if_lost()
+            if consumer.is_fifo and message.message_group in stopped_groups:
+                # Its turn comes after that of the one that failed (R07).
+                continue
             try:
                 result = self._call(consumer, message, context)
                 self._require_pushable(result)
             except Exception as error:
                 self.log.exception("Message %s failed", _named(message))
                 failed[message] = error
+                stopped_groups.add(message.message_group)
                 continue
             place = _place_of(message.lease)
             unanswered[place] -= 1

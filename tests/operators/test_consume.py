@@ -8,6 +8,7 @@ import threading
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import closing
 from datetime import timedelta
+from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -473,6 +474,30 @@ def test_x09_one_by_one_a_kill_pulls_back_what_has_no_answer(broker: Broker, wid
     with pytest.raises(SystemExit):
         killed.execute(CONTEXT)
     assert [message.attempt for message in wide.receive()] == [2] * 6
+
+
+def test_r07_one_by_one_what_is_behind_a_failure_of_its_message_group_waits_for_it(
+    broker: Broker, consumer: Consumer
+) -> None:
+    broker.create_topic("steps", message_type="FIFO", queues=1)
+    for group, step in (("a", 1), ("b", 1), ("a", 2), ("b", 2), ("a", 3)):
+        broker.send("steps", f"{group}{step}", message_group=group)
+    seen: list[str] = []
+
+    def work(message: Message) -> None:
+        seen.append(message.body.decode())
+        if seen in (["a1"], ["a1", "b1", "b2", "a1", "a2"]):
+            raise ValueError("not yet")
+
+    steps = partial(operator, work, topic="steps", one_by_one=True, wait="PT10S")
+    with pytest.raises(MessagesFailed):
+        steps().execute(a_try(1, retries=1))
+    assert seen == ["a1", "b1", "b2"]
+    with pytest.raises(MessagesFailed):
+        steps().execute(a_try(2, retries=1))
+    assert seen == ["a1", "b1", "b2", "a1", "a2"]
+    steps(retry=RetryPolicy.ordered(timedelta(milliseconds=10))).execute(CONTEXT)
+    assert seen == ["a1", "b1", "b2", "a1", "a2", "a2", "a3"]
 
 
 # --- batch after batch
