@@ -103,8 +103,7 @@ class SendDelayMessagesOperator(WrittenLineage, BaseOperator):
         check_topic(topic)
         check_when(delay, deliver_at, delay_level)
         if not is_given_later(messages):
-            if isinstance(messages, (str, bytes, Mapping)) or not isinstance(messages, Iterable):
-                raise InvalidArgument(f"messages is a {type(messages).__name__}: give a list of mappings")
+            _require_list(messages)
             # A generator would be used up by the look at it.
             messages = list(messages)
             for place, message in enumerate(messages):
@@ -121,6 +120,12 @@ class SendDelayMessagesOperator(WrittenLineage, BaseOperator):
     def execute(self, context: Context) -> list[str]:
         """Send them."""
         when = as_when(self.delay, self.deliver_at, self.delay_level)
+        if isinstance(self.messages, str):
+            raise InvalidArgument(
+                "messages was rendered to text: give what the other task returned itself, as in "
+                "messages=listed() or messages=listed.output, or set render_template_as_native_obj of the DAG"
+            )
+        _require_list(self.messages)
         given = [_checked(place, message) for place, message in enumerate(self.messages)]
         name = task_key(context) if self.idempotent else None
         if name is not None:
@@ -144,6 +149,11 @@ class SendDelayMessagesOperator(WrittenLineage, BaseOperator):
         own = as_when(*(given.pop(name, None) for name in ("delay", "deliver_at", "delay_level")))
         says_when = any(value is not None for value in own.values())
         return {**given, **(own if says_when else when)}
+
+
+def _require_list(messages: object) -> None:
+    if isinstance(messages, (str, bytes, Mapping)) or not isinstance(messages, Iterable):
+        raise InvalidArgument(f"messages is a {type(messages).__name__}: give a list of mappings")
 
 
 def _named(messages: Iterable[dict[str, Any]], name: str) -> Iterator[dict[str, Any]]:

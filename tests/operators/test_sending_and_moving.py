@@ -234,6 +234,23 @@ def test_what_is_no_list_of_messages_is_refused_when_the_dag_is_read(given: obje
         send_many(given, delay=HOUR)
 
 
+@pytest.mark.parametrize(
+    ("rendered", "said"),
+    [
+        ("[{'body': 1}]", "messages was rendered to text: give what the other task returned itself, as in"),
+        (None, "messages is a NoneType: give a list of mappings"),
+        ({"body": 1}, "messages is a dict: give a list of mappings"),
+    ],
+)
+def test_what_turns_out_to_be_no_list_of_messages_when_the_task_runs(rendered: object, said: str) -> None:
+    sending = SendDelayMessagesOperator(
+        task_id="send", topic="orders", messages="{{ ti.xcom_pull(task_ids='listed') }}"
+    )
+    sending.messages = rendered
+    with pytest.raises(InvalidArgument, match=re.escape(said)):
+        sending.execute(CONTEXT)
+
+
 def test_x04_a_callback_sends_once_for_each_try(broker: Broker) -> None:
     notifier = SendDelayMessageNotifier(topic="orders", body="look again", delay="PT1H", key="alert")
     for _ in range(2):
