@@ -201,6 +201,15 @@ def test_a_decorated_function_needs_room_for_what_it_is_given() -> None:
         spark_due_messages_task(topic="orders", group="g")(session_alone)
 
 
+def test_a_method_is_no_task() -> None:
+    class Shop:
+        def cancel(self) -> None:
+            """Take no messages."""
+
+    with pytest.raises(InvalidArgument, match=r"cancel\(self\).* is a method.*: decorate a function"):
+        due_messages_task(topic="orders", group="g")(Shop.cancel)
+
+
 def test_a_decorated_function_is_looked_at_with_what_it_is_given() -> None:
     def by_region(messages: object, region: str, ds: str) -> None:
         """Take what the call in the DAG gives."""
