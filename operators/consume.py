@@ -22,11 +22,13 @@ from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from airflow.sdk.exceptions import AirflowFailException
+
 from duewheel.hooks.broker import DueWheelHook
 from duewheel.hooks.declared import check_callable, check_flags, check_not_given_later, check_span
 from duewheel.hooks.rendered import as_span
 from duewheel.operators.calling import call
-from duewheel.operators.consuming import ConsumingOperator, Held, MessagesFailed, as_reason
+from duewheel.operators.consuming import ConsumingOperator, FailedForGood, Held, MessagesFailed, as_reason
 from duewheel.store.errors import InvalidArgument, LeaseLost
 from duewheel.store.lease_keeper import LeaseKeeper
 from duewheel.store.limits import LONGEST_WAIT, MOST_RECEIVED
@@ -154,6 +156,9 @@ class ConsumeMessagesOperator(ConsumingOperator):
         self.one_by_one = one_by_one
         self.drain = drain
         self.linger = linger
+        if one_by_one or drain:
+            # The result is a list, whatever one call returns and says in its annotation.
+            self.multiple_outputs = False
 
     def execute(self, context: Context) -> Any:
         """Receive, call the function, ack; again if ``drain``."""
@@ -164,7 +169,7 @@ class ConsumeMessagesOperator(ConsumingOperator):
             batch = self._first(broker, consumer, context)
             if not batch:
                 self._nothing_ready()
-                return None
+                return self._no_result(context)
             while batch:
                 results.append(self._work(broker, consumer, batch, context))
                 if not self.drain or self._killed:
@@ -174,7 +179,11 @@ class ConsumeMessagesOperator(ConsumingOperator):
             results = [result for of_batch in results for result in of_batch]
         elif not self.drain:
             return results[0]
-        return [result for result in results if result is not None] or None
+        return [result for result in results if result is not None] or self._no_result(context)
+
+    def _no_result(self, context: Context) -> list[Any] | None:
+        """What Airflow takes where there is none: tasks that are mapped over it are to have no run."""
+        return [] if self._is_mapped_over(context) else None
 
     def _first(self, broker: Broker, consumer: Consumer, context: Context) -> Batch:
         """What the try before this one has left behind, or what is ready."""
@@ -237,8 +246,8 @@ class ConsumeMessagesOperator(ConsumingOperator):
         assert self.python_callable is not None
         return call(
             self.python_callable,
-            [given, *self.op_args],
-            self.op_kwargs,
+            [given, *(self.op_args or ())],
+            self.op_kwargs or {},
             {**context, "consumer": consumer},
         )
 
@@ -250,7 +259,10 @@ class ConsumeMessagesOperator(ConsumingOperator):
             held.keeper.stop()
             self._answer_apart(consumer, batch, failed, error, context)
             raise
-        self._require_pushable(result)
+        if self.drain:
+            self._require_pushable(result)
+        else:
+            self._require_whole_result(result, context)
         # An extension beside the ack would find the lease gone and call it lost.
         held.keeper.stop()
         self._persistently(lambda: consumer.ack(batch))
@@ -294,7 +306,8 @@ class ConsumeMessagesOperator(ConsumingOperator):
             self.group,
         )
         if failed:
-            set_aside = MessagesFailed(failed)
+            for_good = any(isinstance(error, AirflowFailException) for error in failed.values())
+            set_aside = FailedForGood(failed) if for_good else MessagesFailed(failed)
             self._answer_apart(consumer, list(failed), failed, set_aside, context)
             raise set_aside
         return results

@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 import psycopg2
 import pytest
-from airflow.sdk import Context
-from airflow.sdk.exceptions import AirflowSkipException
+from airflow.providers.standard.operators.empty import EmptyOperator
+from airflow.sdk import DAG, Context, RetryDecision
+from airflow.sdk import RetryPolicy as AirflowRetryPolicy
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from tests.airflow_runs import connection_json
 from tests.leasing import LEASE, consumer_at, extend_often, wait_for_extensions
 from tests.logged import logged
@@ -237,6 +239,29 @@ def test_messages_are_kept_until_the_next_try_has_surely_begun(
     assert operator(fail, **arguments)._kept_for(a_try(number, retries=9), ZeroDivisionError()) == kept_for
 
 
+class AsTheErrorSays(AirflowRetryPolicy):
+    """Airflow's own policy of a task: another delay for one error, no further try for another."""
+
+    def evaluate(
+        self, exception: BaseException, try_number: int, max_tries: int, context: Context | None = None
+    ) -> RetryDecision:
+        """Decide."""
+        assert (try_number, max_tries) == (1, 9)
+        if isinstance(exception, ZeroDivisionError):
+            return RetryDecision.retry(timedelta(hours=3))
+        return RetryDecision.fail() if isinstance(exception, ValueError) else RetryDecision.default()
+
+
+def test_messages_are_kept_for_as_long_as_the_retry_policy_of_the_task_says() -> None:
+    consume = operator(fail, retry_policy=AsTheErrorSays(), retry_delay=timedelta(minutes=1))
+    kept_for = partial(consume._kept_for, a_try(1, retries=9))
+    assert kept_for(ZeroDivisionError()) == timedelta(hours=3, minutes=2)
+    assert kept_for(ValueError()) is None
+    assert kept_for(KeyError()) == timedelta(minutes=3)
+    # A policy that fails decides nothing, as in Airflow.
+    assert consume._kept_for(a_try(2, retries=9), ValueError()) == timedelta(minutes=3)
+
+
 def test_x14_the_ack_waits_for_a_database_that_is_away(
     broker: Broker, consumer: Consumer, postgres: EmbeddedPostgres
 ) -> None:
@@ -274,6 +299,20 @@ def test_x09_a_result_that_airflow_would_refuse_fails_before_the_ack(
         operator(lambda messages: object()).execute(CONTEXT)
     assert broker.stats().topics[0].groups[0].waiting_retry == 3
     assert operator(lambda messages: object(), do_xcom_push=False, group="other").execute(CONTEXT)
+
+
+def test_x09_a_result_that_the_dag_cannot_use_fails_before_the_ack(
+    broker: Broker, consumer: Consumer
+) -> None:
+    with DAG("mapped"):
+        mapped = operator(len)
+        EmptyOperator.partial(task_id="each").expand(doc=mapped.output)
+    with pytest.raises(InvalidArgument, match="returned a int, but other tasks are mapped over the result"):
+        mapped.execute(a_try(1))
+    several = operator(len, group="several", multiple_outputs=True)
+    with pytest.raises(InvalidArgument, match="returned a int, but the task has multiple_outputs"):
+        several.execute(a_try(1))
+    assert {group.waiting_retry for group in broker.stats().topics[0].groups} == {3}
 
 
 # --- functions of all kinds
@@ -404,6 +443,19 @@ def test_x15_the_next_try_has_the_poison_alone(broker: Broker, consumer: Consume
     operator(lambda message: seen.append(message.body), one_by_one=True).execute(a_try(2, retries=1))
     assert seen == [b"1"]
     assert {state for state, _ in outcomes(broker).values()} == {"Acked"}
+
+
+def test_r03_one_by_one_a_message_that_fails_the_task_for_good_leaves_nothing_for_another_try(
+    broker: Broker, consumer: Consumer
+) -> None:
+    def work(message: Message) -> None:
+        poison(message)
+        if message.body == b"2":
+            raise AirflowFailException("another try would not help")
+
+    with pytest.raises(AirflowFailException, match="2 messages failed"):
+        operator(work, one_by_one=True).execute(a_try(1, retries=5))
+    assert sorted(state for state, _ in outcomes(broker).values()) == ["Acked", *["WaitingRetry"] * 2]
 
 
 def test_one_by_one_returns_what_each_message_came_to(consumer: Consumer) -> None:

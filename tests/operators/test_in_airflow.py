@@ -210,6 +210,19 @@ def test_a_decorated_function_is_given_the_messages(flow: RunResult) -> None:
     assert flow.tasks["of_group[0]"].xcom == "a: 3"
 
 
+def test_what_each_message_came_to_is_a_list_whatever_one_call_returns(flow: RunResult) -> None:
+    assert sorted(each["of"] for each in flow.tasks["price"].xcom) == ["k0", "k1", "k2", "later"]
+
+
+def test_tasks_that_are_mapped_over_messages_have_no_run_where_nothing_is_ready(flow: RunResult) -> None:
+    assert (flow.tasks["arrived"].state, flow.tasks["arrived"].xcom) == ("success", [])
+    assert flow.tasks["welcome"].state == "skipped"
+
+
+def test_other_tasks_may_give_all_arguments_of_a_function(flow: RunResult) -> None:
+    assert flow.tasks["said"].xcom == "all: 4."
+
+
 def test_x15_r14_x12_the_poison_alone_is_a_dead_letter_and_is_redriven(
     home: tuple[AirflowHome, str], flow: RunResult
 ) -> None:
