@@ -15,6 +15,7 @@ Airflow fail the task after the ack is looked at before: a result that cannot be
 
 from __future__ import annotations
 
+import json
 import math
 import threading
 import time
@@ -278,7 +279,14 @@ class ConsumingOperator(BaseOperator):
         A backend of the author's own may keep anything, and is not asked twice.
         """
         if result is not None and self.do_xcom_push and XCom.serialize_value is BaseXCom.serialize_value:
-            BaseXCom.serialize_value(result)
+            # It goes over HTTP as JSON, and a Postgres keeps it as jsonb.
+            text = json.dumps(BaseXCom.serialize_value(result), ensure_ascii=False, allow_nan=False)
+            text.encode()
+            if "\\u0000" in text.replace("\\\\", ""):
+                raise InvalidArgument(
+                    "the function returned text with a NUL character, which Airflow's Postgres cannot store: "
+                    "remove it"
+                )
 
     def _require_whole_result(self, result: object, context: Mapping[str, Any]) -> None:
         """The same for what is the whole result of the task: several outputs, or what others are mapped over.
@@ -302,7 +310,7 @@ class ConsumingOperator(BaseOperator):
     def _is_mapped_over(self, context: Mapping[str, Any]) -> bool:
         """Whether other tasks are mapped over the result: Airflow then insists on one."""
         task_instance = context.get("ti")
-        if task_instance is None or task_instance.map_index >= 0 or not self.has_dag():
+        if task_instance is None or task_instance.map_index >= 0 or self.get_dag() is None:
             return False
         return next(self.iter_mapped_dependants(), None) is not None
 

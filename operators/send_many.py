@@ -103,9 +103,8 @@ class SendDelayMessagesOperator(WrittenLineage, BaseOperator):
         check_topic(topic)
         check_when(delay, deliver_at, delay_level)
         if not is_given_later(messages):
-            _require_list(messages)
             # A generator would be used up by the look at it.
-            messages = list(messages)
+            messages = list(_list_of(messages))
             for place, message in enumerate(messages):
                 _checked(place, message)
         check_flags(idempotent=idempotent)
@@ -125,8 +124,7 @@ class SendDelayMessagesOperator(WrittenLineage, BaseOperator):
                 "messages was rendered to text: give what the other task returned itself, as in "
                 "messages=listed() or messages=listed.output, or set render_template_as_native_obj of the DAG"
             )
-        _require_list(self.messages)
-        given = [_checked(place, message) for place, message in enumerate(self.messages)]
+        given = [_checked(place, message) for place, message in enumerate(_list_of(self.messages))]
         name = task_key(context) if self.idempotent else None
         if name is not None:
             given = list(_named(given, name))
@@ -151,9 +149,11 @@ class SendDelayMessagesOperator(WrittenLineage, BaseOperator):
         return {**given, **(own if says_when else when)}
 
 
-def _require_list(messages: object) -> None:
+def _list_of(messages: Any) -> Iterable[Any]:
+    """The messages, where they can be a list of mappings."""
     if isinstance(messages, (str, bytes, Mapping)) or not isinstance(messages, Iterable):
         raise InvalidArgument(f"messages is a {type(messages).__name__}: give a list of mappings")
+    return messages
 
 
 def _named(messages: Iterable[dict[str, Any]], name: str) -> Iterator[dict[str, Any]]:

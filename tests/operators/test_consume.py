@@ -292,13 +292,26 @@ def test_an_ack_is_given_up_when_the_lease_has_surely_ended(monkeypatch: pytest.
         operator(len, invisible=timedelta(seconds=1))._persistently(answer)
 
 
+@pytest.mark.parametrize(
+    ("result", "error"),
+    [
+        (object(), TypeError),
+        ({"amount": float("nan")}, ValueError),
+        ("\ud800", ValueError),
+        (["nul \0"], InvalidArgument),
+    ],
+)
 def test_x09_a_result_that_airflow_would_refuse_fails_before_the_ack(
-    broker: Broker, consumer: Consumer
+    broker: Broker, consumer: Consumer, result: object, error: type[Exception]
 ) -> None:
-    with pytest.raises(TypeError):
-        operator(lambda messages: object()).execute(CONTEXT)
+    with pytest.raises(error):
+        operator(lambda messages: result).execute(CONTEXT)
     assert broker.stats().topics[0].groups[0].waiting_retry == 3
-    assert operator(lambda messages: object(), do_xcom_push=False, group="other").execute(CONTEXT)
+    assert operator(lambda messages: result, do_xcom_push=False, group="other").execute(CONTEXT) == result
+
+
+def test_a_result_may_speak_of_a_nul_character(consumer: Consumer) -> None:
+    assert operator(lambda messages: r"no \u0000 here").execute(CONTEXT) == r"no \u0000 here"
 
 
 def test_x09_a_result_that_the_dag_cannot_use_fails_before_the_ack(
