@@ -94,6 +94,12 @@ def test_x07_mapped_tasks_send_a_message_each(story: RunResult) -> None:
     assert len({story.tasks[f"send_mapped[{index}]"].xcom for index in range(3)}) == 3
 
 
+def test_what_mapped_tasks_returned_is_one_body(story: RunResult, shop: Broker) -> None:
+    found = shop.find(story.tasks["send_together"].xcom)
+    assert found is not None
+    assert json.loads(found.body)["sent"] == [story.tasks[f"send_mapped[{index}]"].xcom for index in range(3)]
+
+
 def test_d04_a_delay_out_of_range_fails_the_task(story: RunResult) -> None:
     assert story.tasks["send_too_late"].state == "failed"
     assert "DelayOutOfRange" in story.log
