@@ -22,15 +22,17 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from duewheel.store.errors import LeaseLost
+from duewheel.store.leases import Lease
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from datetime import timedelta
     from types import TracebackType
 
-    from duewheel.store.consumer import Answered
+    from duewheel.store.messages import Message
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +43,7 @@ RETRIES_PER_LEASE = 12
 class Extends(Protocol):
     """What the keeper needs of a consumer: the one call that extends a lease."""
 
-    def change_invisible_duration(self, messages: Answered, duration: timedelta) -> None:
+    def change_invisible_duration(self, messages: Sequence[Any], duration: timedelta) -> None:
         """Let the messages stay invisible for ``duration`` from now on."""
 
 
@@ -66,7 +68,7 @@ class LeaseKeeper:
     Rules: X10, X11.
     """
 
-    def __init__(self, consumer: Extends, messages: Answered, invisible: timedelta) -> None:
+    def __init__(self, consumer: Extends, messages: Sequence[Message | Lease], invisible: timedelta) -> None:
         self._consumer = consumer
         self._messages = messages
         self._invisible = invisible
@@ -95,7 +97,7 @@ class LeaseKeeper:
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join()
 
-    def keep_only(self, messages: Answered) -> None:
+    def keep_only(self, messages: Sequence[Message | Lease]) -> None:
         """Extend only the leases of these messages from now on; the others are about to be answered.
 
         Args:
@@ -142,8 +144,9 @@ class LeaseKeeper:
                 self.extended.set()
 
     def _outage(self, error: Exception) -> LeaseLost:
+        count = sum(each.count if isinstance(each, Lease) else 1 for each in self._messages)
         return LeaseLost(
-            f"the lease on {len(self._messages)} messages could not be extended for its whole duration of "
+            f"the lease on {count} messages could not be extended for its whole duration of "
             f"{self._invisible.total_seconds():g} s, last because of: {error}. They are delivered again; "
             "a longer invisible duration bridges longer outages"
         )
