@@ -29,7 +29,7 @@ from duewheel.hooks.declared import check_callable, check_flags, check_not_given
 from duewheel.hooks.rendered import as_span
 from duewheel.operators.calling import call
 from duewheel.operators.consuming import ConsumingOperator, FailedForGood, Held, MessagesFailed, as_reason
-from duewheel.store.errors import InvalidArgument, LeaseLost
+from duewheel.store.errors import InvalidArgument
 from duewheel.store.lease_keeper import LeaseKeeper
 from duewheel.store.limits import LONGEST_WAIT, MOST_RECEIVED
 from duewheel.store.reasons import reason_of
@@ -230,8 +230,8 @@ class ConsumeMessagesOperator(ConsumingOperator):
         try:
             with keeper:
                 return handle(consumer, batch, context, held)
-        except (MessagesFailed, LeaseLost):
-            # All answered or kept; or somebody else has them.
+        except MessagesFailed:
+            # All answered or kept.
             raise
         except BaseException as error:
             keeper.stop()

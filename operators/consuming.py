@@ -212,7 +212,10 @@ class ConsumingOperator(BaseOperator):
         check_start(start)
         check_flags(skip_if_empty=skip_if_empty)
         if retry is not None and not isinstance(retry, RetryPolicy):
-            raise InvalidArgument(f"retry is a {type(retry).__name__}: give a RetryPolicy")
+            raise InvalidArgument(
+                f"retry is a {type(retry).__name__}: give a RetryPolicy of duewheel.store; one of Airflow's "
+                "goes to retry_policy"
+            )
         self.topic = topic
         self.group = group
         self.python_callable = python_callable

@@ -127,6 +127,20 @@ def test_r03_an_error_of_the_work_is_kept_though_the_lease_was_lost(consumer: Co
         operator(work).execute(CONTEXT)
 
 
+def test_r03_work_that_lost_a_lease_of_its_own_gives_its_messages_back(
+    broker: Broker, consumer: Consumer
+) -> None:
+    def work(messages: Sequence[Message]) -> None:
+        other = broker.consumer("orders", "other")
+        batch = other.receive()
+        other.nack(batch)
+        other.ack(batch)
+
+    with pytest.raises(LeaseLost):
+        operator(work).execute(CONTEXT)
+    assert {state for state, _ in outcomes(broker).values()} == {"WaitingRetry"}
+
+
 def test_x09_a_kill_pulls_the_lease_back_and_the_work_cannot_ack_any_more(consumer: Consumer) -> None:
     killed = operator(lambda messages: killed.on_kill())
     with pytest.raises(LeaseLost):
