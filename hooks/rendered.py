@@ -8,6 +8,7 @@ names its offset. Values that are no text pass through untouched, for the broker
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -126,6 +127,21 @@ def as_level(value: int | str | None) -> int | None:
     if not WHOLE_NUMBER.fullmatch(text):
         raise InvalidDelayLevel(f"delay_level {value!r} is not a whole number: give 0 (no delay) to 18")
     return int(text)
+
+
+def as_body(value: Any) -> Any:
+    """Return the body that ``value`` means: the results of mapped tasks, which Airflow fetches when they are
+    looked at, are a list of them.
+
+    Example:
+        >>> as_body({"all": range(2)})
+        {'all': [0, 1]}
+    """
+    if isinstance(value, Mapping):
+        return {name: as_body(part) for name, part in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, (str, bytes, bytearray, memoryview)):
+        return [as_body(part) for part in value]
+    return value
 
 
 def as_when(

@@ -17,16 +17,19 @@ given a message again.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
+
+from airflow.sdk.exceptions import AirflowFailException
 
 from duewheel.hooks.broker import DueWheelHook
 from duewheel.hooks.declared import check_callable, check_flags, check_not_given_later, check_span
 from duewheel.hooks.rendered import as_span
 from duewheel.operators.calling import call
-from duewheel.operators.consuming import ConsumingOperator, Held, MessagesFailed, as_reason
-from duewheel.store.errors import InvalidArgument, LeaseLost
+from duewheel.operators.consuming import ConsumingOperator, FailedForGood, Held, MessagesFailed, as_reason
+from duewheel.store.errors import InvalidArgument
 from duewheel.store.lease_keeper import LeaseKeeper
 from duewheel.store.limits import LONGEST_WAIT, MOST_RECEIVED
 from duewheel.store.reasons import reason_of
@@ -37,8 +40,9 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from duewheel.store import Broker
-    from duewheel.store.consumer import Consumer
+    from duewheel.store.consumer import Answered, Consumer
     from duewheel.store.instants import Instant
+    from duewheel.store.leases import Lease
     from duewheel.store.messages import Batch, Message
     from duewheel.store.retry_policy import RetryPolicy
 
@@ -152,6 +156,9 @@ class ConsumeMessagesOperator(ConsumingOperator):
         self.one_by_one = one_by_one
         self.drain = drain
         self.linger = linger
+        if one_by_one or drain:
+            # The result is a list, whatever one call returns and says in its annotation.
+            self.multiple_outputs = False
 
     def execute(self, context: Context) -> Any:
         """Receive, call the function, ack; again if ``drain``."""
@@ -162,7 +169,7 @@ class ConsumeMessagesOperator(ConsumingOperator):
             batch = self._first(broker, consumer, context)
             if not batch:
                 self._nothing_ready()
-                return None
+                return self._no_result(context)
             while batch:
                 results.append(self._work(broker, consumer, batch, context))
                 if not self.drain or self._killed:
@@ -172,7 +179,11 @@ class ConsumeMessagesOperator(ConsumingOperator):
             results = [result for of_batch in results for result in of_batch]
         elif not self.drain:
             return results[0]
-        return [result for result in results if result is not None] or None
+        return [result for result in results if result is not None] or self._no_result(context)
+
+    def _no_result(self, context: Context) -> list[Any] | None:
+        """What Airflow takes where there is none: tasks that are mapped over it are to have no run."""
+        return [] if self._is_mapped_over(context) else None
 
     def _first(self, broker: Broker, consumer: Consumer, context: Context) -> Batch:
         """What the try before this one has left behind, or what is ready."""
@@ -214,21 +225,19 @@ class ConsumeMessagesOperator(ConsumingOperator):
 
     def _work(self, broker: Broker, consumer: Consumer, batch: Batch, context: Context) -> Any:
         keeper = LeaseKeeper(consumer, batch, self._lease_span())
-        self._held = Held(broker.dsn, batch, len(batch), keeper)
+        held = self._held = Held(broker.dsn, batch, len(batch), keeper)
         handle = self._one_by_one if self.one_by_one else self._as_a_whole
         try:
             with keeper:
-                return handle(consumer, batch, context, keeper)
-        except (MessagesFailed, LeaseLost):
-            # All answered or kept; or somebody else has them.
+                return handle(consumer, batch, context, held)
+        except MessagesFailed:
+            # All answered or kept.
             raise
         except BaseException as error:
             keeper.stop()
             if not self._killed:
-                reason = reason_of(error)
-                self._give_messages_back(
-                    consumer, batch, error, context, partial(consumer.nack, batch, reason=reason)
-                )
+                nack = partial(consumer.nack, held.messages, reason=reason_of(error))
+                self._give_messages_back(consumer, held.messages, held.count, error, context, nack)
             raise
         finally:
             self._held = None
@@ -237,48 +246,58 @@ class ConsumeMessagesOperator(ConsumingOperator):
         assert self.python_callable is not None
         return call(
             self.python_callable,
-            [given, *self.op_args],
-            self.op_kwargs,
+            [given, *(self.op_args or ())],
+            self.op_kwargs or {},
             {**context, "consumer": consumer},
         )
 
-    def _as_a_whole(self, consumer: Consumer, batch: Batch, context: Context, keeper: LeaseKeeper) -> Any:
+    def _as_a_whole(self, consumer: Consumer, batch: Batch, context: Context, held: Held) -> Any:
         try:
             result = self._call(consumer, batch, context)
         except MessagesFailed as error:
             failed = _of_batch(batch, error)
-            keeper.stop()
+            held.keeper.stop()
             self._answer_apart(consumer, batch, failed, error, context)
             raise
-        self._require_pushable(result)
+        if self.drain:
+            self._require_pushable(result)
+        else:
+            self._require_whole_result(result, context)
         # An extension beside the ack would find the lease gone and call it lost.
-        keeper.stop()
+        held.keeper.stop()
         self._persistently(lambda: consumer.ack(batch))
         self._acked = (self._acked or 0) + len(batch)
         self.log.info("Acked %d messages of topic %s for group %s", len(batch), self.topic, self.group)
         return result
 
-    def _one_by_one(
-        self, consumer: Consumer, batch: Batch, context: Context, keeper: LeaseKeeper
-    ) -> list[Any]:
+    def _one_by_one(self, consumer: Consumer, batch: Batch, context: Context, held: Held) -> list[Any]:
         results: list[Any] = []
         failed: dict[Message, BaseException | str] = {}
-        for place, message in enumerate(batch, 1):
-            keeper.raise_if_lost()
+        unanswered = Counter(_place_of(message.lease) for message in batch)
+        stopped_groups: set[str | None] = set()
+        for message in batch:
+            held.keeper.raise_if_lost()
+            if consumer.is_fifo and message.message_group in stopped_groups:
+                # Its turn comes after that of the one that failed (R07).
+                continue
             try:
                 result = self._call(consumer, message, context)
                 self._require_pushable(result)
             except Exception as error:
                 self.log.exception("Message %s failed", _named(message))
                 failed[message] = error
+                stopped_groups.add(message.message_group)
                 continue
-            if place == len(batch):
-                # The last answer ends the lease.
-                keeper.stop()
+            place = _place_of(message.lease)
+            unanswered[place] -= 1
+            held.count -= 1
+            if not unanswered[place]:
+                # This answer ends a lease, of which a batch has one for each queue.
+                held.keep_only([lease for lease in batch.leases if unanswered[_place_of(lease)]])
             self._persistently(partial(consumer.ack, message))
             self._acked = (self._acked or 0) + 1
             results.append(result)
-        keeper.stop()
+        held.keeper.stop()
         self.log.info(
             "Acked %d of %d messages of topic %s for group %s",
             len(results),
@@ -287,7 +306,8 @@ class ConsumeMessagesOperator(ConsumingOperator):
             self.group,
         )
         if failed:
-            set_aside = MessagesFailed(failed)
+            for_good = any(isinstance(error, AirflowFailException) for error in failed.values())
+            set_aside = FailedForGood(failed) if for_good else MessagesFailed(failed)
             self._answer_apart(consumer, list(failed), failed, set_aside, context)
             raise set_aside
         return results
@@ -311,32 +331,38 @@ class ConsumeMessagesOperator(ConsumingOperator):
                 consumer.nack(message, reason=as_reason(reason))
 
         if failed:
-            self._give_messages_back(consumer, list(failed), error, context, nack)
+            self._give_messages_back(consumer, list(failed), len(failed), error, context, nack)
 
     def _give_messages_back(
         self,
         consumer: Consumer,
-        messages: Sequence[Message],
+        messages: Answered,
+        count: int,
         cause: BaseException,
         context: Context,
         nack: Callable[[], None],
     ) -> None:
         def keep(duration: timedelta) -> int:
             consumer.change_invisible_duration(messages, duration)
-            return len(messages)
+            return count
 
         def nack_and_say() -> None:
             nack()
             self.log.info(
                 "Nacked %d messages of topic %s for group %s after %s: %s",
-                len(messages),
+                count,
                 self.topic,
                 self.group,
                 type(cause).__name__,
                 cause,
             )
 
-        self._give_back(context, len(messages), cause, keep, nack_and_say)
+        self._give_back(context, count, cause, keep, nack_and_say)
+
+
+def _place_of(lease: Lease) -> tuple[int, int, int]:
+    """Which lease it is, whatever messages of it are meant."""
+    return lease.topic_id, lease.queue, lease.n
 
 
 def _named(message: Message) -> str:

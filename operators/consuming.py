@@ -15,16 +15,18 @@ Airflow fail the task after the ack is looked at before: a result that cannot be
 
 from __future__ import annotations
 
+import json
 import math
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
-from airflow.sdk import BaseOperator
+from airflow.sdk import BaseOperator, RetryAction
 from airflow.sdk.bases.xcom import BaseXCom
+from airflow.sdk.definitions.mappedoperator import is_mappable_value
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 from airflow.sdk.execution_time.xcom import XCom
 
@@ -54,7 +56,7 @@ from duewheel.store.reasons import reason_of
 from duewheel.store.retry_policy import RetryPolicy
 
 if TYPE_CHECKING:
-    from airflow.sdk import Context
+    from airflow.sdk import Context, RetryDecision
     from airflow.sdk.bases.operatorlink import BaseOperatorLink
 
     from duewheel.operators.lineage import Lineage
@@ -62,6 +64,7 @@ if TYPE_CHECKING:
     from duewheel.store.consumer import Answered, Consumer
     from duewheel.store.instants import Instant
     from duewheel.store.lease_keeper import LeaseKeeper
+    from duewheel.store.leases import Lease
 
 LATE_TRY = timedelta(minutes=2)
 """How much later than its ``retry_delay`` the next try may begin and still find its messages kept."""
@@ -116,12 +119,16 @@ class MessagesFailed(AirflowException):
         )
 
 
+class FailedForGood(MessagesFailed, AirflowFailException):
+    """Some messages failed, one of them with ``AirflowFailException``: Airflow tries the task no more."""
+
+
 def as_reason(reason: BaseException | str) -> str:
     """The text that is kept with a message that failed."""
     return reason_of(reason) if isinstance(reason, BaseException) else str(reason)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Held:
     """What a killed task needs to give its messages back over a connection of its own."""
 
@@ -130,6 +137,11 @@ class Held:
     count: int
     keeper: LeaseKeeper
     is_answered: Callable[[], bool] = lambda: False
+
+    def keep_only(self, leases: Sequence[Lease]) -> None:
+        """Leave out what is about to be answered: one lease that is over would refuse the answer to all."""
+        self.messages = leases
+        self.keeper.keep_only(leases)
 
 
 class ConsumingOperator(BaseOperator):
@@ -200,7 +212,10 @@ class ConsumingOperator(BaseOperator):
         check_start(start)
         check_flags(skip_if_empty=skip_if_empty)
         if retry is not None and not isinstance(retry, RetryPolicy):
-            raise InvalidArgument(f"retry is a {type(retry).__name__}: give a RetryPolicy")
+            raise InvalidArgument(
+                f"retry is a {type(retry).__name__}: give a RetryPolicy of duewheel.store; one of Airflow's "
+                "goes to retry_policy"
+            )
         self.topic = topic
         self.group = group
         self.python_callable = python_callable
@@ -208,8 +223,9 @@ class ConsumingOperator(BaseOperator):
         self.filter = filter
         self.max_messages = max_messages
         self.invisible = invisible
-        self.op_args = list(op_args or ())
-        self.op_kwargs = dict(op_kwargs or {})
+        # What another task returns is put in their place when they are rendered.
+        self.op_args: Any = op_args if _is_of_a_task(op_args) else list(op_args or ())
+        self.op_kwargs: Any = op_kwargs if _is_of_a_task(op_kwargs) else dict(op_kwargs or {})
         self.skip_if_empty = skip_if_empty
         self.retry = retry
         self.start = start
@@ -224,6 +240,8 @@ class ConsumingOperator(BaseOperator):
     def _check_callable(self, function: Callable[..., Any]) -> None:
         """Refuse what cannot be called as it will be."""
         check_callable(function)
+        if _is_of_a_task(self.op_args) or _is_of_a_task(self.op_kwargs):
+            return
         if not any(map(is_given_later, self.op_kwargs)):
             check_call(function, self.given + len(self.op_args), self.op_kwargs, self.offered)
 
@@ -264,7 +282,40 @@ class ConsumingOperator(BaseOperator):
         A backend of the author's own may keep anything, and is not asked twice.
         """
         if result is not None and self.do_xcom_push and XCom.serialize_value is BaseXCom.serialize_value:
-            BaseXCom.serialize_value(result)
+            # It goes over HTTP as JSON, and a Postgres keeps it as jsonb.
+            text = json.dumps(BaseXCom.serialize_value(result), ensure_ascii=False, allow_nan=False)
+            text.encode()
+            if "\\u0000" in text.replace("\\\\", ""):
+                raise InvalidArgument(
+                    "the function returned text with a NUL character, which Airflow's Postgres cannot store: "
+                    "remove it"
+                )
+
+    def _require_whole_result(self, result: object, context: Mapping[str, Any]) -> None:
+        """The same for what is the whole result of the task: several outputs, or what others are mapped over.
+
+        Raises:
+            InvalidArgument: it is not what the DAG does with it.
+        """
+        self._require_pushable(result)
+        outputs = result if self.do_xcom_push else None
+        if outputs is not None and self.multiple_outputs and not _is_of_several_outputs(outputs):
+            raise InvalidArgument(
+                f"the function returned a {type(outputs).__name__}, but the task has multiple_outputs: "
+                "return a dictionary whose keys are text, or set multiple_outputs=False"
+            )
+        if not is_mappable_value(outputs) and self._is_mapped_over(context):
+            raise InvalidArgument(
+                f"the function returned a {type(outputs).__name__}, but other tasks are mapped over the "
+                "result: return a list or a dictionary"
+            )
+
+    def _is_mapped_over(self, context: Mapping[str, Any]) -> bool:
+        """Whether other tasks are mapped over the result: Airflow then insists on one."""
+        task_instance = context.get("ti")
+        if task_instance is None or task_instance.map_index >= 0 or self.get_dag() is None:
+            return False
+        return next(self.iter_mapped_dependants(), None) is not None
 
     def _persistently(self, answer: Callable[[], None]) -> None:
         """Answer, again and again while the database is away, until the lease has surely ended.
@@ -333,16 +384,42 @@ class ConsumingOperator(BaseOperator):
             or task_instance.try_number > task_instance.max_tries
         ):
             return None
+        decision = self._retry_decision(context, cause)
+        if decision is not None and decision.action is RetryAction.FAIL:
+            return None
+        delay = self._retry_seconds(task_instance.try_number)
+        if decision is not None and decision.action is RetryAction.RETRY and decision.retry_delay is not None:
+            delay = _seconds(decision.retry_delay)
+        longest = (LONGEST_INVISIBLE - LATE_TRY).total_seconds()
+        return None if delay > longest else timedelta(seconds=delay) + LATE_TRY
+
+    def _retry_decision(self, context: Mapping[str, Any], cause: BaseException) -> RetryDecision | None:
+        """What the task's ``retry_policy`` will say, which Airflow asks, too, once the task has failed."""
+        if self.retry_policy is None:
+            return None
+        task_instance = context["ti"]
+        try:
+            return self.retry_policy.evaluate(
+                exception=cause,
+                try_number=task_instance.try_number,
+                max_tries=task_instance.max_tries,
+                context=cast("Context", context),
+            )
+        except Exception:  # as Airflow does
+            self.log.exception("The retry policy failed, so the task's own retries count")
+            return None
+
+    def _retry_seconds(self, try_number: int) -> float:
+        """The longest that Airflow waits before the next try by the task's own settings."""
         delay = _seconds(self.retry_delay)
         factor = float(self.retry_exponential_backoff)
         if factor not in (0.0, 1.0):
             # Airflow adds up to as much again.
-            exponent = min(task_instance.try_number - 1, 100)
+            exponent = min(try_number - 1, 100)
             delay = 2 * max(1.0, math.ceil(delay * min(factor**exponent, 1e9)))
         if self.max_retry_delay is not None:
             delay = min(delay, _seconds(self.max_retry_delay))
-        longest = (LONGEST_INVISIBLE - LATE_TRY).total_seconds()
-        return None if delay > longest else timedelta(seconds=delay) + LATE_TRY
+        return delay
 
     def post_execute(self, context: Context, result: Any = None) -> None:
         """Say in the events of the outlets what was consumed."""
@@ -392,6 +469,15 @@ class ConsumingOperator(BaseOperator):
                 self.topic,
                 self.group,
             )
+
+
+def _is_of_several_outputs(result: object) -> bool:
+    return isinstance(result, Mapping) and all(isinstance(name, str) for name in result)
+
+
+def _is_of_a_task(given: object) -> bool:
+    """Whether arguments are as a whole what another task returns."""
+    return given is not None and not isinstance(given, (Sequence, Mapping)) and is_given_later(given)
 
 
 def _seconds(span: timedelta | float) -> float:

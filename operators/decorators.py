@@ -150,6 +150,11 @@ def _decorator(
 def _shown(function: Callable[..., Any], given: int) -> Callable[..., Any]:
     """The function as Airflow is to see it: without what the operator gives."""
     signature = inspect.signature(function)
+    if "self" in signature.parameters:
+        raise InvalidArgument(
+            f"{function.__name__}{signature} is a method, and there is no object when the DAG runs: decorate "
+            "a function"
+        )
     parameters = list(signature.parameters.values())
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     first = parameters[:given]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from duewheel.hooks.broker import DueWheelHook
 from duewheel.hooks.declared import check_message, check_topic
-from duewheel.hooks.rendered import as_when
+from duewheel.hooks.rendered import as_body, as_when
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -69,7 +69,7 @@ class MessageFields:
         with DueWheelHook(self.duewheel_conn_id).connected(task) as broker:
             return broker.send(
                 self.topic,
-                self.body,
+                as_body(self.body),
                 **as_when(self.delay, self.deliver_at, self.delay_level),
                 key=self.key,
                 tag=self.tag,

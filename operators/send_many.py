@@ -103,10 +103,8 @@ class SendDelayMessagesOperator(WrittenLineage, BaseOperator):
         check_topic(topic)
         check_when(delay, deliver_at, delay_level)
         if not is_given_later(messages):
-            if isinstance(messages, (str, bytes, Mapping)) or not isinstance(messages, Iterable):
-                raise InvalidArgument(f"messages is a {type(messages).__name__}: give a list of mappings")
             # A generator would be used up by the look at it.
-            messages = list(messages)
+            messages = list(_list_of(messages))
             for place, message in enumerate(messages):
                 _checked(place, message)
         check_flags(idempotent=idempotent)
@@ -121,7 +119,12 @@ class SendDelayMessagesOperator(WrittenLineage, BaseOperator):
     def execute(self, context: Context) -> list[str]:
         """Send them."""
         when = as_when(self.delay, self.deliver_at, self.delay_level)
-        given = [_checked(place, message) for place, message in enumerate(self.messages)]
+        if isinstance(self.messages, str):
+            raise InvalidArgument(
+                "messages was rendered to text: give what the other task returned itself, as in "
+                "messages=listed() or messages=listed.output, or set render_template_as_native_obj of the DAG"
+            )
+        given = [_checked(place, message) for place, message in enumerate(_list_of(self.messages))]
         name = task_key(context) if self.idempotent else None
         if name is not None:
             given = list(_named(given, name))
@@ -144,6 +147,13 @@ class SendDelayMessagesOperator(WrittenLineage, BaseOperator):
         own = as_when(*(given.pop(name, None) for name in ("delay", "deliver_at", "delay_level")))
         says_when = any(value is not None for value in own.values())
         return {**given, **(own if says_when else when)}
+
+
+def _list_of(messages: Any) -> Iterable[Any]:
+    """The messages, where they can be a list of mappings."""
+    if isinstance(messages, (str, bytes, Mapping)) or not isinstance(messages, Iterable):
+        raise InvalidArgument(f"messages is a {type(messages).__name__}: give a list of mappings")
+    return messages
 
 
 def _named(messages: Iterable[dict[str, Any]], name: str) -> Iterator[dict[str, Any]]:

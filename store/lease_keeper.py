@@ -12,8 +12,9 @@ the broker refuses its ack all the same. Only its owner, a lost lease, or the en
 keeper: a killed process stops extending, and its messages come back by themselves.
 
 An extension that runs beside an ack would find the lease gone and call it lost, so the context is left first
-and the messages are acked afterwards. A fence may stand inside it: an extension waits a second at most for
-the transaction that holds the lease, and counts if that one rolls back.
+and the messages are acked afterwards. Work that answers lease by lease calls :meth:`LeaseKeeper.keep_only`
+before the answer that ends one. A fence may stand inside it: an extension waits a second at most for the
+transaction that holds the lease, and counts if that one rolls back.
 """
 
 from __future__ import annotations
@@ -21,9 +22,10 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from duewheel.store.errors import LeaseLost
+from duewheel.store.leases import Lease
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,7 +43,7 @@ RETRIES_PER_LEASE = 12
 class Extends(Protocol):
     """The part of a consumer that the keeper needs: the one call that extends a lease."""
 
-    def change_invisible_duration(self, messages: Sequence[Message], duration: timedelta) -> None:
+    def change_invisible_duration(self, messages: Sequence[Any], duration: timedelta) -> None:
         """Let the messages stay invisible for ``duration`` from now on."""
 
 
@@ -64,7 +66,7 @@ class LeaseKeeper:
         consumer.ack(batch)
     """
 
-    def __init__(self, consumer: Extends, messages: Sequence[Message], invisible: timedelta) -> None:
+    def __init__(self, consumer: Extends, messages: Sequence[Message | Lease], invisible: timedelta) -> None:
         self._consumer = consumer
         self._messages = messages
         self._invisible = invisible
@@ -93,6 +95,16 @@ class LeaseKeeper:
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join()
 
+    def keep_only(self, messages: Sequence[Message | Lease]) -> None:
+        """Extend only the leases of these messages from now on; the others are about to be answered.
+
+        Args:
+            messages: messages or leases; with none of them the keeper waits for its end.
+
+        Takes no lock, so a signal handler that stops the keeper may interrupt it.
+        """
+        self._messages = messages
+
     def raise_if_lost(self) -> None:
         """Do nothing while the lease is held.
 
@@ -108,9 +120,14 @@ class LeaseKeeper:
         pause_seconds = lease_seconds / EXTENSIONS_PER_LEASE
         while not self._stop.wait(pause_seconds):
             asked_at = time.monotonic()
+            messages = self._messages
             try:
-                self._consumer.change_invisible_duration(self._messages, self._invisible)
+                self._consumer.change_invisible_duration(messages, self._invisible)
             except LeaseLost as error:
+                if messages is not self._messages:
+                    # A lease was answered meanwhile, so none was extended: those that are left are now.
+                    pause_seconds = 0
+                    continue
                 self._give_up(error)
                 return
             except Exception as error:  # noqa: BLE001 - a keeper that dies loses the lease
@@ -125,8 +142,9 @@ class LeaseKeeper:
                 self.extended.set()
 
     def _outage(self, error: Exception) -> LeaseLost:
+        count = sum(each.count if isinstance(each, Lease) else 1 for each in self._messages)
         return LeaseLost(
-            f"the lease on {len(self._messages)} messages could not be extended for its whole duration of "
+            f"the lease on {count} messages could not be extended for its whole duration of "
             f"{self._invisible.total_seconds():g} s, last because of: {error}. They are delivered again; "
             "a longer invisible duration bridges longer outages"
         )

@@ -11,7 +11,7 @@ each trigger enters its group for as long as it runs.
 
 The stream never ends by itself, because Airflow would fail every trigger on it: an error of the database or
 of the connection is logged, and after a pause that doubles up to half a minute everything is resolved and
-opened anew.
+opened anew. So it is when the connection was edited, which it reads again once a minute.
 """
 
 from __future__ import annotations
@@ -72,6 +72,9 @@ where n.nspname = 'duewheel' and p.proname = 'due_topics'
 
 ASK_FOR_THE_RIGHT_SECONDS = 60.0
 """How often a stream whose login may not turn the wheel asks whether it may by now."""
+
+READ_AGAIN_SECONDS = 60.0
+"""How often the stream reads its connection again, which somebody may have edited."""
 
 LOOK_AGAIN_SECONDS = 1.0
 """How long the stream waits for a release before it asks again: leases end and are acked without one."""
@@ -183,13 +186,20 @@ async def doorbell_stream(conn_id: str) -> AsyncGenerator[Look, None]:
         conn_id: the Airflow connection to the broker.
     """
     backoff = Backoff(FIRST_PAUSE_SECONDS)
+    loop = asyncio.get_running_loop()
     while True:
         try:
             address = await DueWheelHook(conn_id).aresolve()
+            read_again_at = loop.time() + READ_AGAIN_SECONDS
             async with aclosing(_looks(conn_id, address)) as looks:
                 async for look in looks:
                     backoff.reset()
                     yield look
+                    if loop.time() >= read_again_at:
+                        if await _was_edited(conn_id, address):
+                            log.info("Connection %s was edited, so its wheel moves", conn_id)
+                            break
+                        read_again_at = loop.time() + READ_AGAIN_SECONDS
         except Exception:
             log.exception(
                 "The wheel of connection %s stopped, which rings for %s",
@@ -205,6 +215,17 @@ async def doorbell_stream(conn_id: str) -> AsyncGenerator[Look, None]:
         pause_seconds = backoff.next_seconds()
         log.info("The wheel of connection %s starts again in %g s", conn_id, pause_seconds)
         await asyncio.sleep(pause_seconds)
+
+
+async def _was_edited(conn_id: str, address: BrokerAddress) -> bool:
+    """Whether the connection names another address by now; one that cannot be read counts as it was."""
+    try:
+        return await DueWheelHook(conn_id).aresolve() != address
+    except Exception as error:  # noqa: BLE001 - Airflow may be away, and the wheel turns without it
+        log.warning(
+            "Connection %s cannot be read any more, its wheel goes on with what it said: %s", conn_id, error
+        )
+        return False
 
 
 async def _looks(conn_id: str, address: BrokerAddress) -> AsyncGenerator[Look, None]:

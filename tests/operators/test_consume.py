@@ -8,13 +8,16 @@ import threading
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import closing
 from datetime import timedelta
+from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import psycopg2
 import pytest
-from airflow.sdk import Context
-from airflow.sdk.exceptions import AirflowSkipException
+from airflow.providers.standard.operators.empty import EmptyOperator
+from airflow.sdk import DAG, Context, RetryDecision
+from airflow.sdk import RetryPolicy as AirflowRetryPolicy
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from tests.airflow_runs import connection_json
 from tests.leasing import LEASE, consumer_at, extend_often, wait_for_extensions
 from tests.logged import logged
@@ -122,6 +125,20 @@ def test_r03_an_error_of_the_work_is_kept_though_the_lease_was_lost(consumer: Co
 
     with pytest.raises(ZeroDivisionError):
         operator(work).execute(CONTEXT)
+
+
+def test_r03_work_that_lost_a_lease_of_its_own_gives_its_messages_back(
+    broker: Broker, consumer: Consumer
+) -> None:
+    def work(messages: Sequence[Message]) -> None:
+        other = broker.consumer("orders", "other")
+        batch = other.receive()
+        other.nack(batch)
+        other.ack(batch)
+
+    with pytest.raises(LeaseLost):
+        operator(work).execute(CONTEXT)
+    assert {state for state, _ in outcomes(broker).values()} == {"WaitingRetry"}
 
 
 def test_x09_a_kill_pulls_the_lease_back_and_the_work_cannot_ack_any_more(consumer: Consumer) -> None:
@@ -236,6 +253,29 @@ def test_messages_are_kept_until_the_next_try_has_surely_begun(
     assert operator(fail, **arguments)._kept_for(a_try(number, retries=9), ZeroDivisionError()) == kept_for
 
 
+class AsTheErrorSays(AirflowRetryPolicy):
+    """Airflow's own policy of a task: another delay for one error, no further try for another."""
+
+    def evaluate(
+        self, exception: BaseException, try_number: int, max_tries: int, context: Context | None = None
+    ) -> RetryDecision:
+        """Decide."""
+        assert (try_number, max_tries) == (1, 9)
+        if isinstance(exception, ZeroDivisionError):
+            return RetryDecision.retry(timedelta(hours=3))
+        return RetryDecision.fail() if isinstance(exception, ValueError) else RetryDecision.default()
+
+
+def test_messages_are_kept_for_as_long_as_the_retry_policy_of_the_task_says() -> None:
+    consume = operator(fail, retry_policy=AsTheErrorSays(), retry_delay=timedelta(minutes=1))
+    kept_for = partial(consume._kept_for, a_try(1, retries=9))
+    assert kept_for(ZeroDivisionError()) == timedelta(hours=3, minutes=2)
+    assert kept_for(ValueError()) is None
+    assert kept_for(KeyError()) == timedelta(minutes=3)
+    # A policy that fails decides nothing, as in Airflow.
+    assert consume._kept_for(a_try(2, retries=9), ValueError()) == timedelta(minutes=3)
+
+
 def test_x14_the_ack_waits_for_a_database_that_is_away(
     broker: Broker, consumer: Consumer, postgres: EmbeddedPostgres
 ) -> None:
@@ -266,13 +306,40 @@ def test_an_ack_is_given_up_when_the_lease_has_surely_ended(monkeypatch: pytest.
         operator(len, invisible=timedelta(seconds=1))._persistently(answer)
 
 
+@pytest.mark.parametrize(
+    ("result", "error"),
+    [
+        (object(), TypeError),
+        ({"amount": float("nan")}, ValueError),
+        ("\ud800", ValueError),
+        (["nul \0"], InvalidArgument),
+    ],
+)
 def test_x09_a_result_that_airflow_would_refuse_fails_before_the_ack(
+    broker: Broker, consumer: Consumer, result: object, error: type[Exception]
+) -> None:
+    with pytest.raises(error):
+        operator(lambda messages: result).execute(CONTEXT)
+    assert broker.stats().topics[0].groups[0].waiting_retry == 3
+    assert operator(lambda messages: result, do_xcom_push=False, group="other").execute(CONTEXT) == result
+
+
+def test_a_result_may_speak_of_a_nul_character(consumer: Consumer) -> None:
+    assert operator(lambda messages: r"no \u0000 here").execute(CONTEXT) == r"no \u0000 here"
+
+
+def test_x09_a_result_that_the_dag_cannot_use_fails_before_the_ack(
     broker: Broker, consumer: Consumer
 ) -> None:
-    with pytest.raises(TypeError):
-        operator(lambda messages: object()).execute(CONTEXT)
-    assert broker.stats().topics[0].groups[0].waiting_retry == 3
-    assert operator(lambda messages: object(), do_xcom_push=False, group="other").execute(CONTEXT)
+    with DAG("mapped"):
+        mapped = operator(len)
+        EmptyOperator.partial(task_id="each").expand(doc=mapped.output)
+    with pytest.raises(InvalidArgument, match="returned a int, but other tasks are mapped over the result"):
+        mapped.execute(a_try(1))
+    several = operator(len, group="several", multiple_outputs=True)
+    with pytest.raises(InvalidArgument, match="returned a int, but the task has multiple_outputs"):
+        several.execute(a_try(1))
+    assert {group.waiting_retry for group in broker.stats().topics[0].groups} == {3}
 
 
 # --- functions of all kinds
@@ -405,6 +472,19 @@ def test_x15_the_next_try_has_the_poison_alone(broker: Broker, consumer: Consume
     assert {state for state, _ in outcomes(broker).values()} == {"Acked"}
 
 
+def test_r03_one_by_one_a_message_that_fails_the_task_for_good_leaves_nothing_for_another_try(
+    broker: Broker, consumer: Consumer
+) -> None:
+    def work(message: Message) -> None:
+        poison(message)
+        if message.body == b"2":
+            raise AirflowFailException("another try would not help")
+
+    with pytest.raises(AirflowFailException, match="2 messages failed"):
+        operator(work, one_by_one=True).execute(a_try(1, retries=5))
+    assert sorted(state for state, _ in outcomes(broker).values()) == ["Acked", *["WaitingRetry"] * 2]
+
+
 def test_one_by_one_returns_what_each_message_came_to(consumer: Consumer) -> None:
     assert operator(lambda message: int(message.body) or None, one_by_one=True).execute(CONTEXT) == [1, 2]
 
@@ -417,6 +497,86 @@ def test_x09_one_by_one_each_message_is_acked_after_its_own_work(broker: Broker,
 
     operator(work, one_by_one=True).execute(CONTEXT)
     assert seen == [["Inflight"] * 3, ["Acked", "Inflight", "Inflight"], ["Acked", "Acked", "Inflight"]]
+
+
+@pytest.fixture
+def wide(broker: Broker, consumer: Consumer) -> Consumer:
+    """A consumer of twelve ready messages in four queues, of which one receive makes four leases."""
+    broker.create_topic("wide", queues=4)
+    for number in range(12):
+        broker.send("wide", str(number), delay_level=0)
+    return broker.consumer("wide", "g")
+
+
+def test_x11_one_by_one_the_leases_of_other_queues_are_kept_when_one_is_over(
+    broker: Broker, wide: Consumer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def work(message: Message) -> int:
+        assert consume._held is not None
+        wait_for_extensions(consume._held.keeper, 1)
+        return message.lease.queue
+
+    extend_often(monkeypatch)
+    consume = operator(work, topic="wide", one_by_one=True, invisible=LEASE)
+    queues = consume.execute(CONTEXT)
+    assert (len(queues), len(set(queues))) == (12, 4)
+    assert not wide.receive()
+
+
+def until_two_leases_are_over(end: Callable[[], object]) -> Callable[[Message], None]:
+    """Work that comes to an end when two leases of four are over."""
+    queues: set[int] = set()
+
+    def work(message: Message) -> None:
+        queues.add(message.lease.queue)
+        if len(queues) == 3:
+            end()
+            raise SystemExit("cut short")
+
+    return work
+
+
+def test_x09_one_by_one_work_that_is_cut_short_gives_back_what_has_no_answer(
+    broker: Broker, wide: Consumer
+) -> None:
+    work = until_two_leases_are_over(lambda: None)
+    with pytest.raises(SystemExit):
+        operator(work, topic="wide", one_by_one=True).execute(CONTEXT)
+    assert not wide.receive()
+    (topic,) = (found for found in broker.stats().topics if found.topic == "wide")
+    assert (topic.groups[0].inflight, topic.groups[0].waiting_retry) == (0, 6)
+
+
+def test_x09_one_by_one_a_kill_pulls_back_what_has_no_answer(broker: Broker, wide: Consumer) -> None:
+    work = until_two_leases_are_over(lambda: killed.on_kill())
+    killed = operator(work, topic="wide", one_by_one=True)
+    with pytest.raises(SystemExit):
+        killed.execute(CONTEXT)
+    assert [message.attempt for message in wide.receive()] == [2] * 6
+
+
+def test_r07_one_by_one_what_is_behind_a_failure_of_its_message_group_waits_for_it(
+    broker: Broker, consumer: Consumer
+) -> None:
+    broker.create_topic("steps", message_type="FIFO", queues=1)
+    for group, step in (("a", 1), ("b", 1), ("a", 2), ("b", 2), ("a", 3)):
+        broker.send("steps", f"{group}{step}", message_group=group)
+    seen: list[str] = []
+
+    def work(message: Message) -> None:
+        seen.append(message.body.decode())
+        if seen in (["a1"], ["a1", "b1", "b2", "a1", "a2"]):
+            raise ValueError("not yet")
+
+    steps = partial(operator, work, topic="steps", one_by_one=True, wait="PT10S")
+    with pytest.raises(MessagesFailed):
+        steps().execute(a_try(1, retries=1))
+    assert seen == ["a1", "b1", "b2"]
+    with pytest.raises(MessagesFailed):
+        steps().execute(a_try(2, retries=1))
+    assert seen == ["a1", "b1", "b2", "a1", "a2"]
+    steps(retry=RetryPolicy.ordered(timedelta(milliseconds=10))).execute(CONTEXT)
+    assert seen == ["a1", "b1", "b2", "a1", "a2", "a2", "a3"]
 
 
 # --- batch after batch

@@ -94,6 +94,12 @@ def test_x07_mapped_tasks_send_a_message_each(story: RunResult) -> None:
     assert len({story.tasks[f"send_mapped[{index}]"].xcom for index in range(3)}) == 3
 
 
+def test_what_mapped_tasks_returned_is_one_body(story: RunResult, shop: Broker) -> None:
+    found = shop.find(story.tasks["send_together"].xcom)
+    assert found is not None
+    assert json.loads(found.body)["sent"] == [story.tasks[f"send_mapped[{index}]"].xcom for index in range(3)]
+
+
 def test_d04_a_delay_out_of_range_fails_the_task(story: RunResult) -> None:
     assert story.tasks["send_too_late"].state == "failed"
     assert "DelayOutOfRange" in story.log
@@ -208,6 +214,19 @@ def test_a_decorated_function_is_given_the_messages(flow: RunResult) -> None:
         "later!True",
     ]
     assert flow.tasks["of_group[0]"].xcom == "a: 3"
+
+
+def test_what_each_message_came_to_is_a_list_whatever_one_call_returns(flow: RunResult) -> None:
+    assert sorted(each["of"] for each in flow.tasks["price"].xcom) == ["k0", "k1", "k2", "later"]
+
+
+def test_tasks_that_are_mapped_over_messages_have_no_run_where_nothing_is_ready(flow: RunResult) -> None:
+    assert (flow.tasks["arrived"].state, flow.tasks["arrived"].xcom) == ("success", [])
+    assert flow.tasks["welcome"].state == "skipped"
+
+
+def test_other_tasks_may_give_all_arguments_of_a_function(flow: RunResult) -> None:
+    assert flow.tasks["said"].xcom == "all: 4."
 
 
 def test_x15_r14_x12_the_poison_alone_is_a_dead_letter_and_is_redriven(

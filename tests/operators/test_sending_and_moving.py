@@ -201,6 +201,15 @@ def test_a_decorated_function_needs_room_for_what_it_is_given() -> None:
         spark_due_messages_task(topic="orders", group="g")(session_alone)
 
 
+def test_a_method_is_no_task() -> None:
+    class Shop:
+        def cancel(self) -> None:
+            """Take no messages."""
+
+    with pytest.raises(InvalidArgument, match=r"cancel\(self\).* is a method.*: decorate a function"):
+        due_messages_task(topic="orders", group="g")(Shop.cancel)
+
+
 def test_a_decorated_function_is_looked_at_with_what_it_is_given() -> None:
     def by_region(messages: object, region: str, ds: str) -> None:
         """Take what the call in the DAG gives."""
@@ -232,6 +241,23 @@ def test_messages_may_be_made_one_by_one(broker: Broker) -> None:
 def test_what_is_no_list_of_messages_is_refused_when_the_dag_is_read(given: object) -> None:
     with pytest.raises(InvalidArgument, match="give a list of mappings"):
         send_many(given, delay=HOUR)
+
+
+@pytest.mark.parametrize(
+    ("rendered", "said"),
+    [
+        ("[{'body': 1}]", "messages was rendered to text: give what the other task returned itself, as in"),
+        (None, "messages is a NoneType: give a list of mappings"),
+        ({"body": 1}, "messages is a dict: give a list of mappings"),
+    ],
+)
+def test_what_turns_out_to_be_no_list_of_messages_when_the_task_runs(rendered: object, said: str) -> None:
+    sending = SendDelayMessagesOperator(
+        task_id="send", topic="orders", messages="{{ ti.xcom_pull(task_ids='listed') }}"
+    )
+    sending.messages = rendered
+    with pytest.raises(InvalidArgument, match=re.escape(said)):
+        sending.execute(CONTEXT)
 
 
 def test_x04_a_callback_sends_once_for_each_try(broker: Broker) -> None:

@@ -29,6 +29,8 @@ from duewheel.triggers.due_messages import DueMessagesTrigger
 from duewheel.triggers.timing_wheel import TimingWheelTrigger
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tests.triggers.conftest import OpenTriggerer
 
     from duewheel.store import EmbeddedPostgres
@@ -247,6 +249,33 @@ def test_a_connection_that_is_made_later_is_found(
     broker.create_topic("orders")
     broker.send("orders", b"x", delay=SOON)
     with logged("duewheel.triggers.wheel_stream", "isn't defined") as stopped:
+        asyncio.run(play())
+
+
+def test_the_wheel_moves_with_its_connection(
+    broker: Broker,
+    triggerer: OpenTriggerer,
+    fresh_database: Callable[[], tuple[str, str]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def play() -> None:
+        async with triggerer() as airflow:
+            events = airflow.run(TimingWheelTrigger("orders", "canceller"))
+            broker.send("orders", b"x", delay=SOON)
+            await events.get()
+            with logged(LOG, "cannot be read any more, its wheel goes on with what it said") as warned:
+                monkeypatch.delenv("AIRFLOW_CONN_DUEWHEEL_DEFAULT")
+                await asyncio.to_thread(warned.wait)
+            monkeypatch.setenv("AIRFLOW_CONN_DUEWHEEL_DEFAULT", connection_json(other.dsn))
+            receipt = other.send("orders", b"x", delay=SOON)
+            while (await events.get()).payload["oldest_deliver_at"] != receipt.deliver_at.isoformat():
+                pass
+
+    monkeypatch.setattr(wheel_stream, "READ_AGAIN_SECONDS", 0.05)
+    _, elsewhere = fresh_database()
+    with Broker(elsewhere) as other:
+        for each in (broker, other):
+            each.create_topic("orders")
         asyncio.run(play())
 
 

@@ -85,6 +85,9 @@ with DAG("story", schedule=None) as dag:
     send_mapped = SendDelayMessageOperator.partial(
         task_id="send_mapped", topic="orders", delay=timedelta(hours=1)
     ).expand(body=["a", "b", "c"])
+    send_together = SendDelayMessageOperator(
+        task_id="send_together", topic="orders", body={"sent": send_mapped.output}, delay=timedelta(hours=1)
+    )
     send_too_late = SendDelayMessageOperator(task_id="send_too_late", topic="orders", body="x", delay="P8D")
 
     recall_by_key = RecallMessageOperator(task_id="recall_by_key", topic="orders", key="retried")

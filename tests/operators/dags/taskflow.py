@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import DAG, TriggerRule, task
 
+from duewheel.operators.consume import ConsumeMessagesOperator
 from duewheel.operators.redrive import RedriveDeadLettersOperator
 from duewheel.operators.reschedule import RescheduleMessageOperator
 from duewheel.operators.send_many import SendDelayMessagesOperator
@@ -17,6 +18,12 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from duewheel.store.messages import Message
+
+
+def say(messages: Sequence[Message], of: str, *, end: str) -> str:
+    """A handler whose arguments other tasks return."""
+    return f"{of}: {len(messages)}{end}"
+
 
 with DAG("taskflow", schedule=None) as dag:
     make_topic = CreateTopicOperator(task_id="make_topic", topic="flow")
@@ -60,6 +67,37 @@ with DAG("taskflow", schedule=None) as dag:
         """What each of several groups gets."""
         return f"{of}: {len(messages)}"
 
+    @task.due_messages(topic="flow", group="priced", one_by_one=True)
+    def price(message: Message) -> dict[str, str | None]:
+        """Return what would be several outputs if it were the whole result."""
+        return {"of": message.key}
+
+    @task.due_messages(topic="flow", group="latecomer", start="latest")
+    def arrived(messages: Sequence[Message]) -> list[str]:
+        """Find nothing, for tasks that are mapped over it."""
+        return [str(message.key) for message in messages]
+
+    @task
+    def welcome(key: str) -> str:
+        """Have no run."""
+        return key
+
+    @task
+    def names() -> list[str]:
+        """The first arguments of a function."""
+        return ["all"]
+
+    @task
+    def ends() -> dict[str, str]:
+        """The others, by name."""
+        return {"end": "."}
+
+    said = ConsumeMessagesOperator(
+        task_id="said", topic="flow", group="said", python_callable=say, op_args=names(), op_kwargs=ends()
+    )
+    arrivals = arrived()
+    welcome.expand(key=arrivals)
+
     handled = handle("!")
     picked = pick()
     again = RedriveDeadLettersOperator(
@@ -67,5 +105,5 @@ with DAG("taskflow", schedule=None) as dag:
     )
     each = of_group.override(group="each").partial().expand(of=["a"])
 
-    make_topic >> send >> sooner >> handled >> [picked, each, too_late]
+    make_topic >> send >> sooner >> handled >> [picked, each, too_late, price(), arrivals, said]
     picked >> again
