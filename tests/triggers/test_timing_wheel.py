@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import time
 from contextlib import closing
 from datetime import datetime, timedelta
 from types import SimpleNamespace
@@ -31,7 +32,7 @@ from duewheel.triggers.timing_wheel import TimingWheelTrigger
 if TYPE_CHECKING:
     from tests.triggers.conftest import OpenTriggerer
 
-    from duewheel.store import EmbeddedPostgres
+    from duewheel.store import Consumer, EmbeddedPostgres
 
 SOON = timedelta(milliseconds=300)
 LOG = "duewheel.triggers.wheel_stream"
@@ -204,6 +205,33 @@ def test_x14_an_outage_of_the_database_only_makes_it_late(
     broker.create_topic("orders")
     with logged("duewheel.triggers.wheel_stream", "starts again in") as stopped:
         asyncio.run(play())
+
+
+def test_more_new_groups_than_one_look_can_make_are_all_heard(
+    broker: Broker, triggerer: OpenTriggerer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Over a slow link their subscriptions alone take longer than a look may."""
+    groups, link_seconds = 30, 0.1
+    monkeypatch.setattr(wheel_stream, "LONGEST_LOOK_SECONDS", groups * link_seconds * 0.9)
+    monkeypatch.setattr(wheel_stream, "LOOKING_SECONDS", 10 * link_seconds)
+    subscribe = Broker.consumer
+
+    def over_a_slow_link(self: Broker, *arguments: Any) -> Consumer:
+        # The way to the broker takes so long.
+        time.sleep(link_seconds)
+        return subscribe(self, *arguments)
+
+    monkeypatch.setattr(Broker, "consumer", over_a_slow_link)
+
+    async def play() -> None:
+        async with triggerer() as airflow:
+            events = [airflow.run(TimingWheelTrigger("orders", f"g{number}")) for number in range(groups)]
+            for heard in events:
+                assert (await heard.get()).payload["ready"] == 1
+
+    broker.create_topic("orders", message_type="NORMAL")
+    broker.send("orders", b"x")
+    asyncio.run(play())
 
 
 def test_a_topic_may_be_made_after_the_trigger(broker: Broker, triggerer: OpenTriggerer) -> None:
