@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg2
 import pytest
+from airflow.exceptions import AirflowProviderDeprecationWarning
 from airflow.providers.common.messaging.triggers.msg_queue import MessageQueueTrigger
 from airflow.sdk import Asset, AssetWatcher
 from airflow.serialization.encoders import encode_trigger
@@ -425,6 +426,36 @@ def test_it_is_reached_by_the_common_message_queue_trigger_and_an_asset_watcher(
     assert trigger.serialize() == TimingWheelTrigger("orders", "g", min_messages=7).serialize()
     asset = Asset("unpaid", watchers=[AssetWatcher(name="timeouts", trigger=trigger)])
     assert asset.watchers[0].trigger is trigger
+
+
+def test_the_common_message_queue_trigger_takes_an_address() -> None:
+    with pytest.warns(AirflowProviderDeprecationWarning):
+        trigger = MessageQueueTrigger(
+            queue="duewheel://shop/orders?group=g&min_messages=7&filter=amount%20%3E%205", max_wait="PT1M"
+        )
+    same = TimingWheelTrigger(
+        "orders", "g", duewheel_conn_id="shop", min_messages=7, filter="amount > 5", max_wait="PT1M"
+    )
+    assert trigger.serialize() == same.serialize()
+
+
+@pytest.mark.parametrize(
+    "queue",
+    [
+        "duewheel://shop/orders",
+        "duewheel://shop?group=g",
+        "duewheel:///orders?group=g",
+        "duewheel://shop/orders?group=",
+        "duewheel://shop/orders?group=g&group=h",
+        "duewheel://shop/orders?group=g&max_wait=PT5M",
+        "duewheel://shop/orders?group=g&grup=h",
+    ],
+)
+def test_a_mistaken_address_is_refused(queue: str) -> None:
+    with pytest.warns(AirflowProviderDeprecationWarning):
+        trigger = MessageQueueTrigger(queue=queue, max_wait="PT1M")
+    with pytest.raises(InvalidArgument, match=r"CONNECTION/TOPIC\?group=GROUP"):
+        trigger.serialize()
 
 
 def test_d12_it_rings_only_for_the_messages_it_was_told_of(broker: Broker, triggerer: OpenTriggerer) -> None:
