@@ -5,11 +5,16 @@ PYTHON ?= python3
 VENV := .venv
 RUN := $(VENV)/bin/python -m
 UV_VERSION := 0.13.8
+# The oldest Airflow that pyproject.toml allows; requirements.lock has the newest.
+OLDEST_AIRFLOW := 3.3.0
+OLDEST := build/oldest
+OLDEST_TESTS := tests/hooks tests/triggers tests/sensors tests/operators tests/dags \
+    tests/plugin/test_provider_info.py tests/plugin/test_page.py
 PYTEST_ARGS ?=
 QUICK := not slow and not airflow and not spark and not demo
 
 .DEFAULT_GOAL := help
-.PHONY: help demo page page-check test test-quick lint format types contracts bench lock clean
+.PHONY: help demo page page-check test test-quick test-oldest lint format types contracts bench lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -26,6 +31,16 @@ test: page ## Run every test
 
 test-quick: $(VENV)/installed ## Run the tests that need neither Airflow nor Spark nor patience
 	$(RUN) pytest -m "$(QUICK)" -n auto $(PYTEST_ARGS)
+
+# In an environment of its own: everything as locked, but for Airflow.
+test-oldest: $(VENV)/installed ## Run Airflow's tests on the oldest Airflow that is supported
+	rm -rf $(OLDEST)
+	$(PYTHON) -m venv $(OLDEST)
+	$(VENV)/bin/uv pip install --quiet --python $(OLDEST)/bin/python -r requirements.lock
+	$(VENV)/bin/uv pip install --quiet --python $(OLDEST)/bin/python apache-airflow==$(OLDEST_AIRFLOW)
+	$(VENV)/bin/uv pip install --quiet --python $(OLDEST)/bin/python --no-deps --no-build-isolation --editable .
+	$(OLDEST)/bin/python -m pytest -p no:cacheprovider $(OLDEST_TESTS) $(PYTEST_ARGS)
+	rm -rf $(OLDEST)
 
 lint: $(VENV)/installed ## Check style and format
 	$(RUN) ruff check .

@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     from duewheel.store.instants import Instant
 
 
+RECEIPT = "receipt"
+"""The key of the XCom with the whole receipt."""
+
+
 class SendDelayMessageOperator(WrittenLineage, MessageFields, BaseOperator):
     """Send a message that is delivered at an instant, and return its id.
 
@@ -51,7 +55,8 @@ class SendDelayMessageOperator(WrittenLineage, MessageFields, BaseOperator):
         duewheel_conn_id: the connection to the broker.
 
     Returns:
-        The message id, as the task's XCom.
+        The message id, as the task's XCom. The whole receipt is its XCom ``receipt``: a dictionary with
+        ``message_id``, ``deliver_at`` (ISO 8601) and ``outcome``.
 
     Raises:
         UnknownTopic, WrongMessageType, DelayOutOfRange, InvalidInstant, ...: the errors of ``Broker.send``;
@@ -121,4 +126,14 @@ class SendDelayMessageOperator(WrittenLineage, MessageFields, BaseOperator):
         self.linked_message_id = receipt.message_id
         self._sent = int(receipt.outcome in NEW)
         tell_outlets(self, context, topic=self.topic, messages=self._sent)
+        task_instance = context.get("ti")
+        if task_instance is not None and self.do_xcom_push:
+            task_instance.xcom_push(
+                key=RECEIPT,
+                value={
+                    "message_id": receipt.message_id,
+                    "deliver_at": receipt.deliver_at.isoformat(),
+                    "outcome": receipt.outcome.value,
+                },
+            )
         return receipt.message_id

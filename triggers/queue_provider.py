@@ -2,19 +2,28 @@
 
 ``MessageQueueTrigger(scheme="duewheel", topic=..., group=...)`` is the same as
 ``TimingWheelTrigger(topic=..., group=...)``: it takes the same arguments, is stored as a
-``TimingWheelTrigger`` and shares its wheel.
+``TimingWheelTrigger`` and shares its wheel. So is ``MessageQueueTrigger(queue="duewheel://CONNECTION/TOPIC?...")``,
+the older form, of which Airflow warns.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 from airflow.providers.common.messaging.providers.base_provider import BaseMessageQueueProvider
 
+from duewheel.store.errors import InvalidArgument
 from duewheel.triggers.timing_wheel import TimingWheelTrigger
 
 if TYPE_CHECKING:
     from airflow.triggers.base import BaseEventTrigger
+
+
+ADDRESS = "duewheel://"
+
+IN_ADDRESS = ("group", "ring_again", "min_messages", "max_wait", "tags", "filter")
+"""The arguments that an address may have behind its question mark."""
 
 
 class DueWheelMessageQueueProvider(BaseMessageQueueProvider):
@@ -30,3 +39,39 @@ class DueWheelMessageQueueProvider(BaseMessageQueueProvider):
     def trigger_class(self) -> type[BaseEventTrigger]:
         """Return the trigger that ``MessageQueueTrigger`` makes."""
         return TimingWheelTrigger
+
+    def queue_matches(self, queue: str) -> bool:
+        """Whether the address of a queue is one of ours."""
+        return queue.startswith(ADDRESS)
+
+    def trigger_kwargs(self, queue: str, **kwargs: Any) -> dict[str, Any]:
+        """Return the arguments that the address of a queue names.
+
+        Args:
+            queue: connection, topic and further arguments of the trigger, escaped as in any URL.
+            kwargs: the arguments beside the address.
+
+        Raises:
+            InvalidArgument: it names no topic or no group, or an argument that there is not, or one twice.
+
+        Example:
+            >>> DueWheelMessageQueueProvider().trigger_kwargs("duewheel://shop/orders?group=canceller")
+            {'duewheel_conn_id': 'shop', 'topic': 'orders', 'group': 'canceller'}
+        """
+        parts = urlsplit(queue)
+        given = parse_qsl(parts.query, keep_blank_values=True)
+        arguments = {
+            "duewheel_conn_id": unquote(parts.netloc),
+            "topic": unquote(parts.path[1:]),
+            **dict(given),
+        }
+        names = [name for name, _ in given]
+        known = all(name in IN_ADDRESS for name in names) and len({*names, *kwargs}) == len(names) + len(
+            kwargs
+        )
+        if not known or not all(arguments.values()) or "group" not in {*names, *kwargs}:
+            raise InvalidArgument(
+                f"queue is {queue!r}: give {ADDRESS}CONNECTION/TOPIC?group=GROUP, further arguments of "
+                f"TimingWheelTrigger joined by &, each once; there are {', '.join(IN_ADDRESS)}"
+            )
+        return arguments

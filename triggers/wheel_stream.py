@@ -18,8 +18,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, contextmanager, suppress
 from datetime import datetime, timedelta
@@ -84,7 +85,14 @@ LEFT_ALONE_SECONDS = 30.0
 broker names the next message. Not at all without LISTEN, where a release by a consumer may go unheard."""
 
 SETTLE_SECONDS = 0.05
-"""Releases closer together than this are told as one."""
+"""How long the stream rests after a look: releases closer together than this are told as one."""
+
+LOOKING_SECONDS = 2.0
+"""How long a look goes on with further groups. The rest is left for the next one, which follows at once, so
+that many groups over a slow link neither keep the others waiting nor lose what was done."""
+
+PORTION = 100
+"""How many groups are asked about in one statement."""
 
 LONGEST_LOOK_SECONDS = 15.0
 """A look that takes longer is given up: the server, or the way to it, is gone."""
@@ -270,10 +278,12 @@ async def _looks(conn_id: str, address: BrokerAddress) -> AsyncGenerator[Look, N
             async with asyncio.timeout(LONGEST_LOOK_SECONDS):
                 look = await loop.run_in_executor(worker, porter.look, WATCHED.over(conn_id), changed)
             yield look
+            await asyncio.sleep(SETTLE_SECONDS)
+            if porter.has_more:
+                continue
             with suppress(TimeoutError):
                 async with asyncio.timeout(LOOK_AGAIN_SECONDS):
                     await news.wait()
-            await asyncio.sleep(SETTLE_SECONDS)
         turning.result()
     finally:
         if reporting is not None and measured is not None:
@@ -326,6 +336,9 @@ class Porter:
     alone: where nothing was ready or leased, until its topic releases something, until the instant the broker
     named for its next message, or until ``left_alone_seconds`` have passed.
 
+    A look takes those first that have waited longest, and leaves the rest for the next one when it has lasted
+    long enough: :attr:`has_more`. What is found by then is told, and groups that were made stay made.
+
     Used from one worker thread. A topic that does not exist is left out until it does, and said once. So is a
     group that the broker refuses, such as a broadcasting one, which has no messages in common: its watchers
     alone are told.
@@ -334,6 +347,7 @@ class Porter:
         broker: the broker to ask.
         left_alone_seconds: how long a group is left alone at most.
         watchers: says who watches a group, for the log.
+        clock: seconds on any clock that never goes back.
     """
 
     def __init__(
@@ -342,6 +356,7 @@ class Porter:
         *,
         left_alone_seconds: float,
         watchers: Callable[[Watched], str] = lambda _: "somebody",
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._broker = broker
         self._watchers = watchers
@@ -350,6 +365,12 @@ class Porter:
         self._quiet_until: dict[Watched, datetime] = {}
         self._missing: set[Watched] = set()
         self._refused: dict[Watched, DueWheelError] = {}
+        self._clock = clock
+        self._looks = 0
+        self._last_turn: dict[Watched, int] = {}
+        self._news: set[Watched] = set()
+        self.has_more = False
+        """Whether the last look has left news for the next one; those that are only asked again can wait."""
 
     def look(self, groups: frozenset[Watched], released: frozenset[int]) -> Look:
         """Return what the logs say about the groups of which something can be new.
@@ -358,30 +379,64 @@ class Porter:
             groups: all that are watched.
             released: the ids of the topics that released something since the last look.
         """
-        for new in groups - self._topic_ids.keys():
-            self._subscribe(new)
+        self._looks += 1
+        began = self._clock()
+        self._last_turn = {group: turn for group, turn in self._last_turn.items() if group in groups}
+        left = self._subscribe_in_turn(groups - self._topic_ids.keys(), began + LOOKING_SECONDS / 2)
         at = self._database_now()
-        asked = [group for group in sorted(groups, key=_in_order) if self._can_be_new(group, at, released)]
-        told = self._broker.doorbells(
-            [group.topic for group in asked],
-            [group.group for group in asked],
-            [group.tags for group in asked],
-            [group.filter for group in asked],
-        )
-        doorbells = {Watched(bell.topic, bell.group, bell.tags, bell.filter): bell for bell in told}
-        for group in asked:
-            self._note(group, doorbells.get(group), at)
+        asked = [group for group in groups if self._can_be_new(group, at, released)]
+        # Whoever has no turn in this look has it in the next, whatever is released by then.
+        self._news = {group for group in asked if group in self._quiet_until or group in self._news}
+        doorbells = self._ask_in_turn(asked, at, began + LOOKING_SECONDS)
+        self.has_more = left or bool(self._news)
         return Look(at, doorbells, {group: self._refused[group] for group in groups & self._refused.keys()})
+
+    def _subscribe_in_turn(self, groups: Iterable[Watched], until: float) -> bool:
+        """Subscribe those that are not yet, at least one; return whether some have not had a turn at all."""
+        ordered = self._by_turn(groups)
+        for done, group in enumerate(ordered):
+            if done and self._clock() >= until:
+                return any(left not in self._last_turn for left in ordered)
+            self._last_turn[group] = self._looks
+            self._subscribe(group)
+        return False
+
+    def _ask_in_turn(self, groups: Iterable[Watched], at: datetime, until: float) -> dict[Watched, Doorbell]:
+        """Ask about one portion after the other, at least one."""
+        doorbells: dict[Watched, Doorbell] = {}
+        ordered = self._by_turn(groups)
+        for first in range(0, len(ordered), PORTION):
+            if first and self._clock() >= until:
+                break
+            portion = sorted(ordered[first : first + PORTION], key=_in_order)
+            told = self._broker.doorbells(
+                [group.topic for group in portion],
+                [group.group for group in portion],
+                [group.tags for group in portion],
+                [group.filter for group in portion],
+            )
+            doorbells |= {Watched(bell.topic, bell.group, bell.tags, bell.filter): bell for bell in told}
+            for group in portion:
+                self._last_turn[group] = self._looks
+                self._note(group, doorbells.get(group), at)
+        return doorbells
+
+    def _by_turn(self, groups: Iterable[Watched]) -> list[Watched]:
+        """Those first that have waited longest."""
+        return sorted(groups, key=lambda group: (self._last_turn.get(group, 0), _in_order(group)))
 
     def _can_be_new(self, group: Watched, at: datetime, released: frozenset[int]) -> bool:
         topic_id = self._topic_ids.get(group)
         if topic_id is None:
             return False
+        if group in self._news:
+            return True
         quiet_until = self._quiet_until.get(group)
         return quiet_until is None or at >= quiet_until or topic_id in released
 
     def _note(self, group: Watched, doorbell: Doorbell | None, at: datetime) -> None:
         self._quiet_until.pop(group, None)
+        self._news.discard(group)
         if doorbell is None:
             # It is gone, with its topic, and is made anew when the topic is.
             del self._topic_ids[group]
@@ -418,5 +473,6 @@ class Porter:
             self._refused[watched] = error
         else:
             self._topic_ids[watched] = consumer.topic_id
+            self._news.add(watched)
             self._missing.discard(watched)
             self._refused.pop(watched, None)

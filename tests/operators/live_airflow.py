@@ -14,7 +14,7 @@ from tests.proof.waiting import PATIENCE_SECONDS, ask, connected
 
 from duewheel.cli.demo.airflow_api import AirflowApi
 from duewheel.cli.demo.airflow_standalone import USER, AirflowStandalone, Settings
-from duewheel.cli.demo.processes import Child, session_members
+from duewheel.cli.demo.processes import Child, end_sessions, session_members
 
 TRIGGERER = ("triggerer", "--skip-serve-logs")
 
@@ -76,6 +76,26 @@ class LiveAirflow(AirflowStandalone):
         """Return what Airflow's own database answers."""
         with connected(self.settings.database_dsn) as connection:
             return ask(connection, query, *parameters)
+
+    # -- restarts --------------------------------------------------------------------------------------------
+
+    def parts(self) -> list[Child]:
+        """Return the parts that are at work."""
+        return [child for child in self._children if child.process.poll() is None]
+
+    def start_again(self, parts: list[Child]) -> list[Child]:
+        """Start those that have ended again, as a supervisor does, and return all as they are by then.
+
+        What one has left running ends before, as with a service or a container.
+        """
+        return [child if child.process.poll() is None else self._started_again(child) for child in parts]
+
+    def _started_again(self, child: Child) -> Child:
+        end_sessions([child.process.pid])
+        self._children.remove(child)
+        _python, _m, _airflow, *arguments = child.process.args
+        self._start(child.name, arguments)
+        return self._children[-1]
 
     # -- triggerers ------------------------------------------------------------------------------------------
 

@@ -81,7 +81,7 @@ with DAG(
     "counted", schedule=due("counted", "g", ring_again=5), max_active_runs=1, is_paused_upon_creation=False
 ):
 
-    @task.due_messages(topic="counted", group="g", max_messages=300)
+    @task.due_messages(topic="counted", group="g", max_messages=300, invisible=timedelta(seconds=20))
     def count(messages: Sequence[Message], ti: Any) -> None:
         """Take less than comes at once, so that it has to ring again."""
         note("counted", messages, ti)

@@ -82,6 +82,16 @@ def test_d12_d13_a_sent_message_is_found_by_the_id_in_the_xcom(story: RunResult,
     assert body["run"].startswith("manual__")
 
 
+def test_d13_the_whole_receipt_of_a_send_is_an_xcom(story: RunResult, shop: Broker) -> None:
+    found = shop.find(story.tasks["send"].xcom)
+    assert found is not None
+    assert story.tasks["read_receipt"].xcom == {
+        "message_id": found.message_id,
+        "deliver_at": found.deliver_at.isoformat(),
+        "outcome": "sent",
+    }
+
+
 def test_x07_a_task_that_is_retried_after_its_send_sends_once(story: RunResult, shop: Broker) -> None:
     assert story.tasks["send_retried"].state == "success"
     assert f"lost after sending {story.tasks['send_retried'].xcom}" in story.log

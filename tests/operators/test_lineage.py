@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from duewheel.store import Broker
 
 NAMES = {"dag_id": "dag", "run_id": "run", "task_id": "send", "map_index": -1}
-CONTEXT = cast("Context", {"ti": SimpleNamespace(**NAMES, try_number=1, max_tries=0)})
+TASK_INSTANCE = SimpleNamespace(**NAMES, try_number=1, max_tries=0, xcom_push=lambda **_: None)
+CONTEXT = cast("Context", {"ti": TASK_INSTANCE})
 
 
 @pytest.fixture(autouse=True)

@@ -30,7 +30,9 @@ def connection(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
 def told(operator: Any) -> int:
     """How many messages the event of a run says."""
     event = SimpleNamespace(extra={})
-    task_instance = SimpleNamespace(dag_id="dag", run_id="run", task_id=operator.task_id, map_index=-1)
+    task_instance = SimpleNamespace(
+        dag_id="dag", run_id="run", task_id=operator.task_id, map_index=-1, xcom_push=lambda **_: None
+    )
     operator.execute(cast("Context", {"ti": task_instance, "outlet_events": {ASSET: event}}))
     messages: int = event.extra["messages"]
     return messages

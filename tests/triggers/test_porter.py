@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from duewheel.triggers.wheel_stream import Porter, Watched
+from duewheel.triggers import wheel_stream
+from duewheel.triggers.wheel_stream import LOOKING_SECONDS, Porter, Watched
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tests.conftest import Clock
 
     from duewheel.store import Broker
@@ -109,3 +112,71 @@ def test_r02_a_broadcasting_group_is_refused_for_its_watchers_alone(broker: Brok
     look = porter.look(WATCHED | {everyone}, NOTHING)
     assert "everyone" in str(look.refused[everyone])
     assert porter.look(WATCHED, NOTHING).refused == {}
+
+
+class SlowLink:
+    """Over which each call takes as long as a look may go on; its clock counts only that."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def now(self) -> float:
+        """What time it is."""
+        return self.seconds
+
+    def over(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        """The call, made over the link."""
+
+        def slow(*arguments: Any) -> Any:
+            self.seconds += LOOKING_SECONDS
+            return call(*arguments)
+
+        return slow
+
+
+def test_many_new_groups_over_a_slow_link_are_made_bit_by_bit(
+    broker: Broker, topic_id: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link = SlowLink()
+    monkeypatch.setattr(broker, "consumer", link.over(broker.consumer))
+    porter = Porter(broker, left_alone_seconds=3600, clock=link.now)
+    broker.send("orders", b"x", delay_level=0)
+    new = frozenset(Watched("orders", f"g{number}") for number in range(3))
+    told = [(len(porter.look(new, NOTHING).doorbells), porter.has_more) for _ in range(4)]
+    assert told == [(1, True), (2, True), (3, False), (3, False)]
+
+
+def test_topics_that_do_not_exist_keep_no_others_from_their_turn(
+    broker: Broker, topic_id: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link = SlowLink()
+    monkeypatch.setattr(broker, "consumer", link.over(broker.consumer))
+    porter = Porter(broker, left_alone_seconds=3600, clock=link.now)
+    groups = WATCHED | {Watched("never", "g"), Watched("nowhere", "g")}
+    looks = [porter.look(groups, NOTHING) for _ in range(3)]
+    assert looks[-1].doorbells[ORDERS].ready == 0
+    # Those that are tried again are no reason to hurry.
+    assert not porter.has_more
+    broker.create_topic("nowhere")
+    looks = [porter.look(groups, NOTHING) for _ in range(2)]
+    assert any(Watched("nowhere", "g") in look.doorbells for look in looks)
+
+
+def test_more_ready_groups_than_a_look_has_time_for_take_turns(
+    broker: Broker, topic_id: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wheel_stream, "PORTION", 1)
+    link = SlowLink()
+    porter = Porter(broker, left_alone_seconds=3600, clock=link.now)
+    groups = frozenset(Watched("orders", f"g{number}") for number in range(3))
+    assert len(porter.look(groups, NOTHING).doorbells) == len(groups)
+    assert not porter.has_more
+    broker.send("orders", b"x", delay_level=0)
+    monkeypatch.setattr(broker, "doorbells", link.over(broker.doorbells))
+    # The release is heard once, and counts for all of them.
+    looks = [porter.look(groups, frozenset({topic_id}))]
+    assert porter.has_more
+    looks += [porter.look(groups, NOTHING) for _ in range(2)]
+    assert not porter.has_more
+    rang = [group for look in looks for group, bell in look.doorbells.items() if bell.ready]
+    assert sorted(rang) == sorted(groups)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import time
 from contextlib import closing
 from datetime import datetime, timedelta
 from types import SimpleNamespace
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg2
 import pytest
+from airflow.exceptions import AirflowProviderDeprecationWarning
 from airflow.providers.common.messaging.triggers.msg_queue import MessageQueueTrigger
 from airflow.sdk import Asset, AssetWatcher
 from airflow.serialization.encoders import encode_trigger
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
 
     from tests.triggers.conftest import OpenTriggerer
 
-    from duewheel.store import EmbeddedPostgres
+    from duewheel.store import Consumer, EmbeddedPostgres
 
 SOON = timedelta(milliseconds=300)
 LOG = "duewheel.triggers.wheel_stream"
@@ -206,6 +208,33 @@ def test_x14_an_outage_of_the_database_only_makes_it_late(
     broker.create_topic("orders")
     with logged("duewheel.triggers.wheel_stream", "starts again in") as stopped:
         asyncio.run(play())
+
+
+def test_more_new_groups_than_one_look_can_make_are_all_heard(
+    broker: Broker, triggerer: OpenTriggerer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Over a slow link their subscriptions alone take longer than a look may."""
+    groups, link_seconds = 30, 0.1
+    monkeypatch.setattr(wheel_stream, "LONGEST_LOOK_SECONDS", groups * link_seconds * 0.9)
+    monkeypatch.setattr(wheel_stream, "LOOKING_SECONDS", 10 * link_seconds)
+    subscribe = Broker.consumer
+
+    def over_a_slow_link(self: Broker, *arguments: Any) -> Consumer:
+        # The way to the broker takes so long.
+        time.sleep(link_seconds)
+        return subscribe(self, *arguments)
+
+    monkeypatch.setattr(Broker, "consumer", over_a_slow_link)
+
+    async def play() -> None:
+        async with triggerer() as airflow:
+            events = [airflow.run(TimingWheelTrigger("orders", f"g{number}")) for number in range(groups)]
+            for heard in events:
+                assert (await heard.get()).payload["ready"] == 1
+
+    broker.create_topic("orders", message_type="NORMAL")
+    broker.send("orders", b"x")
+    asyncio.run(play())
 
 
 def test_a_topic_may_be_made_after_the_trigger(broker: Broker, triggerer: OpenTriggerer) -> None:
@@ -426,6 +455,36 @@ def test_it_is_reached_by_the_common_message_queue_trigger_and_an_asset_watcher(
     assert trigger.serialize() == TimingWheelTrigger("orders", "g", min_messages=7).serialize()
     asset = Asset("unpaid", watchers=[AssetWatcher(name="timeouts", trigger=trigger)])
     assert asset.watchers[0].trigger is trigger
+
+
+def test_the_common_message_queue_trigger_takes_an_address() -> None:
+    with pytest.warns(AirflowProviderDeprecationWarning):
+        trigger = MessageQueueTrigger(
+            queue="duewheel://shop/orders?group=g&min_messages=7&filter=amount%20%3E%205", max_wait="PT1M"
+        )
+    same = TimingWheelTrigger(
+        "orders", "g", duewheel_conn_id="shop", min_messages=7, filter="amount > 5", max_wait="PT1M"
+    )
+    assert trigger.serialize() == same.serialize()
+
+
+@pytest.mark.parametrize(
+    "queue",
+    [
+        "duewheel://shop/orders",
+        "duewheel://shop?group=g",
+        "duewheel:///orders?group=g",
+        "duewheel://shop/orders?group=",
+        "duewheel://shop/orders?group=g&group=h",
+        "duewheel://shop/orders?group=g&max_wait=PT5M",
+        "duewheel://shop/orders?group=g&grup=h",
+    ],
+)
+def test_a_mistaken_address_is_refused(queue: str) -> None:
+    with pytest.warns(AirflowProviderDeprecationWarning):
+        trigger = MessageQueueTrigger(queue=queue, max_wait="PT1M")
+    with pytest.raises(InvalidArgument, match=r"CONNECTION/TOPIC\?group=GROUP"):
+        trigger.serialize()
 
 
 def test_d12_it_rings_only_for_the_messages_it_was_told_of(broker: Broker, triggerer: OpenTriggerer) -> None:

@@ -94,6 +94,12 @@ with DAG("story", schedule=None) as dag:
     recall_by_id = RecallMessageOperator(
         task_id="recall_by_id", message_id="{{ ti.xcom_pull(task_ids='send_mapped', map_indexes=0) }}"
     )
+
+    @task
+    def read_receipt(ti: Any) -> Any:
+        """Look at the XCom that a send leaves beside the id."""
+        return ti.xcom_pull(task_ids="send", key="receipt")
+
     recall_unknown = RecallMessageOperator(task_id="recall_unknown", topic="orders", key="never sent")
 
     wait = DueMessagesSensor(task_id="wait", topic="orders", group="handler", timeout=1000, deferrable=True)
@@ -174,4 +180,5 @@ with DAG("story", schedule=None) as dag:
     make_topic >> wait_in_vain
     wait >> lend
     give_back(lend.output)
+    send >> read_receipt()
     consume >> consume_nothing
