@@ -84,15 +84,20 @@ def columns_of(schema: StructType) -> tuple[str, ...]:
     """The columns of a schema that is :data:`SPARK_SCHEMA` or a part of it.
 
     Raises:
-        InvalidArgument: it has another column, or one of another type.
+        InvalidArgument: it has another column, or one of another type, or says otherwise whether one may be
+            null.
     """
     columns = check_columns(schema.names)
     for field in schema.fields:
-        own = SPARK_SCHEMA[field.name].dataType
-        if field.dataType != own:
+        own, given = (
+            f"{kind.dataType.simpleString()}{'' if kind.nullable else ' not null'}"
+            for kind in (SPARK_SCHEMA[field.name], field)
+        )
+        # Spark compares "not null", too, but only in a task, when the messages are leased.
+        if given != own:
             raise InvalidArgument(
-                f"the column {field.name} is {own.simpleString()}, not {field.dataType.simpleString()}: "
-                "leave .schema(...) out, or name columns with their own types"
+                f"the column {field.name} is {own}, not {given}: give the option columns instead of "
+                ".schema(...), or name columns with their own types"
             )
     return columns
 
