@@ -64,8 +64,10 @@ def check_columns(names: Iterable[str]) -> tuple[str, ...]:
     """Names of columns, each once.
 
     Raises:
-        InvalidArgument: there is no such column, none is named, or one is named twice.
+        InvalidArgument: there is no such column, none is named, or one is named twice; or it is one text.
     """
+    if isinstance(names, str):
+        raise InvalidArgument(f"columns is the text {names!r}: give a list of names, as {[names]}")
     columns = tuple(names)
     unknown = [name for name in columns if name not in ALL_COLUMNS]
     if unknown or not columns or len(set(columns)) < len(columns):

@@ -476,6 +476,11 @@ def test_option_that_a_read_would_pass_over_is_refused(orders: Broker) -> None:
         DueWheelDataSource({**of_group, "partitions": "8"}).streamReader(batch)
 
 
+def test_columns_in_one_text_are_refused(orders: Broker, spark: SparkSession) -> None:
+    with pytest.raises(InvalidArgument, match=r"the text 'key': give a list of names, as \['key'\]"):
+        take(orders).dataframe(spark, columns="key")
+
+
 def test_columns_that_are_not_wanted_stay_in_the_database(orders: Broker) -> None:
     send(orders, 100, body=b"x" * 10_000)
     leases = take(orders).leases
