@@ -357,13 +357,13 @@ def test_password_shows_in_no_plan(
     frame.explain(extended=True)
     frame.explain("formatted")
     # Spark shows a plan that is an argument of a command with its options.
-    frame.createOrReplaceTempView("shown")
+    loaded(spark, dsn=orders.dsn, topic=TOPIC, group=GROUP).createOrReplaceTempView("shown")
 
     assert frame.count() == 1
     spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty()
     shown = spark._jsparkSession.sharedState().statusStore().executionsList()
     plans = [shown.apply(number).physicalPlanDescription() for number in range(shown.size())]
-    assert any("CreateViewCommand" in plan for plan in plans)
+    assert any("CreateViewCommand" in plan and TOPIC in plan for plan in plans)
     password = parse_dsn(orders.dsn)["password"]
     assert not [plan for plan in plans if password in plan]
     said = "".join(capfd.readouterr())
