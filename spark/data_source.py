@@ -50,7 +50,7 @@ from duewheel.spark.peek_reader import PeekReader
 from duewheel.spark.planning import planning
 from duewheel.spark.read_options import DEFAULT_PARTITIONS as DEFAULT_PARTITIONS
 from duewheel.spark.read_options import OPTIONS as OPTIONS
-from duewheel.spark.read_options import ReadOptions
+from duewheel.spark.read_options import ReadOptions, check_for_a_read, check_for_a_stream
 from duewheel.spark.stream_reader import MessageStreamReader, starting
 from duewheel.spark.write_options import WriteOptions
 from duewheel.store.connections import DriverConnection, fetch
@@ -133,6 +133,7 @@ class DueWheelDataSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         """The reader of the leased messages; takes the lease when there is none yet."""
         options = ReadOptions.of(self.options)
+        check_for_a_read(self.options)
         columns = columns_of(schema)
         if options.peek:
             return PeekReader(options, columns)
@@ -150,6 +151,7 @@ class DueWheelDataSource(DataSource):
         options = ReadOptions.of(self.options)
         if options.leases is not None or options.peek:
             raise InvalidArgument("a stream reads what is released and no lease: give a topic and a group")
+        check_for_a_stream(self.options)
         starting(options.starting_offsets)
         return MessageStreamReader(options, columns_of(schema))
 

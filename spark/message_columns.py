@@ -64,8 +64,10 @@ def check_columns(names: Iterable[str]) -> tuple[str, ...]:
     """Names of columns, each once.
 
     Raises:
-        InvalidArgument: there is no such column, none is named, or one is named twice.
+        InvalidArgument: there is no such column, none is named, or one is named twice; or it is one text.
     """
+    if isinstance(names, str):
+        raise InvalidArgument(f"columns is the text {names!r}: give a list of names, as {[names]}")
     columns = tuple(names)
     unknown = [name for name in columns if name not in ALL_COLUMNS]
     if unknown or not columns or len(set(columns)) < len(columns):
@@ -84,15 +86,20 @@ def columns_of(schema: StructType) -> tuple[str, ...]:
     """The columns of a schema that is :data:`SPARK_SCHEMA` or a part of it.
 
     Raises:
-        InvalidArgument: it has another column, or one of another type.
+        InvalidArgument: it has another column, or one of another type, or says otherwise whether one may be
+            null.
     """
     columns = check_columns(schema.names)
     for field in schema.fields:
-        own = SPARK_SCHEMA[field.name].dataType
-        if field.dataType != own:
+        own, given = (
+            f"{kind.dataType.simpleString()}{'' if kind.nullable else ' not null'}"
+            for kind in (SPARK_SCHEMA[field.name], field)
+        )
+        # Spark compares "not null", too, but only in a task, when the messages are leased.
+        if given != own:
             raise InvalidArgument(
-                f"the column {field.name} is {own.simpleString()}, not {field.dataType.simpleString()}: "
-                "leave .schema(...) out, or name columns with their own types"
+                f"the column {field.name} is {own}, not {given}: give the option columns instead of "
+                ".schema(...), or name columns with their own types"
             )
     return columns
 

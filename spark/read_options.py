@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -43,6 +43,8 @@ OPTIONS = frozenset(
         "due_until",
     }
 )
+_OF_STREAMS = ("startingOffsets", "failOnDataLoss")
+_OF_LEASING = ("topic", "group", "tags", "filter", "max_messages", "invisible_seconds")
 _NOT_FOR_PEEK = (
     "lease",
     "group",
@@ -50,9 +52,9 @@ _NOT_FOR_PEEK = (
     "invisible_seconds",
     "partitions",
     "with_answered",
-    "startingOffsets",
-    "failOnDataLoss",
+    *_OF_STREAMS,
 )
+_NOT_FOR_A_STREAM = ("invisible_seconds", "partitions", "with_answered")
 
 
 @dataclass(frozen=True)
@@ -142,6 +144,18 @@ class ReadOptions:
         )
 
 
+def check_for_a_read(options: Mapping[str, str]) -> None:
+    """Refuse what a read that is no stream would pass over."""
+    _refuse(options, _OF_STREAMS, "for a stream, and this is none")
+    if "lease" in options:
+        _refuse(options, _OF_LEASING, "for taking a lease, and one is given")
+
+
+def check_for_a_stream(options: Mapping[str, str]) -> None:
+    """Refuse what a stream would pass over."""
+    _refuse(options, _NOT_FOR_A_STREAM, "for a lease, and a stream takes none")
+
+
 def check_option_names(
     options: Mapping[str, str], names: frozenset[str], others: frozenset[str] = frozenset()
 ) -> None:
@@ -159,6 +173,12 @@ def required_dsn(options: Mapping[str, str]) -> str:
     if not dsn:
         raise InvalidArgument("the option 'dsn' is missing: give the address of the broker's database")
     return libpq_dsn(dsn)
+
+
+def _refuse(options: Mapping[str, str], names: Sequence[str], why: str) -> None:
+    given = [name for name in names if name in options]
+    if given:
+        raise InvalidArgument(f"the options {given} are {why}: leave them out")
 
 
 def _peeks(options: Mapping[str, str]) -> bool:

@@ -36,9 +36,19 @@ LOCAL_CONF = {
 }
 """What a session with a local master starts with; the given configuration goes over it."""
 
+REDACTION = "spark.sql.redaction.string.regex"
+PASSWORDS = r"""://[^\s:/@]*:[^\s/@]+@|(?i:passwor[d])\s*=\s*('(\\.|[^'\\])*'|[^\s,"&)\]]+)"""
+"""What Spark leaves out of the plans that it shows: the passwords in addresses of databases. A Connect server
+does not tell a setting whose value has that very word."""
+
 
 def register(spark: SparkSession) -> None:
     """Make ``spark.read.format("duewheel")`` known to a session, classic or Connect.
+
+    Spark shows the options of a data source where a plan is an argument of a command, as of
+    ``createOrReplaceTempView``, and on a Connect server. The session gets a pattern that leaves out
+    passwords, unless it has one of its own (``spark.sql.redaction.string.regex``, or
+    ``spark.redaction.string.regex``).
 
     Example::
 
@@ -46,6 +56,8 @@ def register(spark: SparkSession) -> None:
         register(spark)
         messages = spark.read.format("duewheel").option("dsn", dsn).option("lease", lease).load()
     """
+    if not any(spark.conf.get(name, None) for name in (REDACTION, "spark.redaction.string.regex")):
+        spark.conf.set(REDACTION, PASSWORDS)
     spark.dataSource.register(ConnectDataSource if is_connect(spark) else DueWheelDataSource)
 
 

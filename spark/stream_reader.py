@@ -37,7 +37,7 @@ from duewheel.spark.message_columns import StreamHandle
 from duewheel.spark.read_options import instant_in
 from duewheel.spark.stream_place import Place, StreamOffset
 from duewheel.store.connections import fetch
-from duewheel.store.errors import DueWheelError, InvalidArgument
+from duewheel.store.errors import DueWheelError, InvalidArgument, UnknownTopic
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -196,19 +196,27 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _latest(self, begin: StreamOffset, most: int | None, target: StreamOffset | None) -> StreamOffset:
         """How far a stream may read: at most so many messages, and not beyond the target."""
-        parameters = [*self._subscription(), begin.stream or None, *begin.parameters(), most, target is None]
+        group_id, topic_id = self._subscription()
+        places = begin.parameters()
+        parameters = [topic_id, group_id, topic_id, begin.stream or None, *places, most, target is None]
         if target is None:
             parameters += [None] * 4
         else:
             topic_ids, queues, ats, _, stragglers = target.parameters()
             parameters += [topic_ids, queues, ats, stragglers]
         rows = self._ask(_LATEST, *parameters)
-        latest = StreamOffset.of_rows(begin.stream, rows)
+        if any(is_deleted for *_, is_deleted in rows):
+            raise UnknownTopic(
+                f"topic {self._options.topic!r} was deleted while the stream read it: once it is made again, "
+                "start the stream anew, with a new checkpoint"
+            )
+        latest = StreamOffset.of_rows(begin.stream, [row[:-1] for row in rows])
         foreign = set(begin.places) - set(latest.places)
         if foreign:
             raise InvalidArgument(
-                f"the checkpoint is of another topic than {self._options.topic!r}, or of one that was "
-                "deleted and made again: give the stream a checkpoint of its own"
+                f"the checkpoint is of another topic than {self._options.topic!r} or another group than "
+                f"{self._options.group!r}, or of one that was deleted and made again: give the stream a "
+                "checkpoint of its own"
             )
         return latest
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -14,6 +15,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from psycopg2.extensions import make_dsn, parse_dsn
 from tests.airflow_runs import connection_json
 
 from duewheel.store import Broker
@@ -59,6 +61,7 @@ def first_line(call):
     return "no error"
 
 with Broker(dsn) as broker, spark_session("client", master=address) as spark:
+    said["hidden"] = spark.conf.get("spark.sql.redaction.string.regex")
     operator = SparkConsumeMessagesOperator(
         task_id="connect", topic="read", group="readers", python_callable=read, spark_conn_id="spark_default"
     )
@@ -183,6 +186,16 @@ def test_looking_on_spark_connect_leases_nothing(broker: Broker, said: dict[str,
 def test_lease_by_an_action_is_refused_on_spark_connect(broker: Broker, said: dict[str, Any]) -> None:
     assert "on Spark Connect each action would lease anew: take the batch first" in said["unleased"]
     assert keys(broker.consumer("look", "lookers")) == list(range(COUNT))
+
+
+def test_a_connect_server_shows_no_password(broker: Broker, said: dict[str, Any]) -> None:
+    """It shows the options of each request, but for what matches the pattern of the session."""
+    password = parse_dsn(broker.dsn)["password"]
+    for dsn in (broker.dsn, make_dsn("", **parse_dsn(broker.dsn))):
+        assert password in dsn
+        shown = re.sub(said["hidden"], "", f'dsn" value: "{dsn}" lease')
+        assert password not in shown
+        assert shown.endswith('" lease')
 
 
 def test_a_client_of_spark_connect_sends_once(broker: Broker, said: dict[str, Any]) -> None:

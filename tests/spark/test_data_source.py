@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg2
 import pytest
-from psycopg2.extensions import make_dsn
+from psycopg2.extensions import make_dsn, parse_dsn
 from pyspark.errors import PySparkException
 from pyspark.sql.types import StructType
 from pyspark.taskcontext import TaskContext
@@ -20,7 +20,7 @@ from pyspark.taskcontext import TaskContext
 from duewheel.spark.data_source import DueWheelDataSource, LeaseDataReader
 from duewheel.spark.lease_partition import LeasePartition
 from duewheel.spark.leased_batch import LeasedBatch
-from duewheel.spark.message_columns import SPARK_SCHEMA
+from duewheel.spark.message_columns import ALL_COLUMNS, SPARK_SCHEMA, spark_schema
 from duewheel.store.broker import Broker
 from duewheel.store.errors import DueWheelError, InvalidArgument, LeaseLost
 from duewheel.store.instants import from_microseconds
@@ -356,8 +356,16 @@ def test_password_shows_in_no_plan(
     frame = loaded(spark, dsn=dsn, topic=TOPIC, group=GROUP).where("attempt = 1")
     frame.explain(extended=True)
     frame.explain("formatted")
+    # Spark shows a plan that is an argument of a command with its options.
+    loaded(spark, dsn=orders.dsn, topic=TOPIC, group=GROUP).createOrReplaceTempView("shown")
 
     assert frame.count() == 1
+    spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty()
+    shown = spark._jsparkSession.sharedState().statusStore().executionsList()
+    plans = [shown.apply(number).physicalPlanDescription() for number in range(shown.size())]
+    assert any("CreateViewCommand" in plan and TOPIC in plan for plan in plans)
+    password = parse_dsn(orders.dsn)["password"]
+    assert not [plan for plan in plans if password in plan]
     said = "".join(capfd.readouterr())
     assert "duewheel" in said
     assert "sesame" not in said
@@ -444,14 +452,33 @@ def test_columns_are_chosen_by_option_or_schema(orders: Broker, spark: SparkSess
     assert sorted(by_name.collect()) == sorted(by_schema.collect()) == every
 
 
-@pytest.mark.parametrize("schema", ["number string", "key int"])
+@pytest.mark.parametrize("schema", ["number string", "key int", "key string, message_id string"])
 def test_schema_of_other_columns_is_refused(orders: Broker, spark: SparkSession, schema: str) -> None:
+    send(orders, 1)
     options = {"dsn": orders.dsn, "topic": TOPIC, "group": GROUP}
     frame = spark.read.format("duewheel").schema(schema).options(**options).load()
 
     with pytest.raises(PySparkException, match=r"InvalidArgument.*(no columns|is string)"):
         frame.collect()
-    assert orders.consumer(TOPIC, GROUP).receive().leases == []
+    assert len(orders.consumer(TOPIC, GROUP).receive()) == 1
+
+
+def test_option_that_a_read_would_pass_over_is_refused(orders: Broker) -> None:
+    lease = to_json(take(orders).leases)
+    of_group = {"dsn": orders.dsn, "topic": TOPIC, "group": GROUP}
+    batch = spark_schema(ALL_COLUMNS)
+
+    with pytest.raises(InvalidArgument, match=r"\['startingOffsets'\] are for a stream, and this is none"):
+        DueWheelDataSource({**of_group, "startingOffsets": "latest"}).reader(batch)
+    with pytest.raises(InvalidArgument, match=r"\['filter'\] are for taking a lease, and one is given"):
+        DueWheelDataSource({"dsn": orders.dsn, "lease": lease, "filter": "a > 1"}).reader(batch)
+    with pytest.raises(InvalidArgument, match=r"\['partitions'\] are for a lease, and a stream takes none"):
+        DueWheelDataSource({**of_group, "partitions": "8"}).streamReader(batch)
+
+
+def test_columns_in_one_text_are_refused(orders: Broker, spark: SparkSession) -> None:
+    with pytest.raises(InvalidArgument, match=r"the text 'key': give a list of names, as \['key'\]"):
+        take(orders).dataframe(spark, columns="key")
 
 
 def test_columns_that_are_not_wanted_stay_in_the_database(orders: Broker) -> None:

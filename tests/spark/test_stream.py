@@ -22,7 +22,7 @@ from tests.proof.waiting import PATIENCE_SECONDS, until
 from duewheel.spark.read_options import ReadOptions
 from duewheel.spark.stream_place import StreamOffset
 from duewheel.spark.stream_reader import MessageStreamReader
-from duewheel.store.errors import GroupBusy, InvalidArgument
+from duewheel.store.errors import GroupBusy, InvalidArgument, UnknownTopic
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -236,12 +236,28 @@ def test_checkpoint_of_another_topic_is_refused(orders: Broker) -> None:
     orders.create_topic("other")
     other = reader(orders, topic="other")
 
-    with pytest.raises(InvalidArgument, match="another topic"):
-        other.latestOffset(start, ReadAllAvailable())
+    for foreign in (other, reader(orders, group="other")):
+        with pytest.raises(InvalidArgument, match=r"another topic than '\w+' or another group"):
+            foreign.latestOffset(start, ReadAllAvailable())
     with pytest.raises(InvalidArgument, match="not one of duewheel"):
         StreamOffset.of({"offset": 5})
     with pytest.raises(InvalidArgument, match="upgrade"):
         StreamOffset.of({"v": 2})
+
+
+def test_stream_ends_when_its_topic_is_deleted(orders: Broker) -> None:
+    """Also where it is made again: it would wait for ever, beside the messages of the new one."""
+    stream = reader(orders)
+    start = stream.initialOffset()
+    orders.delete_topic(TOPIC)
+
+    with pytest.raises(UnknownTopic, match="was deleted while the stream read it"):
+        stream.latestOffset(start, ReadAllAvailable())
+    orders.create_topic(TOPIC)
+    send(orders, range(5))
+    with pytest.raises(UnknownTopic, match="with a new checkpoint"):
+        stream.latestOffset(start, ReadAllAvailable())
+    assert len(orders.consumer(TOPIC, GROUP).receive()) == 5
 
 
 def test_fifo_topic_is_refused(broker: Broker) -> None:
