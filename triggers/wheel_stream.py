@@ -194,20 +194,22 @@ async def doorbell_stream(conn_id: str) -> AsyncGenerator[Look, None]:
         conn_id: the Airflow connection to the broker.
     """
     backoff = Backoff(FIRST_PAUSE_SECONDS)
-    loop = asyncio.get_running_loop()
     while True:
         try:
             address = await DueWheelHook(conn_id).aresolve()
-            read_again_at = loop.time() + READ_AGAIN_SECONDS
-            async with aclosing(_looks(conn_id, address)) as looks:
-                async for look in looks:
-                    backoff.reset()
-                    yield look
-                    if loop.time() >= read_again_at:
-                        if await _was_edited(conn_id, address):
+            # Beside the looks: Airflow may take its time to answer.
+            edited = asyncio.create_task(_until_edited(conn_id, address))
+            try:
+                async with aclosing(_looks(conn_id, address)) as looks:
+                    async for look in looks:
+                        backoff.reset()
+                        yield look
+                        if edited.done():
                             log.info("Connection %s was edited, so its wheel moves", conn_id)
                             break
-                        read_again_at = loop.time() + READ_AGAIN_SECONDS
+            finally:
+                edited.cancel()
+                await asyncio.wait({edited}, timeout=STOP_SECONDS)
         except Exception:
             log.exception(
                 "The wheel of connection %s stopped, which rings for %s",
@@ -225,15 +227,23 @@ async def doorbell_stream(conn_id: str) -> AsyncGenerator[Look, None]:
         await asyncio.sleep(pause_seconds)
 
 
-async def _was_edited(conn_id: str, address: BrokerAddress) -> bool:
-    """Whether the connection names another address by now; one that cannot be read counts as it was."""
-    try:
-        return await DueWheelHook(conn_id).aresolve() != address
-    except Exception as error:  # noqa: BLE001 - Airflow may be away, and the wheel turns without it
-        log.warning(
-            "Connection %s cannot be read any more, its wheel goes on with what it said: %s", conn_id, error
-        )
-        return False
+async def _until_edited(conn_id: str, address: BrokerAddress) -> None:
+    """Return once the connection names another address; while it cannot be read it counts as it was."""
+    is_readable = True
+    while True:
+        await asyncio.sleep(READ_AGAIN_SECONDS)
+        try:
+            if await DueWheelHook(conn_id).aresolve() != address:
+                return
+            is_readable = True
+        except Exception as error:  # noqa: BLE001 - Airflow may be away, and the wheel turns without it
+            if is_readable:
+                log.warning(
+                    "Connection %s cannot be read any more, its wheel goes on with what it said: %s",
+                    conn_id,
+                    error,
+                )
+            is_readable = False
 
 
 async def _looks(conn_id: str, address: BrokerAddress) -> AsyncGenerator[Look, None]:
