@@ -1,0 +1,231 @@
+"""From the due instant to the first line of the task's code, in an event-driven DAG of a real Airflow.
+
+Beside it a trigger that fires at its instant and a plain task: what Airflow takes by itself, to hear the
+event, make a run, schedule its task and start a process for it. That is seconds, and differs from run to run
+by more than duewheel adds. So duewheel's own part is measured by itself in each run: from the due instant to
+the ring of the doorbell, and from the call of the operator to the author's code.
+
+Due instants lie anywhere between two rounds of Airflow's loops, and each side is let finish before the other
+begins. 15 runs of each side take about five minutes, the 100 of --long half an hour.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from random import Random
+from tempfile import TemporaryDirectory
+
+from benchmarks.at_instants import TO_COME
+from benchmarks.bench import Bench, Subject
+from benchmarks.measure import Goal, Row, percentile
+from benchmarks.program import main
+from duewheel.cli.demo.airflow_api import AirflowApi
+from duewheel.cli.demo.airflow_standalone import USER, AirflowStandalone, Settings, free_port
+from duewheel.store import Broker
+
+TOPIC, GROUP = "timeouts", "canceller"
+START_SECONDS = 600.0
+RUN_SECONDS = 120.0
+#: Before a due instant everything has been sent, and is idle.
+LEAD_SECONDS = 2.0
+#: Runs of each side that are thrown away: the first of a process imports.
+WARM_UP = 2
+
+DAGS = f"""
+import json
+import time
+from airflow.sdk import DAG, Asset, AssetWatcher, task
+from benchmarks.at_instants import AtInstants, NotingTimingWheel
+
+CALLED = []
+
+def called(context):
+    CALLED.append(time.time())
+
+def due(trigger):
+    return [Asset(type(trigger).__name__, watchers=[AssetWatcher(name="watcher", trigger=trigger)])]
+
+def note(now, ti, triggering_asset_events, due_at):
+    (event,) = [event for events in triggering_asset_events.values() for event in events]
+    payload = event.extra["payload"]
+    with open("{{notes}}", "a") as file:
+        file.write(json.dumps(dict(
+            dag=ti.dag_id, code_at=now, called_at=CALLED[-1], rang_at=payload["rang_at"],
+            due_at=due_at or payload["due_at"],
+        )) + "\\n")
+
+wheel = due(NotingTimingWheel("{TOPIC}", "{GROUP}"))
+with DAG("duewheel", schedule=wheel, max_active_runs=1):
+
+    @task.due_messages(topic="{TOPIC}", group="{GROUP}", pre_execute=called)
+    def cancel(messages, ti, triggering_asset_events):
+        note(time.time(), ti, triggering_asset_events, messages[0].deliver_at.timestamp())
+
+    cancel()
+
+with DAG("at_once", schedule=due(AtInstants("{{instants}}")), max_active_runs=1):
+
+    @task(pre_execute=called)
+    def plain(ti, triggering_asset_events):
+        note(time.time(), ti, triggering_asset_events, None)
+
+    plain()
+"""
+
+
+@dataclass(frozen=True)
+class Run:
+    """The instants of one run, in seconds since the epoch."""
+
+    due_at: float
+    rang_at: float
+    called_at: float
+    code_at: float
+
+    @property
+    def whole_ms(self) -> float:
+        """From the due instant to the author's code."""
+        return (self.code_at - self.due_at) * 1000
+
+    @property
+    def ring_ms(self) -> float:
+        """From the due instant to the ring."""
+        return (self.rang_at - self.due_at) * 1000
+
+    @property
+    def receive_ms(self) -> float:
+        """From the call of the operator to the author's code: connected, received and leased."""
+        return (self.code_at - self.called_at) * 1000
+
+    @property
+    def own_ms(self) -> float:
+        """What is not Airflow's."""
+        return self.ring_ms + self.receive_ms
+
+
+@dataclass
+class Stand:
+    """The Airflow that is measured."""
+
+    api: AirflowApi
+    broker: Broker
+    notes: Path
+    instants: Path
+
+    def runs(self, dag_id: str) -> list[Run]:
+        """What the runs of a DAG noted."""
+        lines = self.notes.read_text().splitlines() if self.notes.exists() else []
+        noted = [json.loads(line) for line in lines]
+        return [
+            Run(each["due_at"], each["rang_at"], each["called_at"], each["code_at"])
+            for each in noted
+            if each["dag"] == dag_id
+        ]
+
+    def one(self, dag_id: str, due_at: float) -> Run:
+        """Make one run of the DAG, due at an instant, and return it when Airflow is at rest again."""
+        before = len(self.runs(dag_id))
+        if dag_id == "duewheel":
+            self.broker.send(TOPIC, b"x", deliver_at=datetime.fromtimestamp(due_at, UTC))
+        else:
+            new = self.instants.with_suffix(".new")
+            new.write_text(str(due_at))
+            new.rename(self.instants)
+        _wait(lambda: len(self.runs(dag_id)) > before, due_at + RUN_SECONDS - time.time())
+        _wait(lambda: _is_idle(self.api, dag_id), RUN_SECONDS)
+        return self.runs(dag_id)[-1]
+
+
+def _is_idle(api: AirflowApi, dag_id: str) -> bool:
+    states = api.run_states(dag_id, since="2000-01-01T00:00:00Z")
+    return not states.get("running") and not states.get("queued")
+
+
+def _wait(happened: Callable[[], bool], limit_seconds: float) -> None:
+    deadline = time.monotonic() + limit_seconds
+    while not happened():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"Airflow did not do its part within {limit_seconds:.0f} s")
+        # Nothing of Airflow's tells of a change; what is measured is noted where it happens.
+        time.sleep(0.2)
+
+
+@contextmanager
+def _stand(bench: Bench) -> Iterator[Stand]:
+    with (
+        TemporaryDirectory(prefix="duewheel-bench-") as directory,
+        bench.server.empty() as address,
+        bench.server.duewheel() as dsn,
+        Broker(dsn) as broker,
+    ):
+        home = Path(directory)
+        (home / "dags").mkdir()
+        notes, instants = home / "notes", home / "instants"
+        (home / "dags" / "both.py").write_text(DAGS.format(notes=notes, instants=instants))
+        broker.create_topic(TOPIC)
+        settings = Settings(home, address, free_port(), home / "dags", dsn, secrets.token_hex(8))
+        airflow = AirflowStandalone(settings)
+        api = AirflowApi(settings.url, USER, settings.password)
+        try:
+            airflow.migrate(threading.Event())
+            airflow.start()
+            _wait(lambda: not airflow.unhealthy(), START_SECONDS)
+            _wait(lambda: all(api.knows_dag(name) for name in ("duewheel", "at_once")), START_SECONDS)
+            yield Stand(api, broker, notes, instants)
+        finally:
+            airflow.stop()
+
+
+def due_to_task(bench: Bench) -> Iterator[Row]:
+    """The whole way on both sides, and duewheel's own part of it."""
+    count = bench.size(100, 15)
+    anywhere = Random(7)
+    ours: list[Run] = []
+    theirs: list[Run] = []
+    with _stand(bench) as stand:
+        for number in range(WARM_UP + count):
+            for dag_id, runs in (("duewheel", ours), ("at_once", theirs)):
+                due_at = time.time() + LEAD_SECONDS + TO_COME + anywhere.random()
+                run = stand.one(dag_id, due_at)
+                if number >= WARM_UP:
+                    runs.append(run)
+    parts: dict[str, tuple[str, Callable[[Run], float]]] = {
+        "own": ("duewheel's own part of it", lambda run: run.own_ms),
+        "ring": ("due instant to the ring of the doorbell", lambda run: run.ring_ms),
+        "receive": ("call of the operator to the author's code", lambda run: run.receive_ms),
+    }
+    for percent in (50, 99):
+        yield Row(
+            f"due-to-task-p{percent}",
+            f"due instant to the task's code, {count} runs, p{percent}",
+            "ms",
+            [percentile([run.whole_ms for run in ours], percent)],
+            [percentile([run.whole_ms for run in theirs], percent)],
+            "a trigger that fires at once and a plain task",
+        )
+    for name, (what, part) in parts.items():
+        for percent in (50, 99):
+            yield Row(
+                f"due-to-task-{name}-p{percent}",
+                f"{what}, p{percent}",
+                "ms",
+                [percentile([part(run) for run in ours], percent)],
+                goals=[Goal(50, "at most", "ours")] if name == "own" else [],
+            )
+
+
+SUBJECTS = [Subject("due_to_task", "due instant to the first line of the task's code", due_to_task)]
+
+if __name__ == "__main__":
+    # Installed packages come with their bytecode.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    main("due_to_task", __doc__, SUBJECTS)
