@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import pickle
+import subprocess
+import sys
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -227,6 +230,26 @@ def test_one_queue_gives_work_to_every_partition(broker: Broker, spark: SparkSes
 
     assert frame.rdd.getNumPartitions() == 4
     assert ids(frame) == sorted(sent)
+
+
+def test_a_new_worker_loads_only_what_reads(
+    orders: Broker,
+) -> None:
+    send(orders, 3)
+    source = DueWheelDataSource({"dsn": orders.dsn, "topic": TOPIC, "group": GROUP})
+    reader = source.reader(SPARK_SCHEMA)
+    # What Spark sends to a task.
+    task = pickle.dumps((source, reader, reader.partitions()[0]))
+    heavy = ["psycopg2", "pyarrow.compute", "pandas", "duewheel.store.broker", "duewheel.spark.lease_plan"]
+    program = (
+        "import pickle, sys; _, reader, partition = pickle.load(sys.stdin.buffer);"
+        "rows = sum(batch.num_rows for batch in reader.read(partition));"
+        f"print(rows, [name for name in {heavy} if name in sys.modules])"
+    )
+    printed = subprocess.run(
+        [sys.executable, "-c", program], input=task, capture_output=True, check=True
+    ).stdout
+    assert printed.strip() == b"3 []"
 
 
 @pytest.mark.parametrize("queues", [1, 4])
