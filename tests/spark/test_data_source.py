@@ -13,6 +13,8 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+import adbc_driver_manager
+import adbc_driver_postgresql
 import psycopg2
 import pytest
 from psycopg2.extensions import make_dsn
@@ -22,6 +24,7 @@ from pyspark.taskcontext import TaskContext
 
 from duewheel.spark.data_source import DueWheelDataSource, LeaseDataReader
 from duewheel.spark.lease_partition import LeasePartition
+from duewheel.spark.lease_reader import selected
 from duewheel.spark.leased_batch import LeasedBatch
 from duewheel.spark.message_columns import SPARK_SCHEMA
 from duewheel.store.broker import Broker
@@ -250,6 +253,25 @@ def test_a_new_worker_loads_only_what_reads(
         [sys.executable, "-c", program], input=task, capture_output=True, check=True
     ).stdout
     assert printed.strip() == b"3 []"
+
+
+def test_columns_of_another_query_are_refused_before_a_row_is_read(dsn: str) -> None:
+    """What a pooler by transaction makes of two sessions' queries."""
+    with (
+        adbc_driver_postgresql.connect(dsn) as database,
+        adbc_driver_manager.AdbcConnection(database) as connection,
+    ):
+        query = "select 'a' as key, 'b' as tag"
+        with selected(connection, query, ["key", "tag"]) as rows:
+            assert rows.read_all().to_pylist() == [{"key": "a", "tag": "b"}]
+        with (
+            pytest.raises(
+                InvalidArgument,
+                match=r"key, tag of another session's query, instead of tag, key.*own address",
+            ),
+            selected(connection, query, ["tag", "key"]),
+        ):
+            pytest.fail("it was not refused")
 
 
 @pytest.mark.parametrize("queues", [1, 4])
