@@ -19,18 +19,18 @@ a plan, in an ``InputPartition`` or in Spark's configuration, so that neither th
 password.
 
 The package has to be installed where the executors run. Spark loads a data source, and plans each read, in
-Python processes of their own, which end once they are idle for a minute: what only executors, or only
-writers, need is imported where it is used.
+Python processes of their own, which end once they are idle for a minute. An action that needs no more rows,
+such as ``first()``, ends the Python worker of its task, and the next one begins a new worker, which loads
+this module before it reads. So what only executors, only planning, or only writers need is imported where it
+is used.
 """
 
 from __future__ import annotations
 
-import math
 import secrets
 from collections.abc import Iterator, MutableMapping, Sequence
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import (
     DataSource,
@@ -40,34 +40,22 @@ from pyspark.sql.datasource import (
     DataSourceWriter,
     InputPartition,
 )
-from pyspark.sql.types import StructType
 
-from duewheel.spark.lease_partition import LeasePartition, LeaseToRead
-from duewheel.spark.lease_states import handle_prefix, lease_states, refusal
-from duewheel.spark.leasing import lease_messages
+from duewheel.spark.lease_partition import LeasePartition
 from duewheel.spark.message_columns import ALL_COLUMNS, columns_of, spark_schema
-from duewheel.spark.peek_reader import PeekReader
-from duewheel.spark.planning import planning
-from duewheel.spark.read_options import DEFAULT_PARTITIONS as DEFAULT_PARTITIONS
-from duewheel.spark.read_options import OPTIONS as OPTIONS
-from duewheel.spark.read_options import ReadOptions, check_for_a_read, check_for_a_stream
-from duewheel.spark.stream_reader import MessageStreamReader, starting
-from duewheel.spark.write_options import WriteOptions
-from duewheel.store.connections import DriverConnection, fetch
 from duewheel.store.errors import InvalidArgument
-from duewheel.store.leases import Lease
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+    from duewheel.spark.lease_partition import LeaseToRead
+    from duewheel.spark.read_options import ReadOptions
+    from duewheel.store.leases import Lease
 
 FORMAT = "duewheel"
-MESSAGES_WORTH_A_PARTITION = 100
-"""A partition costs a task, a Python worker and a connection; fewer messages than this are not worth one
-more."""
 CLOCKS_APART = timedelta(minutes=5)
 """How far the driver's clock may be ahead of the database's."""
-
-_PLAN_LEASES = (Path(__file__).parent / "plan_leases.sql").read_text()
 
 
 class DueWheelDataSource(DataSource):
@@ -119,12 +107,16 @@ class DueWheelDataSource(DataSource):
 
     def schema(self) -> StructType:
         """The columns; checks the options and that the topic exists."""
-        options = ReadOptions.of(self.options)
+        options = _read_options(self.options)
         if options.peek:
+            from duewheel.spark.peek_reader import PeekReader
+
             PeekReader(options, ()).check_topic()
         elif options.leases is None:
-            starting(options.starting_offsets)
+            from duewheel.spark.stream_reader import starting
             from duewheel.store.broker import Broker
+
+            starting(options.starting_offsets)
 
             with Broker(options.dsn) as broker:
                 broker.consumer(options.topic, options.group)
@@ -132,14 +124,19 @@ class DueWheelDataSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """The reader of the leased messages; takes the lease when there is none yet."""
-        options = ReadOptions.of(self.options)
+        from duewheel.spark.read_options import check_for_a_read
+
+        options = _read_options(self.options)
         check_for_a_read(self.options)
         columns = columns_of(schema)
         if options.peek:
+            from duewheel.spark.peek_reader import PeekReader
+
             return PeekReader(options, columns)
         return LeaseDataReader(
             dsn=options.dsn,
-            leases=self._take_lease(options) if options.leases is None else options.leases,
+            leases=options.leases or (),
+            planned=self._take_lease(options) if options.leases is None else None,
             partitions=options.partitions,
             batch_bytes=options.batch_bytes,
             columns=columns,
@@ -148,7 +145,10 @@ class DueWheelDataSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """The reader of a stream, which leases nothing."""
-        options = ReadOptions.of(self.options)
+        from duewheel.spark.read_options import check_for_a_stream
+        from duewheel.spark.stream_reader import MessageStreamReader, starting
+
+        options = _read_options(self.options)
         if options.leases is not None or options.peek:
             raise InvalidArgument("a stream reads what is released and no lease: give a topic and a group")
         check_for_a_stream(self.options)
@@ -158,6 +158,7 @@ class DueWheelDataSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """The writer of a DataFrame; see :mod:`duewheel.spark.message_writer`."""
         from duewheel.spark.message_writer import MessageWriter
+        from duewheel.spark.write_options import WriteOptions
 
         _refuse_overwriting(overwrite, 'mode("append")')
         return MessageWriter(WriteOptions.of(self.options, is_stream=False), schema)
@@ -165,11 +166,15 @@ class DueWheelDataSource(DataSource):
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 - Spark's name
         """The writer of a stream's micro-batches."""
         from duewheel.spark.message_writer import MessageStreamWriter
+        from duewheel.spark.write_options import WriteOptions
 
         _refuse_overwriting(overwrite, 'outputMode("append")')
         return MessageStreamWriter(WriteOptions.of(self.options, is_stream=True), schema)
 
-    def _take_lease(self, options: ReadOptions) -> list[Lease]:
+    def _take_lease(self, options: ReadOptions) -> list[LeaseToRead]:
+        """Lease, and ask how to read it in the same session: a new one costs more than the question."""
+        from duewheel.spark.lease_plan import plan_leases
+        from duewheel.spark.leasing import lease_messages
         from duewheel.store.broker import Broker
 
         with Broker(options.dsn) as broker:
@@ -180,7 +185,7 @@ class DueWheelDataSource(DataSource):
                 filter=options.filter,
                 name=self._consumer_name,
             )
-            return lease_messages(
+            leases = lease_messages(
                 broker,
                 consumer,
                 max_messages=options.max_messages,
@@ -188,6 +193,14 @@ class DueWheelDataSource(DataSource):
                 partitions=options.partitions,
                 once_since=self._made_at - CLOCKS_APART,
             )
+            with broker.connection() as connection:
+                return plan_leases(connection, leases, with_answered=options.with_answered)
+
+
+def _read_options(options: MutableMapping[str, str]) -> ReadOptions:
+    from duewheel.spark.read_options import ReadOptions
+
+    return ReadOptions.of(options)
 
 
 def _refuse_overwriting(overwrite: bool, instead: str) -> None:
@@ -207,6 +220,7 @@ class LeaseDataReader(DataSourceReader):
         batch_bytes: int,
         with_answered: bool = False,
         columns: tuple[str, ...] = ALL_COLUMNS,
+        planned: Sequence[LeaseToRead] | None = None,
     ) -> None:
         self._dsn = dsn
         self._columns = columns
@@ -214,10 +228,17 @@ class LeaseDataReader(DataSourceReader):
         self._partitions = partitions
         self._batch_bytes = batch_bytes
         self._with_answered = with_answered
+        self._planned = planned
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Executors get the reader, and their leases with the partition.
+        return {**self.__dict__, "_leases": (), "_planned": None}
 
     def partitions(self) -> list[InputPartition]:
-        """Ask the broker for the query of each lease and deal the leases out."""
-        return list(deal_out(self._plan(), self._partitions))
+        """Ask the broker for the query of each lease, unless it has said it, and deal the leases out."""
+        from duewheel.spark.lease_plan import deal_out
+
+        return list(deal_out(self._plan() if self._planned is None else self._planned, self._partitions))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read the leases of one partition as Arrow batches."""
@@ -229,78 +250,8 @@ class LeaseDataReader(DataSourceReader):
         return read_leases(self._dsn, partition.leases, self._batch_bytes, self._columns)
 
     def _plan(self) -> list[LeaseToRead]:
+        from duewheel.spark.lease_plan import plan_leases
+        from duewheel.spark.planning import planning
+
         with planning(self._dsn) as connection:
             return plan_leases(connection, self._leases, with_answered=self._with_answered)
-
-
-def plan_leases(
-    connection: DriverConnection, leases: Sequence[Lease], *, with_answered: bool = False
-) -> list[LeaseToRead]:
-    """Ask the broker for the query of each lease.
-
-    Args:
-        connection: where to ask.
-        leases: whole leases.
-        with_answered: whether to read messages, too, that were answered one by one.
-
-    Raises:
-        LeaseLost: a lease has ended, or was given back: its messages may be with others.
-        InvalidArgument: a lease names single messages.
-    """
-    leases = [lease for lease in leases if lease.count]
-    if not leases:
-        return []
-    if any(lease.seqs is not None for lease in leases):
-        raise InvalidArgument(
-            "a DataFrame is read from whole leases: give batch.leases, not those of some messages"
-        )
-    parameters = (
-        [lease.group_id for lease in leases],
-        [lease.topic_id for lease in leases],
-        [lease.queue for lease in leases],
-        [lease.n for lease in leases],
-        with_answered,
-    )
-    planned = fetch(connection, _PLAN_LEASES, parameters)
-    lost = refusal(lease_states(connection, leases))
-    if lost is not None:
-        raise lost
-    return [
-        LeaseToRead(
-            lease.topic_id,
-            lease.queue,
-            lease.n,
-            open_count,
-            handle_prefix(lease),
-            topic,
-            query,
-        )
-        for lease, (topic, open_count, query) in zip(leases, planned, strict=True)
-        # All of a lease may have been rejected one by one.
-        if open_count
-    ]
-
-
-def deal_out(leases: Sequence[LeaseToRead], partitions: int) -> list[LeasePartition]:
-    """Deal leases out to partitions of about equal size.
-
-    Each lease goes to the partition that has least so far, the largest leases first: no partition is then
-    larger than 4/3 of the best that can be reached. The order within a partition is the order of ``leases``.
-
-    Args:
-        leases: what to read; a lease is never split.
-        partitions: how many partitions at most; fewer where there are fewer leases or few messages.
-
-    Example:
-        >>> [partition.count for partition in deal_out([lease_of_3000, lease_of_1000, lease_of_2000], 2)]  #
-        doctest: +SKIP [3000, 3000]
-    """
-    total = sum(lease.count for lease in leases)
-    number = min(partitions, len(leases), max(1, math.ceil(total / MESSAGES_WORTH_A_PARTITION)))
-    counts = [0] * number
-    dealt: list[list[int]] = [[] for _ in range(number)]
-    for place in sorted(range(len(leases)), key=lambda place: -leases[place].count):
-        least = counts.index(min(counts))
-        counts[least] += leases[place].count
-        dealt[least].append(place)
-    return [LeasePartition(tuple(leases[place] for place in sorted(places))) for places in dealt]

@@ -12,6 +12,7 @@ same time.
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import adbc_driver_manager
@@ -21,7 +22,7 @@ import pyarrow as pa
 from duewheel.spark.lease_partition import LeaseToRead
 from duewheel.spark.message_batches import message_batch
 from duewheel.spark.message_columns import ALL_COLUMNS, StreamHandle, query_columns
-from duewheel.store.errors import LeaseLost
+from duewheel.store.errors import InvalidArgument, LeaseLost
 
 _READ_LEASE = (Path(__file__).parent / "read_lease.sql").read_text()
 _CHECK_LEASES = (Path(__file__).parent / "check_leases.sql").read_text()
@@ -65,15 +66,12 @@ def _check(connection: adbc_driver_manager.AdbcConnection, leases: tuple[LeaseTo
         "({}, {}, {}, {}, {}::bigint, {}::bigint)".format(place, *lease.handle.split("."))
         for place, lease in enumerate(leases)
     )
-    with adbc_driver_manager.AdbcStatement(connection) as statement:
-        statement.set_sql_query(_CHECK_LEASES.format(leases=handles))
-        stream, _ = statement.execute_query()
-        with pa.RecordBatchReader.from_stream(stream) as rows:
-            for row in rows.read_all().to_pylist():
-                raise LeaseLost(
-                    f"Lease {row['n']} on queue {row['queue']} of topic {leases[0].topic} has ended "
-                    f"({row['state']}): its messages may be with others. Take a new batch, and keep it alive."
-                )
+    with selected(connection, _CHECK_LEASES.format(leases=handles), ["n", "queue", "state"]) as rows:
+        for row in rows.read_all().to_pylist():
+            raise LeaseLost(
+                f"Lease {row['n']} on queue {row['queue']} of topic {leases[0].topic} has ended "
+                f"({row['state']}): its messages may be with others. Take a new batch, and keep it alive."
+            )
 
 
 def _read(
@@ -115,15 +113,48 @@ def queried(
     Yields:
         Batches of :func:`~duewheel.spark.message_batches.arrow_schema`.
     """
+    names = query_columns(columns)
+    text = _READ_LEASE.format(columns=", ".join(f"m.{name}" for name in names), lease_query=query)
+    with selected(connection, text, names, batch_bytes) as rows:
+        for batch in rows:
+            yield message_batch(batch, *origin, columns)
+
+
+@contextmanager
+def selected(
+    connection: adbc_driver_manager.AdbcConnection,
+    query: str,
+    names: list[str],
+    batch_bytes: int | None = None,
+) -> Iterator[pa.RecordBatchReader]:
+    """The rows of a query, for the length of the block.
+
+    The driver asks for the columns of a query in one message and for its rows in another. A pooler that hands
+    out sessions by transaction may send these to two sessions, and the columns are then those of somebody
+    else's query.
+
+    Args:
+        connection: where to run it.
+        query: a SELECT.
+        names: what its columns are called.
+        batch_bytes: about how large a batch may become; None is what the driver takes.
+
+    Raises:
+        InvalidArgument: the columns are those of another query. No row was read.
+    """
     with adbc_driver_manager.AdbcStatement(connection) as statement:
-        statement.set_options(
-            **{
-                adbc_driver_postgresql.StatementOptions.BATCH_SIZE_HINT_BYTES.value: str(batch_bytes),
-            }
-        )
-        wanted = ", ".join(f"m.{name}" for name in query_columns(columns))
-        statement.set_sql_query(_READ_LEASE.format(columns=wanted, lease_query=query))
+        if batch_bytes is not None:
+            statement.set_options(
+                **{adbc_driver_postgresql.StatementOptions.BATCH_SIZE_HINT_BYTES.value: str(batch_bytes)}
+            )
+        statement.set_sql_query(query)
         stream, _ = statement.execute_query()
         with pa.RecordBatchReader.from_stream(stream) as rows:
-            for batch in rows:
-                yield message_batch(batch, *origin, columns)
+            if rows.schema.names != names:
+                raise InvalidArgument(
+                    f"the server answers with the columns {', '.join(rows.schema.names)} of another "
+                    f"session's query, instead of {', '.join(names)}: the dsn leads to a pooler that hands "
+                    "out sessions by transaction, such as PgBouncer. Give Spark the database's own address, "
+                    "or one that is pooled by session"
+                )
+            yield rows

@@ -19,8 +19,9 @@ from psycopg2.extensions import TRANSACTION_STATUS_IDLE
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from duewheel.spark.data_source import DEFAULT_PARTITIONS, FORMAT, deal_out, plan_leases
+from duewheel.spark.data_source import FORMAT
 from duewheel.spark.lease_partition import DEFAULT_BATCH_BYTES
+from duewheel.spark.lease_plan import deal_out, plan_leases
 from duewheel.spark.lease_states import (
     GIVEN_BACK,
     HELD,
@@ -38,6 +39,7 @@ from duewheel.spark.lease_states import (
 from duewheel.spark.leasing import lease_messages
 from duewheel.spark.message_columns import ALL_COLUMNS, check_columns
 from duewheel.spark.partition_work import FailedPart, Part, PartitionsFailed, Work, partition_work
+from duewheel.spark.read_options import DEFAULT_PARTITIONS
 from duewheel.spark.rejecting import HANDLE, REASON, checked_delay, named_messages, reject_leased
 from duewheel.store.broker import Broker
 from duewheel.store.connections import DriverConnection, driver_connection

@@ -3,7 +3,9 @@
 The message id is 22 bytes (topic, queue, delivery instant, sequence number) in hexadecimal. Made in SQL for
 every row it costs as much as reading all other columns together; here it is made for a whole batch at once.
 The buffers are filled by hand: ``pyarrow.array`` and ``pyarrow.scalar`` import pandas where it is installed,
-which takes a new Python worker longer than reading a hundred thousand messages.
+which takes a new Python worker longer than reading a hundred thousand messages. Arrow's functions are called
+by their names for the same reason: ``pyarrow.compute`` makes a Python function with a docstring of each of
+them when it is imported.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
+from pyarrow._compute import CastOptions, call_function
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from duewheel.spark.message_columns import ALL_COLUMNS, StreamHandle, spark_schema
@@ -56,13 +58,13 @@ def message_batch(
         if name == "topic":
             return _repeated(topic, rows.num_rows)
         if name == "receipt_handle":
-            seqs = pc.cast(rows.column("seq"), pa.string())
+            seqs = _cast(rows.column("seq"), pa.string())
             if isinstance(handle, str):
-                return pc.binary_join_element_wise(_repeated(handle, 1)[0], seqs, _DOT)
+                return _joined(_repeated(handle, 1)[0], seqs)
             parts = (f"0.{topic_id}.{queue}", str(handle.stream), str(handle.group_id))
             place, stream, group = (_repeated(part, 1)[0] for part in parts)
-            micros = pc.cast(pc.cast(rows.column("deliver_at"), pa.int64()), pa.string())
-            return pc.binary_join_element_wise(place, micros, stream, seqs, group, _DOT)
+            micros = _cast(_cast(rows.column("deliver_at"), pa.int64()), pa.string())
+            return _joined(place, micros, stream, seqs, group)
         return _plain(rows.column(name))
 
     return pa.RecordBatch.from_arrays([made(name) for name in columns], schema=arrow_schema(columns))
@@ -78,7 +80,7 @@ def _message_ids(rows: pa.RecordBatch, topic_id: int, queue: int) -> pa.Array:
     digits = _HEX_DIGITS[packed.view(np.uint8)]
     own = _strings(digits, 2 * _ID.itemsize, count)
     origins = rows.column("origin_id")
-    return own if origins.null_count == count else pc.coalesce(origins, own)
+    return own if origins.null_count == count else call_function("coalesce", [origins, own])
 
 
 def _numbers(column: pa.Array) -> np.ndarray[Any, np.dtype[np.int64]]:
@@ -91,6 +93,15 @@ def _numbers(column: pa.Array) -> np.ndarray[Any, np.dtype[np.int64]]:
 def _plain(column: pa.Array) -> pa.Array:
     """A column as Spark knows it: JSON as the text it is."""
     return column.storage if isinstance(column, pa.ExtensionArray) else column
+
+
+def _cast(column: pa.Array, wanted: pa.DataType) -> pa.Array:
+    return call_function("cast", [column], CastOptions.safe(wanted))
+
+
+def _joined(*parts: Any) -> pa.Array:
+    """The texts of some columns, and of scalars, row by row, with dots between."""
+    return call_function("binary_join_element_wise", [*parts, _DOT])
 
 
 def _repeated(text: str, count: int) -> pa.Array:

@@ -392,7 +392,7 @@ def test_the_spark_operator_is_listed_with_its_parameters() -> None:
 
 @pytest.mark.spark
 def test_spark_columns_and_options_are_listed() -> None:
-    from duewheel.spark import data_source, write_options, written_columns
+    from duewheel.spark import read_options, write_options, written_columns
     from duewheel.spark.message_columns import SPARK_SCHEMA
 
     columns, written = re.findall(r"^\| column .*?\n\n", SPARK, re.MULTILINE | re.DOTALL)
@@ -405,7 +405,7 @@ def test_spark_columns_and_options_are_listed() -> None:
         first_cells = re.findall(r"^\| (`[^|]+`) \|", table, re.MULTILINE)
         return {name for cell in first_cells for name in cell.split("`")} - {"", ", "}
 
-    assert named(options) == data_source.OPTIONS
+    assert named(options) == read_options.OPTIONS
     assert named(write_ones) == write_options.OPTIONS
     assert named(written) == set(written_columns.WRITTEN_COLUMNS)
 

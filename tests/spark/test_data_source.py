@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import pickle
+import subprocess
+import sys
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -10,6 +13,8 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+import adbc_driver_manager
+import adbc_driver_postgresql
 import psycopg2
 import pytest
 from psycopg2.extensions import make_dsn, parse_dsn
@@ -19,6 +24,7 @@ from pyspark.taskcontext import TaskContext
 
 from duewheel.spark.data_source import DueWheelDataSource, LeaseDataReader
 from duewheel.spark.lease_partition import LeasePartition
+from duewheel.spark.lease_reader import selected
 from duewheel.spark.leased_batch import LeasedBatch
 from duewheel.spark.message_columns import ALL_COLUMNS, SPARK_SCHEMA, spark_schema
 from duewheel.store.broker import Broker
@@ -227,6 +233,45 @@ def test_one_queue_gives_work_to_every_partition(broker: Broker, spark: SparkSes
 
     assert frame.rdd.getNumPartitions() == 4
     assert ids(frame) == sorted(sent)
+
+
+def test_a_new_worker_loads_only_what_reads(
+    orders: Broker,
+) -> None:
+    send(orders, 3)
+    source = DueWheelDataSource({"dsn": orders.dsn, "topic": TOPIC, "group": GROUP})
+    reader = source.reader(SPARK_SCHEMA)
+    # What Spark sends to a task.
+    task = pickle.dumps((source, reader, reader.partitions()[0]))
+    heavy = ["psycopg2", "pyarrow.compute", "pandas", "duewheel.store.broker", "duewheel.spark.lease_plan"]
+    program = (
+        "import pickle, sys; _, reader, partition = pickle.load(sys.stdin.buffer);"
+        "rows = sum(batch.num_rows for batch in reader.read(partition));"
+        f"print(rows, [name for name in {heavy} if name in sys.modules])"
+    )
+    printed = subprocess.run(
+        [sys.executable, "-c", program], input=task, capture_output=True, check=True
+    ).stdout
+    assert printed.strip() == b"3 []"
+
+
+def test_columns_of_another_query_are_refused_before_a_row_is_read(dsn: str) -> None:
+    """What a pooler by transaction makes of two sessions' queries."""
+    with (
+        adbc_driver_postgresql.connect(dsn) as database,
+        adbc_driver_manager.AdbcConnection(database) as connection,
+    ):
+        query = "select 'a' as key, 'b' as tag"
+        with selected(connection, query, ["key", "tag"]) as rows:
+            assert rows.read_all().to_pylist() == [{"key": "a", "tag": "b"}]
+        with (
+            pytest.raises(
+                InvalidArgument,
+                match=r"key, tag of another session's query, instead of tag, key.*own address",
+            ),
+            selected(connection, query, ["tag", "key"]),
+        ):
+            pytest.fail("it was not refused")
 
 
 @pytest.mark.parametrize("queues", [1, 4])

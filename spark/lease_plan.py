@@ -1,0 +1,99 @@
+"""What becomes of leases that a job reads: the query of each, and which task reads which.
+
+Only whoever plans a read imports this. The executors get what came of it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from duewheel.spark.lease_partition import LeasePartition, LeaseToRead
+from duewheel.spark.lease_states import handle_prefix, lease_states, refusal
+from duewheel.store.connections import fetch
+from duewheel.store.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from duewheel.store.connections import DriverConnection
+    from duewheel.store.leases import Lease
+
+MESSAGES_WORTH_A_PARTITION = 100
+"""A partition costs a task, a Python worker and a connection; fewer messages than this are not worth one
+more."""
+
+_PLAN_LEASES = (Path(__file__).parent / "plan_leases.sql").read_text()
+
+
+def plan_leases(
+    connection: DriverConnection, leases: Sequence[Lease], *, with_answered: bool = False
+) -> list[LeaseToRead]:
+    """Ask the broker for the query of each lease.
+
+    Args:
+        connection: where to ask.
+        leases: whole leases.
+        with_answered: whether to read messages, too, that were answered one by one.
+
+    Raises:
+        LeaseLost: a lease has ended, or was given back: its messages may be with others.
+        InvalidArgument: a lease names single messages.
+    """
+    leases = [lease for lease in leases if lease.count]
+    if not leases:
+        return []
+    if any(lease.seqs is not None for lease in leases):
+        raise InvalidArgument(
+            "a DataFrame is read from whole leases: give batch.leases, not those of some messages"
+        )
+    parameters = (
+        [lease.group_id for lease in leases],
+        [lease.topic_id for lease in leases],
+        [lease.queue for lease in leases],
+        [lease.n for lease in leases],
+        with_answered,
+    )
+    planned = fetch(connection, _PLAN_LEASES, parameters)
+    lost = refusal(lease_states(connection, leases))
+    if lost is not None:
+        raise lost
+    return [
+        LeaseToRead(
+            lease.topic_id,
+            lease.queue,
+            lease.n,
+            open_count,
+            handle_prefix(lease),
+            topic,
+            query,
+        )
+        for lease, (topic, open_count, query) in zip(leases, planned, strict=True)
+        # All of a lease may have been rejected one by one.
+        if open_count
+    ]
+
+
+def deal_out(leases: Sequence[LeaseToRead], partitions: int) -> list[LeasePartition]:
+    """Deal leases out to partitions of about equal size.
+
+    Each lease goes to the partition that has least so far, the largest leases first: no partition is then
+    larger than 4/3 of the best that can be reached. The order within a partition is the order of ``leases``.
+
+    Args:
+        leases: what to read; a lease is never split.
+        partitions: how many partitions at most; fewer where there are fewer leases or few messages.
+
+    Example:
+        >>> [partition.count for partition in deal_out([lease_of_3000, lease_of_1000, lease_of_2000], 2)]  #
+        doctest: +SKIP [3000, 3000]
+    """
+    total = sum(lease.count for lease in leases)
+    number = min(partitions, len(leases), max(1, math.ceil(total / MESSAGES_WORTH_A_PARTITION)))
+    counts = [0] * number
+    dealt: list[list[int]] = [[] for _ in range(number)]
+    for place in sorted(range(len(leases)), key=lambda place: -leases[place].count):
+        least = counts.index(min(counts))
+        counts[least] += leases[place].count
+        dealt[least].append(place)
+    return [LeasePartition(tuple(leases[place] for place in sorted(places))) for places in dealt]
