@@ -410,7 +410,13 @@ def test_a_stopped_wheel_leaves_no_connection(dsn: str, console: Console) -> Non
 
 def test_interrupting_the_process_ends_the_wheel_in_order(dsn: str, console: Console) -> None:
     topic_id = console.create_topic("orders")
-    wheel = subprocess.Popen([sys.executable, "-c", TURN_A_WHEEL, dsn], stderr=subprocess.PIPE, text=True)
+    wheel = subprocess.Popen(
+        [sys.executable, "-c", TURN_A_WHEEL, dsn],
+        stderr=subprocess.PIPE,
+        text=True,
+        # What a shell starts in the background ignores SIGINT, and so would this.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
     try:
         console.send("orders", "20 ms")
         console.wait_for_release(topic_id)
