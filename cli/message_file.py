@@ -84,8 +84,10 @@ def send_file(
         file: IO[bytes] = sys.stdin.buffer if path == "-" else stack.enter_context(open(path, "rb"))
         total = None
         if file.seekable():
+            # Of standard input somebody may have read the beginning.
+            start = file.tell()
             total = sum(1 for line in file if not line.isspace())
-            file.seek(0)
+            file.seek(start)
         advance = stack.enter_context(progress("Sending", total))
         try:
             for portion in _portions(_lines(file, idempotency_key)):

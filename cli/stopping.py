@@ -8,11 +8,15 @@ from types import FrameType
 
 
 def stopped_by_signal() -> threading.Event:
-    """Return an event that Ctrl-C and SIGTERM set, instead of ending the program."""
+    """Return an event that Ctrl-C and SIGTERM set, instead of ending the program; the second one ends it.
+
+    A command that waits for a database which does not answer sees the event late.
+    """
     stopping = threading.Event()
 
-    def stop(_signal: int, _frame: FrameType | None) -> None:
+    def stop(number: int, _frame: FrameType | None) -> None:
         stopping.set()
+        signal.signal(number, signal.SIG_DFL)
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, stop)

@@ -130,3 +130,5 @@ def _is_numeric(values: Sequence[Any]) -> bool:
 
 def _write(lines: Sequence[Sequence[str]]) -> None:
     sys.stdout.writelines("\t".join(cells) + "\n" for cells in lines)
+    # What cannot be written shows now, before anything is done because it was.
+    sys.stdout.flush()

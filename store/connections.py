@@ -73,10 +73,15 @@ def libpq_dsn(dsn: str) -> str:
     except (psycopg2.ProgrammingError, ValueError) as error:
         # A ValueError is a NUL, or bytes that are no text.
         raise InvalidArgument(
-            f"the dsn cannot be read ({said(error)}): give a libpq string "
+            f"the dsn cannot be read ({_without_values(said(error))}): give a libpq string "
             "such as 'host=... dbname=...' or a URL such as postgresql://user@host/database"
         ) from None
     return address
+
+
+def _without_values(reason: str) -> str:
+    """What libpq says of an address, without the part of it that it quotes, which may be the password."""
+    return re.sub(r'".*"', '"..."', reason)
 
 
 def driver_connection(connection: CallerConnection) -> DriverConnection:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -177,6 +178,25 @@ def test_body_comes_from_standard_input_as_it_is(run_json: RunJson, broker: Brok
     sent = run_json("message", "send", "-", "--topic", "t", "--delay", "1h", stdin=b"\xff\x00")
     (found,) = run_json("message", "find", sent["message_id"])
     assert found["body"] == {"base64": "/wA="}
+
+
+def test_what_cannot_be_printed_is_not_acked(dsn: str, broker: Broker) -> None:
+    broker.create_topic("t")
+    broker.send("t", b"a", delay=timedelta(0))
+    command = ["message", "receive", "--topic", "t", "--group", "g", "--wait", "30s", "--ack", "--dsn"]
+    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "duewheel.cli", *command, dsn],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            env=buffered,
+            check=False,
+        )
+    assert done.returncode
+    assert b"No space left" in done.stderr
+    (bell,) = broker.doorbells(["t"], ["g"])
+    assert bell.inflight
 
 
 def test_d03_message_due_at_once_is_received_and_acked(run: Run, run_json: RunJson, broker: Broker) -> None:

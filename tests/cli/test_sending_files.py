@@ -141,6 +141,20 @@ def test_file_that_is_not_there_and_body_beside_a_file_are_told(run: Run, file: 
     assert run(*SEND, str(file)).stdout == "0 messages sent in 0 transactions.\n"
 
 
+def test_standard_input_is_sent_from_where_it_stands(dsn: str, broker: Broker, file: Path) -> None:
+    file.write_text("read before\n" + lines({"body": "a"}, {"body": "b"}))
+    with file.open("rb", buffering=0) as given:
+        given.readline()
+        done = subprocess.run(
+            [sys.executable, "-m", "duewheel.cli", *SEND, "-", "--delay", "1h", "--dsn", dsn],
+            stdin=given,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    assert done.stdout == "2 messages sent in 1 transaction.\n"
+
+
 def test_interrupted_file_says_what_is_sent(dsn: str, broker: Broker, file: Path) -> None:
     with subprocess.Popen(
         [sys.executable, "-m", "duewheel.cli", *SEND, "-", "--delay", "1h", "--dsn", dsn],

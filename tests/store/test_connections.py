@@ -54,6 +54,13 @@ def test_a_bad_address_is_refused_at_once(given: str) -> None:
         Broker(given)
 
 
+@pytest.mark.parametrize("given", ["postgresql://app:SECRET%ZZ@db/shop", "app:SECRET@db/shop"])
+def test_a_bad_address_is_refused_without_its_password(given: str) -> None:
+    with pytest.raises(InvalidArgument, match="dsn cannot be read") as caught:
+        Broker(given)
+    assert "SECRET" not in str(caught.value)
+
+
 def test_a_server_that_is_not_there_is_unreachable(tmp_path: Path) -> None:
     with Broker(f"host={tmp_path} dbname=d") as broker:
         with pytest.raises(BrokerUnreachable, match="check the address"):
