@@ -164,6 +164,7 @@ class ConsumeMessagesOperator(ConsumingOperator):
         """Receive, call the function, ack; again if ``drain``."""
         results: list[Any] = []
         self._acked = 0
+        self._listed = 0
         with self._hook().connected() as broker:
             consumer = self._consumer(broker, context)
             batch = self._first(broker, consumer, context)
@@ -182,8 +183,17 @@ class ConsumeMessagesOperator(ConsumingOperator):
         return [result for result in results if result is not None] or self._no_result(context)
 
     def _no_result(self, context: Context) -> list[Any] | None:
-        """What Airflow takes where there is none: tasks that are mapped over it are to have no run."""
-        return [] if self._is_mapped_over(context) else None
+        """What Airflow takes where there is none: tasks that are mapped over it are to have no run.
+
+        A try before this one may have acked messages and lost its result, for which no task was mapped. So a
+        later try returns None, with which Airflow fails it where tasks are mapped over the result.
+        """
+        return [] if self._is_mapped_over(context) and not self._may_have_leases(context) else None
+
+    def _require_room(self, result: object, context: Context) -> None:
+        """Fail before the ack where the list that the task returns would be too long with this result."""
+        if result is not None and self._is_mapped_over(context):
+            self._require_mappable_length(self._listed + 1)
 
     def _first(self, broker: Broker, consumer: Consumer, context: Context) -> Batch:
         """What the try before this one has left behind, or what is ready."""
@@ -261,12 +271,14 @@ class ConsumeMessagesOperator(ConsumingOperator):
             raise
         if self.drain:
             self._require_pushable(result)
+            self._require_room(result, context)
         else:
             self._require_whole_result(result, context)
         # An extension beside the ack would find the lease gone and call it lost.
         held.keeper.stop()
         self._persistently(lambda: consumer.ack(batch))
         self._acked = (self._acked or 0) + len(batch)
+        self._listed += result is not None
         self.log.info("Acked %d messages of topic %s for group %s", len(batch), self.topic, self.group)
         return result
 
@@ -288,6 +300,7 @@ class ConsumeMessagesOperator(ConsumingOperator):
                 failed[message] = error
                 stopped_groups.add(message.message_group)
                 continue
+            self._require_room(result, context)
             place = _place_of(message.lease)
             unanswered[place] -= 1
             held.count -= 1
@@ -296,6 +309,7 @@ class ConsumeMessagesOperator(ConsumingOperator):
                 held.keep_only([lease for lease in batch.leases if unanswered[_place_of(lease)]])
             self._persistently(partial(consumer.ack, message))
             self._acked = (self._acked or 0) + 1
+            self._listed += result is not None
             results.append(result)
         held.keeper.stop()
         self.log.info(

@@ -339,7 +339,47 @@ def test_x09_a_result_that_the_dag_cannot_use_fails_before_the_ack(
     several = operator(len, group="several", multiple_outputs=True)
     with pytest.raises(InvalidArgument, match="returned a int, but the task has multiple_outputs"):
         several.execute(a_try(1))
+    for name in ("", "n" * 513):
+        named = operator(
+            lambda messages, of: {of: 1},
+            group=f"named-{len(name)}",
+            multiple_outputs=True,
+            op_kwargs={"of": name},
+        )
+        with pytest.raises(InvalidArgument, match="text of 1 to 512 characters"):
+            named.execute(a_try(1))
     assert {group.waiting_retry for group in broker.stats().topics[0].groups} == {3}
+
+
+def mapped_over(work: Callable[..., Any], **arguments: Any) -> ConsumeMessagesOperator:
+    """An operator over whose result other tasks are mapped."""
+    with DAG("mapped"):
+        mapped = operator(work, **arguments)
+        EmptyOperator.partial(task_id="each").expand(doc=mapped.output)
+    return mapped
+
+
+def test_x09_a_try_that_finds_nothing_after_another_maps_no_tasks(consumer: Consumer) -> None:
+    consumer.ack(consumer.receive())
+    assert mapped_over(len).execute(a_try(1)) == []
+    # Airflow fails it.
+    assert mapped_over(len).execute(a_try(2, retries=1)) is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "acked"),
+    [({}, 0), ({"one_by_one": True}, 2), ({"drain": True, "max_messages": 1}, 2)],
+    ids=["batch", "one by one", "drain"],
+)
+def test_x09_more_results_than_airflow_maps_over_fail_before_the_ack(
+    broker: Broker, consumer: Consumer, monkeypatch: pytest.MonkeyPatch, arguments: dict[str, Any], acked: int
+) -> None:
+    monkeypatch.setenv("AIRFLOW__CORE__MAX_MAP_LENGTH", "2")
+    mapped = mapped_over(lambda given: [0] * 3, **arguments)
+    with pytest.raises(InvalidArgument, match="3 results, but Airflow maps tasks over 2 at most"):
+        mapped.execute(a_try(1))
+    (group,) = broker.stats().topics[0].groups
+    assert (group.inflight, group.waiting_retry) == (0, 3 - acked)
 
 
 # --- functions of all kinds
