@@ -85,7 +85,8 @@ class ConsumeMessagesOperator(ConsumingOperator):
 
     Raises:
         InvalidArgument, InvalidTagExpression, InvalidFilter: an argument that the broker would refuse; said
-            when the DAG is read.
+            when the DAG is read. Also a task with ``retries`` where others are mapped over what it returns
+            with ``one_by_one`` or ``drain``; said when it runs, before it receives.
         LeaseLost: the lease ended before the work did; what was worked on is delivered again (X10).
         MessagesFailed: one by one, some messages failed.
         Exception: whatever the function raised. The batch is kept for the task's next try, or nacked.
@@ -162,6 +163,7 @@ class ConsumeMessagesOperator(ConsumingOperator):
 
     def execute(self, context: Context) -> Any:
         """Receive, call the function, ack; again if ``drain``."""
+        self._require_one_try(context)
         results: list[Any] = []
         self._acked = 0
         self._listed = 0
@@ -189,6 +191,20 @@ class ConsumeMessagesOperator(ConsumingOperator):
         later try returns None, with which Airflow fails it where tasks are mapped over the result.
         """
         return [] if self._is_mapped_over(context) and not self._may_have_leases(context) else None
+
+    def _require_one_try(self, context: Context) -> None:
+        """Refuse tries that would map tasks over a part of the results only.
+
+        A try that fails has acked some messages, but Airflow drops its results; the next try has only
+        the rest.
+        The task's own setting counts, not what Airflow adds to it when somebody clears the task.
+        """
+        if (self.one_by_one or self.drain) and self.retries and self._is_mapped_over(context):
+            raise InvalidArgument(
+                f"retries is {self.retries}, but other tasks are mapped over the result, and with one_by_one "
+                "or drain a try that fails loses the results of what it has acked: set retries=0, or do the "
+                "mapped work in the function"
+            )
 
     def _require_room(self, result: object, context: Context) -> None:
         """Fail before the ack where the list that the task returns would be too long with this result."""

@@ -366,6 +366,19 @@ def test_x09_a_try_that_finds_nothing_after_another_maps_no_tasks(consumer: Cons
     assert mapped_over(len).execute(a_try(2, retries=1)) is None
 
 
+@pytest.mark.parametrize("way", ["one_by_one", "drain"])
+def test_x09_tries_that_would_each_map_tasks_over_a_part_are_refused(consumer: Consumer, way: str) -> None:
+    with pytest.raises(
+        InvalidArgument, match=r"retries is 1, .*: set retries=0, or do the mapped work in the"
+    ):
+        mapped_over(repr, retries=1, **{way: True}).execute(a_try(1, retries=1))
+    batch = consumer.receive()
+    assert [message.attempt for message in batch] == [1] * 3
+    consumer.nack(batch, delay=timedelta(0))
+    # Airflow counts a task that was cleared as one more try.
+    assert mapped_over(repr, retries=0, **{way: True}).execute(a_try(2, retries=1))
+
+
 @pytest.mark.parametrize(
     ("arguments", "acked"),
     [({}, 0), ({"one_by_one": True}, 2), ({"drain": True, "max_messages": 1}, 2)],
