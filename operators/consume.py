@@ -61,7 +61,8 @@ class ConsumeMessagesOperator(ConsumingOperator):
         python_callable: called once with the batch, a sequence of ``Message``, and with ``op_args`` and
             ``op_kwargs``; of Airflow's context it gets what its parameters name, and ``consumer``, the
             group's :class:`~duewheel.store.consumer.Consumer`, to ack in the transaction of the work. It may
-            be ``async``; where it yields, the list of it all is its result. Not called when nothing is ready.
+            be ``async``; where it yields, or returns an iterator, the list of it all is its result. Not
+            called when nothing is ready.
         tags: only messages with one of these tags, as ``"a || b"``; ``*`` means all (D12).
         filter: only messages with such properties, as ``"region = 'north' AND amount > 100"`` (D12).
         max_messages: how many to take at most at once, up to 10 000.

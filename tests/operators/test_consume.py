@@ -65,6 +65,11 @@ def states(broker: Broker, message_id: str) -> list[str]:
     return [entry.state for entry in broker.history(message_id) if entry.consumer_group == "g"]
 
 
+def last_state(broker: Broker, message: Message) -> str:
+    """What a message is for the group."""
+    return states(broker, message.message_id)[-1]
+
+
 def test_x09_the_ack_comes_after_the_work(broker: Broker, consumer: Consumer) -> None:
     seen: list[list[str]] = []
 
@@ -419,6 +424,16 @@ def test_x09_a_generator_is_run_to_its_end_before_the_ack(broker: Broker, consum
     assert operator(work).execute(CONTEXT) == ["Inflight"] * 3
     broker.consumer("orders", "other")
     assert len(operator(work_async, group="other").execute(CONTEXT)) == 3
+
+
+def test_x09_an_iterator_is_run_to_its_end_before_the_ack(broker: Broker, consumer: Consumer) -> None:
+    def states_of(messages: Sequence[Message]) -> Iterator[str]:
+        return map(partial(last_state, broker), messages)
+
+    assert operator(states_of).execute(CONTEXT) == ["Inflight"] * 3
+    with pytest.raises(ZeroDivisionError):
+        operator(lambda messages: filter(lambda _: 1 / 0, messages), group="other").execute(CONTEXT)
+    assert broker.stats().topics[0].groups[1].waiting_retry == 3
 
 
 def test_r03_an_error_in_a_coroutine_or_generator_fails_the_task(broker: Broker, consumer: Consumer) -> None:
