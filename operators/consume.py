@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -29,7 +30,7 @@ from duewheel.hooks.declared import check_callable, check_flags, check_not_given
 from duewheel.hooks.rendered import as_span
 from duewheel.operators.calling import call
 from duewheel.operators.consuming import ConsumingOperator, FailedForGood, Held, MessagesFailed, as_reason
-from duewheel.store.errors import InvalidArgument
+from duewheel.store.errors import DueWheelError, InvalidArgument
 from duewheel.store.lease_keeper import LeaseKeeper
 from duewheel.store.limits import LONGEST_WAIT, MOST_RECEIVED
 from duewheel.store.reasons import reason_of
@@ -253,6 +254,7 @@ class ConsumeMessagesOperator(ConsumingOperator):
     def _work(self, broker: Broker, consumer: Consumer, batch: Batch, context: Context) -> Any:
         keeper = LeaseKeeper(consumer, batch, self._lease_span())
         held = self._held = Held(broker.dsn, batch, len(batch), keeper)
+        apart = self._apart = _Apart() if self.one_by_one else None
         handle = self._one_by_one if self.one_by_one else self._as_a_whole
         try:
             with keeper:
@@ -263,11 +265,14 @@ class ConsumeMessagesOperator(ConsumingOperator):
         except BaseException as error:
             keeper.stop()
             if not self._killed:
-                nack = partial(consumer.nack, held.messages, reason=reason_of(error))
+                if apart is None:
+                    nack = partial(consumer.nack, held.messages, reason=reason_of(error))
+                else:
+                    nack = partial(_nack_apart, consumer, batch, apart, error)
                 self._give_messages_back(consumer, held.messages, held.count, error, context, nack)
             raise
         finally:
-            self._held = None
+            self._held = self._apart = None
 
     def _call(self, consumer: Consumer, given: Any, context: Context) -> Any:
         assert self.python_callable is not None
@@ -300,8 +305,9 @@ class ConsumeMessagesOperator(ConsumingOperator):
         return result
 
     def _one_by_one(self, consumer: Consumer, batch: Batch, context: Context, held: Held) -> list[Any]:
+        assert self._apart is not None
         results: list[Any] = []
-        failed: dict[Message, BaseException | str] = {}
+        failed, acked = self._apart.failed, self._apart.acked
         unanswered = Counter(_place_of(message.lease) for message in batch)
         stopped_groups: set[str | None] = set()
         for message in batch:
@@ -309,6 +315,7 @@ class ConsumeMessagesOperator(ConsumingOperator):
             if consumer.is_fifo and message.message_group in stopped_groups:
                 # Its turn comes after that of the one that failed (R07).
                 continue
+            self._apart.current = message
             try:
                 result = self._call(consumer, message, context)
                 self._require_pushable(result)
@@ -325,6 +332,7 @@ class ConsumeMessagesOperator(ConsumingOperator):
                 # This answer ends a lease, of which a batch has one for each queue.
                 held.keep_only([lease for lease in batch.leases if unanswered[_place_of(lease)]])
             self._persistently(partial(consumer.ack, message))
+            acked.add(message)
             self._acked = (self._acked or 0) + 1
             self._listed += result is not None
             results.append(result)
@@ -389,6 +397,49 @@ class ConsumeMessagesOperator(ConsumingOperator):
             )
 
         self._give_back(context, count, cause, keep, nack_and_say)
+
+
+@dataclass
+class _Apart:
+    """How far a batch has come of which each message is answered by itself."""
+
+    failed: dict[Message, BaseException | str] = field(default_factory=dict)
+    acked: set[Message] = field(default_factory=set)
+    current: Message | None = None
+    """The one that the function got last."""
+
+
+def _nack_apart(consumer: Consumer, batch: Batch, apart: _Apart, error: BaseException) -> None:
+    """Nack what failed with its own reason, the one that was worked on with the error, and then the rest.
+
+    A message that comes back has used up an attempt, so the reason of the rest says that the function never
+    got it. A lease that was lost keeps no other from being answered.
+
+    Raises:
+        DueWheelError: something could not be answered; the rest is.
+    """
+    failed = dict(apart.failed)
+    if apart.current is not None and apart.current not in apart.acked:
+        failed.setdefault(apart.current, error)
+    # On a FIFO topic the messages behind one go back with it, and keep their attempt (R07).
+    behind = {message.message_group for message in failed} if consumer.is_fifo else set()
+    rest: dict[tuple[int, int, int], list[Message]] = {}
+    for message in batch:
+        if message not in failed and message not in apart.acked and message.message_group not in behind:
+            rest.setdefault(_place_of(message.lease), []).append(message)
+            if consumer.is_fifo:
+                behind.add(message.message_group)
+    answers = [partial(consumer.nack, message, reason=as_reason(why)) for message, why in failed.items()]
+    not_begun = f"the function did not get it before the task ended: {reason_of(error)}"
+    answers += [partial(consumer.nack, messages, reason=not_begun) for messages in rest.values()]
+    refused: DueWheelError | None = None
+    for answer in answers:
+        try:
+            answer()
+        except DueWheelError as again:
+            refused = refused or again
+    if refused is not None:
+        raise refused
 
 
 def _place_of(lease: Lease) -> tuple[int, int, int]:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from duewheel.store import Broker, Consumer, EmbeddedPostgres, Message
+    from duewheel.store.messages import Batch
 
 CONTEXT = Context()
 
@@ -613,6 +614,59 @@ def test_x09_one_by_one_work_that_is_cut_short_gives_back_what_has_no_answer(
     assert not wide.receive()
     (topic,) = (found for found in broker.stats().topics if found.topic == "wide")
     assert (topic.groups[0].inflight, topic.groups[0].waiting_retry) == (0, 6)
+
+
+class TaskTimeout(BaseException):
+    """As Airflow's own, which is no Exception either."""
+
+
+def test_x15_one_by_one_each_message_of_a_task_that_was_cut_short_has_its_own_reason(
+    broker: Broker, consumer: Consumer
+) -> None:
+    def work(message: Message) -> None:
+        if message.body == b"0":
+            raise ZeroDivisionError("poison")
+        raise TaskTimeout("too long")
+
+    with pytest.raises(TaskTimeout):
+        operator(work, one_by_one=True).execute(CONTEXT)
+    assert outcomes(broker) == {
+        b"0": ("WaitingRetry", "ZeroDivisionError: poison"),
+        b"1": ("WaitingRetry", "TaskTimeout: too long"),
+        b"2": ("WaitingRetry", "the function did not get it before the task ended: TaskTimeout: too long"),
+    }
+
+
+def test_r07_one_by_one_a_task_that_was_cut_short_takes_an_attempt_only_from_the_first_of_a_message_group(
+    broker: Broker, consumer: Consumer
+) -> None:
+    def work(message: Message) -> None:
+        raise TaskTimeout("too long")
+
+    broker.create_topic("steps", message_type="FIFO", queues=1)
+    for body in ("a1", "a2", "b1", "b2"):
+        broker.send("steps", body, delay_level=0, message_group=body[0])
+    steps = broker.consumer("steps", "g", retry=RetryPolicy.ordered(timedelta(seconds=1), 0))
+    with pytest.raises(TaskTimeout):
+        operator(work, topic="steps", one_by_one=True).execute(CONTEXT)
+    assert sorted((letter.body, letter.reason) for letter in broker.dead_letters("g", topic="steps")) == [
+        (b"a1", "TaskTimeout: too long"),
+        (b"b1", "the function did not get it before the task ended: TaskTimeout: too long"),
+    ]
+    assert sorted((message.body, message.attempt) for message in steps.receive()) == [(b"a2", 1), (b"b2", 1)]
+
+
+def test_x10_one_by_one_a_lost_lease_keeps_no_other_from_its_answers(broker: Broker, wide: Consumer) -> None:
+    def work(message: Message, consumer: Consumer) -> None:
+        assert consume._held is not None
+        leases = cast("Batch", consume._held.messages).leases
+        consumer.nack([lease for lease in leases if lease.queue == message.lease.queue])
+
+    consume = operator(work, topic="wide", one_by_one=True)
+    with pytest.raises(LeaseLost):
+        consume.execute(CONTEXT)
+    (topic,) = (found for found in broker.stats().topics if found.topic == "wide")
+    assert topic.groups[0].inflight == 0
 
 
 def test_x09_one_by_one_a_kill_pulls_back_what_has_no_answer(broker: Broker, wide: Consumer) -> None:
