@@ -1,8 +1,9 @@
 """Calling a function of the DAG author until it has really run.
 
 A coroutine function returns at once, and so does a generator function: nothing of their bodies has run by
-then, and messages acked there would be lost without a word. So a coroutine is awaited, and a generator is run
-to its end; what it yields is its result, as a list.
+then, and messages acked there would be lost without a word. So is it with ``map(handle, messages)``. So a
+coroutine is awaited, and a generator, or any other iterator, is run to its end; what it yields is the result,
+as a list.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ def call(
     """Call a function as ``PythonOperator`` does, and return what it came to.
 
     Args:
-        function: the function; plain, ``async``, or with ``yield``.
+        function: the function; plain, ``async``, with ``yield``, or one that returns an iterator.
         given: its first arguments.
         named: further arguments by name.
         context: Airflow's context, of which it gets what its parameters name; with ``**kwargs`` all of it.
@@ -98,7 +99,7 @@ def _run(result: Any) -> Any:
         return _run(asyncio.run(_awaited(result)))
     if isinstance(result, AsyncIterator):
         return asyncio.run(_collected(result))
-    if isinstance(result, Iterator) and inspect.isgenerator(result):
+    if isinstance(result, Iterator):
         return list(result)
     return result
 

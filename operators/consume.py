@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -29,7 +30,7 @@ from duewheel.hooks.declared import check_callable, check_flags, check_not_given
 from duewheel.hooks.rendered import as_span
 from duewheel.operators.calling import call
 from duewheel.operators.consuming import ConsumingOperator, FailedForGood, Held, MessagesFailed, as_reason
-from duewheel.store.errors import InvalidArgument
+from duewheel.store.errors import DueWheelError, InvalidArgument
 from duewheel.store.lease_keeper import LeaseKeeper
 from duewheel.store.limits import LONGEST_WAIT, MOST_RECEIVED
 from duewheel.store.reasons import reason_of
@@ -61,7 +62,8 @@ class ConsumeMessagesOperator(ConsumingOperator):
         python_callable: called once with the batch, a sequence of ``Message``, and with ``op_args`` and
             ``op_kwargs``; of Airflow's context it gets what its parameters name, and ``consumer``, the
             group's :class:`~duewheel.store.consumer.Consumer`, to ack in the transaction of the work. It may
-            be ``async``; where it yields, the list of it all is its result. Not called when nothing is ready.
+            be ``async``; where it yields, or returns an iterator, the list of it all is its result. Not
+            called when nothing is ready.
         tags: only messages with one of these tags, as ``"a || b"``; ``*`` means all (D12).
         filter: only messages with such properties, as ``"region = 'north' AND amount > 100"`` (D12).
         max_messages: how many to take at most at once, up to 10 000.
@@ -85,7 +87,8 @@ class ConsumeMessagesOperator(ConsumingOperator):
 
     Raises:
         InvalidArgument, InvalidTagExpression, InvalidFilter: an argument that the broker would refuse; said
-            when the DAG is read.
+            when the DAG is read. Also a task with ``retries`` where others are mapped over what it returns
+            with ``one_by_one`` or ``drain``; said when it runs, before it receives.
         LeaseLost: the lease ended before the work did; what was worked on is delivered again (X10).
         MessagesFailed: one by one, some messages failed.
         Exception: whatever the function raised. The batch is kept for the task's next try, or nacked.
@@ -162,8 +165,10 @@ class ConsumeMessagesOperator(ConsumingOperator):
 
     def execute(self, context: Context) -> Any:
         """Receive, call the function, ack; again if ``drain``."""
+        self._require_one_try(context)
         results: list[Any] = []
         self._acked = 0
+        self._listed = 0
         with self._hook().connected() as broker:
             consumer = self._consumer(broker, context)
             batch = self._first(broker, consumer, context)
@@ -182,8 +187,31 @@ class ConsumeMessagesOperator(ConsumingOperator):
         return [result for result in results if result is not None] or self._no_result(context)
 
     def _no_result(self, context: Context) -> list[Any] | None:
-        """What Airflow takes where there is none: tasks that are mapped over it are to have no run."""
-        return [] if self._is_mapped_over(context) else None
+        """What Airflow takes where there is none: tasks that are mapped over it are to have no run.
+
+        A try before this one may have acked messages and lost its result, for which no task was mapped. So a
+        later try returns None, with which Airflow fails it where tasks are mapped over the result.
+        """
+        return [] if self._is_mapped_over(context) and not self._may_have_leases(context) else None
+
+    def _require_one_try(self, context: Context) -> None:
+        """Refuse tries that would map tasks over a part of the results only.
+
+        A try that fails has acked some messages, but Airflow drops its results; the next try has only
+        the rest.
+        The task's own setting counts, not what Airflow adds to it when somebody clears the task.
+        """
+        if (self.one_by_one or self.drain) and self.retries and self._is_mapped_over(context):
+            raise InvalidArgument(
+                f"retries is {self.retries}, but other tasks are mapped over the result, and with one_by_one "
+                "or drain a try that fails loses the results of what it has acked: set retries=0, or do the "
+                "mapped work in the function"
+            )
+
+    def _require_room(self, result: object, context: Context) -> None:
+        """Fail before the ack where the list that the task returns would be too long with this result."""
+        if result is not None and self._is_mapped_over(context):
+            self._require_mappable_length(self._listed + 1)
 
     def _first(self, broker: Broker, consumer: Consumer, context: Context) -> Batch:
         """What the try before this one has left behind, or what is ready."""
@@ -226,6 +254,7 @@ class ConsumeMessagesOperator(ConsumingOperator):
     def _work(self, broker: Broker, consumer: Consumer, batch: Batch, context: Context) -> Any:
         keeper = LeaseKeeper(consumer, batch, self._lease_span())
         held = self._held = Held(broker.dsn, batch, len(batch), keeper)
+        apart = self._apart = _Apart() if self.one_by_one else None
         handle = self._one_by_one if self.one_by_one else self._as_a_whole
         try:
             with keeper:
@@ -236,11 +265,14 @@ class ConsumeMessagesOperator(ConsumingOperator):
         except BaseException as error:
             keeper.stop()
             if not self._killed:
-                nack = partial(consumer.nack, held.messages, reason=reason_of(error))
+                if apart is None:
+                    nack = partial(consumer.nack, held.messages, reason=reason_of(error))
+                else:
+                    nack = partial(_nack_apart, consumer, batch, apart, error)
                 self._give_messages_back(consumer, held.messages, held.count, error, context, nack)
             raise
         finally:
-            self._held = None
+            self._held = self._apart = None
 
     def _call(self, consumer: Consumer, given: Any, context: Context) -> Any:
         assert self.python_callable is not None
@@ -261,18 +293,21 @@ class ConsumeMessagesOperator(ConsumingOperator):
             raise
         if self.drain:
             self._require_pushable(result)
+            self._require_room(result, context)
         else:
             self._require_whole_result(result, context)
         # An extension beside the ack would find the lease gone and call it lost.
         held.keeper.stop()
         self._persistently(lambda: consumer.ack(batch))
         self._acked = (self._acked or 0) + len(batch)
+        self._listed += result is not None
         self.log.info("Acked %d messages of topic %s for group %s", len(batch), self.topic, self.group)
         return result
 
     def _one_by_one(self, consumer: Consumer, batch: Batch, context: Context, held: Held) -> list[Any]:
+        assert self._apart is not None
         results: list[Any] = []
-        failed: dict[Message, BaseException | str] = {}
+        failed, acked = self._apart.failed, self._apart.acked
         unanswered = Counter(_place_of(message.lease) for message in batch)
         stopped_groups: set[str | None] = set()
         for message in batch:
@@ -280,6 +315,7 @@ class ConsumeMessagesOperator(ConsumingOperator):
             if consumer.is_fifo and message.message_group in stopped_groups:
                 # Its turn comes after that of the one that failed (R07).
                 continue
+            self._apart.current = message
             try:
                 result = self._call(consumer, message, context)
                 self._require_pushable(result)
@@ -288,6 +324,7 @@ class ConsumeMessagesOperator(ConsumingOperator):
                 failed[message] = error
                 stopped_groups.add(message.message_group)
                 continue
+            self._require_room(result, context)
             place = _place_of(message.lease)
             unanswered[place] -= 1
             held.count -= 1
@@ -295,7 +332,9 @@ class ConsumeMessagesOperator(ConsumingOperator):
                 # This answer ends a lease, of which a batch has one for each queue.
                 held.keep_only([lease for lease in batch.leases if unanswered[_place_of(lease)]])
             self._persistently(partial(consumer.ack, message))
+            acked.add(message)
             self._acked = (self._acked or 0) + 1
+            self._listed += result is not None
             results.append(result)
         held.keeper.stop()
         self.log.info(
@@ -358,6 +397,49 @@ class ConsumeMessagesOperator(ConsumingOperator):
             )
 
         self._give_back(context, count, cause, keep, nack_and_say)
+
+
+@dataclass
+class _Apart:
+    """How far a batch has come of which each message is answered by itself."""
+
+    failed: dict[Message, BaseException | str] = field(default_factory=dict)
+    acked: set[Message] = field(default_factory=set)
+    current: Message | None = None
+    """The one that the function got last."""
+
+
+def _nack_apart(consumer: Consumer, batch: Batch, apart: _Apart, error: BaseException) -> None:
+    """Nack what failed with its own reason, the one that was worked on with the error, and then the rest.
+
+    A message that comes back has used up an attempt, so the reason of the rest says that the function never
+    got it. A lease that was lost keeps no other from being answered.
+
+    Raises:
+        DueWheelError: something could not be answered; the rest is.
+    """
+    failed = dict(apart.failed)
+    if apart.current is not None and apart.current not in apart.acked:
+        failed.setdefault(apart.current, error)
+    # On a FIFO topic the messages behind one go back with it, and keep their attempt (R07).
+    behind = {message.message_group for message in failed} if consumer.is_fifo else set()
+    rest: dict[tuple[int, int, int], list[Message]] = {}
+    for message in batch:
+        if message not in failed and message not in apart.acked and message.message_group not in behind:
+            rest.setdefault(_place_of(message.lease), []).append(message)
+            if consumer.is_fifo:
+                behind.add(message.message_group)
+    answers = [partial(consumer.nack, message, reason=as_reason(why)) for message, why in failed.items()]
+    not_begun = f"the function did not get it before the task ended: {reason_of(error)}"
+    answers += [partial(consumer.nack, messages, reason=not_begun) for messages in rest.values()]
+    refused: DueWheelError | None = None
+    for answer in answers:
+        try:
+            answer()
+        except DueWheelError as again:
+            refused = refused or again
+    if refused is not None:
+        raise refused
 
 
 def _place_of(lease: Lease) -> tuple[int, int, int]:

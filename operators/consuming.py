@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from airflow.sdk import BaseOperator, RetryAction
 from airflow.sdk.bases.xcom import BaseXCom
+from airflow.sdk.configuration import conf
 from airflow.sdk.definitions.mappedoperator import is_mappable_value
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 from airflow.sdk.execution_time.xcom import XCom
@@ -68,6 +69,9 @@ if TYPE_CHECKING:
 
 LATE_TRY = timedelta(minutes=2)
 """How much later than its ``retry_delay`` the next try may begin and still find its messages kept."""
+
+LONGEST_OUTPUT_NAME = 512
+"""So many characters of an XCom's key Airflow's database stores."""
 
 
 class MessagesFailed(AirflowException):
@@ -302,12 +306,25 @@ class ConsumingOperator(BaseOperator):
         if outputs is not None and self.multiple_outputs and not _is_of_several_outputs(outputs):
             raise InvalidArgument(
                 f"the function returned a {type(outputs).__name__}, but the task has multiple_outputs: "
-                "return a dictionary whose keys are text, or set multiple_outputs=False"
+                f"return a dictionary whose keys are text of 1 to {LONGEST_OUTPUT_NAME} characters, or set "
+                "multiple_outputs=False"
             )
-        if not is_mappable_value(outputs) and self._is_mapped_over(context):
+        if not self._is_mapped_over(context):
+            return
+        if not is_mappable_value(outputs):
             raise InvalidArgument(
                 f"the function returned a {type(outputs).__name__}, but other tasks are mapped over the "
                 "result: return a list or a dictionary"
+            )
+        self._require_mappable_length(len(outputs))
+
+    def _require_mappable_length(self, length: int) -> None:
+        """Fail before the ack where Airflow would refuse to map tasks over so many results."""
+        most = conf.getint("core", "max_map_length", fallback=1024)
+        if length > most:
+            raise InvalidArgument(
+                f"the task came to {length} results, but Airflow maps tasks over {most} at most: receive "
+                "fewer messages, raise [core] max_map_length, or do the mapped work in the function"
             )
 
     def _is_mapped_over(self, context: Mapping[str, Any]) -> bool:
@@ -472,7 +489,9 @@ class ConsumingOperator(BaseOperator):
 
 
 def _is_of_several_outputs(result: object) -> bool:
-    return isinstance(result, Mapping) and all(isinstance(name, str) for name in result)
+    return isinstance(result, Mapping) and all(
+        isinstance(name, str) and 1 <= len(name) <= LONGEST_OUTPUT_NAME for name in result
+    )
 
 
 def _is_of_a_task(given: object) -> bool:

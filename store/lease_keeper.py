@@ -13,8 +13,9 @@ keeper: a killed process stops extending, and its messages come back by themselv
 
 An extension that runs beside an ack would find the lease gone and call it lost, so the context is left first
 and the messages are acked afterwards. Work that answers lease by lease calls :meth:`LeaseKeeper.keep_only`
-before the answer that ends one. A fence may stand inside it: an extension waits a second at most for the
-transaction that holds the lease, and counts if that one rolls back.
+before the answer that ends one. Work that acks a whole lease in a transaction of its own ends that one alone.
+A fence may stand inside it: an extension waits a second at most for the transaction that holds the lease, and
+counts if that one rolls back.
 """
 
 from __future__ import annotations
@@ -35,6 +36,9 @@ if TYPE_CHECKING:
     from duewheel.store.messages import Message
 
 log = logging.getLogger(__name__)
+
+WAS_ACKED = "answered before (acked)"
+"""What the broker says of a lease that was acked, as by work that acks in a transaction of its own."""
 
 EXTENSIONS_PER_LEASE = 3
 RETRIES_PER_LEASE = 12
@@ -70,6 +74,7 @@ class LeaseKeeper:
         self._consumer = consumer
         self._messages = messages
         self._invisible = invisible
+        self._acked: set[tuple[int, int, int]] = set()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._keep, name="duewheel-lease-keeper", daemon=True)
         self.lost = threading.Event()
@@ -122,7 +127,7 @@ class LeaseKeeper:
             asked_at = time.monotonic()
             messages = self._messages
             try:
-                self._consumer.change_invisible_duration(messages, self._invisible)
+                self._extend(messages)
             except LeaseLost as error:
                 if messages is not self._messages:
                     # A lease was answered meanwhile, so none was extended: those that are left are now.
@@ -141,6 +146,25 @@ class LeaseKeeper:
                 pause_seconds = lease_seconds / EXTENSIONS_PER_LEASE
                 self.extended.set()
 
+    def _extend(self, messages: Sequence[Message | Lease]) -> None:
+        """Extend all in one statement; where that is refused, lease by lease, leaving out what was acked."""
+        left = messages
+        if self._acked:
+            left = [each for each in messages if _place_of(each) not in self._acked]
+        try:
+            self._consumer.change_invisible_duration(left, self._invisible)
+        except LeaseLost:
+            by_lease: dict[tuple[int, int, int], list[Message | Lease]] = {}
+            for each in left:
+                by_lease.setdefault(_place_of(each), []).append(each)
+            for place, of_lease in by_lease.items():
+                try:
+                    self._consumer.change_invisible_duration(of_lease, self._invisible)
+                except LeaseLost as error:
+                    if WAS_ACKED not in str(error):
+                        raise
+                    self._acked.add(place)
+
     def _outage(self, error: Exception) -> LeaseLost:
         count = sum(each.count if isinstance(each, Lease) else 1 for each in self._messages)
         return LeaseLost(
@@ -153,3 +177,9 @@ class LeaseKeeper:
         log.error("%s", error)
         self.error = error
         self.lost.set()
+
+
+def _place_of(each: Message | Lease) -> tuple[int, int, int]:
+    """Which lease it is, or is of."""
+    lease = each if isinstance(each, Lease) else each.lease
+    return lease.topic_id, lease.queue, lease.n

@@ -25,6 +25,12 @@ ADDRESS = "duewheel://"
 IN_ADDRESS = ("group", "ring_again", "min_messages", "max_wait", "tags", "filter")
 """The arguments that an address may have behind its question mark."""
 
+FORM = (
+    f"give {ADDRESS}CONNECTION/TOPIC?group=GROUP, further arguments of TimingWheelTrigger joined by &, each "
+    f"once; there are {', '.join(IN_ADDRESS)}"
+)
+"""What an address looks like, for whoever gave another one."""
+
 
 class DueWheelMessageQueueProvider(BaseMessageQueueProvider):
     """Serves the scheme ``duewheel``.
@@ -52,13 +58,25 @@ class DueWheelMessageQueueProvider(BaseMessageQueueProvider):
             kwargs: the arguments beside the address.
 
         Raises:
-            InvalidArgument: it names no topic or no group, or an argument that there is not, or one twice.
+            InvalidArgument: it names no topic or no group, an argument that there is not, or one twice; it
+                has a ``#`` that is not escaped; or it names a server. What was given is not repeated, since
+                it may hold a password.
 
         Example:
             >>> DueWheelMessageQueueProvider().trigger_kwargs("duewheel://shop/orders?group=canceller")
             {'duewheel_conn_id': 'shop', 'topic': 'orders', 'group': 'canceller'}
         """
-        parts = urlsplit(queue)
+        try:
+            parts = urlsplit(queue)
+        except ValueError:
+            # Not its text either, which may name the netloc.
+            raise InvalidArgument(f"queue is no address; {FORM}") from None
+        if "#" in queue:
+            raise InvalidArgument(f"queue has a #: write it as %23; {FORM}")
+        if "@" in parts.netloc or ":" in parts.netloc:
+            raise InvalidArgument(
+                f"queue names a server: give the id of an Airflow connection, which holds it; {FORM}"
+            )
         given = parse_qsl(parts.query, keep_blank_values=True)
         arguments = {
             "duewheel_conn_id": unquote(parts.netloc),
@@ -71,7 +89,7 @@ class DueWheelMessageQueueProvider(BaseMessageQueueProvider):
         )
         if not known or not all(arguments.values()) or "group" not in {*names, *kwargs}:
             raise InvalidArgument(
-                f"queue is {queue!r}: give {ADDRESS}CONNECTION/TOPIC?group=GROUP, further arguments of "
-                f"TimingWheelTrigger joined by &, each once; there are {', '.join(IN_ADDRESS)}"
+                "queue lacks its connection, topic or group, or has an argument that is empty, unknown or "
+                f"given twice; {FORM}"
             )
         return arguments

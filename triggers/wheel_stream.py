@@ -391,7 +391,7 @@ class Porter:
         """
         self._looks += 1
         began = self._clock()
-        self._last_turn = {group: turn for group, turn in self._last_turn.items() if group in groups}
+        self._keep_only(groups)
         left = self._subscribe_in_turn(groups - self._topic_ids.keys(), began + LOOKING_SECONDS / 2)
         at = self._database_now()
         asked = [group for group in groups if self._can_be_new(group, at, released)]
@@ -399,7 +399,15 @@ class Porter:
         self._news = {group for group in asked if group in self._quiet_until or group in self._news}
         doorbells = self._ask_in_turn(asked, at, began + LOOKING_SECONDS)
         self.has_more = left or bool(self._news)
-        return Look(at, doorbells, {group: self._refused[group] for group in groups & self._refused.keys()})
+        return Look(at, doorbells, dict(self._refused))
+
+    def _keep_only(self, groups: frozenset[Watched]) -> None:
+        """Forget groups that nobody watches: whoever watches one again is told at once what it has."""
+        for known in (self._topic_ids, self._quiet_until, self._refused, self._last_turn):
+            for group in known.keys() - groups:
+                del known[group]
+        self._missing &= groups
+        self._news &= groups
 
     def _subscribe_in_turn(self, groups: Iterable[Watched], until: float) -> bool:
         """Subscribe those that are not yet, at least one; return whether some have not had a turn at all."""

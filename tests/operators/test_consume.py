@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from duewheel.store import Broker, Consumer, EmbeddedPostgres, Message
+    from duewheel.store.messages import Batch
 
 CONTEXT = Context()
 
@@ -63,6 +64,11 @@ def operator(work: Callable[..., Any], **arguments: Any) -> ConsumeMessagesOpera
 def states(broker: Broker, message_id: str) -> list[str]:
     """What became of a message for the group."""
     return [entry.state for entry in broker.history(message_id) if entry.consumer_group == "g"]
+
+
+def last_state(broker: Broker, message: Message) -> str:
+    """What a message is for the group."""
+    return states(broker, message.message_id)[-1]
 
 
 def test_x09_the_ack_comes_after_the_work(broker: Broker, consumer: Consumer) -> None:
@@ -339,7 +345,60 @@ def test_x09_a_result_that_the_dag_cannot_use_fails_before_the_ack(
     several = operator(len, group="several", multiple_outputs=True)
     with pytest.raises(InvalidArgument, match="returned a int, but the task has multiple_outputs"):
         several.execute(a_try(1))
+    for name in ("", "n" * 513):
+        named = operator(
+            lambda messages, of: {of: 1},
+            group=f"named-{len(name)}",
+            multiple_outputs=True,
+            op_kwargs={"of": name},
+        )
+        with pytest.raises(InvalidArgument, match="text of 1 to 512 characters"):
+            named.execute(a_try(1))
     assert {group.waiting_retry for group in broker.stats().topics[0].groups} == {3}
+
+
+def mapped_over(work: Callable[..., Any], **arguments: Any) -> ConsumeMessagesOperator:
+    """An operator over whose result other tasks are mapped."""
+    with DAG("mapped"):
+        mapped = operator(work, **arguments)
+        EmptyOperator.partial(task_id="each").expand(doc=mapped.output)
+    return mapped
+
+
+def test_x09_a_try_that_finds_nothing_after_another_maps_no_tasks(consumer: Consumer) -> None:
+    consumer.ack(consumer.receive())
+    assert mapped_over(len).execute(a_try(1)) == []
+    # Airflow fails it.
+    assert mapped_over(len).execute(a_try(2, retries=1)) is None
+
+
+@pytest.mark.parametrize("way", ["one_by_one", "drain"])
+def test_x09_tries_that_would_each_map_tasks_over_a_part_are_refused(consumer: Consumer, way: str) -> None:
+    with pytest.raises(
+        InvalidArgument, match=r"retries is 1, .*: set retries=0, or do the mapped work in the"
+    ):
+        mapped_over(repr, retries=1, **{way: True}).execute(a_try(1, retries=1))
+    batch = consumer.receive()
+    assert [message.attempt for message in batch] == [1] * 3
+    consumer.nack(batch, delay=timedelta(0))
+    # Airflow counts a task that was cleared as one more try.
+    assert mapped_over(repr, retries=0, **{way: True}).execute(a_try(2, retries=1))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "acked"),
+    [({}, 0), ({"one_by_one": True}, 2), ({"drain": True, "max_messages": 1}, 2)],
+    ids=["batch", "one by one", "drain"],
+)
+def test_x09_more_results_than_airflow_maps_over_fail_before_the_ack(
+    broker: Broker, consumer: Consumer, monkeypatch: pytest.MonkeyPatch, arguments: dict[str, Any], acked: int
+) -> None:
+    monkeypatch.setenv("AIRFLOW__CORE__MAX_MAP_LENGTH", "2")
+    mapped = mapped_over(lambda given: [0] * 3, **arguments)
+    with pytest.raises(InvalidArgument, match="3 results, but Airflow maps tasks over 2 at most"):
+        mapped.execute(a_try(1))
+    (group,) = broker.stats().topics[0].groups
+    assert (group.inflight, group.waiting_retry) == (0, 3 - acked)
 
 
 # --- functions of all kinds
@@ -366,6 +425,16 @@ def test_x09_a_generator_is_run_to_its_end_before_the_ack(broker: Broker, consum
     assert operator(work).execute(CONTEXT) == ["Inflight"] * 3
     broker.consumer("orders", "other")
     assert len(operator(work_async, group="other").execute(CONTEXT)) == 3
+
+
+def test_x09_an_iterator_is_run_to_its_end_before_the_ack(broker: Broker, consumer: Consumer) -> None:
+    def states_of(messages: Sequence[Message]) -> Iterator[str]:
+        return map(partial(last_state, broker), messages)
+
+    assert operator(states_of).execute(CONTEXT) == ["Inflight"] * 3
+    with pytest.raises(ZeroDivisionError):
+        operator(lambda messages: filter(lambda _: 1 / 0, messages), group="other").execute(CONTEXT)
+    assert broker.stats().topics[0].groups[1].waiting_retry == 3
 
 
 def test_r03_an_error_in_a_coroutine_or_generator_fails_the_task(broker: Broker, consumer: Consumer) -> None:
@@ -545,6 +614,59 @@ def test_x09_one_by_one_work_that_is_cut_short_gives_back_what_has_no_answer(
     assert not wide.receive()
     (topic,) = (found for found in broker.stats().topics if found.topic == "wide")
     assert (topic.groups[0].inflight, topic.groups[0].waiting_retry) == (0, 6)
+
+
+class TaskTimeout(BaseException):
+    """As Airflow's own, which is no Exception either."""
+
+
+def test_x15_one_by_one_each_message_of_a_task_that_was_cut_short_has_its_own_reason(
+    broker: Broker, consumer: Consumer
+) -> None:
+    def work(message: Message) -> None:
+        if message.body == b"0":
+            raise ZeroDivisionError("poison")
+        raise TaskTimeout("too long")
+
+    with pytest.raises(TaskTimeout):
+        operator(work, one_by_one=True).execute(CONTEXT)
+    assert outcomes(broker) == {
+        b"0": ("WaitingRetry", "ZeroDivisionError: poison"),
+        b"1": ("WaitingRetry", "TaskTimeout: too long"),
+        b"2": ("WaitingRetry", "the function did not get it before the task ended: TaskTimeout: too long"),
+    }
+
+
+def test_r07_one_by_one_a_task_that_was_cut_short_takes_an_attempt_only_from_the_first_of_a_message_group(
+    broker: Broker, consumer: Consumer
+) -> None:
+    def work(message: Message) -> None:
+        raise TaskTimeout("too long")
+
+    broker.create_topic("steps", message_type="FIFO", queues=1)
+    for body in ("a1", "a2", "b1", "b2"):
+        broker.send("steps", body, delay_level=0, message_group=body[0])
+    steps = broker.consumer("steps", "g", retry=RetryPolicy.ordered(timedelta(seconds=1), 0))
+    with pytest.raises(TaskTimeout):
+        operator(work, topic="steps", one_by_one=True).execute(CONTEXT)
+    assert sorted((letter.body, letter.reason) for letter in broker.dead_letters("g", topic="steps")) == [
+        (b"a1", "TaskTimeout: too long"),
+        (b"b1", "the function did not get it before the task ended: TaskTimeout: too long"),
+    ]
+    assert sorted((message.body, message.attempt) for message in steps.receive()) == [(b"a2", 1), (b"b2", 1)]
+
+
+def test_x10_one_by_one_a_lost_lease_keeps_no_other_from_its_answers(broker: Broker, wide: Consumer) -> None:
+    def work(message: Message, consumer: Consumer) -> None:
+        assert consume._held is not None
+        leases = cast("Batch", consume._held.messages).leases
+        consumer.nack([lease for lease in leases if lease.queue == message.lease.queue])
+
+    consume = operator(work, topic="wide", one_by_one=True)
+    with pytest.raises(LeaseLost):
+        consume.execute(CONTEXT)
+    (topic,) = (found for found in broker.stats().topics if found.topic == "wide")
+    assert topic.groups[0].inflight == 0
 
 
 def test_x09_one_by_one_a_kill_pulls_back_what_has_no_answer(broker: Broker, wide: Consumer) -> None:

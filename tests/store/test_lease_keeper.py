@@ -38,6 +38,15 @@ def consumer(timed_broker: Broker) -> Consumer:
 
 
 @pytest.fixture
+def wide(timed_broker: Broker) -> Consumer:
+    """A consumer with four ready messages in two queues, of which one receive makes two leases."""
+    timed_broker.create_topic("wide", message_type="NORMAL", queues=2)
+    for number in range(4):
+        timed_broker.send("wide", str(number))
+    return timed_broker.consumer("wide", "worker")
+
+
+@pytest.fixture
 def eager(monkeypatch: pytest.MonkeyPatch) -> None:
     """A keeper extends a lease of an hour every hundredth of a second."""
     monkeypatch.setattr(lease_keeper, "EXTENSIONS_PER_LEASE", 360_000)
@@ -79,6 +88,33 @@ def test_x10_a_lost_lease_is_said_and_its_ack_refused(consumer: Consumer) -> Non
             keeper.raise_if_lost()
     with pytest.raises(LeaseLost):
         consumer.ack(batch)
+
+
+@pytest.mark.usefixtures("eager")
+def test_x11_work_that_acks_one_lease_by_itself_keeps_the_others(wide: Consumer, clock: Clock) -> None:
+    batch = wide.receive(invisible=HOUR)
+    first = [message for message in batch if message.lease.queue == batch[0].lease.queue]
+    rest = [message for message in batch if message not in first]
+    assert first
+    assert rest
+    with LeaseKeeper(wide, batch, HOUR) as keeper:
+        wide.ack(first)
+        for _ in range(2):
+            clock.advance(0.9 * HOUR)
+            for _ in range(2):
+                keeper.extended.clear()
+                assert keeper.extended.wait(PATIENCE_SECONDS)
+        keeper.raise_if_lost()
+    wide.ack(rest)
+
+
+@pytest.mark.usefixtures("eager")
+def test_x10_a_lost_lease_is_said_though_another_was_acked(wide: Consumer) -> None:
+    batch = wide.receive(invisible=HOUR)
+    with LeaseKeeper(wide, batch, HOUR) as keeper:
+        wide.ack(batch.leases[0])
+        wide.nack(batch.leases[1])
+        assert keeper.lost.wait(PATIENCE_SECONDS)
 
 
 def test_x10_a_lease_that_cannot_be_extended_for_its_whole_duration_is_lost(

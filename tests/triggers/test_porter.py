@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from duewheel.store import Broker
 
 NOTHING: frozenset[int] = frozenset()
+NOBODY: frozenset[Watched] = frozenset()
 ORDERS = Watched("orders", "g")
 WATCHED = frozenset({ORDERS})
 
@@ -86,6 +87,23 @@ def test_a_group_of_a_deleted_topic_comes_back_with_it(broker: Broker, porter: P
     assert porter.look(WATCHED, NOTHING).doorbells == {}
     broker.create_topic("orders")
     assert porter.look(WATCHED, NOTHING).doorbells[ORDERS].ready == 0
+
+
+def test_a_group_that_nobody_watched_for_a_while_is_looked_at_at_once(
+    broker: Broker, porter: Porter, topic_id: int
+) -> None:
+    broker.send("orders", b"x", delay_level=0)
+    assert porter.look(NOBODY, frozenset({topic_id})).doorbells == {}
+    assert porter.look(WATCHED, NOTHING).doorbells[ORDERS].ready == 1
+
+
+def test_the_log_says_again_what_is_missing_when_somebody_watches_it_again(
+    porter: Porter, caplog: pytest.LogCaptureFixture
+) -> None:
+    nowhere = frozenset({Watched("nowhere", "g")})
+    for groups in (nowhere, nowhere, NOBODY, nowhere):
+        porter.look(groups, NOTHING)
+    assert caplog.text.count("No doorbell for group g on topic nowhere") == 2
 
 
 def test_d12_a_group_is_looked_at_for_the_messages_it_asks_for(broker: Broker, topic_id: int) -> None:
