@@ -37,9 +37,20 @@ LOCAL_CONF = {
 """What a session with a local master starts with; the given configuration goes over it."""
 
 REDACTION = "spark.sql.redaction.string.regex"
-PASSWORDS = r"""://[^\s:/@]*:[^\s/@]+@|(?i:passwor[d])\s*=\s*('(\\.|[^'\\])*'|[^\s,"&)\]]+)"""
-"""What Spark leaves out of the plans that it shows: the passwords in addresses of databases. A Connect server
-does not tell a setting whose value has that very word."""
+PASSWORDS = (
+    r"://[^\s:/@]*:[^\s/@]+@"
+    r"""|(?i:passwor[d])\s*=\s*(?:\\+'[^"\\]*+(?:\\.[^"\\]*+)*+|'[^'\\]*+(?:\\.[^'\\]*+)*+'|[^\s"]+)"""
+)
+"""What Spark leaves out of the plans that it shows: the passwords in addresses of databases.
+
+A value in quotes ends at its closing quote, and any other at whitespace or ``"``. A Connect server shows
+requests as text of protobuf, where backslashes stand before the quotes: there all is left out up to the
+closing ``"``.
+
+No alternation stands under a repetition: Java's engine would recurse at each character, and a plan with a
+long text would end in a StackOverflowError. A Connect server does not tell a setting whose value has the
+very word.
+"""
 
 
 def register(spark: SparkSession) -> None:
