@@ -67,7 +67,7 @@ def register(spark: SparkSession) -> None:
         register(spark)
         messages = spark.read.format("duewheel").option("dsn", dsn).option("lease", lease).load()
     """
-    if not any(spark.conf.get(name, None) for name in (REDACTION, "spark.redaction.string.regex")):
+    if not any(_is_set(spark, name) for name in (REDACTION, "spark.redaction.string.regex")):
         spark.conf.set(REDACTION, PASSWORDS)
     spark.dataSource.register(ConnectDataSource if is_connect(spark) else DueWheelDataSource)
 
@@ -130,6 +130,16 @@ def running_session() -> SparkSession | None:
     if active is not None or SparkContext._active_spark_context is None:
         return active
     return SparkSession.builder.getOrCreate()
+
+
+def _is_set(spark: SparkSession, name: str) -> bool:
+    """Whether a setting has a value, also one that Spark Connect does not tell.
+
+    ``conf.get`` of Connect gives its default for a value that has the word "password"; ``SET`` shows such a
+    value redacted.
+    """
+    ((_, value),) = spark.sql(f"SET {name}").collect()
+    return value != "<undefined>"
 
 
 def is_connect(spark: SparkSession) -> bool:
