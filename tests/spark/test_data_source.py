@@ -22,6 +22,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql.types import StructType
 from pyspark.taskcontext import TaskContext
 
+from duewheel.spark.connect_source import ConnectDataSource
 from duewheel.spark.data_source import DueWheelDataSource, LeaseDataReader
 from duewheel.spark.lease_partition import LeasePartition
 from duewheel.spark.lease_reader import selected
@@ -235,11 +236,13 @@ def test_one_queue_gives_work_to_every_partition(broker: Broker, spark: SparkSes
     assert ids(frame) == sorted(sent)
 
 
-def test_a_new_worker_loads_only_what_reads(
-    orders: Broker,
-) -> None:
+@pytest.mark.parametrize("kind", [DueWheelDataSource, ConnectDataSource])
+def test_a_new_worker_loads_only_what_reads(orders: Broker, kind: type[DueWheelDataSource]) -> None:
     send(orders, 3)
-    source = DueWheelDataSource({"dsn": orders.dsn, "topic": TOPIC, "group": GROUP})
+    options = {"dsn": orders.dsn, "topic": TOPIC, "group": GROUP}
+    if kind is ConnectDataSource:
+        options = {"dsn": orders.dsn, "lease": to_json(take(orders).leases)}
+    source = kind(options)
     reader = source.reader(SPARK_SCHEMA)
     # What Spark sends to a task.
     task = pickle.dumps((source, reader, reader.partitions()[0]))
