@@ -258,6 +258,17 @@ def test_a_new_worker_loads_only_what_reads(orders: Broker, kind: type[DueWheelD
     assert printed.strip() == b"3 []"
 
 
+def test_pickled_copy_of_a_reader_does_not_plan(orders: Broker) -> None:
+    """It has no leases, and nothing to read would look like an empty batch."""
+    send(orders, 3)
+    leased = DueWheelDataSource({"dsn": orders.dsn, "topic": TOPIC, "group": GROUP}).reader(SPARK_SCHEMA)
+    held = LeaseDataReader(dsn=orders.dsn, leases=(), partitions=1, batch_bytes=1)
+    for reader in (leased, held):
+        with pytest.raises(InvalidArgument, match="pickled copy of a reader has no leases"):
+            pickle.loads(pickle.dumps(reader)).partitions()
+    assert held.partitions() == []
+
+
 def test_columns_of_another_query_are_refused_before_a_row_is_read(dsn: str) -> None:
     """What a pooler by transaction makes of two sessions' queries."""
     with (
