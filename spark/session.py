@@ -139,7 +139,7 @@ def _is_set(spark: SparkSession, name: str) -> bool:
     value redacted.
     """
     ((_, value),) = spark.sql(f"SET {name}").collect()
-    return value != "<undefined>"
+    return str(value) != "<undefined>"
 
 
 def is_connect(spark: SparkSession) -> bool:
