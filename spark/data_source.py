@@ -135,7 +135,7 @@ class DueWheelDataSource(DataSource):
             return PeekReader(options, columns)
         return LeaseDataReader(
             dsn=options.dsn,
-            leases=options.leases or (),
+            leases=options.leases,
             planned=self._take_lease(options) if options.leases is None else None,
             partitions=options.partitions,
             batch_bytes=options.batch_bytes,
@@ -215,7 +215,7 @@ class LeaseDataReader(DataSourceReader):
         self,
         *,
         dsn: str,
-        leases: Sequence[Lease],
+        leases: Sequence[Lease] | None,
         partitions: int,
         batch_bytes: int,
         with_answered: bool = False,
@@ -232,13 +232,25 @@ class LeaseDataReader(DataSourceReader):
 
     def __getstate__(self) -> dict[str, Any]:
         # Executors get the reader, and their leases with the partition.
-        return {**self.__dict__, "_leases": (), "_planned": None}
+        return {**self.__dict__, "_leases": None, "_planned": None}
 
     def partitions(self) -> list[InputPartition]:
-        """Ask the broker for the query of each lease, unless it has said it, and deal the leases out."""
+        """Ask the broker for the query of each lease, unless it has said it, and deal the leases out.
+
+        Raises:
+            InvalidArgument: this reader is a copy that an executor got, which has no leases.
+        """
         from duewheel.spark.lease_plan import deal_out
 
-        return list(deal_out(self._plan() if self._planned is None else self._planned, self._partitions))
+        planned = self._planned
+        if planned is None:
+            if self._leases is None:
+                raise InvalidArgument(
+                    "a pickled copy of a reader has no leases and only reads partitions: plan with the "
+                    "reader that it was copied from, or have the data source make one"
+                )
+            planned = self._plan(self._leases)
+        return list(deal_out(planned, self._partitions))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read the leases of one partition as Arrow batches."""
@@ -249,9 +261,9 @@ class LeaseDataReader(DataSourceReader):
 
         return read_leases(self._dsn, partition.leases, self._batch_bytes, self._columns)
 
-    def _plan(self) -> list[LeaseToRead]:
+    def _plan(self, leases: Sequence[Lease]) -> list[LeaseToRead]:
         from duewheel.spark.lease_plan import plan_leases
         from duewheel.spark.planning import planning
 
         with planning(self._dsn) as connection:
-            return plan_leases(connection, self._leases, with_answered=self._with_answered)
+            return plan_leases(connection, leases, with_answered=self._with_answered)

@@ -37,9 +37,20 @@ LOCAL_CONF = {
 """What a session with a local master starts with; the given configuration goes over it."""
 
 REDACTION = "spark.sql.redaction.string.regex"
-PASSWORDS = r"""://[^\s:/@]*:[^\s/@]+@|(?i:passwor[d])\s*=\s*('(\\.|[^'\\])*'|[^\s,"&)\]]+)"""
-"""What Spark leaves out of the plans that it shows: the passwords in addresses of databases. A Connect server
-does not tell a setting whose value has that very word."""
+PASSWORDS = (
+    r"://[^\s:/@]*:[^\s/@]+@"
+    r"""|(?i:passwor[d])\s*=\s*(?:\\+'[^"\\]*+(?:\\.[^"\\]*+)*+|'[^'\\]*+(?:\\.[^'\\]*+)*+'|[^\s"]+)"""
+)
+"""What Spark leaves out of the plans that it shows: the passwords in addresses of databases.
+
+A value in quotes ends at its closing quote, and any other at whitespace or ``"``. A Connect server shows
+requests as text of protobuf, where backslashes stand before the quotes: there all is left out up to the
+closing ``"``.
+
+No alternation stands under a repetition: Java's engine would recurse at each character, and a plan with a
+long text would end in a StackOverflowError. A Connect server does not tell a setting whose value has the
+very word.
+"""
 
 
 def register(spark: SparkSession) -> None:
@@ -56,7 +67,7 @@ def register(spark: SparkSession) -> None:
         register(spark)
         messages = spark.read.format("duewheel").option("dsn", dsn).option("lease", lease).load()
     """
-    if not any(spark.conf.get(name, None) for name in (REDACTION, "spark.redaction.string.regex")):
+    if not any(_is_set(spark, name) for name in (REDACTION, "spark.redaction.string.regex")):
         spark.conf.set(REDACTION, PASSWORDS)
     spark.dataSource.register(ConnectDataSource if is_connect(spark) else DueWheelDataSource)
 
@@ -119,6 +130,16 @@ def running_session() -> SparkSession | None:
     if active is not None or SparkContext._active_spark_context is None:
         return active
     return SparkSession.builder.getOrCreate()
+
+
+def _is_set(spark: SparkSession, name: str) -> bool:
+    """Whether a setting has a value, also one that Spark Connect does not tell.
+
+    ``conf.get`` of Connect gives its default for a value that has the word "password"; ``SET`` shows such a
+    value redacted.
+    """
+    ((_, value),) = spark.sql(f"SET {name}").collect()
+    return str(value) != "<undefined>"
 
 
 def is_connect(spark: SparkSession) -> bool:

@@ -37,7 +37,7 @@ from duewheel.spark.message_columns import StreamHandle
 from duewheel.spark.read_options import instant_in
 from duewheel.spark.stream_place import Place, StreamOffset
 from duewheel.store.connections import fetch
-from duewheel.store.errors import DueWheelError, InvalidArgument, UnknownTopic
+from duewheel.store.errors import DueWheelError, InvalidArgument, UnknownGroup, UnknownTopic
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -209,6 +209,11 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             raise UnknownTopic(
                 f"topic {self._options.topic!r} was deleted while the stream read it: once it is made again, "
                 "start the stream anew, with a new checkpoint"
+            )
+        if rows[0][0] is None:
+            raise UnknownGroup(
+                f"group {self._options.group!r} of topic {self._options.topic!r} was deleted while the "
+                "stream read it: start it anew, with a new checkpoint"
             )
         latest = StreamOffset.of_rows(begin.stream, [row[:-1] for row in rows])
         foreign = set(begin.places) - set(latest.places)

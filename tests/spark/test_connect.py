@@ -32,7 +32,7 @@ import json, sys
 from datetime import timedelta
 from airflow.sdk import Context
 from duewheel.operators.spark import SparkConsumeMessagesOperator
-from duewheel.spark import LeasedBatch, spark_session
+from duewheel.spark import LeasedBatch, register, spark_session
 from duewheel.store import Broker
 
 dsn, address, folder = sys.argv[1:]
@@ -101,6 +101,11 @@ with Broker(dsn) as broker, spark_session("client", master=address) as spark:
         .start()
     )
     query.awaitTermination()
+
+    # Connect does not tell a setting with this word.
+    spark.conf.set("spark.sql.redaction.string.regex", "(?i)password=.+|card-[0-9]+")
+    register(spark)
+    said["own"] = spark.sql("SET spark.sql.redaction.string.regex").collect()[0].value
 
 with open(f"{folder}/said.json", "w") as file:
     json.dump(said, file)
@@ -196,6 +201,12 @@ def test_a_connect_server_shows_no_password(broker: Broker, said: dict[str, Any]
         shown = re.sub(said["hidden"], "", f'dsn" value: "{dsn}" lease')
         assert password not in shown
         assert shown.endswith('" lease')
+
+
+def test_a_pattern_of_the_server_stays_on_spark_connect(said: dict[str, Any]) -> None:
+    """A Connect server tells only the pattern of ``register``, which has not the very word."""
+    assert "redacted" in said["own"]
+    assert "passwor[d]" in said["hidden"]
 
 
 def test_a_client_of_spark_connect_sends_once(broker: Broker, said: dict[str, Any]) -> None:

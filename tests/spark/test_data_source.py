@@ -22,6 +22,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql.types import StructType
 from pyspark.taskcontext import TaskContext
 
+from duewheel.spark.connect_source import ConnectDataSource
 from duewheel.spark.data_source import DueWheelDataSource, LeaseDataReader
 from duewheel.spark.lease_partition import LeasePartition
 from duewheel.spark.lease_reader import selected
@@ -235,11 +236,13 @@ def test_one_queue_gives_work_to_every_partition(broker: Broker, spark: SparkSes
     assert ids(frame) == sorted(sent)
 
 
-def test_a_new_worker_loads_only_what_reads(
-    orders: Broker,
-) -> None:
+@pytest.mark.parametrize("kind", [DueWheelDataSource, ConnectDataSource])
+def test_a_new_worker_loads_only_what_reads(orders: Broker, kind: type[DueWheelDataSource]) -> None:
     send(orders, 3)
-    source = DueWheelDataSource({"dsn": orders.dsn, "topic": TOPIC, "group": GROUP})
+    options = {"dsn": orders.dsn, "topic": TOPIC, "group": GROUP}
+    if kind is ConnectDataSource:
+        options = {"dsn": orders.dsn, "lease": to_json(take(orders).leases)}
+    source = kind(options)
     reader = source.reader(SPARK_SCHEMA)
     # What Spark sends to a task.
     task = pickle.dumps((source, reader, reader.partitions()[0]))
@@ -253,6 +256,17 @@ def test_a_new_worker_loads_only_what_reads(
         [sys.executable, "-c", program], input=task, capture_output=True, check=True
     ).stdout
     assert printed.strip() == b"3 []"
+
+
+def test_pickled_copy_of_a_reader_does_not_plan(orders: Broker) -> None:
+    """It has no leases, and nothing to read would look like an empty batch."""
+    send(orders, 3)
+    leased = DueWheelDataSource({"dsn": orders.dsn, "topic": TOPIC, "group": GROUP}).reader(SPARK_SCHEMA)
+    held = LeaseDataReader(dsn=orders.dsn, leases=(), partitions=1, batch_bytes=1)
+    for reader in (leased, held):
+        with pytest.raises(InvalidArgument, match="pickled copy of a reader has no leases"):
+            pickle.loads(pickle.dumps(reader)).partitions()
+    assert held.partitions() == []
 
 
 def test_columns_of_another_query_are_refused_before_a_row_is_read(dsn: str) -> None:

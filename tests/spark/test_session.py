@@ -6,8 +6,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
+from psycopg2.extensions import make_dsn
 
-from duewheel.spark.session import spark_session
+from duewheel.spark.session import PASSWORDS, spark_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -26,3 +27,51 @@ def test_session_of_another_thread_is_left_running(spark: SparkSession) -> None:
         assert threads.submit(count).result() == 3
     assert spark.range(5).count() == 5
     assert spark.conf.get("spark.sql.shuffle.partitions") == "2"
+
+
+@pytest.mark.parametrize("text", ["x" * 200_000, r"\'" * 100_000], ids=["plain", "escaped"])
+@pytest.mark.parametrize("opening", ["password = '", r"password = \\'", "password = ", "://user:"])
+@pytest.mark.parametrize("closing", ["'", '"', ""])
+def test_long_text_after_a_password_is_no_error(
+    spark: SparkSession, opening: str, text: str, closing: str
+) -> None:
+    """Spark matches its pattern with every plan, also with those that have nothing of a broker."""
+    java = spark._jvm.java.util.regex.Pattern.compile(PASSWORDS)  # type: ignore[union-attr]
+
+    assert java.matcher(opening + text + closing).find() == opening.startswith("password")
+
+
+def test_a_query_with_a_long_text_after_a_password_runs(spark: SparkSession) -> None:
+    text = "x" * 5_000
+    assert spark.range(1).selectExpr(f"\"password = '{text}'\" as note").collect()[0].note.count("x") == 5_000
+
+
+@pytest.mark.parametrize(
+    "password",
+    [
+        "Aa1,TAIL",
+        "Aa1)TAIL",
+        "Aa1&TAIL",
+        "Aa1]TAIL",
+        "Aa1 TAIL",
+        "Aa1' TAIL",
+        r"Aa1\' TAIL",
+        r"Aa1\TAIL",
+        "it's, TAIL",
+    ],
+)
+def test_passwords_are_wholly_left_out(spark: SparkSession, password: str) -> None:
+    """In the text of a plan, and as a Connect server shows a request."""
+    java = spark._jvm.java.util.regex.Pattern.compile(PASSWORDS)  # type: ignore[union-attr]
+    dsn = make_dsn("", host="h", password=password, dbname="d")
+    assert "TAIL" in dsn
+    in_protobuf = dsn.replace("\\", r"\\").replace("'", r"\'").replace('"', r"\"")
+
+    plan = java.matcher(f"[dsn={dsn}, topic=t]").replaceAll("***")
+    request = java.matcher(f'value: "{in_protobuf}" more').replaceAll("***")
+
+    assert "Aa1" not in plan + request
+    assert "it" not in plan + request
+    assert "TAIL" not in plan + request
+    assert plan.startswith(("[dsn=host=h ***", "[dsn=***"))
+    assert request.endswith('" more')

@@ -22,7 +22,7 @@ from tests.proof.waiting import PATIENCE_SECONDS, until
 from duewheel.spark.read_options import ReadOptions
 from duewheel.spark.stream_place import StreamOffset
 from duewheel.spark.stream_reader import MessageStreamReader
-from duewheel.store.errors import GroupBusy, InvalidArgument, UnknownTopic
+from duewheel.store.errors import GroupBusy, InvalidArgument, UnknownGroup, UnknownTopic
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -258,6 +258,46 @@ def test_stream_ends_when_its_topic_is_deleted(orders: Broker) -> None:
     with pytest.raises(UnknownTopic, match="with a new checkpoint"):
         stream.latestOffset(start, ReadAllAvailable())
     assert len(orders.consumer(TOPIC, GROUP).receive()) == 5
+
+
+@pytest.mark.parametrize("made_again", [False, True])
+def test_stream_ends_when_its_group_is_deleted(orders: Broker, made_again: bool) -> None:
+    """Its checkpoint is the right one: the group that it belongs to is gone."""
+    stream = reader(orders)
+    start = stream.initialOffset()
+    send(orders, range(5))
+    orders.delete_group(GROUP)
+    if made_again:
+        orders.consumer(TOPIC, GROUP)
+
+    for look in (
+        lambda: stream.latestOffset(start, ReadAllAvailable()),
+        stream.prepareForTriggerAvailableNow,
+    ):
+        with pytest.raises(
+            UnknownGroup, match="group 'lake' of topic 'orders' was deleted while the stream read it"
+        ):
+            look()
+
+
+def test_stream_ends_when_its_topic_is_forgotten(orders: Broker) -> None:
+    """Upkeep forgets a deleted topic when all that it had is gone."""
+    stream = reader(orders)
+    start = stream.initialOffset()
+    orders.delete_topic(TOPIC)
+    with orders.connection() as connection, connection.cursor() as cursor:
+        cursor.execute("update duewheel.topic set deleted_at = now() - interval '2 days'")
+        for _ in range(4):
+            cursor.execute("select duewheel.forget_topics(now())")
+        cursor.execute("select from duewheel.topic where name like 'orders%'")
+        assert cursor.rowcount == 0
+
+    for look in (
+        lambda: stream.latestOffset(start, ReadAllAvailable()),
+        stream.prepareForTriggerAvailableNow,
+    ):
+        with pytest.raises(UnknownTopic, match="was deleted while the stream read it"):
+            look()
 
 
 def test_fifo_topic_is_refused(broker: Broker) -> None:
