@@ -510,7 +510,7 @@ export interface components {
         };
         /**
          * FlowStep
-         * @description What all groups did within one step of time.
+         * @description The work of all groups within one step of time.
          *
          *     Attributes:
          *         step: which step, from 0.
@@ -565,17 +565,17 @@ export interface components {
         };
         /**
          * HistoryEntry
-         * @description One state of a message, for one consumer group or for all (D06, R15).
+         * @description One state of a message, for one consumer group or for all.
          *
          *     Attributes:
-         *         consumer_group: whose state it is; None is the message's own, before any group has it.
+         *         consumer_group: the group whose state it is; None is the message's own, before any group has it.
          *         state: Initialized, Timing, Ready, Inflight, Acked, WaitingRetry, DLQ or Deleted; in broadcasting
-         *             Skipped for what failed (R02).
+         *             Skipped for a failed message.
          *         at: since when, in UTC; None where the logs do not say.
-         *         until_at: of Timing and WaitingRetry the delivery instant, of Inflight the end of the lease.
-         *         attempt: which delivery, from 1.
-         *         consumer: who holds or held the lease.
-         *         reason: why it is in this state, of a retry the error of the attempt before.
+         *         until_at: for Timing and WaitingRetry the delivery instant, for Inflight the end of the lease.
+         *         attempt: the number of the delivery, from 1.
+         *         consumer: the present or past holder of the lease.
+         *         reason: why it is in this state; for a retry the error of the previous attempt.
          */
         HistoryEntry: {
             /** At */
@@ -664,9 +664,9 @@ export interface components {
          *     Attributes:
          *         topic, message_id, key, tag: as it was sent.
          *         born_at: when it was sent.
-         *         deliver_at: the instant it is delivered at.
-         *         released: consumers have been given it, or can be.
-         *         recalled: it is never delivered (X01).
+         *         deliver_at: the delivery instant.
+         *         released: whether consumers have received it, or may at any moment.
+         *         recalled: whether it was recalled, and so is never delivered.
          */
         ListedMessage: {
             /**
@@ -717,7 +717,7 @@ export interface components {
         };
         /**
          * MessageType
-         * @description What a topic takes; it cannot change (D10).
+         * @description The kind of messages a topic takes; it cannot change.
          * @enum {string}
          */
         MessageType: "NORMAL" | "DELAY" | "FIFO";
@@ -738,7 +738,7 @@ export interface components {
         };
         /**
          * NamedMessage
-         * @description A message that somebody sent or received under a name.
+         * @description A message that was sent or received under a name.
          *
          *     Attributes:
          *         message_id, key, tag: as it was sent.
@@ -923,12 +923,12 @@ export interface components {
         };
         /**
          * Redriven
-         * @description What a redrive came to (X12).
+         * @description The result of a redrive.
          *
          *     Attributes:
          *         matched: the dead letters that the criteria chose and that had not been sent again.
          *         redriven: those of them that this call sent again; 0 in a dry run, fewer than ``matched`` where
-         *             another redrive was at it too.
+         *             another redrive ran at the same time.
          */
         Redriven: {
             /** Matched */
@@ -958,12 +958,13 @@ export interface components {
         };
         /**
          * Rewound
-         * @description What a rewind did.
+         * @description The result of a rewind.
          *
          *     Attributes:
-         *         leases_ended: leases that were not answered; an answer that comes now is refused.
-         *         messages_returned: of these, messages released before the instant: they are ready again.
-         *         retries_taken_back: retries of messages that come again anyway.
+         *         leases_ended: leases that were not answered; a later answer is refused.
+         *         messages_returned: messages of these leases that were released before the instant: they are ready
+         *             again.
+         *         retries_taken_back: retries of messages that come again by the new position.
          */
         Rewound: {
             /** Leases Ended */
@@ -979,7 +980,7 @@ export interface components {
          *
          *     Attributes:
          *         group, topic, queue: whose they are.
-         *         consumer: who holds them.
+         *         consumer: the holder.
          *         leased_at, expires_at: since when, and until when.
          *         messages, answered: how many, and how many of them have an answer.
          *         is_retry: whether it is not their first attempt.
