@@ -15,8 +15,6 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -24,18 +22,16 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
-from tempfile import TemporaryDirectory
 
+from benchmarks.airflow_stand import airflow_stand, happens
 from benchmarks.at_instants import TO_COME
 from benchmarks.bench import Bench, Subject
 from benchmarks.measure import Goal, Row, percentile
 from benchmarks.program import main
 from duewheel.cli.demo.airflow_api import AirflowApi
-from duewheel.cli.demo.airflow_standalone import USER, AirflowStandalone, Settings, free_port
 from duewheel.store import Broker
 
 TOPIC, GROUP = "timeouts", "canceller"
-START_SECONDS = 600.0
 RUN_SECONDS = 120.0
 #: Before a due instant everything has been sent, and is idle.
 LEAD_SECONDS = 2.0
@@ -110,7 +106,7 @@ class Run:
 
     @property
     def own_ms(self) -> float:
-        """What is not Airflow's."""
+        """The ring and the receive together."""
         return self.ring_ms + self.receive_ms
 
 
@@ -152,39 +148,19 @@ def _is_idle(api: AirflowApi, dag_id: str) -> bool:
     return not states.get("running") and not states.get("queued")
 
 
-def _wait(happened: Callable[[], bool], limit_seconds: float) -> None:
-    deadline = time.monotonic() + limit_seconds
-    while not happened():
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"Airflow did not do its part within {limit_seconds:.0f} s")
-        # Nothing of Airflow's tells of a change; what is measured is noted where it happens.
-        time.sleep(0.2)
+def _wait(condition: Callable[[], bool], limit_seconds: float) -> None:
+    if not happens(condition, limit_seconds):
+        raise TimeoutError(f"Airflow did not do its part within {limit_seconds:.0f} s")
 
 
 @contextmanager
 def _stand(bench: Bench) -> Iterator[Stand]:
-    with (
-        TemporaryDirectory(prefix="duewheel-bench-") as directory,
-        bench.server.empty() as address,
-        bench.server.duewheel() as dsn,
-        Broker(dsn) as broker,
-    ):
-        home = Path(directory)
-        (home / "dags").mkdir()
-        notes, instants = home / "notes", home / "instants"
-        (home / "dags" / "both.py").write_text(DAGS.format(notes=notes, instants=instants))
-        broker.create_topic(TOPIC)
-        settings = Settings(home, address, free_port(), home / "dags", dsn, secrets.token_hex(8))
-        airflow = AirflowStandalone(settings)
-        api = AirflowApi(settings.url, USER, settings.password)
-        try:
-            airflow.migrate(threading.Event())
-            airflow.start()
-            _wait(lambda: not airflow.unhealthy(), START_SECONDS)
-            _wait(lambda: all(api.knows_dag(name) for name in ("duewheel", "at_once")), START_SECONDS)
-            yield Stand(api, broker, notes, instants)
-        finally:
-            airflow.stop()
+    def dags(home: Path) -> str:
+        return DAGS.format(notes=home / "notes", instants=home / "instants")
+
+    with airflow_stand(bench, TOPIC, dags, ("duewheel", "at_once")) as stand:
+        home = stand.settings.home
+        yield Stand(stand.api, stand.broker, home / "notes", home / "instants")
 
 
 def due_to_task(bench: Bench) -> Iterator[Row]:

@@ -16,7 +16,6 @@ by duewheel alone.
 from __future__ import annotations
 
 import json
-import secrets
 import statistics
 import subprocess
 import sys
@@ -30,19 +29,17 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from math import inf
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import psutil
 from psycopg2.extensions import connection as Connection  # noqa: N812 - it is a class
 
+from benchmarks.airflow_stand import airflow_stand, happens
 from benchmarks.bench import Bench, Subject, seconds
 from benchmarks.measure import Goal, Row, percentile, thousands
 from benchmarks.program import main
 from benchmarks.server import connect
-from duewheel.cli.demo.airflow_api import AirflowApi
-from duewheel.cli.demo.airflow_standalone import USER, AirflowStandalone, Settings, free_port
+from duewheel.cli.demo.airflow_standalone import USER, AirflowStandalone, Settings
 from duewheel.store import Broker
 
 TOPIC, GROUP = "timeouts", "canceller"
@@ -56,7 +53,6 @@ REST_SECONDS = 15
 TOO_LATE = 10
 #: What is not let out so long after the last due instant counts as failed.
 PATIENCE_SECONDS = 600.0
-START_SECONDS = 600.0
 
 DAGS = f"""
 from datetime import timedelta
@@ -176,46 +172,15 @@ class Stand:
             return cursor.fetchall() if cursor.description else []
 
 
-def _wait(happened: Callable[[], bool], limit_seconds: float) -> bool:
-    deadline = time.monotonic() + limit_seconds
-    while not happened():
-        if time.monotonic() > deadline:
-            return False
-        # Nothing of Airflow's tells of a change; what is measured reads instants from the database.
-        time.sleep(0.5)
-    return True
-
-
 @contextmanager
 def _stand(bench: Bench) -> Iterator[Stand]:
     with (
-        TemporaryDirectory(prefix="duewheel-bench-") as directory,
-        bench.server.empty() as address,
-        bench.server.duewheel() as dsn,
-        Broker(dsn) as broker,
+        airflow_stand(bench, TOPIC, lambda _: DAGS, ("duewheel", *WAYS), Roomy) as stand,
+        closing(connect(stand.settings.database_dsn)) as metadata,
     ):
-        home = Path(directory)
-        (home / "dags").mkdir()
-        (home / "dags" / "ways.py").write_text(DAGS)
-        broker.create_topic(TOPIC)
-        settings = Roomy(home, address, free_port(), home / "dags", dsn, secrets.token_hex(8))
-        airflow = AirflowStandalone(settings)
-        api = AirflowApi(settings.url, USER, settings.password)
-        try:
-            airflow.migrate(threading.Event())
-            airflow.start()
-            names = ("duewheel", *WAYS)
-            started = _wait(lambda: not airflow.unhealthy(), START_SECONDS) and _wait(
-                lambda: all(api.knows_dag(name) for name in names), START_SECONDS
-            )
-            if not started:
-                raise TimeoutError(f"Airflow did not start within {START_SECONDS:.0f} s")
-            with closing(connect(address)) as metadata:
-                stand = Stand(airflow, metadata, broker, _token(settings))
-                stand.ask(PROBE)
-                yield stand
-        finally:
-            airflow.stop()
+        measured = Stand(stand.airflow, metadata, stand.broker, _token(stand.settings))
+        measured.ask(PROBE)
+        yield measured
 
 
 def _duewheel(stand: Stand, count: int, lead: float, window: float) -> Measured:
@@ -251,7 +216,7 @@ def _duewheel(stand: Stand, count: int, lead: float, window: float) -> Measured:
         (group,) = topic.groups
         return topic.waiting == group.ready == group.inflight == 0
 
-    _wait(is_over, PATIENCE_SECONDS)
+    happens(is_over, PATIENCE_SECONDS)
     with broker.connection() as connection, connection.cursor() as cursor:
         cursor.execute(DUEWHEEL_LATENESS)
         measured.lateness_ms = [late for (late,) in cursor.fetchall()]
@@ -272,7 +237,7 @@ def _airflows(stand: Stand, way: str, count: int, lead: float, window: float) ->
         stdout=subprocess.DEVNULL,
         check=True,
     )
-    if not _wait(
+    if not happens(
         lambda: stand.ask("select not exists (select from trigger where triggerer_id is null)") == [(True,)],
         lead,
     ):
@@ -292,10 +257,10 @@ def _airflows(stand: Stand, way: str, count: int, lead: float, window: float) ->
     def is_over() -> bool:
         return len(stand.ask(AIRFLOW_LATENESS, way)) >= kept
 
-    _wait(is_over, PATIENCE_SECONDS)
+    happens(is_over, PATIENCE_SECONDS)
     late = [value for (value,) in stand.ask(AIRFLOW_LATENESS, way)]
     measured.lateness_ms = late + [inf] * (kept - len(late))
-    _wait(
+    happens(
         lambda: stand.ask("select not exists (select from dag_run where state = 'running')") == [(True,)],
         PATIENCE_SECONDS,
     )
