@@ -21,12 +21,12 @@ select distinct consumer_group from duewheel.groups where starts_with(consumer_g
 """
 
 
-def topics(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:  # noqa: ARG001
+def topics(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Return the topics whose names begin with what is typed."""
     return _names(ctx, _TOPICS, incomplete)
 
 
-def groups(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:  # noqa: ARG001
+def groups(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Return the consumer groups whose names begin with what is typed."""
     return _names(ctx, _GROUPS, incomplete)
 

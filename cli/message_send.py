@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 from datetime import datetime, timedelta
+from typing import Any
 
 import click
 
@@ -11,6 +11,7 @@ from duewheel.cli.answer import Answer, as_mapping, counted
 from duewheel.cli.broker_command import with_broker
 from duewheel.cli.message_file import send_file
 from duewheel.cli.options import at_option, delay_option, property_option, topic_option
+from duewheel.cli.parameters import given_body
 from duewheel.store import Broker
 
 # Outcomes other than that a new message waits.
@@ -79,7 +80,7 @@ def send(
     """
     if (body is None) == (file is None):
         raise click.UsageError("Give either BODY or --file.")
-    given = {
+    given: dict[str, Any] = {
         "delay": delay,
         "deliver_at": deliver_at,
         "delay_level": delay_level,
@@ -105,15 +106,8 @@ def send(
         return
     receipt = broker.send(
         topic,
-        sys.stdin.buffer.read() if body == "-" else body,
-        delay=delay,
-        deliver_at=deliver_at,
-        delay_level=delay_level,
-        key=key,
-        tag=tag,
-        properties=dict(properties) or None,
-        message_group=message_group,
+        given_body(body),
+        **given,
         idempotency_key=idempotency_key,
-        on_conflict=on_conflict,
     )
     answer.record(as_mapping(receipt))

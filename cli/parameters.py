@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from datetime import UTC, datetime, timedelta
 from typing import Literal
 
@@ -76,3 +77,8 @@ def name_and_value(text: str) -> tuple[str, str]:
     if not name or not equals:
         raise click.BadParameter(f"{text!r} is not a property. Write name=value.")
     return name, value
+
+
+def given_body(body: str | None) -> str | bytes | None:
+    """Return the body that an argument means: `-` is what stands on standard input."""
+    return sys.stdin.buffer.read() if body == "-" else body

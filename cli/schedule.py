@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from datetime import datetime, timedelta
 
 import click
@@ -10,7 +9,7 @@ import click
 from duewheel.cli.answer import Answer, as_mapping
 from duewheel.cli.broker_command import with_broker
 from duewheel.cli.options import property_option, topic_option
-from duewheel.cli.parameters import duration, instant
+from duewheel.cli.parameters import duration, given_body, instant
 from duewheel.cli.readable import text_of
 from duewheel.store import Broker, Schedule, UnknownSchedule
 
@@ -76,7 +75,7 @@ def add(
     broker.add_schedule(
         name,
         topic,
-        sys.stdin.buffer.read() if body == "-" else body,
+        given_body(body),
         cron=cron,
         every=every,
         timezone=timezone,
