@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from duewheel.store import Broker
     from duewheel.store.consumer import Answered, Consumer
     from duewheel.store.instants import Instant
-    from duewheel.store.leases import Lease
     from duewheel.store.messages import Batch, Message
     from duewheel.store.retry_policy import RetryPolicy
 
@@ -165,7 +164,8 @@ class ConsumeMessagesOperator(ConsumingOperator):
 
     def execute(self, context: Context) -> Any:
         """Receive, call the function, ack; again if ``drain``."""
-        self._require_one_try(context)
+        self._maps = self._is_mapped_over(context)
+        self._require_one_try()
         results: list[Any] = []
         self._acked = 0
         self._listed = 0
@@ -192,25 +192,24 @@ class ConsumeMessagesOperator(ConsumingOperator):
         A try before this one may have acked messages and lost its result, for which no task was mapped. So a
         later try returns None, with which Airflow fails it where tasks are mapped over the result.
         """
-        return [] if self._is_mapped_over(context) and not self._may_have_leases(context) else None
+        return [] if self._maps and not self._may_have_leases(context) else None
 
-    def _require_one_try(self, context: Context) -> None:
+    def _require_one_try(self) -> None:
         """Refuse tries that would map tasks over a part of the results only.
 
-        A try that fails has acked some messages, but Airflow drops its results; the next try has only
-        the rest.
-        The task's own setting counts, not what Airflow adds to it when somebody clears the task.
+        A try that fails has acked some messages, but Airflow drops its results; the next try has only the
+        rest. The task's own setting counts, not what Airflow adds to it when somebody clears the task.
         """
-        if (self.one_by_one or self.drain) and self.retries and self._is_mapped_over(context):
+        if (self.one_by_one or self.drain) and self.retries and self._maps:
             raise InvalidArgument(
                 f"retries is {self.retries}, but other tasks are mapped over the result, and with one_by_one "
                 "or drain a try that fails loses the results of what it has acked: set retries=0, or do the "
                 "mapped work in the function"
             )
 
-    def _require_room(self, result: object, context: Context) -> None:
+    def _require_room(self, result: object) -> None:
         """Fail before the ack where the list that the task returns would be too long with this result."""
-        if result is not None and self._is_mapped_over(context):
+        if result is not None and self._maps:
             self._require_mappable_length(self._listed + 1)
 
     def _first(self, broker: Broker, consumer: Consumer, context: Context) -> Batch:
@@ -254,11 +253,12 @@ class ConsumeMessagesOperator(ConsumingOperator):
     def _work(self, broker: Broker, consumer: Consumer, batch: Batch, context: Context) -> Any:
         keeper = LeaseKeeper(consumer, batch, self._lease_span())
         held = self._held = Held(broker.dsn, batch, len(batch), keeper)
-        apart = self._apart = _Apart() if self.one_by_one else None
-        handle = self._one_by_one if self.one_by_one else self._as_a_whole
+        apart = _Apart() if self.one_by_one else None
         try:
             with keeper:
-                return handle(consumer, batch, context, held)
+                if apart is not None:
+                    return self._one_by_one(consumer, batch, context, held, apart)
+                return self._as_a_whole(consumer, batch, context, held)
         except MessagesFailed:
             # All answered or kept.
             raise
@@ -272,7 +272,7 @@ class ConsumeMessagesOperator(ConsumingOperator):
                 self._give_messages_back(consumer, held.messages, held.count, error, context, nack)
             raise
         finally:
-            self._held = self._apart = None
+            self._held = None
 
     def _call(self, consumer: Consumer, given: Any, context: Context) -> Any:
         assert self.python_callable is not None
@@ -293,7 +293,7 @@ class ConsumeMessagesOperator(ConsumingOperator):
             raise
         if self.drain:
             self._require_pushable(result)
-            self._require_room(result, context)
+            self._require_room(result)
         else:
             self._require_whole_result(result, context)
         # An extension beside the ack would find the lease gone and call it lost.
@@ -304,18 +304,19 @@ class ConsumeMessagesOperator(ConsumingOperator):
         self.log.info("Acked %d messages of topic %s for group %s", len(batch), self.topic, self.group)
         return result
 
-    def _one_by_one(self, consumer: Consumer, batch: Batch, context: Context, held: Held) -> list[Any]:
-        assert self._apart is not None
+    def _one_by_one(
+        self, consumer: Consumer, batch: Batch, context: Context, held: Held, apart: _Apart
+    ) -> list[Any]:
         results: list[Any] = []
-        failed, acked = self._apart.failed, self._apart.acked
-        unanswered = Counter(_place_of(message.lease) for message in batch)
+        failed = apart.failed
+        unanswered = Counter(message.lease.place for message in batch)
         stopped_groups: set[str | None] = set()
         for message in batch:
             held.keeper.raise_if_lost()
             if consumer.is_fifo and message.message_group in stopped_groups:
                 # Its turn comes after that of the one that failed (R07).
                 continue
-            self._apart.current = message
+            apart.current = message
             try:
                 result = self._call(consumer, message, context)
                 self._require_pushable(result)
@@ -324,15 +325,15 @@ class ConsumeMessagesOperator(ConsumingOperator):
                 failed[message] = error
                 stopped_groups.add(message.message_group)
                 continue
-            self._require_room(result, context)
-            place = _place_of(message.lease)
+            self._require_room(result)
+            place = message.lease.place
             unanswered[place] -= 1
             held.count -= 1
             if not unanswered[place]:
                 # This answer ends a lease, of which a batch has one for each queue.
-                held.keep_only([lease for lease in batch.leases if unanswered[_place_of(lease)]])
+                held.keep_only([lease for lease in batch.leases if unanswered[lease.place]])
             self._persistently(partial(consumer.ack, message))
-            acked.add(message)
+            apart.acked.add(message)
             self._acked = (self._acked or 0) + 1
             self._listed += result is not None
             results.append(result)
@@ -426,7 +427,7 @@ def _nack_apart(consumer: Consumer, batch: Batch, apart: _Apart, error: BaseExce
     rest: dict[tuple[int, int, int], list[Message]] = {}
     for message in batch:
         if message not in failed and message not in apart.acked and message.message_group not in behind:
-            rest.setdefault(_place_of(message.lease), []).append(message)
+            rest.setdefault(message.lease.place, []).append(message)
             if consumer.is_fifo:
                 behind.add(message.message_group)
     answers = [partial(consumer.nack, message, reason=as_reason(why)) for message, why in failed.items()]
@@ -440,11 +441,6 @@ def _nack_apart(consumer: Consumer, batch: Batch, apart: _Apart, error: BaseExce
             refused = refused or again
     if refused is not None:
         raise refused
-
-
-def _place_of(lease: Lease) -> tuple[int, int, int]:
-    """Which lease it is, whatever messages of it are meant."""
-    return lease.topic_id, lease.queue, lease.n
 
 
 def _named(message: Message) -> str:

@@ -150,13 +150,13 @@ class LeaseKeeper:
         """Extend all in one statement; where that is refused, lease by lease, leaving out what was acked."""
         left = messages
         if self._acked:
-            left = [each for each in messages if _place_of(each) not in self._acked]
+            left = [each for each in messages if _lease_of(each).place not in self._acked]
         try:
             self._consumer.change_invisible_duration(left, self._invisible)
         except LeaseLost:
             by_lease: dict[tuple[int, int, int], list[Message | Lease]] = {}
             for each in left:
-                by_lease.setdefault(_place_of(each), []).append(each)
+                by_lease.setdefault(_lease_of(each).place, []).append(each)
             for place, of_lease in by_lease.items():
                 try:
                     self._consumer.change_invisible_duration(of_lease, self._invisible)
@@ -179,7 +179,5 @@ class LeaseKeeper:
         self.lost.set()
 
 
-def _place_of(each: Message | Lease) -> tuple[int, int, int]:
-    """Which lease it is, or is of."""
-    lease = each if isinstance(each, Lease) else each.lease
-    return lease.topic_id, lease.queue, lease.n
+def _lease_of(each: Message | Lease) -> Lease:
+    return each if isinstance(each, Lease) else each.lease

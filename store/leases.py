@@ -41,6 +41,11 @@ class Lease:
     count: int
     seqs: tuple[int, ...] | None = None
 
+    @property
+    def place(self) -> tuple[int, int, int]:
+        """The topic's number, the queue and the lease's number: the same for all handles of one lease."""
+        return self.topic_id, self.queue, self.n
+
 
 def joined(leases: Iterable[Lease]) -> list[Lease]:
     """One handle for each lease, of all the messages named; None for ``seqs`` where that is all of it."""
