@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from duewheel.spark.data_source import DueWheelDataSource, _read_options
+from duewheel.spark.data_source import DueWheelDataSource
 from duewheel.store.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -26,7 +26,9 @@ class ConnectDataSource(DueWheelDataSource):
         Raises:
             InvalidArgument: there is a group and no lease; nothing was leased.
         """
-        options = _read_options(self.options)
+        from duewheel.spark.read_options import ReadOptions
+
+        options = ReadOptions.of(self.options)
         if options.leases is None and not options.peek:
             raise InvalidArgument(
                 "on Spark Connect each action would lease anew: take the batch first, with "

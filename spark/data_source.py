@@ -107,7 +107,9 @@ class DueWheelDataSource(DataSource):
 
     def schema(self) -> StructType:
         """The columns; checks the options and that the topic exists."""
-        options = _read_options(self.options)
+        from duewheel.spark.read_options import ReadOptions
+
+        options = ReadOptions.of(self.options)
         if options.peek:
             from duewheel.spark.peek_reader import PeekReader
 
@@ -124,9 +126,9 @@ class DueWheelDataSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """The reader of the leased messages; takes the lease when there is none yet."""
-        from duewheel.spark.read_options import check_for_a_read
+        from duewheel.spark.read_options import ReadOptions, check_for_a_read
 
-        options = _read_options(self.options)
+        options = ReadOptions.of(self.options)
         check_for_a_read(self.options)
         columns = columns_of(schema)
         if options.peek:
@@ -145,10 +147,10 @@ class DueWheelDataSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """The reader of a stream, which leases nothing."""
-        from duewheel.spark.read_options import check_for_a_stream
+        from duewheel.spark.read_options import ReadOptions, check_for_a_stream
         from duewheel.spark.stream_reader import MessageStreamReader, starting
 
-        options = _read_options(self.options)
+        options = ReadOptions.of(self.options)
         if options.leases is not None or options.peek:
             raise InvalidArgument("a stream reads what is released and no lease: give a topic and a group")
         check_for_a_stream(self.options)
@@ -195,12 +197,6 @@ class DueWheelDataSource(DataSource):
             )
             with broker.connection() as connection:
                 return plan_leases(connection, leases, with_answered=options.with_answered)
-
-
-def _read_options(options: MutableMapping[str, str]) -> ReadOptions:
-    from duewheel.spark.read_options import ReadOptions
-
-    return ReadOptions.of(options)
 
 
 def _refuse_overwriting(overwrite: bool, instead: str) -> None:

@@ -136,8 +136,10 @@ def _is_set(spark: SparkSession, name: str) -> bool:
     """Whether a setting has a value, also one that Spark Connect does not tell.
 
     ``conf.get`` of Connect gives its default for a value that has the word "password"; ``SET`` shows such a
-    value redacted.
+    value redacted, and is a query.
     """
+    if not is_connect(spark):
+        return spark.conf.get(name, None) is not None
     ((_, value),) = spark.sql(f"SET {name}").collect()
     return str(value) != "<undefined>"
 
