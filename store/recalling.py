@@ -11,11 +11,11 @@ never delivered. Until the commit the topic's wheel does not wait for the transa
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from duewheel.store.bodies import check_text
 from duewheel.store.connections import Database, Rows, fetch
@@ -70,9 +70,7 @@ def recall(database: Database, message_id: str, connection: CallerConnection | N
     check_text(message_id, "message_id")
     statement = "select duewheel.recall(%s, %s, %s)"
     parameters = (message_id, connection is not None, database.now())
-    if connection is not None:
-        return RecallOutcome(database.rows(statement, parameters, connection)[0][0])
-    return RecallOutcome(_final(lambda: database.rows(statement, parameters))[0][0])
+    return _outcome(database, statement, parameters, connection)
 
 
 def recall_key(
@@ -83,9 +81,7 @@ def recall_key(
     check_text(key, "key")
     statement = "select duewheel.recall_key(%s, %s, %s, %s)"
     parameters = (topic, key, connection is not None, database.now())
-    if connection is not None:
-        return RecallOutcome(database.rows(statement, parameters, connection)[0][0])
-    return RecallOutcome(_final(lambda: database.rows(statement, parameters))[0][0])
+    return _outcome(database, statement, parameters, connection)
 
 
 def reschedule(
@@ -197,6 +193,13 @@ def recall_portion(
         asked = (topic, *criteria, dry_run, CHUNK, after, broker.now())
         *numbers, following = _final(lambda: fetch(connection, _CHUNK, asked))[0]
     return BulkRecall(*numbers), following
+
+
+def _outcome(
+    database: Database, statement: str, parameters: Sequence[Any], connection: CallerConnection | None
+) -> RecallOutcome:
+    ask = partial(database.rows, statement, parameters, connection)
+    return RecallOutcome((ask() if connection is not None else _final(ask))[0][0])
 
 
 def _final(ask: Callable[[], Rows]) -> Rows:

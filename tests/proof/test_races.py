@@ -18,7 +18,7 @@ import pytest
 from psycopg2.extensions import make_dsn
 from tests.conftest import Clock
 from tests.proof.racing import RUNNERS, TOPIC, Strike, consumed, race, rest, wheel_process
-from tests.proof.waiting import ask, beside, connected, until, until_somebody_waits
+from tests.proof.waiting import STOP, ask, beside, connected, until, until_somebody_waits
 
 from duewheel.store.broker import Broker
 from duewheel.store.errors import AlreadyReleased, UnknownMessage
@@ -246,13 +246,7 @@ def test_x07_of_many_with_one_idempotency_key_one_sends(topic: Broker, dsn: str)
 
 
 #: After a send has met its idempotency key and before it reads the message of that key.
-STOP_BETWEEN = """
-create function stop() returns trigger language plpgsql as $$
-begin
-    perform pg_advisory_xact_lock(1);
-    return null;
-end
-$$;
+STOP_BETWEEN = f"""{STOP}
 create trigger stop after insert on duewheel.idempotency for each statement execute function stop();
 """
 

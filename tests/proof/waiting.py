@@ -19,6 +19,16 @@ if TYPE_CHECKING:
 PATIENCE_SECONDS = 240.0
 _PAUSE_SECONDS = 0.005
 
+#: What a trigger calls at which a session stops until it gets lock 1.
+STOP = """
+create function stop() returns trigger language plpgsql as $$
+begin
+    perform pg_advisory_xact_lock(1);
+    return null;
+end
+$$;
+"""
+
 Answer = TypeVar("Answer")
 
 

@@ -9,7 +9,7 @@ from datetime import timedelta
 
 import psycopg2
 import pytest
-from tests.proof.waiting import ask, beside, connected, until, until_somebody_waits
+from tests.proof.waiting import STOP, ask, beside, connected, until, until_somebody_waits
 
 from duewheel.store import Overtaken, RecallOutcome
 from duewheel.store.broker import Broker
@@ -112,13 +112,7 @@ def test_x01_a_recall_that_passed_a_release_is_never_delivered_by_it(topic: Brok
 
 
 #: A commit with a recall stops until it gets lock 1, before anything is checked.
-STOP_AT_THE_COMMIT = """
-create function stop() returns trigger language plpgsql as $$
-begin
-    perform pg_advisory_xact_lock(1);
-    return null;
-end
-$$;
+STOP_AT_THE_COMMIT = f"""{STOP}
 create constraint trigger a_stop after insert on duewheel.recall deferrable initially deferred
 for each row execute function stop()
 """
@@ -211,13 +205,7 @@ def test_x18_what_was_held_back_and_is_taken_by_an_open_receive_holds_up_nothing
 
 
 #: Whoever passes a tick lock stops there until it gets lock 1.
-STOP_WHO_PASSES = """
-create function stop() returns trigger language plpgsql as $$
-begin
-    perform pg_advisory_xact_lock(1);
-    return null;
-end
-$$;
+STOP_WHO_PASSES = f"""{STOP}
 create trigger a_stop after insert on duewheel.overtaken for each row execute function stop()
 """
 
