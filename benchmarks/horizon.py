@@ -30,7 +30,7 @@ from benchmarks.processes import crew
 from benchmarks.program import main
 from benchmarks.server import connect
 from duewheel.store import Broker
-from duewheel.store.errors import DueWheelError, said
+from duewheel.store.values.errors import DueWheelError, said
 
 HORIZONS = {"1 day": timedelta(days=1), "60 days": timedelta(days=60), "10 years": timedelta(days=3650)}
 NEAR = "1 day"

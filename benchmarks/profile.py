@@ -26,7 +26,7 @@ from benchmarks.processes import crew
 from benchmarks.program import main
 from benchmarks.server import connect
 from duewheel.store import Batch, Broker
-from duewheel.store.listening import Listener, Notification
+from duewheel.store.database.listening import Listener, Notification
 
 BODY = (
     b'{"order": 1, "customer": "customer-1", "state": "unpaid", "note": "0123456789abcdef0123456789abcdef"}'
@@ -193,7 +193,7 @@ def lone(bench: Bench) -> Iterator[Row]:
     count = bench.size(60, 10)
     steps: dict[str, list[float]] = {"tick": [], "heard": [], "handled": []}
     with (
-        patch("duewheel.store.signals.Listener", _Watched),
+        patch("duewheel.store.consuming.signals.Listener", _Watched),
         bench.server.duewheel() as dsn,
         closing(connect(dsn)) as raw,
     ):

@@ -19,8 +19,8 @@ from pathlib import Path
 import psycopg2
 from psycopg2.extensions import connection as Connection  # noqa: N812 - it is a class
 
+from duewheel.embedded.postgres import EmbeddedPostgres
 from duewheel.store import Broker
-from duewheel.store.embedded import EmbeddedPostgres
 
 SETTINGS = {
     "autovacuum_naptime": "15s",

@@ -27,7 +27,7 @@ from duewheel.store import Broker
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from duewheel.store.connections import DriverConnection
+    from duewheel.store.database.connections import DriverConnection
 
 HOUR = timedelta(hours=1)
 #: One paid in ten.

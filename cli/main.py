@@ -24,7 +24,7 @@ import psycopg2
 
 import duewheel
 from duewheel.cli.refusals import explained, one_line
-from duewheel.store.errors import DueWheelError
+from duewheel.store.values.errors import DueWheelError
 
 _COMMANDS: dict[str, str] = {
     "completion": "duewheel.cli.completion:completion",

@@ -12,7 +12,7 @@ from duewheel.cli.options import at_option, delay_option, dry_run_option, key_op
 from duewheel.cli.parameters import instant
 from duewheel.cli.progress import progress
 from duewheel.store import Broker, BulkRecall, RecallOutcome
-from duewheel.store.recalling import recall_portion
+from duewheel.store.operations.recalling import recall_portion
 
 
 @click.command()

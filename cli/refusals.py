@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import psycopg2
 
-from duewheel.store.errors import said
+from duewheel.store.values.errors import said
 
 # By SQLSTATE, or its first two characters: what to do.
 _ADVICE = {

@@ -11,7 +11,7 @@ from duewheel.cli.answer import Answer, as_mapping
 from duewheel.cli.broker_command import with_broker
 from duewheel.cli.options import topic_option
 from duewheel.store import Broker, UnknownTopic
-from duewheel.store.stats import TopicStats
+from duewheel.store.operations.stats import TopicStats
 
 TOPIC_COLUMNS = ("topic", "message_type", "waiting", "next_due_at", "released_to", "stragglers")
 GROUP_COLUMNS = ("group", "topic", "ready", "oldest_deliver_at", "inflight", "waiting_retry", "dead")

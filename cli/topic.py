@@ -13,7 +13,7 @@ from duewheel.cli.broker_command import with_broker
 from duewheel.cli.options import topic_argument, yes_option
 from duewheel.cli.parameters import duration
 from duewheel.store import Broker, MessageType
-from duewheel.store.errors import UnknownTopic
+from duewheel.store.values.errors import UnknownTopic
 
 _COLUMNS = ("name", "message_type", "queues", "max_delay", "out_of_range", "granularity", "retention")
 _TYPES = [kind.value for kind in MessageType]

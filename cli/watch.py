@@ -21,7 +21,7 @@ from duewheel.cli.stats import GROUP_COLUMNS, TOPIC_COLUMNS, group_rows, topic_r
 from duewheel.cli.stopping import stopped_by_signal
 from duewheel.cli.tables import table
 from duewheel.store import Broker, BrokerUnreachable
-from duewheel.store.overview import lateness, now, overdue_topics, turning_wheels
+from duewheel.store.operations.overview import lateness, now, overdue_topics, turning_wheels
 
 # What waits longer than this after its instant is not what a wheel leaves between two ticks.
 _OVERDUE_AFTER = timedelta(seconds=5)

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseHook, get_current_context
 
 from duewheel.hooks.task_name import task_of
-from duewheel.store.errors import InvalidArgument, UnknownTopic
+from duewheel.store.values.errors import InvalidArgument, UnknownTopic
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection

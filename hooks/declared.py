@@ -14,12 +14,12 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from duewheel.hooks.rendered import as_instant, as_level, as_span
-from duewheel.store import filters
-from duewheel.store import tags as tag_expressions
-from duewheel.store.bodies import check_text, properties_to_json, to_bytes
-from duewheel.store.errors import DueWheelError, InvalidArgument, InvalidDelayLevel, InvalidKey
-from duewheel.store.instants import to_datetime, to_span
-from duewheel.store.limits import (
+from duewheel.store.values import filters
+from duewheel.store.values import tags as tag_expressions
+from duewheel.store.values.bodies import check_text, properties_to_json, to_bytes
+from duewheel.store.values.errors import DueWheelError, InvalidArgument, InvalidDelayLevel, InvalidKey
+from duewheel.store.values.instants import to_datetime, to_span
+from duewheel.store.values.limits import (
     FASTEST_REDRIVE,
     LONGEST_IDEMPOTENCY_KEY,
     LONGEST_KEY,
@@ -28,8 +28,8 @@ from duewheel.store.limits import (
     MOST_LEVELS,
     SLOWEST_REDRIVE,
 )
-from duewheel.store.messages import OnConflict, named
-from duewheel.store.names import check_group_name, check_topic_name
+from duewheel.store.values.messages import OnConflict, named
+from duewheel.store.values.names import check_group_name, check_topic_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import pendulum
 
-from duewheel.store.errors import InvalidArgument, InvalidDelayLevel, InvalidInstant
-from duewheel.store.instants import to_datetime
+from duewheel.store.values.errors import InvalidArgument, InvalidDelayLevel, InvalidInstant
+from duewheel.store.values.instants import to_datetime
 
 if TYPE_CHECKING:
-    from duewheel.store.instants import Instant
+    from duewheel.store.values.instants import Instant
 
 STR_OF_TIMEDELTA = re.compile(
     r"(?:(?P<days>-?\d+) days?, )?(?P<hours>\d{1,2}):(?P<minutes>\d\d):(?P<seconds>\d\d(?:\.\d{1,6})?)"

@@ -19,7 +19,7 @@ from urllib.parse import quote
 
 from airflow.sdk import BaseHook
 
-from duewheel.store.errors import InvalidArgument
+from duewheel.store.values.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

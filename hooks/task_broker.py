@@ -11,9 +11,9 @@ from dataclasses import replace
 from typing import Any
 
 from duewheel.store import Broker
-from duewheel.store.bodies import properties_to_json
-from duewheel.store.errors import DueWheelError
-from duewheel.store.messages import NewMessage, SendReceipt
+from duewheel.store.values.bodies import properties_to_json
+from duewheel.store.values.errors import DueWheelError
+from duewheel.store.values.messages import NewMessage, SendReceipt
 
 SENT_BY_TASK = "sent_by_task"
 """The property that names the task instance; what a message says there itself is left as it is."""

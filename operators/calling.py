@@ -16,7 +16,7 @@ from typing import Any
 from airflow.sdk.bases.decorator import determine_kwargs
 from airflow.sdk.definitions.context import KNOWN_CONTEXT_KEYS
 
-from duewheel.store.errors import InvalidArgument
+from duewheel.store.values.errors import InvalidArgument
 
 NOT_WHILE_IT_RUNS = frozenset({"exception", "reason"})
 """Names of the context that only callbacks get."""

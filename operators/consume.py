@@ -30,10 +30,10 @@ from duewheel.hooks.declared import check_callable, check_flags, check_not_given
 from duewheel.hooks.rendered import as_span
 from duewheel.operators.calling import call
 from duewheel.operators.consuming import ConsumingOperator, FailedForGood, Held, MessagesFailed, as_reason
-from duewheel.store.errors import DueWheelError, InvalidArgument
-from duewheel.store.lease_keeper import LeaseKeeper
-from duewheel.store.limits import LONGEST_WAIT, MOST_RECEIVED
-from duewheel.store.reasons import reason_of
+from duewheel.store.consuming.lease_keeper import LeaseKeeper
+from duewheel.store.values.errors import DueWheelError, InvalidArgument
+from duewheel.store.values.limits import LONGEST_WAIT, MOST_RECEIVED
+from duewheel.store.values.reasons import reason_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -41,10 +41,10 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from duewheel.store import Broker
-    from duewheel.store.consumer import Answered, Consumer
-    from duewheel.store.instants import Instant
-    from duewheel.store.messages import Batch, Message
-    from duewheel.store.retry_policy import RetryPolicy
+    from duewheel.store.consuming.consumer import Answered, Consumer
+    from duewheel.store.values.instants import Instant
+    from duewheel.store.values.messages import Batch, Message
+    from duewheel.store.values.retry_policy import RetryPolicy
 
 __all__ = ["ConsumeMessagesOperator", "MessagesFailed"]
 
@@ -60,9 +60,9 @@ class ConsumeMessagesOperator(ConsumingOperator):
         group: the consumer group that reads; made when it does not exist yet, from the earliest message on.
         python_callable: called once with the batch, a sequence of ``Message``, and with ``op_args`` and
             ``op_kwargs``; of Airflow's context it gets what its parameters name, and ``consumer``, the
-            group's :class:`~duewheel.store.consumer.Consumer`, to ack in the transaction of the work. It may
-            be ``async``; where it yields, or returns an iterator, the list of it all is its result. Not
-            called when nothing is ready.
+            group's :class:`~duewheel.store.consuming.consumer.Consumer`, to ack in the transaction of the
+            work. It may be ``async``; where it yields, or returns an iterator, the list of it all is its
+            result. Not called when nothing is ready.
         tags: only messages with one of these tags, as ``"a || b"``; ``*`` means all (D12).
         filter: only messages with such properties, as ``"region = 'north' AND amount > 100"`` (D12).
         max_messages: how many to take at most at once, up to 10 000.

@@ -49,12 +49,12 @@ from duewheel.operators.calling import check_call
 from duewheel.operators.lineage import read_lineage
 from duewheel.operators.links import TopicLink
 from duewheel.operators.outlets import tell_outlets
-from duewheel.store.backoff import Backoff
-from duewheel.store.errors import BrokerUnreachable, DueWheelError, InvalidArgument
-from duewheel.store.limits import LONGEST_INVISIBLE, SHORTEST_INVISIBLE
-from duewheel.store.messages import Message
-from duewheel.store.reasons import reason_of
-from duewheel.store.retry_policy import RetryPolicy
+from duewheel.store.values.backoff import Backoff
+from duewheel.store.values.errors import BrokerUnreachable, DueWheelError, InvalidArgument
+from duewheel.store.values.limits import LONGEST_INVISIBLE, SHORTEST_INVISIBLE
+from duewheel.store.values.messages import Message
+from duewheel.store.values.reasons import reason_of
+from duewheel.store.values.retry_policy import RetryPolicy
 
 if TYPE_CHECKING:
     from airflow.sdk import Context, RetryDecision
@@ -62,10 +62,10 @@ if TYPE_CHECKING:
 
     from duewheel.operators.lineage import Lineage
     from duewheel.store import Broker
-    from duewheel.store.consumer import Answered, Consumer
-    from duewheel.store.instants import Instant
-    from duewheel.store.lease_keeper import LeaseKeeper
-    from duewheel.store.leases import Lease
+    from duewheel.store.consuming.consumer import Answered, Consumer
+    from duewheel.store.consuming.lease_keeper import LeaseKeeper
+    from duewheel.store.values.instants import Instant
+    from duewheel.store.values.leases import Lease
 
 LATE_TRY = timedelta(minutes=2)
 """How much later than its ``retry_delay`` the next try may begin and still find its messages kept."""

@@ -17,7 +17,7 @@ from duewheel.hooks.declared import check_callable
 from duewheel.operators.consume import ConsumeMessagesOperator
 from duewheel.operators.consuming import ConsumingOperator
 from duewheel.operators.spark import SparkConsumeMessagesOperator
-from duewheel.store.errors import InvalidArgument
+from duewheel.store.values.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from airflow.sdk.bases.decorator import TaskDecorator

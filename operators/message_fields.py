@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import timedelta
 
-    from duewheel.store.instants import Instant
-    from duewheel.store.messages import SendReceipt
+    from duewheel.store.values.instants import Instant
+    from duewheel.store.values.messages import SendReceipt
 
 MESSAGE_FIELDS = (
     "topic",

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from airflow.sdk import Context
 
-    from duewheel.store.instants import Instant
+    from duewheel.store.values.instants import Instant
 
 
 class SendDelayMessageNotifier(MessageFields, BaseNotifier):

@@ -21,14 +21,14 @@ from duewheel.hooks.declared import (
 )
 from duewheel.hooks.rendered import as_instant
 from duewheel.operators.links import DeadLettersLink
-from duewheel.store.bodies import check_text
+from duewheel.store.values.bodies import check_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from airflow.sdk import Context
 
-    from duewheel.store.instants import Instant
+    from duewheel.store.values.instants import Instant
 
 
 class RedriveDeadLettersOperator(BaseOperator):

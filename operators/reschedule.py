@@ -13,7 +13,7 @@ from duewheel.hooks.declared import check_named_message, check_when
 from duewheel.hooks.rendered import as_instant, as_span
 from duewheel.hooks.task_name import task_key
 from duewheel.operators.links import MessageLink, TopicLink
-from duewheel.store.errors import AlreadyReleased, InvalidArgument, UnknownMessage
+from duewheel.store.values.errors import AlreadyReleased, InvalidArgument, UnknownMessage
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from airflow.sdk import Context
 
-    from duewheel.store.instants import Instant
+    from duewheel.store.values.instants import Instant
 
 
 class RescheduleMessageOperator(BaseOperator):

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from airflow.sdk import Context
 
-    from duewheel.store.instants import Instant
+    from duewheel.store.values.instants import Instant
 
 
 RECEIPT = "receipt"

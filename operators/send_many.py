@@ -25,9 +25,9 @@ from duewheel.hooks.task_name import task_key
 from duewheel.operators.lineage import WrittenLineage
 from duewheel.operators.links import TopicLink
 from duewheel.operators.outlets import NEW, tell_outlets
-from duewheel.store.bodies import properties_to_json, to_bytes
-from duewheel.store.errors import DueWheelError, InvalidArgument
-from duewheel.store.messages import NewMessage
+from duewheel.store.values.bodies import properties_to_json, to_bytes
+from duewheel.store.values.errors import DueWheelError, InvalidArgument
+from duewheel.store.values.messages import NewMessage
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from airflow.sdk import Context, XComArg
 
-    from duewheel.store.instants import Instant
+    from duewheel.store.values.instants import Instant
 
 FIELDS = frozenset(NewMessage.__dataclass_fields__)
 """What a message may say of itself: the parameters of a send."""

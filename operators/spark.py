@@ -35,8 +35,8 @@ from duewheel.hooks.spark_connection import SparkPlace, spark_place
 from duewheel.operators.calling import call
 from duewheel.operators.consuming import ConsumingOperator
 from duewheel.operators.links import SparkUiLink, TopicLink
-from duewheel.store.errors import DueWheelError, InvalidArgument, LeaseLost
-from duewheel.store.reasons import reason_of
+from duewheel.store.values.errors import DueWheelError, InvalidArgument, LeaseLost
+from duewheel.store.values.reasons import reason_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -47,10 +47,10 @@ if TYPE_CHECKING:
 
     from duewheel.spark.leased_batch import LeasedBatch
     from duewheel.spark.submission import Application, Submission
-    from duewheel.store.consumer import Consumer
-    from duewheel.store.instants import Instant
-    from duewheel.store.lease_keeper import LeaseKeeper
-    from duewheel.store.retry_policy import RetryPolicy
+    from duewheel.store.consuming.consumer import Consumer
+    from duewheel.store.consuming.lease_keeper import LeaseKeeper
+    from duewheel.store.values.instants import Instant
+    from duewheel.store.values.retry_policy import RetryPolicy
 
 CANCEL_SECONDS = 3.0
 """How long a killed task waits for Spark to take the order to stop; Airflow gives a task 5 seconds in all."""
@@ -308,7 +308,7 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
 
     def _check(self, place: SparkPlace, application: Application | None) -> None:
         """Look before anything is leased: what is missing, or does not fit, is no failure of a message."""
-        from duewheel.spark.java_runtime import find_java
+        from duewheel.embedded.java import find_java
         from duewheel.spark.session import CONNECT_SCHEME
 
         for mode in (place.deploy_mode, place.conf.get("spark.submit.deployMode")):
@@ -366,7 +366,7 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
     ) -> None:
         """Run the application in a process of its own."""
         from duewheel.spark.submission import ApplicationFailed, Submission, SubmittedBatch
-        from duewheel.store.leases import to_json
+        from duewheel.store.values.leases import to_json
 
         # The program watches its leases itself, and knows what it has given back.
         batch.let_others_reject()

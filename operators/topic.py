@@ -18,8 +18,13 @@ from duewheel.hooks.declared import (
     check_topic,
 )
 from duewheel.hooks.rendered import as_span
-from duewheel.store.limits import LONGEST_GRANULARITY, LONGEST_SETTING, MOST_QUEUES, SHORTEST_GRANULARITY
-from duewheel.store.messages import MessageType, OutOfRange
+from duewheel.store.values.limits import (
+    LONGEST_GRANULARITY,
+    LONGEST_SETTING,
+    MOST_QUEUES,
+    SHORTEST_GRANULARITY,
+)
+from duewheel.store.values.messages import MessageType, OutOfRange
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

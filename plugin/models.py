@@ -11,8 +11,8 @@ from typing import Annotated, Literal
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, model_validator
 
-from duewheel.store import overview
-from duewheel.store.lookups import HistoryEntry, ListedMessage
+from duewheel.store.operations import overview
+from duewheel.store.operations.lookups import HistoryEntry, ListedMessage
 
 #: How many messages one request acts on.
 MOST_AT_ONCE = 200

@@ -20,7 +20,8 @@ from duewheel.plugin import models
 from duewheel.plugin.bodies import readable
 from duewheel.plugin.brokers import Brokers
 from duewheel.plugin.rights import Seeing, may_act, may_read_bodies, may_see
-from duewheel.store import Broker, UnknownMessage, overview
+from duewheel.store import Broker, UnknownMessage
+from duewheel.store.operations import overview
 
 router = APIRouter(prefix="/api")
 brokers = Brokers()

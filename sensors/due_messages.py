@@ -29,9 +29,9 @@ from duewheel.hooks.declared import (
 )
 from duewheel.hooks.rendered import as_span
 from duewheel.hooks.task_name import task_key
-from duewheel.store.errors import BrokerUnreachable, InvalidArgument
-from duewheel.store.leases import to_json
-from duewheel.store.limits import LONGEST_INVISIBLE, SHORTEST_INVISIBLE
+from duewheel.store.values.errors import BrokerUnreachable, InvalidArgument
+from duewheel.store.values.leases import to_json
+from duewheel.store.values.limits import LONGEST_INVISIBLE, SHORTEST_INVISIBLE
 from duewheel.triggers.due_messages import DueMessagesTrigger
 from duewheel.triggers.wheel_stream import ring_payload
 
@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from duewheel.store import Broker
-    from duewheel.store.consumer import Consumer
-    from duewheel.store.messages import Batch
+    from duewheel.store.consuming.consumer import Consumer
+    from duewheel.store.values.messages import Batch
 
 
 MOST_HANDED_ON = 1_000
@@ -73,7 +73,8 @@ class DueMessagesSensor(BaseSensorOperator):
     Returns:
         A dictionary with ``topic``, ``group``, ``ready`` and ``oldest_deliver_at``, as the task's XCom. With
         ``hand_on`` also ``messages``: a list of ``{"message_id", "key", "tag"}``; with ``lease`` also
-        ``leases``, text for :func:`duewheel.store.leases.from_json`, and ``ready`` is how many are leased.
+        ``leases``, text for :func:`duewheel.store.values.leases.from_json`, and ``ready`` is how many are
+        leased.
 
     Raises:
         UnknownTopic: there is no such topic.
@@ -204,14 +205,14 @@ class DueMessagesSensor(BaseSensorOperator):
                 return None, doorbell.ready
             if lease is not None:
                 # Imported here: see BrokerAddress.open.
-                from duewheel.store.leasing_enough import lease_enough
+                from duewheel.store.consuming.leasing_enough import lease_enough
 
                 batch = lease_enough(broker, consumer, min(self._wanted(), self.hand_on), self.hand_on, lease)
                 # None where others of the group came first.
                 return (_leased(told, batch) if batch else None), len(batch)
             if self.hand_on:
                 # Imported here: see BrokerAddress.open.
-                from duewheel.store.ready_messages import ready_messages
+                from duewheel.store.consuming.ready_messages import ready_messages
 
                 told["messages"] = [
                     asdict(message)

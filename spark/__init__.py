@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from duewheel.spark.java_runtime import JavaNotFound as JavaNotFound
+    from duewheel.embedded.java import JavaNotFound as JavaNotFound
     from duewheel.spark.lease_states import BatchOutcome as BatchOutcome
     from duewheel.spark.leased_batch import LeasedBatch as LeasedBatch
     from duewheel.spark.partition_work import PartitionsFailed as PartitionsFailed
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
     from duewheel.spark.session import spark_session as spark_session
     from duewheel.spark.submitted import submitted_batch as submitted_batch
 
-# Each public name and the module it lives in.
+# Each public name and the module it lives in, below duewheel.
 _HOMES = {
-    "BatchOutcome": "lease_states",
-    "JavaNotFound": "java_runtime",
-    "LeasedBatch": "leased_batch",
-    "PartitionsFailed": "partition_work",
-    "register": "session",
-    "reject": "rejecting",
-    "spark_session": "session",
-    "submitted_batch": "submitted",
+    "BatchOutcome": "spark.lease_states",
+    "JavaNotFound": "embedded.java",
+    "LeasedBatch": "spark.leased_batch",
+    "PartitionsFailed": "spark.partition_work",
+    "register": "spark.session",
+    "reject": "spark.rejecting",
+    "spark_session": "spark.session",
+    "submitted_batch": "spark.submitted",
 }
 
 __all__ = [
@@ -47,7 +47,7 @@ def __getattr__(name: str) -> object:
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value: object = getattr(import_module(f"{__name__}.{home}"), name)
+    value: object = getattr(import_module(f"duewheel.{home}"), name)
     globals()[name] = value
     return value
 

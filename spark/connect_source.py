@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from duewheel.spark.data_source import DueWheelDataSource
-from duewheel.store.errors import InvalidArgument
+from duewheel.store.values.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceReader

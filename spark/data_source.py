@@ -43,7 +43,7 @@ from pyspark.sql.datasource import (
 
 from duewheel.spark.lease_partition import LeasePartition
 from duewheel.spark.message_columns import ALL_COLUMNS, columns_of, spark_schema
-from duewheel.store.errors import InvalidArgument
+from duewheel.store.values.errors import InvalidArgument
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
     from duewheel.spark.lease_partition import LeaseToRead
     from duewheel.spark.read_options import ReadOptions
-    from duewheel.store.leases import Lease
+    from duewheel.store.values.leases import Lease
 
 FORMAT = "duewheel"
 CLOCKS_APART = timedelta(minutes=5)
@@ -63,7 +63,7 @@ class DueWheelDataSource(DataSource):
 
     Options, all text:
         dsn: address of the broker's database, as libpq string or URL; reachable from the executors too.
-        lease: leases that are held, as :func:`duewheel.store.leases.to_json` writes them.
+        lease: leases that are held, as :func:`duewheel.store.values.leases.to_json` writes them.
         topic, group, tags, filter: what to lease when no lease is given; ``tags`` as ``"a || b"``, ``filter``
             as ``"region = 'north'"``, all when left out.
         max_messages: how many to lease at most, 10 000 when left out; of a stream, how many to read in a

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 
 from duewheel.spark.lease_partition import LeasePartition, LeaseToRead
 from duewheel.spark.lease_states import handle_prefix, lease_states, refusal
-from duewheel.store.connections import fetch
-from duewheel.store.errors import InvalidArgument
+from duewheel.store.database.connections import fetch
+from duewheel.store.values.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from duewheel.store.connections import DriverConnection
-    from duewheel.store.leases import Lease
+    from duewheel.store.database.connections import DriverConnection
+    from duewheel.store.values.leases import Lease
 
 MESSAGES_WORTH_A_PARTITION = 100
 """A partition costs a task, a Python worker and a connection; fewer messages than this are not worth one

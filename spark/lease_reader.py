@@ -22,7 +22,7 @@ import pyarrow as pa
 from duewheel.spark.lease_partition import LeaseToRead
 from duewheel.spark.message_batches import message_batch
 from duewheel.spark.message_columns import ALL_COLUMNS, StreamHandle, query_columns
-from duewheel.store.errors import InvalidArgument, LeaseLost
+from duewheel.store.values.errors import InvalidArgument, LeaseLost
 
 _READ_LEASE = (Path(__file__).parent / "read_lease.sql").read_text()
 _CHECK_LEASES = (Path(__file__).parent / "check_leases.sql").read_text()

@@ -13,11 +13,11 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from duewheel.store.connections import DriverConnection, fetch
-from duewheel.store.errors import LeaseLost
+from duewheel.store.database.connections import DriverConnection, fetch
+from duewheel.store.values.errors import LeaseLost
 
 if TYPE_CHECKING:
-    from duewheel.store.leases import Lease
+    from duewheel.store.values.leases import Lease
 
 HELD = "held"
 ACKED = "acked"

@@ -42,17 +42,17 @@ from duewheel.spark.partition_work import FailedPart, Part, PartitionsFailed, Wo
 from duewheel.spark.read_options import DEFAULT_PARTITIONS
 from duewheel.spark.rejecting import HANDLE, REASON, checked_delay, named_messages, reject_leased
 from duewheel.store.broker import Broker
-from duewheel.store.connections import DriverConnection, driver_connection
-from duewheel.store.consumer import Consumer
-from duewheel.store.errors import InvalidArgument, LeaseLost
-from duewheel.store.lease_keeper import LeaseKeeper
-from duewheel.store.leases import Lease, to_json
+from duewheel.store.consuming.consumer import Consumer
+from duewheel.store.consuming.lease_keeper import LeaseKeeper
+from duewheel.store.database.connections import DriverConnection, driver_connection
+from duewheel.store.values.errors import InvalidArgument, LeaseLost
+from duewheel.store.values.leases import Lease, to_json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from duewheel.store.connections import CallerConnection
-    from duewheel.store.messages import Message
+    from duewheel.store.database.connections import CallerConnection
+    from duewheel.store.values.messages import Message
 
 log = logging.getLogger(__name__)
 
@@ -63,7 +63,7 @@ class LeasedBatch:
     It is false when nothing was ready. Make one with :meth:`take`.
 
     Attributes:
-        leases: the leases, to be passed on with :func:`duewheel.store.leases.to_json`.
+        leases: the leases, to be passed on with :func:`duewheel.store.values.leases.to_json`.
         count: how many messages they cover.
         answered: whether :meth:`ack` or :meth:`nack` was called and not refused. Of an answer inside a
             transaction that was rolled back later, the broker knows nothing.

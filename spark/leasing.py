@@ -12,16 +12,16 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from duewheel.store import filters
-from duewheel.store import tags as tag_expressions
-from duewheel.store.connections import fetch
-from duewheel.store.errors import InvalidArgument
-from duewheel.store.instants import to_span
-from duewheel.store.leases import Lease
+from duewheel.store.database.connections import fetch
+from duewheel.store.values import filters
+from duewheel.store.values import tags as tag_expressions
+from duewheel.store.values.errors import InvalidArgument
+from duewheel.store.values.instants import to_span
+from duewheel.store.values.leases import Lease
 
 if TYPE_CHECKING:
     from duewheel.store.broker import Broker
-    from duewheel.store.consumer import Consumer
+    from duewheel.store.consuming.consumer import Consumer
 
 MOST_PARTITIONS = 10_000
 """Into how many partitions a batch may be dealt out."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from pyspark.sql.types import BinaryType, IntegerType, StringType, StructField, StructType, TimestampType
 
-from duewheel.store.errors import InvalidArgument
+from duewheel.store.values.errors import InvalidArgument
 
 SPARK_SCHEMA = StructType(
     [

@@ -39,10 +39,10 @@ from pyspark.sql.datasource import (
 from pyspark.taskcontext import TaskContext
 
 from duewheel.spark.written_columns import check_written_columns, staged_batches, staged_schema
-from duewheel.store.backoff import Backoff
 from duewheel.store.broker import Broker
-from duewheel.store.connections import fetch
-from duewheel.store.errors import (
+from duewheel.store.database.connections import fetch
+from duewheel.store.values.backoff import Backoff
+from duewheel.store.values.errors import (
     BrokerUnreachable,
     DueWheelError,
     InvalidArgument,

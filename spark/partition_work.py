@@ -33,15 +33,15 @@ from duewheel.spark.by_value import dumped
 from duewheel.spark.lease_partition import LeasePartition
 from duewheel.spark.lease_reader import read_leases
 from duewheel.spark.lease_states import GIVEN_BACK, HELD, handle_prefix, handles_of, lease_states, refusal
-from duewheel.store.connections import DriverConnection, fetch
-from duewheel.store.errors import AlreadyAnswered, DueWheelError, InvalidArgument, LeaseLost
-from duewheel.store.reasons import reason_of
+from duewheel.store.database.connections import DriverConnection, fetch
+from duewheel.store.values.errors import AlreadyAnswered, DueWheelError, InvalidArgument, LeaseLost
+from duewheel.store.values.reasons import reason_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-    from duewheel.store.leases import Lease
+    from duewheel.store.values.leases import Lease
 
 Work = Callable[[DriverConnection, "Iterator[pa.RecordBatch]"], object]
 """What works on a part: it gets the open transaction and the messages."""

@@ -17,7 +17,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from duewheel.spark.lease_partition import MESSAGES_PER_PARTITION
 from duewheel.spark.planning import planning
-from duewheel.store.connections import fetch
+from duewheel.store.database.connections import fetch
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
 
-from duewheel.store import schema
-from duewheel.store.connections import Database
+from duewheel.store.database import schema
+from duewheel.store.database.connections import Database
 
 if TYPE_CHECKING:
-    from duewheel.store.connections import DriverConnection
+    from duewheel.store.database.connections import DriverConnection
 
 
 @contextmanager

@@ -18,11 +18,11 @@ import psycopg2
 from pyspark.sql import functions as f
 from pyspark.sql.types import StringType
 
-from duewheel.store import errors
-from duewheel.store.connections import fetch, libpq_dsn
-from duewheel.store.errors import DueWheelError, InvalidArgument
-from duewheel.store.instants import to_span
-from duewheel.store.reasons import storable
+from duewheel.store.database.connections import fetch, libpq_dsn
+from duewheel.store.values import errors
+from duewheel.store.values.errors import DueWheelError, InvalidArgument
+from duewheel.store.values.instants import to_span
+from duewheel.store.values.reasons import storable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

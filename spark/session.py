@@ -20,9 +20,9 @@ from contextlib import contextmanager
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
+from duewheel.embedded.java import prepare_environment
 from duewheel.spark.connect_source import ConnectDataSource
 from duewheel.spark.data_source import DueWheelDataSource
-from duewheel.spark.java_runtime import prepare_environment
 
 log = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from duewheel.store.errors import InvalidArgument
+from duewheel.store.values.errors import InvalidArgument
 
 LAST_SEQ = 2**63 - 1
 """Behind every message of an instant."""

@@ -36,8 +36,8 @@ from duewheel.spark.lease_partition import MESSAGES_PER_PARTITION
 from duewheel.spark.message_columns import StreamHandle
 from duewheel.spark.read_options import instant_in
 from duewheel.spark.stream_place import Place, StreamOffset
-from duewheel.store.connections import fetch
-from duewheel.store.errors import DueWheelError, InvalidArgument, UnknownGroup, UnknownTopic
+from duewheel.store.database.connections import fetch
+from duewheel.store.values.errors import DueWheelError, InvalidArgument, UnknownGroup, UnknownTopic
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -31,9 +31,9 @@ from typing import TYPE_CHECKING
 
 import pyspark
 
-from duewheel.spark.java_runtime import spark_environment
+from duewheel.embedded.java import spark_environment
 from duewheel.spark.session import CONNECT_SCHEME, LOCAL_CONF
-from duewheel.store.errors import DueWheelError, InvalidArgument
+from duewheel.store.values.errors import DueWheelError, InvalidArgument
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

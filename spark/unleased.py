@@ -11,8 +11,8 @@ import adbc_driver_postgresql
 from psycopg2.extensions import QuotedString
 
 from duewheel.spark.lease_reader import queried
-from duewheel.store import filters
-from duewheel.store import tags as tag_expressions
+from duewheel.store.values import filters
+from duewheel.store.values import tags as tag_expressions
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from duewheel.spark.read_options import check_option_names, required_dsn
-from duewheel.store.errors import InvalidArgument
-from duewheel.store.limits import LONGEST_IDEMPOTENCY_KEY
+from duewheel.store.values.errors import InvalidArgument
+from duewheel.store.values.limits import LONGEST_IDEMPOTENCY_KEY
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

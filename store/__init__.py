@@ -18,117 +18,117 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from duewheel.embedded.postgres import EmbeddedPostgres as EmbeddedPostgres
+    from duewheel.embedded.postgres import EmbeddedPostgresError as EmbeddedPostgresError
     from duewheel.store.broker import Broker as Broker
-    from duewheel.store.consumer import Consumer as Consumer
-    from duewheel.store.doorbells import Doorbell as Doorbell
-    from duewheel.store.embedded import EmbeddedPostgres as EmbeddedPostgres
-    from duewheel.store.embedded import EmbeddedPostgresError as EmbeddedPostgresError
-    from duewheel.store.errors import AlreadyAnswered as AlreadyAnswered
-    from duewheel.store.errors import AlreadyReleased as AlreadyReleased
-    from duewheel.store.errors import BodyTooLarge as BodyTooLarge
-    from duewheel.store.errors import BrokerMoved as BrokerMoved
-    from duewheel.store.errors import BrokerNotUpgraded as BrokerNotUpgraded
-    from duewheel.store.errors import BrokerUnreachable as BrokerUnreachable
-    from duewheel.store.errors import DelayOutOfRange as DelayOutOfRange
-    from duewheel.store.errors import DueWheelError as DueWheelError
-    from duewheel.store.errors import GroupBusy as GroupBusy
-    from duewheel.store.errors import InvalidArgument as InvalidArgument
-    from duewheel.store.errors import InvalidDelayLevel as InvalidDelayLevel
-    from duewheel.store.errors import InvalidFilter as InvalidFilter
-    from duewheel.store.errors import InvalidInstant as InvalidInstant
-    from duewheel.store.errors import InvalidKey as InvalidKey
-    from duewheel.store.errors import InvalidSchedule as InvalidSchedule
-    from duewheel.store.errors import InvalidTag as InvalidTag
-    from duewheel.store.errors import InvalidTagExpression as InvalidTagExpression
-    from duewheel.store.errors import LeaseLost as LeaseLost
-    from duewheel.store.errors import NotAllowed as NotAllowed
-    from duewheel.store.errors import NulInText as NulInText
-    from duewheel.store.errors import Overtaken as Overtaken
-    from duewheel.store.errors import PropertiesTooLarge as PropertiesTooLarge
-    from duewheel.store.errors import ScheduleExists as ScheduleExists
-    from duewheel.store.errors import StagingFailed as StagingFailed
-    from duewheel.store.errors import TopicExists as TopicExists
-    from duewheel.store.errors import UnknownGroup as UnknownGroup
-    from duewheel.store.errors import UnknownMessage as UnknownMessage
-    from duewheel.store.errors import UnknownSchedule as UnknownSchedule
-    from duewheel.store.errors import UnknownTopic as UnknownTopic
-    from duewheel.store.errors import WrongIsolationLevel as WrongIsolationLevel
-    from duewheel.store.errors import WrongMessageType as WrongMessageType
-    from duewheel.store.groups import Group as Group
-    from duewheel.store.groups import Rewound as Rewound
-    from duewheel.store.lookups import MessagePage as MessagePage
-    from duewheel.store.messages import Batch as Batch
-    from duewheel.store.messages import ConsumeMode as ConsumeMode
-    from duewheel.store.messages import Message as Message
-    from duewheel.store.messages import MessageType as MessageType
-    from duewheel.store.messages import NewMessage as NewMessage
-    from duewheel.store.messages import OnConflict as OnConflict
-    from duewheel.store.messages import OutOfRange as OutOfRange
-    from duewheel.store.messages import RecallOutcome as RecallOutcome
-    from duewheel.store.messages import SendOutcome as SendOutcome
-    from duewheel.store.messages import SendReceipt as SendReceipt
-    from duewheel.store.recalling import BulkRecall as BulkRecall
-    from duewheel.store.retry_policy import RetryPolicy as RetryPolicy
-    from duewheel.store.schedules import Misfire as Misfire
-    from duewheel.store.schedules import Schedule as Schedule
-    from duewheel.store.upkeep import Maintenance as Maintenance
+    from duewheel.store.consuming.consumer import Consumer as Consumer
+    from duewheel.store.consuming.doorbells import Doorbell as Doorbell
+    from duewheel.store.operations.groups import Group as Group
+    from duewheel.store.operations.groups import Rewound as Rewound
+    from duewheel.store.operations.lookups import MessagePage as MessagePage
+    from duewheel.store.operations.recalling import BulkRecall as BulkRecall
+    from duewheel.store.operations.schedules import Misfire as Misfire
+    from duewheel.store.operations.schedules import Schedule as Schedule
+    from duewheel.store.values.errors import AlreadyAnswered as AlreadyAnswered
+    from duewheel.store.values.errors import AlreadyReleased as AlreadyReleased
+    from duewheel.store.values.errors import BodyTooLarge as BodyTooLarge
+    from duewheel.store.values.errors import BrokerMoved as BrokerMoved
+    from duewheel.store.values.errors import BrokerNotUpgraded as BrokerNotUpgraded
+    from duewheel.store.values.errors import BrokerUnreachable as BrokerUnreachable
+    from duewheel.store.values.errors import DelayOutOfRange as DelayOutOfRange
+    from duewheel.store.values.errors import DueWheelError as DueWheelError
+    from duewheel.store.values.errors import GroupBusy as GroupBusy
+    from duewheel.store.values.errors import InvalidArgument as InvalidArgument
+    from duewheel.store.values.errors import InvalidDelayLevel as InvalidDelayLevel
+    from duewheel.store.values.errors import InvalidFilter as InvalidFilter
+    from duewheel.store.values.errors import InvalidInstant as InvalidInstant
+    from duewheel.store.values.errors import InvalidKey as InvalidKey
+    from duewheel.store.values.errors import InvalidSchedule as InvalidSchedule
+    from duewheel.store.values.errors import InvalidTag as InvalidTag
+    from duewheel.store.values.errors import InvalidTagExpression as InvalidTagExpression
+    from duewheel.store.values.errors import LeaseLost as LeaseLost
+    from duewheel.store.values.errors import NotAllowed as NotAllowed
+    from duewheel.store.values.errors import NulInText as NulInText
+    from duewheel.store.values.errors import Overtaken as Overtaken
+    from duewheel.store.values.errors import PropertiesTooLarge as PropertiesTooLarge
+    from duewheel.store.values.errors import ScheduleExists as ScheduleExists
+    from duewheel.store.values.errors import StagingFailed as StagingFailed
+    from duewheel.store.values.errors import TopicExists as TopicExists
+    from duewheel.store.values.errors import UnknownGroup as UnknownGroup
+    from duewheel.store.values.errors import UnknownMessage as UnknownMessage
+    from duewheel.store.values.errors import UnknownSchedule as UnknownSchedule
+    from duewheel.store.values.errors import UnknownTopic as UnknownTopic
+    from duewheel.store.values.errors import WrongIsolationLevel as WrongIsolationLevel
+    from duewheel.store.values.errors import WrongMessageType as WrongMessageType
+    from duewheel.store.values.messages import Batch as Batch
+    from duewheel.store.values.messages import ConsumeMode as ConsumeMode
+    from duewheel.store.values.messages import Message as Message
+    from duewheel.store.values.messages import MessageType as MessageType
+    from duewheel.store.values.messages import NewMessage as NewMessage
+    from duewheel.store.values.messages import OnConflict as OnConflict
+    from duewheel.store.values.messages import OutOfRange as OutOfRange
+    from duewheel.store.values.messages import RecallOutcome as RecallOutcome
+    from duewheel.store.values.messages import SendOutcome as SendOutcome
+    from duewheel.store.values.messages import SendReceipt as SendReceipt
+    from duewheel.store.values.retry_policy import RetryPolicy as RetryPolicy
+    from duewheel.store.wheel.upkeep import Maintenance as Maintenance
 
-# Each public name and the module it lives in.
+# Each public name and the module it lives in, below duewheel.
 _HOMES = {
-    "AlreadyAnswered": "errors",
-    "AlreadyReleased": "errors",
-    "Batch": "messages",
-    "BodyTooLarge": "errors",
-    "Broker": "broker",
-    "BrokerMoved": "errors",
-    "BrokerNotUpgraded": "errors",
-    "BrokerUnreachable": "errors",
-    "BulkRecall": "recalling",
-    "ConsumeMode": "messages",
-    "Consumer": "consumer",
-    "DelayOutOfRange": "errors",
-    "Doorbell": "doorbells",
-    "DueWheelError": "errors",
-    "EmbeddedPostgres": "embedded",
-    "EmbeddedPostgresError": "embedded",
-    "Group": "groups",
-    "GroupBusy": "errors",
-    "InvalidArgument": "errors",
-    "InvalidDelayLevel": "errors",
-    "InvalidFilter": "errors",
-    "InvalidInstant": "errors",
-    "InvalidKey": "errors",
-    "InvalidSchedule": "errors",
-    "InvalidTag": "errors",
-    "InvalidTagExpression": "errors",
-    "LeaseLost": "errors",
-    "Maintenance": "upkeep",
-    "Message": "messages",
-    "MessagePage": "lookups",
-    "MessageType": "messages",
-    "Misfire": "schedules",
-    "NewMessage": "messages",
-    "NotAllowed": "errors",
-    "NulInText": "errors",
-    "OnConflict": "messages",
-    "OutOfRange": "messages",
-    "Overtaken": "errors",
-    "PropertiesTooLarge": "errors",
-    "RecallOutcome": "messages",
-    "RetryPolicy": "retry_policy",
-    "Rewound": "groups",
-    "Schedule": "schedules",
-    "ScheduleExists": "errors",
-    "StagingFailed": "errors",
-    "SendOutcome": "messages",
-    "SendReceipt": "messages",
-    "TopicExists": "errors",
-    "UnknownGroup": "errors",
-    "UnknownMessage": "errors",
-    "UnknownSchedule": "errors",
-    "UnknownTopic": "errors",
-    "WrongIsolationLevel": "errors",
-    "WrongMessageType": "errors",
+    "AlreadyAnswered": "store.values.errors",
+    "AlreadyReleased": "store.values.errors",
+    "Batch": "store.values.messages",
+    "BodyTooLarge": "store.values.errors",
+    "Broker": "store.broker",
+    "BrokerMoved": "store.values.errors",
+    "BrokerNotUpgraded": "store.values.errors",
+    "BrokerUnreachable": "store.values.errors",
+    "BulkRecall": "store.operations.recalling",
+    "ConsumeMode": "store.values.messages",
+    "Consumer": "store.consuming.consumer",
+    "DelayOutOfRange": "store.values.errors",
+    "Doorbell": "store.consuming.doorbells",
+    "DueWheelError": "store.values.errors",
+    "EmbeddedPostgres": "embedded.postgres",
+    "EmbeddedPostgresError": "embedded.postgres",
+    "Group": "store.operations.groups",
+    "GroupBusy": "store.values.errors",
+    "InvalidArgument": "store.values.errors",
+    "InvalidDelayLevel": "store.values.errors",
+    "InvalidFilter": "store.values.errors",
+    "InvalidInstant": "store.values.errors",
+    "InvalidKey": "store.values.errors",
+    "InvalidSchedule": "store.values.errors",
+    "InvalidTag": "store.values.errors",
+    "InvalidTagExpression": "store.values.errors",
+    "LeaseLost": "store.values.errors",
+    "Maintenance": "store.wheel.upkeep",
+    "Message": "store.values.messages",
+    "MessagePage": "store.operations.lookups",
+    "MessageType": "store.values.messages",
+    "Misfire": "store.operations.schedules",
+    "NewMessage": "store.values.messages",
+    "NotAllowed": "store.values.errors",
+    "NulInText": "store.values.errors",
+    "OnConflict": "store.values.messages",
+    "OutOfRange": "store.values.messages",
+    "Overtaken": "store.values.errors",
+    "PropertiesTooLarge": "store.values.errors",
+    "RecallOutcome": "store.values.messages",
+    "RetryPolicy": "store.values.retry_policy",
+    "Rewound": "store.operations.groups",
+    "Schedule": "store.operations.schedules",
+    "ScheduleExists": "store.values.errors",
+    "StagingFailed": "store.values.errors",
+    "SendOutcome": "store.values.messages",
+    "SendReceipt": "store.values.messages",
+    "TopicExists": "store.values.errors",
+    "UnknownGroup": "store.values.errors",
+    "UnknownMessage": "store.values.errors",
+    "UnknownSchedule": "store.values.errors",
+    "UnknownTopic": "store.values.errors",
+    "WrongIsolationLevel": "store.values.errors",
+    "WrongMessageType": "store.values.errors",
 }
 
 __all__ = [
@@ -193,7 +193,7 @@ def __getattr__(name: str) -> object:
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value: object = getattr(import_module(f"{__name__}.{home}"), name)
+    value: object = getattr(import_module(f"duewheel.{home}"), name)
     globals()[name] = value
     return value
 

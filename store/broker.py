@@ -15,26 +15,26 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from duewheel.store import (
+from duewheel.store.consuming import doorbells, taking_over
+from duewheel.store.consuming.consumer import Consumer
+from duewheel.store.consuming.push_consumer import Listener, PushConsumer
+from duewheel.store.consuming.signals import Signals
+from duewheel.store.database import schema
+from duewheel.store.database.connections import Database, DriverConnection
+from duewheel.store.operations import (
     dead_letters,
-    doorbells,
     groups,
     lookups,
     recalling,
-    schema,
     sending,
     settings,
     stats,
-    taking_over,
     topics,
-    upkeep,
 )
-from duewheel.store.bodies import check_text
-from duewheel.store.connections import Database, DriverConnection
-from duewheel.store.consumer import Consumer
-from duewheel.store.instants import Instant
-from duewheel.store.leases import Lease
-from duewheel.store.messages import (
+from duewheel.store.values.bodies import check_text
+from duewheel.store.values.instants import Instant
+from duewheel.store.values.leases import Lease
+from duewheel.store.values.messages import (
     Batch,
     ConsumeMode,
     MessageType,
@@ -44,26 +44,25 @@ from duewheel.store.messages import (
     RecallOutcome,
     SendReceipt,
 )
-from duewheel.store.push_consumer import Listener, PushConsumer
-from duewheel.store.signals import Signals
-from duewheel.store.tags import EVERY
+from duewheel.store.values.tags import EVERY
+from duewheel.store.wheel import upkeep
 
 if TYPE_CHECKING:
-    from duewheel.store.connections import CallerConnection
-    from duewheel.store.dead_letters import DeadLetter, Redriven
-    from duewheel.store.doorbells import Doorbell
-    from duewheel.store.groups import Group, Rewound
-    from duewheel.store.lookups import HistoryEntry, MessagePage, StoredMessage
-    from duewheel.store.migration import SchemaState
-    from duewheel.store.rebasing import Rebased
-    from duewheel.store.recalling import BulkRecall
-    from duewheel.store.retry_policy import RetryPolicy
-    from duewheel.store.runner import WheelRunner
-    from duewheel.store.schedules import Misfire, Schedule
-    from duewheel.store.settings import Settings, WhenFull
-    from duewheel.store.stats import Stats
-    from duewheel.store.topics import Topic
-    from duewheel.store.upkeep import Maintenance
+    from duewheel.store.consuming.doorbells import Doorbell
+    from duewheel.store.database.connections import CallerConnection
+    from duewheel.store.database.migration import SchemaState
+    from duewheel.store.database.rebasing import Rebased
+    from duewheel.store.operations.dead_letters import DeadLetter, Redriven
+    from duewheel.store.operations.groups import Group, Rewound
+    from duewheel.store.operations.lookups import HistoryEntry, MessagePage, StoredMessage
+    from duewheel.store.operations.recalling import BulkRecall
+    from duewheel.store.operations.schedules import Misfire, Schedule
+    from duewheel.store.operations.settings import Settings, WhenFull
+    from duewheel.store.operations.stats import Stats
+    from duewheel.store.operations.topics import Topic
+    from duewheel.store.values.retry_policy import RetryPolicy
+    from duewheel.store.wheel.runner import WheelRunner
+    from duewheel.store.wheel.upkeep import Maintenance
 
 log = logging.getLogger(__name__)
 
@@ -111,7 +110,7 @@ class Broker:
             with Broker.embedded("var/duewheel") as broker:
                 print(broker.dsn)
         """
-        from duewheel.store.embedded import EmbeddedPostgres
+        from duewheel.embedded.postgres import EmbeddedPostgres
 
         with EmbeddedPostgres(Path(directory)) as server, cls(server.ensure_database("duewheel")) as broker:
             broker.upgrade()
@@ -154,7 +153,7 @@ class Broker:
         Raises:
             BrokerUnreachable: the server does not answer.
         """
-        from duewheel.store import migration
+        from duewheel.store.database import migration
 
         return migration.upgrade(self.dsn)
 
@@ -165,7 +164,7 @@ class Broker:
             BrokerNotUpgraded: the schema is missing or old, or its functions are not this program's.
             BrokerMoved: the database was restored into another cluster.
         """
-        from duewheel.store import migration
+        from duewheel.store.database import migration
 
         return migration.check(self.dsn)
 
@@ -193,7 +192,7 @@ class Broker:
             with Broker("postgresql://shop@new-host/shop") as broker:
                 broker.rebase()
         """
-        from duewheel.store import rebasing
+        from duewheel.store.database import rebasing
 
         return rebasing.rebase(self.dsn)
 
@@ -961,7 +960,7 @@ class Broker:
             broker.add_schedule("clean-up", "files", b"", cron="0 5 * * *", timezone="Europe/Berlin")
             broker.add_schedule("push", "messages", b"", every=timedelta(minutes=2))
         """
-        from duewheel.store import schedules
+        from duewheel.store.operations import schedules
 
         schedules.add_schedule(
             self._database,
@@ -980,7 +979,7 @@ class Broker:
 
     def schedules(self) -> list[Schedule]:
         """All schedules with their next occurrences, by name."""
-        from duewheel.store import schedules
+        from duewheel.store.operations import schedules
 
         return schedules.schedules(self._database)
 
@@ -990,7 +989,7 @@ class Broker:
         Raises:
             UnknownSchedule: there is none of this name.
         """
-        from duewheel.store import schedules
+        from duewheel.store.operations import schedules
 
         schedules.remove_schedule(self._database, name)
 
@@ -1000,7 +999,7 @@ class Broker:
         Raises:
             UnknownSchedule: there is none of this name.
         """
-        from duewheel.store import schedules
+        from duewheel.store.operations import schedules
 
         schedules.pause_schedule(self._database, name)
 
@@ -1010,7 +1009,7 @@ class Broker:
         Raises:
             UnknownSchedule: there is none of this name.
         """
-        from duewheel.store import schedules
+        from duewheel.store.operations import schedules
 
         schedules.resume_schedule(self._database, name)
 
@@ -1023,7 +1022,7 @@ class Broker:
         Returns:
             How many messages were sent.
         """
-        from duewheel.store import schedules
+        from duewheel.store.operations import schedules
 
         return schedules.advance_schedules(self._database)
 
@@ -1098,7 +1097,7 @@ class Broker:
             topics: the topics to look after, by name; None is all.
             on_released: called with a topic's number after messages of it were released.
         """
-        from duewheel.store.runner import WheelRunner
+        from duewheel.store.wheel.runner import WheelRunner
 
         return WheelRunner(
             self.dsn,

@@ -25,7 +25,7 @@ import psycopg2
 import pytest
 from tests.proof.waiting import ask, connected, until
 
-from duewheel.store.embedded import EmbeddedPostgres
+from duewheel.embedded.postgres import EmbeddedPostgres
 
 if TYPE_CHECKING:
     from duewheel.store.broker import Broker
@@ -147,7 +147,7 @@ def other_postgres() -> Iterator[EmbeddedPostgres]:
 @pytest.fixture(scope="session")
 def template_dsn(postgres: EmbeddedPostgres) -> str:
     """A database at the current schema, to be copied and never written to."""
-    from duewheel.store import migration
+    from duewheel.store.database import migration
 
     dsn = postgres.ensure_database("template_duewheel")
     migration.upgrade(dsn)

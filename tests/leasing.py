@@ -15,7 +15,8 @@ from itertools import count
 import pytest
 from tests.proof.waiting import PATIENCE_SECONDS, until
 
-from duewheel.store import Batch, Broker, Consumer, lease_keeper
+from duewheel.store import Batch, Broker, Consumer
+from duewheel.store.consuming import lease_keeper
 
 LEASE = timedelta(minutes=1)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-from duewheel.store.embedded_machine import binaries
+from duewheel.embedded.machine import binaries
 
 
 def run_program(name: str, *arguments: str) -> None:

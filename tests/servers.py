@@ -14,8 +14,8 @@ import psycopg2
 from psycopg2.extensions import make_dsn, parse_dsn
 from tests.proof.waiting import PATIENCE_SECONDS
 
-from duewheel.store.embedded import EmbeddedPostgres
-from duewheel.store.embedded_machine import binaries, free_port, let_pass, server_account
+from duewheel.embedded.machine import binaries, free_port, let_pass, server_account
+from duewheel.embedded.postgres import EmbeddedPostgres
 
 
 def own_folder(folder: Path) -> Path:

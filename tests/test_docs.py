@@ -23,7 +23,8 @@ import pytest
 
 import duewheel.store
 from duewheel.cli.main import main
-from duewheel.store import Broker, Consumer, EmbeddedPostgres, Message, RetryPolicy, errors
+from duewheel.store import Broker, Consumer, EmbeddedPostgres, Message, RetryPolicy
+from duewheel.store.values import errors
 
 if TYPE_CHECKING:
     from psycopg2 import extensions

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from duewheel.store import Broker, Consumer, RetryPolicy
-from duewheel.store.errors import DueWheelError
+from duewheel.store.values.errors import DueWheelError
 
 PAGE = (Path(__file__).parent.parent / "docs" / "reference" / "limits.md").read_text()
 MICROSECOND, MILLISECOND = timedelta(microseconds=1), timedelta(milliseconds=1)

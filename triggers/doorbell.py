@@ -15,7 +15,7 @@ from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 from duewheel.hooks.broker import DueWheelHook
 from duewheel.hooks.declared import as_count, check_not_given_later, check_reading
 from duewheel.hooks.rendered import as_span
-from duewheel.store.errors import InvalidArgument
+from duewheel.store.values.errors import InvalidArgument
 from duewheel.triggers.wheel_stream import Look, Watched, doorbell_stream, stream_key
 
 if TYPE_CHECKING:

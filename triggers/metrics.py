@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from airflow.sdk.configuration import conf
 from airflow.sdk.observability import stats
 
-from duewheel.store.reporting import claim_report
+from duewheel.store.operations.reporting import claim_report
 from duewheel.triggers.wheel_stream import RINGS
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from airflow.providers.common.messaging.providers.base_provider import BaseMessageQueueProvider
 
-from duewheel.store.errors import InvalidArgument
+from duewheel.store.values.errors import InvalidArgument
 from duewheel.triggers.timing_wheel import TimingWheelTrigger
 
 if TYPE_CHECKING:

@@ -31,9 +31,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from airflow.sdk.configuration import conf
 
 from duewheel.hooks.broker import BrokerAddress, DueWheelHook
-from duewheel.store.backoff import Backoff
-from duewheel.store.errors import DueWheelError, InvalidArgument, UnknownTopic
-from duewheel.store.tags import EVERY
+from duewheel.store.values.backoff import Backoff
+from duewheel.store.values.errors import DueWheelError, InvalidArgument, UnknownTopic
+from duewheel.store.values.tags import EVERY
 
 if TYPE_CHECKING:
     from duewheel.store import Broker, Doorbell

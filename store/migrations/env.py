@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from alembic import context
 
-from duewheel.store.schema import SCHEMA, VERSION_TABLE
+from duewheel.store.database.schema import SCHEMA, VERSION_TABLE
 
 connection = context.config.attributes.get("connection")
 if connection is None:

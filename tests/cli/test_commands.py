@@ -21,7 +21,8 @@ from psycopg2.extensions import make_dsn
 from tests.logins import login
 
 from duewheel.cli import main
-from duewheel.store import Broker, EmbeddedPostgres, migration
+from duewheel.store import Broker, EmbeddedPostgres
+from duewheel.store.database import migration
 
 Run = Callable[..., Result]
 RunJson = Callable[..., Any]

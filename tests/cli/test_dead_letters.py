@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from click.testing import Result
 
-from duewheel.store import Broker, RetryPolicy, dead_letters
+from duewheel.store import Broker, RetryPolicy
+from duewheel.store.operations import dead_letters
 
 Run = Callable[..., Result]
 RunJson = Callable[..., Any]

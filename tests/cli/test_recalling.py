@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from click.testing import Result
 
-from duewheel.store import Broker, recalling
+from duewheel.store import Broker
+from duewheel.store.operations import recalling
 
 Run = Callable[..., Result]
 RunJson = Callable[..., Any]

@@ -19,7 +19,8 @@ from tests.cli.terminal import Terminal
 from tests.proof.waiting import ask, connected
 
 from duewheel.cli import progress
-from duewheel.store import Broker, EmbeddedPostgres, migration
+from duewheel.store import Broker, EmbeddedPostgres
+from duewheel.store.database import migration
 
 
 def plain(screen: str) -> str:

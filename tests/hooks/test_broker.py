@@ -12,7 +12,7 @@ from psycopg2.extensions import make_dsn, parse_dsn
 
 from duewheel.hooks.broker import DueWheelHook, address_of
 from duewheel.store import Broker
-from duewheel.store.errors import BrokerUnreachable, InvalidArgument
+from duewheel.store.values.errors import BrokerUnreachable, InvalidArgument
 
 if TYPE_CHECKING:
     from duewheel.store import EmbeddedPostgres

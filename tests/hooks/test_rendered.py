@@ -8,8 +8,8 @@ import pendulum
 import pytest
 
 from duewheel.hooks.rendered import as_instant, as_level, as_span
-from duewheel.store.errors import InvalidArgument, InvalidDelayLevel, InvalidInstant
-from duewheel.store.instants import to_datetime
+from duewheel.store.values.errors import InvalidArgument, InvalidDelayLevel, InvalidInstant
+from duewheel.store.values.instants import to_datetime
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from airflow.sdk.exceptions import AirflowNotFoundException
 
 from duewheel.hooks.spark_connection import SparkPlace, spark_place
-from duewheel.store.errors import InvalidArgument
+from duewheel.store.values.errors import InvalidArgument
 
 
 def of(monkeypatch: pytest.MonkeyPatch, connection: str | dict[str, Any]) -> SparkPlace:

@@ -11,7 +11,7 @@ import pytest
 from duewheel.hooks.task_broker import SENT_BY_TASK, TaskBroker
 from duewheel.hooks.task_name import task_address
 from duewheel.store import Broker, NewMessage
-from duewheel.store.errors import InvalidArgument, PropertiesTooLarge
+from duewheel.store.values.errors import InvalidArgument, PropertiesTooLarge
 
 NAME = task_address("shop", "manual__1", "send", -1)
 SIGNED = {SENT_BY_TASK: NAME}

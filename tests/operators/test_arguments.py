@@ -13,8 +13,8 @@ from duewheel.operators.recall import RecallMessageOperator
 from duewheel.operators.redrive import RedriveDeadLettersOperator
 from duewheel.operators.send import SendDelayMessageOperator
 from duewheel.operators.topic import CreateTopicOperator
-from duewheel.store.errors import DueWheelError, InvalidArgument, InvalidTag
-from duewheel.store.names import check_group_name, check_topic_name
+from duewheel.store.values.errors import DueWheelError, InvalidArgument, InvalidTag
+from duewheel.store.values.names import check_group_name, check_topic_name
 from duewheel.triggers.timing_wheel import TimingWheelTrigger
 
 if TYPE_CHECKING:

@@ -25,13 +25,19 @@ from tests.outages import outage
 
 from duewheel.operators.consume import ConsumeMessagesOperator, MessagesFailed
 from duewheel.store import RetryPolicy
-from duewheel.store.errors import BrokerUnreachable, DueWheelError, InvalidArgument, LeaseLost, UnknownTopic
+from duewheel.store.values.errors import (
+    BrokerUnreachable,
+    DueWheelError,
+    InvalidArgument,
+    LeaseLost,
+    UnknownTopic,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from duewheel.store import Broker, Consumer, EmbeddedPostgres, Message
-    from duewheel.store.messages import Batch
+    from duewheel.store.values.messages import Batch
 
 CONTEXT = Context()
 
@@ -298,7 +304,7 @@ def test_x14_the_ack_waits_for_a_database_that_is_away(
             tried.wait()
 
     refused = threading.Thread(target=refuse)
-    with logged("duewheel.store.connections", "trying a read again") as tried:
+    with logged("duewheel.store.database.connections", "trying a read again") as tried:
         assert operator(work).execute(CONTEXT) == 3
     refused.join()
     assert not consumer.receive()

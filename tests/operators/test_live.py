@@ -32,7 +32,8 @@ from duewheel.dags import (
     send_invoices,
 )
 from duewheel.dags.shop import GROUP, statement
-from duewheel.store import Broker, EmbeddedPostgres, NewMessage, migration
+from duewheel.store import Broker, EmbeddedPostgres, NewMessage
+from duewheel.store.database import migration
 
 pytestmark = [pytest.mark.airflow, pytest.mark.slow, pytest.mark.timeout(1200)]
 

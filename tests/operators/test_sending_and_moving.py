@@ -19,7 +19,7 @@ from duewheel.operators.redrive import RedriveDeadLettersOperator
 from duewheel.operators.reschedule import RescheduleMessageOperator
 from duewheel.operators.send_many import SendDelayMessagesOperator
 from duewheel.store import RetryPolicy
-from duewheel.store.errors import DueWheelError, InvalidArgument
+from duewheel.store.values.errors import DueWheelError, InvalidArgument
 
 if TYPE_CHECKING:
     from duewheel.store import Broker

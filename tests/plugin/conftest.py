@@ -10,8 +10,8 @@ import pytest
 from tests.conftest import execute
 from tests.plugin.airflow_server import AirflowServer, airflow_server
 
+from duewheel.embedded.postgres import EmbeddedPostgres
 from duewheel.store.broker import Broker
-from duewheel.store.embedded import EmbeddedPostgres
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser

@@ -21,10 +21,11 @@ from tests.conftest import execute
 from tests.plugin.airflow_server import PREFIX, AirflowServer
 
 from duewheel.cli.demo.processes import end, start
+from duewheel.embedded.postgres import EmbeddedPostgres
 from duewheel.plugin.bundle import _BUILT
-from duewheel.store import RetryPolicy, overview
+from duewheel.store import RetryPolicy
 from duewheel.store.broker import Broker
-from duewheel.store.embedded import EmbeddedPostgres
+from duewheel.store.operations import overview
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Locator, Page, Route

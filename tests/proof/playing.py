@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 from tests.conftest import drop_database
 
-from duewheel.store.embedded import EmbeddedPostgres
+from duewheel.embedded.postgres import EmbeddedPostgres
 
 #: Makes the machine of one play from what makes and what drops its database.
 Machine = Callable[[Callable[[], tuple[str, str]], Callable[[str], None]], RuleBasedStateMachine]

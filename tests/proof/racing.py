@@ -23,8 +23,8 @@ from tests.proof.waiting import ask, until
 from duewheel.store.broker import Broker
 
 if TYPE_CHECKING:
-    from duewheel.store.consumer import Consumer
-    from duewheel.store.messages import Message, SendReceipt
+    from duewheel.store.consuming.consumer import Consumer
+    from duewheel.store.values.messages import Message, SendReceipt
 
 TOPIC = "races"
 RUNNERS = 4

@@ -16,10 +16,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from tests.conftest import Clock
 from tests.proof.playing import play
 
+from duewheel.embedded.postgres import EmbeddedPostgres
 from duewheel.store.broker import Broker
-from duewheel.store.consumer import Consumer
-from duewheel.store.embedded import EmbeddedPostgres
-from duewheel.store.messages import RecallOutcome, SendReceipt
+from duewheel.store.consuming.consumer import Consumer
+from duewheel.store.values.messages import RecallOutcome, SendReceipt
 
 NOTHING = timedelta(0)
 MICROSECOND = timedelta(microseconds=1)

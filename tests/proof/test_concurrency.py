@@ -33,9 +33,9 @@ from tests.proof.stalling import stalls
 from tests.proof.traffic import GROUPS, TOPIC
 from tests.proof.waiting import PATIENCE_SECONDS, until
 
+from duewheel.embedded.postgres import EmbeddedPostgres
 from duewheel.store.broker import Broker
-from duewheel.store.embedded import EmbeddedPostgres
-from duewheel.store.errors import LeaseLost
+from duewheel.store.values.errors import LeaseLost
 
 #: Long enough to ack; the end waits for the instant at which the last lease would have ended.
 UNHURRIED = timedelta(seconds=5)

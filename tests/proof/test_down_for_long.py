@@ -16,8 +16,8 @@ from tests.conftest import Clock
 from tests.rules.acting import DAY, HOUR, MINUTE, NOW, SECOND
 
 from duewheel.store.broker import Broker
-from duewheel.store.consumer import Consumer
-from duewheel.store.messages import Message
+from duewheel.store.consuming.consumer import Consumer
+from duewheel.store.values.messages import Message
 
 DAYS = 30
 RETENTION = 72 * HOUR

@@ -29,9 +29,9 @@ from tests.proof.stalling import stalls
 from tests.proof.waiting import beside, until
 
 from duewheel.store.broker import Broker
-from duewheel.store.consumer import Consumer
-from duewheel.store.errors import LeaseLost
-from duewheel.store.messages import Message
+from duewheel.store.consuming.consumer import Consumer
+from duewheel.store.values.errors import LeaseLost
+from duewheel.store.values.messages import Message
 
 SENDERS = 3
 GROUPS_PER_SENDER = 4

@@ -28,11 +28,11 @@ from tests.proof.fifo_model import INTERVAL, Lease, Message, State, Subscription
 from tests.proof.playing import play
 from tests.proof.waiting import ask
 
+from duewheel.embedded.postgres import EmbeddedPostgres
 from duewheel.store.broker import Broker
-from duewheel.store.embedded import EmbeddedPostgres
-from duewheel.store.errors import LeaseLost
-from duewheel.store.messages import Message as Received
-from duewheel.store.messages import RecallOutcome, SendReceipt
+from duewheel.store.values.errors import LeaseLost
+from duewheel.store.values.messages import Message as Received
+from duewheel.store.values.messages import RecallOutcome, SendReceipt
 
 BEGINNING = datetime(2026, 1, 5, 9, 30, tzinfo=UTC)
 MICROSECOND = timedelta(microseconds=1)

@@ -14,8 +14,8 @@ from tests.conftest import execute
 from tests.proof.test_plans import NEXT_DUE, RECEIVE, Grown, sequential
 from tests.proof.waiting import ask, connected
 
+from duewheel.embedded.postgres import EmbeddedPostgres
 from duewheel.store.broker import Broker
-from duewheel.store.embedded import EmbeddedPostgres
 
 pytestmark = pytest.mark.slow
 

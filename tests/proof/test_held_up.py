@@ -17,10 +17,10 @@ from tests.proof.waiting import ask, beside, connected, until
 
 from duewheel.store import EmbeddedPostgres
 from duewheel.store.broker import Broker
-from duewheel.store.connections import DriverConnection
-from duewheel.store.consumer import Consumer
-from duewheel.store.errors import Overtaken, from_database
-from duewheel.store.messages import RecallOutcome
+from duewheel.store.consuming.consumer import Consumer
+from duewheel.store.database.connections import DriverConnection
+from duewheel.store.values.errors import Overtaken, from_database
+from duewheel.store.values.messages import RecallOutcome
 
 NOTHING = timedelta(0)
 HOUR = timedelta(hours=1)

@@ -22,9 +22,9 @@ from tests.proof.waiting import ask, beside, connected, until
 
 from duewheel.store import EmbeddedPostgres
 from duewheel.store.broker import Broker
-from duewheel.store.consumer import Consumer
-from duewheel.store.errors import BrokerUnreachable, DueWheelError
-from duewheel.store.messages import RecallOutcome
+from duewheel.store.consuming.consumer import Consumer
+from duewheel.store.values.errors import BrokerUnreachable, DueWheelError
+from duewheel.store.values.messages import RecallOutcome
 
 MICROSECOND = timedelta(microseconds=1)
 #: So long before its instant nothing may come.

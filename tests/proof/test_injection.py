@@ -13,8 +13,8 @@ import psycopg2
 import pytest
 
 from duewheel.store import Broker, DueWheelError, RecallOutcome
-from duewheel.store.consumer import Consumer
-from duewheel.store.retry_policy import RetryPolicy
+from duewheel.store.consuming.consumer import Consumer
+from duewheel.store.values.retry_policy import RetryPolicy
 
 NOW = timedelta(0)
 LATER = timedelta(minutes=10)

@@ -14,9 +14,9 @@ from tests.conftest import Clock
 from tests.proof.waiting import ask, beside, connected, until, until_somebody_waits
 
 from duewheel.store.broker import Broker
-from duewheel.store.consumer import Consumer
-from duewheel.store.errors import AlreadyReleased, LeaseLost, WrongIsolationLevel
-from duewheel.store.messages import Message, RecallOutcome, SendOutcome, message_id
+from duewheel.store.consuming.consumer import Consumer
+from duewheel.store.values.errors import AlreadyReleased, LeaseLost, WrongIsolationLevel
+from duewheel.store.values.messages import Message, RecallOutcome, SendOutcome, message_id
 
 SECOND = timedelta(seconds=1)
 MINUTE = timedelta(minutes=1)

@@ -18,9 +18,9 @@ import pytest
 from tests.conftest import execute
 from tests.proof.waiting import ask, connected
 
+from duewheel.embedded.postgres import EmbeddedPostgres
 from duewheel.store.broker import Broker
-from duewheel.store.connections import DriverConnection
-from duewheel.store.embedded import EmbeddedPostgres
+from duewheel.store.database.connections import DriverConnection
 
 pytestmark = pytest.mark.slow
 

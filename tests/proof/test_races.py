@@ -21,8 +21,8 @@ from tests.proof.racing import RUNNERS, TOPIC, Strike, consumed, race, rest, whe
 from tests.proof.waiting import STOP, ask, beside, connected, until, until_somebody_waits
 
 from duewheel.store.broker import Broker
-from duewheel.store.errors import AlreadyReleased, UnknownMessage
-from duewheel.store.messages import SendOutcome, SendReceipt
+from duewheel.store.values.errors import AlreadyReleased, UnknownMessage
+from duewheel.store.values.messages import SendOutcome, SendReceipt
 
 HOUR = timedelta(hours=1)
 NOW = timedelta(0)

@@ -25,10 +25,10 @@ import pytest
 from tests.proof.waiting import until
 from tests.servers import base_backup, copied_server, own_folder
 
+from duewheel.embedded.postgres import EmbeddedPostgres
 from duewheel.spark.peek_reader import PeekReader
 from duewheel.spark.read_options import ReadOptions
 from duewheel.store import Broker, BrokerUnreachable, DueWheelError, LeaseLost, Message, RecallOutcome
-from duewheel.store.embedded import EmbeddedPostgres
 
 SEED = 20260105
 LEASE = timedelta(seconds=1)

@@ -28,11 +28,11 @@ from tests.conftest import Clock
 from tests.proof.playing import play
 from tests.proof.store_model import DAY, HOUR, MICROSECOND, Copy, Lease, Message, State, Topic, fail, slot_of
 
+from duewheel.embedded.postgres import EmbeddedPostgres
 from duewheel.store.broker import Broker
-from duewheel.store.embedded import EmbeddedPostgres
-from duewheel.store.errors import AlreadyReleased, DelayOutOfRange, LeaseLost, UnknownMessage
-from duewheel.store.messages import Message as Received
-from duewheel.store.messages import RecallOutcome, SendOutcome, SendReceipt
+from duewheel.store.values.errors import AlreadyReleased, DelayOutOfRange, LeaseLost, UnknownMessage
+from duewheel.store.values.messages import Message as Received
+from duewheel.store.values.messages import RecallOutcome, SendOutcome, SendReceipt
 
 BEGINNING = datetime(2026, 1, 5, 9, 30, tzinfo=UTC)
 MAX_DELAY = 2 * HOUR

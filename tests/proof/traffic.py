@@ -26,8 +26,8 @@ from typing import Any
 import psycopg2
 
 from duewheel.store.broker import Broker
-from duewheel.store.errors import AlreadyReleased, BrokerUnreachable, LeaseLost, Overtaken
-from duewheel.store.messages import RecallOutcome
+from duewheel.store.values.errors import AlreadyReleased, BrokerUnreachable, LeaseLost, Overtaken
+from duewheel.store.values.messages import RecallOutcome
 
 TOPIC = "traffic"
 GROUPS = ("one", "two")

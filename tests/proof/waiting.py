@@ -13,7 +13,7 @@ import psycopg2
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from duewheel.store.connections import DriverConnection
+    from duewheel.store.database.connections import DriverConnection
 
 #: Nothing waits for it unless something is broken.
 PATIENCE_SECONDS = 240.0

@@ -10,8 +10,8 @@ from tests.proof.waiting import ask
 
 if TYPE_CHECKING:
     from duewheel.store.broker import Broker
-    from duewheel.store.consumer import Consumer
-    from duewheel.store.messages import Message
+    from duewheel.store.consuming.consumer import Consumer
+    from duewheel.store.values.messages import Message
 
 MICROSECOND = timedelta(microseconds=1)
 MILLISECOND = timedelta(milliseconds=1)

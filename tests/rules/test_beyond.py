@@ -29,15 +29,15 @@ from tests.rules.acting import (
     taken,
 )
 
+from duewheel.embedded.postgres import EmbeddedPostgres
 from duewheel.store.broker import Broker
-from duewheel.store.embedded import EmbeddedPostgres
-from duewheel.store.errors import AlreadyAnswered, AlreadyReleased, LeaseLost, UnknownMessage
-from duewheel.store.lease_keeper import LeaseKeeper
-from duewheel.store.messages import Message, SendOutcome
-from duewheel.store.retry_policy import RetryPolicy
+from duewheel.store.consuming.lease_keeper import LeaseKeeper
+from duewheel.store.values.errors import AlreadyAnswered, AlreadyReleased, LeaseLost, UnknownMessage
+from duewheel.store.values.messages import Message, SendOutcome
+from duewheel.store.values.retry_policy import RetryPolicy
 
 if TYPE_CHECKING:
-    from duewheel.store.consumer import Consumer
+    from duewheel.store.consuming.consumer import Consumer
 
 
 def test_x01_recall_answers_truly_and_what_was_recalled_is_never_delivered(

@@ -34,17 +34,17 @@ from tests.rules.acting import (
     taken,
 )
 
+from duewheel.embedded.postgres import EmbeddedPostgres
 from duewheel.store.broker import Broker
-from duewheel.store.embedded import EmbeddedPostgres
-from duewheel.store.errors import (
+from duewheel.store.values.errors import (
     BrokerUnreachable,
     DelayOutOfRange,
     InvalidArgument,
     LeaseLost,
     WrongMessageType,
 )
-from duewheel.store.messages import Message, OutOfRange
-from duewheel.store.retry_policy import RetryPolicy
+from duewheel.store.values.messages import Message, OutOfRange
+from duewheel.store.values.retry_policy import RetryPolicy
 
 
 @contextmanager

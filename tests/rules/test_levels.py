@@ -13,7 +13,7 @@ from tests.proof.waiting import until
 from tests.rules.acting import HOUR, MICROSECOND, MILLISECOND, MINUTE, SECOND, bodies, sql, state, taken
 
 from duewheel.store.broker import Broker
-from duewheel.store.errors import InvalidDelayLevel
+from duewheel.store.values.errors import InvalidDelayLevel
 
 LEVELS = {
     1: SECOND,

@@ -16,12 +16,12 @@ from tests.proof.waiting import PATIENCE_SECONDS, until
 from tests.rules.acting import HOUR, MICROSECOND, MINUTE, NOW, SECOND, bodies, state, taken
 from tests.standing_time import StandingTime
 
-from duewheel.store import push_consumer
 from duewheel.store.broker import Broker
-from duewheel.store.consumer import Consumer
-from duewheel.store.errors import InvalidArgument, LeaseLost
-from duewheel.store.messages import Message
-from duewheel.store.retry_policy import RetryPolicy
+from duewheel.store.consuming import push_consumer
+from duewheel.store.consuming.consumer import Consumer
+from duewheel.store.values.errors import InvalidArgument, LeaseLost
+from duewheel.store.values.messages import Message
+from duewheel.store.values.retry_policy import RetryPolicy
 
 #: R05: the sixteen intervals of an unordered group.
 INTERVALS = [

@@ -13,7 +13,7 @@ from tests.proof.waiting import PATIENCE_SECONDS, ask, connected, until
 from tests.rules.acting import HOUR, MICROSECOND, MILLISECOND, MINUTE, NOW, bodies, state, taken
 
 from duewheel.store.broker import Broker
-from duewheel.store.wheel import TimingWheel
+from duewheel.store.wheel.timing_wheel import TimingWheel
 
 
 @contextmanager

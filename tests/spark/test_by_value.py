@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from duewheel.spark.by_value import dumped
-from duewheel.store.instants import to_datetime
+from duewheel.store.values.instants import to_datetime
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -21,7 +21,7 @@ from tests.airflow_runs import connection_json
 from duewheel.store import Broker
 
 if TYPE_CHECKING:
-    from duewheel.store.consumer import Consumer
+    from duewheel.store.consuming.consumer import Consumer
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1200)]
 

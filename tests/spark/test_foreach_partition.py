@@ -22,7 +22,7 @@ from duewheel.spark import partition_work
 from duewheel.spark.leased_batch import LeasedBatch
 from duewheel.spark.partition_work import PartitionsFailed
 from duewheel.store.broker import Broker
-from duewheel.store.errors import InvalidArgument, LeaseLost
+from duewheel.store.values.errors import InvalidArgument, LeaseLost
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-    from duewheel.store.connections import DriverConnection
+    from duewheel.store.database.connections import DriverConnection
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1200)]
 

@@ -18,7 +18,7 @@ from duewheel.store import Broker
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from duewheel.store.connections import DriverConnection
+    from duewheel.store.database.connections import DriverConnection
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1200)]
 

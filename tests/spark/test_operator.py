@@ -34,9 +34,9 @@ from tests.leasing import (
 )
 from tests.proof.waiting import PATIENCE_SECONDS
 
+from duewheel.embedded.java import JavaNotFound
 from duewheel.operators.decorators import spark_due_messages_task
 from duewheel.operators.spark import SparkConsumeMessagesOperator
-from duewheel.spark.java_runtime import JavaNotFound
 from duewheel.spark.leased_batch import LeasedBatch
 from duewheel.spark.partition_work import PartitionsFailed
 from duewheel.spark.submission import (
@@ -47,15 +47,15 @@ from duewheel.spark.submission import (
     SubmittedBatch,
 )
 from duewheel.spark.submitted import submitted_batch
-from duewheel.store.errors import InvalidArgument, LeaseLost
-from duewheel.store.leases import to_json
+from duewheel.store.values.errors import InvalidArgument, LeaseLost
+from duewheel.store.values.leases import to_json
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from duewheel.store.broker import Broker
-    from duewheel.store.connections import DriverConnection
-    from duewheel.store.consumer import Consumer
+    from duewheel.store.consuming.consumer import Consumer
+    from duewheel.store.database.connections import DriverConnection
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1200)]
 
@@ -493,7 +493,7 @@ def test_application_works_on_the_batch_by_the_spark_connection(
 ANSWERING_APPLICATION = """
 import json, os, sys
 from duewheel.store import Broker
-from duewheel.store.leases import from_json
+from duewheel.store.values.leases import from_json
 
 with open(os.environ["DUEWHEEL_BATCH"]) as file:
     assert os.fstat(file.fileno()).st_mode & 0o777 == 0o600

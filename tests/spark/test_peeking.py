@@ -13,7 +13,7 @@ from duewheel.spark.data_source import DueWheelDataSource
 from duewheel.spark.message_columns import SPARK_SCHEMA
 from duewheel.spark.peek_reader import PeekReader
 from duewheel.spark.read_options import ReadOptions
-from duewheel.store.errors import InvalidArgument, UnknownTopic
+from duewheel.store.values.errors import InvalidArgument, UnknownTopic
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

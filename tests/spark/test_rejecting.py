@@ -13,8 +13,8 @@ from duewheel.spark import leased_batch
 from duewheel.spark.leased_batch import LeasedBatch
 from duewheel.spark.rejecting import reject, reject_leased
 from duewheel.spark.submitted import _loss
-from duewheel.store.errors import GroupBusy, InvalidArgument, LeaseLost, UnknownMessage
-from duewheel.store.retry_policy import RetryPolicy
+from duewheel.store.values.errors import GroupBusy, InvalidArgument, LeaseLost, UnknownMessage
+from duewheel.store.values.retry_policy import RetryPolicy
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -20,8 +20,8 @@ from airflow.sdk import Context
 from tests.airflow_runs import connection_json
 from tests.proof.waiting import PATIENCE_SECONDS, until
 
+from duewheel.embedded.java import spark_environment
 from duewheel.operators.spark import SparkConsumeMessagesOperator
-from duewheel.spark.java_runtime import spark_environment
 
 if TYPE_CHECKING:
     from duewheel.store.broker import Broker

@@ -22,7 +22,7 @@ from tests.proof.waiting import PATIENCE_SECONDS, until
 from duewheel.spark.read_options import ReadOptions
 from duewheel.spark.stream_place import StreamOffset
 from duewheel.spark.stream_reader import MessageStreamReader
-from duewheel.store.errors import GroupBusy, InvalidArgument, UnknownGroup, UnknownTopic
+from duewheel.store.values.errors import GroupBusy, InvalidArgument, UnknownGroup, UnknownTopic
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -30,7 +30,7 @@ from duewheel.spark.message_writer import MessageWriter
 from duewheel.spark.write_options import WriteOptions
 from duewheel.spark.written_columns import check_written_columns, staged_batches
 from duewheel.store import Broker
-from duewheel.store.errors import InvalidArgument, NotAllowed, StagingFailed, UnknownTopic
+from duewheel.store.values.errors import InvalidArgument, NotAllowed, StagingFailed, UnknownTopic
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

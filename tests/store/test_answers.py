@@ -14,11 +14,11 @@ from tests.conftest import Clock
 from tests.proof.waiting import ask, beside, connected, until_blocked
 
 from duewheel.store.broker import Broker
-from duewheel.store.connections import DriverConnection, explained
-from duewheel.store.consumer import Consumer
-from duewheel.store.errors import AlreadyAnswered, InvalidArgument, LeaseLost
-from duewheel.store.lease_keeper import LeaseKeeper
-from duewheel.store.messages import Batch
+from duewheel.store.consuming.consumer import Consumer
+from duewheel.store.consuming.lease_keeper import LeaseKeeper
+from duewheel.store.database.connections import DriverConnection, explained
+from duewheel.store.values.errors import AlreadyAnswered, InvalidArgument, LeaseLost
+from duewheel.store.values.messages import Batch
 
 SECOND = timedelta(seconds=1)
 MINUTE = timedelta(minutes=1)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from duewheel.store.bodies import (
+from duewheel.store.values.bodies import (
     MAX_BODY_BYTES,
     MAX_PROPERTIES_BYTES,
     check_text,
     properties_to_json,
     to_bytes,
 )
-from duewheel.store.errors import BodyTooLarge, InvalidArgument, NulInText, PropertiesTooLarge
+from duewheel.store.values.errors import BodyTooLarge, InvalidArgument, NulInText, PropertiesTooLarge
 
 
 @pytest.mark.parametrize(

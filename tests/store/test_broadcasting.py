@@ -12,10 +12,10 @@ import psycopg2
 import pytest
 
 from duewheel.store.broker import Broker
-from duewheel.store.consumer import Consumer
-from duewheel.store.errors import InvalidArgument, LeaseLost, UnknownTopic
-from duewheel.store.messages import ConsumeMode
-from duewheel.store.retry_policy import RetryPolicy
+from duewheel.store.consuming.consumer import Consumer
+from duewheel.store.values.errors import InvalidArgument, LeaseLost, UnknownTopic
+from duewheel.store.values.messages import ConsumeMode
+from duewheel.store.values.retry_policy import RetryPolicy
 
 SECOND = timedelta(seconds=1)
 MINUTE = timedelta(minutes=1)

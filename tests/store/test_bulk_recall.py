@@ -13,9 +13,10 @@ import pytest
 from tests.logins import login
 from tests.proof.waiting import ask, beside, connected, until, until_blocked
 
-from duewheel.store import recalling
 from duewheel.store.broker import Broker
-from duewheel.store.errors import (
+from duewheel.store.operations import recalling
+from duewheel.store.operations.recalling import BulkRecall
+from duewheel.store.values.errors import (
     AlreadyReleased,
     InvalidArgument,
     InvalidInstant,
@@ -25,8 +26,7 @@ from duewheel.store.errors import (
     UnknownMessage,
     UnknownTopic,
 )
-from duewheel.store.messages import RecallOutcome
-from duewheel.store.recalling import BulkRecall
+from duewheel.store.values.messages import RecallOutcome
 
 HOUR = timedelta(hours=1)
 NOW = datetime(2026, 1, 5, 9, 30, tzinfo=UTC)

@@ -11,7 +11,7 @@ from tests.logins import ROLES, login
 from tests.proof.waiting import ask, connected
 
 from duewheel.store import Broker
-from duewheel.store.errors import InvalidArgument, NotAllowed
+from duewheel.store.values.errors import InvalidArgument, NotAllowed
 
 #: Takes an instant and reckons with it: it reads nothing and changes nothing.
 ARITHMETIC = {"asked_instant"}

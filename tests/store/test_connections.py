@@ -13,8 +13,8 @@ import pytest
 from psycopg2.extensions import TRANSACTION_STATUS_IDLE
 
 from duewheel.store.broker import Broker
-from duewheel.store.connections import IDLE_CONNECTIONS, Database, libpq_dsn
-from duewheel.store.errors import BrokerUnreachable, InvalidArgument, InvalidInstant
+from duewheel.store.database.connections import IDLE_CONNECTIONS, Database, libpq_dsn
+from duewheel.store.values.errors import BrokerUnreachable, InvalidArgument, InvalidInstant
 
 HOUR = timedelta(hours=1)
 

@@ -13,9 +13,10 @@ import pytest
 from sqlalchemy import NullPool, create_engine
 from tests.proof.waiting import ask, connected
 
-from duewheel.store import consumer as consumer_module
 from duewheel.store.broker import Broker
-from duewheel.store.errors import (
+from duewheel.store.consuming import consumer as consumer_module
+from duewheel.store.consuming.signals import Signal
+from duewheel.store.values.errors import (
     InvalidArgument,
     InvalidInstant,
     InvalidTagExpression,
@@ -23,9 +24,8 @@ from duewheel.store.errors import (
     NulInText,
     UnknownTopic,
 )
-from duewheel.store.leases import from_json, to_json
-from duewheel.store.messages import Batch, Message
-from duewheel.store.signals import Signal
+from duewheel.store.values.leases import from_json, to_json
+from duewheel.store.values.messages import Batch, Message
 
 SECOND = timedelta(seconds=1)
 MINUTE = timedelta(minutes=1)

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from duewheel.store.cron import Cron, Every
-from duewheel.store.errors import InvalidSchedule
+from duewheel.store.values.cron import Cron, Every
+from duewheel.store.values.errors import InvalidSchedule
 
 MINUTE = timedelta(minutes=1)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from duewheel.store.database_clock import ClockReading, DatabaseClock
+from duewheel.store.database.database_clock import ClockReading, DatabaseClock
 
 
 def test_the_first_reading_is_believed() -> None:

@@ -11,18 +11,18 @@ from typing import Any, Protocol
 import pytest
 from tests.proof.waiting import ask, beside, connected, until
 
-from duewheel.store import dead_letters
 from duewheel.store.broker import Broker
-from duewheel.store.consumer import Consumer
-from duewheel.store.dead_letters import Redriven
-from duewheel.store.errors import (
+from duewheel.store.consuming.consumer import Consumer
+from duewheel.store.operations import dead_letters
+from duewheel.store.operations.dead_letters import Redriven
+from duewheel.store.values.errors import (
     InvalidArgument,
     InvalidInstant,
     NulInText,
     UnknownGroup,
     UnknownTopic,
 )
-from duewheel.store.retry_policy import RetryPolicy
+from duewheel.store.values.retry_policy import RetryPolicy
 
 SECOND = timedelta(seconds=1)
 HOUR = timedelta(hours=1)

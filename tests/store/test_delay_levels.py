@@ -8,8 +8,8 @@ import pytest
 from tests.proof.waiting import ask, connected
 
 from duewheel.store.broker import Broker
-from duewheel.store.errors import DelayOutOfRange, TopicExists
-from duewheel.store.topics import Topic
+from duewheel.store.operations.topics import Topic
+from duewheel.store.values.errors import DelayOutOfRange, TopicExists
 
 SECOND = timedelta(seconds=1)
 HOUR = timedelta(hours=1)

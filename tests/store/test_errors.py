@@ -8,11 +8,11 @@ import re
 import psycopg2
 import pytest
 
-from duewheel.store import errors
 from duewheel.store.broker import Broker
-from duewheel.store.connections import fetch
-from duewheel.store.errors import BY_SQLSTATE, BrokerNotUpgraded, DueWheelError, UnknownTopic
-from duewheel.store.migration import FUNCTIONS
+from duewheel.store.database.connections import fetch
+from duewheel.store.database.migration import FUNCTIONS
+from duewheel.store.values import errors
+from duewheel.store.values.errors import BY_SQLSTATE, BrokerNotUpgraded, DueWheelError, UnknownTopic
 
 CLASSES = [
     kind

@@ -12,12 +12,12 @@ from tests.conftest import Clock, execute
 from tests.proof.waiting import PATIENCE_SECONDS, ask, beside, connected, until, until_somebody_waits
 from tests.standing_time import StandingTime
 
-from duewheel.store import push_consumer
 from duewheel.store.broker import Broker
-from duewheel.store.connections import DriverConnection
-from duewheel.store.consumer import Consumer
-from duewheel.store.errors import LeaseLost, WrongMessageType
-from duewheel.store.messages import Batch, Message, MessageType
+from duewheel.store.consuming import push_consumer
+from duewheel.store.consuming.consumer import Consumer
+from duewheel.store.database.connections import DriverConnection
+from duewheel.store.values.errors import LeaseLost, WrongMessageType
+from duewheel.store.values.messages import Batch, Message, MessageType
 
 SECOND = timedelta(seconds=1)
 MINUTE = timedelta(minutes=1)

@@ -17,8 +17,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from duewheel.store.broker import Broker
-from duewheel.store.errors import DueWheelError, InvalidFilter, NulInText
-from duewheel.store.filters import MAX_DEPTH, MAX_LENGTH, to_jsonpath
+from duewheel.store.values.errors import DueWheelError, InvalidFilter, NulInText
+from duewheel.store.values.filters import MAX_DEPTH, MAX_LENGTH, to_jsonpath
 
 Connection = psycopg2.extensions.connection
 

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import pytest
 
 from duewheel.store.broker import Broker
-from duewheel.store.retry_policy import RetryPolicy
+from duewheel.store.values.retry_policy import RetryPolicy
 
 SECOND = timedelta(seconds=1)
 MINUTE = timedelta(minutes=1)

@@ -8,8 +8,8 @@ from zoneinfo import ZoneInfo
 import pendulum
 import pytest
 
-from duewheel.store.errors import InvalidArgument, InvalidInstant
-from duewheel.store.instants import (
+from duewheel.store.values.errors import InvalidArgument, InvalidInstant
+from duewheel.store.values.instants import (
     from_microseconds,
     span_to_microseconds,
     to_datetime,

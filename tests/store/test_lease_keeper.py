@@ -11,14 +11,14 @@ from tests.conftest import Clock
 from tests.logged import logged
 from tests.outages import outage
 
-from duewheel.store import lease_keeper
-from duewheel.store.errors import LeaseLost
-from duewheel.store.lease_keeper import LeaseKeeper
+from duewheel.store.consuming import lease_keeper
+from duewheel.store.consuming.lease_keeper import LeaseKeeper
+from duewheel.store.values.errors import LeaseLost
 
 if TYPE_CHECKING:
+    from duewheel.embedded.postgres import EmbeddedPostgres
     from duewheel.store.broker import Broker
-    from duewheel.store.consumer import Consumer
-    from duewheel.store.embedded import EmbeddedPostgres
+    from duewheel.store.consuming.consumer import Consumer
 
 #: The shortest there is.
 SHORT = timedelta(seconds=1)
@@ -132,7 +132,7 @@ def test_x11_a_short_outage_does_not_lose_the_lease(
 ) -> None:
     batch = consumer.receive(invisible=HOUR)
     with LeaseKeeper(consumer, batch, HOUR) as keeper:
-        with logged("duewheel.store.lease_keeper", "trying again") as failed, outage(postgres, dsn):
+        with logged("duewheel.store.consuming.lease_keeper", "trying again") as failed, outage(postgres, dsn):
             failed.wait()
         keeper.extended.clear()
         assert keeper.extended.wait(PATIENCE_SECONDS)

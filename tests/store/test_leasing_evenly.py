@@ -11,11 +11,11 @@ import psycopg2
 import pytest
 
 from duewheel.store.broker import Broker
-from duewheel.store.retry_policy import RetryPolicy
+from duewheel.store.values.retry_policy import RetryPolicy
 
 if TYPE_CHECKING:
-    from duewheel.store.connections import DriverConnection
-    from duewheel.store.consumer import Consumer
+    from duewheel.store.consuming.consumer import Consumer
+    from duewheel.store.database.connections import DriverConnection
 
 TOPIC = "orders"
 AT_ONCE = timedelta(0)

@@ -12,10 +12,10 @@ import psycopg2
 import pytest
 from psycopg2.extensions import connection as Connection  # noqa: N812 - it is a class
 
-from duewheel.store import consumer as consumer_module
-from duewheel.store.backoff import Restraint
 from duewheel.store.broker import Broker
-from duewheel.store.runner import WheelRunner
+from duewheel.store.consuming import consumer as consumer_module
+from duewheel.store.values.backoff import Restraint
+from duewheel.store.wheel.runner import WheelRunner
 
 SECOND = timedelta(seconds=1)
 MILLISECONDS = timedelta(milliseconds=1)

@@ -11,9 +11,9 @@ from contextlib import aclosing, closing
 import psycopg2
 import pytest
 
-from duewheel.store.backoff import Backoff
-from duewheel.store.embedded import EmbeddedPostgres
-from duewheel.store.listening import GAP, Listener, Notification
+from duewheel.embedded.postgres import EmbeddedPostgres
+from duewheel.store.database.listening import GAP, Listener, Notification
+from duewheel.store.values.backoff import Backoff
 
 #: No test waits this long: it is how long a broken one takes to say so.
 PATIENCE_SECONDS = 30.0

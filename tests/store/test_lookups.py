@@ -8,11 +8,11 @@ from typing import Any, Protocol
 import pytest
 
 from duewheel.store.broker import Broker
-from duewheel.store.doorbells import Doorbell
-from duewheel.store.errors import InvalidArgument, NulInText, TopicExists, UnknownGroup, UnknownTopic
-from duewheel.store.messages import MessageType, OutOfRange
-from duewheel.store.stats import GroupStats
-from duewheel.store.topics import Topic
+from duewheel.store.consuming.doorbells import Doorbell
+from duewheel.store.operations.stats import GroupStats
+from duewheel.store.operations.topics import Topic
+from duewheel.store.values.errors import InvalidArgument, NulInText, TopicExists, UnknownGroup, UnknownTopic
+from duewheel.store.values.messages import MessageType, OutOfRange
 
 SECOND = timedelta(seconds=1)
 HOUR = timedelta(hours=1)

@@ -12,10 +12,10 @@ from pathlib import Path
 import psycopg2
 import pytest
 
-from duewheel.store import migration, schema
+from duewheel.embedded.postgres import EmbeddedPostgres
 from duewheel.store.broker import Broker
-from duewheel.store.embedded import EmbeddedPostgres
-from duewheel.store.errors import BrokerMoved, BrokerNotUpgraded
+from duewheel.store.database import migration, schema
+from duewheel.store.values.errors import BrokerMoved, BrokerNotUpgraded
 
 NUMBERS = count(1)
 
@@ -97,7 +97,7 @@ def test_upgrading_again_changes_nothing(dsn: str) -> None:
 def test_twenty_processes_upgrade_at_once(empty_dsn: str, dsn: str) -> None:
     program = """
 import sys
-from duewheel.store import migration
+from duewheel.store.database import migration
 print("ready", flush=True)
 sys.stdin.read()
 migration.upgrade(sys.argv[1])

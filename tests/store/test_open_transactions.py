@@ -10,7 +10,7 @@ from tests.conftest import Clock
 from tests.proof.waiting import ask, beside, connected, until_blocked, until_somebody_waits
 
 from duewheel.store.broker import Broker
-from duewheel.store.connections import DriverConnection
+from duewheel.store.database.connections import DriverConnection
 
 HOUR = timedelta(hours=1)
 DAY = timedelta(days=1)

@@ -13,8 +13,8 @@ from tests.proof.waiting import STOP, ask, beside, connected, until, until_someb
 
 from duewheel.store import Overtaken, RecallOutcome
 from duewheel.store.broker import Broker
-from duewheel.store.connections import DriverConnection
-from duewheel.store.errors import from_database
+from duewheel.store.database.connections import DriverConnection
+from duewheel.store.values.errors import from_database
 
 HOUR = timedelta(hours=1)
 NOTHING = timedelta(0)

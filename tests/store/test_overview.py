@@ -12,7 +12,8 @@ from psycopg2.extensions import make_dsn
 from tests.conftest import Clock
 from tests.proof.waiting import ask, connected
 
-from duewheel.store import Broker, InvalidArgument, RetryPolicy, UnknownGroup, UnknownTopic, overview
+from duewheel.store import Broker, InvalidArgument, RetryPolicy, UnknownGroup, UnknownTopic
+from duewheel.store.operations import overview
 
 SECOND = timedelta(seconds=1)
 MINUTE = timedelta(minutes=1)

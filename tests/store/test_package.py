@@ -8,12 +8,12 @@ import subprocess
 import sys
 from importlib import import_module
 from pathlib import Path
-from pkgutil import iter_modules
+from pkgutil import walk_packages
 
 import pytest
 
 import duewheel.store
-from duewheel.store import errors
+from duewheel.store.values import errors
 
 
 @pytest.mark.parametrize("name", duewheel.store.__all__)
@@ -34,7 +34,9 @@ def test_every_class_that_the_reference_names_is_public() -> None:
     page = Path(__file__).parents[2] / "docs" / "reference" / "python.md"
     named = set(re.findall(r"`([A-Z]\w+)`", page.read_text()))
     modules = [
-        import_module(f"duewheel.store.{found.name}") for found in iter_modules(duewheel.store.__path__)
+        import_module(found.name)
+        for found in walk_packages(duewheel.store.__path__, "duewheel.store.")
+        if ".migrations" not in found.name
     ]
     defined = {
         name
@@ -69,3 +71,13 @@ def test_the_broker_itself_needs_neither_airflow_nor_spark() -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     ).stdout
     assert printed.strip() == "[]"
+
+
+def test_the_picture_of_the_folders_is_the_tree() -> None:
+    root = Path(__file__).parents[2]
+    page = (root / "docs" / "architecture.md").read_text()
+    picture = page.partition("## The folders")[2].partition("```mermaid")[2].partition("```")[0]
+    shown = set(re.findall(r"([a-z]+)/", " ".join(re.findall("<b>(.*?)</b>", picture))))
+    folders = {link.name for link in (root / "src" / "duewheel").iterdir() if link.is_symlink()}
+    rooms = {room.name for room in (root / "store").iterdir() if room.is_dir() and room.name != "__pycache__"}
+    assert shown == folders | rooms

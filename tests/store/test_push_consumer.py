@@ -15,13 +15,13 @@ from tests.conftest import Clock
 from tests.proof.waiting import PATIENCE_SECONDS
 from tests.standing_time import StandingTime
 
-from duewheel.store import consumer as consumer_module
-from duewheel.store import push_consumer
 from duewheel.store.broker import Broker
-from duewheel.store.errors import InvalidArgument, UnknownTopic
-from duewheel.store.messages import Message
-from duewheel.store.push_consumer import ConsumeResult
-from duewheel.store.signals import Signal
+from duewheel.store.consuming import consumer as consumer_module
+from duewheel.store.consuming import push_consumer
+from duewheel.store.consuming.push_consumer import ConsumeResult
+from duewheel.store.consuming.signals import Signal
+from duewheel.store.values.errors import InvalidArgument, UnknownTopic
+from duewheel.store.values.messages import Message
 
 SECOND = timedelta(seconds=1)
 HOUR = timedelta(hours=1)

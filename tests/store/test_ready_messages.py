@@ -9,8 +9,8 @@ import pytest
 from tests.proof.waiting import ask, connected
 
 from duewheel.store import Broker
-from duewheel.store.errors import BrokerUnreachable
-from duewheel.store.ready_messages import ready_messages
+from duewheel.store.consuming.ready_messages import ready_messages
+from duewheel.store.values.errors import BrokerUnreachable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from duewheel.store import Broker
-from duewheel.store.reasons import LONGEST_REASON, reason_of
+from duewheel.store.values.reasons import LONGEST_REASON, reason_of
 
 
 @pytest.mark.parametrize(

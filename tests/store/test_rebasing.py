@@ -15,11 +15,12 @@ import pytest
 from tests.proof.waiting import until
 from tests.restoring import dump, restore
 
-from duewheel.store import BrokerMoved, LeaseLost, RecallOutcome, migration
+from duewheel.embedded.postgres import EmbeddedPostgres
+from duewheel.store import BrokerMoved, LeaseLost, RecallOutcome
 from duewheel.store.broker import Broker
-from duewheel.store.connections import DriverConnection
-from duewheel.store.consumer import Consumer
-from duewheel.store.embedded import EmbeddedPostgres
+from duewheel.store.consuming.consumer import Consumer
+from duewheel.store.database import migration
+from duewheel.store.database.connections import DriverConnection
 
 NUMBERS = count(1)
 SECOND = timedelta(seconds=1)

@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import NullPool, create_engine
 
 from duewheel.store.broker import Broker
-from duewheel.store.errors import (
+from duewheel.store.values.errors import (
     AlreadyReleased,
     DelayOutOfRange,
     InvalidArgument,
@@ -22,7 +22,7 @@ from duewheel.store.errors import (
     UnknownTopic,
     WrongMessageType,
 )
-from duewheel.store.messages import RecallOutcome, SendOutcome
+from duewheel.store.values.messages import RecallOutcome, SendOutcome
 
 HOUR = timedelta(hours=1)
 NOW = datetime(2026, 1, 5, 9, 30, tzinfo=UTC)

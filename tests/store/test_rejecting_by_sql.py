@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from duewheel.store.errors import LeaseLost
-from duewheel.store.messages import leases_of
-from duewheel.store.retry_policy import RetryPolicy
+from duewheel.store.values.errors import LeaseLost
+from duewheel.store.values.messages import leases_of
+from duewheel.store.values.retry_policy import RetryPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from duewheel.store.broker import Broker
-    from duewheel.store.consumer import Consumer
-    from duewheel.store.messages import Batch
+    from duewheel.store.consuming.consumer import Consumer
+    from duewheel.store.values.messages import Batch
 
 TOPIC = "orders"
 COUNT = 500

@@ -20,12 +20,13 @@ from tests.conftest import Clock, drop_database
 from tests.proof.waiting import ask, beside, connected, until
 from tests.restoring import run_program
 
-from duewheel.store import BrokerMoved, BrokerNotUpgraded, Overtaken, RecallOutcome, SendOutcome, migration
+from duewheel.embedded.postgres import EmbeddedPostgres
+from duewheel.store import BrokerMoved, BrokerNotUpgraded, Overtaken, RecallOutcome, SendOutcome
 from duewheel.store.broker import Broker
-from duewheel.store.connections import DriverConnection
-from duewheel.store.consumer import Consumer
-from duewheel.store.embedded import EmbeddedPostgres
-from duewheel.store.messages import Message
+from duewheel.store.consuming.consumer import Consumer
+from duewheel.store.database import migration
+from duewheel.store.database.connections import DriverConnection
+from duewheel.store.values.messages import Message
 
 RELEASED = Path(__file__).parent / "released" / "0001.sql.xz"
 NUMBERS = count(1)

@@ -12,8 +12,8 @@ from tests.logins import login
 from tests.proof.waiting import ask, beside, connected, until, until_blocked
 
 from duewheel.store import Broker, Message
-from duewheel.store.consumer import Consumer
-from duewheel.store.errors import (
+from duewheel.store.consuming.consumer import Consumer
+from duewheel.store.values.errors import (
     GroupBusy,
     InvalidArgument,
     LeaseLost,
@@ -22,7 +22,7 @@ from duewheel.store.errors import (
     UnknownGroup,
     UnknownTopic,
 )
-from duewheel.store.retry_policy import RetryPolicy
+from duewheel.store.values.retry_policy import RetryPolicy
 
 NOW = timedelta(0)
 SECOND = timedelta(seconds=1)

@@ -9,14 +9,14 @@ import psycopg2
 import pytest
 from tests.proof.waiting import ask, connected, until
 
-from duewheel.store import reporting
-from duewheel.store.reporting import claim_report
+from duewheel.store.operations import reporting
+from duewheel.store.operations.reporting import claim_report
 
 if TYPE_CHECKING:
     from datetime import datetime
 
     from duewheel.store import Broker
-    from duewheel.store.connections import DriverConnection
+    from duewheel.store.database.connections import DriverConnection
 
 
 def report_until(dsn: str, ago: timedelta) -> None:

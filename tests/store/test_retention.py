@@ -12,11 +12,11 @@ from tests.logged import logged
 from tests.proof.waiting import ask, connected
 
 from duewheel.store.broker import Broker
-from duewheel.store.errors import InvalidArgument
-from duewheel.store.retry_policy import RetryPolicy
-from duewheel.store.runner import WheelRunner
-from duewheel.store.settings import WhenFull
-from duewheel.store.upkeep import Maintenance
+from duewheel.store.operations.settings import WhenFull
+from duewheel.store.values.errors import InvalidArgument
+from duewheel.store.values.retry_policy import RetryPolicy
+from duewheel.store.wheel.runner import WheelRunner
+from duewheel.store.wheel.upkeep import Maintenance
 
 HOUR = timedelta(hours=1)
 DAY = timedelta(days=1)
@@ -298,7 +298,7 @@ def test_d09_the_wheel_warns_of_what_is_lost(topic: Broker, clock: Clock) -> Non
     pass_by(topic, clock)
     topic.update_settings(retention_bytes=1)
     stop = threading.Event()
-    with logged("duewheel.store.runner", f"dropped slot {SLOTS[0]}") as warned:
+    with logged("duewheel.store.wheel.runner", f"dropped slot {SLOTS[0]}") as warned:
         wheel = threading.Thread(target=WheelRunner(topic.dsn, listen=False).run, args=(stop,))
         wheel.start()
         try:

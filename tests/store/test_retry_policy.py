@@ -10,8 +10,8 @@ from typing import Any, Protocol
 import pytest
 
 from duewheel.store.broker import Broker
-from duewheel.store.errors import InvalidArgument
-from duewheel.store.retry_policy import NO_LIMIT, RetryPolicy
+from duewheel.store.values.errors import InvalidArgument
+from duewheel.store.values.retry_policy import NO_LIMIT, RetryPolicy
 
 SECOND = timedelta(seconds=1)
 MINUTE = timedelta(minutes=1)

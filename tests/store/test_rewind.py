@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 from tests.proof.waiting import until
 
 from duewheel.store.broker import Broker
-from duewheel.store.consumer import Consumer
-from duewheel.store.errors import (
+from duewheel.store.consuming.consumer import Consumer
+from duewheel.store.operations.groups import Rewound
+from duewheel.store.values.errors import (
     GroupBusy,
     InvalidArgument,
     InvalidInstant,
@@ -27,9 +28,8 @@ from duewheel.store.errors import (
     UnknownGroup,
     UnknownTopic,
 )
-from duewheel.store.groups import Rewound
-from duewheel.store.messages import Message
-from duewheel.store.retry_policy import RetryPolicy
+from duewheel.store.values.messages import Message
+from duewheel.store.values.retry_policy import RetryPolicy
 
 SECOND = timedelta(seconds=1)
 MINUTE = timedelta(minutes=1)

@@ -26,11 +26,11 @@ from duewheel.store import (
     NotAllowed,
     RecallOutcome,
     SendOutcome,
-    migration,
 )
-from duewheel.store.errors import role_needed
-from duewheel.store.retry_policy import RetryPolicy
-from duewheel.store.runner import WheelRunner
+from duewheel.store.database import migration
+from duewheel.store.values.errors import role_needed
+from duewheel.store.values.retry_policy import RetryPolicy
+from duewheel.store.wheel.runner import WheelRunner
 
 NUMBERS = count(1)
 NOW = timedelta(0)
@@ -127,7 +127,7 @@ def test_a_recall_in_a_producers_transaction_is_judged_at_its_commit(producer: B
 def test_a_producer_sends_many_without_a_right_to_the_table(
     producer: Broker, owner: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("duewheel.store.sending._CHUNK_MESSAGES", 7)
+    monkeypatch.setattr("duewheel.store.operations.sending._CHUNK_MESSAGES", 7)
     messages = [
         {
             "body": bytes([n]),
@@ -160,7 +160,7 @@ def test_a_producer_sends_many_without_a_right_to_the_table(
 def test_a_producers_wrong_message_is_named_and_nothing_is_sent(
     producer: Broker, owner: Broker, monkeypatch: pytest.MonkeyPatch, wrong: int, own_transaction: bool
 ) -> None:
-    monkeypatch.setattr("duewheel.store.sending._CHUNK_MESSAGES", 7)
+    monkeypatch.setattr("duewheel.store.operations.sending._CHUNK_MESSAGES", 7)
     messages: list[dict[str, object]] = [{"body": b"x", "delay": LATER} for _ in range(31)]
     messages[wrong]["tag"] = "no tag"
     with closing(psycopg2.connect(producer.dsn)) as connection:
@@ -421,7 +421,7 @@ def test_d08_a_group_that_an_administrator_rewound_reads_again_with_the_consumer
 
 def test_the_wheel_of_another_role_says_what_it_lacks(consumer_login: Broker) -> None:
     with (
-        logged("duewheel.store.runner", "it needs the role duewheel_admin") as refusal,
+        logged("duewheel.store.wheel.runner", "it needs the role duewheel_admin") as refusal,
         turning(consumer_login.wheel(listen=False)),
     ):
         refusal.wait()
@@ -590,7 +590,7 @@ def warnings_in(caplog: pytest.LogCaptureFixture) -> list[str]:
 def test_an_upgrade_goes_on_where_it_may_not_make_roles(
     without_roles: str, other_postgres: EmbeddedPostgres, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with caplog.at_level(logging.WARNING, logger="duewheel.store.migration"):
+    with caplog.at_level(logging.WARNING, logger="duewheel.store.database.migration"):
         migration.upgrade(without_roles)
     (warning,) = warnings_in(caplog)
     statements = re.findall(r"(?:create role|grant) [^;]*?(?= and then upgrade|;)", warning)

@@ -19,12 +19,12 @@ from psycopg2 import extensions
 from tests.logged import logged
 from tests.outages import outage
 
-from duewheel.store import migration
-from duewheel.store import runner as runner_module
-from duewheel.store.embedded import EmbeddedPostgres
-from duewheel.store.listening import Listener
-from duewheel.store.runner import WheelRunner
-from duewheel.store.wheel_schedule import LANES, Tick
+from duewheel.embedded.postgres import EmbeddedPostgres
+from duewheel.store.database import migration
+from duewheel.store.database.listening import Listener
+from duewheel.store.wheel import runner as runner_module
+from duewheel.store.wheel.runner import WheelRunner
+from duewheel.store.wheel.wheel_schedule import LANES, Tick
 
 #: How long a broken wheel takes to fail a test.
 PATIENCE_SECONDS = 60.0
@@ -33,7 +33,7 @@ WHEEL_CONNECTIONS = "application_name ~ '^duewheel wheel' AND datname = current_
 
 TURN_A_WHEEL = """
 import sys, threading
-from duewheel.store.runner import WheelRunner
+from duewheel.store.wheel.runner import WheelRunner
 WheelRunner(sys.argv[1]).run(threading.Event())
 """
 
@@ -135,7 +135,7 @@ def turning(dsn: str, **settings: Any) -> Iterator[None]:
         assert not thread.is_alive(), "the wheel does not stop"
 
 
-LOG = "duewheel.store.runner"
+LOG = "duewheel.store.wheel.runner"
 
 
 @pytest.mark.parametrize("listen", [True, False])

@@ -16,9 +16,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from tests.proof.waiting import ask, connected, until
 
-from duewheel.store import schedules
 from duewheel.store.broker import Broker
-from duewheel.store.runner import WheelRunner
+from duewheel.store.operations import schedules
+from duewheel.store.wheel.runner import WheelRunner
 
 TOPIC = "pulses"
 SECOND = timedelta(seconds=1)
@@ -26,9 +26,9 @@ SECOND = timedelta(seconds=1)
 TURN_A_WHEEL = """
 import sys, threading
 from datetime import timedelta
-from duewheel.store import schedules
+from duewheel.store.operations import schedules
 schedules.HORIZON = timedelta(seconds=2)
-from duewheel.store.runner import WheelRunner
+from duewheel.store.wheel.runner import WheelRunner
 WheelRunner(sys.argv[1]).run(threading.Event())
 """
 

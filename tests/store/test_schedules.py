@@ -10,7 +10,8 @@ import pytest
 from tests.proof.waiting import ask, beside, connected
 
 from duewheel.store.broker import Broker
-from duewheel.store.errors import (
+from duewheel.store.operations.schedules import HORIZON, OCCURRENCES_AT_ONCE, Misfire
+from duewheel.store.values.errors import (
     InvalidArgument,
     InvalidKey,
     InvalidSchedule,
@@ -20,12 +21,11 @@ from duewheel.store.errors import (
     UnknownTopic,
     WrongMessageType,
 )
-from duewheel.store.schedules import HORIZON, OCCURRENCES_AT_ONCE, Misfire
 
 if TYPE_CHECKING:
     from tests.conftest import Clock
 
-    from duewheel.store.messages import Message
+    from duewheel.store.values.messages import Message
 
 TOPIC = "files"
 SECOND = timedelta(seconds=1)
@@ -183,7 +183,7 @@ def test_d18_a_long_gap_is_sent_in_transactions_of_bounded_size(timed: Broker, c
 
 
 def test_d18_schedules_that_were_missed_for_long_do_not_hold_up_others(timed: Broker, clock: Clock) -> None:
-    from duewheel.store import schedules
+    from duewheel.store.operations import schedules
 
     for n in range(3):
         timed.add_schedule(f"behind-{n}", TOPIC, b"", every=SECOND, misfire="all")

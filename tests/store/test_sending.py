@@ -15,7 +15,7 @@ from sqlalchemy import NullPool, create_engine, text
 from sqlalchemy.orm import Session
 
 from duewheel.store.broker import Broker
-from duewheel.store.errors import (
+from duewheel.store.values.errors import (
     BodyTooLarge,
     DelayOutOfRange,
     DueWheelError,
@@ -29,7 +29,7 @@ from duewheel.store.errors import (
     UnknownTopic,
     WrongMessageType,
 )
-from duewheel.store.messages import NewMessage, OnConflict, SendOutcome, SendReceipt
+from duewheel.store.values.messages import NewMessage, OnConflict, SendOutcome, SendReceipt
 
 HOUR = timedelta(hours=1)
 NOW = datetime(2026, 1, 5, 9, 30, tzinfo=UTC)

@@ -10,7 +10,7 @@ import pytest
 from tests.proof.waiting import ask, connected, until
 
 from duewheel.store.broker import Broker
-from duewheel.store.connections import DriverConnection
+from duewheel.store.database.connections import DriverConnection
 
 SHORT = timedelta(milliseconds=10)
 LISTENERS = """
@@ -40,7 +40,7 @@ def test_the_next_receive_waits_with_the_same_listener(broker: Broker, console: 
 def test_a_listener_that_nobody_reads_is_closed(
     broker: Broker, console: DriverConnection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("duewheel.store.signals.IDLE_SECONDS", 0.05)
+    monkeypatch.setattr("duewheel.store.consuming.signals.IDLE_SECONDS", 0.05)
     consumer = broker.consumer("t", "g")
     for _ in range(2):
         # Also the one that is made after that.
@@ -54,7 +54,7 @@ def test_a_consumer_that_stopped_receiving_does_not_hold_up_the_notifications_of
     broker: Broker, console: DriverConnection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A server that cannot write to a listener keeps what comes after, and lets no dead row be cleared."""
-    monkeypatch.setattr("duewheel.store.signals.IDLE_SECONDS", 1.0)
+    monkeypatch.setattr("duewheel.store.consuming.signals.IDLE_SECONDS", 1.0)
     broker.consumer("t", "g").receive(wait=SHORT)
     ask(console, FLOOD)
     until(lambda: ask(console, "select pg_notification_queue_usage()") == [(0.0,)], "the queue to be empty")

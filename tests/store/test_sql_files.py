@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from duewheel.store import migration
+from duewheel import store
 
 COLUMNS = 120
 # Released, and never edited since.
@@ -14,8 +14,8 @@ FROZEN = "v0001"
 def test_sql_is_at_most_120_columns_wide() -> None:
     files = [
         path
-        for path in Path(migration.__file__).parent.rglob("*.sql")
-        if FROZEN not in path.relative_to(Path(migration.__file__).parent).parts
+        for path in Path(store.__path__[0]).rglob("*.sql")
+        if FROZEN not in path.relative_to(Path(store.__path__[0])).parts
     ]
     assert len(files) > 30
     wide = [

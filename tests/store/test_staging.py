@@ -15,8 +15,8 @@ import pytest
 from tests.proof.waiting import until
 
 from duewheel.store import Broker
-from duewheel.store.connections import DriverConnection, fetch
-from duewheel.store.errors import DueWheelError, StagingFailed
+from duewheel.store.database.connections import DriverConnection, fetch
+from duewheel.store.values.errors import DueWheelError, StagingFailed
 
 TOPIC = "orders"
 PART_IDS = count(1)

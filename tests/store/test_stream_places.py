@@ -8,7 +8,7 @@ from tests.proof.waiting import ask, connected
 
 from duewheel.store import InvalidArgument
 from duewheel.store.broker import Broker
-from duewheel.store.errors import from_database
+from duewheel.store.values.errors import from_database
 
 COMMIT = """
 select duewheel.stream_commit(s.group_id, s.topic_id, b.stream, array[b.topic_id], array[b.queue],

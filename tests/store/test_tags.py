@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from duewheel.store.errors import InvalidTagExpression, NulInText
-from duewheel.store.tags import parse
+from duewheel.store.values.errors import InvalidTagExpression, NulInText
+from duewheel.store.values.tags import parse
 
 
 @pytest.mark.parametrize(

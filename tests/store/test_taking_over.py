@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from duewheel.store.errors import LeaseLost
+from duewheel.store.values.errors import LeaseLost
 
 if TYPE_CHECKING:
     from tests.conftest import Clock

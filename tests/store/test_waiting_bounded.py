@@ -10,7 +10,7 @@ from tests.proof.waiting import ask, beside, connected, until
 
 from duewheel.store import GroupBusy
 from duewheel.store.broker import Broker
-from duewheel.store.errors import from_database
+from duewheel.store.values.errors import from_database
 
 NOTHING = timedelta(0)
 HOUR = timedelta(hours=1)

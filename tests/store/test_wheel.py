@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from duewheel.store.wheel import DAY_MS, HOUR_MS, MINUTE_MS, SECOND_MS, Timer, TimingWheel
+from duewheel.store.wheel.timing_wheel import DAY_MS, HOUR_MS, MINUTE_MS, SECOND_MS, Timer, TimingWheel
 
 NOON_MS = 1_654_732_800_000  # 2022-06-09 00:00:00 UTC, a beginning of a day: figures read off directly
 YEAR_9999_MS = int(datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC).timestamp()) * 1_000

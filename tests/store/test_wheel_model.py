@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from duewheel.store.wheel import DAY_MS, HOUR_MS, MINUTE_MS, SECOND_MS, TimingWheel
+from duewheel.store.wheel.timing_wheel import DAY_MS, HOUR_MS, MINUTE_MS, SECOND_MS, TimingWheel
 
 YEAR_9999_MS = 253_402_300_799_999
 TICKS_MS = st.sampled_from([1, 2, 5, 10, 100, 1_000])

@@ -16,8 +16,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from duewheel.store.database_clock import ClockReading
-from duewheel.store.wheel_schedule import (
+from duewheel.store.database.database_clock import ClockReading
+from duewheel.store.wheel.wheel_schedule import (
     LANES,
     Advance,
     AdvanceAnswer,

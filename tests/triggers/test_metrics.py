@@ -22,7 +22,7 @@ from airflow.sdk.observability.metrics.stats_utils import get_stats_factory
 from tests.proof.waiting import PATIENCE_SECONDS
 
 from duewheel.store import Broker, RetryPolicy
-from duewheel.store.reporting import claim_report
+from duewheel.store.operations.reporting import claim_report
 from duewheel.triggers import metrics, wheel_stream
 from duewheel.triggers.timing_wheel import TimingWheelTrigger
 

@@ -25,7 +25,7 @@ from tests.outages import outage
 from tests.triggers.conftest import until
 
 from duewheel.store import Broker
-from duewheel.store.errors import DueWheelError, InvalidArgument
+from duewheel.store.values.errors import DueWheelError, InvalidArgument
 from duewheel.triggers import wheel_stream
 from duewheel.triggers.due_messages import DueMessagesTrigger
 from duewheel.triggers.timing_wheel import TimingWheelTrigger

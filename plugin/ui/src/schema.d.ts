@@ -530,7 +530,7 @@ export interface components {
         };
         /**
          * GroupNumbers
-         * @description A group's numbers on a topic, as those of :class:`duewheel.store.stats.GroupStats`.
+         * @description A group's numbers on a topic, as those of :class:`duewheel.store.operations.stats.GroupStats`.
          */
         GroupNumbers: {
             /** Dead */
@@ -629,7 +629,7 @@ export interface components {
         };
         /**
          * ListedDeadLetter
-         * @description A dead letter without its body, as :class:`duewheel.store.dead_letters.DeadLetter`.
+         * @description A dead letter without its body, as :class:`duewheel.store.operations.dead_letters.DeadLetter`.
          */
         ListedDeadLetter: {
             /** Attempt */
@@ -1074,7 +1074,7 @@ export interface components {
         };
         /**
          * TopicNumbers
-         * @description A topic's numbers, as those of :class:`duewheel.store.stats.TopicStats`.
+         * @description A topic's numbers, as those of :class:`duewheel.store.operations.stats.TopicStats`.
          */
         TopicNumbers: {
             message_type: components["schemas"]["MessageType"];

@@ -13,7 +13,7 @@ from airflow.sdk import DAG
 from duewheel.operators.consume import ConsumeMessagesOperator
 
 if TYPE_CHECKING:
-    from duewheel.store.messages import Message
+    from duewheel.store.values.messages import Message
 
 
 def work_on(messages: Sequence[Message]) -> str:

@@ -17,7 +17,7 @@ from duewheel.store import RetryPolicy
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from duewheel.store.messages import Message
+    from duewheel.store.values.messages import Message
 
 
 def say(messages: Sequence[Message], of: str, *, end: str) -> str:

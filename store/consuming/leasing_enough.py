@@ -1,0 +1,83 @@
+"""A lease of enough messages or of none.
+
+It is a receive in a transaction that is committed only if it brought enough. A rollback leaves the messages
+as they were: ready, and without the further attempt that a nack would count.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING
+
+from duewheel.store.consuming.consumer import RECEIVED_COLUMNS
+from duewheel.store.database.connections import fetch, transaction
+from duewheel.store.values import filters, tags
+from duewheel.store.values.errors import Overtaken
+from duewheel.store.values.instants import to_span
+from duewheel.store.values.messages import Batch
+
+if TYPE_CHECKING:
+    from datetime import timedelta
+
+    from duewheel.store.broker import Broker
+    from duewheel.store.consuming.consumer import Consumer
+    from duewheel.store.database.connections import Rows
+
+_RECEIVE = f"""
+select {RECEIVED_COLUMNS}
+from duewheel.receive_batch(%s, %s, %s::text[], %s, %s, %s, %s, true, %s, false, p_filter => %s::jsonpath)
+"""
+
+
+def lease_enough(
+    broker: Broker, consumer: Consumer, at_least: int, at_most: int, invisible: timedelta
+) -> Batch:
+    """Lease the messages that are ready, if there are enough.
+
+    Args:
+        broker: the broker.
+        consumer: the consumer that receives, with its tags and filter.
+        at_least: fewer are not leased.
+        at_most: at most so many.
+        invisible: how long no other consumer of the group gets them.
+
+    Returns:
+        The messages; none where there were too few, as other consumers came first.
+
+    Raises:
+        BrokerUnreachable: the connection broke; messages leased then are the consumer's, see
+            :meth:`duewheel.store.broker.Broker.take_over`.
+
+    Example::
+
+        batch = lease_enough(broker, consumer, 10, 100, timedelta(minutes=10))
+    """
+    parameters = (
+        consumer.group_id,
+        consumer.topic_id,
+        tags.parse(consumer.tags),
+        at_most,
+        to_span(invisible, "invisible"),
+        consumer.name,
+        # Consumers begin to look at different queues.
+        random.randrange(64),
+        broker.now(),
+        None if consumer.filter is None else filters.to_jsonpath(consumer.filter),
+    )
+    try:
+        with broker.connection() as connection, transaction(connection):
+            batch = _batch(consumer, fetch(connection, _RECEIVE, parameters))
+            if len(batch) < at_least:
+                raise _TooFew
+            return batch
+    except (_TooFew, Overtaken):
+        # Overtaken: its server process was held up, and others went on. They came first, too.
+        return _batch(consumer, [])
+
+
+class _TooFew(Exception):
+    """There are too few messages, so none is leased."""
+
+
+def _batch(consumer: Consumer, rows: Rows) -> Batch:
+    return Batch(rows, topic=consumer.topic, group=consumer.group, group_id=consumer.group_id)

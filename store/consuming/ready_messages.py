@@ -1,0 +1,77 @@
+"""The messages that a group could receive now, without a lease: their names, to decide what to do with them.
+
+The question is a receive in a transaction that is rolled back. So it brings what a receive would bring, with
+tags, filter and the order of FIFO topics, and leaves nothing behind. While the statement runs, other
+consumers pass over the queues it looks at.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from duewheel.store.database.connections import explained, fetch
+from duewheel.store.values.filters import to_jsonpath
+from duewheel.store.values.tags import EVERY
+
+if TYPE_CHECKING:
+    from duewheel.store.broker import Broker
+
+_RECEIVE = """
+select message_id, key, tag
+from duewheel.receive(%s, %s, %s, %s, '1 second', null, %s, %s::jsonpath, false)
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadyMessage:
+    """A message that is ready for a group.
+
+    Attributes:
+        message_id: its id.
+        key: the sender's own key.
+        tag: its tag.
+    """
+
+    message_id: str
+    key: str | None
+    tag: str | None
+
+
+def ready_messages(
+    broker: Broker,
+    topic: str,
+    group: str,
+    max_messages: int,
+    tags: str = EVERY,
+    filter: str | None = None,  # noqa: A002 -- as the consumer's parameter
+) -> list[ReadyMessage]:
+    """Name messages that a group could receive now.
+
+    Args:
+        broker: the broker.
+        topic: the topic.
+        group: the consumer group, which must exist.
+        max_messages: at most so many.
+        tags, filter: the choice of messages.
+
+    Returns:
+        The messages in the order in which they would be received; any consumer of the group may receive them.
+
+    Raises:
+        UnknownTopic, UnknownGroup: there is none of this name.
+        BrokerUnreachable: the connection broke.
+
+    Example::
+
+        keys = [message.key for message in ready_messages(broker, "order-timeout", "canceller", 10)]
+    """
+    path = None if filter is None else to_jsonpath(filter)
+    with broker.connection() as connection, explained(connection), connection.cursor() as cursor:
+        cursor.execute("begin isolation level read committed")
+        try:
+            rows = fetch(connection, _RECEIVE, (topic, group, tags, max_messages, broker.now(), path))
+        finally:
+            if not connection.closed:
+                cursor.execute("rollback")
+    return [ReadyMessage(*row) for row in rows]

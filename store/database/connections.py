@@ -1,0 +1,422 @@
+"""Connections to the broker's database: a pool of autocommit sessions, and the caller's own.
+
+Every call of the broker is one statement and commits by itself, so a connection is lent for that long and
+given back; a pool keeps a few of them open. The pool notices an idle connection that the server has ended, as
+a restart does, before lending it. A connection that breaks in use is closed, and with it all idle ones, which
+are as old. Only a read is then tried again on a fresh connection. Whether a broken write was carried out is
+unknown, and the caller is told so.
+
+With ``connection=`` a call runs in the caller's own transaction instead, which is never committed or rolled
+back here. A process that was forked leaves the parent's connections alone and opens its own.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import select
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import psycopg2
+import psycopg2.extensions
+from psycopg2.extensions import TRANSACTION_STATUS_IDLE, make_dsn, parse_dsn
+
+from duewheel.store.database.prepared import Prepared
+from duewheel.store.database.unreachable import advice_for
+from duewheel.store.values.errors import (
+    BrokerUnreachable,
+    DueWheelError,
+    InvalidArgument,
+    Overtaken,
+    from_database,
+    said,
+)
+from duewheel.store.values.instants import to_datetime
+
+DriverConnection = psycopg2.extensions.connection
+DriverCursor = psycopg2.extensions.cursor
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection as SQLAlchemyConnection
+    from sqlalchemy.orm import Session
+
+    #: The types of ``connection=``: the caller's transaction.
+    CallerConnection = DriverConnection | SQLAlchemyConnection | Session
+
+log = logging.getLogger(__name__)
+
+
+Rows = list[tuple[Any, ...]]
+
+#: How many idle connections a pool keeps open.
+IDLE_CONNECTIONS = 8
+
+#: How often a statement that others overtake is tried.
+_ATTEMPTS = 3
+
+
+def libpq_dsn(dsn: str) -> str:
+    """The address as libpq takes it: SQLAlchemy's ``postgresql+psycopg2://`` becomes ``postgresql://``.
+
+    Raises:
+        InvalidArgument: it is neither a libpq string nor a URL.
+    """
+    address = re.sub(r"^postgres(ql)?\+psycopg2?://", "postgresql://", dsn)
+    try:
+        parse_dsn(address)
+    except (psycopg2.ProgrammingError, ValueError) as error:
+        # A ValueError is a NUL, or bytes that are no text.
+        raise InvalidArgument(
+            f"the dsn cannot be read ({_without_values(said(error))}): give a libpq string "
+            "such as 'host=... dbname=...' or a URL such as postgresql://user@host/database"
+        ) from None
+    return address
+
+
+def _without_values(reason: str) -> str:
+    """What libpq says of an address, without the part of it that it quotes, which may be the password."""
+    return re.sub(r'".*"', '"..."', reason)
+
+
+def driver_connection(connection: CallerConnection) -> DriverConnection:
+    """The psycopg2 connection on which the caller's transaction runs.
+
+    Args:
+        connection: a psycopg2 connection, or a SQLAlchemy ``Connection`` or ``Session`` on the psycopg2
+            driver. A SQLAlchemy one begins its transaction if it has not yet, as for a statement of its own.
+
+    Raises:
+        InvalidArgument: something else, or another driver.
+    """
+    found: object = connection
+    if "sqlalchemy" in sys.modules and not isinstance(found, DriverConnection):
+        from sqlalchemy import Connection as SQLAlchemyConnection
+        from sqlalchemy.orm import Session, scoped_session
+
+        if isinstance(found, (Session, scoped_session)):
+            found = found.connection()
+        if isinstance(found, SQLAlchemyConnection):
+            # What runs below SQLAlchemy does not begin its transaction, and its commit() would then commit
+            # nothing.
+            if not found.in_transaction():
+                found.begin()
+            found = found.connection
+        found = getattr(found, "dbapi_connection", found)
+    if not isinstance(found, DriverConnection):
+        raise InvalidArgument(
+            f"connection is a {type(found).__module__}.{type(found).__name__}: give a psycopg2 connection, "
+            "or a SQLAlchemy Connection or Session on the psycopg2 driver; "
+            "any other driver can call the SQL functions"
+        )
+    return found
+
+
+class PooledConnection(DriverConnection):
+    """A connection of the pool, with what is made once for it.
+
+    Attributes:
+        prepared: the names of the statements that its session has prepared.
+        short: a cursor for statements that return a few short values, which it holds on to until the next.
+    """
+
+    def __init__(self, dsn: str, **options: Any) -> None:
+        super().__init__(dsn, **options)
+        self.autocommit = True
+        self.prepared: set[str] = set()
+        self.short = cursor_of(self)
+        self._poller = select.poll()
+        self._poller.register(self, select.POLLIN)
+
+    def has_been_told(self) -> bool:
+        """Whether the server has sent something while the connection was idle: usually that it ends it."""
+        return bool(self._poller.poll(0))
+
+    def text_of(self, statement: Prepared) -> str:
+        """The text that runs a statement here; prepares it the first time.
+
+        Raises:
+            psycopg2.Error: it cannot be prepared, as without the schema.
+        """
+        if statement.name not in self.prepared:
+            self.short.execute(statement.prepare)
+            self.prepared.add(statement.name)
+        return statement.call
+
+
+class Database:
+    """The broker's database: runs statements, on pooled connections or the caller's.
+
+    Args:
+        dsn: libpq string or URL.
+        clock: gives the instant every function takes for now; None is the database's own clock.
+        on_first_connection: called once with the first connection of this object, before it is used.
+        prepare: whether a session stays with its connection, so that statements can be prepared in it.
+    """
+
+    def __init__(
+        self,
+        dsn: str,
+        *,
+        clock: Callable[[], datetime] | None = None,
+        on_first_connection: Callable[[DriverConnection], None] | None = None,
+        prepare: bool = False,
+    ) -> None:
+        self.dsn = libpq_dsn(dsn)
+        self._clock = clock
+        self._address = make_dsn(self.dsn, fallback_application_name="duewheel", client_encoding="UTF8")
+        self._on_first_connection = on_first_connection
+        self._prepares = prepare
+        self._lock = threading.Lock()
+        self._idle: list[PooledConnection] = []
+        self._process = os.getpid()
+        self._closed = False
+
+    def now(self) -> datetime | None:
+        """The injected instant, or None for the database's clock."""
+        return None if self._clock is None else to_datetime(self._clock(), "clock()")
+
+    def connect(self) -> PooledConnection:
+        """Open an autocommit connection that belongs to the caller of this method.
+
+        Raises:
+            BrokerUnreachable: the server does not answer, or refuses.
+        """
+        try:
+            return psycopg2.connect(self._address, connection_factory=PooledConnection)
+        except psycopg2.OperationalError as error:
+            raise BrokerUnreachable(
+                f"the database cannot be reached ({said(error)}): {advice_for(str(error))}"
+            ) from error
+
+    @contextmanager
+    def lend(self) -> Iterator[PooledConnection]:
+        """An autocommit connection of the pool for the length of the block."""
+        connection = self._take()
+        try:
+            self.verify(connection)
+            yield connection
+        finally:
+            self._give_back(connection)
+
+    def rows(
+        self, statement: str | Prepared, parameters: Sequence[Any], connection: CallerConnection | None = None
+    ) -> Rows:
+        """Run one statement once and return its rows.
+
+        Args:
+            statement: SQL with ``%s`` for each parameter; prepared only on connections of the pool.
+            parameters: the values.
+            connection: the caller's transaction; None runs and commits on a connection of the pool.
+
+        Raises:
+            DueWheelError: the database refused the call; the class follows from the SQLSTATE.
+            BrokerUnreachable: the connection broke; the statement may have been carried out.
+        """
+        if connection is not None:
+            caller = driver_connection(connection)
+            self.verify(caller)
+            return fetch(caller, text_of(statement), parameters)
+        for _ in range(_ATTEMPTS - 1):
+            try:
+                return self._rows(statement, parameters)
+            except Overtaken:
+                # Its server process was held up in the middle of a release, and others went on.
+                continue
+        return self._rows(statement, parameters)
+
+    def _rows(self, statement: str | Prepared, parameters: Sequence[Any]) -> Rows:
+        # What lend() and explained() do, without their generators: every receive and answer comes by here.
+        lent = self._take()
+        try:
+            if self._on_first_connection is not None:
+                self.verify(lent)
+            text = self._text(lent, statement)
+            with cursor_of(lent) as cursor:
+                cursor.execute(text, parameters)
+                return cursor.fetchall() if cursor.description is not None else []
+        except psycopg2.Error as error:
+            ours = explanation(lent, error)
+            if ours is None:
+                raise
+            raise ours from error
+        finally:
+            self._give_back(lent)
+
+    def row(
+        self, statement: Prepared, parameters: Sequence[Any], connection: CallerConnection | None = None
+    ) -> tuple[Any, ...]:
+        """As :meth:`rows`, for a statement that returns one row of short values: at the least cost."""
+        if connection is not None:
+            return self.rows(statement, parameters, connection)[0]
+        lent = self._take()
+        try:
+            if self._on_first_connection is not None:
+                self.verify(lent)
+            cursor = lent.short
+            cursor.execute(self._text(lent, statement), parameters)
+            answer: tuple[Any, ...] = cursor.fetchall()[0]
+            return answer
+        except psycopg2.Error as error:
+            ours = explanation(lent, error)
+            if ours is None:
+                raise
+            raise ours from error
+        finally:
+            self._give_back(lent)
+
+    def read(
+        self, statement: str | Prepared, parameters: Sequence[Any], connection: CallerConnection | None = None
+    ) -> Rows:
+        """As :meth:`rows`, for statements that change nothing: tried once more when the connection broke."""
+        if connection is not None:
+            return self.rows(statement, parameters, connection)
+        try:
+            return self.rows(statement, parameters)
+        except BrokerUnreachable as error:
+            log.info("trying a read again on a new connection: %s", error)
+            return self.rows(statement, parameters)
+
+    def close(self) -> None:
+        """Close the idle connections; those lent are closed when they come back."""
+        with self._lock:
+            self._closed = True
+            idle, self._idle = self._idle, []
+            inherited = self._process != os.getpid()
+        if not inherited:
+            for connection in idle:
+                connection.close()
+
+    def verify(self, connection: DriverConnection) -> None:
+        """Check the database by its first connection, once for this object."""
+        check = self._on_first_connection
+        if check is not None:
+            check(connection)
+            self._on_first_connection = None
+
+    def _text(self, connection: PooledConnection, statement: str | Prepared) -> str:
+        """How a statement runs on a connection of the pool."""
+        if isinstance(statement, str):
+            return statement
+        return connection.text_of(statement) if self._prepares else statement.text
+
+    def _take(self) -> PooledConnection:
+        with self._lock:
+            if self._closed:
+                raise InvalidArgument("this broker is closed: make another one")
+            if self._process != os.getpid():
+                # The sockets are shared with the parent process: forget them without a word to the server.
+                self._idle = []
+                self._process = os.getpid()
+            while self._idle:
+                connection = self._idle.pop()
+                if not connection.closed and not connection.has_been_told():
+                    return connection
+                connection.close()
+        return self.connect()
+
+    def _give_back(self, connection: PooledConnection) -> None:
+        if connection.closed:
+            with self._lock:
+                idle, self._idle = self._idle, []
+            for other in idle:
+                other.close()
+            return
+        if connection.get_transaction_status() != TRANSACTION_STATUS_IDLE or not connection.autocommit:
+            # The borrower left a transaction open. A rollback here may meet a connection that just broke.
+            try:
+                _reset(connection)
+            except psycopg2.Error as error:
+                log.warning("closing a connection that cannot be reset: %s", error)
+                connection.close()
+                return
+        with self._lock:
+            keep = not self._closed and len(self._idle) < IDLE_CONNECTIONS
+            if keep:
+                self._idle.append(connection)
+        if not keep:
+            connection.close()
+
+
+def cursor_of(connection: DriverConnection) -> DriverCursor:
+    """A plain cursor whatever cursor class the caller's connection makes, so that rows are tuples."""
+    return connection.cursor(cursor_factory=DriverCursor)
+
+
+@contextmanager
+def transaction(connection: DriverConnection) -> Iterator[DriverCursor]:
+    """A cursor whose statements commit together: in the transaction that is open, or else in one of their
+    own.
+
+    On a connection that commits each statement by itself, a transaction begins here, and ends here. Any other
+    is the caller's to end. Errors are explained.
+    """
+    own = connection.autocommit and connection.info.transaction_status == TRANSACTION_STATUS_IDLE
+    try:
+        with cursor_of(connection) as cursor:
+            try:
+                if own:
+                    cursor.execute("begin isolation level read committed")
+                yield cursor
+                if own:
+                    cursor.execute("commit")
+            except BaseException:
+                if own and not connection.closed:
+                    cursor.execute("rollback")
+                raise
+    except psycopg2.Error as error:
+        ours = explanation(connection, error)
+        if ours is None:
+            raise
+        raise ours from error
+
+
+def explanation(connection: DriverConnection, error: psycopg2.Error) -> DueWheelError | None:
+    """The duewheel error for what the driver raised, or None where the driver's own says it best."""
+    ours = from_database(error)
+    if ours is not None:
+        return ours
+    if connection.closed:
+        return BrokerUnreachable(
+            f"the connection to the database broke ({said(error)}): whether the "
+            "statement was carried out is unknown; ask again, or send again with the same idempotency_key"
+        )
+    return None
+
+
+def text_of(statement: str | Prepared) -> str:
+    """The statement as it runs without being prepared."""
+    return statement if isinstance(statement, str) else statement.text
+
+
+@contextmanager
+def explained(connection: DriverConnection) -> Iterator[None]:
+    """Errors of the driver leave the block as errors of this package, where it has one for them."""
+    try:
+        yield
+    except psycopg2.Error as error:
+        ours = explanation(connection, error)
+        if ours is None:
+            raise
+        raise ours from error
+
+
+def fetch(connection: DriverConnection, statement: str, parameters: Sequence[Any]) -> Rows:
+    """Run one statement on a connection and return its rows; errors are explained."""
+    with explained(connection), cursor_of(connection) as cursor:
+        cursor.execute(statement, parameters)
+        return cursor.fetchall() if cursor.description is not None else []
+
+
+def _reset(connection: DriverConnection) -> None:
+    with cursor_of(connection) as cursor:
+        if connection.info.transaction_status != TRANSACTION_STATUS_IDLE:
+            cursor.execute("rollback")
+    if not connection.autocommit:
+        connection.rollback()
+        connection.autocommit = True

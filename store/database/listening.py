@@ -1,0 +1,242 @@
+"""Hearing of events instead of asking for them: LISTEN and NOTIFY on a connection of its own.
+
+A notification is a hint and never the truth. PostgreSQL drops the notifications of a lost connection. So a
+program that listens looks at the tables once after beginning to listen, and again after each `GAP`; between
+the two a hint saves it from looking in vain. Where LISTEN does not work (a pooler in transaction mode)
+everything still works, by polling.
+
+The same `Listener` serves threads (`wait`) and an asyncio loop (`notifications`), one of the two at a time.
+It survives the loss of its connection: it connects again, with growing pauses, and says so with a `GAP`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import select
+import socket
+import time
+from collections.abc import AsyncGenerator, Sequence
+from types import TracebackType
+from typing import Final, NamedTuple, Self
+
+import psycopg2
+from psycopg2 import extensions, sql
+
+from duewheel.store.database.connections import libpq_dsn
+from duewheel.store.values.backoff import Backoff
+from duewheel.store.values.errors import said
+
+log = logging.getLogger(__name__)
+
+#: Without these a connection that only waits would never learn that the other machine is gone.
+CONNECTION_DEFAULTS: Final = {
+    "connect_timeout": "10",
+    "keepalives": "1",
+    "keepalives_idle": "20",
+    "keepalives_interval": "5",
+    "keepalives_count": "3",
+}
+
+
+class Notification(NamedTuple):
+    """The channel and text of a NOTIFY."""
+
+    channel: str
+    payload: str
+
+
+#: Stands for everything that may have been said while the connection was lost: look at the tables.
+GAP: Final = Notification("", "")
+
+
+def connect(
+    dsn: str, application_name: str, factory: type[extensions.connection] | None = None
+) -> extensions.connection:
+    """Open an autocommit connection that notices when the server is gone; settings of `dsn` have priority.
+
+    Raises:
+        psycopg2.OperationalError: the database cannot be reached within 10 seconds.
+    """
+    named = {"application_name": application_name}
+    settings = {**CONNECTION_DEFAULTS, **named, **extensions.parse_dsn(libpq_dsn(dsn))}
+    connection: extensions.connection = psycopg2.connect(connection_factory=factory, **settings)
+    connection.autocommit = True
+    return connection
+
+
+class Listener:
+    """Listens on channels of a database, and goes on doing so when the connection is lost.
+
+    It listens once the constructor returns: look at the tables after that and nothing is missed.
+
+    Args:
+        dsn: the database.
+        channels: names of the channels.
+        application_name: the name that the server shows.
+        greeting: a statement that each of its connections begins with.
+
+    Raises:
+        psycopg2.OperationalError: the database cannot be reached at first; later the listener tries again.
+
+    Example::
+
+        with Listener(dsn, ["duewheel_released"]) as listener:
+            while nothing_ready():
+                listener.wait(timeout_seconds=30)
+
+    `interrupt` may be called from any thread; everything else belongs to one thread or one event loop.
+    """
+
+    def __init__(
+        self,
+        dsn: str,
+        channels: Sequence[str],
+        *,
+        application_name: str = "duewheel listener",
+        greeting: str | None = None,
+    ) -> None:
+        self._dsn = dsn
+        self._channels = tuple(channels)
+        self._application_name = application_name
+        self._greeting = greeting
+        self._backoff = Backoff()
+        self._retry_at = 0.0
+        self._closed = False
+        self._connection: extensions.connection | None = self._listen()
+        self._wake_reader, self._wake_writer = socket.socketpair()
+        self._wake_reader.setblocking(False)
+        self._wake_writer.setblocking(False)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends listening and closes the connection; may be called twice."""
+        self._closed = True
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+        self._wake_reader.close()
+        self._wake_writer.close()
+
+    def fileno(self) -> int:
+        """The connection's file descriptor, which changes with a reconnect; -1 while it is lost."""
+        return -1 if self._connection is None else self._connection.fileno()
+
+    def interrupt(self) -> None:
+        """Ends the `wait` going on, or the next one when none is; from any thread."""
+        if self._closed:
+            return
+        # A full socket holds a wake-up already.
+        with contextlib.suppress(BlockingIOError):
+            self._wake_writer.send(b"\0")
+
+    def wait(self, timeout_seconds: float) -> list[Notification]:
+        """Waits for notifications and returns them, oldest first.
+
+        An empty list means that the time is over or that `interrupt` was called. After a lost connection it
+        tries to connect again; once that worked it returns ``[GAP]``. An attempt to connect may outlast the
+        timeout by up to 10 seconds when the server's machine does not answer at all.
+        """
+        deadline = time.monotonic() + timeout_seconds
+        while True:
+            if notifications := self._take():
+                return notifications
+            wake_at = deadline if self._connection is not None else min(self._retry_at, deadline)
+            if self._interrupted_before(wake_at):
+                return []
+            if self._connection is None and time.monotonic() >= self._retry_at and self._reconnect():
+                return [GAP]
+            if time.monotonic() >= deadline:
+                return self._take()
+
+    async def notifications(self) -> AsyncGenerator[Notification, None]:
+        """Gives notifications as they come, on the running event loop, until it is closed; `GAP` after each
+        reconnect.
+
+        Nothing blocks the loop: it watches the file descriptor, and connecting happens in a worker thread.
+        """
+        while True:
+            for notification in self._take():
+                yield notification
+            if self._connection is None:
+                await asyncio.sleep(self._retry_at - time.monotonic())
+                if await asyncio.to_thread(self._reconnect):
+                    yield GAP
+                continue
+            await _readable(self._connection.fileno())
+
+    def _listen(self) -> extensions.connection:
+        connection = connect(self._dsn, self._application_name)
+        with connection.cursor() as cursor:
+            if self._greeting is not None:
+                cursor.execute(self._greeting)
+            for channel in self._channels:
+                cursor.execute(sql.SQL("LISTEN {}").format(sql.Identifier(channel)))
+        return connection
+
+    def _take(self) -> list[Notification]:
+        """The notifications that have arrived; notes the loss of the connection, which shows when it is
+        read."""
+        connection = self._connection
+        if connection is None:
+            return []
+        try:
+            connection.poll()
+        except psycopg2.Error as error:
+            log.warning("Listening lost its connection and connects again: %s", said(error))
+            connection.close()
+            self._connection = None
+            self._retry_at = time.monotonic()
+        notifications = [Notification(notify.channel, notify.payload or "") for notify in connection.notifies]
+        connection.notifies.clear()
+        return notifications
+
+    def _reconnect(self) -> bool:
+        try:
+            connection = self._listen()
+        except psycopg2.Error as error:
+            pause_seconds = self._backoff.next_seconds()
+            self._retry_at = time.monotonic() + pause_seconds
+            log.warning("Cannot listen; next attempt in %.1f s: %s", pause_seconds, said(error))
+            return False
+        self._backoff.reset()
+        if self._closed:
+            # The event loop went away while a worker thread was connecting.
+            connection.close()
+            return False
+        self._connection = connection
+        return True
+
+    def _interrupted_before(self, wake_at: float) -> bool:
+        """Sleeps until the instant (monotonic), until there is something to read, or until interrupted."""
+        # poll() and not select(), which cannot watch descriptors above 1023.
+        poller = select.poll()
+        poller.register(self._wake_reader, select.POLLIN)
+        if self._connection is not None:
+            poller.register(self._connection, select.POLLIN)
+        ready = poller.poll(max(0.0, wake_at - time.monotonic()) * 1_000)
+        if self._wake_reader.fileno() not in (descriptor for descriptor, _ in ready):
+            return False
+        # Empty it: many calls of `interrupt` end one wait.
+        with contextlib.suppress(BlockingIOError):
+            while self._wake_reader.recv(65_536):
+                pass
+        return True
+
+
+async def _readable(descriptor: int) -> None:
+    loop = asyncio.get_running_loop()
+    ready = asyncio.Event()
+    loop.add_reader(descriptor, ready.set)
+    try:
+        await ready.wait()
+    finally:
+        loop.remove_reader(descriptor)

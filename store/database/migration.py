@@ -1,0 +1,262 @@
+"""Bringing a database to the schema of this program, and checking whether it has it.
+
+The tables come from Alembic's revisions in ``migrations/versions``, each a number and a folder of frozen
+``.sql`` files. The functions in ``sql/functions`` are not frozen: all of them are applied again whenever
+their checksum is not the one the database remembers. Both happen in one transaction under an advisory lock,
+so any number of processes may upgrade at once: one does the work, the others wait and find it done, and a
+failure leaves everything as it was.
+
+A broker is upgraded while it is in use. An open transaction may hold a table that the upgrade changes, and
+sessions behind an upgrade that waits for it wait, too. So the upgrade waits for a moment only, lets the
+others pass, and begins anew.
+
+A database that is newer than this program is left alone: migrations keep what older programs use.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import psycopg2
+from alembic import command
+from alembic.config import Config
+from psycopg2.extensions import ISOLATION_LEVEL_READ_COMMITTED
+from sqlalchemy import Connection, Engine, NullPool, create_engine
+from sqlalchemy.exc import DBAPIError
+
+from duewheel.store.database.connections import (
+    Database,
+    DriverConnection,
+    cursor_of,
+    driver_connection,
+    fetch,
+)
+from duewheel.store.database.schema import MIGRATIONS, SCHEMA, VERSION_TABLE, newest_revision, verify
+from duewheel.store.values.errors import BrokerNotUpgraded, NotAllowed
+
+log = logging.getLogger(__name__)
+
+FUNCTIONS = Path(__file__).parents[1] / "sql" / "functions"
+
+# Held while a database is upgraded; the letters "duewheel" as a number.
+_UPGRADE_LOCK = 0x6475657768656C
+
+# How long others wait behind an upgrade that waits for an open transaction: at first, and at most. It waits
+# longer each time: on a busy machine not all open transactions may have ended in so short a moment.
+_LOCK_TIMEOUT_MS = 300
+_LONGEST_LOCK_TIMEOUT_MS = 900
+# Between two attempts: twice as long each time, and this at most.
+_LONGEST_PAUSE_SECONDS = 5.0
+
+_OLDEST_TRANSACTION = """
+select pid, application_name, xact_start from pg_stat_activity
+where datname = current_database() and pid <> pg_backend_pid() and xact_start is not null
+order by xact_start limit 1
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaState:
+    """The schema that a database has.
+
+    Attributes:
+        revision: the revision its tables are at.
+        functions_checksum: the checksum of the function files that were applied last.
+    """
+
+    revision: str
+    functions_checksum: str
+
+
+def upgrade(dsn: str) -> SchemaState:
+    """Make the schema ``duewheel``, or bring it to this program's revision; does nothing where it has it.
+
+    Args:
+        dsn: libpq string or URL of the database; its user must be allowed to create a schema in it.
+
+    Returns:
+        The schema that the database has now.
+
+    Raises:
+        BrokerUnreachable: the server does not answer.
+        NotAllowed: the user may not create a schema there, or another user owns it.
+
+    Example::
+
+        upgrade("postgresql://shop@localhost/shop")
+    """
+    database = Database(dsn)
+
+    def connect() -> DriverConnection:
+        connection = database.connect()
+        connection.autocommit = False
+        # Each statement must see what the process that held the lock before has just committed.
+        connection.isolation_level = ISOLATION_LEVEL_READ_COMMITTED
+        return connection
+
+    engine = create_engine("postgresql+psycopg2://", creator=connect, poolclass=NullPool)
+    try:
+        return _upgrade_when_possible(engine)
+    except DBAPIError as error:
+        if isinstance(error.orig, psycopg2.errors.InsufficientPrivilege):
+            raise _not_owner(error.orig) from error
+        if isinstance(error.orig, psycopg2.Error):
+            # Whichever of its statements it is, the caller gets what the driver raised.
+            raise error.orig from error
+        raise
+    except psycopg2.errors.InsufficientPrivilege as error:
+        raise _not_owner(error) from error
+
+
+def _not_owner(error: psycopg2.Error) -> NotAllowed:
+    return NotAllowed(
+        f"this user may not upgrade the broker ({error.diag.message_primary}): upgrade as the user who made "
+        f"the schema {SCHEMA}; the first time, as one with the right CREATE on the database"
+    )
+
+
+def _upgrade_when_possible(engine: Engine) -> SchemaState:
+    pause_seconds = 0.1
+    lock_timeout_ms = _LOCK_TIMEOUT_MS
+    while True:
+        try:
+            state = _upgrade(engine, lock_timeout_ms)
+            break
+        except (DBAPIError, psycopg2.errors.LockNotAvailable) as error:
+            if not isinstance(getattr(error, "orig", error), psycopg2.errors.LockNotAvailable):
+                raise
+        with engine.begin() as connection:
+            found = fetch(driver_connection(connection), _OLDEST_TRANSACTION, ())
+        log.warning(
+            "the upgrade waits for open transactions, and tries again until they have ended: %s",
+            "; ".join(
+                f"the oldest is that of process {pid} ({name or 'no application name'}) since {since}"
+                for pid, name, since in found
+            )
+            or "none is open any more",
+        )
+        time.sleep(pause_seconds)
+        pause_seconds = min(2 * pause_seconds, _LONGEST_PAUSE_SECONDS)
+        lock_timeout_ms = min(2 * lock_timeout_ms, _LONGEST_LOCK_TIMEOUT_MS)
+    if state.functions_checksum == functions_checksum():
+        # Once the slots are there for all to see, and again once all were told of them.
+        for _ in range(2):
+            with engine.begin() as connection:
+                _run(connection, f"select {SCHEMA}.open_slots()")
+    return state
+
+
+def _upgrade(engine: Engine, lock_timeout_ms: int) -> SchemaState:
+    with engine.begin() as connection:
+        _run(connection, f"select pg_advisory_xact_lock({_UPGRADE_LOCK})")
+        _run(connection, f"set local lock_timeout = {lock_timeout_ms}")
+        _run(connection, f"create schema if not exists {SCHEMA}")
+        found = _revision(connection)
+        if found is not None and found > newest_revision():
+            log.warning(
+                "the schema is at revision %s, newer than this program's %s: left alone",
+                found,
+                newest_revision(),
+            )
+        else:
+            command.upgrade(_alembic(connection), "head")
+            applied = _apply_functions(connection)
+            _grant_rights(connection, anew=applied)
+            _run(connection, f"select {SCHEMA}.make_slots_ahead(clock_timestamp())")
+        return _state(driver_connection(connection))
+
+
+def check(dsn: str) -> SchemaState:
+    """Return the schema that a database has, if this program can work with it.
+
+    Raises:
+        BrokerNotUpgraded: the schema is missing or old, or its functions are not those of this program.
+        BrokerMoved: the database was restored into another cluster.
+        BrokerUnreachable: the server does not answer.
+    """
+    connection = Database(dsn).connect()
+    try:
+        verify(connection)
+        state = _state(connection)
+    finally:
+        connection.close()
+    if state.revision == newest_revision() and state.functions_checksum != functions_checksum():
+        raise BrokerNotUpgraded(
+            "the functions in the database are not those of this program: run `duewheel db upgrade`"
+        )
+    return state
+
+
+def functions_checksum() -> str:
+    """The checksum of the function files this program comes with."""
+    digest = hashlib.sha256()
+    for path in _function_files():
+        digest.update(f"{path.name}\0".encode())
+        digest.update(path.read_bytes())
+        digest.update(b"\0")
+    return digest.hexdigest()
+
+
+def _function_files() -> list[Path]:
+    return sorted(FUNCTIONS.glob("*.sql"))
+
+
+def _apply_functions(connection: Connection) -> bool:
+    """Apply the functions where their checksum differs; returns whether it did."""
+    driver = driver_connection(connection)
+    wanted = functions_checksum()
+    if _state(driver).functions_checksum == wanted:
+        return False
+    with cursor_of(driver) as cursor:
+        for path in _function_files():
+            try:
+                cursor.execute(path.read_text(encoding="utf-8"))
+            except psycopg2.Error as error:
+                error.add_note(f"while applying {path.name}")
+                raise
+        cursor.execute(f"update {SCHEMA}.broker set functions_checksum = %s", (wanted,))
+    return True
+
+
+def _grant_rights(connection: Connection, *, anew: bool) -> None:
+    driver = driver_connection(connection)
+    # A function that was replaced has lost that it runs with its owner's rights.
+    if not anew and fetch(driver, f"select {SCHEMA}.rights_are_granted()", ())[0][0]:
+        return
+    left = [statement for (statement,) in fetch(driver, f"select {SCHEMA}.grant_rights()", ())]
+    if left:
+        log.warning(
+            "this user may not make the roles that programs log in with, so only the owner of the schema can "
+            "use the broker: let a user with CREATEROLE run %s and then upgrade again",
+            "; ".join(left),
+        )
+
+
+def _state(connection: DriverConnection) -> SchemaState:
+    statement = (
+        f"select v.version_num, b.functions_checksum from {SCHEMA}.{VERSION_TABLE} v, {SCHEMA}.broker b"
+    )
+    return SchemaState(*fetch(connection, statement, ())[0])
+
+
+def _revision(connection: Connection) -> str | None:
+    driver = driver_connection(connection)
+    if fetch(driver, f"select to_regclass('{SCHEMA}.{VERSION_TABLE}')", ())[0][0] is None:
+        return None
+    rows = fetch(driver, f"select version_num from {SCHEMA}.{VERSION_TABLE}", ())
+    return rows[0][0] if rows else None
+
+
+def _alembic(connection: Connection) -> Config:
+    config = Config()
+    config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
+    config.attributes["connection"] = connection
+    return config
+
+
+def _run(connection: Connection, statement: str) -> None:
+    connection.exec_driver_sql(statement)

@@ -1,0 +1,75 @@
+"""The schema this program needs, and whether a database has it.
+
+A revision is a number with leading zeros, the name of a file in ``migrations/versions``. A database may be
+newer than the program: migrations keep what older programs use, so that workers can be upgraded one after
+another.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+import psycopg2
+
+from duewheel.store.database.connections import DriverConnection, cursor_of, explanation
+from duewheel.store.values.errors import BrokerMoved, not_upgraded
+
+MIGRATIONS = Path(__file__).parents[1] / "migrations"
+VERSION_TABLE = "alembic_version"
+SCHEMA = "duewheel"
+
+_STATE = f"""
+select v.version_num, b.system_identifier = c.system_identifier
+from {SCHEMA}.{VERSION_TABLE} v, {SCHEMA}.broker b, pg_control_system() c
+"""
+
+# undefined schema, undefined table
+_MISSING = frozenset({"3F000", "42P01"})
+
+
+@cache
+def newest_revision() -> str:
+    """The revision this program needs: the highest number among the migrations it comes with."""
+    return max(path.name.split("_")[0] for path in (MIGRATIONS / "versions").glob("[0-9]*_*.py"))
+
+
+def verify(connection: DriverConnection) -> None:
+    """Refuse a database that this program cannot work with; one round trip.
+
+    Raises:
+        BrokerNotUpgraded: the schema is missing or older than this program.
+        BrokerMoved: the database was restored into another cluster, where its logs mean nothing yet.
+    """
+    if not check_revision(connection):
+        raise BrokerMoved(
+            "this database was restored into another cluster, where the transaction ids in its logs "
+            "mean something else: run `duewheel db rebase` (or call Broker.rebase()) once; then every "
+            "waiting message comes exactly once"
+        )
+
+
+def check_revision(connection: DriverConnection) -> bool:
+    """Whether the logs belong to this cluster, of a database whose schema this program can work with.
+
+    Raises:
+        BrokerNotUpgraded: the schema is missing or older than this program.
+    """
+    try:
+        with cursor_of(connection) as cursor:
+            cursor.execute(_STATE)
+            row = cursor.fetchone()
+    except psycopg2.Error as error:
+        if error.pgcode in _MISSING:
+            raise not_upgraded(None, newest_revision()) from error
+        ours = explanation(connection, error)
+        if ours is None:
+            raise
+        raise ours from error
+    if row is None:
+        raise not_upgraded(None, newest_revision())
+    revision: str = row[0]
+    at_home: bool = row[1]
+    if revision < newest_revision():
+        raise not_upgraded(revision, newest_revision())
+    return at_home

@@ -1,0 +1,1 @@
+"""What can be done with topics, groups, messages and schedules, apart from consuming."""

@@ -1,0 +1,522 @@
+"""The numbers of a page at a glance: due messages by time, lateness, answers, and the holders of leases.
+
+Everything here reads, and is bounded by rows and by time in the database: with ten million waiting messages a
+look costs as much as with ten. Where a bound was met, the answer says so.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
+
+from duewheel.store.database.connections import Rows, fetch
+from duewheel.store.operations.dead_letters import DeadLetter, letter_of
+from duewheel.store.values.bodies import check_text
+from duewheel.store.values.errors import InvalidArgument
+from duewheel.store.values.instants import to_datetime
+from duewheel.store.values.messages import MessageType
+
+if TYPE_CHECKING:
+    from duewheel.store.broker import Broker
+
+_NOW = "select clock_timestamp()"
+_DUE = """
+select topic_name, step_number, messages, exact from duewheel.due_histogram(%s, %s, %s, %s, max_ms => %s)
+"""
+_FLOW = "select step_number, received, acked, failed from duewheel.flow_histogram(%s, %s, %s)"
+_LATENESS = "select topic_name, ticks, p50, p99, newest_at, by_wheel from duewheel.release_lateness(%s)"
+_WHEELS = "select name, login, client_address, connections, started_at, active_at from duewheel.wheels()"
+_OVERDUE = "select topic_name from duewheel.overdue_topics(%s)"
+_LEASES = """
+select consumer_group, topic, queue, consumer, leased_at, expires_at, messages, answered, is_retry
+from duewheel.running_leases(%s, %s, of_group => %s, of_topic => %s)
+"""
+_RETRIES = """
+select group_name, topic_name, message_id, key, tag, attempt, deliver_at, reason
+from duewheel.waiting_retries(%s, %s, %s)
+"""
+_TOPICS = """
+select topic, message_type, waiting, waiting_is_exact, next_due_at, released_to, stragglers
+from duewheel.topic_stats(%s, %s, %s)
+"""
+_NAMES = "select topic from duewheel.topics where topic > %s order by topic limit %s"
+_GROUPS = """
+select consumer_group, topic, ready, oldest_deliver_at, inflight, waiting_retry, dead
+from duewheel.group_stats(%s, %s, %s)
+"""
+_DEAD_LETTERS = """
+select topic_name, message_id, key, tag, born_at, dead_at, attempt, reason, redriven_at, place::text
+from duewheel.dead_letter_page(
+    %s, %s, %s, %s::jsonb, %s, reason_contains => %s, key_prefix => %s, with_bodies => false)
+"""
+_DEAD_LETTER_PAGE = """
+select topic_name, message_id, key, tag, properties::text, body, born_at, dead_at, attempt, reason,
+       redriven_at, place::text
+from duewheel.dead_letter_page(%s, %s, %s, %s::jsonb, %s, reason_contains => %s, key_prefix => %s)
+"""
+_BY_NAME = """
+select message_id, key, tag, born_at, deliver_at, attempt, leased_at
+from duewheel.messages_by_name(%s, %s, %s, %s, %s)
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class DueStep:
+    """The messages of one topic that are due within one step of time.
+
+    Attributes:
+        topic: the topic's name.
+        step: which step, from 0.
+        messages: how many, without recalled ones.
+        exact: whether they were counted; else the number is an estimate.
+    """
+
+    topic: str
+    step: int
+    messages: int
+    exact: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DueHistogram:
+    """The number of due messages by step of time.
+
+    Attributes:
+        from_at: where the first step begins, in UTC.
+        step: how long each is.
+        steps: how many there are.
+        due: the steps that hold messages, by topic and step.
+        complete: whether all topics were looked at; else the time was up after the last in ``due``.
+    """
+
+    from_at: datetime
+    step: timedelta
+    steps: int
+    due: tuple[DueStep, ...]
+    complete: bool
+
+
+@dataclass(frozen=True, slots=True)
+class FlowStep:
+    """The work of all groups within one step of time.
+
+    Attributes:
+        step: which step, from 0.
+        received: messages that were leased; each attempt counts.
+        acked: messages whose work was done.
+        failed: messages that failed, or whose lease ended without an answer.
+    """
+
+    step: int
+    received: int
+    acked: int
+    failed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Lateness:
+    """How late the newest ticks of a topic were.
+
+    Attributes:
+        topic: the topic's name.
+        ticks: how many ticks were looked at.
+        p50, p99: by how much the first message that a tick released was late.
+        newest_at: when the newest of them was made, in UTC.
+        by_wheel: whether a wheel made one of them; else receivers did.
+    """
+
+    topic: str
+    ticks: int
+    p50: timedelta
+    p99: timedelta
+    newest_at: datetime
+    by_wheel: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TurningWheel:
+    """A wheel that is connected.
+
+    Attributes:
+        name: the machine and the process it turns in, as ``HOST:PID``; None for wheels of an older version,
+            which of one login and machine cannot be told apart.
+        login: the database user.
+        client_address: the machine; None by a Unix socket, or where this login may not see it.
+        connections: how many sessions it has.
+        started_at, active_at: when the oldest session began and the newest statement ended, in UTC.
+    """
+
+    name: str | None
+    login: str
+    client_address: str | None
+    connections: int
+    started_at: datetime | None
+    active_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class RunningLease:
+    """Messages in the hands of a consumer; instants in UTC.
+
+    Attributes:
+        group, topic, queue: whose they are.
+        consumer: the holder.
+        leased_at, expires_at: since when, and until when.
+        messages, answered: how many, and how many of them have an answer.
+        is_retry: whether it is not their first attempt.
+    """
+
+    group: str
+    topic: str
+    queue: int
+    consumer: str | None
+    leased_at: datetime
+    expires_at: datetime
+    messages: int
+    answered: int
+    is_retry: bool
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingRetry:
+    """A message that waits for its next attempt.
+
+    Attributes:
+        group, topic: whose it is.
+        message_id, key, tag: as it was sent.
+        attempt: which attempt the next one is.
+        deliver_at: when it is due, in UTC.
+        reason: why the attempt before failed.
+    """
+
+    group: str
+    topic: str
+    message_id: str
+    key: str | None
+    tag: str | None
+    attempt: int
+    deliver_at: datetime
+    reason: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class TopicNumbers:
+    """A topic's numbers, as those of :class:`duewheel.store.operations.stats.TopicStats`."""
+
+    topic: str
+    message_type: MessageType
+    waiting: int
+    waiting_is_exact: bool
+    next_due_at: datetime | None
+    released_to: datetime | None
+    stragglers: int
+
+
+@dataclass(frozen=True, slots=True)
+class GroupNumbers:
+    """A group's numbers on a topic, as those of :class:`duewheel.store.operations.stats.GroupStats`."""
+
+    group: str
+    topic: str
+    ready: int
+    oldest_deliver_at: datetime | None
+    inflight: int
+    waiting_retry: int
+    dead: int
+
+
+@dataclass(frozen=True, slots=True)
+class ListedDeadLetter:
+    """A dead letter without its body, as :class:`duewheel.store.operations.dead_letters.DeadLetter`."""
+
+    topic: str
+    message_id: str
+    key: str | None
+    tag: str | None
+    born_at: datetime
+    dead_at: datetime
+    attempt: int
+    reason: str | None
+    redriven_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class NamedMessage:
+    """A message that was sent or received under a name.
+
+    Attributes:
+        message_id, key, tag: as it was sent.
+        born_at, deliver_at: when it was sent and is due, in UTC.
+        attempt: which attempt it was when it was received; 1 where it was sent.
+        leased_at: when it was received, in UTC; None where it was sent.
+    """
+
+    message_id: str
+    key: str | None
+    tag: str | None
+    born_at: datetime
+    deliver_at: datetime
+    attempt: int
+    leased_at: datetime | None
+
+
+def now(broker: Broker) -> datetime:
+    """The database's instant in UTC: the only one that says what is due.
+
+    Raises:
+        BrokerUnreachable: the server does not answer.
+    """
+    return to_datetime(_read(broker, _NOW, ())[0][0])
+
+
+def due_histogram(
+    broker: Broker,
+    from_at: datetime,
+    step: timedelta,
+    steps: int,
+    topic: str | None = None,
+    max_ms: int = 250,
+) -> DueHistogram:
+    """How many messages are due in each of a row of equal steps of time; the past may be among them.
+
+    Args:
+        broker: the broker.
+        from_at: where the first step begins.
+        step: how long each is.
+        steps: how many, 1 to 400.
+        topic: of this topic; None is all.
+        max_ms: after so many milliseconds, 1 to 10 000, it looks at no further topic.
+
+    Raises:
+        UnknownTopic: there is none of this name.
+        InvalidArgument: too many steps, or empty ones.
+
+    Example::
+
+        next_minute = due_histogram(broker, now(broker), timedelta(seconds=1), 60)
+    """
+    check_text(topic, "topic", optional=True)
+    rows = _read(broker, _DUE, (from_at, step, steps, topic, max_ms))
+    return DueHistogram(
+        from_at=to_datetime(from_at, "from_at"),
+        step=step,
+        steps=steps,
+        due=tuple(DueStep(*row) for row in rows if row[0] is not None),
+        complete=all(row[0] is not None for row in rows),
+    )
+
+
+def flow_histogram(broker: Broker, from_at: datetime, step: timedelta, steps: int) -> list[FlowStep]:
+    """The messages that groups received, acked and failed in each step: the newest 1 000 leases of a
+    queue."""
+    return [FlowStep(*row) for row in _read(broker, _FLOW, (from_at, step, steps))]
+
+
+def lateness(broker: Broker, since_at: datetime) -> list[Lateness]:
+    """How late the newest ticks of each topic since an instant were; at most 50 for each."""
+    return [
+        Lateness(topic, ticks, p50, p99, to_datetime(newest_at), by_wheel)
+        for topic, ticks, p50, p99, newest_at, by_wheel in _read(broker, _LATENESS, (since_at,))
+    ]
+
+
+def turning_wheels(broker: Broker) -> list[TurningWheel]:
+    """The wheels that are connected, the one that turns longest first."""
+    return [
+        TurningWheel(name, login, address, connections, _utc(started_at), _utc(active_at))
+        for name, login, address, connections, started_at, active_at in _read(broker, _WHEELS, ())
+    ]
+
+
+def overdue_topics(broker: Broker, due_until: datetime) -> list[str]:
+    """The topics with waiting messages that were due by an instant, the longest overdue first; at most
+    200."""
+    return [name for (name,) in _read(broker, _OVERDUE, (due_until,))]
+
+
+def running_leases(
+    broker: Broker, max_leases: int = 200, group: str | None = None, topic: str | None = None
+) -> list[RunningLease]:
+    """The leases that run, those that end first at the top; of one group or topic, or of all."""
+    check_text(group, "group", optional=True)
+    check_text(topic, "topic", optional=True)
+    rows = _read(broker, _LEASES, (broker.now(), _limited(max_leases), group, topic))
+    return [
+        RunningLease(group, topic, queue, consumer, to_datetime(since), to_datetime(until), *counts)
+        for group, topic, queue, consumer, since, until, *counts in rows
+    ]
+
+
+def waiting_retries(
+    broker: Broker, group: str | None = None, topic: str | None = None, max_messages: int = 100
+) -> list[WaitingRetry]:
+    """The messages that wait for their next attempt, the next one first.
+
+    Raises:
+        UnknownGroup: there is none of this name.
+    """
+    check_text(group, "group", optional=True)
+    check_text(topic, "topic", optional=True)
+    rows = _read(broker, _RETRIES, (group, topic, _limited(max_messages)))
+    return [
+        WaitingRetry(whose, name, identity, key, tag, attempt, to_datetime(due_at), reason)
+        for whose, name, identity, key, tag, attempt, due_at, reason in rows
+    ]
+
+
+def topic_page(broker: Broker, after: str | None = None, max_topics: int = 100) -> list[TopicNumbers]:
+    """The numbers of the topics whose names follow ``after``, by name."""
+    check_text(after, "after", optional=True)
+    return [
+        TopicNumbers(topic, MessageType(kind), waiting, exact, _utc(next_at), _utc(released_to), stragglers)
+        for topic, kind, waiting, exact, next_at, released_to, stragglers in _read(
+            broker, _TOPICS, (broker.now(), after, _limited(max_topics))
+        )
+    ]
+
+
+def topic_names(broker: Broker, after: str | None = None, max_topics: int = 100) -> list[str]:
+    """The names of the topics that follow ``after``, in the order of :func:`topic_page`."""
+    check_text(after, "after", optional=True)
+    return [name for (name,) in _read(broker, _NAMES, (after or "", _limited(max_topics)))]
+
+
+def group_numbers(
+    broker: Broker, after_topic: str | None = None, until_topic: str | None = None
+) -> list[GroupNumbers]:
+    """The numbers of the groups on the topics behind ``after_topic`` up to ``until_topic``, by group."""
+    check_text(after_topic, "after_topic", optional=True)
+    check_text(until_topic, "until_topic", optional=True)
+    return [
+        GroupNumbers(group, topic, ready, _utc(oldest), inflight, waiting_retry, dead)
+        for group, topic, ready, oldest, inflight, waiting_retry, dead in _read(
+            broker, _GROUPS, (broker.now(), after_topic, until_topic)
+        )
+    ]
+
+
+def dead_letters(
+    broker: Broker,
+    group: str,
+    topic: str | None = None,
+    max_messages: int = 100,
+    redriven: bool | None = None,
+    reason_contains: str | None = None,
+    after: str | None = None,
+    key_prefix: str | None = None,
+) -> tuple[list[ListedDeadLetter], str | None]:
+    """A page of a group's dead letters without their bodies; else as :func:`dead_letter_page`."""
+    rows = _dead_letters(
+        broker, _DEAD_LETTERS, group, topic, max_messages, redriven, reason_contains, after, key_prefix
+    )
+    found = [
+        ListedDeadLetter(
+            name, identity, key, tag, to_datetime(born), to_datetime(dead), tries, why, _utc(again)
+        )
+        for name, identity, key, tag, born, dead, tries, why, again, _ in rows
+        if identity is not None
+    ]
+    there_may_be_more = len(found) == max_messages or len(found) < len(rows)
+    return found, rows[-1][-1] if there_may_be_more else None
+
+
+def dead_letter_page(
+    broker: Broker,
+    group: str,
+    topic: str | None = None,
+    redriven: bool | None = None,
+    after: str | None = None,
+    max_messages: int = 500,
+    reason_contains: str | None = None,
+    key_prefix: str | None = None,
+) -> tuple[list[DeadLetter], str | None]:
+    """A page of a group's dead letters with their bodies, by topic and the oldest first.
+
+    Args:
+        broker: the broker.
+        group, topic, redriven: which, as for :meth:`duewheel.store.broker.Broker.dead_letters`.
+        after: where the page before it ended; None is the first.
+        max_messages: how many at most, 1 to 1 000. Bodies of more than 4 MiB together end a page before, and
+            so does a look at 10 000 dead letters.
+        reason_contains: those whose reason has this text in it.
+        key_prefix: those whose key begins with exactly this.
+
+    Returns:
+        The dead letters, and what to give as ``after`` for the next page, which is None at the end. There may
+        be fewer than asked for, or none, before the end.
+
+    Raises:
+        UnknownGroup: there is none of this name.
+    """
+    rows = _dead_letters(
+        broker, _DEAD_LETTER_PAGE, group, topic, max_messages, redriven, reason_contains, after, key_prefix
+    )
+    letters = [letter_of(columns) for *columns, _ in rows if columns[0] is not None]
+    return letters, rows[-1][-1] if rows else None
+
+
+def _dead_letters(
+    broker: Broker,
+    statement: str,
+    group: str,
+    topic: str | None,
+    max_messages: int,
+    redriven: bool | None,
+    reason_contains: str | None,
+    after: str | None,
+    key_prefix: str | None,
+) -> Rows:
+    check_text(group, "group")
+    check_text(topic, "topic", optional=True)
+    check_text(reason_contains, "reason_contains", optional=True)
+    check_text(key_prefix, "key_prefix", optional=True)
+    where = (group, topic, redriven, after, _limited(max_messages), reason_contains, key_prefix)
+    return _read(broker, statement, where)
+
+
+def messages_by_name(
+    broker: Broker,
+    name: str,
+    topic: str,
+    group: str | None = None,
+    since_at: datetime | None = None,
+    until_at: datetime | None = None,
+) -> list[NamedMessage]:
+    """The messages sent on a topic under a name, and then those received under it; at most 200 of each, in
+    the order of time.
+
+    Args:
+        broker: the broker.
+        name: of a consumer, and an idempotency key; also with a slash and a place behind it.
+        topic: the topic.
+        group: the consumer's group; None asks for sent messages only.
+        since_at, until_at: received between these instants; of each queue the newest 2 000 leases before
+            ``until_at`` are looked at.
+
+    Raises:
+        UnknownTopic, UnknownGroup: there is none of this name.
+    """
+    for value, what, optional in ((name, "name", False), (topic, "topic", False), (group, "group", True)):
+        check_text(value, what, optional=optional)
+    rows = _read(broker, _BY_NAME, (name, topic, group, since_at or "-infinity", until_at or "infinity"))
+    found = [
+        NamedMessage(identity, key, tag, to_datetime(born_at), to_datetime(due_at), attempt, _utc(leased_at))
+        for identity, key, tag, born_at, due_at, attempt, leased_at in rows
+    ]
+    return sorted(found, key=lambda one: (one.leased_at is not None, one.leased_at or one.born_at))
+
+
+def _read(broker: Broker, statement: str, parameters: tuple[object, ...]) -> Rows:
+    with broker.connection() as connection:
+        return fetch(connection, statement, parameters)
+
+
+def _limited(count: int) -> int:
+    if type(count) is not int or not 1 <= count <= 1_000:
+        raise InvalidArgument(f"{count!r} rows were asked for, the limit is 1 to 1000: ask for fewer")
+    return count
+
+
+def _utc(at: datetime | None) -> datetime | None:
+    return None if at is None else to_datetime(at)

@@ -1,0 +1,140 @@
+"""The load of a message: its body as bytes, its properties as JSON text.
+
+A body is bytes to the broker and to every consumer. For convenience a ``str`` is taken as its UTF-8 and any
+other JSON-able value as its JSON text; consumers always receive the bytes. Properties are a JSON object whose
+size counts as Postgres writes it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from duewheel.store.values.errors import BodyTooLarge, InvalidArgument, NulInText, PropertiesTooLarge
+
+#: The longest body, in bytes.
+MAX_BODY_BYTES = 4 * 1024 * 1024
+#: The largest properties, in bytes of JSON text.
+MAX_PROPERTIES_BYTES = 16 * 1024
+
+
+def to_bytes(body: object) -> bytes:
+    """The body as the bytes that are stored.
+
+    Args:
+        body: bytes (or a bytearray or memoryview), a str, or a value that ``json.dumps`` takes; None is
+        JSON's null. index: the place of the message in a call that takes several, for the error.
+
+    Raises:
+        InvalidArgument: the value is not JSON-able, or a str with half a surrogate pair.
+        BodyTooLarge: longer than 4 MiB.
+
+    Example:
+        >>> to_bytes({"order": 17})
+        b'{"order":17}'
+    """
+    if type(body) is bytes:
+        content = body
+    elif isinstance(body, (bytes, bytearray, memoryview)):
+        content = bytes(body)
+    else:
+        text = body if isinstance(body, str) else _json(body, "body", separators=(",", ":"))
+        try:
+            content = text.encode()
+        except UnicodeEncodeError as error:
+            raise InvalidArgument(
+                f"the body is no valid Unicode ({error.reason} at {error.start}): send bytes instead",
+            ) from None
+    if len(content) > MAX_BODY_BYTES:
+        raise BodyTooLarge(
+            f"the body has {len(content)} bytes, the limit is {MAX_BODY_BYTES} (4 MiB): "
+            "store it elsewhere and send its address"
+        )
+    return content
+
+
+def properties_to_json(properties: Mapping[str, Any] | None) -> str | None:
+    """The properties as JSON text, or None when there are none.
+
+    Raises:
+        InvalidArgument: not a mapping of str to JSON-able values.
+        NulInText: a name or a value holds a NUL character.
+        PropertiesTooLarge: more than 16 KiB as JSON text.
+    """
+    if properties is None:
+        return None
+    if not isinstance(properties, Mapping):
+        raise InvalidArgument(
+            f"properties is a {type(properties).__name__}: give a mapping of names to values"
+        )
+    for name in properties:
+        if not isinstance(name, str):
+            raise InvalidArgument(f"the property name {name!r} is not a str: names of properties are text")
+    # The separators are those with which Postgres writes jsonb, so that the size is the one it would count.
+    text = _json(dict(properties), "properties", separators=(", ", ": "))
+    if "\\u0000" in text and _has_nul(properties):
+        raise NulInText(
+            "properties hold a NUL character, which Postgres cannot store: remove it, or use the body"
+        )
+    size = len(text.encode())
+    if size > MAX_PROPERTIES_BYTES:
+        raise PropertiesTooLarge(
+            f"the properties have {size} bytes as JSON, the limit is {MAX_PROPERTIES_BYTES} (16 KiB): "
+            "put large values into the body"
+        )
+    return text
+
+
+def check_text(value: object, name: str, *, optional: bool = False) -> None:
+    """Refuse a value that Postgres cannot store in a text column.
+
+    Args:
+        value: a str.
+        name: the parameter's name, for the error.
+        optional: whether None is taken too, as not given.
+
+    Raises:
+        InvalidArgument: not a str, or half a surrogate pair.
+        NulInText: a NUL character.
+    """
+    if value is None and optional:
+        return
+    if not isinstance(value, str):
+        raise InvalidArgument(f"{name} is a {type(value).__name__}: give a str")
+    if "\0" in value:
+        raise NulInText(
+            f"{name} {value[:40]!r} holds a NUL character, which Postgres cannot store in text: remove it"
+        )
+    if not value.isascii():
+        try:
+            value.encode()
+        except UnicodeEncodeError as error:
+            raise InvalidArgument(
+                f"{name} is no valid Unicode ({error.reason} at {error.start}): correct it"
+            ) from None
+
+
+def _json(value: object, name: str, *, separators: tuple[str, str]) -> str:
+    try:
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=separators)
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidArgument(
+            f"the {name} is no valid Unicode ({error.reason} at {error.start}): correct it"
+        ) from None
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidArgument(
+            f"the {name} cannot be written as JSON ({error}): give bytes, a str or a JSON-able value"
+        ) from error
+    return text
+
+
+def _has_nul(value: object) -> bool:
+    if isinstance(value, str):
+        return "\0" in value
+    if isinstance(value, Mapping):
+        return any(_has_nul(part) for pair in value.items() for part in pair)
+    if isinstance(value, (list, tuple)):
+        return any(_has_nul(part) for part in value)
+    return False

@@ -1,0 +1,308 @@
+"""Every error of duewheel: one class for each state of the world a caller may have to handle.
+
+The database decides. Its functions raise an SQLSTATE ``DWnnn`` with a message that says what happened, the
+limit and what to do. :func:`from_database` turns it into the class that carries the same code here, so Python
+and plain SQL report the same thing. Python itself raises only the errors that SQL cannot see: a naive
+datetime, a NUL, a schema that does not exist. All classes are below :class:`DueWheelError`.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar, Self
+
+if TYPE_CHECKING:
+    import psycopg2
+
+
+class DueWheelError(Exception):
+    """Something the broker refuses to do, or cannot do; nothing was written.
+
+    ``index`` is the place of the offending message in a call that took several, else None.
+    """
+
+    sqlstate: ClassVar[str | None] = None
+
+    def __init__(self, message: str, *, index: int | None = None) -> None:
+        super().__init__(message if index is None else f"message {index}: {message}")
+        self.index = index
+
+    def at(self, index: int) -> Self:
+        """The same error, said of one message of a call that took several."""
+        return type(self)(str(self), index=index)
+
+
+class UnknownTopic(DueWheelError):
+    """No topic of this name exists; make it with ``create_topic`` or correct the name."""
+
+    sqlstate = "DW001"
+
+
+class TopicExists(DueWheelError):
+    """The topic exists with other settings; change it with ``update_topic`` or use another name."""
+
+    sqlstate = "DW002"
+
+
+class WrongMessageType(DueWheelError):
+    """The topic takes another type of message: delayed ones go to DELAY topics, the others do not."""
+
+    sqlstate = "DW003"
+
+
+class DelayOutOfRange(DueWheelError):
+    """The delay is longer than the topic's maximum; shorten it, or raise ``max_delay`` of the topic."""
+
+    sqlstate = "DW004"
+
+
+class BodyTooLarge(DueWheelError):
+    """The body is over 4 MiB; store it elsewhere and send its address."""
+
+    sqlstate = "DW005"
+
+
+class PropertiesTooLarge(DueWheelError):
+    """The properties are over 16 KiB as JSON text; put large values into the body."""
+
+    sqlstate = "DW006"
+
+
+class InvalidKey(DueWheelError):
+    """The key is empty or too long; a key has 1 to 255 characters."""
+
+    sqlstate = "DW007"
+
+
+class InvalidDelayLevel(DueWheelError):
+    """The delay level is negative; 0 is no delay, levels above the last count as the last."""
+
+    sqlstate = "DW008"
+
+
+class InvalidTag(DueWheelError):
+    """The tag is empty, too long, or holds a space or ``|``, which tag expressions use."""
+
+    sqlstate = "DW009"
+
+
+class InvalidArgument(DueWheelError):
+    """A value that no call can take; the message names it, its limits and what to give instead."""
+
+    sqlstate = "DW010"
+
+
+class LeaseLost(DueWheelError):
+    """The lease ended, or was answered, before this answer: another consumer may have the messages by now."""
+
+    sqlstate = "DW011"
+
+
+class AlreadyAnswered(LeaseLost):
+    """Another transaction answered the lease: roll back, or the work would count twice."""
+
+    sqlstate = "DW020"
+
+
+class AlreadyReleased(DueWheelError):
+    """The message has been released to consumers: too late to recall or reschedule it."""
+
+    sqlstate = "DW012"
+
+
+class UnknownMessage(DueWheelError):
+    """No message has this id or key: it was never sent, was recalled, or is past retention."""
+
+    sqlstate = "DW013"
+
+
+class UnknownGroup(DueWheelError):
+    """No consumer group of this name reads this topic; make a consumer first."""
+
+    sqlstate = "DW014"
+
+
+class WrongIsolationLevel(DueWheelError):
+    """Ticking and receiving need READ COMMITTED: an older snapshot misses messages released since."""
+
+    sqlstate = "DW015"
+
+
+class BrokerMoved(DueWheelError):
+    """The database was restored into another cluster; run ``duewheel db rebase`` there once."""
+
+    sqlstate = "DW016"
+
+
+class NotAllowed(DueWheelError):
+    """The login lacks the role for this call (duewheel_producer, duewheel_consumer or duewheel_admin), or the
+    database or the transaction is read-only."""
+
+    sqlstate = "42501"
+
+
+class GroupBusy(DueWheelError):
+    """The group is being read or answered in a transaction that stays open; try again after its end."""
+
+    sqlstate = "DW017"
+
+
+class Overtaken(DueWheelError):
+    """A transaction released messages and stayed open for over 1 s, so others overtook it: run it again."""
+
+    sqlstate = "DW021"
+
+
+class StagingFailed(DueWheelError):
+    """A job could not stage its messages, or a crash took them. Nothing was sent: run the job again."""
+
+    sqlstate = "DW022"
+
+
+class UnknownSchedule(DueWheelError):
+    """No schedule of this name exists; add it, or correct the name."""
+
+    sqlstate = "DW018"
+
+
+class ScheduleExists(DueWheelError):
+    """The schedule exists with other settings; remove it first, or use another name."""
+
+    sqlstate = "DW019"
+
+
+class BrokerNotUpgraded(DueWheelError):
+    """The schema is missing, older than this program or half made; run ``duewheel db upgrade``."""
+
+
+class BrokerUnreachable(DueWheelError):
+    """The database cannot be reached, or the connection broke on the way.
+
+    It is then unknown whether a statement that was under way has been carried out. A send with
+    ``idempotency_key`` can be repeated safely; received messages come again when their lease ends.
+    """
+
+
+class InvalidInstant(DueWheelError):
+    """Not an instant: a datetime without a time zone, a number out of range, or another type."""
+
+
+class InvalidTagExpression(DueWheelError):
+    """Not a tag expression: ``*`` for every message, or tags joined by ``||``."""
+
+
+class InvalidFilter(DueWheelError):
+    """Not a filter over properties; the message says where it goes wrong and what is expected there."""
+
+
+class InvalidSchedule(DueWheelError):
+    """Not a cron expression, a time zone or an interval; the message says what is expected."""
+
+
+class NulInText(DueWheelError):
+    """Text with a NUL character, which Postgres cannot store in text; only a body of bytes may hold one."""
+
+
+#: The class for each SQLSTATE that the functions of the schema ``duewheel`` raise.
+BY_SQLSTATE: dict[str, type[DueWheelError]] = {
+    kind.sqlstate: kind
+    for kind in (*DueWheelError.__subclasses__(), *LeaseLost.__subclasses__())
+    if kind.sqlstate is not None and kind.sqlstate.startswith("DW")
+}
+
+# invalid_schema_name, undefined_table, undefined_function, undefined_object, undefined_column
+_NOT_THERE = frozenset({"3F000", "42P01", "42883", "42704", "42703"})
+
+# read_only_sql_transaction
+_READ_ONLY = "25006"
+
+_UPGRADE = "run `duewheel db upgrade` (or call Broker.upgrade()) against this database, then try again"
+
+
+def from_database(error: psycopg2.Error) -> DueWheelError | None:
+    """The duewheel error that a database error stands for, or None when it is not ours to explain.
+
+    Args:
+        error: what psycopg2 raised.
+
+    Example:
+        >>> import psycopg2
+        >>> from_database(psycopg2.DataError("division by zero")) is None
+        True
+    """
+    code = error.pgcode
+    if code is None:
+        return None
+    kind = BY_SQLSTATE.get(code)
+    diagnostics = error.diag
+    primary = diagnostics.message_primary or str(error)
+    if kind is not None:
+        parts = [primary, diagnostics.message_detail, diagnostics.message_hint]
+        return kind("; ".join(part for part in parts if part))
+    if code == NotAllowed.sqlstate and diagnostics.message_hint is not None:
+        # Refused by a function of ours, which says what to do; Postgres itself names only what was refused.
+        return NotAllowed(f"{primary}; {diagnostics.message_hint}")
+    if code == NotAllowed.sqlstate:
+        return NotAllowed(
+            f"this login may not do that ({primary}): it needs the role {role_needed(primary)}; let an "
+            "administrator of the database grant it"
+        )
+    if code == _READ_ONLY:
+        return NotAllowed(
+            f"the database is read-only here, as a standby or a transaction may be ({primary}): give the "
+            "address of the primary, or several hosts and target_session_attrs=read-write, or a transaction "
+            "that may write"
+        )
+    if code in _NOT_THERE and "duewheel" in primary:
+        return BrokerNotUpgraded(
+            f"the broker's schema is missing or older than this program ({primary}): {_UPGRADE}"
+        )
+    return None
+
+
+def said(error: Exception) -> str:
+    """The driver's text in one line, each part once and without its advice.
+
+    Example:
+        >>> said(OSError("no route to host\\n\\tIs the server running?\\nno route to host\\n"))
+        'no route to host'
+    """
+    lines = (line.rstrip() for line in str(error).splitlines() if not line.startswith("\t"))
+    return "; ".join(dict.fromkeys(filter(None, lines)))
+
+
+def role_needed(refusal: str) -> str:
+    """The role that may do what the database refused.
+
+    Args:
+        refusal: the database's message, such as ``permission denied for function create_topic``.
+
+    Example:
+        >>> role_needed("permission denied for function create_topic")
+        'duewheel_admin'
+    """
+    found = re.fullmatch(r"permission denied for (\w+) (\w+)", refusal)
+    kind, name = found.groups() if found else ("", "")
+    if kind == "schema":
+        return "duewheel_producer (sends), duewheel_consumer (receives) or duewheel_admin (both, and more)"
+    if kind == "function":
+        return _roles_of_functions().get(name, "duewheel_admin")
+    return "duewheel_consumer" if name in ("groups", "waiting") else "duewheel_admin"
+
+
+@cache
+def _roles_of_functions() -> dict[str, str]:
+    rights = (Path(__file__).parents[1] / "sql" / "functions" / "98_rights.sql").read_text(encoding="utf-8")
+    return dict(re.findall(r"\('(\w+)', '(duewheel_\w+)'\)", rights))
+
+
+def not_upgraded(found: str | None, wanted: str) -> BrokerNotUpgraded:
+    """The error for a schema at revision ``found`` (None: there is no schema) where ``wanted`` is needed."""
+    state = (
+        "there is no duewheel schema in this database"
+        if found is None
+        else f"the schema is at revision {found}"
+    )
+    return BrokerNotUpgraded(f"{state}, this program needs revision {wanted}: {_UPGRADE}")

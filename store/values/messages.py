@@ -1,0 +1,378 @@
+"""The values that callers meet: messages to send, received messages, receipts and answers.
+
+Incoming messages are windows onto the rows the driver delivered: a batch of a thousand must cost next to
+nothing until its messages are looked at. So instants, ids and properties are made from the row when they are
+asked for.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from itertools import islice
+from struct import Struct
+from typing import Any, Self, TypeVar, overload
+
+from duewheel.store.values.errors import InvalidArgument
+from duewheel.store.values.instants import Instant, from_microseconds
+from duewheel.store.values.leases import Lease
+
+
+class MessageType(StrEnum):
+    """The kind of messages a topic takes; it cannot change."""
+
+    NORMAL = "NORMAL"
+    """Messages without a delay."""
+    DELAY = "DELAY"
+    """Messages with a delay or a delivery instant."""
+    FIFO = "FIFO"
+    """Messages without a delay that are consumed in the order of sending within their message group."""
+
+
+class OutOfRange(StrEnum):
+    """A topic's treatment of a delay over its maximum."""
+
+    REJECT = "reject"
+    """Refuse it with DelayOutOfRange."""
+    DELIVER = "deliver"
+    """Deliver it at once, as RocketMQ documents."""
+
+
+class ConsumeMode(StrEnum):
+    """How the consumers of a group share its messages; all of a group have the same mode."""
+
+    CLUSTERING = "clustering"
+    """Each message goes to one of them; failed messages are retried."""
+    BROADCASTING = "broadcasting"
+    """Each message goes to every one of them; failed messages are passed over."""
+
+
+class OnConflict(StrEnum):
+    """The treatment of a waiting message of the topic that has the same key."""
+
+    ALLOW = "allow"
+    """Send another one."""
+    KEEP = "keep"
+    """Keep the one that waits."""
+    REPLACE = "replace"
+    """Recall the one that waits and send the new one, in one step."""
+
+
+class RecallOutcome(StrEnum):
+    """The true answer of a recall."""
+
+    RECALLED = "recalled"
+    """The message is never delivered."""
+    ALREADY_RELEASED = "already_released"
+    """Too late: consumers have received the message, or may at any moment."""
+    NOT_FOUND = "not_found"
+    """No such message exists: it was never sent, or is past retention."""
+
+
+class SendOutcome(StrEnum):
+    """The outcome of a send."""
+
+    SENT = "sent"
+    """A new message waits."""
+    DUPLICATE = "duplicate"
+    """The idempotency key was used before: the receipt is that of the first message."""
+    KEPT = "kept"
+    """A message with the same key waits and was kept: the receipt is that message's."""
+    REPLACED = "replaced"
+    """The message with the same key was recalled and this one waits in its stead."""
+
+
+_Named = TypeVar("_Named", bound=StrEnum)
+
+
+def named(kind: type[_Named], value: _Named | str, parameter: str) -> _Named:
+    """The member of an enumeration, given itself, its value or its name.
+
+    Raises:
+        InvalidArgument: there is no such member; the message names those there are.
+    """
+    for member in kind:
+        if str(value).lower() in (member.value.lower(), member.name.lower()):
+            return member
+    choices = ", ".join(repr(member.value) for member in kind)
+    raise InvalidArgument(f"{parameter} {value!r} is not known: give one of {choices}")
+
+
+@dataclass(frozen=True, slots=True)
+class NewMessage:
+    """A message to be sent with ``send_many``; the fields are the parameters of ``send``.
+
+    Example:
+        >>> NewMessage(b"4711", delay=timedelta(minutes=30), key="order-4711").key
+        'order-4711'
+    """
+
+    body: object
+    delay: timedelta | None = None
+    deliver_at: Instant | None = None
+    delay_level: int | None = None
+    key: str | None = None
+    tag: str | None = None
+    properties: Mapping[str, Any] | None = None
+    message_group: str | None = None
+    idempotency_key: str | None = None
+    on_conflict: OnConflict | str = OnConflict.ALLOW
+
+
+@dataclass(frozen=True, slots=True)
+class SendReceipt:
+    """The answer to a send.
+
+    Attributes:
+        message_id: 44 hexadecimal digits; stays the same over all retries.
+        deliver_at: the delivery instant in UTC: the one asked for, or now where that is past.
+        outcome: whether the message is new or was there already.
+    """
+
+    message_id: str
+    deliver_at: datetime
+    outcome: SendOutcome = SendOutcome.SENT
+
+
+# topic id, queue, delivery instant in microseconds since 1970, sequence number; big endian, so ids sort as
+# delivered
+_ID = Struct(">ihqq")
+
+
+def message_id(topic_id: int, queue: int, deliver_microseconds: int, seq: int) -> str:
+    """The public id of a message: its place in the broker as 44 hexadecimal digits.
+
+    Example:
+        >>> message_id(1, 0, 1654773600000000, 65536)
+        '0000000100000005e102009c98000000000000010000'
+    """
+    return _ID.pack(topic_id, queue, deliver_microseconds, seq).hex()
+
+
+def deliver_at_of(identity: str) -> datetime:
+    """The delivery instant that an id names, in UTC.
+
+    Example:
+        >>> deliver_at_of("0000000100000005e102009c98000000000000010000")
+        datetime.datetime(2022, 6, 9, 11, 20, tzinfo=datetime.timezone.utc)
+    """
+    microseconds: int = _ID.unpack(bytes.fromhex(identity))[2]
+    return from_microseconds(microseconds)
+
+
+#: One row of ``duewheel.receive_batch`` in the order of :data:`ROW_COLUMNS`; instants as microseconds since
+#: 1970, JSON as text.
+Row = tuple[Any, ...]
+
+#: The columns asked for, in order. The messages of a lease come first, then a row with its handle alone.
+ROW_COLUMNS = (
+    "deliver_at",
+    "seq",
+    "body",
+    "attempt",
+    "tag",
+    "key",
+    "properties",
+    "born_at",
+    "asked_at",
+    "message_group",
+    "origin_id",
+    "lease",
+)
+_LEASE = ROW_COLUMNS.index("lease")
+
+
+class Message:
+    """A message that was received and is leased to this consumer until its batch's ``expires_at``.
+
+    Its fields are read-only, and made from the row when they are asked for.
+    """
+
+    __slots__ = ("_lease", "_row", "_topic")
+
+    def __init__(self, row: Row, lease: Lease, topic: str) -> None:
+        self._row = row
+        self._lease = lease
+        self._topic = topic
+
+    @property
+    def message_id(self) -> str:
+        """The id the sender was given; the same over all retries."""
+        row = self._row
+        origin_id: str | None = row[10]
+        if origin_id is not None:
+            return origin_id
+        lease = self._lease
+        return message_id(lease.topic_id, lease.queue, row[0], row[1])
+
+    @property
+    def topic(self) -> str:
+        """The topic it was sent to; the same for a retry."""
+        return self._topic
+
+    @property
+    def key(self) -> str | None:
+        """The sender's own key."""
+        key: str | None = self._row[5]
+        return key
+
+    @property
+    def tag(self) -> str | None:
+        """The tag that tag expressions choose by."""
+        tag: str | None = self._row[4]
+        return tag
+
+    @property
+    def properties(self) -> dict[str, Any]:
+        """The properties; empty when none were given. A new dictionary at each call."""
+        text: str | None = self._row[6]
+        return {} if text is None else json.loads(text)
+
+    @property
+    def body(self) -> bytes:
+        """The body as bytes; a str was sent as its UTF-8, any other value as its JSON."""
+        return bytes(self._row[2])
+
+    @property
+    def born_at(self) -> datetime:
+        """When it was sent, by the database's clock, in UTC; the same for a retry."""
+        return from_microseconds(self._row[7])
+
+    @property
+    def deliver_at(self) -> datetime:
+        """The instant this delivery was due, in UTC; a retry has its own."""
+        return from_microseconds(self._row[0])
+
+    @property
+    def asked_at(self) -> datetime | None:
+        """The instant the sender asked for, in UTC, where it differs from ``deliver_at``."""
+        microseconds: int | None = self._row[8]
+        return None if microseconds is None else from_microseconds(microseconds)
+
+    @property
+    def message_group(self) -> str | None:
+        """The group whose messages share a queue."""
+        group: str | None = self._row[9]
+        return group
+
+    @property
+    def attempt(self) -> int:
+        """Which delivery this is: 1 for the first."""
+        attempt: int = self._row[3]
+        return attempt
+
+    @property
+    def reconsume_times(self) -> int:
+        """How often it was retried: 0 for the first delivery."""
+        return self.attempt - 1
+
+    @property
+    def expires_at(self) -> datetime:
+        """When its lease ends unless extended, in UTC, as known when it was received."""
+        return self._lease.expires_at
+
+    @property
+    def lease(self) -> Lease:
+        """The handle to answer this one message with, which can be turned into JSON."""
+        return replace(self._lease, seqs=(self._row[1],))
+
+    def __repr__(self) -> str:
+        return f"Message({self.message_id!r}, topic={self.topic!r}, key={self.key!r}, attempt={self.attempt})"
+
+
+class Batch(Sequence[Message]):
+    """The messages of one ``receive``, in order of delivery within each queue; false when there were none.
+
+    Attributes:
+        topic: the topic they were sent to.
+        group: the consumer group they are leased to.
+        group_id: its number, which every lease names.
+        leases: one handle for each lease, of all its messages; ``leases.to_json`` takes them.
+    """
+
+    __slots__ = ("_length", "_messages", "_rows", "group", "group_id", "leases", "topic")
+
+    def __init__(self, rows: list[Row], *, topic: str, group: str, group_id: int) -> None:
+        self.topic = topic
+        self.group = group
+        self.group_id = group_id
+        self._rows = rows
+        self._messages: list[Message] | None = None
+        # Each lease's row says how many message rows stand before it.
+        self.leases: list[Lease] = []
+        place = len(rows) - 1
+        while place >= 0:
+            lease = whole_lease(group_id, rows[place][_LEASE])
+            self.leases.append(lease)
+            place -= 1 + lease.count
+        self.leases.reverse()
+        self._length = len(rows) - len(self.leases)
+
+    @property
+    def expires_at(self) -> datetime | None:
+        """When the first of its leases ends unless extended, in UTC; None when the batch is empty."""
+        return min((lease.expires_at for lease in self.leases), default=None)
+
+    def _made(self) -> list[Message]:
+        messages = self._messages
+        if messages is None:
+            messages = self._messages = []
+            topic = self.topic
+            rows = iter(self._rows)
+            for lease in self.leases:
+                messages.extend(Message(row, lease, topic) for row in islice(rows, lease.count))
+                next(rows)
+        return messages
+
+    def __len__(self) -> int:
+        return self._length
+
+    @overload
+    def __getitem__(self, place: int) -> Message: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> list[Message]: ...
+
+    def __getitem__(self, place: int | slice) -> Message | list[Message]:
+        return self._made()[place]
+
+    def __iter__(self) -> Iterator[Message]:
+        return iter(self._made())
+
+    def __repr__(self) -> str:
+        return f"Batch({len(self)} messages, topic={self.topic!r}, group={self.group!r})"
+
+    @classmethod
+    def empty(cls, *, topic: str, group: str, group_id: int) -> Self:
+        """A batch without messages."""
+        return cls([], topic=topic, group=group, group_id=group_id)
+
+
+def leases_of(messages: Iterable[Message | Lease]) -> Iterator[Lease]:
+    """The leases of messages, one handle for each; leases among them stay as they are."""
+    chosen: dict[int, tuple[Lease, list[int]]] = {}
+    for message in messages:
+        if isinstance(message, Lease):
+            yield message
+            continue
+        lease = message._lease
+        entry = chosen.get(id(lease))
+        if entry is None:
+            entry = chosen[id(lease)] = (lease, [])
+        entry[1].append(message._row[1])
+    for lease, seqs in chosen.values():
+        yield replace(lease, seqs=tuple(seqs))
+
+
+def whole_lease(group_id: int, handle: str) -> Lease:
+    """A lease with all its messages, from its handle as JSON."""
+    topic_id, queue, n, token, expires_at, count = json.loads(handle)
+    return Lease(group_id, topic_id, queue, n, token, instant(expires_at), count)
+
+
+def instant(text: str) -> datetime:
+    """An instant as Postgres writes it, in UTC."""
+    return datetime.fromisoformat(text).astimezone(UTC)

@@ -1,0 +1,191 @@
+"""Retry policies: how often a consumer group tries a message again, and after which waits.
+
+A policy is given to a consumer and set for its whole group when the consumer starts; the consumer started
+last decides. The wait is counted from the failure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+from duewheel.store.values.errors import InvalidArgument
+from duewheel.store.values.instants import to_span
+
+#: The largest ``max_retries``; of ordered retries it stands for no limit.
+NO_LIMIT = 2**31 - 1
+#: The most intervals a policy may list.
+MAX_INTERVALS = 1000
+
+_SECOND = timedelta(seconds=1)
+_MINUTE = timedelta(minutes=1)
+_LONGEST = timedelta(days=3660)
+_SHORTEST_ORDERED = timedelta(milliseconds=10)
+_LONGEST_ORDERED = timedelta(seconds=30)
+_HTTP_RETRIES = 288
+_TCP_WAITS = (
+    timedelta(seconds=10),
+    timedelta(seconds=30),
+    *(timedelta(minutes=minutes) for minutes in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 30, 60, 120)),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """When failed messages of a group come again; made with one of the class methods.
+
+    Attributes:
+        max_retries: how many retries a message gets before it is a dead letter; None is no limit, for
+            ordered ones only.
+        waits: the wait before each retry; the last one serves for all further retries.
+        jitter: 0 to 1; each wait is drawn evenly from its length times 1 - jitter to 1 + jitter.
+        is_ordered: whether it is for FIFO topics, where a failed message holds up its message group.
+
+    Example:
+        >>> str(RetryPolicy.intervals([timedelta(seconds=5), timedelta(minutes=1)]))
+        '2 retries, after 0:00:05, 0:01:00'
+    """
+
+    max_retries: int | None
+    waits: tuple[timedelta, ...]
+    jitter: float = 0.0
+    is_ordered: bool = False
+
+    def __post_init__(self) -> None:
+        if self.max_retries is not None and (
+            type(self.max_retries) is not int or not 0 <= self.max_retries <= NO_LIMIT
+        ):
+            raise InvalidArgument(
+                f"max_retries is {self.max_retries!r}, the limit is 0 to {NO_LIMIT}: give a whole number"
+            )
+        if self.max_retries is None and not self.is_ordered:
+            raise InvalidArgument("max_retries is None: only ordered retries may go on without a limit")
+        if not 1 <= len(self.waits) <= MAX_INTERVALS:
+            raise InvalidArgument(
+                f"there are {len(self.waits)} retry intervals, the limit is 1 to {MAX_INTERVALS}: "
+                "the last one serves for all further retries"
+            )
+        for wait in self.waits:
+            if not timedelta(0) <= to_span(wait, "interval") <= _LONGEST:
+                raise InvalidArgument(f"the retry interval {wait} is not within its limit, 0 to 3660 days")
+        if type(self.jitter) not in (int, float) or not 0 <= self.jitter <= 1:
+            raise InvalidArgument(
+                f"jitter is {self.jitter!r}, the limit is 0 to 1: "
+                "0.2 draws each wait from 80 % to 120 % of its length"
+            )
+
+    @classmethod
+    def unordered(cls, max_retries: int = 16) -> RetryPolicy:
+        """RocketMQ's policy: 10 s, 30 s, each minute from 1 to 10, 20 min, 30 min, 1 h, 2 h.
+
+        Args:
+            max_retries: 0 to 2^31-1; above 16 every further retry comes after 2 h.
+
+        Raises:
+            InvalidArgument: out of its limit.
+
+        Example:
+            >>> len(RetryPolicy.unordered(20).waits)
+            16
+        """
+        return cls(max_retries, _TCP_WAITS)
+
+    @classmethod
+    def ordered(cls, interval: timedelta = _SECOND, max_retries: int | None = None) -> RetryPolicy:
+        """For FIFO topics: the message is tried again after one interval, and its message group waits.
+
+        Args:
+            interval: 10 ms to 30 s.
+            max_retries: None is no limit, as RocketMQ's 2^31-1.
+
+        Raises:
+            InvalidArgument: out of its limit.
+
+        Example:
+            >>> RetryPolicy.ordered(timedelta(milliseconds=500)).max_retries is None
+            True
+        """
+        interval = to_span(interval, "interval")
+        if not _SHORTEST_ORDERED <= interval <= _LONGEST_ORDERED:
+            raise InvalidArgument(
+                f"the interval of ordered retries is {interval}, the limit is 10 ms to 30 s: "
+                "longer, and one message would hold up its group for too long"
+            )
+        return cls(None if max_retries == NO_LIMIT else max_retries, (interval,), is_ordered=True)
+
+    @classmethod
+    def http(cls) -> RetryPolicy:
+        """The fixed profile of HTTP consumers: 288 retries, 5 minutes apart."""
+        return cls(_HTTP_RETRIES, (5 * _MINUTE,))
+
+    @classmethod
+    def http_ordered(cls) -> RetryPolicy:
+        """The fixed profile of HTTP consumers on FIFO topics: 288 retries, 1 minute apart."""
+        return cls(_HTTP_RETRIES, (_MINUTE,), is_ordered=True)
+
+    @classmethod
+    def intervals(cls, waits: Sequence[timedelta], max_retries: int | None = None) -> RetryPolicy:
+        """A wait for each retry.
+
+        Args:
+            waits: 1 to 1000 of them, each 0 to 3660 days.
+            max_retries: None is the number of waits; with more, the last wait serves for the rest.
+
+        Raises:
+            InvalidArgument: out of its limit.
+
+        Example:
+            >>> RetryPolicy.intervals([timedelta(seconds=5), timedelta(minutes=1)]).max_retries
+            2
+        """
+        waits = tuple(to_span(wait, "interval") for wait in waits)
+        return cls(len(waits) if max_retries is None else max_retries, waits)
+
+    @classmethod
+    def exponential(
+        cls,
+        first: timedelta,
+        *,
+        factor: float = 2.0,
+        longest: timedelta,
+        jitter: float = 0.0,
+        max_retries: int = 16,
+    ) -> RetryPolicy:
+        """Waits that grow by a factor up to a longest one.
+
+        Args:
+            first: the wait before the first retry, more than 0.
+            factor: each wait is so many times the one before, 1 or more.
+            longest: no wait is longer.
+            jitter: 0 to 1; spreads messages that failed together.
+            max_retries: 0 to 2^31-1.
+
+        Raises:
+            InvalidArgument: out of its limit, or ``longest`` is reached only after more than 1000 retries.
+
+        Example:
+            >>> policy = RetryPolicy.exponential(timedelta(seconds=1), longest=timedelta(seconds=5))
+            >>> [wait.total_seconds() for wait in policy.waits]
+            [1.0, 2.0, 4.0, 5.0]
+        """
+        first, longest = to_span(first, "first"), to_span(longest, "longest")
+        if not timedelta(0) < first <= longest <= _LONGEST:
+            raise InvalidArgument(
+                f"first is {first} and longest is {longest}: "
+                "give a first wait above 0, and a longest one from there to 3660 days"
+            )
+        if type(factor) not in (int, float) or not 1 <= factor <= NO_LIMIT:
+            raise InvalidArgument(f"factor is {factor!r}, the limit is 1 to {NO_LIMIT}")
+        waits = [first]
+        while factor > 1 and waits[-1] < longest and len(waits) <= MAX_INTERVALS:
+            # No wait is as long as the one before, however small the factor.
+            grown = max(waits[-1] * min(factor, longest / waits[-1]), waits[-1] + timedelta(microseconds=1))
+            waits.append(min(grown, longest))
+        return cls(max_retries, tuple(waits), jitter)
+
+    def __str__(self) -> str:
+        times = "retries without end" if self.max_retries is None else f"{self.max_retries} retries"
+        spread = f" with jitter {self.jitter:g}" if self.jitter else ""
+        kind = "ordered " if self.is_ordered else ""
+        return f"{kind}{times}, after {', '.join(str(wait) for wait in self.waits)}{spread}"

@@ -1,0 +1,69 @@
+"""Tag expressions: which messages of a topic a consumer group wants.
+
+``*`` is every message, with or without a tag; ``A`` those tagged A; ``A || B`` those tagged A or B.
+"""
+
+from __future__ import annotations
+
+import re
+
+from duewheel.store.values.bodies import check_text
+from duewheel.store.values.errors import InvalidTag, InvalidTagExpression, NulInText
+
+#: The longest tag, in characters.
+MAX_TAG_LENGTH = 127
+#: The expression that takes every message.
+EVERY = "*"
+
+_TAG = re.compile(r"(?!\*)[^|\s\x00-\x1f\x7f]{1,127}", re.ASCII)
+_FORM = "write `*` for every message, or tags joined by `||`, such as `paid || cancelled`"
+
+
+def parse(expression: str) -> list[str] | None:
+    """The tags an expression names, each once and in order, or None for every message.
+
+    Args:
+        expression: ``*``, or tags of 1 to 127 characters without spaces and ``|``, joined by ``||``.
+
+    Raises:
+        InvalidTagExpression: anything else.
+        NulInText: a NUL character.
+
+    Example:
+        >>> parse("paid || cancelled")
+        ['paid', 'cancelled']
+    """
+    if not isinstance(expression, str):
+        raise InvalidTagExpression(f"the tag expression is a {type(expression).__name__}, not a str: {_FORM}")
+    if "\0" in expression:
+        raise NulInText("the tag expression holds a NUL character, which no tag can: remove it")
+    tags = [part.strip() for part in expression.split("||")]
+    if tags == [EVERY]:
+        return None
+    for tag in tags:
+        if not tag or tag == EVERY or "|" in tag or any(character.isspace() for character in tag):
+            raise InvalidTagExpression(f"{expression!r} is not a tag expression ({tag!r} is no tag): {_FORM}")
+        if len(tag) > MAX_TAG_LENGTH:
+            raise InvalidTagExpression(
+                f"the tag {tag[:20]!r}... has {len(tag)} characters, the limit is {MAX_TAG_LENGTH}"
+            )
+    return list(dict.fromkeys(tags))
+
+
+def check_tag(tag: object) -> None:
+    """Refuse a value that cannot be the tag of a message, in the words of the database.
+
+    Raises:
+        InvalidArgument: not a str.
+        InvalidTag: empty, too long, with a space or ``|``, or with a ``*`` at its beginning.
+        NulInText: a NUL character.
+
+    Example:
+        >>> check_tag("paid")
+    """
+    check_text(tag, "tag")
+    if not _TAG.fullmatch(str(tag)):
+        raise InvalidTag(
+            f'"{str(tag)[:200]}" is not a tag: a tag has 1 to {MAX_TAG_LENGTH} characters without spaces or '
+            '"|", and does not begin with "*"; Leave the tag out, or give one within the limit.'
+        )

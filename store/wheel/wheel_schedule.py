@@ -1,0 +1,483 @@
+"""The next step of the wheel: the decisions of the runner, without its clock, threads and connections.
+
+This is a state machine. The runner asks it which jobs to begin (`take`) and how long to sleep (`sleep_ms`),
+and tells it of answers (`finished`), failures (`failed`) and notifications (`notified`, `look_again`). The
+instant is always an argument, on the monotonic clock in milliseconds, so a test plays hours of it, with a
+simulated database, in no time.
+
+Two wheels turn in it, because there are two kinds of time. Instants of messages and ends of leases are the
+database's, whose clock may be set; they wait in one wheel. The pauses of the wheel itself (look again, follow
+up, try again) are measured on the monotonic clock, which never steps; they wait in the other.
+
+The rules
+    *Look* once per `poll_ms`: which topics have something due within `lookahead_ms`, each with the first
+    instant, and which leases end by then. Earlier due messages that have not been released are part of the
+    answer, so a look finds everything that a notification did not tell.
+
+    *Survey* all topics at the start and once per `survey_ms`, a page after the other, for messages that came
+    due longer ago than a look reaches. Its answers count as those of a look, so the wheel turns before the
+    first survey is over; a page that failed is asked again, and none of those before it.
+
+    *Tick* a topic at the instant a message of it is due. Instants of one topic within one granularity share a
+    timer, at the earliest of them; the latest is remembered, and ticked for if the first tick did not reach
+    it. So there are at most `lookahead / granularity` timers per topic, however many messages wait. A topic
+    that was never ticked is taken for one of 1 ms.
+
+    After a tick that released something the topic rests for its granularity and is then ticked again, because
+    senders do not notify the wheel of messages due during the rest. This goes on until a tick releases
+    nothing; that tick says when a message is due next. An idle topic has no rest to wait for and is ticked at
+    the instant. The rest counts from question to question, so a slow answer does not make it longer.
+
+    A topic that was released twice within 50 ms, or two granularities, is *busy*: senders leave the next
+    messages to the wheel, which goes on ticking the topic for 0.3 s. A topic with a message now and then
+    costs two ticks for each.
+
+    After a tick that is *unsettled* (transactions are open that may still bring messages for it) the topic is
+    ticked again, at growing pauses up to 1 s, until it is settled.
+
+    A tick that came too early by the database's clock has done nothing; its timer is set again.
+
+    *Revive* the leases of a group and topic when one ends. *Maintain* at the start and once per
+    `maintain_ms`. *Advance* the recurring schedules at the start and whenever the last round said so.
+
+    A job that failed is not begun again before a pause that grows with each failure (0.1 s to 30 s), or until
+    the database turns out to be back; other jobs go on. A job that failed because another session holds a
+    lock is tried again within 2 s, so that it is not late for long once the lock is free.
+
+    No job runs twice at once. Each kind of job has lanes of its own, so a long one does not hold up ticks.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+from collections import Counter, deque
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from typing import Final, Generic, NamedTuple, TypeVar
+
+from duewheel.store.database.database_clock import ClockReading, DatabaseClock
+from duewheel.store.values.backoff import Backoff
+from duewheel.store.wheel.timing_wheel import TimingWheel
+
+LONGEST_UNSETTLED_PAUSE_SECONDS: Final = 1.0
+SHORTEST_UNSETTLED_PAUSE_SECONDS: Final = 0.02
+LONGEST_PAUSE_FOR_LOCK_SECONDS: Final = 2.0
+SURVEY_MS: Final = 60_000.0
+
+#: A tick that began no later than this after its topic's rest is taken to have begun at the end of the rest.
+#: Otherwise each rest of a busy topic would be longer by the time that waking up takes.
+PUNCTUAL_MS: Final = 1.0
+
+#: How long a busy topic is ticked on. Senders rely on it, with a margin: if a wheel ticked a busy topic in
+#: the last 0.1 s, they send no notification of messages due up to 0.2 s after that tick.
+BUSY_MS: Final = 300.0
+BUSY_PAUSE_MS: Final = 5.0
+
+PayloadT = TypeVar("PayloadT", bound=Hashable)
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """Ask which messages are due next."""
+
+    def __str__(self) -> str:
+        return "Asking what is due next"
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """Ask for the due messages of the next page of topics."""
+
+    def __str__(self) -> str:
+        return "Asking all topics what is due"
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Release the due messages of a topic."""
+
+    topic_id: int
+
+    def __str__(self) -> str:
+        return f"Releasing what is due on topic number {self.topic_id}"
+
+
+@dataclass(frozen=True, slots=True)
+class Revive:
+    """Turn leases that have ended into retries."""
+
+    group_id: int
+    topic_id: int
+
+    def __str__(self) -> str:
+        return (
+            "Giving the messages of ended leases back to their group, "
+            f"number {self.group_id} on topic number {self.topic_id},"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Maintain:
+    """Make slots ahead, drop those past retention, trim logs."""
+
+    def __str__(self) -> str:
+        return "Dropping what is past its retention"
+
+
+@dataclass(frozen=True, slots=True)
+class Advance:
+    """Send the next occurrences of recurring schedules."""
+
+    def __str__(self) -> str:
+        return "Sending what recurring schedules want sent"
+
+
+Job = Look | Survey | Tick | Revive | Maintain | Advance
+
+#: How many jobs of a kind run at once, each on a connection of its own.
+LANES: Final[dict[type[Job], int]] = {Look: 1, Survey: 1, Tick: 3, Revive: 1, Maintain: 1, Advance: 1}
+
+
+class DueInstant(NamedTuple):
+    """The first instant at which a message of a topic is due (Unix microseconds)."""
+
+    topic_id: int
+    due_at_us: int
+    granularity_us: int
+
+
+class LeaseEnd(NamedTuple):
+    """The end of a lease (Unix microseconds)."""
+
+    group_id: int
+    topic_id: int
+    expires_at_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class LookAnswer:
+    """The due instants and lease ends that a look or a page of a survey found within the look-ahead."""
+
+    reading: ClockReading
+    due: list[DueInstant] = field(default_factory=list)
+    lease_ends: list[LeaseEnd] = field(default_factory=list)
+    #: The topics looked after; None is all of them.
+    watched: frozenset[int] | None = None
+    #: A survey has further pages.
+    more: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TickAnswer:
+    """The result of a tick.
+
+    `asked_at_us` is the database's clock when the question reached it. `hi_us` is the instant up to which the
+    topic is released. `next_due_us` is the next due instant within the look-ahead, if this tick released
+    nothing. `busy` says whether senders leave the next messages to a wheel that goes on ticking.
+    """
+
+    reading: ClockReading
+    asked_at_us: int
+    released: bool
+    hi_us: int | None
+    unsettled: bool
+    busy: bool
+    granularity_us: int
+    next_due_us: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AdvanceAnswer:
+    """Occurrences were sent ahead; there are none to send for ``pause_ms``."""
+
+    pause_ms: float
+    reading: ClockReading | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DoneAnswer:
+    """A job without a result that matters here is done."""
+
+    reading: ClockReading | None = None
+
+
+Answer = LookAnswer | TickAnswer | AdvanceAnswer | DoneAnswer
+
+
+class _DueTimer(NamedTuple):
+    """Stands for the instants of a topic within one granularity."""
+
+    topic_id: int
+    window: int
+
+
+@dataclass(slots=True)
+class _Topic:
+    """The wheel's memory of a topic."""
+
+    granularity_us: int = 1_000
+    #: A tick is still to reach this instant.
+    until_us: int = 0
+    unsettled: Backoff | None = None
+    #: Until then, on the monotonic clock, it is ticked again and again, whatever is known to be due.
+    busy_until_ms: float = -math.inf
+    #: On the monotonic clock.
+    rest_ends_at_ms: float = -math.inf
+
+
+class _Timers(Generic[PayloadT]):
+    """A timing wheel whose timers fire at their instant instead of at the next whole millisecond.
+
+    The wheel lets go of a timer at the beginning of its millisecond. From there on it waits in a heap, which
+    therefore holds no more than the timers of one millisecond. As in the wheel, a payload has one timer, the
+    earliest it was added for.
+    """
+
+    def __init__(self, now_ms: float) -> None:
+        self._wheel: TimingWheel[PayloadT] = TimingWheel(math.floor(now_ms))
+        self._at_ms: dict[PayloadT, float] = {}
+        self._near: list[tuple[float, int, PayloadT]] = []
+        self._order = itertools.count()
+
+    def __len__(self) -> int:
+        return len(self._at_ms)
+
+    def add(self, payload: PayloadT, at_ms: float) -> None:
+        """Sets a timer, unless the payload has one that is due no later."""
+        if self._at_ms.get(payload, math.inf) > at_ms:
+            self._at_ms[payload] = at_ms
+            self._wheel.add(payload, math.floor(at_ms))
+
+    def advance(self, now_ms: float) -> list[PayloadT]:
+        """Takes out what is due by now, in order."""
+        for timer in self._wheel.advance(math.floor(now_ms)):
+            heapq.heappush(self._near, (self._at_ms[timer.payload], next(self._order), timer.payload))
+        fired: list[PayloadT] = []
+        while self._near and self._near[0][0] <= now_ms:
+            at_ms, _, payload = heapq.heappop(self._near)
+            # Else it was set to an earlier instant in the meantime, and has fired.
+            if self._at_ms.get(payload) == at_ms:
+                del self._at_ms[payload]
+                fired.append(payload)
+        return fired
+
+    def next_at_ms(self) -> float:
+        """When to advance next: at the instant of a timer, or at the beginning of its millisecond."""
+        near_ms = self._near[0][0] if self._near else math.inf
+        slot_ms = self._wheel.next_due_at_ms()
+        return near_ms if slot_ms is None else min(near_ms, slot_ms)
+
+
+class WheelSchedule:
+    """Decides the next step; see the module for the rules.
+
+    Args:
+        now_ms: the instant, on the monotonic clock in milliseconds.
+        poll_ms: between two looks.
+        lookahead_ms: how far a look reaches.
+        maintain_ms: between two rounds of maintenance.
+        survey_ms: between two surveys.
+    """
+
+    def __init__(
+        self,
+        now_ms: float,
+        *,
+        poll_ms: float,
+        lookahead_ms: float,
+        maintain_ms: float,
+        survey_ms: float = SURVEY_MS,
+    ) -> None:
+        self._poll_ms = poll_ms
+        self._lookahead_ms = lookahead_ms
+        self._maintain_ms = maintain_ms
+        self._survey_ms = survey_ms
+        self._clock = DatabaseClock()
+        self._due: _Timers[_DueTimer | Revive] = _Timers(0)
+        self._pauses: _Timers[Job] = _Timers(now_ms)
+        self._until_us: dict[_DueTimer, int] = {}
+        self._topics: dict[int, _Topic] = {}
+        self._watched: frozenset[int] | None = None
+        self._queued: dict[type[Job], deque[Job]] = {kind: deque() for kind in LANES}
+        self._in_queue: set[Job] = set()
+        self._running: set[Job] = set()
+        self._lanes_taken: Counter[type[Job]] = Counter()
+        self._again: set[Job] = set()
+        self._not_before_ms: dict[Job, float] = {}
+        self._failures: dict[Job, Backoff] = {}
+        self._pause(Look(), now_ms)
+        self._pause(Survey(), now_ms)
+        self._pause(Maintain(), now_ms)
+        self._pause(Advance(), now_ms)
+
+    def take(self, now_ms: float) -> list[Job]:
+        """The jobs to begin now; each has to be answered by `finished` or `failed`."""
+        for job in self._pauses.advance(now_ms):
+            self._want(job, now_ms)
+        if self._clock.known:
+            for timer in self._due.advance(self._clock.database_ms(now_ms)):
+                if isinstance(timer, Revive):
+                    self._want(timer, now_ms)
+                else:
+                    topic = self._topics[timer.topic_id]
+                    topic.until_us = max(topic.until_us, self._until_us.pop(timer))
+                    self._want(Tick(timer.topic_id), now_ms)
+        begun: list[Job] = []
+        for kind, queue in self._queued.items():
+            while queue and self._lanes_taken[kind] < LANES[kind]:
+                job = queue.popleft()
+                self._in_queue.remove(job)
+                self._running.add(job)
+                self._lanes_taken[kind] += 1
+                begun.append(job)
+        return begun
+
+    def sleep_ms(self, now_ms: float) -> float:
+        """The time until the next job begins, unless an answer or a notification comes; may be infinite."""
+        wake_at_ms = self._pauses.next_at_ms()
+        due_at_ms = self._due.next_at_ms()
+        if math.isfinite(due_at_ms) and self._clock.known:
+            wake_at_ms = min(wake_at_ms, self._clock.monotonic_ms(due_at_ms))
+        return max(0.0, wake_at_ms - now_ms)
+
+    def finished(self, job: Job, answer: Answer, now_ms: float) -> None:
+        """A job is done; learns from its answer and decides the next steps."""
+        was_failing = self._failures.pop(job, None) is not None
+        self._not_before_ms.pop(job, None)
+        if answer.reading is not None:
+            self._clock.observe(answer.reading)
+        match answer:
+            case LookAnswer():
+                self._looked(answer, now_ms)
+            case TickAnswer() if isinstance(job, Tick):
+                self._ticked(job, answer)
+            case AdvanceAnswer():
+                self._pause(job, now_ms + answer.pause_ms)
+            case _:
+                pass
+        if isinstance(job, Look):
+            self._pause(job, now_ms + self._poll_ms)
+            if was_failing:
+                self._try_again_now(now_ms)
+                self._pause(Survey(), now_ms)
+        elif isinstance(job, Survey):
+            more = isinstance(answer, LookAnswer) and answer.more
+            self._pause(job, now_ms if more else now_ms + self._survey_ms)
+        elif isinstance(job, Maintain):
+            self._pause(job, now_ms + self._maintain_ms)
+        self._release(job, now_ms)
+
+    def failed(self, job: Job, now_ms: float, *, waits_for_lock: bool = False) -> float:
+        """A job went wrong; returns the pause before it is tried again, in seconds."""
+        pause_seconds = self._failures.setdefault(job, Backoff()).next_seconds()
+        if waits_for_lock:
+            pause_seconds = min(pause_seconds, LONGEST_PAUSE_FOR_LOCK_SECONDS)
+        self._not_before_ms[job] = now_ms + 1_000 * pause_seconds
+        self._pause(job, self._not_before_ms[job])
+        self._release(job, now_ms)
+        return pause_seconds
+
+    def notified(self, topic_id: int, due_at_us: int, now_ms: float) -> None:
+        """A sender named an instant at which a message is due; the next look finds one beyond the
+        look-ahead."""
+        if not self._clock.known or (self._watched is not None and topic_id not in self._watched):
+            return
+        if due_at_us / 1_000 <= self._clock.database_ms(now_ms) + self._lookahead_ms:
+            self._add_due(topic_id, due_at_us)
+
+    def look_again(self, now_ms: float) -> None:
+        """Notifications may have been missed, and the database can be reached: look now, whatever failed
+        before."""
+        self._try_again_now(now_ms)
+        self._pause(Look(), now_ms)
+
+    def waiting(self) -> int:
+        """How many timers wait: bounded by topics and the look-ahead, not by messages."""
+        return len(self._due) + len(self._pauses)
+
+    def _looked(self, answer: LookAnswer, now_ms: float) -> None:
+        self._watched = answer.watched
+        for instant in answer.due:
+            self._learn_granularity(instant.topic_id, instant.granularity_us, now_ms)
+            self._add_due(instant.topic_id, instant.due_at_us)
+        for end in answer.lease_ends:
+            self._due.add(Revive(end.group_id, end.topic_id), end.expires_at_us / 1_000)
+        for job in [job for job, not_before_ms in self._not_before_ms.items() if not_before_ms <= now_ms]:
+            del self._not_before_ms[job]
+
+    def _ticked(self, job: Tick, answer: TickAnswer) -> None:
+        topic = self._topic(job.topic_id)
+        topic.granularity_us = answer.granularity_us
+        reached_us = answer.asked_at_us
+        if answer.busy:
+            topic.busy_until_ms = answer.reading.received_ms + BUSY_MS
+        if answer.released and answer.hi_us is not None:
+            reached_us = answer.hi_us
+            topic.unsettled = None
+            began_at_ms = answer.reading.sent_ms
+            if 0 <= began_at_ms - topic.rest_ends_at_ms <= PUNCTUAL_MS:
+                began_at_ms = topic.rest_ends_at_ms
+            topic.rest_ends_at_ms = began_at_ms + answer.granularity_us / 1_000
+            self._not_before_ms[job] = topic.rest_ends_at_ms
+            self._pause(job, topic.rest_ends_at_ms)
+        elif answer.reading.received_ms < topic.busy_until_ms:
+            # Senders do not notify while a topic is busy.
+            self._pause(job, answer.reading.received_ms + max(BUSY_PAUSE_MS, answer.granularity_us / 1_000))
+        elif answer.unsettled:
+            if topic.unsettled is None:
+                first_seconds = max(SHORTEST_UNSETTLED_PAUSE_SECONDS, topic.granularity_us / 1_000_000)
+                topic.unsettled = Backoff(first_seconds, max(LONGEST_UNSETTLED_PAUSE_SECONDS, first_seconds))
+            self._pause(job, answer.reading.received_ms + 1_000 * topic.unsettled.next_seconds())
+        else:
+            topic.unsettled = None
+        if topic.until_us > reached_us:
+            self._add_due(job.topic_id, topic.until_us)
+        topic.until_us = 0
+        if answer.next_due_us is not None:
+            self._add_due(job.topic_id, answer.next_due_us)
+
+    def _learn_granularity(self, topic_id: int, granularity_us: int, now_ms: float) -> None:
+        """A rest that began with a longer granularity ends with the new one."""
+        topic, job = self._topic(topic_id), Tick(topic_id)
+        shorter_ms = (topic.granularity_us - granularity_us) / 1_000
+        topic.granularity_us = granularity_us
+        if shorter_ms > 0 and self._not_before_ms.get(job) == topic.rest_ends_at_ms:
+            topic.rest_ends_at_ms -= shorter_ms
+            self._not_before_ms[job] = topic.rest_ends_at_ms
+            self._pause(job, max(now_ms, topic.rest_ends_at_ms))
+
+    def _topic(self, topic_id: int) -> _Topic:
+        return self._topics.setdefault(topic_id, _Topic())
+
+    def _add_due(self, topic_id: int, due_at_us: int) -> None:
+        timer = _DueTimer(topic_id, due_at_us // self._topic(topic_id).granularity_us)
+        self._until_us[timer] = max(self._until_us.get(timer, 0), due_at_us)
+        self._due.add(timer, due_at_us / 1_000)
+
+    def _try_again_now(self, now_ms: float) -> None:
+        """The database is back: failed jobs wait no longer. The pauses of a job that fails again go on
+        growing."""
+        for job in self._failures:
+            self._not_before_ms.pop(job, None)
+            self._pause(job, now_ms)
+
+    def _pause(self, job: Job, until_ms: float) -> None:
+        self._pauses.add(job, until_ms)
+
+    def _want(self, job: Job, now_ms: float) -> None:
+        if job in self._running:
+            self._again.add(job)
+        elif self._not_before_ms.get(job, 0.0) > now_ms:
+            self._pause(job, self._not_before_ms[job])
+        elif job not in self._in_queue:
+            self._in_queue.add(job)
+            self._queued[type(job)].append(job)
+
+    def _release(self, job: Job, now_ms: float) -> None:
+        self._running.remove(job)
+        self._lanes_taken[type(job)] -= 1
+        if job in self._again:
+            self._again.remove(job)
+            self._want(job, now_ms)
