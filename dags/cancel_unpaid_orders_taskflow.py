@@ -2,7 +2,7 @@
 
 The same job as `cancel_unpaid_orders`, for a shop whose orders of a moment one worker carries: no Spark, no
 Java. The cancellations and the ack of a batch are one transaction, so no timeout is lost and none takes
-effect twice, whatever fails (rules D19, X09 and X14).
+effect twice, whatever fails.
 
 It reads in the group of `cancel_unpaid_orders`: with both unpaused each timeout is handled by one of them. It
 is paused until you choose it.

@@ -3,7 +3,7 @@
 Airflow's own timetable does this too. A schedule of the broker is the better one where a program that knows
 no Airflow wants the same call, where it is added while everything runs and without a new DAG file, or where
 what fails is to be tried again by its group. Each occurrence is sent once, however many wheels turn, and what
-falls into an outage is made up for as ``misfire`` says (rule D18).
+falls into an outage is made up for as ``misfire`` says.
 
 Start `plan_clean_up` once. Adding the same schedule again changes nothing.
 """

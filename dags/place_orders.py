@@ -1,8 +1,8 @@
 """Place orders, each with a timeout: a message that comes back when the time to pay is over.
 
-The orders and their messages are written in one transaction: there is never an order without its timeout,
-nor a timeout without its order (rules D12, D19 and X06). The order's number is the message's key, so that
-whoever takes the payment can recall the timeout without ever having seen its message id.
+The orders and their messages are written in one transaction: there is never an order without its timeout, nor
+a timeout without its order. The order's number is the message's key, so that whoever takes the payment can
+recall the timeout without ever having seen its message id.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ The sensor holds no worker while it waits: the wheel in the triggerer wakes it a
 It takes nothing; the task behind it receives the messages under a lease. On a day without any the run is
 skipped after two hours.
 
-The report has a group of its own and so gets every timeout, also those that `cancel_unpaid_orders` handles
-(rule D15). A new group begins with the oldest timeout that is kept. It is paused until you choose it.
+The report has a group of its own and so gets every timeout, also those that `cancel_unpaid_orders` handles. A
+new group begins with the oldest timeout that is kept. It is paused until you choose it.
 """
 
 from __future__ import annotations

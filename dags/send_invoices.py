@@ -1,14 +1,14 @@
 """Send invoices: what fails is tried again, what fails for good raises an alert and is redriven.
 
 An invoice is due an hour after it was billed. One that cannot be sent holds up no other: it comes again after
-1, 2, 4, 8 and 16 minutes, and then it is a dead letter, which is kept with its reason (rules R03 and X15).
+1, 2, 4, 8 and 16 minutes, and then it is a dead letter, which is kept with its reason.
 
 A failure that is tried again alarms nobody: its task is red, its run is not. Only a dead letter fails the
 run, and each further run for as long as it lies there. So give `alert` the callback that pages you:
 ``on_failure_callback=send_smtp_notification(...)`` or another of Airflow's notifiers.
 
 When the cause is repaired, `redrive_invoices` gives the dead letters back, each once however often it is
-started (rule X12).
+started.
 """
 
 from __future__ import annotations

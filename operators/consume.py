@@ -1,13 +1,13 @@
-"""Receive a batch, work on it in Python, and ack it only after the work (X09).
+"""Receive a batch, work on it in Python, and ack it only after the work.
 
 The lease on the batch is kept alive by a thread while the function runs, however long it takes. When the
 function returns, the batch is acked as a whole; when it raises, the task fails. While Airflow has tries left,
 the messages are kept for the next one; after the last they are nacked, and come back after the retry interval
-of their group (R03). When the task is killed, the lease is pulled back: the messages are ready again at once,
-for the task's next try or for anyone else of the group.
+of their group. When the task is killed, the lease is pulled back: the messages are ready again at once, for
+the task's next try or for anyone else of the group.
 
 One by one, the function gets each message by itself, and each is answered by itself: what failed sets nothing
-else aside (X15).
+else aside.
 
 A worker that dies without a word stops extending. The next try of the task takes the lease over; without one
 it ends by itself. So a message is worked on at least once, never lost, and the function should stand being
@@ -63,21 +63,21 @@ class ConsumeMessagesOperator(ConsumingOperator):
             group's :class:`~duewheel.store.consuming.consumer.Consumer`, to ack in the transaction of the
             work. It may be ``async``; where it yields, or returns an iterator, the list of it all is its
             result. Not called when nothing is ready.
-        tags: only messages with one of these tags, as ``"a || b"``; ``*`` means all (D12).
-        filter: only messages with such properties, as ``"region = 'north' AND amount > 100"`` (D12).
+        tags: only messages with one of these tags, as ``"a || b"``; ``*`` means all.
+        filter: only messages with such properties, as ``"region = 'north' AND amount > 100"``.
         max_messages: how many to take at most at once, up to 10 000.
-        invisible: how long a lease lasts without a sign of life of the worker, 1 s to 12 h (D07).
+        invisible: how long a lease lasts without a sign of life of the worker, 1 s to 12 h.
         wait: how long to wait for the first message when none is ready, up to 30 s.
         op_kwargs: further arguments of the function, templated.
         skip_if_empty: whether to skip the task, and what depends on it, when nothing is ready.
         duewheel_conn_id: the connection to the broker.
         one_by_one: whether to call the function with each message instead, and to answer each by itself: a
-            poison message is nacked with its own reason and the others are acked (X15). The task then fails
-            with ``MessagesFailed``.
+            poison message is nacked with its own reason and the others are acked. The task then fails with
+            ``MessagesFailed``.
         drain: whether to go on, batch after batch, until nothing is ready.
         linger: with ``drain``, how long to wait for more when nothing is ready any more.
         op_args: further arguments by position, behind the messages; templated.
-        retry: how the group retries, a ``RetryPolicy``; set for the whole group when the task runs (R12).
+        retry: how the group retries, a ``RetryPolicy``; set for the whole group when the task runs.
         start: where a group that is new begins: ``earliest``, ``latest`` or an instant.
 
     Returns:
@@ -88,7 +88,7 @@ class ConsumeMessagesOperator(ConsumingOperator):
         InvalidArgument, InvalidTagExpression, InvalidFilter: an argument that the broker would refuse; said
             when the DAG is read. Also a task with ``retries`` where others are mapped over what it returns
             with ``one_by_one`` or ``drain``; said when it runs, before it receives.
-        LeaseLost: the lease ended before the work did; what was worked on is delivered again (X10).
+        LeaseLost: the lease ended before the work did; what was worked on is delivered again.
         MessagesFailed: one by one, some messages failed.
         Exception: whatever the function raised. The batch is kept for the task's next try, or nacked.
 
@@ -101,8 +101,6 @@ class ConsumeMessagesOperator(ConsumingOperator):
             task_id="cancel_unpaid", topic="order-timeout", group="canceller", python_callable=cancel,
             max_messages=500
         )
-
-    Rules: D07, D15, R03, X09, X10, X11, X15.
     """
 
     ui_color = "#dfe9f5"
@@ -314,7 +312,7 @@ class ConsumeMessagesOperator(ConsumingOperator):
         for message in batch:
             held.keeper.raise_if_lost()
             if consumer.is_fifo and message.message_group in stopped_groups:
-                # Its turn comes after that of the one that failed (R07).
+                # Its turn comes after that of the one that failed.
                 continue
             apart.current = message
             try:
@@ -422,7 +420,7 @@ def _nack_apart(consumer: Consumer, batch: Batch, apart: _Apart, error: BaseExce
     failed = dict(apart.failed)
     if apart.current is not None and apart.current not in apart.acked:
         failed.setdefault(apart.current, error)
-    # On a FIFO topic the messages behind one go back with it, and keep their attempt (R07).
+    # On a FIFO topic the messages behind one go back with it, and keep their attempt.
     behind = {message.message_group for message in failed} if consumer.is_fifo else set()
     rest: dict[tuple[int, int, int], list[Message]] = {}
     for message in batch:

@@ -3,11 +3,11 @@
 **Tries.** Airflow's tries and the group's retries both try again, so they take turns. While Airflow has tries
 left, what failed is kept: the lease is extended beyond Airflow's ``retry_delay``, and the next try takes over
 the very same messages, also from a worker that was killed. When the last try has failed, the messages are
-nacked and go the way of their group: its intervals, then the dead letters (R03). A try never succeeds by
-finding that the messages of the one before are not ready yet.
+nacked and go the way of their group: its intervals, then the dead letters. A try never succeeds by finding
+that the messages of the one before are not ready yet.
 
 The lease is kept in the name of the task instance, the same over all tries. A try that takes over gets new
-tokens, so a worker that was only thought dead cannot answer any more (X10).
+tokens, so a worker that was only thought dead cannot answer any more.
 
 **The ack** is repeated while the database cannot be reached, as long as the lease can live. What would make
 Airflow fail the task after the ack is looked at before: a result that cannot become an XCom.
@@ -78,7 +78,7 @@ class MessagesFailed(AirflowException):
     """Some messages failed and the others did not.
 
     A function that handles a batch raises it to have those named nacked, or kept for the next try, and the
-    others acked (X15). The task fails with it, since not all of its work is done.
+    others acked. The task fails with it, since not all of its work is done.
 
     Args:
         failed: the messages that failed, each with its reason: text, or the error.
@@ -155,12 +155,12 @@ class ConsumingOperator(BaseOperator):
         topic: the topic to read.
         group: the consumer group that reads.
         python_callable: the work; None where a subclass brings its own.
-        tags, filter: which messages (D12).
+        tags, filter: which messages.
         max_messages: how many to take at most in one batch.
-        invisible: how long a lease lasts without a sign of life of the worker, 1 s to 12 h (D07).
+        invisible: how long a lease lasts without a sign of life of the worker, 1 s to 12 h.
         op_args, op_kwargs: further arguments of the function, templated.
         skip_if_empty: whether to skip the task, and what depends on it, when nothing is ready.
-        retry: how the group retries; set for the whole group when the task runs (R12).
+        retry: how the group retries; set for the whole group when the task runs.
         start: where a group that is new begins.
         duewheel_conn_id: the connection to the broker.
         at_most: the limit of ``max_messages``; None: none.
@@ -338,7 +338,7 @@ class ConsumingOperator(BaseOperator):
         """Answer, again and again while the database is away, until the lease has surely ended.
 
         Raises:
-            LeaseLost: the lease ended meanwhile; what was worked on is delivered again (X10).
+            LeaseLost: the lease ended meanwhile; what was worked on is delivered again.
             BrokerUnreachable: the database was away for as long as the lease lasts.
         """
         until = time.monotonic() + self._lease_span().total_seconds()

@@ -48,8 +48,6 @@ class SendDelayMessageNotifier(MessageFields, BaseNotifier):
                 on_conflict="keep",
             ),
         )
-
-    Rules: D02, D12, X04.
     """
 
     template_fields: Sequence[str] = tuple(

@@ -1,7 +1,7 @@
 """Take a waiting message back.
 
-Recalling is a question with three true answers (X01), so "it was too late" is an answer and no failure unless
-the author of the DAG says so.
+Recalling is a question with three true answers, so "it was too late" is an answer and no failure unless the
+author of the DAG says so.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class RecallMessageOperator(BaseOperator):
     Args:
         message_id: the id that sending returned. Either this, or ``topic`` and ``key``.
         topic: the topic of the message.
-        key: the key the message was sent with (X02).
+        key: the key the message was sent with.
         fail_on_already_released: whether to fail, without retries, when consumers may have the message
             already.
         duewheel_conn_id: the connection to the broker.
@@ -46,8 +46,6 @@ class RecallMessageOperator(BaseOperator):
         RecallMessageOperator(
             task_id="order_is_paid", topic="order-timeout", key="order-{{ params.order_id }}"
         )
-
-    Rules: X01, X02.
     """
 
     template_fields: Sequence[str] = ("message_id", "topic", "key", "duewheel_conn_id")

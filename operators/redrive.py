@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class RedriveDeadLettersOperator(BaseOperator):
-    """Send the dead letters of a group again that meet every criterion, each once (X12).
+    """Send the dead letters of a group again that meet every criterion, each once.
 
     A try that follows an interrupted one goes on where it was.
 
@@ -61,8 +61,6 @@ class RedriveDeadLettersOperator(BaseOperator):
         RedriveDeadLettersOperator(
             task_id="again", group="canceller", reason_contains="timeout", per_second=50
         )
-
-    Rules: R14, X12.
     """
 
     template_fields: Sequence[str] = (

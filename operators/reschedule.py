@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 
 
 class RescheduleMessageOperator(BaseOperator):
-    """Move what waits to another instant, in one step, by its id or by topic and key (X03).
+    """Move what waits to another instant, in one step, by its id or by topic and key.
 
     A second try finds what the first has moved, and returns the new ids, which a try that was lost could not
-    tell (X07).
+    tell.
 
     Args:
         message_id: the id that sending returned. Either this, or ``topic`` and ``key``.
         topic: the topic of the messages.
-        key: the key they were sent with (X02).
+        key: the key they were sent with.
         delay: how long from now on, by the database's clock. Text may be an ISO 8601 duration or ``H:MM:SS``.
         deliver_at: or the new instant: an aware datetime, Unix milliseconds, or either as text.
         duewheel_conn_id: the connection to the broker.
@@ -50,8 +50,6 @@ class RescheduleMessageOperator(BaseOperator):
         RescheduleMessageOperator(
             task_id="an_hour_more", topic="order-timeout", key="order-{{ params.order_id }}", delay="PT1H"
         )
-
-    Rules: X02, X03, X07.
     """
 
     template_fields: Sequence[str] = (

@@ -49,7 +49,7 @@ class SendDelayMessagesOperator(WrittenLineage, BaseOperator):
         messages: the messages: mappings with the names of ``SendDelayMessageOperator``'s parameters, of which
             ``body`` is required. Templated; as a rule what another task returned.
         delay, deliver_at, delay_level: when to deliver those that do not say it themselves.
-        idempotent: whether a task that is tried again or cleared sends only what it has not sent yet (X07): a
+        idempotent: whether a task that is tried again or cleared sends only what it has not sent yet: a
             message is the same when all that it says itself is. Without, very many messages are sent by COPY:
             20 000 in 2 s instead of 30.
         duewheel_conn_id: the connection to the broker.
@@ -71,8 +71,6 @@ class SendDelayMessagesOperator(WrittenLineage, BaseOperator):
         SendDelayMessagesOperator(
             task_id="remind", topic="reminders", messages=unpaid(), delay=timedelta(hours=1)
         )
-
-    Rules: D12, D13, X07.
     """
 
     template_fields: Sequence[str] = (

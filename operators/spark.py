@@ -1,20 +1,20 @@
-"""Run a PySpark function over leased messages, and ack them only after the work (X09).
+"""Run a PySpark function over leased messages, and ack them only after the work.
 
 The messages never pass through the Airflow worker: it takes a lease, Spark's executors read the messages from
 Postgres in parallel, and the worker answers the lease. The lease is kept alive while the job runs, however
-long it takes (X11). When the function returns, the batch is acked as a whole; when it raises, the task fails.
-While Airflow has tries left, the leases are kept for the next one; after the last the batch is nacked, so
-that the messages come back after the retry interval of their group (R03).
+long it takes. When the function returns, the batch is acked as a whole; when it raises, the task fails. While
+Airflow has tries left, the leases are kept for the next one; after the last the batch is nacked, so that the
+messages come back after the retry interval of their group.
 
 The function may ack by itself, inside the database transaction that holds the result of its work
 (``batch.ack(connection)``): then work and ack are committed together or not at all, and the operator leaves
 the batch alone. With ``batch.foreach_partition`` the executors work on parts of the batch and ack each in the
-transaction of its work (X16); when the function then raises, what is not acked is nacked.
+transaction of its work; when the function then raises, what is not acked is nacked.
 
 A killed task ends its Spark jobs and pulls the lease back, so the messages are ready again at once. A worker
 that dies without a word stops extending; the lease ends by itself, and so do the JVM and the Python workers
 of a local Spark. A message is thus worked on at least once and never lost. When the lease is lost meanwhile,
-the jobs are ended, because somebody else may have the messages already (X10).
+the jobs are ended, because somebody else may have the messages already.
 
 With ``application`` the work is a program of its own, run by ``spark-submit`` over the same leased batch. Its
 exit code decides: 0 acks what the program has not answered, anything else gives that back.
@@ -81,10 +81,10 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
             :class:`~duewheel.spark.leased_batch.LeasedBatch`, and with ``op_args`` and ``op_kwargs``; of
             Airflow's context it gets what its parameters name. Not called when nothing is ready. A subclass
             may define :meth:`handle` instead.
-        tags: only messages with one of these tags, as ``"a || b"``; ``*`` means all (D12).
-        filter: only messages with such properties, as ``"region = 'north' AND amount > 100"`` (D12).
+        tags: only messages with one of these tags, as ``"a || b"``; ``*`` means all.
+        filter: only messages with such properties, as ``"region = 'north' AND amount > 100"``.
         max_messages: how many to take at most in one batch; no upper limit.
-        invisible: how long a lease lasts without a sign of life of the worker, 1 s to 12 h (D07).
+        invisible: how long a lease lasts without a sign of life of the worker, 1 s to 12 h.
         master: where Spark runs, as ``spark-submit --master`` takes it (``local[2]``, ``spark://host:7077``,
             ``yarn``, ``k8s://...``), or ``sc://host:port`` for Spark Connect. The broker's database has to be
             reachable from the executors, and this package installed there. Not together with
@@ -98,7 +98,7 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
         skip_if_empty: whether to skip the task, and what depends on it, when nothing is ready.
         duewheel_conn_id: the connection to the broker.
         op_args: further arguments by position, behind the batch; templated.
-        retry: how the group retries, a ``RetryPolicy``; set for the whole group when the task runs (R12).
+        retry: how the group retries, a ``RetryPolicy``; set for the whole group when the task runs.
         start: where a group that is new begins: ``earliest``, ``latest`` or an instant.
         spark_conn_id: a connection of the Apache Spark provider, such as ``spark_default``: says the master,
             and as extras the queue and settings that begin with ``spark.``. ``spark_conf`` goes over these.
@@ -115,7 +115,7 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
             of a subclass, or there are two of them; the connection is not understood, or cannot be used for
             what is to run; the deploy mode is not client. Nothing was leased.
         ApplicationFailed: the application ended with another exit code than 0.
-        LeaseLost: the lease ended before the work did; what was worked on is delivered again (X10).
+        LeaseLost: the lease ended before the work did; what was worked on is delivered again.
         JavaNotFound: the driver runs here and finds no Java; nothing was leased.
         Exception: whatever the function raised. The batch is kept for the task's next try, or nacked.
 
@@ -131,8 +131,6 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
         SparkConsumeMessagesOperator(
             task_id="cancel_unpaid", topic="order-timeout", group="canceller", python_callable=cancel_unpaid
         )
-
-    Rules: D07, R03, X09, X10, X11.
     """
 
     template_fields: Sequence[str] = (

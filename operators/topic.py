@@ -39,13 +39,13 @@ class CreateTopicOperator(BaseOperator):
 
     Args:
         topic: its name, 1 to 127 letters, digits, ``.``, ``_`` or ``-``.
-        message_type: ``DELAY``, ``NORMAL`` or ``FIFO`` (D10).
+        message_type: ``DELAY``, ``NORMAL`` or ``FIFO``.
         queues: how many consumers of one group may work side by side.
-        max_delay: the longest delay that is accepted (D04).
-        out_of_range: what becomes of a longer one: ``reject`` or ``deliver`` (D04).
-        granularity: how often a busy topic is released at most, from 1 ms on (D05).
-        retention: how long messages are kept after their delivery time (D09).
-        delay_levels: the delay of level 1, of level 2 and so on; 18 from 1 s to 2 h when left out (L01, L04).
+        max_delay: the longest delay that is accepted.
+        out_of_range: what becomes of a longer one: ``reject`` or ``deliver``.
+        granularity: how often a busy topic is released at most, from 1 ms on.
+        retention: how long messages are kept after their delivery time.
+        delay_levels: the delay of level 1, of level 2 and so on; 18 from 1 s to 2 h when left out.
         duewheel_conn_id: the connection to the broker.
 
     Raises:
@@ -55,8 +55,6 @@ class CreateTopicOperator(BaseOperator):
     Example::
 
         CreateTopicOperator(task_id="make_topic", topic="order-timeout", max_delay=timedelta(days=7))
-
-    Rules: D04, D05, D09, D10, D11, L04.
     """
 
     template_fields: Sequence[str] = ("topic", "duewheel_conn_id")

@@ -1,7 +1,7 @@
 """``spark.read.format("duewheel")``: a batch of leased messages as a DataFrame.
 
 A lease is taken once and belongs to its DataFrame: counting it twice, joining it with itself, or reading it
-again after an executor died always gives the same rows. Nothing is acked by reading (X09).
+again after an executor died always gives the same rows. Nothing is acked by reading.
 
 There are two ways to a lease:
 
@@ -91,8 +91,6 @@ class DueWheelDataSource(DataSource):
 
         register(spark)
         messages = spark.read.format("duewheel").option("dsn", dsn).option("lease", to_json(leases)).load()
-
-    Rules: X09, R01, R13.
     """
 
     def __init__(self, options: MutableMapping[str, str]) -> None:

@@ -74,8 +74,6 @@ class LeasedBatch:
         with batch.kept_alive():
             batch.dataframe(spark).join(orders, "key").write.saveAsTable("late_orders")
         batch.ack()
-
-    Rules: X09, X10, X11, R03.
     """
 
     def __init__(
@@ -117,12 +115,12 @@ class LeasedBatch:
             broker: where the messages are; it has to stay open as long as the batch is used.
             topic: the topic to lease from; the group's retries of it come first.
             group: the consumer group; made when it does not exist yet, from the earliest message on.
-            tags: only messages with one of these tags, as ``"a || b"``; ``*`` means all (D12).
-            filter: only messages with such properties, as ``"region = 'north' AND amount > 100"`` (D12).
+            tags: only messages with one of these tags, as ``"a || b"``; ``*`` means all.
+            filter: only messages with such properties, as ``"region = 'north' AND amount > 100"``.
             max_messages: how many to lease at most; no upper limit.
-            invisible: how long the leases last without an extension, 1 s to 12 h (D07).
+            invisible: how long the leases last without an extension, 1 s to 12 h.
             partitions: into how many partitions the DataFrame is dealt out at most.
-            now: the instant to take for now; None is the database's clock (X13).
+            now: the instant to take for now; None is the database's clock.
             name: says who holds the leases, for the history of a message.
 
         Raises:
@@ -186,8 +184,7 @@ class LeasedBatch:
         """Work on each part of the batch on an executor, and ack it in the transaction of its work.
 
         The effect of each message is committed once, also when Spark runs a task again or twice at the same
-        time, and when an executor or the driver is killed (X16). A part whose work fails does not stop the
-        others (X15).
+        time, and when an executor or the driver is killed. A part whose work fails does not stop the others.
 
         Args:
             spark: a session, classic or Connect. The package has to be installed where its executors run.
@@ -256,14 +253,14 @@ class LeasedBatch:
                 self._keeper = None
 
     def ack(self, connection: CallerConnection | None = None) -> None:
-        """Say that the work on all messages is done (X09).
+        """Say that the work on all messages is done.
 
         Args:
             connection: a psycopg2 connection, or a SQLAlchemy ``Connection`` or ``Session``, in whose
                 transaction to ack: the work and the ack are then committed, or rolled back, together.
 
         Raises:
-            LeaseLost: the lease had ended; nothing is changed, and the transaction cannot go on (X10).
+            LeaseLost: the lease had ended; nothing is changed, and the transaction cannot go on.
 
         Example::
 
@@ -285,7 +282,7 @@ class LeasedBatch:
         """Ack what has no answer; returns how many messages these are. For whoever ends the work of others.
 
         Raises:
-            LeaseLost: a lease had ended unanswered; nothing is changed (X10).
+            LeaseLost: a lease had ended unanswered; nothing is changed.
         """
         self._stop_keeper()
         with self._broker.connection() as connection:
@@ -301,10 +298,10 @@ class LeasedBatch:
 
     def nack(self, delay: timedelta | None = None, *, reason: str | None = None) -> None:
         """Give back all messages that have no answer: each comes again, or is a dead letter after its last
-        retry (R03).
+        retry.
 
         Args:
-            delay: when they come again, counted from now; None is the group's interval for that retry (R05).
+            delay: when they come again, counted from now; None is the group's interval for that retry.
             reason: kept with the retry, for the message's history. Parts that failed in
                 :meth:`foreach_partition` keep their own.
 
@@ -333,7 +330,7 @@ class LeasedBatch:
     def reject(
         self, messages: DataFrame, reason: str | None = None, *, delay: timedelta | None = None
     ) -> int:
-        """Give back some of the messages: each comes again, or is a dead letter after its last retry (R03).
+        """Give back some of the messages: each comes again, or is a dead letter after its last retry.
 
         The others stay as they are, to be acked, or worked on, afterwards: each action reads the batch
         without what was rejected before it. The messages are looked up and
@@ -344,7 +341,7 @@ class LeasedBatch:
             messages: a DataFrame with the column ``receipt_handle`` or ``message_id``, and the column
                 ``reason`` where there is one.
             reason: why, where there is no such column or it is null.
-            delay: when they come again, counted from now; None is the group's interval for that retry (R05).
+            delay: when they come again, counted from now; None is the group's interval for that retry.
 
         Returns:
             How many messages are rejected.

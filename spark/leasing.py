@@ -48,10 +48,10 @@ def lease_messages(
         broker: the broker that made the consumer.
         consumer: says the topic, the group, the tags and the filter; the leases are answered with it.
         max_messages: how many messages to lease at most; no upper limit.
-        invisible: how long the leases last unless extended, 1 s to 12 h (D07).
+        invisible: how long the leases last unless extended, 1 s to 12 h.
         messages_per_lease: how many messages one lease covers at most, 1 to 1 000 000; None is what deals
             them out evenly.
-        now: the instant to take for now; None is the database's clock (X13).
+        now: the instant to take for now; None is the database's clock.
         partitions: among how many partitions the leases are to be dealt out, 1 to 10 000.
         once_since: None leases anew. An instant: answers what a consumer of this name has leased since then,
             and leases only if there is nothing.

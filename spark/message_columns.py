@@ -31,9 +31,9 @@ SPARK_SCHEMA = StructType(
 )
 """What ``spark.read.format("duewheel")`` returns, a row for each message.
 
-``message_id``: 44 hexadecimal digits, the same over all retries (R01). ``topic``: the one it was sent to, a
-retry's too (L05). ``properties``: JSON text. ``deliver_at``: when this delivery was due; of a retry, the
-retry. ``attempt``: 1 for the first (R13). ``receipt_handle``: what the SQL functions ``duewheel.ack`` and
+``message_id``: 44 hexadecimal digits, the same over all retries. ``topic``: the one it was sent to, a retry's
+too. ``properties``: JSON text. ``deliver_at``: when this delivery was due; of a retry, the retry.
+``attempt``: 1 for the first. ``receipt_handle``: what the SQL functions ``duewheel.ack`` and
 ``duewheel.nack`` take, to answer for this message alone.
 """
 

@@ -1,4 +1,4 @@
-"""Work and ack by partition: each part of a batch is worked on and acked in one transaction of its own (X16).
+"""Work and ack by partition: each part of a batch is worked on and acked in one transaction of its own.
 
 A task of Spark may run twice: again after its executor died, or beside itself under speculation, and the
 first of them may have committed without anybody having heard of it. So each task takes the leases of its part
@@ -10,9 +10,9 @@ The messages of a part are read by the task that works on them, so they cannot d
 that went through a shuffle would.
 
 An error of the function is no reason to run the job again: the part's transaction rolls back, the other parts
-go on (X15), and the driver hears of it. Only what has to do with the machinery (a connection that broke) ends
-the task, and Spark runs it again. What the database asks to be repeated (a deadlock, a serialization failure)
-is repeated at once.
+go on, and the driver hears of it. Only what has to do with the machinery (a connection that broke) ends the
+task, and Spark runs it again. What the database asks to be repeated (a deadlock, a serialization failure) is
+repeated at once.
 """
 
 from __future__ import annotations

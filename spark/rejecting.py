@@ -1,8 +1,8 @@
 """Rejecting messages that a DataFrame names, on the executors, each with a reason.
 
-A rejected message goes its group's way of retries, as a nacked one does (R03); what is not rejected can be
-acked. The messages of a lease are gathered in one row, so that one task answers for it and nothing comes to
-the driver. A task that Spark runs again finds its messages rejected and changes nothing.
+A rejected message goes its group's way of retries, as a nacked one does; what is not rejected can be acked.
+The messages of a lease are gathered in one row, so that one task answers for it and nothing comes to the
+driver. A task that Spark runs again finds its messages rejected and changes nothing.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _RESULT_COLUMNS = "messages bigint, error string, said string"
 def reject(
     messages: DataFrame, reason: str | None = None, *, dsn: str, delay: timedelta | None = None
 ) -> int:
-    """Reject messages of a stream: they come again in it, or are dead letters after their last retry (R03).
+    """Reject messages of a stream: they come again in it, or are dead letters after their last retry.
 
     For ``foreachBatch``, before or after the rest is written. A micro-batch that runs again rejects each
     message once.
@@ -54,7 +54,7 @@ def reject(
             ``reason``, where there is one, says why.
         reason: why, where there is no such column or it is null.
         dsn: the broker's database, as given to the stream.
-        delay: when they come again, counted from now; None is the group's interval for that retry (R05).
+        delay: when they come again, counted from now; None is the group's interval for that retry.
 
     Returns:
         How many messages are rejected.

@@ -58,8 +58,6 @@ def submitted_batch() -> Iterator[tuple[SparkSession, DataFrame, LeasedBatch]]:
 
         with submitted_batch() as (spark, messages, batch):
             messages.groupBy("tag").count().write.mode("append").parquet("/data/timeouts")
-
-    Rules: X09, X10.
     """
     given = _given()
     with ExitStack() as stack:

@@ -30,8 +30,8 @@ class DoorbellTrigger(BaseEventTrigger):
         group: the consumer group to watch for; made when it does not exist yet, from the earliest message on.
         min_messages: how many messages have to be ready.
         duewheel_conn_id: the connection to the broker.
-        tags: only messages with one of these tags count, as ``"a || b"``; ``*`` means all (D12).
-        filter: only messages with such properties count, as ``"amount > 100"`` (D12).
+        tags: only messages with one of these tags count, as ``"a || b"``; ``*`` means all.
+        filter: only messages with such properties count, as ``"amount > 100"``.
 
     Raises:
         InvalidArgument, InvalidTagExpression, InvalidFilter: an argument that the broker would refuse.

@@ -48,9 +48,9 @@ class TimingWheelTrigger(DoorbellTrigger):
         min_messages: ring only from so many ready messages on.
         max_wait: ring for fewer when the oldest of them has been ready for this long, given as
             ``ring_again``; None: never. The database's clock counts.
-        tags: ring only for messages with one of these tags, as ``"a || b"``; ``*`` means all (D12). Give the
-            task that consumes the same.
-        filter: ring only for messages with such properties, as ``"amount > 100"`` (D12).
+        tags: ring only for messages with one of these tags, as ``"a || b"``; ``*`` means all. Give the task
+            that consumes the same.
+        filter: ring only for messages with such properties, as ``"amount > 100"``.
 
     Raises:
         InvalidArgument, InvalidTagExpression, InvalidFilter: an argument that the broker would refuse; said
@@ -68,8 +68,6 @@ class TimingWheelTrigger(DoorbellTrigger):
         )
 
         with DAG("cancel_unpaid_orders", schedule=[unpaid]): ...
-
-    Rules: D16, D18, D19, X14.
     """
 
     def __init__(
