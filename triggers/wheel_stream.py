@@ -223,7 +223,7 @@ async def doorbell_stream(conn_id: str) -> AsyncGenerator[Look, None]:
                         for group in WATCHED.over(conn_id)
                     )
                 )
-                or "nobody",
+                or "no group",
             )
         pause_seconds = backoff.next_seconds()
         log.info("The wheel of connection %s starts again in %g s", conn_id, pause_seconds)
@@ -372,7 +372,7 @@ class Porter:
         broker: Broker,
         *,
         left_alone_seconds: float,
-        watchers: Callable[[Watched], str] = lambda _: "somebody",
+        watchers: Callable[[Watched], str] = lambda _: "a trigger",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._broker = broker
