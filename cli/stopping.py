@@ -8,9 +8,9 @@ from types import FrameType
 
 
 def stopped_by_signal() -> threading.Event:
-    """Return an event that Ctrl-C and SIGTERM set, instead of ending the program; the second one ends it.
+    """Return an event that Ctrl-C and SIGTERM set instead of ending the program; a second signal ends it.
 
-    A command that waits for a database which does not answer sees the event late.
+    A command that waits for an unresponsive database sees the event late.
     """
     stopping = threading.Event()
 
