@@ -64,7 +64,9 @@ def test_a_wheel_is_known_to_turn_as_long_as_it_listens(dsn: str, session: Conne
     with turning(dsn):
         while not is_turning(session):
             pass
-    assert is_turning(session) is False
+    # The server frees the lock when it has seen the end of the connection.
+    while is_turning(session):
+        pass
 
 
 def test_a_wheel_for_some_topics_promises_nothing_to_the_others(dsn: str, broker: Broker) -> None:
