@@ -5,6 +5,7 @@ PYTHON ?= python3
 VENV := .venv
 RUN := $(VENV)/bin/python -m
 UV_VERSION := 0.13.8
+TWINE_VERSION := 7.0.0
 # The oldest Airflow that pyproject.toml allows; requirements.lock has the newest.
 OLDEST_AIRFLOW := 3.3.0
 OLDEST := build/oldest
@@ -14,7 +15,7 @@ PYTEST_ARGS ?=
 QUICK := not slow and not airflow and not spark and not demo
 
 .DEFAULT_GOAL := help
-.PHONY: help demo page page-check test test-quick test-oldest lint format types contracts bench lock clean
+.PHONY: help demo page page-check test test-quick test-oldest lint format types contracts bench lock release clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -70,6 +71,14 @@ bench: $(VENV)/installed ## Measure against the physical limit and against other
 lock: $(VENV)/installed ## Choose the newest versions of everything and write them down
 	$(VENV)/bin/uv pip compile pyproject.toml --all-extras --universal --python-version 3.11 --upgrade \
 	    --no-emit-index-url --no-emit-find-links --no-header --no-annotate --quiet --output-file requirements.lock
+
+release: page ## Build the sdist and the wheel in dist/ and check them; CONTRIBUTING.md has the steps
+	@test -z "$$(git status --porcelain)" || \
+	    { echo "A release is built from what is committed, and the working tree differs: see git status"; exit 1; }
+	rm -rf dist
+	$(VENV)/bin/python .ci/distribution.py dist
+	$(VENV)/bin/uv tool run --quiet twine@$(TWINE_VERSION) check --strict dist/*
+	DUEWHEEL_DISTRIBUTION=$(CURDIR)/dist $(RUN) pytest tests/test_distribution.py
 
 clean: ## Remove what the other targets made, the virtual environment included
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build dist src/*.egg-info .duewheel

@@ -54,7 +54,7 @@ def get_provider_info() -> dict[str, Any]:
                     "ring_again_seconds": {
                         "description": "How long a TimingWheelTrigger without ring_again waits until it "
                         "rings again when no run came for its messages: longer than a run takes to start.\n",
-                        "version_added": "0.1.0",
+                        "version_added": "0.2.0",
                         "type": "float",
                         "example": "120",
                         "default": "60",
@@ -62,7 +62,7 @@ def get_provider_info() -> dict[str, Any]:
                     "metrics_interval_seconds": {
                         "description": "How often the triggerer asks a broker for its metrics, where Airflow "
                         "sends any; 60 seconds or more.\n",
-                        "version_added": "0.1.0",
+                        "version_added": "0.2.0",
                         "type": "float",
                         "example": "300",
                         "default": "60",

@@ -24,6 +24,7 @@ from duewheel.store.consuming.signals import Signals
 from duewheel.store.database import schema
 from duewheel.store.database.connections import Database, DriverConnection
 from duewheel.store.values.bodies import check_text
+from duewheel.store.values.extras import extra
 from duewheel.store.values.instants import Instant
 from duewheel.store.values.leases import Lease
 from duewheel.store.values.messages import (
@@ -42,8 +43,8 @@ if TYPE_CHECKING:
     from duewheel.store.consuming.doorbells import Doorbell
     from duewheel.store.consuming.push_consumer import Listener, PushConsumer
     from duewheel.store.database.connections import CallerConnection
-    from duewheel.store.database.migration import SchemaState
     from duewheel.store.database.rebasing import Rebased
+    from duewheel.store.database.schema_state import SchemaState
     from duewheel.store.operations.dead_letters import DeadLetter, Redriven
     from duewheel.store.operations.groups import Group, Rewound
     from duewheel.store.operations.lookups import HistoryEntry, MessagePage, StoredMessage
@@ -144,8 +145,10 @@ class Broker:
 
         Raises:
             BrokerUnreachable: the server does not answer.
+            ExtraMissing: the extra ``upgrade`` is not installed.
         """
-        from duewheel.store.database import migration
+        with extra("upgrade", "Broker.upgrade()"):
+            from duewheel.store.database import migration
 
         return migration.upgrade(self.dsn)
 
@@ -156,9 +159,9 @@ class Broker:
             BrokerNotUpgraded: the schema is missing or old, or its functions are not this program's.
             BrokerMoved: the database was restored into another cluster.
         """
-        from duewheel.store.database import migration
+        from duewheel.store.database import schema_state
 
-        return migration.check(self.dsn)
+        return schema_state.check(self.dsn)
 
     def rebase(self) -> Rebased:
         """Take over a broker that came with a logical dump and restore, so that it can go on in this cluster.
@@ -951,6 +954,7 @@ class Broker:
         Raises:
             InvalidSchedule: an invalid expression, zone or interval, or not exactly one of ``cron`` and
                 ``every``.
+            ExtraMissing: a cron expression, and the extra ``schedules`` is not installed.
             ScheduleExists: a schedule of this name has other settings; the message says which.
             UnknownTopic, WrongMessageType, BodyTooLarge, PropertiesTooLarge, InvalidKey, InvalidTag,
                 InvalidInstant, InvalidArgument: as for :meth:`send`.
