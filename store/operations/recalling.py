@@ -18,8 +18,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from duewheel.store.database.connections import Database, Rows, fetch
-from duewheel.store.operations.sending import when
 from duewheel.store.values.bodies import check_text
+from duewheel.store.values.delivery_time import when
 from duewheel.store.values.errors import AlreadyReleased
 from duewheel.store.values.instants import Instant, to_datetime
 from duewheel.store.values.messages import RecallOutcome, SendOutcome, SendReceipt

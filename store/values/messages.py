@@ -122,6 +122,10 @@ class NewMessage:
     on_conflict: OnConflict | str = OnConflict.ALLOW
 
 
+#: A message of ``send_many``, as callers give it.
+GivenMessage = NewMessage | Mapping[str, Any]
+
+
 @dataclass(frozen=True, slots=True)
 class SendReceipt:
     """The answer to a send.
