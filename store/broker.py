@@ -336,16 +336,18 @@ class Broker:
         return operations.sending.send(
             self._database,
             topic,
-            body,
-            delay,
-            deliver_at,
-            delay_level,
-            key,
-            tag,
-            properties,
-            message_group,
-            idempotency_key,
-            on_conflict,
+            NewMessage(
+                body,
+                delay=delay,
+                deliver_at=deliver_at,
+                delay_level=delay_level,
+                key=key,
+                tag=tag,
+                properties=properties,
+                message_group=message_group,
+                idempotency_key=idempotency_key,
+                on_conflict=on_conflict,
+            ),
             connection,
         )
 
