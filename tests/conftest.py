@@ -15,7 +15,6 @@ import shutil
 import tempfile
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, contextmanager
-from datetime import UTC, datetime, timedelta
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,6 +22,7 @@ from typing import TYPE_CHECKING
 import psutil
 import psycopg2
 import pytest
+from tests.clock import NOW, Clock
 from tests.proof.waiting import ask, connected, until
 
 from duewheel.embedded.postgres import EmbeddedPostgres
@@ -70,29 +70,6 @@ TEST_SETTINGS = {
     "max_wal_size": "1GB",
     "checkpoint_timeout": "1h",
 }
-
-
-class Clock:
-    """An instant that moves when told; give it to ``Broker(dsn, clock=clock)``."""
-
-    def __init__(self, now: datetime) -> None:
-        self._now = now
-
-    def __call__(self) -> datetime:
-        """The instant it is."""
-        return self._now
-
-    def advance(self, by: timedelta) -> datetime:
-        """Moves by a duration (back, if negative) and returns the new instant."""
-        self._now += by
-        return self._now
-
-    def set(self, now: datetime) -> datetime:
-        """Jumps to an aware instant and returns it."""
-        if now.tzinfo is None:
-            raise ValueError(f"{now!r} has no time zone: give an aware datetime")
-        self._now = now
-        return now
 
 
 def execute(dsn: str, statement: str) -> None:
@@ -198,7 +175,7 @@ def broker(dsn: str) -> Iterator[Broker]:
 @pytest.fixture
 def clock() -> Clock:
     """A clock that stands at a fixed instant until it is moved."""
-    return Clock(datetime(2026, 1, 5, 9, 30, tzinfo=UTC))
+    return Clock(NOW)
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 import pytest
-from tests.conftest import Clock
+from tests.clock import Clock
 from tests.rules.acting import DAY, HOUR, MINUTE, NOW, SECOND
 
 from duewheel.store.broker import Broker

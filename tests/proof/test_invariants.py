@@ -10,7 +10,7 @@ import psycopg2
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.conftest import Clock
+from tests.clock import Clock
 from tests.proof.waiting import ask, beside, connected, until, until_somebody_waits
 
 from duewheel.store.broker import Broker

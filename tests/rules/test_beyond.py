@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg2
 import pytest
-from tests.conftest import Clock
+from tests.clock import Clock
 from tests.leasing import LEASE, consumer_at, extend_often, wait_for_extensions
 from tests.logins import login
 from tests.outages import outage

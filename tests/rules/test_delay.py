@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from psycopg2.extensions import make_dsn
-from tests.conftest import Clock
+from tests.clock import Clock
 from tests.outages import outage
 from tests.proof.waiting import PATIENCE_SECONDS, ask, connected, until
 from tests.rules.acting import (

@@ -8,7 +8,7 @@ import sys
 from datetime import timedelta
 
 import pytest
-from tests.conftest import Clock
+from tests.clock import Clock
 from tests.proof.waiting import until
 from tests.rules.acting import HOUR, MICROSECOND, MILLISECOND, MINUTE, SECOND, bodies, sql, state, taken
 

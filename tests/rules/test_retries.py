@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from tests.conftest import Clock
+from tests.clock import Clock
 from tests.proof.waiting import PATIENCE_SECONDS, until
 from tests.rules.acting import HOUR, MICROSECOND, MINUTE, NOW, SECOND, bodies, state, taken
 from tests.standing_time import StandingTime

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 
 import pytest
-from tests.conftest import Clock
+from tests.clock import Clock
 from tests.proof.waiting import PATIENCE_SECONDS, ask, connected, until
 from tests.rules.acting import HOUR, MICROSECOND, MILLISECOND, MINUTE, NOW, bodies, state, taken
 

@@ -26,7 +26,7 @@ from duewheel.store.values.errors import GroupBusy, InvalidArgument, UnknownGrou
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from tests.conftest import Clock
+    from tests.clock import Clock
 
     from duewheel.store.broker import Broker
 

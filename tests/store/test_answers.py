@@ -10,7 +10,7 @@ from typing import Any
 
 import psycopg2
 import pytest
-from tests.conftest import Clock
+from tests.clock import Clock
 from tests.proof.waiting import ask, beside, connected, until_blocked
 
 from duewheel.store.broker import Broker

@@ -8,7 +8,8 @@ from datetime import datetime, timedelta
 
 import psycopg2
 import pytest
-from tests.conftest import Clock, execute
+from tests.clock import Clock
+from tests.conftest import execute
 from tests.proof.waiting import PATIENCE_SECONDS, ask, beside, connected, until, until_somebody_waits
 from tests.standing_time import StandingTime
 

@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.conftest import Clock
+from tests.clock import Clock
 from tests.logged import logged
 from tests.outages import outage
 

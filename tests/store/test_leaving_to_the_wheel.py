@@ -5,12 +5,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from datetime import datetime, timedelta
-from typing import Protocol
+from datetime import timedelta
 
 import psycopg2
 import pytest
 from psycopg2.extensions import connection as Connection  # noqa: N812 - it is a class
+from tests.clock import Clock
 
 from duewheel.store.broker import Broker
 from duewheel.store.consuming import consumer as consumer_module
@@ -21,11 +21,6 @@ SECOND = timedelta(seconds=1)
 MILLISECONDS = timedelta(milliseconds=1)
 LONG = timedelta(seconds=30)
 SOON = timedelta(milliseconds=300)
-
-
-class Clock(Protocol):
-    def __call__(self) -> datetime: ...
-    def advance(self, by: timedelta) -> datetime: ...
 
 
 @pytest.fixture

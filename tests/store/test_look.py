@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
-from tests.conftest import Clock
+from tests.clock import Clock
 from tests.proof.waiting import ask, connected
 
 from duewheel.store.broker import Broker

@@ -11,7 +11,7 @@ from typing import Any
 
 import psycopg2
 import pytest
-from tests.conftest import Clock
+from tests.clock import Clock
 from tests.proof.waiting import PATIENCE_SECONDS
 from tests.standing_time import StandingTime
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import psycopg2
 import pytest
-from tests.conftest import Clock
+from tests.clock import Clock
 from tests.proof.waiting import ask, connected
 
 from duewheel.store.broker import Broker

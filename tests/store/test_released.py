@@ -16,7 +16,8 @@ from pathlib import Path
 
 import psycopg2
 import pytest
-from tests.conftest import Clock, drop_database
+from tests.clock import Clock
+from tests.conftest import drop_database
 from tests.proof.waiting import ask, beside, connected, until
 from tests.restoring import run_program
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from typing import Any, Protocol
+from typing import Any
 
 import psycopg2
 import pytest
+from tests.clock import Clock
 from tests.logins import login
 from tests.proof.waiting import ask, beside, connected, until, until_blocked
 
@@ -29,11 +30,6 @@ SECOND = timedelta(seconds=1)
 HOUR = timedelta(hours=1)
 DAY = timedelta(days=1)
 LAST_ID = 1_048_575
-
-
-class Clock(Protocol):
-    def advance(self, by: timedelta) -> datetime: ...
-    def set(self, now: datetime) -> datetime: ...
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
-from tests.conftest import Clock
+from tests.clock import Clock
 from tests.proof.waiting import ask, connected
 
 from duewheel.store.broker import Broker

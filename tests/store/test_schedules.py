@@ -23,7 +23,7 @@ from duewheel.store.values.errors import (
 )
 
 if TYPE_CHECKING:
-    from tests.conftest import Clock
+    from tests.clock import Clock
 
     from duewheel.store.values.messages import Message
 

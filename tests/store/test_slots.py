@@ -14,7 +14,7 @@ from itertools import pairwise
 import psycopg2
 import psycopg2.extras
 import pytest
-from tests.conftest import Clock
+from tests.clock import Clock
 from tests.proof.waiting import ask, beside, connected, until_blocked
 from tests.rules.acting import DAY, HOUR, MICROSECOND, MILLISECOND, MINUTE, NOW, SECOND, bodies, sql, taken
 
