@@ -23,7 +23,7 @@ import psutil
 import psycopg2
 import pytest
 from tests.clock import NOW, Clock
-from tests.proof.waiting import ask, connected, until
+from tests.waiting import ask, connected, until
 
 from duewheel.embedded.postgres import EmbeddedPostgres
 

@@ -8,7 +8,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -17,6 +16,7 @@ from pathlib import Path
 import psutil
 import psycopg2
 import pytest
+from tests.waiting import until
 
 from duewheel.embedded.postgres import EmbeddedPostgres, EmbeddedPostgresError
 
@@ -73,8 +73,7 @@ def kill_and_wait(pid: int) -> None:
 
 def await_end(*processes: psutil.Process) -> None:
     # No signal reaches us when a process that is not our child ends: looking again is the only way.
-    while any(is_alive(process) for process in processes):
-        time.sleep(0.01)
+    until(lambda: not any(is_alive(process) for process in processes), "processes to end")
 
 
 def start_user(directory: Path) -> tuple[subprocess.Popen[str], int]:

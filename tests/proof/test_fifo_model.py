@@ -27,7 +27,7 @@ from tests.clock import Clock
 from tests.conftest import execute
 from tests.proof.fifo_model import INTERVAL, Lease, Message, State, Subscription
 from tests.proof.playing import play
-from tests.proof.waiting import ask
+from tests.waiting import ask
 
 from duewheel.embedded.postgres import EmbeddedPostgres
 from duewheel.store.broker import Broker

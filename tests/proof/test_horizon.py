@@ -19,7 +19,7 @@ import pytest
 from psycopg2.extensions import make_dsn
 from tests.clock import Clock
 from tests.conftest import TEST_SETTINGS
-from tests.proof.waiting import ask, beside, connected, until
+from tests.waiting import ask, beside, connected, until
 
 from duewheel.store import EmbeddedPostgres
 from duewheel.store.broker import Broker

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.clock import Clock
-from tests.proof.waiting import ask, beside, connected, until, until_somebody_waits
+from tests.waiting import ask, beside, connected, until, until_somebody_waits
 
 from duewheel.store.broker import Broker
 from duewheel.store.consuming.consumer import Consumer

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from tests.clock import NOW
 from tests.conftest import execute
-from tests.proof.waiting import ask, connected
+from tests.waiting import ask, connected
 
 from duewheel.embedded.postgres import EmbeddedPostgres
 from duewheel.store.broker import Broker

@@ -22,8 +22,8 @@ from pathlib import Path
 
 import psycopg2
 import pytest
-from tests.proof.waiting import until
 from tests.servers import base_backup, copied_server, own_folder
+from tests.waiting import until
 
 from duewheel.embedded.postgres import EmbeddedPostgres
 from duewheel.spark.peek_reader import PeekReader

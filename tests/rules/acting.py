@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from tests.proof.waiting import ask
+from tests.waiting import ask
 
 if TYPE_CHECKING:
     from duewheel.store.broker import Broker

@@ -13,7 +13,6 @@ from tests.clock import Clock
 from tests.leasing import LEASE, consumer_at, extend_often, wait_for_extensions
 from tests.logins import login
 from tests.outages import outage
-from tests.proof.waiting import PATIENCE_SECONDS, ask, connected, until
 from tests.rules.acting import (
     DAY,
     HOUR,
@@ -28,6 +27,7 @@ from tests.rules.acting import (
     state,
     taken,
 )
+from tests.waiting import PATIENCE_SECONDS, ask, connected, until
 
 from duewheel.embedded.postgres import EmbeddedPostgres
 from duewheel.store.broker import Broker

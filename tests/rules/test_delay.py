@@ -17,7 +17,6 @@ import pytest
 from psycopg2.extensions import make_dsn
 from tests.clock import Clock
 from tests.outages import outage
-from tests.proof.waiting import PATIENCE_SECONDS, ask, connected, until
 from tests.rules.acting import (
     DAY,
     HOUR,
@@ -33,6 +32,7 @@ from tests.rules.acting import (
     states,
     taken,
 )
+from tests.waiting import PATIENCE_SECONDS, ask, connected, until
 
 from duewheel.embedded.postgres import EmbeddedPostgres
 from duewheel.store.broker import Broker

@@ -9,8 +9,8 @@ from datetime import timedelta
 
 import pytest
 from tests.clock import Clock
-from tests.proof.waiting import until
 from tests.rules.acting import HOUR, MICROSECOND, MILLISECOND, MINUTE, SECOND, bodies, sql, state, taken
+from tests.waiting import until
 
 from duewheel.store.broker import Broker
 from duewheel.store.values.errors import InvalidDelayLevel

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 from tests.clock import Clock
-from tests.proof.waiting import PATIENCE_SECONDS, until
 from tests.rules.acting import HOUR, MICROSECOND, MINUTE, NOW, SECOND, bodies, state, taken
 from tests.standing_time import StandingTime
+from tests.waiting import PATIENCE_SECONDS, until
 
 from duewheel.store.broker import Broker
 from duewheel.store.consuming import push_consumer

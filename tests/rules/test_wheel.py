@@ -9,8 +9,8 @@ from datetime import timedelta
 
 import pytest
 from tests.clock import Clock
-from tests.proof.waiting import PATIENCE_SECONDS, ask, connected, until
 from tests.rules.acting import HOUR, MICROSECOND, MILLISECOND, MINUTE, NOW, bodies, state, taken
+from tests.waiting import PATIENCE_SECONDS, ask, connected, until
 
 from duewheel.store.broker import Broker
 from duewheel.store.wheel.timing_wheel import TimingWheel

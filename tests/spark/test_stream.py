@@ -17,7 +17,7 @@ import psycopg2
 import pytest
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
-from tests.proof.waiting import PATIENCE_SECONDS, until
+from tests.waiting import PATIENCE_SECONDS, until
 
 from duewheel.spark.read_options import ReadOptions
 from duewheel.spark.stream_place import StreamOffset

@@ -24,7 +24,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions as sf
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 from tests.logins import login
-from tests.proof.waiting import PATIENCE_SECONDS, until, until_somebody_waits
+from tests.waiting import PATIENCE_SECONDS, until, until_somebody_waits
 
 from duewheel.spark.message_writer import MessageWriter
 from duewheel.spark.write_options import WriteOptions

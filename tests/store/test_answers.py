@@ -11,7 +11,7 @@ from typing import Any
 import psycopg2
 import pytest
 from tests.clock import Clock
-from tests.proof.waiting import ask, beside, connected, until_blocked
+from tests.waiting import ask, beside, connected, until_blocked
 
 from duewheel.store.broker import Broker
 from duewheel.store.consuming.consumer import Consumer

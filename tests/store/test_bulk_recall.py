@@ -12,7 +12,7 @@ import psycopg2
 import pytest
 from tests.clock import NOW, Clock
 from tests.logins import login
-from tests.proof.waiting import ask, beside, connected, until, until_blocked
+from tests.waiting import ask, beside, connected, until, until_blocked
 
 from duewheel.store.broker import Broker
 from duewheel.store.operations import recalling

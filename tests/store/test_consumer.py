@@ -12,7 +12,7 @@ import psycopg2
 import pytest
 from sqlalchemy import NullPool, create_engine
 from tests.clock import NOW, Clock
-from tests.proof.waiting import ask, connected
+from tests.waiting import ask, connected
 
 from duewheel.store.broker import Broker
 from duewheel.store.consuming import consumer as consumer_module

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from tests.clock import NOW, Clock
-from tests.proof.waiting import ask, beside, connected, until
+from tests.waiting import ask, beside, connected, until
 
 from duewheel.store.broker import Broker
 from duewheel.store.consuming.consumer import Consumer

@@ -11,6 +11,7 @@ import psycopg2
 import pytest
 from psycopg2.extensions import connection as Connection  # noqa: N812 - it is a class
 from tests.clock import Clock
+from tests.waiting import until
 
 from duewheel.store.broker import Broker
 from duewheel.store.consuming import consumer as consumer_module
@@ -57,8 +58,7 @@ def turning(dsn: str, topics: list[str] | None = None) -> Iterator[None]:
 def test_a_wheel_is_known_to_turn_as_long_as_it_listens(dsn: str, session: Connection) -> None:
     assert is_turning(session) is False
     with turning(dsn):
-        while not is_turning(session):
-            pass
+        until(lambda: is_turning(session), "the wheel to turn")
     assert is_turning(session) is False
 
 
@@ -80,8 +80,7 @@ def test_a_consumer_leaves_releasing_to_the_wheel(
     broker.create_topic("t")
     consumer = broker.consumer("t", "g")
     with turning(dsn):
-        while not is_turning(session):
-            pass
+        until(lambda: is_turning(session), "the wheel to turn")
         for _ in range(5):
             broker.send("t", b"", delay=SOON)
             batch = consumer.receive(wait=LONG)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from tests.clock import Clock
-from tests.proof.waiting import ask, connected
+from tests.waiting import ask, connected
 
 from duewheel.store.broker import Broker
 

@@ -12,8 +12,8 @@ from typing import Any
 import psycopg2
 import pytest
 from tests.clock import Clock
-from tests.proof.waiting import PATIENCE_SECONDS
 from tests.standing_time import StandingTime
+from tests.waiting import PATIENCE_SECONDS
 
 from duewheel.store.broker import Broker
 from duewheel.store.consuming import consumer as consumer_module

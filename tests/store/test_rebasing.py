@@ -12,8 +12,8 @@ from pathlib import Path
 
 import psycopg2
 import pytest
-from tests.proof.waiting import until
 from tests.restoring import dump, restore
+from tests.waiting import until
 
 from duewheel.embedded.postgres import EmbeddedPostgres
 from duewheel.store import BrokerMoved, LeaseLost, RecallOutcome

@@ -18,8 +18,8 @@ import psycopg2
 import pytest
 from tests.clock import Clock
 from tests.conftest import drop_database
-from tests.proof.waiting import ask, beside, connected, until
 from tests.restoring import run_program
+from tests.waiting import ask, beside, connected, until
 
 from duewheel.embedded.postgres import EmbeddedPostgres
 from duewheel.store import BrokerMoved, BrokerNotUpgraded, Overtaken, RecallOutcome, SendOutcome

@@ -10,7 +10,7 @@ import psycopg2
 import pytest
 from tests.clock import Clock
 from tests.logins import login
-from tests.proof.waiting import ask, beside, connected, until, until_blocked
+from tests.waiting import ask, beside, connected, until, until_blocked
 
 from duewheel.store import Broker, Message
 from duewheel.store.consuming.consumer import Consumer

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tests.clock import NOW, Clock
 from tests.logged import logged
-from tests.proof.waiting import ask, connected
+from tests.waiting import ask, connected
 
 from duewheel.store.broker import Broker
 from duewheel.store.operations.settings import WhenFull

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 from tests.clock import Clock
-from tests.proof.waiting import ask, connected
+from tests.waiting import ask, connected
 
 from duewheel.store.broker import Broker
 

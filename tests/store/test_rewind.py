@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.clock import NOW, Clock
-from tests.proof.waiting import until
+from tests.waiting import until
 
 from duewheel.store.broker import Broker
 from duewheel.store.consuming.consumer import Consumer

@@ -16,6 +16,7 @@ import pytest
 from psycopg2.extensions import make_dsn
 from tests.logged import logged
 from tests.logins import ROLES, login
+from tests.waiting import until
 
 import duewheel.store
 from duewheel.store import (
@@ -116,8 +117,7 @@ def test_a_recall_in_a_producers_transaction_is_judged_at_its_commit(producer: B
         producer.recall(in_time.message_id, connection=connection)
         connection.commit()
         producer.recall(too_late.message_id, connection=connection)
-        while not owner.tick("t"):
-            pass
+        until(lambda: owner.tick("t"), "the message to be released")
         with pytest.raises(psycopg2.Error) as caught:
             connection.commit()
         assert caught.value.pgcode == AlreadyReleased.sqlstate

@@ -15,8 +15,8 @@ import psycopg2
 import psycopg2.extras
 import pytest
 from tests.clock import Clock
-from tests.proof.waiting import ask, beside, connected, until_blocked
 from tests.rules.acting import DAY, HOUR, MICROSECOND, MILLISECOND, MINUTE, NOW, SECOND, bodies, sql, taken
+from tests.waiting import ask, beside, connected, until_blocked
 
 from duewheel.store import RecallOutcome
 from duewheel.store.broker import Broker
