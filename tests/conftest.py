@@ -6,12 +6,17 @@ Each test that asks for ``dsn`` gets a fresh copy of it, a matter of millisecond
 messages. The server's directory is temporary, and in memory where there is room: a copy is hundreds of small
 files, which a busy disk takes a second for. The server ends with the last process that uses it, also when the
 run is killed.
+
+Whatever else a run or its programs write lies in one folder, which goes with the run, however it ends
+(``leftovers.py``).
 """
 
 from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, contextmanager
@@ -30,25 +35,35 @@ from duewheel.embedded.postgres import EmbeddedPostgres
 if TYPE_CHECKING:
     from duewheel.store.broker import Broker
 
+#: The folder of this run, in which its programs make their temporary files too, and pytest its folders. The
+#: one that pytest shares between the runs of a user is closed to others at every start, and a Postgres that
+#: runs as another user would lose its files under it.
+RUN_FOLDER = Path(tempfile.mkdtemp(prefix="duewheel-run-"))
+os.environ["TMPDIR"] = os.environ["PYTEST_DEBUG_TEMPROOT"] = tempfile.tempdir = str(RUN_FOLDER)
+
+#: Removes it when the run is over, also when it is killed.
+leftovers = subprocess.Popen(
+    [sys.executable, "-I", "-S", str(Path(__file__).with_name("leftovers.py")), str(RUN_FOLDER)],
+    env={},
+    stdin=subprocess.PIPE,
+    start_new_session=True,
+)
+
 #: Airflow looks for its home once, when it is first imported, and writes there: tests get an empty one.
-AIRFLOW_HOME = Path(tempfile.mkdtemp(prefix="duewheel-airflow-"))
+AIRFLOW_HOME = RUN_FOLDER / "airflow"
+AIRFLOW_HOME.mkdir()
 os.environ["AIRFLOW_HOME"] = str(AIRFLOW_HOME)
 os.environ["AIRFLOW__CORE__LOAD_EXAMPLES"] = "False"
-#: A JVM of seconds never earns back what the second compiler and a parallel collector cost.
-os.environ["SPARK_SUBMIT_OPTS"] = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+#: A JVM of seconds never earns back what the second compiler and a parallel collector cost. The folder is for
+#: the libraries that it unpacks, and leaves when it is killed.
+os.environ["SPARK_SUBMIT_OPTS"] = f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Djava.io.tmpdir={RUN_FOLDER}"
 #: However slow the machine: DAG files are imported, and not given up.
 os.environ["AIRFLOW__CORE__DAGBAG_IMPORT_TIMEOUT"] = "300"
 
-#: Folders of tests stand below a root of this run. The one pytest shares between the runs of a user is closed
-#: to others at every start, and a Postgres that runs as another user would lose its files under it.
-TEMPORARY_ROOT = Path(tempfile.mkdtemp(prefix="duewheel-tmp-"))
-os.environ["PYTEST_DEBUG_TEMPROOT"] = str(TEMPORARY_ROOT)
-
 
 def pytest_unconfigure() -> None:
-    """Removes the folders of the run when it ends."""
-    shutil.rmtree(AIRFLOW_HOME)
-    shutil.rmtree(TEMPORARY_ROOT)
+    """Ends what the run has left, and removes its folder."""
+    leftovers.communicate(b"\n")
 
 
 @pytest.hookimpl(wrapper=True)
@@ -100,6 +115,9 @@ def folder_for_a_server() -> str | None:
 def temporary_server(prefix: str) -> Iterator[EmbeddedPostgres]:
     """A server that is fast and not durable, and whose files are gone after the block."""
     directory = Path(tempfile.mkdtemp(prefix=prefix, dir=folder_for_a_server()))
+    assert leftovers.stdin is not None
+    leftovers.stdin.write(f"{directory}\n".encode())
+    leftovers.stdin.flush()
     try:
         with EmbeddedPostgres(directory, settings=TEST_SETTINGS) as server:
             yield server

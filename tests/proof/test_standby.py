@@ -140,7 +140,13 @@ class Traffic:
 
 @pytest.mark.slow
 def test_x14_a_promoted_standby_delivers_what_had_reached_it_exactly_once(folder: Path) -> None:
-    settings = {"wal_level": "replica", "max_wal_senders": 4, "hot_standby": "on"}
+    settings = {
+        "wal_level": "replica",
+        "max_wal_senders": 4,
+        "hot_standby": "on",
+        # Shared memory goes with the folder of a server that is killed and never started again.
+        "dynamic_shared_memory_type": "mmap",
+    }
     primary = EmbeddedPostgres(folder / "primary", settings=settings)
     with primary:
         dsn = primary.ensure_database("duewheel")
