@@ -19,13 +19,12 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Generator, Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import psutil
-import psycopg2
 import pytest
 from tests.clock import NOW, Clock
 from tests.waiting import ask, connected, until
@@ -87,12 +86,10 @@ TEST_SETTINGS = {
 }
 
 
-def execute(dsn: str, statement: str) -> None:
-    """Runs one statement on a connection of its own, outside a transaction."""
-    with closing(psycopg2.connect(dsn)) as connection:
-        connection.autocommit = True
-        with connection.cursor() as cursor:
-            cursor.execute(statement)
+def execute(dsn: str, statement: str, *parameters: object) -> list[tuple[Any, ...]]:
+    """Runs one statement on a connection of its own, outside a transaction, and returns its rows."""
+    with connected(dsn) as connection:
+        return ask(connection, statement, *parameters)
 
 
 #: Linux's folder in memory.
@@ -203,3 +200,10 @@ def timed_broker(dsn: str, clock: Clock) -> Iterator[Broker]:
 
     with Broker(dsn, clock=clock) as broker:
         yield broker
+
+
+@pytest.fixture
+def topic(timed_broker: Broker) -> Broker:
+    """``timed_broker`` with a DELAY topic ``t``, of one queue so that the order is total."""
+    timed_broker.create_topic("t", queues=1)
+    return timed_broker

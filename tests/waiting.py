@@ -71,7 +71,7 @@ def connected(dsn: str, *, autocommit: bool = True) -> Iterator[DriverConnection
 def ask(connection: DriverConnection, statement: str, *parameters: object) -> list[tuple[Any, ...]]:
     """Run one statement and return its rows."""
     with connection.cursor() as cursor:
-        cursor.execute(statement, parameters)
+        cursor.execute(statement, parameters or None)
         return cursor.fetchall() if cursor.description else []
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import psycopg2
 import pytest
 from sqlalchemy import NullPool, create_engine
+from tests.acting import bodies, send
 from tests.clock import NOW, Clock
 from tests.waiting import ask, connected
 
@@ -26,26 +27,11 @@ from duewheel.store.values.errors import (
     UnknownTopic,
 )
 from duewheel.store.values.leases import from_json, to_json
-from duewheel.store.values.messages import Batch, Message
+from duewheel.store.values.messages import Message
 
 SECOND = timedelta(seconds=1)
 MINUTE = timedelta(minutes=1)
 HOUR = timedelta(hours=1)
-
-
-@pytest.fixture
-def topic(timed_broker: Broker) -> Broker:
-    """A broker whose clock stands, with a topic ``t`` of one queue, so that order is total."""
-    timed_broker.create_topic("t", queues=1)
-    return timed_broker
-
-
-def bodies(batch: Batch) -> list[bytes]:
-    return [message.body for message in batch]
-
-
-def send(broker: Broker, *names: str, **given: Any) -> None:
-    broker.send_many("t", [{"body": name, "delay": timedelta(0), **given} for name in names])
 
 
 # --- receiving

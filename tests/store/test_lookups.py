@@ -19,12 +19,6 @@ SECOND = timedelta(seconds=1)
 HOUR = timedelta(hours=1)
 
 
-@pytest.fixture
-def topic(timed_broker: Broker) -> Broker:
-    timed_broker.create_topic("t", queues=1)
-    return timed_broker
-
-
 # --- messages
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import psycopg2
 import pytest
+from tests.acting import rows
 from tests.clock import Clock
 from tests.logins import login
 from tests.waiting import ask, beside, connected, until, until_blocked
@@ -36,11 +37,6 @@ LAST_ID = 1_048_575
 def topic(broker: Broker) -> Broker:
     broker.create_topic("t", queues=2)
     return broker
-
-
-def rows(broker: Broker, statement: str, *parameters: object) -> list[tuple[Any, ...]]:
-    with connected(broker.dsn) as connection:
-        return ask(connection, statement, *parameters)
 
 
 def ids(broker: Broker) -> tuple[Any, ...]:

@@ -14,6 +14,7 @@ import psycopg2
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.acting import send
 from tests.clock import NOW, Clock
 from tests.waiting import until
 
@@ -35,16 +36,6 @@ from duewheel.store.values.retry_policy import RetryPolicy
 SECOND = timedelta(seconds=1)
 MINUTE = timedelta(minutes=1)
 HOUR = timedelta(hours=1)
-
-
-@pytest.fixture
-def topic(timed_broker: Broker) -> Broker:
-    timed_broker.create_topic("t", queues=1)
-    return timed_broker
-
-
-def send(broker: Broker, *bodies: str, topic: str = "t", **given: Any) -> None:
-    broker.send_many(topic, [{"body": body, "delay": timedelta(0), **given} for body in bodies])
 
 
 def texts(messages: Iterable[Message]) -> list[str]:

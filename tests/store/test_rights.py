@@ -14,6 +14,7 @@ from pathlib import Path
 import psycopg2
 import pytest
 from psycopg2.extensions import make_dsn
+from tests.conftest import execute
 from tests.logged import logged
 from tests.logins import ROLES, login
 from tests.waiting import until
@@ -61,14 +62,6 @@ def consumer_login(owner: Broker) -> Iterator[Broker]:
 def admin(owner: Broker) -> Iterator[Broker]:
     with Broker(login(owner.dsn, "duewheel_admin")) as broker:
         yield broker
-
-
-def execute(dsn: str, statement: str, *parameters: object) -> list[tuple[object, ...]]:
-    with closing(psycopg2.connect(dsn)) as connection:
-        connection.autocommit = True
-        with connection.cursor() as cursor:
-            cursor.execute(statement, parameters or None)
-            return cursor.fetchall() if cursor.description else []
 
 
 @contextmanager
