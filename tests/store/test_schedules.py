@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.proof.waiting import ask, beside, connected
+from tests.waiting import ask, beside, connected
 
 from duewheel.store.broker import Broker
 from duewheel.store.operations.schedules import HORIZON, OCCURRENCES_AT_ONCE, Misfire
@@ -23,7 +23,7 @@ from duewheel.store.values.errors import (
 )
 
 if TYPE_CHECKING:
-    from tests.conftest import Clock
+    from tests.clock import Clock
 
     from duewheel.store.values.messages import Message
 
