@@ -53,10 +53,15 @@ EXAMPLES = {
     "report_timeouts": ("is_paused_upon_creation=True", "is_paused_upon_creation=False"),
     "send_invoices": ("max_retries=5", "max_retries=0"),
 }
-FIRST_STEPS = (Path(__file__).parents[2] / "docs" / "how-to" / "first-steps.md").read_text(encoding="utf-8")
+ROOT = Path(__file__).parents[2]
+FIRST_STEPS = (ROOT / "docs" / "how-to" / "first-steps.md").read_text(encoding="utf-8")
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+#: A topic of the README's own, which nobody has made, and a timeout that ends soon.
+README_HERE = {"order-timeout": "readme-timeout", "timedelta(minutes=30)": "timedelta(seconds=1)"}
 #: Whose last DAG is known when all of them are.
 EXAMPLE_DAG_IDS = (
     "cancel_order_first",
+    "cancel_unpaid_orders",
     "cancel_unpaid_orders_taskflow",
     "clean_up_orders",
     "inspect_return",
@@ -123,6 +128,11 @@ def airflow(
         (home / "dags" / f"{name}.py").write_text(text.replace(stands, here) if stands else text)
     (first_dags,) = re.findall(r"^```python\n(.*?)^```", FIRST_STEPS, re.MULTILINE | re.DOTALL)
     (home / "dags" / "first_steps.py").write_text(first_dags)
+    (readme_dags, *_) = re.findall(r"^```python\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+    for stands, here in README_HERE.items():
+        assert stands in readme_dags
+        readme_dags = readme_dags.replace(stands, here)
+    (home / "dags" / "readme.py").write_text(readme_dags)
     live = LiveAirflow(
         HurriedSettings(
             home=home,
@@ -300,6 +310,16 @@ def test_the_example_of_a_run_for_each_message_starts_one_for_each(
     for name in ("parcel", "other parcel"):
         assert states(broker, shop[name], inspect_returns.GROUP)[-1] == "Acked"
     assert runs(airflow, "inspect_return") == {"success": 2}
+
+
+def test_the_dags_of_the_readme_run_on_a_broker_without_their_topic(
+    airflow: LiveAirflow, broker: Broker
+) -> None:
+    assert README_HERE["order-timeout"] not in {topic.name for topic in broker.topics()}
+    begin(airflow, "place_order")
+    until(lambda: runs(airflow, "cancel_unpaid_orders").get("success"), airflow)
+    (message,) = broker.find_key(README_HERE["order-timeout"], "4711")
+    assert states(broker, message.message_id, "canceller") == ["Inflight", "Acked"]
 
 
 def test_the_first_steps_lead_to_a_cancelled_order(airflow: LiveAirflow, broker: Broker) -> None:
