@@ -11,11 +11,12 @@ OLDEST_AIRFLOW := 3.3.0
 OLDEST := build/oldest
 OLDEST_TESTS := tests/hooks tests/triggers tests/sensors tests/operators tests/dags \
     tests/plugin/test_provider_info.py tests/plugin/test_page.py
+MERMAID := plugin/ui/node_modules/@mermaid-js/tiny/dist/mermaid.tiny.js
 PYTEST_ARGS ?=
 QUICK := not slow and not airflow and not spark and not demo
 
 .DEFAULT_GOAL := help
-.PHONY: help demo page page-check test test-quick test-oldest lint format types contracts bench lock release clean
+.PHONY: help demo docs page page-check test test-quick test-oldest lint format types contracts bench lock release clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -54,6 +55,16 @@ page: $(VENV)/installed ## Build the page in Airflow's UI; installs Node.js from
 
 page-check: page ## Check the page's sources: types, style, format, and their own tests
 	$(VENV)/bin/python plugin/ui/page_build.py check test
+
+# Strict: a dead link, an unlisted page or a public name without a docstring fails the build.
+docs: $(VENV)/installed $(MERMAID) ## Build the documentation into build/site; SERVE=1 serves it on this machine
+	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs $(if $(filter-out 0,$(SERVE)),serve --dev-addr 127.0.0.1:8000,build)
+
+# Diagrams are drawn by a package of the page's; every script of the page installs its packages.
+$(MERMAID): plugin/ui/package-lock.json
+	$(MAKE) page
+	test $@ -nt $< || $(VENV)/bin/python plugin/ui/page_build.py check
+	@touch $@
 
 format: $(VENV)/installed ## Put style and format right
 	$(RUN) ruff check --fix .

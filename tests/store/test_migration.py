@@ -11,6 +11,7 @@ from pathlib import Path
 
 import psycopg2
 import pytest
+from tests.conftest import execute
 
 from duewheel.embedded.postgres import EmbeddedPostgres
 from duewheel.store.broker import Broker
@@ -26,14 +27,6 @@ def empty_dsn(postgres: EmbeddedPostgres) -> Iterator[str]:
     name = f"empty_{next(NUMBERS)}"
     yield postgres.ensure_database(name)
     execute(postgres.dsn(), f"drop database {name} with (force)")
-
-
-def execute(dsn: str, statement: str) -> list[tuple[object, ...]]:
-    with closing(psycopg2.connect(dsn)) as connection:
-        connection.autocommit = True
-        with connection.cursor() as cursor:
-            cursor.execute(statement)
-            return cursor.fetchall() if cursor.description else []
 
 
 def described(dsn: str) -> list[tuple[object, ...]]:

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import psycopg2
 import pytest
-from tests.proof.waiting import until
+from tests.conftest import execute
 from tests.restoring import dump, restore
+from tests.waiting import until
 
 from duewheel.embedded.postgres import EmbeddedPostgres
 from duewheel.store import BrokerMoved, LeaseLost, RecallOutcome
@@ -31,14 +32,6 @@ HOUR = timedelta(hours=1)
 def restored_dsn(other_postgres: EmbeddedPostgres) -> str:
     """An empty database there."""
     return other_postgres.ensure_database(f"restored_{next(NUMBERS)}")
-
-
-def execute(dsn: str, statement: str, *parameters: object) -> list[tuple[object, ...]]:
-    with closing(psycopg2.connect(dsn)) as connection:
-        connection.autocommit = True
-        with connection.cursor() as cursor:
-            cursor.execute(statement, parameters)
-            return cursor.fetchall() if cursor.description else []
 
 
 def move(dsn: str) -> None:

@@ -16,9 +16,10 @@ from pathlib import Path
 
 import psycopg2
 import pytest
-from tests.conftest import Clock, drop_database
-from tests.proof.waiting import ask, beside, connected, until
+from tests.clock import Clock
+from tests.conftest import drop_database
 from tests.restoring import run_program
+from tests.waiting import ask, beside, connected, until
 
 from duewheel.embedded.postgres import EmbeddedPostgres
 from duewheel.store import BrokerMoved, BrokerNotUpgraded, Overtaken, RecallOutcome, SendOutcome
