@@ -55,7 +55,7 @@ def get_provider_info() -> dict[str, Any]:
                         "description": "How long a TimingWheelTrigger without ring_again waits before it "
                         "rings again if no run has taken its messages. Give more than a run "
                         "takes to start.\n",
-                        "version_added": "0.1.0",
+                        "version_added": "0.2.0",
                         "type": "float",
                         "example": "120",
                         "default": "60",
@@ -63,7 +63,7 @@ def get_provider_info() -> dict[str, Any]:
                     "metrics_interval_seconds": {
                         "description": "How often the triggerer asks a broker for its metrics if Airflow "
                         "sends metrics; 60 seconds or more.\n",
-                        "version_added": "0.1.0",
+                        "version_added": "0.2.0",
                         "type": "float",
                         "example": "300",
                         "default": "60",

@@ -32,7 +32,7 @@ from tests.leasing import (
     received,
     wait_for_extensions,
 )
-from tests.proof.waiting import PATIENCE_SECONDS
+from tests.waiting import PATIENCE_SECONDS
 
 from duewheel.embedded.java import JavaNotFound
 from duewheel.operators.decorators import spark_due_messages_task
