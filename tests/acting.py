@@ -1,4 +1,4 @@
-"""What tests do over and over: send, take everything, run SQL, run a command, tell a state."""
+"""Common actions of tests: send, take everything, run SQL, run a command, tell a state."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def send_numbered(broker: Broker, count: int) -> None:
 
 
 def bodies(messages: Iterable[Message]) -> list[bytes]:
-    """What was received, in order."""
+    """The received messages, in order."""
     return [message.body for message in messages]
 
 

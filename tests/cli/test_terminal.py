@@ -24,7 +24,7 @@ from duewheel.store.database import migration
 
 
 def plain(screen: str) -> str:
-    """What stands on the screen, without colours and movements of the cursor."""
+    """The text on the screen, without colours and movements of the cursor."""
     return re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", screen)
 
 

@@ -162,7 +162,7 @@ def runs(airflow: LiveAirflow, dag_id: str) -> dict[str, int]:
 
 
 def states(broker: Broker, message_id: str, group: str = "g") -> list[str]:
-    """What became of a message for a group."""
+    """The outcome of a message for a group."""
     return [entry.state for entry in broker.history(message_id) if entry.consumer_group == group]
 
 
