@@ -54,8 +54,8 @@ class Watched(NamedTuple):
         return f"{self.group} on topic {self.topic}"
 
 
-class Look(NamedTuple):
-    """What the logs said about the watched groups at one moment: the raw event of the stream."""
+class DoorbellSnapshot(NamedTuple):
+    """The doorbells of the watched groups at one moment: the raw event of the stream."""
 
     at: datetime
     """The moment, by the database's clock."""
@@ -187,7 +187,7 @@ def ring_payload(doorbell: Doorbell) -> dict[str, Any]:
     }
 
 
-async def doorbell_stream(conn_id: str) -> AsyncGenerator[Look, None]:
+async def doorbell_stream(conn_id: str) -> AsyncGenerator[DoorbellSnapshot, None]:
     """Run the wheel of a connection and yield what the doorbells of all watched groups say. Never ends.
 
     Args:
@@ -246,7 +246,7 @@ async def _until_edited(conn_id: str, address: BrokerAddress) -> None:
             is_readable = False
 
 
-async def _looks(conn_id: str, address: BrokerAddress) -> AsyncGenerator[Look, None]:
+async def _looks(conn_id: str, address: BrokerAddress) -> AsyncGenerator[DoorbellSnapshot, None]:
     """Yield one look after another, until something fails."""
     loop = asyncio.get_running_loop()
     worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="duewheel doorbells")
@@ -382,7 +382,7 @@ class Porter:
         self.has_more = False
         """Whether the last look has left news for the next one; those that are only asked again can wait."""
 
-    def look(self, groups: frozenset[Watched], released: frozenset[int]) -> Look:
+    def look(self, groups: frozenset[Watched], released: frozenset[int]) -> DoorbellSnapshot:
         """Return what the logs say about the groups of which something can be new.
 
         Args:
@@ -399,7 +399,7 @@ class Porter:
         self._news = {group for group in asked if group in self._quiet_until or group in self._news}
         doorbells = self._ask_in_turn(asked, at, began + LOOKING_SECONDS)
         self.has_more = left or bool(self._news)
-        return Look(at, doorbells, dict(self._refused))
+        return DoorbellSnapshot(at, doorbells, dict(self._refused))
 
     def _keep_only(self, groups: frozenset[Watched]) -> None:
         """Forget groups that nobody watches: whoever watches one again is told at once what it has."""

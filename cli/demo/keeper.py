@@ -33,9 +33,9 @@ from duewheel.cli.demo.airflow_standalone import (
     AirflowFailedError,
     AirflowStandalone,
     Settings,
-    free_port,
 )
 from duewheel.cli.demo.workplace import Note, Workplace, own_note
+from duewheel.embedded.machine import free_port
 from duewheel.store import Broker, DueWheelError, EmbeddedPostgres
 
 BROKER_DATABASE = "duewheel"
