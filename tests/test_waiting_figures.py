@@ -1,13 +1,19 @@
-"""The figures in docs/how-to/when-to-use-what.md are those that benchmarks/waiting_in_airflow.py has read."""
+"""The figures in README.md, how-to/when-to-use-what.md and how-to/operate.md are those that were measured."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
+from statistics import median
+from typing import Any
 
 from benchmarks.report import RESULTS, number
 
-PAGE = Path(__file__).parent.parent / "docs" / "how-to" / "when-to-use-what.md"
+ROOT = Path(__file__).parent.parent
+PAGE = ROOT / "docs" / "how-to" / "when-to-use-what.md"
+OPERATE = ROOT / "docs" / "how-to" / "operate.md"
+README = ROOT / "README.md"
 WAYS = ("run_after", "date_time_trigger")
 ROWS = {
     "rows": "rows in Airflow's database for each that waits",
@@ -18,6 +24,10 @@ ROWS = {
     "p99": "the same, p99, ms",
     "told": "of 10 recalls that came too late, told so",
 }
+#: Of the messages whose size on disk was measured.
+BODY_BYTES = 100
+#: Of these, what README shows.
+README_ROWS = ("rows", "memory", "recall", "p50", "told")
 
 
 def readings() -> dict[str, tuple[float, float | None]]:
@@ -26,19 +36,19 @@ def readings() -> dict[str, tuple[float, float | None]]:
     return {row["name"]: (row["ours"][0], *row["baseline"][:1], None)[:2] for row in document["rows"]}
 
 
-def table() -> str:
-    """The table of the page."""
+def table(names: Iterable[str]) -> str:
+    """The table of a page."""
     read = readings()
     lines = [
         "| of 1 000 | duewheel | a run with `run_after` each | a deferred `DateTimeTrigger` each |",
         "|---|---|---|---|",
     ]
-    for name, text in ROWS.items():
+    for name in names:
         ours, _ = read[f"{name}-{WAYS[0]}-1000"]
         theirs = [read[f"{name}-{way}-1000"][1] for way in WAYS]
         shown = "{:.0f}".format if name == "told" else number
         lines.append(
-            f"| {text} | {' | '.join(shown(value) for value in (ours, *theirs) if value is not None)} |"
+            f"| {ROWS[name]} | {' | '.join(shown(value) for value in (ours, *theirs) if value is not None)} |"
         )
     return "\n".join(lines) + "\n"
 
@@ -49,7 +59,56 @@ def of_many() -> str:
     return f"100 000 messages that wait cost triggerer and scheduler {number(memory)} MB more"
 
 
+def measured(program: str) -> dict[str, dict[str, Any]]:
+    """The lines of a program's results, by their names."""
+    document = json.loads((RESULTS / f"{program}.json").read_text(encoding="utf-8"))
+    return {row["name"]: row for row in document["rows"]}
+
+
+def beside_a_table() -> str:
+    """The sentence about a queue in a table."""
+    rows = measured("results")
+    hundred, single = (number(rows[name]["ratio_spread"]["median"]) for name in ("receive-100", "receive-1"))
+    insert = number(rows["send-one"]["ratio_spread"]["median"])
+    return (
+        f"Beside a `SKIP LOCKED` table on the same server, receive and ack in batches of 100 are {hundred}"
+        f" times as fast, single messages {single} times; a single send is {insert} times as fast as a"
+        " one-row INSERT."
+    )
+
+
+def sizes() -> str:
+    """The table for sizing."""
+    rows, disk, horizon = measured("results"), measured("ten_minutes_table"), measured("horizon")
+    figures = {
+        "`send_many` of 1 000, one process": rows["send-many"],
+        "`send`, one process": rows["send-one"],
+        "receive and ack in batches of 1 000, one consumer": rows["receive-1000"],
+        "receive and ack in batches of 100, one consumer": rows["receive-100"],
+        "receive and ack of single messages, one consumer": rows["receive-1"],
+        "a waiting message with a body of 100 bytes, on disk, indexes included": disk["disk"],
+        "memory of a wheel with 10 000 000 messages waiting": rows["wheel-memory"],
+        "memory of a session of Postgres after every kind of call": horizon["memory-60 days"],
+    }
+    lines = ["| what | measured |", "|---|---|"]
+    lines += [f"| {what} | {number(median(row['ours']))} {row['unit']} |" for what, row in figures.items()]
+    return "\n".join(lines) + "\n"
+
+
+def test_the_figures_for_sizing_are_what_was_measured() -> None:
+    page = OPERATE.read_text(encoding="utf-8")
+    assert sizes() in page
+    whole = median(measured("ten_minutes_table")["disk"]["ours"])
+    assert f"about {round(whole - BODY_BYTES, -1):.0f} bytes more with" in page
+
+
+def test_the_figures_of_the_readme_are_what_was_measured() -> None:
+    page = README.read_text(encoding="utf-8")
+    assert table(README_ROWS) in page
+    assert beside_a_table() in " ".join(page.split())
+
+
 def test_the_figures_are_what_was_measured() -> None:
     page = PAGE.read_text(encoding="utf-8")
-    assert table() in page
+    assert table(ROWS) in page
     assert of_many() in " ".join(page.split())

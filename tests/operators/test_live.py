@@ -7,6 +7,7 @@ handled twice but after its lease was given back.
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import shutil
 import signal
@@ -20,6 +21,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 from tests.conftest import temporary_server
+from tests.console import Shell, section
 from tests.operators.live_airflow import HurriedSettings, LiveAirflow
 from tests.waiting import ask, connected
 
@@ -39,7 +41,10 @@ pytestmark = [pytest.mark.airflow, pytest.mark.slow, pytest.mark.timeout(1200)]
 
 DAGS = Path(__file__).parent / "live_dags.py"
 DAG_IDS = ("killed_live", "side_by_side", "refused", "tagged", "counted", "held")
-TOPICS = ("killed", "wide", "tagged", "counted", "held", "order-timeout", "chores", "returns", "invoices")
+TOPICS = (
+    *("killed", "wide", "tagged", "counted", "held", "order-timeout", "chores", "returns", "invoices"),
+    "first-timeouts",
+)
 #: Files of `dags/` and what differs here: nobody unpauses them, and a dead letter is one at once.
 EXAMPLES = {
     "cancel_unpaid_orders_taskflow": ("is_paused_upon_creation=True", "is_paused_upon_creation=False"),
@@ -48,8 +53,15 @@ EXAMPLES = {
     "report_timeouts": ("is_paused_upon_creation=True", "is_paused_upon_creation=False"),
     "send_invoices": ("max_retries=5", "max_retries=0"),
 }
+ROOT = Path(__file__).parents[2]
+FIRST_STEPS = (ROOT / "docs" / "how-to" / "first-steps.md").read_text(encoding="utf-8")
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+#: A topic of the README's own, which nobody has made, and a timeout that ends soon.
+README_HERE = {"order-timeout": "readme-timeout", "timedelta(minutes=30)": "timedelta(seconds=1)"}
 #: Whose last DAG is known when all of them are.
 EXAMPLE_DAG_IDS = (
+    "cancel_order_first",
+    "cancel_unpaid_orders",
     "cancel_unpaid_orders_taskflow",
     "clean_up_orders",
     "inspect_return",
@@ -114,6 +126,13 @@ def airflow(
         text = (Path(duewheel.dags.__path__[0]) / f"{name}.py").read_text()
         assert stands in text
         (home / "dags" / f"{name}.py").write_text(text.replace(stands, here) if stands else text)
+    (first_dags,) = re.findall(r"^```python\n(.*?)^```", FIRST_STEPS, re.MULTILINE | re.DOTALL)
+    (home / "dags" / "first_steps.py").write_text(first_dags)
+    (readme_dags, *_) = re.findall(r"^```python\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+    for stands, here in README_HERE.items():
+        assert stands in readme_dags
+        readme_dags = readme_dags.replace(stands, here)
+    (home / "dags" / "readme.py").write_text(readme_dags)
     live = LiveAirflow(
         HurriedSettings(
             home=home,
@@ -291,6 +310,32 @@ def test_the_example_of_a_run_for_each_message_starts_one_for_each(
     for name in ("parcel", "other parcel"):
         assert states(broker, shop[name], inspect_returns.GROUP)[-1] == "Acked"
     assert runs(airflow, "inspect_return") == {"success": 2}
+
+
+def test_the_dags_of_the_readme_run_on_a_broker_without_their_topic(
+    airflow: LiveAirflow, broker: Broker
+) -> None:
+    assert README_HERE["order-timeout"] not in {topic.name for topic in broker.topics()}
+    begin(airflow, "place_order")
+    until(lambda: runs(airflow, "cancel_unpaid_orders").get("success"), airflow)
+    (message,) = broker.find_key(README_HERE["order-timeout"], "4711")
+    assert states(broker, message.message_id, "canceller") == ["Inflight", "Acked"]
+
+
+def test_the_first_steps_lead_to_a_cancelled_order(airflow: LiveAirflow, broker: Broker) -> None:
+    """Before them, tests/test_first_steps.py makes ready what `broker` has here."""
+    environment = {**airflow.settings.environment(), "DUEWHEEL_DSN": broker.dsn}
+    # The reader has a connection in Airflow's database instead.
+    del environment["AIRFLOW_CONN_DUEWHEEL_DEFAULT"]
+    shell = Shell(environment)
+    shell.run_all(section(FIRST_STEPS, "Add the connection"))
+    start, *look = section(FIRST_STEPS, "Place an order and do not pay").split("```console\n")[1:]
+    shell.run_all(f"```console\n{start}")
+    until(lambda: runs(airflow, "cancel_order_first").get("success"), airflow)
+    for block in look:
+        shell.run_all(f"```console\n{block}")
+    (log,) = airflow.settings.home.glob("logs/dag_id=cancel_order_first/**/*.log")
+    assert "cancelled: order 4712" in log.read_text()
 
 
 #: The asset that starts the DAG ``counted``.

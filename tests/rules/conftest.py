@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from click.testing import CliRunner
 
-from duewheel.cli import main
+from duewheel.cli.main import main
 
 if TYPE_CHECKING:
     from tests.acting import Command

@@ -633,7 +633,7 @@ def test_connection_that_does_not_fit_is_refused_before_anything_is_leased(
 @pytest.mark.parametrize(
     ("work", "arguments", "said"),
     [
-        (count, {"application": "job.py"}, "does the work alone"),
+        (count, {"application": "job.py"}, "application replaces a function"),
         (count, {"application_args": ["1"]}, "give op_args"),
         (count, {"spark_conn_id": "spark_default", "master": "yarn"}, "not both"),
     ],

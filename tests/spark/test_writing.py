@@ -165,9 +165,9 @@ def test_far_and_near_messages_are_sent_together(broker: Broker, spark: SparkSes
     ("columns", "wrong"),
     [
         ("body string, delay int, colour int", "a message has no 'colour'"),
-        ("delay int", "there is no column body"),
+        ("delay int", "the column body is missing"),
         ("body string, body string, delay int", "a column is named twice"),
-        ("body string", "no column says when: add one of deliver_at, delay, delay_level"),
+        ("body string", "no column gives the delivery time: add one of deliver_at, delay, delay_level"),
         ("body int, delay int", "the column body is int: it has to be string or binary"),
         ("body string, delay string", "delay is string: it has to be interval day to second, or a number of"),
         ("body string, delay int, properties map<string,int>", "it has to be map<string,string>"),
@@ -197,12 +197,12 @@ def test_topic_and_options_are_checked_before_anything_is_sent(broker: Broker, s
         made(timed, topic="nowhere")
     with pytest.raises(InvalidArgument, match="type NORMAL, which has no delays: drop delay"):
         made(timed, topic="plain")
-    with pytest.raises(InvalidArgument, match="no column message_group: add it"):
+    with pytest.raises(InvalidArgument, match="the column message_group is missing: add it"):
         made(plain_schema, topic="fifo")
     made(plain_schema, topic="plain")
     with pytest.raises(NotAllowed, match="grant it the role duewheel_producer"):
         made(plain_schema, topic="plain", dsn=login(broker.dsn, "duewheel_consumer"))
-    with pytest.raises(InvalidArgument, match=r"unknown options \['group'\]: there are"):
+    with pytest.raises(InvalidArgument, match=r"unknown options \['group'\]: choose from"):
         made(timed, topic="plain", group="g")
     with pytest.raises(InvalidArgument, match="'topic' is missing"):
         made(timed)

@@ -16,7 +16,7 @@ from tests.waiting import PATIENCE_SECONDS
 
 from duewheel.embedded.postgres import EmbeddedPostgres
 from duewheel.store.broker import Broker
-from duewheel.store.database import migration, schema
+from duewheel.store.database import migration, schema, schema_state
 from duewheel.store.values.errors import BrokerMoved, BrokerNotUpgraded
 
 NUMBERS = count(1)
@@ -69,7 +69,7 @@ def test_a_missing_schema_is_made_and_used(empty_dsn: str) -> None:
             broker.check()
         state = broker.upgrade()
         assert state.revision == schema.newest_revision()
-        assert state.functions_checksum == migration.functions_checksum()
+        assert state.functions_checksum == schema_state.functions_checksum()
         assert broker.check() == state
         # The same object works once the schema is there.
         assert broker.topics() == []
@@ -133,7 +133,7 @@ def test_a_newer_schema_is_used_and_left_alone(dsn: str) -> None:
     execute(dsn, f"update duewheel.{schema.VERSION_TABLE} set version_num = '9999'")
     execute(dsn, "update duewheel.broker set functions_checksum = 'newer'")
     state = migration.upgrade(dsn)
-    assert state == migration.SchemaState("9999", "newer") == migration.check(dsn)
+    assert state == schema_state.SchemaState("9999", "newer") == schema_state.check(dsn)
     with Broker(dsn) as broker:
         assert broker.topics() == []
 
@@ -142,9 +142,9 @@ def test_functions_that_changed_are_applied_again(dsn: str) -> None:
     execute(dsn, "update duewheel.broker set functions_checksum = 'older'")
     execute(dsn, "drop function duewheel.notify_due")
     with pytest.raises(BrokerNotUpgraded, match="functions in the database"):
-        migration.check(dsn)
+        schema_state.check(dsn)
     migration.upgrade(dsn)
-    migration.check(dsn)
+    schema_state.check(dsn)
     assert execute(dsn, "select count(*) from pg_proc where proname = 'notify_due'") == [(1,)]
 
 
@@ -153,7 +153,7 @@ def test_a_failed_upgrade_leaves_nothing(
 ) -> None:
     (tmp_path / "10_good.sql").write_text("create function duewheel.good() returns integer return 1;")
     (tmp_path / "20_bad.sql").write_text("select 1 / 0")
-    monkeypatch.setattr(migration, "FUNCTIONS", tmp_path)
+    monkeypatch.setattr(schema_state, "FUNCTIONS", tmp_path)
     with pytest.raises(psycopg2.errors.DivisionByZero) as caught:
         migration.upgrade(empty_dsn)
     assert caught.value.__notes__ == ["while applying 20_bad.sql"]

@@ -20,7 +20,7 @@ from duewheel.embedded.postgres import EmbeddedPostgres
 from duewheel.store import BrokerMoved, LeaseLost, RecallOutcome
 from duewheel.store.broker import Broker
 from duewheel.store.consuming.consumer import Consumer
-from duewheel.store.database import migration
+from duewheel.store.database import schema_state
 from duewheel.store.database.connections import DriverConnection
 
 NUMBERS = count(1)
@@ -344,7 +344,7 @@ def test_x14_a_dump_restored_elsewhere_delivers_what_waited_exactly_once(
         assert execute(restored_dsn, "select duewheel.rights_are_granted()") == [(True,)]
         done = restored.rebase()
         assert done.rebased
-        assert migration.check(restored_dsn)
+        assert schema_state.check(restored_dsn)
         # A lease of before the dump is answered after it; a handle is as good as it was.
         at_hand = restored.consumer("t", "g")
         at_hand.ack(held)

