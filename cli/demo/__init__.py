@@ -1,4 +1,4 @@
-"""`duewheel demo`: the main job on a real Airflow, a real broker and a real Spark.
+"""`duewheel demo`: the example of unpaid orders on a real Airflow, a real broker and a real Spark.
 
 commands            the command line
 flow                what each command does

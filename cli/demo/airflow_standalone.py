@@ -1,7 +1,7 @@
 """A real Airflow for the demo: API server, scheduler, DAG processor and triggerer as child processes.
 
-What `airflow standalone` does, with four differences: the metadata database is the embedded Postgres, every
-address is a free port on the loopback interface, the settings spare a small machine, and nothing of the
+This is `airflow standalone` with four differences: the metadata database is the embedded Postgres, every
+address is a free port on the loopback interface, the settings suit a small machine, and nothing of the
 caller's own Airflow (home folder, settings, connections) is read or touched.
 
 Task logs are files in AIRFLOW_HOME that the API server reads itself, so the two log servers, which would
@@ -46,7 +46,7 @@ class AirflowFailedError(Exception):
 
 @dataclass(frozen=True)
 class Settings:
-    """Where this Airflow lives: home folder, database, port, DAGs, the broker, the login."""
+    """The settings of this Airflow: home folder, database, port, DAGs, the broker, the login."""
 
     home: Path
     database_dsn: str
@@ -88,7 +88,7 @@ class Settings:
             # looked at again before the interval is over.
             "AIRFLOW__CORE__DAGBAG_IMPORT_TIMEOUT": "300",
             "AIRFLOW__DAG_PROCESSOR__DAG_FILE_PROCESSOR_TIMEOUT": "300",
-            # Likewise the API server, which otherwise has 5 seconds.
+            # The same holds for the API server, which otherwise has 5 seconds.
             "AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT": "60",
             # After a crash, tasks of the scheduler that died are taken up again soon.
             "AIRFLOW__SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL": "20",
@@ -153,7 +153,7 @@ class AirflowStandalone:
             pass
         if code is None:
             return
-        # It is over, and its process id may soon be somebody else's.
+        # The process has ended, and its id may soon belong to another process.
         self._children.remove(migration)
         if code:
             raise AirflowFailedError(

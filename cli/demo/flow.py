@@ -1,4 +1,4 @@
-"""What the demo's commands do, one function each, and `everything` that is all of them in one."""
+"""The work of the demo's commands, one function each, and `everything`, which is all of them in one."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def everything(
                 _keep(running, progress)
             return verdict
         except Exception:
-            # Whatever went wrong is told by the caller; the logs are where its cause is looked for.
+            # The caller reports the error. Its cause is to be found in the logs.
             worth_keeping = True
             raise
         finally:
@@ -174,8 +174,8 @@ def place_and_pay(
 ) -> Run:
     """Place orders and pay half of them; without `timeout_seconds`, before the first is due.
 
-    A machine can become slower than it was when the time to pay was chosen. Then this run shows nothing: its
-    orders are cancelled, and others are placed that have twice the time.
+    A machine can become slower after the time to pay was chosen. Such a run proves nothing: its orders are
+    cancelled, and others are placed with twice the time.
     """
     seconds = timeout_seconds or _timeout(running, orders)
     while True:

@@ -16,7 +16,7 @@ from duewheel.cli.demo.run import Run
 from duewheel.cli.demo.workplace import Note, Workplace, supervisor_of
 
 POLL_SECONDS = 0.25
-# Longer than Airflow's parts and Postgres have to end by themselves before they are made to.
+# Longer than the time that Airflow's parts and Postgres get to end by themselves.
 _DOWN_SECONDS = 240.0
 
 
@@ -28,7 +28,7 @@ class RunningDemo:
     """A demo whose Airflow is healthy.
 
     Raises:
-        DemoFailedError: when it is not up (any more).
+        DemoFailedError: the demo is not up, or no longer.
     """
 
     def __init__(self, workplace: Workplace) -> None:
@@ -91,7 +91,7 @@ def start_supervisor(workplace: Workplace, *, attached: bool) -> subprocess.Pope
 def wait_until_up(
     workplace: Workplace, supervisor: subprocess.Popen[bytes], tell: Callable[[str], None]
 ) -> RunningDemo:
-    """Wait until Airflow is healthy, telling each new step.
+    """Wait until Airflow is healthy, and report each new step.
 
     Raises:
         DemoFailedError: the supervisor gave up; the message has its reason, or names its log.

@@ -1,5 +1,4 @@
-"""The process that supervises a demo: it starts everything, and ends everything, whatever happens to the
-others.
+"""The process that supervises a demo: it starts all parts and ends them all, even if the command is killed.
 
 The command in the terminal may be interrupted or killed at any moment; the supervisor, in a session of its
 own, then still brings Airflow, its tasks, Spark and Postgres down. It ends
@@ -7,7 +6,7 @@ own, then still brings Airflow, its tasks, Spark and Postgres down. It ends
 - on SIGTERM (from `demo down`, or from the command that started it),
 - when its standard input ends, if it was started with `--attached`: the command's end of that pipe closes
   even when the command is killed with SIGKILL,
-- when a component of Airflow ends by itself: the note then says which, and where its log is.
+- when a component of Airflow ends by itself: the note then names the component and its log.
 
 Run as `python -m duewheel.cli.demo.supervisor DIRECTORY [--attached]`.
 """

@@ -1,4 +1,4 @@
-"""The demo's folder: where everything of one demo lies, and the note that lets commands find a running one.
+"""The folder of one demo with all its files, and the note that lets commands find a running one.
 
     DIRECTORY/demo.json     who keeps the demo up, where it can be reached, what it is doing
     DIRECTORY/run.json      what the steps place, pay, watch and verify tell each other
@@ -23,11 +23,11 @@ import psutil
 
 @dataclass(frozen=True)
 class Note:
-    """What `demo.json` says.
+    """The content of `demo.json`.
 
-    `step` is what the supervisor is doing now, in words; `is_up` turns true when all of Airflow is healthy;
-    `failure` says why the supervisor gave up. `sessions` are Airflow's components: the id of each one's
-    session (its process id) and when it started.
+    `step` is the supervisor's present step, in words; `is_up` turns true when all of Airflow is healthy;
+    `failure` is the reason why the supervisor gave up. `sessions` are Airflow's components: the id of each
+    one's session (its process id) and when it started.
     """
 
     supervisor_pid: int
