@@ -13,7 +13,8 @@ from tempfile import TemporaryDirectory
 
 from benchmarks.bench import Bench
 from duewheel.cli.demo.airflow_api import AirflowApi
-from duewheel.cli.demo.airflow_standalone import USER, AirflowStandalone, Settings, free_port
+from duewheel.cli.demo.airflow_standalone import USER, AirflowStandalone, Settings
+from duewheel.embedded.machine import free_port
 from duewheel.store import Broker
 
 START_SECONDS = 600.0

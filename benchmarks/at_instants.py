@@ -14,7 +14,7 @@ from typing import Any
 from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 
 from duewheel.triggers.timing_wheel import TimingWheelTrigger
-from duewheel.triggers.wheel_stream import Look
+from duewheel.triggers.wheel_stream import DoorbellSnapshot
 
 #: How long before it an instant has to be written down, in seconds.
 TO_COME = 0.5
@@ -28,7 +28,7 @@ class NotingTimingWheel(TimingWheelTrigger):
         return ("benchmarks.at_instants.NotingTimingWheel", super().serialize()[1])
 
     async def filter_shared_stream(
-        self, shared_stream: AsyncIterator[Look]
+        self, shared_stream: AsyncIterator[DoorbellSnapshot]
     ) -> AsyncGenerator[TriggerEvent, None]:
         """Yield what the base yields."""
         async for event in super().filter_shared_stream(shared_stream):

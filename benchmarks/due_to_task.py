@@ -5,8 +5,8 @@ hearing the event, making a run, scheduling its task and starting a process for 
 differs from run to run by more than duewheel adds. So the ring and the receive are also measured by
 themselves in each run: from the due instant to the ring of the doorbell, and from the call of the operator to
 the author's code, beside the same call of the plain task. Within the receive, Airflow looks its connection
-up, for which any task with a connection has to wait; that time is measured apart. The DAG file's imports,
-which a task's process does before that call, are measured by `benchmarks.felt_in_airflow`.
+up, as for any task with a connection; that time is measured apart. The DAG file's imports, which a task's
+process does before that call, are measured by `benchmarks.felt_in_airflow`.
 
 Due instants lie anywhere between two rounds of Airflow's loops, and each side finishes before the other
 begins. 15 runs of each side take about five minutes, the 100 of --long half an hour.

@@ -26,7 +26,7 @@ from benchmarks.processes import crew
 from benchmarks.program import main
 from benchmarks.server import connect
 from duewheel.store import Batch, Broker
-from duewheel.store.database.listening import Listener, Notification
+from duewheel.store.database.listening import Notification, NotificationListener
 
 BODY = (
     b'{"order": 1, "customer": "customer-1", "state": "unpaid", "note": "0123456789abcdef0123456789abcdef"}'
@@ -176,7 +176,7 @@ def receiving(bench: Bench) -> Iterator[Row]:
         )
 
 
-class _Watched(Listener):
+class _Watched(NotificationListener):
     """A listener that remembers when it last heard something."""
 
     heard_at = 0.0
@@ -193,7 +193,7 @@ def lone(bench: Bench) -> Iterator[Row]:
     count = bench.size(60, 10)
     steps: dict[str, list[float]] = {"tick": [], "heard": [], "handled": []}
     with (
-        patch("duewheel.store.consuming.signals.Listener", _Watched),
+        patch("duewheel.store.consuming.signals.NotificationListener", _Watched),
         bench.server.duewheel() as dsn,
         closing(connect(dsn)) as raw,
     ):

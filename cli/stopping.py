@@ -13,8 +13,8 @@ def stopped_by_signal() -> threading.Event:
 
     A command that waits for an unresponsive database sees the event late.
 
-    A thread sets the event. A signal handler runs in the main thread between any two of its steps, even while
-    that thread holds the event's own lock in ``wait()``, and would wait for this lock for ever.
+    A thread sets the event. A handler runs in the main thread between any two steps of it, also while that
+    thread holds the event's own lock in ``wait()``, and would wait for this lock for ever.
     """
     stopping = threading.Event()
     told, telling = os.pipe()

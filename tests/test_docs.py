@@ -326,6 +326,10 @@ def test_how_to_examples_run(page: Path, run_examples: Callable[[str], None]) ->
     run_examples(HOW_TO + page.read_text())
 
 
+def test_the_queries_for_debugging_run(run_examples: Callable[[str], None]) -> None:
+    run_examples(HOW_TO + (ROOT / "CONTRIBUTING.md").read_text())
+
+
 def test_how_to_examples_do_what_they_say(
     dsn: str, cursor: extensions.cursor, run_examples: Callable[[str], None]
 ) -> None:

@@ -2,7 +2,7 @@
 
 commands            the command line
 flow                what each command does
-keeper              the process that owns all others, and ends them whatever happens
+supervisor          the process that owns all others, and ends them whatever happens
 airflow_standalone  Airflow's four components on the embedded Postgres
 airflow_api         the calls of Airflow's REST API
 steps               place, pay, watch

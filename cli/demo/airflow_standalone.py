@@ -12,13 +12,10 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import secrets
-import socket
 import sys
 import threading
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,7 +36,6 @@ _HEALTH_OF: dict[str, str] = {
     "triggerer": "triggerer",
     "dag-processor": "dag_processor",
 }
-_SERVER_PORTS = range(20_000, 32_768)
 _POLL_SECONDS = 0.2
 _STOP_GRACE_SECONDS = 6.0
 
@@ -131,22 +127,6 @@ def _connection(dsn: str) -> str:
             "password": parts["password"],
         }
     )
-
-
-def free_port() -> int:
-    """Return a port of the loopback interface that is free, and stays so unless another server takes it.
-
-    The API server listens seconds after this. A port from the range that systems give to outgoing connections
-    (Linux from 32768 on, others from 49152) could be one of theirs by then.
-    """
-    for port in random.sample(_SERVER_PORTS, len(_SERVER_PORTS)):
-        with socket.socket() as probe:
-            # As the API server does: closed connections that the kernel still remembers do not count.
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            with suppress(OSError):
-                probe.bind(("127.0.0.1", port))
-                return port
-    raise AirflowFailedError("every port of 127.0.0.1 is taken")
 
 
 class AirflowStandalone:

@@ -20,7 +20,7 @@ from duewheel.cli.demo import steps
 from duewheel.cli.demo.airflow_api import AirflowRefusedError, AirflowUnreachableError
 from duewheel.cli.demo.progress import Progress
 from duewheel.cli.demo.run import Run
-from duewheel.cli.demo.running import DemoFailedError, RunningDemo, start_keeper, take_down, wait_until_up
+from duewheel.cli.demo.running import DemoFailedError, RunningDemo, start_supervisor, take_down, wait_until_up
 from duewheel.cli.demo.verify import Verdict, judge, show
 from duewheel.cli.demo.workplace import Workplace
 
@@ -59,8 +59,8 @@ def everything(
     worth_keeping = directory is not None
     with _sigterm_as_interrupt(), Progress() as progress:
         try:
-            keeper = start_keeper(workplace, attached=True)
-            running = wait_until_up(workplace, keeper, progress.say)
+            supervisor = start_supervisor(workplace, attached=True)
+            running = wait_until_up(workplace, supervisor, progress.say)
             run = place_and_pay(
                 running,
                 progress,
@@ -94,9 +94,9 @@ def up(directory: Path) -> dict[str, Any]:
     """Bring a demo up that stays; return how to reach it."""
     workplace = Workplace(directory)
     with _sigterm_as_interrupt(), Progress() as progress:
-        keeper = start_keeper(workplace, attached=False)
+        supervisor = start_supervisor(workplace, attached=False)
         try:
-            running = wait_until_up(workplace, keeper, progress.say)
+            running = wait_until_up(workplace, supervisor, progress.say)
         except BaseException:
             with _undisturbed():
                 take_down(workplace)
