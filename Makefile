@@ -5,16 +5,18 @@ PYTHON ?= python3
 VENV := .venv
 RUN := $(VENV)/bin/python -m
 UV_VERSION := 0.13.8
+TWINE_VERSION := 7.0.0
 # The oldest Airflow that pyproject.toml allows; requirements.lock has the newest.
 OLDEST_AIRFLOW := 3.3.0
 OLDEST := build/oldest
 OLDEST_TESTS := tests/hooks tests/triggers tests/sensors tests/operators tests/dags \
     tests/plugin/test_provider_info.py tests/plugin/test_page.py
+MERMAID := plugin/ui/node_modules/@mermaid-js/tiny/dist/mermaid.tiny.js
 PYTEST_ARGS ?=
 QUICK := not slow and not airflow and not spark and not demo
 
 .DEFAULT_GOAL := help
-.PHONY: help demo page page-check test test-quick test-oldest lint format types contracts bench lock clean
+.PHONY: help demo docs page page-check test test-quick test-oldest lint format types contracts bench lock release clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -54,6 +56,16 @@ page: $(VENV)/installed ## Build the page in Airflow's UI; installs Node.js from
 page-check: page ## Check the page's sources: types, style, format, and their own tests
 	$(VENV)/bin/python plugin/ui/page_build.py check test
 
+# Strict: a dead link, an unlisted page or a public name without a docstring fails the build.
+docs: $(VENV)/installed $(MERMAID) ## Build the documentation into build/site; SERVE=1 serves it on this machine
+	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs $(if $(filter-out 0,$(SERVE)),serve --dev-addr 127.0.0.1:8000,build)
+
+# Diagrams are drawn by a package of the page's; every script of the page installs its packages.
+$(MERMAID): plugin/ui/package-lock.json
+	$(MAKE) page
+	test $@ -nt $< || $(VENV)/bin/python plugin/ui/page_build.py check
+	@touch $@
+
 format: $(VENV)/installed ## Put style and format right
 	$(RUN) ruff check --fix .
 	$(RUN) ruff format .
@@ -70,6 +82,14 @@ bench: $(VENV)/installed ## Measure against the physical limit and against other
 lock: $(VENV)/installed ## Choose the newest versions of everything and write them down
 	$(VENV)/bin/uv pip compile pyproject.toml --all-extras --universal --python-version 3.11 --upgrade \
 	    --no-emit-index-url --no-emit-find-links --no-header --no-annotate --quiet --output-file requirements.lock
+
+release: page ## Build the sdist and the wheel in dist/ and check them; CONTRIBUTING.md has the steps
+	@test -z "$$(git status --porcelain)" || \
+	    { echo "A release is built from what is committed, and the working tree differs: see git status"; exit 1; }
+	rm -rf dist
+	$(VENV)/bin/python .ci/distribution.py dist
+	$(VENV)/bin/uv tool run --quiet twine@$(TWINE_VERSION) check --strict dist/*
+	DUEWHEEL_DISTRIBUTION=$(CURDIR)/dist $(RUN) pytest tests/test_distribution.py
 
 clean: ## Remove what the other targets made, the virtual environment included
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build dist src/*.egg-info .duewheel

@@ -4,8 +4,9 @@ Beside it a trigger that fires at its instant and a plain task: what Airflow tak
 event, make a run, schedule its task and start a process for it. That is seconds, and differs from run to run
 by more than duewheel adds. So the ring and the receive are measured by themselves in each run: from the due
 instant to the ring of the doorbell, and from the call of the operator to the author's code, beside the same
-call of the plain task. The DAG file's imports, which a task's process does before that call, are measured by
-`benchmarks.felt_in_airflow`.
+call of the plain task. Within the receive, Airflow looks its connection up, which any task with a connection
+has to wait for; that time is measured apart. The DAG file's imports, which a task's process does before that
+call, are measured by `benchmarks.felt_in_airflow`.
 
 Due instants lie anywhere between two rounds of Airflow's loops, and each side is let finish before the other
 begins. 15 runs of each side take about five minutes, the 100 of --long half an hour.
@@ -41,13 +42,22 @@ WARM_UP = 2
 DAGS = f"""
 import json
 import time
-from airflow.sdk import DAG, Asset, AssetWatcher, task
+from airflow.sdk import DAG, Asset, AssetWatcher, Connection, task
 from benchmarks.at_instants import AtInstants, NotingTimingWheel
 
 CALLED = []
+LOOKED_UP = []
 
 def called(context):
     CALLED.append(time.time())
+
+def looked_up(conn_id, get=Connection.get):
+    begun_at = time.time()
+    connection = get(conn_id)
+    LOOKED_UP.append(time.time() - begun_at)
+    return connection
+
+Connection.get = looked_up
 
 def due(trigger):
     return [Asset(type(trigger).__name__, watchers=[AssetWatcher(name="watcher", trigger=trigger)])]
@@ -58,7 +68,7 @@ def note(now, ti, triggering_asset_events, due_at):
     with open("{{notes}}", "a") as file:
         file.write(json.dumps(dict(
             dag=ti.dag_id, code_at=now, called_at=CALLED[-1], rang_at=payload["rang_at"],
-            due_at=due_at or payload["due_at"],
+            due_at=due_at or payload["due_at"], looked_up_seconds=sum(LOOKED_UP),
         )) + "\\n")
 
 wheel = due(NotingTimingWheel("{TOPIC}", "{GROUP}"))
@@ -88,6 +98,7 @@ class Run:
     rang_at: float
     called_at: float
     code_at: float
+    looked_up_seconds: float
 
     @property
     def whole_ms(self) -> float:
@@ -105,9 +116,14 @@ class Run:
         return (self.code_at - self.called_at) * 1000
 
     @property
+    def look_up_ms(self) -> float:
+        """Of the receive: Airflow's look-up of the connection."""
+        return self.looked_up_seconds * 1000
+
+    @property
     def own_ms(self) -> float:
-        """The ring and the receive together."""
-        return self.ring_ms + self.receive_ms
+        """The ring and the receive together, without Airflow's look-up of the connection."""
+        return self.ring_ms + self.receive_ms - self.look_up_ms
 
 
 @dataclass
@@ -124,7 +140,13 @@ class Stand:
         lines = self.notes.read_text().splitlines() if self.notes.exists() else []
         noted = [json.loads(line) for line in lines]
         return [
-            Run(each["due_at"], each["rang_at"], each["called_at"], each["code_at"])
+            Run(
+                each["due_at"],
+                each["rang_at"],
+                each["called_at"],
+                each["code_at"],
+                each["looked_up_seconds"],
+            )
             for each in noted
             if each["dag"] == dag_id
         ]
@@ -177,9 +199,13 @@ def due_to_task(bench: Bench) -> Iterator[Row]:
                 if number >= WARM_UP:
                     runs.append(run)
     parts: dict[str, tuple[str, Callable[[Run], float]]] = {
-        "own": ("the ring and the receive together", lambda run: run.own_ms),
+        "own": (
+            "the ring and the receive, without Airflow's look-up of the connection",
+            lambda run: run.own_ms,
+        ),
         "ring": ("due instant to the ring of the doorbell", lambda run: run.ring_ms),
         "receive": ("call of the operator to the author's code", lambda run: run.receive_ms),
+        "look-up": ("of this, Airflow's look-up of the connection", lambda run: run.look_up_ms),
     }
     for percent in (50, 99):
         yield Row(

@@ -7,10 +7,8 @@ gives JSON on standard output instead of a table.
 Exit status: 0 done; 1 the broker refused or could not be reached (the reason is on standard error); 2 wrong
 usage; 3 there was nothing: nothing due, found, recalled or redriven. So `while duewheel message receive ...`
 ends by itself. A list may be empty: that is 0.
+
+It needs the extra ``cli``; importing this package does not.
 """
 
 from __future__ import annotations
-
-from duewheel.cli.main import main
-
-__all__ = ["main"]

@@ -8,7 +8,7 @@ from duewheel.cli.answer import Answer, as_mapping, counted
 from duewheel.cli.broker_command import with_broker
 from duewheel.cli.progress import progress
 from duewheel.store import Broker, BrokerMoved, BrokerNotUpgraded
-from duewheel.store.database.migration import SchemaState
+from duewheel.store.database.schema_state import SchemaState
 
 
 @click.group()

@@ -18,6 +18,7 @@ The language, decided once:
 from __future__ import annotations
 
 from importlib import import_module
+from importlib.util import find_spec
 
 import click
 import psycopg2
@@ -42,15 +43,20 @@ _COMMANDS: dict[str, str] = {
 }
 
 
+def _is_there(name: str) -> bool:
+    """Whether this installation has the command: the demo runs from a checkout only, and no wheel has it."""
+    return name != "demo" or find_spec("duewheel.cli.demo") is not None
+
+
 class RootGroup(click.Group):
     """Loads commands on first use; an error of the broker or of its database is one line on standard error
     and status 1."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  # click names it
-        return sorted(_COMMANDS)
+        return sorted(name for name in _COMMANDS if _is_there(name))
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        if cmd_name not in _COMMANDS:
+        if cmd_name not in _COMMANDS or not _is_there(cmd_name):
             return None
         module, name = _COMMANDS[cmd_name].split(":")
         command: click.Command = getattr(import_module(module), name)
@@ -79,7 +85,6 @@ def main() -> None:
     """Delay messages for Airflow: send now, delivered at an instant.
 
     \b
-    duewheel demo                                          everything, for real, in a few minutes
     duewheel topic create order-timeout
     duewheel message send '{"order": 42}' --topic order-timeout --delay 30m --key 42
     duewheel message recall --topic order-timeout --key 42

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from types import FrameType
@@ -11,13 +12,22 @@ def stopped_by_signal() -> threading.Event:
     """Return an event that Ctrl-C and SIGTERM set, instead of ending the program; the second one ends it.
 
     A command that waits for a database which does not answer sees the event late.
+
+    A thread sets the event. A handler runs in the main thread between any two steps of it, also while that
+    thread holds the event's own lock in ``wait()``, and would wait for this lock for ever.
     """
     stopping = threading.Event()
+    told, telling = os.pipe()
 
     def stop(number: int, _frame: FrameType | None) -> None:
-        stopping.set()
         signal.signal(number, signal.SIG_DFL)
+        os.write(telling, b"\0")
 
+    def listen() -> None:
+        os.read(told, 1)
+        stopping.set()
+
+    threading.Thread(target=listen, name="duewheel-stopping", daemon=True).start()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, stop)
     return stopping

@@ -1,3 +1,3 @@
-"""Example DAGs that run as they stand; docs/how-to.md lists what each shows."""
+"""Example DAGs that run as they stand; docs/how-to.md explains each."""
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
 When timeouts come due, the wheel in Airflow's triggerer releases them and rings the asset's doorbell, which
 starts this DAG. The ring carries no messages. The task takes them under a lease, and Spark's executors read
 them, look up their orders and cancel the unpaid ones. On each part of the batch, the cancellations and the
-ack are one transaction: whatever fails or runs twice, no timeout is lost and none takes effect twice (rules
-D19, X09, X14 and X16). The task looks at the orders of its messages and no others, and none of
-it comes to the driver, whose memory does not grow with the shop.
+ack are one transaction: whatever fails or runs twice, no timeout is lost and none takes effect twice. The
+task touches only the orders of its messages. No order comes to the driver, so the driver's memory does not
+grow with the shop.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def cancel_unpaid_orders() -> None:
         topic=TOPIC,
         group=GROUP,
         python_callable=cancel_unpaid,
-        drain=True,  # what comes due meanwhile is worked on by the same Spark session
+        drain=True,  # the same Spark session handles timeouts that come due during the work
     )
 
 

@@ -1,9 +1,9 @@
-"""Clean up every day at 5 in the morning, as the clocks of Berlin show it.
+"""Clean up every day at 5 in the morning, Berlin time.
 
-Airflow's own timetable does this too. A schedule of the broker is the better one where a program that knows
-no Airflow wants the same call, where it is added while everything runs and without a new DAG file, or where
-what fails is to be tried again by its group. Each occurrence is sent once, however many wheels turn, and what
-falls into an outage is made up for as ``misfire`` says (rule D18).
+Airflow's own timetable does this, too. A schedule of the broker is better if a program without Airflow needs
+the same call, if schedules are added at run time without a new DAG file, or if a group is to retry failed
+work. Each occurrence is sent once, however many wheels turn. ``misfire`` decides about occurrences that fall
+into an outage.
 
 Start `plan_clean_up` once. Adding the same schedule again changes nothing.
 """

@@ -1,9 +1,8 @@
 """Pay every second order, and recall its timeout by the order's number.
 
 Every fifth payer forgets the recall. That does no harm: the timeout then comes, finds the order paid, and
-leaves it alone. A recall spares the work; it is not what keeps a paid order alive. Its answer is the truth:
-a timeout answered `recalled` never comes, one answered `already_released` may be on its way (rules D19, X01
-and X02).
+leaves it alone. So a recall saves work, but a paid order is safe without it. The recall's answer can be
+relied on: after `recalled` the timeout never comes, after `already_released` it may be on its way.
 """
 
 from __future__ import annotations

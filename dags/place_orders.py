@@ -1,8 +1,8 @@
 """Place orders, each with a timeout: a message that comes back when the time to pay is over.
 
-The orders and their messages are written in one transaction: there is never an order without its timeout,
-nor a timeout without its order (rules D12, D19 and X06). The order's number is the message's key, so that
-whoever takes the payment can recall the timeout without ever having seen its message id.
+The orders and their messages are written in one transaction: there is never an order without its timeout, nor
+a timeout without its order. The order's number is the message's key, so the program that takes the payment
+can recall the timeout without knowing its message id.
 """
 
 from __future__ import annotations
@@ -43,7 +43,10 @@ def place_orders() -> None:
             "spread": timedelta(seconds=params["spread_seconds"]),
         }
         with DueWheelHook().get_conn() as broker, closing(psycopg2.connect(broker.dsn)) as connection:
-            with connection, connection.cursor() as cursor:  # one transaction: all of it, or nothing
+            with (
+                connection,
+                connection.cursor() as cursor,
+            ):  # one transaction: all or none
                 cursor.execute(statement("create_orders"))
                 cursor.execute(statement("place_orders"), order_values)
                 timeouts = [

@@ -1,13 +1,12 @@
 """Remind a customer after an hour, a day and three days, unless the customer acts.
 
-The ladder is sent at once, as three messages under the customer's key. Whoever learns that the customer has
-acted takes back what still waits of it with one recall by that key, and knows no message id (rules X01 and
-X02). So nothing looks every minute at who is to be reminded of what, and a reminder that was recalled in time
-never comes.
+All three reminders are sent at once, under the customer's key. When the customer has acted, one recall by
+that key takes back the reminders that still wait; no message id is needed. So no program has to search every
+minute for customers to remind, and a reminder that was recalled in time never comes.
 
-Each reminder is handled by itself: one that cannot be sent is tried again by its group's policy and holds up
-no other (rule X15). A recall can come too late by a moment, so a handler that must not remind in vain looks
-for itself whether the customer has acted.
+Each reminder is handled by itself: one that cannot be sent is retried by its group's policy and holds up no
+other. A recall can come a moment too late, so a handler that must not remind in vain checks whether the
+customer has acted.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Report each morning how many orders have run out of time: a DAG with a timetable and a sensor.
 
 The sensor holds no worker while it waits: the wheel in the triggerer wakes it as soon as one timeout is due.
-It takes nothing; the task behind it receives the messages under a lease. On a day without any the run is
-skipped after two hours.
+The sensor leases nothing; the task after it receives the messages under a lease. On a day without timeouts
+the run is skipped after two hours.
 
-The report has a group of its own and so gets every timeout, also those that `cancel_unpaid_orders` handles
-(rule D15). A new group begins with the oldest timeout that is kept. It is paused until you choose it.
+The report has a group of its own and so gets every timeout, including those that `cancel_unpaid_orders`
+handles. A new group begins with the oldest stored timeout. The DAG is paused until you choose it.
 """
 
 from __future__ import annotations

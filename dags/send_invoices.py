@@ -1,14 +1,14 @@
-"""Send invoices: what fails is tried again, what fails for good raises an alert and is redriven.
+"""Send invoices: a failed one is retried; one that fails for good raises an alert and is redriven.
 
 An invoice is due an hour after it was billed. One that cannot be sent holds up no other: it comes again after
-1, 2, 4, 8 and 16 minutes, and then it is a dead letter, which is kept with its reason (rules R03 and X15).
+1, 2, 4, 8 and 16 minutes, and then it is a dead letter, which is kept with its reason.
 
-A failure that is tried again alarms nobody: its task is red, its run is not. Only a dead letter fails the
-run, and each further run for as long as it lies there. So give `alert` the callback that pages you:
+A failure that is retried raises no alert: its task is red, but its run is not. Only a dead letter fails the
+run, and each further run as long as it is not redriven. So give `alert` the callback that pages you:
 ``on_failure_callback=send_smtp_notification(...)`` or another of Airflow's notifiers.
 
-When the cause is repaired, `redrive_invoices` gives the dead letters back, each once however often it is
-started (rule X12).
+When the cause is repaired, `redrive_invoices` sends the dead letters to their group again, each once, however
+often the DAG is started.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ TOPIC = "invoices"
 GROUP = "send-invoices"
 
 CUSTOMER = Param("4711", type="string", minLength=1, description="The customer's number.")
-REASON = Param("no address", type="string", description="Redrive those whose reason contains this.")
+REASON = Param("no address", type="string", description="Redrive dead letters whose reason contains this.")
 
 due_invoices = Asset(
     "due_invoices",

@@ -1,4 +1,4 @@
-"""What the DAGs of the orders share: names, and the SQL statements of the shop (`dags/sql`)."""
+"""Names and SQL statements (`dags/sql`) that the DAGs of the shop share."""
 
 from __future__ import annotations
 

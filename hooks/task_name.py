@@ -1,7 +1,7 @@
 """The name of a task instance at the broker: its consumer's, and its idempotency key.
 
-It stays the same over all tries of the task instance. So it keeps a retried send from sending twice, and lets
-a try go on with the messages of the previous one.
+The name stays the same over all tries of the task instance. So a retried send sends once, and a try can go on
+with the messages of the previous one.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ def task_name(dag_id: str, run_id: str, task_id: str, map_index: int) -> str:
     """The name that all tries of one task instance share.
 
     Args:
-        dag_id, run_id, task_id: the task instance's.
+        dag_id, run_id, task_id: those of the task instance.
         map_index: -1 where the task is not mapped.
 
     Example:
@@ -35,7 +35,7 @@ def task_address(dag_id: str, run_id: str, task_id: str, map_index: int) -> str:
     """The same name at any length: what the page makes a link of.
 
     Args:
-        dag_id, run_id, task_id: the task instance's.
+        dag_id, run_id, task_id: those of the task instance.
         map_index: -1 where the task is not mapped.
 
     Example:

@@ -1,9 +1,9 @@
 """Calling a function of the DAG author until it has really run.
 
-A coroutine function returns at once, and so does a generator function: nothing of their bodies has run by
-then, and messages acked there would be lost without a word. So is it with ``map(handle, messages)``. So a
-coroutine is awaited, and a generator, or any other iterator, is run to its end; what it yields is the result,
-as a list.
+A coroutine function returns at once, and so does a generator function; so does ``map(handle, messages)``.
+None of their work has been done by then, and messages acked at that moment would be lost silently. So a
+coroutine is awaited, and a generator, or any other iterator, is run to its end. The values that it yields are
+the result, as a list.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from airflow.sdk.definitions.context import KNOWN_CONTEXT_KEYS
 from duewheel.store.values.errors import InvalidArgument
 
 NOT_WHILE_IT_RUNS = frozenset({"exception", "reason"})
-"""Names of the context that only callbacks get."""
+"""Names in the context that only callbacks get."""
 
 
 def call(
@@ -28,16 +28,17 @@ def call(
     named: Mapping[str, Any],
     context: Mapping[str, Any],
 ) -> Any:
-    """Call a function as ``PythonOperator`` does, and return what it came to.
+    """Call a function as ``PythonOperator`` does, and return its final result.
 
     Args:
         function: the function; plain, ``async``, with ``yield``, or one that returns an iterator.
         given: its first arguments.
         named: further arguments by name.
-        context: Airflow's context, of which it gets what its parameters name; with ``**kwargs`` all of it.
+        context: Airflow's context. The function gets the values that its parameters name; with ``**kwargs``,
+            all.
 
     Raises:
-        Exception: whatever it raised.
+        Exception: any error of the function.
 
     Example:
         >>> def doubled(numbers, factor):
@@ -56,11 +57,11 @@ def check_call(
     Args:
         function: the function.
         given: how many arguments it gets by position.
-        named: the names of those that it gets by name.
-        offered: what it gets beside Airflow's context if it names it.
+        named: the names of the arguments that it gets by name.
+        offered: names beside those of Airflow's context that it may ask for.
 
     Raises:
-        InvalidArgument: it has no room for an argument, or needs one that nobody gives.
+        InvalidArgument: the function has no parameter for an argument, or requires one that it would not get.
 
     Example:
         >>> check_call(lambda messages, factor, ds: None, 1, ["factor"])
@@ -76,8 +77,9 @@ def check_call(
     except (TypeError, ValueError) as error:
         by_name = f" and {', '.join(sorted(named))} by name" if named else ""
         raise InvalidArgument(
-            f"{getattr(function, '__name__', function)}{signature} cannot be called with {given} arguments"
-            f"{by_name}: {error}; beside these a function gets what it names of Airflow's context"
+            f"{getattr(function, '__name__', function)}{signature} cannot be called with {given} "
+            f"arguments{by_name}: {error}; in addition, a function gets the values of Airflow's context that "
+            "its parameters name"
         ) from error
 
 
@@ -87,10 +89,10 @@ def _named(
     try:
         inspect.signature(function)
     except ValueError:
-        # Some functions written in C do not say what they take.
+        # Some functions written in C do not reveal their parameters.
         return named
     wanted = determine_kwargs(function, given, {**context, **named})
-    # A name that the function does not know is a mistake of the author, not something to leave out.
+    # A name that the function does not know is a mistake of the author, and must not be left out silently.
     return {**wanted, **named}
 
 

@@ -1,17 +1,17 @@
-"""Receive a batch, work on it in Python, and ack it only after the work (X09).
+"""Receive a batch, work on it in Python, and ack it only after the work.
 
 The lease on the batch is kept alive by a thread while the function runs, however long it takes. When the
 function returns, the batch is acked as a whole; when it raises, the task fails. While Airflow has tries left,
-the messages are kept for the next one; after the last they are nacked, and come back after the retry interval
-of their group (R03). When the task is killed, the lease is pulled back: the messages are ready again at once,
-for the task's next try or for anyone else of the group.
+the messages are kept for the next try; after the last try they are nacked, and come back after the retry
+interval of their group. When the task is killed, it gives its lease back: the messages are ready again at
+once, for the task's next try or for any other consumer of the group.
 
-One by one, the function gets each message by itself, and each is answered by itself: what failed sets nothing
-else aside (X15).
+With ``one_by_one``, the function gets one message at a time, and each is answered by itself: a failed message
+holds up no other.
 
-A worker that dies without a word stops extending. The next try of the task takes the lease over; without one
-it ends by itself. So a message is worked on at least once, never lost, and the function should stand being
-given a message again.
+A worker that dies suddenly stops extending the lease. The next try of the task takes the lease over; without
+a next try, the lease ends by itself. So each message is worked on at least once and never lost, and the
+function has to cope with getting a message again.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 __all__ = ["ConsumeMessagesOperator", "MessagesFailed"]
 
 LOGGED_MESSAGES = 5
-"""So many messages of a batch are named in the log."""
+"""The log names this many messages of a batch."""
 
 
 class ConsumeMessagesOperator(ConsumingOperator):
@@ -59,38 +59,38 @@ class ConsumeMessagesOperator(ConsumingOperator):
         topic: the topic to read.
         group: the consumer group that reads; made when it does not exist yet, from the earliest message on.
         python_callable: called once with the batch, a sequence of ``Message``, and with ``op_args`` and
-            ``op_kwargs``; of Airflow's context it gets what its parameters name, and ``consumer``, the
-            group's :class:`~duewheel.store.consuming.consumer.Consumer`, to ack in the transaction of the
-            work. It may be ``async``; where it yields, or returns an iterator, the list of it all is its
-            result. Not called when nothing is ready.
-        tags: only messages with one of these tags, as ``"a || b"``; ``*`` means all (D12).
-        filter: only messages with such properties, as ``"region = 'north' AND amount > 100"`` (D12).
-        max_messages: how many to take at most at once, up to 10 000.
-        invisible: how long a lease lasts without a sign of life of the worker, 1 s to 12 h (D07).
-        wait: how long to wait for the first message when none is ready, up to 30 s.
+            ``op_kwargs``; It also gets the values of Airflow's context that its parameters name, and as
+            ``consumer`` the group's :class:`~duewheel.store.consuming.consumer.Consumer`, to ack in the
+            transaction of the work. It may be ``async``. If it yields values or returns an iterator, its
+            result is the list of them. Not called when no message is ready.
+        tags: only messages with one of these tags, as ``"a || b"``; ``*`` means all.
+        filter: only messages with such properties, as ``"region = 'north' AND amount > 100"``.
+        max_messages: how many messages to receive at most at once, up to 10 000.
+        invisible: how long a lease lasts without a sign of life of the worker, 1 s to 12 h.
+        wait: how long to wait for the first message if none is ready, up to 30 s.
         op_kwargs: further arguments of the function, templated.
-        skip_if_empty: whether to skip the task, and what depends on it, when nothing is ready.
+        skip_if_empty: whether to skip the task, and the tasks that depend on it, when no message is ready.
         duewheel_conn_id: the connection to the broker.
         one_by_one: whether to call the function with each message instead, and to answer each by itself: a
-            poison message is nacked with its own reason and the others are acked (X15). The task then fails
-            with ``MessagesFailed``.
-        drain: whether to go on, batch after batch, until nothing is ready.
-        linger: with ``drain``, how long to wait for more when nothing is ready any more.
+            poison message is nacked with its own reason and the others are acked. The task then fails with
+            ``MessagesFailed``.
+        drain: whether to go on, batch after batch, until no message is ready.
+        linger: with ``drain``, how long to wait for more messages before ending.
         op_args: further arguments by position, behind the messages; templated.
-        retry: how the group retries, a ``RetryPolicy``; set for the whole group when the task runs (R12).
-        start: where a group that is new begins: ``earliest``, ``latest`` or an instant.
+        retry: how the group retries, a ``RetryPolicy``; set for the whole group when the task runs.
+        start: where a new group begins: ``earliest``, ``latest`` or an instant.
 
     Returns:
-        What the function returned, as the task's XCom; None when nothing was ready. With ``one_by_one`` or
-        ``drain`` the list of what it returned, without None.
+        The function's result, as the task's XCom; None when no message was ready. With ``one_by_one`` or
+        ``drain``, the list of all results that are not None.
 
     Raises:
-        InvalidArgument, InvalidTagExpression, InvalidFilter: an argument that the broker would refuse; said
-            when the DAG is read. Also a task with ``retries`` where others are mapped over what it returns
-            with ``one_by_one`` or ``drain``; said when it runs, before it receives.
-        LeaseLost: the lease ended before the work did; what was worked on is delivered again (X10).
-        MessagesFailed: one by one, some messages failed.
-        Exception: whatever the function raised. The batch is kept for the task's next try, or nacked.
+        InvalidArgument, InvalidTagExpression, InvalidFilter: an argument that the broker would refuse; raised
+            when the DAG is read. Also for a task with ``retries`` and ``one_by_one`` or ``drain`` if other
+            tasks are mapped over its result; raised when it runs, before it receives.
+        LeaseLost: the lease ended before the work did; its messages are delivered again.
+        MessagesFailed: with ``one_by_one``, some messages failed.
+        Exception: any error of the function. The batch is kept for the task's next try, or nacked.
 
     Example::
 
@@ -101,8 +101,6 @@ class ConsumeMessagesOperator(ConsumingOperator):
             task_id="cancel_unpaid", topic="order-timeout", group="canceller", python_callable=cancel,
             max_messages=500
         )
-
-    Rules: D07, D15, R03, X09, X10, X11, X15.
     """
 
     ui_color = "#dfe9f5"
@@ -153,13 +151,15 @@ class ConsumeMessagesOperator(ConsumingOperator):
         check_span(linger, "linger", at_least=timedelta(0))
         check_flags(one_by_one=one_by_one, drain=drain)
         if as_span(linger, "linger") and not drain:
-            raise InvalidArgument("linger says how long a drain waits for more: give drain=True with it")
+            raise InvalidArgument(
+                "linger is how long a drain waits for more messages: give drain=True with it"
+            )
         self.wait = wait
         self.one_by_one = one_by_one
         self.drain = drain
         self.linger = linger
         if one_by_one or drain:
-            # The result is a list, whatever one call returns and says in its annotation.
+            # The task's result is a list, even if the annotation of the function is another type.
             self.multiple_outputs = False
 
     def execute(self, context: Context) -> Any:
@@ -187,18 +187,18 @@ class ConsumeMessagesOperator(ConsumingOperator):
         return [result for result in results if result is not None] or self._no_result(context)
 
     def _no_result(self, context: Context) -> list[Any] | None:
-        """What Airflow takes where there is none: tasks that are mapped over it are to have no run.
+        """The result of a task without messages, such that no tasks are mapped over it.
 
-        A try before this one may have acked messages and lost its result, for which no task was mapped. So a
-        later try returns None, with which Airflow fails it where tasks are mapped over the result.
+        An earlier try may have acked messages and lost its result, so that no task was mapped over them. So a
+        later try returns None; if tasks are mapped over the result, Airflow then fails it.
         """
         return [] if self._maps and not self._may_have_leases(context) else None
 
     def _require_one_try(self) -> None:
-        """Refuse tries that would map tasks over a part of the results only.
+        """Refuse retries if they would map tasks over only a part of the results.
 
         A try that fails has acked some messages, but Airflow drops its results; the next try has only the
-        rest. The task's own setting counts, not what Airflow adds to it when somebody clears the task.
+        rest. The task's own setting counts, without the tries that Airflow adds when a user clears the task.
         """
         if (self.one_by_one or self.drain) and self.retries and self._maps:
             raise InvalidArgument(
@@ -208,12 +208,12 @@ class ConsumeMessagesOperator(ConsumingOperator):
             )
 
     def _require_room(self, result: object) -> None:
-        """Fail before the ack where the list that the task returns would be too long with this result."""
+        """Fail before the ack if this result would make the task's list too long."""
         if result is not None and self._maps:
             self._require_mappable_length(self._listed + 1)
 
     def _first(self, broker: Broker, consumer: Consumer, context: Context) -> Batch:
-        """What the try before this one has left behind, or what is ready."""
+        """The messages that the try before this one has left behind, or else ready messages."""
         if self._may_have_leases(context):
             batch = broker.take_over(consumer, self._lease_span())
             if batch:
@@ -222,7 +222,7 @@ class ConsumeMessagesOperator(ConsumingOperator):
         return self._receive(consumer, as_span(self.wait, "wait") or timedelta(0))
 
     def _next(self, consumer: Consumer) -> Batch:
-        """What is ready now, or within the time to linger."""
+        """The messages that are ready now, or become ready within the time to linger."""
         until = time.monotonic() + (as_span(self.linger, "linger") or timedelta(0)).total_seconds()
         while True:
             left = timedelta(seconds=max(0.0, until - time.monotonic()))
@@ -314,7 +314,7 @@ class ConsumeMessagesOperator(ConsumingOperator):
         for message in batch:
             held.keeper.raise_if_lost()
             if consumer.is_fifo and message.message_group in stopped_groups:
-                # Its turn comes after that of the one that failed (R07).
+                # Its turn comes after that of the failed message.
                 continue
             apart.current = message
             try:
@@ -330,7 +330,7 @@ class ConsumeMessagesOperator(ConsumingOperator):
             unanswered[place] -= 1
             held.count -= 1
             if not unanswered[place]:
-                # This answer ends a lease, of which a batch has one for each queue.
+                # This answer ends a lease; a batch has one lease for each queue.
                 held.keep_only([lease for lease in batch.leases if unanswered[lease.place]])
             self._persistently(partial(consumer.ack, message))
             apart.acked.add(message)
@@ -360,7 +360,7 @@ class ConsumeMessagesOperator(ConsumingOperator):
         error: MessagesFailed,
         context: Context,
     ) -> None:
-        """Ack what did not fail, and give back what did, each with its own reason."""
+        """Ack the messages that succeeded, and give back the failed ones, each with its own reason."""
         done = [message for message in messages if message not in failed]
         if done:
             self._persistently(lambda: consumer.ack(done))
@@ -402,27 +402,28 @@ class ConsumeMessagesOperator(ConsumingOperator):
 
 @dataclass
 class _Apart:
-    """How far a batch has come of which each message is answered by itself."""
+    """The progress of a batch whose messages are answered one by one."""
 
     failed: dict[Message, BaseException | str] = field(default_factory=dict)
     acked: set[Message] = field(default_factory=set)
     current: Message | None = None
-    """The one that the function got last."""
+    """The message that the function got last."""
 
 
 def _nack_apart(consumer: Consumer, batch: Batch, apart: _Apart, error: BaseException) -> None:
-    """Nack what failed with its own reason, the one that was worked on with the error, and then the rest.
+    """Nack each failed message with its own reason, the message being worked on with the error, and then the
+    rest.
 
     A message that comes back has used up an attempt, so the reason of the rest says that the function never
-    got it. A lease that was lost keeps no other from being answered.
+    got it. A lost lease does not keep the others from being answered.
 
     Raises:
-        DueWheelError: something could not be answered; the rest is.
+        DueWheelError: some messages could not be answered; all others are.
     """
     failed = dict(apart.failed)
     if apart.current is not None and apart.current not in apart.acked:
         failed.setdefault(apart.current, error)
-    # On a FIFO topic the messages behind one go back with it, and keep their attempt (R07).
+    # On a FIFO topic the messages behind a failed one go back with it, and keep their attempt.
     behind = {message.message_group for message in failed} if consumer.is_fifo else set()
     rest: dict[tuple[int, int, int], list[Message]] = {}
     for message in batch:
@@ -444,21 +445,21 @@ def _nack_apart(consumer: Consumer, batch: Batch, apart: _Apart, error: BaseExce
 
 
 def _named(message: Message) -> str:
-    """What the log calls a message."""
+    """The name of a message in the log."""
     return message.message_id if message.key is None else f"{message.message_id} (key {message.key})"
 
 
 def _of_batch(batch: Batch, error: MessagesFailed) -> dict[Message, BaseException | str]:
-    """What failed, by the messages of the batch.
+    """The reasons of a ``MessagesFailed`` by the failed messages of the batch.
 
     Raises:
-        InvalidArgument: one of them is not of the batch, so that nobody can tell what was done.
+        InvalidArgument: a message is not of the batch, so it is unclear which work was done.
     """
     of_batch = {message.message_id: message for message in batch}
     strangers = [message.message_id for message in error.failed if message.message_id not in of_batch]
     if strangers:
         raise InvalidArgument(
-            f"MessagesFailed names message {strangers[0]}, which is not of the batch: give those that the "
+            f"MessagesFailed names message {strangers[0]}, which is not of the batch: give messages that the "
             "function got"
         ) from error
     return {of_batch[message.message_id]: reason for message, reason in error.failed.items()}

@@ -1,16 +1,16 @@
-"""What the consuming operators have in common: the lease, the answers, the next try, the kill.
+"""The common base of the consuming operators: the lease, the answers, the next try, the kill.
 
-**Tries.** Airflow's tries and the group's retries both try again, so they take turns. While Airflow has tries
-left, what failed is kept: the lease is extended beyond Airflow's ``retry_delay``, and the next try takes over
-the very same messages, also from a worker that was killed. When the last try has failed, the messages are
-nacked and go the way of their group: its intervals, then the dead letters (R03). A try never succeeds by
-finding that the messages of the one before are not ready yet.
+**Tries.** Airflow's tries and the group's retries both repeat failed work, so they take turns. While Airflow
+has tries left, failed messages are kept: the lease is extended beyond Airflow's ``retry_delay``, and the next
+try takes over the very same messages, even from a worker that was killed. When the last try has failed, the
+messages are nacked and retried by their group: after its intervals, and in the end as dead letters. A try
+never succeeds merely because the messages of the previous try are not ready yet.
 
-The lease is kept in the name of the task instance, the same over all tries. A try that takes over gets new
-tokens, so a worker that was only thought dead cannot answer any more (X10).
+The lease is held in the name of the task instance, which is the same over all tries. A try that takes over
+gets new tokens, so a worker that was wrongly thought dead can no longer answer.
 
-**The ack** is repeated while the database cannot be reached, as long as the lease can live. What would make
-Airflow fail the task after the ack is looked at before: a result that cannot become an XCom.
+**The ack** is repeated while the database cannot be reached, as long as the lease may still hold. A result
+that cannot become an XCom would make Airflow fail the task after the ack, so it is refused before the ack.
 """
 
 from __future__ import annotations
@@ -68,23 +68,24 @@ if TYPE_CHECKING:
     from duewheel.store.values.leases import Lease
 
 LATE_TRY = timedelta(minutes=2)
-"""How much later than its ``retry_delay`` the next try may begin and still find its messages kept."""
+"""How much later than its ``retry_delay`` the next try may begin and still find its messages."""
 
 LONGEST_OUTPUT_NAME = 512
-"""So many characters of an XCom's key Airflow's database stores."""
+"""The longest key of an XCom that Airflow's database stores, in characters."""
 
 
 class MessagesFailed(AirflowException):
     """Some messages failed and the others did not.
 
-    A function that handles a batch raises it to have those named nacked, or kept for the next try, and the
-    others acked (X15). The task fails with it, since not all of its work is done.
+    A function that handles a batch raises this error to have the failed messages nacked, or kept for the next
+    try, and all others acked. The task fails with it, since not all of its work is done.
 
     Args:
         failed: the messages that failed, each with its reason: text, or the error.
 
     Raises:
-        InvalidArgument: what is named is no message, such as its key; the function fails with that for all.
+        InvalidArgument: a name is not a message, but for example its key. The function then fails for the
+            whole batch.
 
     Example::
 
@@ -128,13 +129,13 @@ class FailedForGood(MessagesFailed, AirflowFailException):
 
 
 def as_reason(reason: BaseException | str) -> str:
-    """The text that is kept with a message that failed."""
+    """The text that is stored with a failed message."""
     return reason_of(reason) if isinstance(reason, BaseException) else str(reason)
 
 
 @dataclass
 class Held:
-    """What a killed task needs to give its messages back over a connection of its own."""
+    """The data with which a killed task gives its messages back over a connection of its own."""
 
     dsn: str
     messages: Answered
@@ -143,7 +144,7 @@ class Held:
     is_answered: Callable[[], bool] = lambda: False
 
     def keep_only(self, leases: Sequence[Lease]) -> None:
-        """Leave out what is about to be answered: one lease that is over would refuse the answer to all."""
+        """Keep only these leases, since an answer to all fails if one of them has already ended."""
         self.messages = leases
         self.keeper.keep_only(leases)
 
@@ -154,19 +155,19 @@ class ConsumingOperator(BaseOperator):
     Args:
         topic: the topic to read.
         group: the consumer group that reads.
-        python_callable: the work; None where a subclass brings its own.
-        tags, filter: which messages (D12).
-        max_messages: how many to take at most in one batch.
-        invisible: how long a lease lasts without a sign of life of the worker, 1 s to 12 h (D07).
+        python_callable: the work; None if a subclass defines its own.
+        tags, filter: which messages to receive.
+        max_messages: how many messages to receive at most in one batch.
+        invisible: how long a lease lasts without a sign of life of the worker, 1 s to 12 h.
         op_args, op_kwargs: further arguments of the function, templated.
-        skip_if_empty: whether to skip the task, and what depends on it, when nothing is ready.
-        retry: how the group retries; set for the whole group when the task runs (R12).
-        start: where a group that is new begins.
+        skip_if_empty: whether to skip the task, and the tasks that depend on it, when no message is ready.
+        retry: how the group retries; set for the whole group when the task runs.
+        start: where a new group begins.
         duewheel_conn_id: the connection to the broker.
         at_most: the limit of ``max_messages``; None: none.
 
     Raises:
-        InvalidArgument, InvalidTagExpression, InvalidFilter: an argument that the broker would refuse; said
+        InvalidArgument, InvalidTagExpression, InvalidFilter: an argument that the broker would refuse; raised
             when the DAG is read.
     """
 
@@ -187,7 +188,7 @@ class ConsumingOperator(BaseOperator):
     given: ClassVar[int] = 1
     """How many arguments the function gets before ``op_args``."""
     offered: ClassVar[Collection[str]] = ()
-    """What it gets beside Airflow's context where it names it."""
+    """Names beside those of Airflow's context that the function may ask for."""
 
     def __init__(
         self,
@@ -227,7 +228,7 @@ class ConsumingOperator(BaseOperator):
         self.filter = filter
         self.max_messages = max_messages
         self.invisible = invisible
-        # What another task returns is put in their place when they are rendered.
+        # Rendering replaces them with the results of other tasks.
         self.op_args: Any = op_args if _is_of_a_task(op_args) else list(op_args or ())
         self.op_kwargs: Any = op_kwargs if _is_of_a_task(op_kwargs) else dict(op_kwargs or {})
         self.skip_if_empty = skip_if_empty
@@ -242,7 +243,7 @@ class ConsumingOperator(BaseOperator):
             self._check_callable(python_callable)
 
     def _check_callable(self, function: Callable[..., Any]) -> None:
-        """Refuse what cannot be called as it will be."""
+        """Refuse a function that cannot be called as the task will call it."""
         check_callable(function)
         if _is_of_a_task(self.op_args) or _is_of_a_task(self.op_kwargs):
             return
@@ -259,7 +260,7 @@ class ConsumingOperator(BaseOperator):
         return as_span(self.invisible, "invisible") or timedelta(seconds=60)
 
     def _consumer(self, broker: Broker, context: Context) -> Consumer:
-        """The group's consumer, in the name of the task instance where there is one."""
+        """The group's consumer, in the name of the task instance if a task runs."""
         return broker.consumer(
             self.topic,
             self.group,
@@ -281,12 +282,12 @@ class ConsumingOperator(BaseOperator):
             raise AirflowSkipException(f"Nothing is ready on topic {self.topic} for group {self.group}.")
 
     def _require_pushable(self, result: object) -> None:
-        """Fail before the ack where Airflow would refuse the result after it.
+        """Fail before the ack if Airflow would refuse the result after it.
 
-        A backend of the author's own may keep anything, and is not asked twice.
+        A custom XCom backend may store anything, so its results are not checked.
         """
         if result is not None and self.do_xcom_push and XCom.serialize_value is BaseXCom.serialize_value:
-            # It goes over HTTP as JSON, and a Postgres keeps it as jsonb.
+            # The result goes over HTTP as JSON, and Postgres stores it as jsonb.
             text = json.dumps(BaseXCom.serialize_value(result), ensure_ascii=False, allow_nan=False)
             text.encode()
             if "\\u0000" in text.replace("\\\\", ""):
@@ -296,10 +297,11 @@ class ConsumingOperator(BaseOperator):
                 )
 
     def _require_whole_result(self, result: object, context: Mapping[str, Any]) -> None:
-        """The same for what is the whole result of the task: several outputs, or what others are mapped over.
+        """The same check for the whole result of the task: several outputs, or a result that others are
+        mapped over.
 
         Raises:
-            InvalidArgument: it is not what the DAG does with it.
+            InvalidArgument: the result does not fit its use in the DAG.
         """
         self._require_pushable(result)
         outputs = result if self.do_xcom_push else None
@@ -319,26 +321,26 @@ class ConsumingOperator(BaseOperator):
         self._require_mappable_length(len(outputs))
 
     def _require_mappable_length(self, length: int) -> None:
-        """Fail before the ack where Airflow would refuse to map tasks over so many results."""
+        """Fail before the ack if Airflow would refuse to map tasks over this many results."""
         most = conf.getint("core", "max_map_length", fallback=1024)
         if length > most:
             raise InvalidArgument(
-                f"the task came to {length} results, but Airflow maps tasks over {most} at most: receive "
-                "fewer messages, raise [core] max_map_length, or do the mapped work in the function"
+                f"the task has {length} results, but Airflow maps tasks over {most} at most: receive fewer "
+                "messages, raise [core] max_map_length, or do the mapped work in the function"
             )
 
     def _is_mapped_over(self, context: Mapping[str, Any]) -> bool:
-        """Whether other tasks are mapped over the result: Airflow then insists on one."""
+        """Whether other tasks are mapped over the result, which Airflow then requires."""
         task_instance = context.get("ti")
         if task_instance is None or task_instance.map_index >= 0 or self.get_dag() is None:
             return False
         return next(self.iter_mapped_dependants(), None) is not None
 
     def _persistently(self, answer: Callable[[], None]) -> None:
-        """Answer, again and again while the database is away, until the lease has surely ended.
+        """Answer, and repeat while the database is away, until the lease has certainly ended.
 
         Raises:
-            LeaseLost: the lease ended meanwhile; what was worked on is delivered again (X10).
+            LeaseLost: the lease ended in the meantime; its messages are delivered again.
             BrokerUnreachable: the database was away for as long as the lease lasts.
         """
         until = time.monotonic() + self._lease_span().total_seconds()
@@ -351,7 +353,7 @@ class ConsumingOperator(BaseOperator):
                 if left_seconds <= 0 or self._killed:
                     raise
                 self.log.warning("Could not answer, trying again for %.0f s: %s", left_seconds, error)
-                # Nothing tells that a database is back.
+                # No signal reports that a database is back.
                 threading.Event().wait(min(backoff.next_seconds(), left_seconds))
 
     def _give_back(
@@ -362,13 +364,14 @@ class ConsumingOperator(BaseOperator):
         keep: Callable[[timedelta], int],
         nack: Callable[[], None],
     ) -> None:
-        """Keep what failed for the next try, or nack it; ``cause`` stays the error the task fails with.
+        """Keep failed messages for the next try, or nack them; ``cause`` stays the error that the task fails
+        with.
 
         Args:
             context: Airflow's context of the task.
             count: how many messages failed.
-            cause: what the task fails with.
-            keep: lets their leases last for a span from now, and says how many it has kept.
+            cause: the error that the task fails with.
+            keep: extends their leases to last for a span from now, and returns how many messages it has kept.
             nack: nacks them.
         """
         kept_for = self._kept_for(context, cause)
@@ -384,7 +387,7 @@ class ConsumingOperator(BaseOperator):
             nack()
         except DueWheelError as error:
             self.log.warning(
-                "Could not give %d messages of topic %s back to group %s; they come back when their lease "
+                "Could not give %d messages of topic %s back to group %s; they come again when their lease "
                 "ends: %s",
                 count,
                 self.topic,
@@ -393,7 +396,8 @@ class ConsumingOperator(BaseOperator):
             )
 
     def _kept_for(self, context: Mapping[str, Any], cause: BaseException) -> timedelta | None:
-        """How long to keep what failed for the next try; None where there is none, or not soon enough."""
+        """How long to keep failed messages for the next try; None without a next try, or if it comes too
+        late."""
         task_instance = context.get("ti")
         if (
             task_instance is None
@@ -411,7 +415,8 @@ class ConsumingOperator(BaseOperator):
         return None if delay > longest else timedelta(seconds=delay) + LATE_TRY
 
     def _retry_decision(self, context: Mapping[str, Any], cause: BaseException) -> RetryDecision | None:
-        """What the task's ``retry_policy`` will say, which Airflow asks, too, once the task has failed."""
+        """The decision of the task's ``retry_policy``, which Airflow asks as well once the task has
+        failed."""
         if self.retry_policy is None:
             return None
         task_instance = context["ti"]
@@ -423,7 +428,7 @@ class ConsumingOperator(BaseOperator):
                 context=cast("Context", context),
             )
         except Exception:  # as Airflow does
-            self.log.exception("The retry policy failed, so the task's own retries count")
+            self.log.exception("The retry policy failed; the task's own retries count instead")
             return None
 
     def _retry_seconds(self, try_number: int) -> float:
@@ -431,7 +436,7 @@ class ConsumingOperator(BaseOperator):
         delay = _seconds(self.retry_delay)
         factor = float(self.retry_exponential_backoff)
         if factor not in (0.0, 1.0):
-            # Airflow adds up to as much again.
+            # Airflow adds a random part of up to the same length.
             exponent = min(try_number - 1, 100)
             delay = 2 * max(1.0, math.ceil(delay * min(factor**exponent, 1e9)))
         if self.max_retry_delay is not None:
@@ -439,26 +444,26 @@ class ConsumingOperator(BaseOperator):
         return delay
 
     def post_execute(self, context: Context, result: Any = None) -> None:
-        """Say in the events of the outlets what was consumed."""
+        """Add the numbers of consumed messages to the outlets' asset events."""
         super().post_execute(context, result)
         tell_outlets(self, context, topic=self.topic, group=self.group, messages=self._acked)
 
     def get_openlineage_facets_on_start(self) -> Lineage:
-        """What OpenLineage is told when the task begins."""
+        """The lineage that OpenLineage gets when the task begins."""
         return read_lineage(self.duewheel_conn_id, self.topic)
 
     def get_openlineage_facets_on_complete(
         self,
         task_instance: object,  # noqa: ARG002 - OpenLineage's signature
     ) -> Lineage:
-        """What OpenLineage is told when the task has ended."""
+        """The lineage that OpenLineage gets when the task has ended."""
         return read_lineage(self.duewheel_conn_id, self.topic, self._acked)
 
     def on_kill(self) -> None:
-        """Pull the lease back: the messages are ready again at once.
+        """Give the lease back, so that the messages are ready again at once.
 
-        Runs in the middle of whatever the task was doing, so it uses a broker of its own and shares no lock
-        with it.
+        Airflow may call this at any point of the task's work. So it uses a broker of its own and shares no
+        lock with that work.
         """
         self._killed = True
         held, self._held = self._held, None
@@ -473,7 +478,7 @@ class ConsumingOperator(BaseOperator):
                 consumer.nack(held.messages, delay=timedelta(0), reason="the task was killed")
         except DueWheelError as error:
             self.log.warning(
-                "The lease on %d messages of topic %s for group %s could not be pulled back: %s",
+                "The lease on %d messages of topic %s for group %s could not be given back: %s",
                 held.count,
                 self.topic,
                 self.group,
@@ -481,7 +486,7 @@ class ConsumingOperator(BaseOperator):
             )
         else:
             self.log.info(
-                "Pulled the lease on %d messages of topic %s for group %s back",
+                "Gave the lease on %d messages of topic %s for group %s back",
                 held.count,
                 self.topic,
                 self.group,
@@ -495,7 +500,7 @@ def _is_of_several_outputs(result: object) -> bool:
 
 
 def _is_of_a_task(given: object) -> bool:
-    """Whether arguments are as a whole what another task returns."""
+    """Whether all arguments together are the result of another task."""
     return given is not None and not isinstance(given, (Sequence, Mapping)) and is_given_later(given)
 
 

@@ -1,7 +1,7 @@
-"""``@task.due_messages`` and ``@task.spark_due_messages``: a function that is given messages is a task.
+"""``@task.due_messages`` and ``@task.spark_due_messages`` make a function that gets messages a task.
 
-What the operator gives when the task runs (the messages, for Spark also the session and the batch, and
-``consumer``) is no argument of the call in the DAG. So Airflow is shown the function without these.
+The operator passes some arguments when the task runs: the messages, ``consumer``, and for Spark the session
+and the batch. They are no arguments of the call in the DAG, so Airflow is shown the function without them.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from airflow.sdk.bases.decorator import TaskDecorator
 
 GIVEN_BY_NAME = frozenset({"consumer"})
-"""Parameters that the operator gives by their names."""
+"""Parameters that the operator passes by name."""
 
 
 class _Decorated(DecoratedOperator, ConsumingOperator):  # type: ignore[misc]  # both name the function
-    """What both decorated operators have in common."""
+    """The common base of both decorated operators."""
 
     template_fields: Sequence[str] = ConsumingOperator.template_fields
 
@@ -53,7 +53,7 @@ class _Decorated(DecoratedOperator, ConsumingOperator):  # type: ignore[misc]  #
         self.python_callable = authors(python_callable)
 
     def _check_callable(self, function: Callable[..., Any]) -> None:
-        """As its base, of the author's function."""
+        """As in the base class, for the author's function."""
         super()._check_callable(authors(function))
 
     @property
@@ -67,19 +67,19 @@ SHOWN = "__duewheel_shown__"
 
 
 def authors(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The author's function behind the one that Airflow is shown."""
+    """The author's function, from the one that Airflow is shown."""
     behind: Callable[..., Any] = inspect.unwrap(function, stop=lambda each: not hasattr(each, SHOWN))
     return behind
 
 
 class _DueMessagesOperator(_Decorated, ConsumeMessagesOperator):  # type: ignore[misc]  # as above
-    """A function that is given a batch, or one message after the other."""
+    """A function that gets a batch, or one message after the other."""
 
     custom_operator_name = "@task.due_messages"
 
 
 class _SparkDueMessagesOperator(_Decorated, SparkConsumeMessagesOperator):  # type: ignore[misc]  # as above
-    """A function that is given a Spark session, a DataFrame and the leased batch."""
+    """A function that gets a Spark session, a DataFrame and the leased batch."""
 
     template_fields: Sequence[str] = SparkConsumeMessagesOperator.template_fields
     template_fields_renderers: ClassVar[dict[str, str]] = (
@@ -120,7 +120,7 @@ def spark_due_messages_task(
         kwargs: the parameters of :class:`~duewheel.operators.spark.SparkConsumeMessagesOperator`.
 
     Raises:
-        InvalidArgument: the function has not these three parameters.
+        InvalidArgument: the function lacks one of these three parameters.
 
     Example::
 
@@ -148,12 +148,12 @@ def _decorator(
 
 
 def _shown(function: Callable[..., Any], given: int) -> Callable[..., Any]:
-    """The function as Airflow is to see it: without what the operator gives."""
+    """The function as Airflow is to see it: without the parameters that the operator fills."""
     signature = inspect.signature(function)
     if "self" in signature.parameters:
         raise InvalidArgument(
-            f"{function.__name__}{signature} is a method, and there is no object when the DAG runs: decorate "
-            "a function"
+            f"{function.__name__}{signature} is a method, which has no object when the DAG runs: decorate a "
+            "function"
         )
     parameters = list(signature.parameters.values())
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
@@ -161,8 +161,8 @@ def _shown(function: Callable[..., Any], given: int) -> Callable[..., Any]:
     if not any(each.kind is inspect.Parameter.VAR_POSITIONAL for each in first):
         if len(first) < given or any(each.kind not in positional for each in first):
             raise InvalidArgument(
-                f"{function.__name__}{signature} has no room for what it is given: its first parameters are "
-                f"for {'the messages' if given == 1 else 'the session, the messages and the batch'}"
+                f"{function.__name__}{signature} has too few parameters: its first parameters are for "
+                f"{'the messages' if given == 1 else 'the session, the messages and the batch'}"
             )
         parameters = parameters[given:]
 
@@ -170,7 +170,7 @@ def _shown(function: Callable[..., Any], given: int) -> Callable[..., Any]:
     def shown(*args: Any, **kwargs: Any) -> Any:
         return function(*args, **kwargs)
 
-    shown.__signature__ = signature.replace(  # type: ignore[attr-defined]  # what inspect goes by
+    shown.__signature__ = signature.replace(  # type: ignore[attr-defined] # inspect reads it
         parameters=[each for each in parameters if each.name not in GIVEN_BY_NAME]
     )
     setattr(shown, SHOWN, True)

@@ -1,7 +1,8 @@
-"""What OpenLineage is told of a task: the topic it read or wrote, as a dataset, and how many messages.
+"""The lineage of a task for OpenLineage: the topic that it read or wrote, as a dataset, and how many
+messages.
 
-The dataset of a topic has the address that an asset ``duewheel://CONNECTION/TOPIC`` has. OpenLineage's
-provider is no requirement: without it nobody asks, and nothing is imported.
+The dataset of a topic has the same address as an asset ``duewheel://CONNECTION/TOPIC``. OpenLineage's
+provider is not required: without it these methods are never called and nothing is imported.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ if TYPE_CHECKING:
 
 
 def read_lineage(conn_id: str, topic: str, messages: int | None = None) -> Lineage:
-    """What a task says that consumes messages.
+    """The lineage of a task that consumes messages.
 
     Args:
         conn_id: the connection to the broker.
         topic: the topic it reads.
-        messages: how many messages it has acked; None where that is not known yet.
+        messages: how many messages it has acked; None if that is not known yet.
     """
     from airflow.providers.openlineage.extractors import OperatorLineage
     from openlineage.client.event_v2 import InputDataset
@@ -34,7 +35,7 @@ def read_lineage(conn_id: str, topic: str, messages: int | None = None) -> Linea
 
 
 def written_lineage(conn_id: str, topic: str, messages: int | None = None) -> Lineage:
-    """What a task says that sends messages; as :func:`read_lineage`."""
+    """The lineage of a task that sends messages; parameters as for :func:`read_lineage`."""
     from airflow.providers.openlineage.extractors import OperatorLineage
     from openlineage.client.event_v2 import OutputDataset
     from openlineage.client.generated import output_statistics_output_dataset as statistics
@@ -47,7 +48,7 @@ def written_lineage(conn_id: str, topic: str, messages: int | None = None) -> Li
 
 
 class WrittenLineage:
-    """An operator that sends: what OpenLineage asks it for."""
+    """Base of the sending operators: their methods for OpenLineage."""
 
     duewheel_conn_id: str
     topic: str
@@ -55,14 +56,14 @@ class WrittenLineage:
     _sent: int | None = None
 
     def get_openlineage_facets_on_start(self) -> Lineage:
-        """What OpenLineage is told when the task begins."""
+        """The lineage that OpenLineage gets when the task begins."""
         return written_lineage(self.duewheel_conn_id, self.topic)
 
     def get_openlineage_facets_on_complete(
         self,
         task_instance: object,  # noqa: ARG002 - OpenLineage's signature
     ) -> Lineage:
-        """What OpenLineage is told when the task has ended."""
+        """The lineage that OpenLineage gets when the task has ended."""
         return written_lineage(self.duewheel_conn_id, self.topic, self._sent)
 
 

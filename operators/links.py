@@ -1,4 +1,4 @@
-"""Links from a task instance to what it worked on, on the plugin's page."""
+"""Links from a task instance to its messages on the plugin's page."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def page_address(conn_id: str, view: str, **values: str | None) -> str:
 
     Args:
         conn_id: the connection to the broker.
-        view: which view.
-        values: what it shows; None is left out.
+        view: name of the view.
+        values: parameters of the view; None is left out.
 
     Example:
         >>> page_address("duewheel_default", "messages", topic="orders")[-62:]
@@ -40,7 +40,7 @@ class TopicLink(BaseOperatorLink):
     name = "Messages of the topic"
 
     def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:  # noqa: ARG002 - Airflow's
-        """The address of the list; empty where the task names no topic."""
+        """The address of the list; empty if the task names no topic."""
         topic = getattr(operator, "topic", None)
         if not topic:
             return ""
@@ -53,7 +53,7 @@ class MessageLink(BaseOperatorLink):
     name = "The message"
 
     def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:  # noqa: ARG002 - Airflow's
-        """The address of the message with its history; empty before there is one."""
+        """The address of the message with its history; empty before a message is known."""
         message_id = getattr(operator, "linked_message_id", None)
         if not message_id:
             return ""
@@ -66,7 +66,7 @@ class DeadLettersLink(BaseOperatorLink):
     name = "Dead letters of the group"
 
     def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:  # noqa: ARG002 - Airflow's
-        """The address of the list; of all topics where the task names none."""
+        """The address of the list, for all topics if the task names none."""
         return page_address(
             str(getattr(operator, "duewheel_conn_id", "")),
             "dead",
@@ -78,12 +78,12 @@ class DeadLettersLink(BaseOperatorLink):
 class SparkUiLink(BaseOperatorLink):
     """To Spark's page on the task's session: its jobs and executors, as long as it runs.
 
-    The operator keeps the address when the session has started, so that the link is there while it leads
-    somewhere.
+    The operator stores the address as soon as the session has started, because the page exists only while the
+    session runs.
     """
 
     name = "Spark UI"
 
     def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:  # noqa: ARG002 - Airflow's
-        """The address; empty where the session has no page, or has not started."""
+        """The address; empty if the session has no page or has not started."""
         return str(getattr(operator, "spark_ui_address", None) or "")

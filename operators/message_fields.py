@@ -1,4 +1,4 @@
-"""A message to send, as an operator and a notifier take it: the same fields, checks and way to the broker."""
+"""A message to send: fields, checks and sending that an operator and a notifier share."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ MESSAGE_FIELDS = (
     "on_conflict",
     "duewheel_conn_id",
 )
-"""What says of itself whoever sends a message; all of it templated."""
+"""The fields of a message to send; all of them are templated."""
 
 
 class MessageFields:
-    """Sends the one message that its fields describe."""
+    """Sends the message that its fields describe."""
 
     topic: str
     body: Any
@@ -51,7 +51,7 @@ class MessageFields:
     template_fields_renderers: ClassVar[dict[str, str]] = {"body": "json", "properties": "json"}
 
     def _set_message(self, *, topic: str, duewheel_conn_id: str, **said: Any) -> None:
-        """Take the fields, after a look at those that are known already.
+        """Set the fields, after checking those that are known already.
 
         Raises:
             InvalidArgument, ...: those of ``hooks.declared.check_message``.
@@ -64,8 +64,8 @@ class MessageFields:
             setattr(self, name, value)
 
     def _send_message(self, idempotency_key: str | None, task: str | None = None) -> SendReceipt:
-        """Send the message; ``idempotency_key`` counts where the message has none of its own, and ``task``
-        where it is not the task that runs who sends."""
+        """Send the message. ``idempotency_key`` counts if the message has none of its own. ``task`` names the
+        sender if it is not the running task."""
         with DueWheelHook(self.duewheel_conn_id).connected(task) as broker:
             return broker.send(
                 self.topic,

@@ -1,6 +1,6 @@
-"""Send a delay message when a task or a DAG has come to its end, well or badly.
+"""Send a delay message when a task or a DAG has succeeded or failed.
 
-What has to happen if nobody acts is a delay message: "look again in an hour", recalled when somebody has.
+A delay message can stand for a later check: "look again in an hour", recalled if the problem has been solved.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ class SendDelayMessageNotifier(MessageFields, BaseNotifier):
     Args:
         topic: the topic to send to.
         body: the message itself: text, bytes, or anything that can be written as JSON.
-        delay, deliver_at, delay_level: when to deliver it, as ``SendDelayMessageOperator`` takes them.
-        key: what to find, recall or replace the message by.
-        tag: what consumers filter by.
+        delay, deliver_at, delay_level: when to deliver it, as for ``SendDelayMessageOperator``.
+        key: the name by which to find, recall or replace the message.
+        tag: a word by which consumers filter.
         properties: further data.
         on_conflict: what to do when a message with the same key waits: ``allow``, ``keep`` or ``replace``.
         duewheel_conn_id: the connection to the broker.
 
     Raises:
-        InvalidArgument, ...: what the broker would refuse; said when the DAG is read.
+        InvalidArgument, ...: an argument that the broker would refuse; raised when the DAG is read.
 
     Example::
 
@@ -48,8 +48,6 @@ class SendDelayMessageNotifier(MessageFields, BaseNotifier):
                 on_conflict="keep",
             ),
         )
-
-    Rules: D02, D12, X04.
     """
 
     template_fields: Sequence[str] = tuple(
@@ -87,7 +85,7 @@ class SendDelayMessageNotifier(MessageFields, BaseNotifier):
         )
 
     def notify(self, context: Context) -> None:
-        """Send the message, once for each try of a task, however often Airflow calls."""
+        """Send the message, once for each try of a task, however often Airflow calls this."""
         name = task_key(context)
         receipt = self._send_message(
             None if name is None else f"{name}/notify/{context['ti'].try_number}/{self._digest()}",
@@ -101,6 +99,6 @@ class SendDelayMessageNotifier(MessageFields, BaseNotifier):
         )
 
     def _digest(self) -> str:
-        """Tells the messages of several notifiers of one task apart."""
+        """A digest that tells the messages of several notifiers of one task apart."""
         what = repr([str(getattr(self, name)) for name in self.template_fields])
         return sha256(what.encode()).hexdigest()[:16]

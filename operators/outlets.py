@@ -1,4 +1,4 @@
-"""What the asset events of a task's outlets say: topic, group and how many messages."""
+"""Extra data in the asset events of a task's outlets: topic, group and number of messages."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ if TYPE_CHECKING:
     from airflow.sdk import BaseOperator
 
 NEW = frozenset(("sent", "replaced"))
-"""The outcomes of a send after which a message waits that was not there before: these are counted."""
+"""The outcomes of a send that has made a new message; only these are counted."""
 
 
 def tell_outlets(operator: BaseOperator, context: Mapping[str, Any], **said: str | int | None) -> None:
-    """Add to the events of the operator's outlets what it did; what the author has put there stays.
+    """Add the task's numbers to the events of the operator's outlets; data that the author has put there
+    stays.
 
     Args:
         operator: the task.
         context: Airflow's context of the task.
-        said: what is added to each event's ``extra``; None is left out.
+        said: values added to each event's ``extra``; None is left out.
     """
     events = context.get("outlet_events")
     if events is None:

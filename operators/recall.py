@@ -1,7 +1,7 @@
 """Take a waiting message back.
 
-Recalling is a question with three true answers (X01), so "it was too late" is an answer and no failure unless
-the author of the DAG says so.
+A recall has three possible answers. "It was too late" is one of them, and no failure unless the author of the
+DAG asks for it.
 """
 
 from __future__ import annotations
@@ -23,31 +23,29 @@ if TYPE_CHECKING:
 
 
 class RecallMessageOperator(BaseOperator):
-    """Recall a message by its id, or by topic and key, and return what became of it.
+    """Recall a message by its id, or by topic and key, and return the outcome.
 
     Args:
         message_id: the id that sending returned. Either this, or ``topic`` and ``key``.
         topic: the topic of the message.
-        key: the key the message was sent with (X02).
+        key: the key the message was sent with.
         fail_on_already_released: whether to fail, without retries, when consumers may have the message
             already.
         duewheel_conn_id: the connection to the broker.
 
     Returns:
-        ``recalled``, ``already_released`` or ``not_found``, as the task's XCom. What is ``recalled`` is never
-        delivered.
+        ``recalled``, ``already_released`` or ``not_found``, as the task's XCom. A message that is
+        ``recalled`` is never delivered.
 
     Raises:
         InvalidArgument: neither an id nor topic and key, or both.
-        AirflowFailException: it was too late and ``fail_on_already_released`` is set.
+        AirflowFailException: the message was released already and ``fail_on_already_released`` is set.
 
     Example::
 
         RecallMessageOperator(
             task_id="order_is_paid", topic="order-timeout", key="order-{{ params.order_id }}"
         )
-
-    Rules: X01, X02.
     """
 
     template_fields: Sequence[str] = ("message_id", "topic", "key", "duewheel_conn_id")
@@ -76,7 +74,7 @@ class RecallMessageOperator(BaseOperator):
 
     def execute(self, context: Context) -> str:  # noqa: ARG002 - Airflow's signature
         """Recall the message."""
-        # Rendered by now.
+        # The fields are rendered by now.
         self.linked_message_id = self.message_id
         with DueWheelHook(self.duewheel_conn_id).connected() as broker:
             if self.message_id is not None:
@@ -92,6 +90,6 @@ class RecallMessageOperator(BaseOperator):
         if answer == "already_released" and self.fail_on_already_released:
             raise AirflowFailException(
                 f"The {named} was released before it could be recalled, so a consumer may have it or get it. "
-                "Let the handler look whether its work is still to be done, or recall earlier."
+                "Let the handler check whether its work is still needed, or recall earlier."
             )
         return answer

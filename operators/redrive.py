@@ -32,37 +32,35 @@ if TYPE_CHECKING:
 
 
 class RedriveDeadLettersOperator(BaseOperator):
-    """Send the dead letters of a group again that meet every criterion, each once (X12).
+    """Send the dead letters of a group again that meet every criterion, each once.
 
-    A try that follows an interrupted one goes on where it was.
+    A try that follows an interrupted one continues where it stopped.
 
     Args:
         group: the group.
-        topic: dead letters of this topic only; None is all that the group reads.
-        tag: of this tag.
-        key_prefix: with a key that begins with exactly this.
-        reason_contains: whose reason contains exactly this.
-        dead_from, dead_until: dead since an instant from the first and before the second: aware datetimes, or
-            text with an offset.
-        max_messages: how many at most; the oldest go first.
-        per_second: how many a second; the task lasts as long. None is no pause.
-        dry_run: only count.
+        topic: only dead letters of this topic; None is all topics of the group.
+        tag: only those with this tag.
+        key_prefix: only those whose key begins with exactly this text.
+        reason_contains: only those whose reason contains exactly this text.
+        dead_from, dead_until: only those that became dead letters at or after the first instant and before
+            the second: aware datetimes, or text with an offset.
+        max_messages: how many to send at most; the oldest go first.
+        per_second: how many to send in a second; the task lasts accordingly. None is no limit.
+        dry_run: whether to count only.
         duewheel_conn_id: the connection to the broker; its login needs the role duewheel_admin.
 
     Returns:
         ``{"matched": ..., "redriven": ...}``, as the task's XCom.
 
     Raises:
-        UnknownGroup, UnknownTopic: there is none of this name.
-        InvalidArgument, InvalidInstant: a criterion that cannot be understood.
+        UnknownGroup, UnknownTopic: the group or the topic does not exist.
+        InvalidArgument, InvalidInstant: a criterion cannot be understood.
 
     Example::
 
         RedriveDeadLettersOperator(
             task_id="again", group="canceller", reason_contains="timeout", per_second=50
         )
-
-    Rules: R14, X12.
     """
 
     template_fields: Sequence[str] = (

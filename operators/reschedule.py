@@ -25,33 +25,33 @@ if TYPE_CHECKING:
 
 
 class RescheduleMessageOperator(BaseOperator):
-    """Move what waits to another instant, in one step, by its id or by topic and key (X03).
+    """Move one waiting message by its id, or all by topic and key, to another instant in one step.
 
-    A second try finds what the first has moved, and returns the new ids, which a try that was lost could not
-    tell (X07).
+    A second try finds the messages that the first has moved, and returns their new ids, even if the first try
+    was lost before it could return them.
 
     Args:
         message_id: the id that sending returned. Either this, or ``topic`` and ``key``.
         topic: the topic of the messages.
-        key: the key they were sent with (X02).
+        key: the key that they were sent with.
         delay: how long from now on, by the database's clock. Text may be an ISO 8601 duration or ``H:MM:SS``.
-        deliver_at: or the new instant: an aware datetime, Unix milliseconds, or either as text.
+        deliver_at: the new instant, instead of ``delay``: an aware datetime, Unix milliseconds, or either as
+            text.
         duewheel_conn_id: the connection to the broker.
 
     Returns:
-        The new id, or the list of them by key, as the task's XCom.
+        The new id, or with a key the list of new ids, as the task's XCom.
 
     Raises:
-        InvalidArgument: neither an id nor topic and key, or both; or not exactly one instant.
-        AirflowFailException: it was too late, or there is no such message; another try would not help.
+        InvalidArgument: neither an id nor topic and key is given, or both are; or not exactly one new
+            instant.
+        AirflowFailException: the message was released already or does not exist; another try would not help.
 
     Example::
 
         RescheduleMessageOperator(
             task_id="an_hour_more", topic="order-timeout", key="order-{{ params.order_id }}", delay="PT1H"
         )
-
-    Rules: X02, X03, X07.
     """
 
     template_fields: Sequence[str] = (
@@ -79,7 +79,7 @@ class RescheduleMessageOperator(BaseOperator):
         super().__init__(**kwargs)
         check_named_message(message_id, topic, key)
         if (delay is None) == (deliver_at is None):
-            raise InvalidArgument("Give either delay or deliver_at: that is when to deliver now.")
+            raise InvalidArgument("Give either delay or deliver_at: the new delivery time.")
         check_when(delay, deliver_at, None)
         self.message_id = message_id
         self.topic = topic
@@ -90,7 +90,7 @@ class RescheduleMessageOperator(BaseOperator):
         self.linked_message_id: str | None = None
 
     def execute(self, context: Context) -> str | list[str]:
-        """Move it."""
+        """Move the message or messages."""
         delay, deliver_at = as_span(self.delay), as_instant(self.deliver_at)
         with DueWheelHook(self.duewheel_conn_id).connected() as broker:
             try:
@@ -125,7 +125,7 @@ class RescheduleMessageOperator(BaseOperator):
         return ids if self.message_id is None else ids[0]
 
     def _idempotency_key(self, moved: str, context: Context) -> str | None:
-        """The name of this move; a task that is run again with another instant means another one."""
+        """The idempotency key of this move; a task that is run again with another instant is another move."""
         name = task_key(context)
         when = self.delay if self.deliver_at is None else self.deliver_at
         return None if name is None else f"{name}/move/{moved}/{sha256(str(when).encode()).hexdigest()[:16]}"

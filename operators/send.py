@@ -1,8 +1,8 @@
 """Send one message to be delivered later.
 
-Airflow retries tasks, and a task may die after its message was committed and before Airflow learnt so. The
-message therefore carries an idempotency key made of what stays the same over all tries: dag, run, task and
-map index. The second try gets the receipt of the first message (X07).
+Airflow retries tasks, and a task may die after its message was committed but before Airflow has learnt of it.
+The message therefore carries an idempotency key, made of DAG, run, task and map index, which stay the same
+over all tries. The second try gets the receipt of the first message.
 """
 
 from __future__ import annotations
@@ -38,20 +38,18 @@ class SendDelayMessageOperator(WrittenLineage, MessageFields, BaseOperator):
     be given.
 
     Args:
-        topic: the topic to send to. It has to exist: see ``CreateTopicOperator``.
+        topic: the topic to send to. It has to exist (see ``CreateTopicOperator``).
         body: the message itself: text, bytes, or anything that can be written as JSON.
-        delay: how long from now on, by the database's clock (D02). Text may be an ISO 8601 duration or
-            ``H:MM:SS``.
-        deliver_at: the instant of delivery: an aware datetime, Unix milliseconds, or either as text (D01).
-        delay_level: one of the broker's levels, 1 (1 s) to 18 (2 h) (L01).
-        key: what to find, recall or replace the message by, 1 to 255 characters (X02).
-        tag: what consumers filter by (D12).
-        properties: further data, up to 16 KiB as JSON (D12).
+        delay: how long from now on, by the database's clock. Text may be an ISO 8601 duration or ``H:MM:SS``.
+        deliver_at: the instant of delivery: an aware datetime, Unix milliseconds, or either as text.
+        delay_level: one of the broker's levels, 1 (1 s) to 18 (2 h).
+        key: the name by which to find, recall or replace the message, 1 to 255 characters.
+        tag: a word by which consumers filter.
+        properties: further data, up to 16 KiB as JSON.
         message_group: on a FIFO topic, messages of one group are delivered in order.
-        idempotency_key: sending twice with the same one is one message. By default made of dag, run, task and
-            map index, so that a retried or cleared task sends once (X07).
-        on_conflict: what to do when a message with the same key waits: ``allow``, ``keep`` or ``replace``
-            (X04).
+        idempotency_key: two sends with the same key make one message. By default made of DAG, run, task and
+            map index, so that a retried or cleared task sends once.
+        on_conflict: what to do when a message with the same key waits: ``allow``, ``keep`` or ``replace``.
         duewheel_conn_id: the connection to the broker.
 
     Returns:
@@ -60,7 +58,7 @@ class SendDelayMessageOperator(WrittenLineage, MessageFields, BaseOperator):
 
     Raises:
         UnknownTopic, WrongMessageType, DelayOutOfRange, InvalidInstant, ...: the errors of ``Broker.send``;
-            nothing is sent then. What is no template is judged when the DAG is read.
+            nothing was sent. Arguments that are no templates are checked when the DAG is read.
 
     Example::
 
@@ -71,8 +69,6 @@ class SendDelayMessageOperator(WrittenLineage, MessageFields, BaseOperator):
             body={"order": "{{ params.order_id }}"},
             delay=timedelta(minutes=15),
         )
-
-    Rules: D01, D02, D12, D13, L01, X04, X07.
     """
 
     template_fields: Sequence[str] = MESSAGE_FIELDS

@@ -1,11 +1,11 @@
 """Send many messages in one task and one transaction.
 
-A mapped task for each message costs Airflow a third of a second each; messages that another task has listed
-are sent here by one, all of them or, with an error, none.
+A mapped task for each message costs Airflow a third of a second. This operator sends all messages that
+another task has listed, or, after an error, none of them.
 
-A task that is tried again, or cleared, sends none twice: each message's idempotency key is made of the task
-instance and of all that the message says of itself. The list may have changed by then, so the place of a
-message in it says nothing; only messages that are alike in everything are told apart by their number.
+A task that is tried again, or cleared, sends no message twice: each message's idempotency key is made of the
+task instance and of all fields of the message. The place of a message in the list does not count, as the list
+may have changed by then. Only messages with all fields equal are told apart, by a running number.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from duewheel.store.values.instants import Instant
 
 FIELDS = frozenset(NewMessage.__dataclass_fields__)
-"""What a message may say of itself: the parameters of a send."""
+"""The fields of a message: the parameters of a send."""
 
 
 class SendDelayMessagesOperator(WrittenLineage, BaseOperator):
@@ -47,19 +47,19 @@ class SendDelayMessagesOperator(WrittenLineage, BaseOperator):
     Args:
         topic: the topic to send to.
         messages: the messages: mappings with the names of ``SendDelayMessageOperator``'s parameters, of which
-            ``body`` is required. Templated; as a rule what another task returned.
-        delay, deliver_at, delay_level: when to deliver those that do not say it themselves.
-        idempotent: whether a task that is tried again or cleared sends only what it has not sent yet (X07): a
-            message is the same when all that it says itself is. Without, very many messages are sent by COPY:
-            20 000 in 2 s instead of 30.
+            ``body`` is required. Templated; usually the result of another task.
+        delay, deliver_at, delay_level: when to deliver messages that have no such field of their own.
+        idempotent: whether a task that is tried again or cleared sends only messages that it has not sent
+            yet; messages with the same fields are the same. If False, very many messages are sent by COPY: 20
+            000 in 2 s instead of 30.
         duewheel_conn_id: the connection to the broker.
 
     Returns:
         The message ids in the order of the list, as the task's XCom.
 
     Raises:
-        InvalidArgument: a message without a body, or with a name that is not known; nothing is sent.
-        UnknownTopic, DelayOutOfRange, ...: as ``SendDelayMessageOperator``; the message says which of them.
+        InvalidArgument: a message has no body, or an unknown field; nothing was sent.
+        UnknownTopic, DelayOutOfRange, ...: as for ``SendDelayMessageOperator``; the error names the message.
 
     Example::
 
@@ -71,8 +71,6 @@ class SendDelayMessagesOperator(WrittenLineage, BaseOperator):
         SendDelayMessagesOperator(
             task_id="remind", topic="reminders", messages=unpaid(), delay=timedelta(hours=1)
         )
-
-    Rules: D12, D13, X07.
     """
 
     template_fields: Sequence[str] = (
@@ -103,7 +101,7 @@ class SendDelayMessagesOperator(WrittenLineage, BaseOperator):
         check_topic(topic)
         check_when(delay, deliver_at, delay_level)
         if not is_given_later(messages):
-            # A generator would be used up by the look at it.
+            # The check would use up a generator.
             messages = list(_list_of(messages))
             for place, message in enumerate(messages):
                 _checked(place, message)
@@ -117,12 +115,12 @@ class SendDelayMessagesOperator(WrittenLineage, BaseOperator):
         self.duewheel_conn_id = duewheel_conn_id
 
     def execute(self, context: Context) -> list[str]:
-        """Send them."""
+        """Send the messages."""
         when = as_when(self.delay, self.deliver_at, self.delay_level)
         if isinstance(self.messages, str):
             raise InvalidArgument(
-                "messages was rendered to text: give what the other task returned itself, as in "
-                "messages=listed() or messages=listed.output, or set render_template_as_native_obj of the DAG"
+                "messages was rendered to text: give the other task's result itself, as in messages=listed() "
+                "or messages=listed.output, or set render_template_as_native_obj of the DAG"
             )
         given = [_checked(place, message) for place, message in enumerate(_list_of(self.messages))]
         name = task_key(context) if self.idempotent else None
@@ -150,14 +148,14 @@ class SendDelayMessagesOperator(WrittenLineage, BaseOperator):
 
 
 def _list_of(messages: Any) -> Iterable[Any]:
-    """The messages, where they can be a list of mappings."""
+    """The messages, after a check that they can be a list of mappings."""
     if isinstance(messages, (str, bytes, Mapping)) or not isinstance(messages, Iterable):
         raise InvalidArgument(f"messages is a {type(messages).__name__}: give a list of mappings")
     return messages
 
 
 def _named(messages: Iterable[dict[str, Any]], name: str) -> Iterator[dict[str, Any]]:
-    """The messages, those without an idempotency key with one of their own."""
+    """The messages, each with an idempotency key: its own, or one made here."""
     alike: Counter[str] = Counter()
     for message in messages:
         if message.get("idempotency_key") is None:
@@ -168,7 +166,7 @@ def _named(messages: Iterable[dict[str, Any]], name: str) -> Iterator[dict[str, 
 
 
 def _digest(message: Mapping[str, Any]) -> str:
-    """What tells a message from another: all that it says of itself."""
+    """A digest of all fields of a message, which tells it from others."""
     said = {name: value for name, value in message.items() if value is not None and name != "body"}
     if "properties" in said:
         said["properties"] = properties_to_json(said["properties"])
@@ -181,7 +179,7 @@ def _checked(place: int, message: Mapping[str, Any]) -> dict[str, Any]:
     """A message as a dictionary of its own.
 
     Raises:
-        DueWheelError: what is wrong with it, and its place.
+        DueWheelError: the mistake in the message, and its place in the list.
     """
     if not isinstance(message, Mapping):
         raise InvalidArgument(
@@ -190,7 +188,7 @@ def _checked(place: int, message: Mapping[str, Any]) -> dict[str, Any]:
     given = dict(message)
     if unknown := sorted(given.keys() - FIELDS):
         raise InvalidArgument(
-            f"has the unknown name {', '.join(map(repr, unknown))}: there are {', '.join(sorted(FIELDS))}",
+            f"has the unknown name {', '.join(map(repr, unknown))}: choose from {', '.join(sorted(FIELDS))}",
             index=place,
         )
     if "body" not in given:

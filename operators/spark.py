@@ -1,23 +1,23 @@
-"""Run a PySpark function over leased messages, and ack them only after the work (X09).
+"""Run a PySpark function over leased messages, and ack them only after the work.
 
-The messages never pass through the Airflow worker: it takes a lease, Spark's executors read the messages from
-Postgres in parallel, and the worker answers the lease. The lease is kept alive while the job runs, however
-long it takes (X11). When the function returns, the batch is acked as a whole; when it raises, the task fails.
-While Airflow has tries left, the leases are kept for the next one; after the last the batch is nacked, so
-that the messages come back after the retry interval of their group (R03).
+The messages never pass through the Airflow worker: the worker takes a lease, Spark's executors read the
+messages from Postgres in parallel, and the worker answers the lease. The lease is kept alive while the job
+runs, however long it takes. When the function returns, the batch is acked as a whole; when it raises, the
+task fails. While Airflow has tries left, the leases are kept for the next try; after the last try the batch
+is nacked, so that the messages come back after the retry interval of their group.
 
 The function may ack by itself, inside the database transaction that holds the result of its work
 (``batch.ack(connection)``): then work and ack are committed together or not at all, and the operator leaves
-the batch alone. With ``batch.foreach_partition`` the executors work on parts of the batch and ack each in the
-transaction of its work (X16); when the function then raises, what is not acked is nacked.
+the batch alone. With ``batch.foreach_partition`` the executors work on parts of the batch and ack each part
+in the transaction of its work. If the function raises after that, the messages that are not acked are nacked.
 
-A killed task ends its Spark jobs and pulls the lease back, so the messages are ready again at once. A worker
-that dies without a word stops extending; the lease ends by itself, and so do the JVM and the Python workers
-of a local Spark. A message is thus worked on at least once and never lost. When the lease is lost meanwhile,
-the jobs are ended, because somebody else may have the messages already (X10).
+A killed task ends its Spark jobs and gives the lease back, so the messages are ready again at once. A worker
+that dies suddenly stops extending; the lease ends by itself, and so do the JVM and the Python workers of a
+local Spark. So each message is worked on at least once and never lost. If the lease is lost during the work,
+the jobs are ended, because another consumer may have the messages already.
 
 With ``application`` the work is a program of its own, run by ``spark-submit`` over the same leased batch. Its
-exit code decides: 0 acks what the program has not answered, anything else gives that back.
+exit code decides about the messages that it has not answered: 0 acks them, any other code gives them back.
 """
 
 from __future__ import annotations
@@ -53,17 +53,18 @@ if TYPE_CHECKING:
     from duewheel.store.values.retry_policy import RetryPolicy
 
 CANCEL_SECONDS = 3.0
-"""How long a killed task waits for Spark to take the order to stop; Airflow gives a task 5 seconds in all."""
+"""How long a killed task waits for Spark to accept the order to stop; Airflow gives a task 5 seconds in
+all."""
 PULL_BACK_SECONDS = 1.5
-"""How long it then waits for the transactions of its tasks to end."""
+"""How long a killed task then waits for the transactions of its Spark tasks to end."""
 WATCH_SECONDS = 1.0
-"""How often the lease is looked at while a job runs."""
+"""How often the lease is checked while a job runs."""
 DEFAULT_MASTER = "local[2]"
 
 
 @dataclass(frozen=True)
 class HeldBatch:
-    """What a killed task needs to stop its work and give the messages back."""
+    """The data with which a killed task stops its work and gives the messages back."""
 
     dsn: str
     batch: LeasedBatch
@@ -78,13 +79,13 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
         group: the consumer group that reads; made when it does not exist yet, from the earliest message on.
         python_callable: called with the Spark session, the DataFrame (columns:
             :data:`duewheel.spark.message_columns.SPARK_SCHEMA`), the
-            :class:`~duewheel.spark.leased_batch.LeasedBatch`, and with ``op_args`` and ``op_kwargs``; of
-            Airflow's context it gets what its parameters name. Not called when nothing is ready. A subclass
-            may define :meth:`handle` instead.
-        tags: only messages with one of these tags, as ``"a || b"``; ``*`` means all (D12).
-        filter: only messages with such properties, as ``"region = 'north' AND amount > 100"`` (D12).
-        max_messages: how many to take at most in one batch; no upper limit.
-        invisible: how long a lease lasts without a sign of life of the worker, 1 s to 12 h (D07).
+            :class:`~duewheel.spark.leased_batch.LeasedBatch`, and with ``op_args`` and ``op_kwargs``; it also
+            gets the values of Airflow's context that its parameters name. Not called when no message is
+            ready. A subclass may define :meth:`handle` instead.
+        tags: only messages with one of these tags, as ``"a || b"``; ``*`` means all.
+        filter: only messages with such properties, as ``"region = 'north' AND amount > 100"``.
+        max_messages: how many messages to lease at most in one batch; no upper limit.
+        invisible: how long a lease lasts without a sign of life of the worker, 1 s to 12 h.
         master: where Spark runs, as ``spark-submit --master`` takes it (``local[2]``, ``spark://host:7077``,
             ``yarn``, ``k8s://...``), or ``sc://host:port`` for Spark Connect. The broker's database has to be
             reachable from the executors, and this package installed there. Not together with
@@ -92,32 +93,33 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
         spark_conf: settings of the Spark session. Do not put a password there, nor into the extras of
             ``spark_conn_id``: Spark shows its settings, and those of an application stand on a command line.
         app_name: the name shown by the cluster; DAG and task when left out.
-        partitions: into how many partitions a batch is dealt out at most.
-        drain: whether to go on, batch after batch in the same session, until nothing is ready.
+        partitions: the largest number of partitions of a batch.
+        drain: whether to go on, batch after batch in the same session, until no message is ready.
         op_kwargs: further arguments of the function, templated.
-        skip_if_empty: whether to skip the task, and what depends on it, when nothing is ready.
+        skip_if_empty: whether to skip the task, and the tasks that depend on it, when no message is ready.
         duewheel_conn_id: the connection to the broker.
         op_args: further arguments by position, behind the batch; templated.
-        retry: how the group retries, a ``RetryPolicy``; set for the whole group when the task runs (R12).
-        start: where a group that is new begins: ``earliest``, ``latest`` or an instant.
-        spark_conn_id: a connection of the Apache Spark provider, such as ``spark_default``: says the master,
-            and as extras the queue and settings that begin with ``spark.``. ``spark_conf`` goes over these.
+        retry: how the group retries, a ``RetryPolicy``; set for the whole group when the task runs.
+        start: where a new group begins: ``earliest``, ``latest`` or an instant.
+        spark_conn_id: a connection of the Apache Spark provider, such as ``spark_default``. It gives the
+            master, and as extras the queue and settings that begin with ``spark.``. ``spark_conf`` overrides
+            these.
         application: a Python file that works on the batch instead of ``python_callable``, run by
             ``spark-submit``; it gets the batch from :func:`duewheel.spark.submitted_batch`. Its driver runs
             where the task runs (deploy mode client), its executors on the cluster.
-        application_args: its arguments.
+        application_args: the arguments of ``application``.
 
     Returns:
-        How many messages were handled, as the task's XCom; 0 when nothing was ready.
+        How many messages were handled, as the task's XCom; 0 when no message was ready.
 
     Raises:
-        InvalidArgument: there is neither a ``python_callable``, nor an ``application``, nor a :meth:`handle`
-            of a subclass, or there are two of them; the connection is not understood, or cannot be used for
-            what is to run; the deploy mode is not client. Nothing was leased.
-        ApplicationFailed: the application ended with another exit code than 0.
-        LeaseLost: the lease ended before the work did; what was worked on is delivered again (X10).
+        InvalidArgument: none of ``python_callable``, ``application`` and a :meth:`handle` of a subclass is
+            given, or more than one; the connection is not understood, or does not suit the program; the
+            deploy mode is not client. Nothing was leased.
+        ApplicationFailed: the application ended with an exit code other than 0.
+        LeaseLost: the lease ended before the work did; its messages are delivered again.
         JavaNotFound: the driver runs here and finds no Java; nothing was leased.
-        Exception: whatever the function raised. The batch is kept for the task's next try, or nacked.
+        Exception: any error of the function. The batch is kept for the task's next try, or nacked.
 
     Example::
 
@@ -131,8 +133,6 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
         SparkConsumeMessagesOperator(
             task_id="cancel_unpaid", topic="order-timeout", group="canceller", python_callable=cancel_unpaid
         )
-
-    Rules: D07, R03, X09, X10, X11.
     """
 
     template_fields: Sequence[str] = (
@@ -201,14 +201,14 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
                 "there is nothing to run: give python_callable or application, or define handle()"
             )
         if application is not None and (python_callable is not None or own):
-            raise InvalidArgument("application does the work alone: give no python_callable and no handle()")
+            raise InvalidArgument("application replaces a function: leave out python_callable and handle()")
         if application is None and application_args:
             raise InvalidArgument(
                 "application_args are for an application: give op_args or op_kwargs to a function"
             )
         if spark_conn_id is not None and master != DEFAULT_MASTER:
             raise InvalidArgument(
-                f"the connection {spark_conn_id} says the master: give master or spark_conn_id, not both"
+                f"the connection {spark_conn_id} gives the master: give master or spark_conn_id, not both"
             )
         self.master = master
         self.spark_conf = dict(spark_conf or {})
@@ -225,7 +225,7 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
         self._context: Context | None = None
 
     def handle(self, spark: SparkSession, messages: DataFrame, batch: LeasedBatch) -> None:
-        """Work on a batch; calls ``python_callable``. A subclass may define its own.
+        """Work on a batch by calling ``python_callable``. A subclass may define its own work here.
 
         Args:
             spark: the session.
@@ -241,8 +241,8 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
         )
 
     def execute(self, context: Context) -> int:
-        """Lease, start Spark when there is something, call the function, ack; again if ``drain``."""
-        # Imported here: a DAG file that names this operator must not need Spark to be parsed.
+        """Lease, start Spark if messages are ready, call the function and ack; repeat with ``drain``."""
+        # Imported here so that parsing a DAG file with this operator does not need Spark.
         from duewheel.spark.leased_batch import LeasedBatch
 
         invisible = self._lease_span()
@@ -288,7 +288,7 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
         return handled
 
     def _place(self) -> SparkPlace:
-        """Where Spark runs, with the operator's settings over those of the connection."""
+        """Where Spark runs; the operator's settings override those of the connection."""
         place = SparkPlace(self.master) if self.spark_conn_id is None else spark_place(self.spark_conn_id)
         return replace(place, conf={**place.conf, **self.spark_conf})
 
@@ -307,7 +307,8 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
         )
 
     def _check(self, place: SparkPlace, application: Application | None) -> None:
-        """Look before anything is leased: what is missing, or does not fit, is no failure of a message."""
+        """Check before anything is leased: a missing or wrong setting must not count as a failure of
+        messages."""
         from duewheel.embedded.java import find_java
         from duewheel.spark.session import CONNECT_SCHEME
 
@@ -315,8 +316,8 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
             if mode not in (None, "client"):
                 raise InvalidArgument(
                     f"the driver is to run in deploy mode {mode} (extra deploy-mode, or setting "
-                    "spark.submit.deployMode), where nobody can prove how it ended; it runs where the task "
-                    "runs, and its executors on the cluster: give deploy mode client"
+                    "spark.submit.deployMode), in which its outcome cannot be proved: give deploy mode "
+                    "client, in which the driver runs where the task runs and its executors on the cluster"
                 )
         if application is not None:
             application.check()
@@ -343,14 +344,14 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
         self._spark = None
 
     def _keep_ui_address(self, address: str | None) -> None:
-        """Let the link lead there now: Airflow asks for links only when the task has ended."""
+        """Store the address for the link now, as Airflow asks for links only when the task has ended."""
         self.spark_ui_address = address
         task_instance = (self._context or {}).get("ti")
         if address is None or task_instance is None:
             return
         try:
             task_instance.xcom_push(key=SparkUiLink().xcom_key, value=address)
-        except Exception as error:  # noqa: BLE001 - a link is not the work, which goes on without it
+        except Exception as error:  # noqa: BLE001 - the work goes on without the link
             self.log.warning("The task will not link to Spark's page at %s: %s", address, error)
 
     def _call(self, stack: ExitStack, place: SparkPlace, batch: LeasedBatch, keeper: LeaseKeeper) -> None:
@@ -368,7 +369,7 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
         from duewheel.spark.submission import ApplicationFailed, Submission, SubmittedBatch
         from duewheel.store.values.leases import to_json
 
-        # The program watches its leases itself, and knows what it has given back.
+        # The program watches its leases itself, and knows which ones it has given back.
         batch.let_others_reject()
         given = SubmittedBatch(
             dsn,
@@ -386,7 +387,7 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
             with _ended_with_the_lease(keeper, partial(submission.end, CANCEL_SECONDS)):
                 submission.run(self.log.info, self._keep_ui_address)
         except ApplicationFailed:
-            # What it has answered before it failed is not given back.
+            # Messages that it answered before it failed are not given back.
             with suppress(DueWheelError):
                 outcome = batch.outcome()
                 batch.answered = not (outcome.unanswered or outcome.lost)
@@ -454,10 +455,10 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
         )
 
     def on_kill(self) -> None:
-        """End the Spark jobs and pull the lease back: the messages are ready again at once.
+        """End the Spark jobs and give the lease back, so that the messages are ready again at once.
 
-        Runs in the middle of whatever the task was doing, so it talks to Spark and to the broker over
-        connections of its own and shares no lock with it.
+        Airflow may call this at any point of the task's work. So it talks to Spark and to the broker over
+        connections of its own and shares no lock with that work.
         """
         # Imported here: see execute.
         from duewheel.spark.lease_states import HELD, nack_unanswered
@@ -480,7 +481,7 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
             return
         held.keeper.stop()
         try:
-            # Without a listener, and without the consumer's own call: nothing here may wait for long.
+            # No listener, and not the consumer's own method, because nothing here may wait for long.
             with Broker(held.dsn, listen=False) as broker, broker.connection() as connection:
                 states = nack_unanswered(
                     connection,
@@ -490,14 +491,15 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
                     wait=timedelta(seconds=PULL_BACK_SECONDS),
                 )
         except DueWheelError as error:
-            self.log.warning("The lease on %d messages could not be pulled back: %s", held.batch.count, error)
+            self.log.warning("The lease on %d messages could not be given back: %s", held.batch.count, error)
             return
         pulled = sum(state.lease.count for state in states if state.state == HELD)
-        self.log.info("Pulled the lease on %d of %d messages back", pulled, held.batch.count)
+        self.log.info("Gave the lease on %d of %d messages back", pulled, held.batch.count)
 
 
 def _keep_unanswered(batch: LeasedBatch, duration: timedelta) -> int:
-    """Let what has no answer last for ``duration``; nothing where an answer is on its way, or was given."""
+    """Extend unanswered leases to last for ``duration``; returns 0 if an answer is on its way or was
+    given."""
     return 0 if batch.answered or batch.in_open_transaction() else batch.keep(duration)
 
 

@@ -35,28 +35,26 @@ if TYPE_CHECKING:
 class CreateTopicOperator(BaseOperator):
     """Make a topic unless one with the same settings exists.
 
-    What is not given takes the broker's default.
+    Settings that are not given take the broker's defaults.
 
     Args:
         topic: its name, 1 to 127 letters, digits, ``.``, ``_`` or ``-``.
-        message_type: ``DELAY``, ``NORMAL`` or ``FIFO`` (D10).
+        message_type: ``DELAY``, ``NORMAL`` or ``FIFO``.
         queues: how many consumers of one group may work side by side.
-        max_delay: the longest delay that is accepted (D04).
-        out_of_range: what becomes of a longer one: ``reject`` or ``deliver`` (D04).
-        granularity: how often a busy topic is released at most, from 1 ms on (D05).
-        retention: how long messages are kept after their delivery time (D09).
-        delay_levels: the delay of level 1, of level 2 and so on; 18 from 1 s to 2 h when left out (L01, L04).
+        max_delay: the longest delay that is accepted.
+        out_of_range: whether to ``reject`` a message with a longer delay or to ``deliver`` it at once.
+        granularity: the shortest time between two ticks of a busy topic, 1 ms or more.
+        retention: how long messages are kept after their delivery time.
+        delay_levels: the delay of level 1, of level 2 and so on; 18 from 1 s to 2 h when left out.
         duewheel_conn_id: the connection to the broker.
 
     Raises:
-        InvalidArgument: a setting that the broker would refuse; said when the DAG is read.
+        InvalidArgument: a setting that the broker would refuse; raised when the DAG is read.
         TopicExists: a topic of this name has other settings; nothing is changed.
 
     Example::
 
         CreateTopicOperator(task_id="make_topic", topic="order-timeout", max_delay=timedelta(days=7))
-
-    Rules: D04, D05, D09, D10, D11, L04.
     """
 
     template_fields: Sequence[str] = ("topic", "duewheel_conn_id")
@@ -119,4 +117,4 @@ class CreateTopicOperator(BaseOperator):
         given: dict[str, Any] = {name: value for name, value in settings.items() if value is not None}
         with DueWheelHook(self.duewheel_conn_id).get_conn() as broker:
             broker.create_topic(self.topic, message_type=self.message_type, **given)
-        self.log.info("Topic %s is there", self.topic)
+        self.log.info("Topic %s exists with these settings", self.topic)

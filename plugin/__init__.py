@@ -1,3 +1,4 @@
-"""What Airflow finds duewheel by. Imports nothing: Airflow loads it in every process."""
+"""The entry points by which Airflow finds duewheel. The package imports nothing, because Airflow loads it in
+every process."""
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The routes that change something: each takes the right to act, and leaves a line in Airflow's audit log.
 
-The line is written before the act: who asked for what, with the filter or the ids, whatever comes of it.
+The line is written before the act, so it is there whatever the outcome. It names the user, the action, and
+the filter or the ids.
 """
 
 from __future__ import annotations
@@ -60,7 +61,8 @@ def reschedule(connection_id: str, asked: models.NewInstant, _: Acting) -> model
 
 @router.post("/messages/recall-matching", dependencies=[Depends(action_logging("duewheel.recall_matching"))])
 def recall_matching(connection_id: str, asked: models.Matching, _: Acting) -> models.RecalledPortion:
-    """Take back what waits and meets the criteria, or count it: a portion, so that others get their turn."""
+    """Recall the waiting messages that meet the criteria, or count them: one portion at a time, so that other
+    requests get their turn."""
     criteria = asked.model_dump(include={"tag", "key_prefix", "due_until", "dry_run", "after"})
     with brokers.lend(connection_id) as broker:
         due_from = asked.due_from or _first_waiting(broker, asked.topic)
@@ -79,32 +81,34 @@ def recall_matching(connection_id: str, asked: models.Matching, _: Acting) -> mo
 
 
 def _first_waiting(broker: Broker, topic: str) -> datetime | None:
-    """From where on messages wait: counting all that was released and is kept would take long."""
+    """The first instant at which messages wait, since counting released messages from the beginning would
+    take long."""
     page = broker.list_messages(topic, max_messages=1)
     if page.messages:
         return page.messages[0].deliver_at
-    # All that were looked at are recalled.
+    # All messages examined are recalled.
     last = None if page.next is None else broker.find(page.next)
     return None if last is None else last.deliver_at
 
 
 @router.post("/dead-letters/redrive", dependencies=[Depends(action_logging("duewheel.redrive"))])
 def redrive(connection_id: str, asked: models.Redrive, _: Acting) -> Redriven:
-    """Send dead letters again, or count them; with a rate, the page asks again and again for so many."""
+    """Send dead letters again, or count them. With a rate, the page sends one request after another, each for
+    a few."""
     with brokers.lend(connection_id) as broker:
         return broker.redrive(**asked.model_dump())
 
 
 @router.post("/groups/rewind", dependencies=[Depends(action_logging("duewheel.rewind"))])
 def rewind(connection_id: str, asked: models.Rewind, _: Acting) -> Rewound:
-    """Let a group consume again what was released since an instant."""
+    """Set a group back, so that it receives again the messages released since an instant."""
     with brokers.lend(connection_id) as broker:
         return broker.rewind(asked.group, asked.topic, asked.to)
 
 
 @router.post("/schedules/pause", dependencies=[Depends(action_logging("duewheel.pause_schedule"))])
 def pause_schedule(connection_id: str, asked: models.ScheduleName, _: Acting) -> models.Done:
-    """Let a schedule rest."""
+    """Pause a schedule."""
     with brokers.lend(connection_id) as broker:
         broker.pause_schedule(asked.name)
     return models.Done()
@@ -112,7 +116,7 @@ def pause_schedule(connection_id: str, asked: models.ScheduleName, _: Acting) ->
 
 @router.post("/schedules/resume", dependencies=[Depends(action_logging("duewheel.resume_schedule"))])
 def resume_schedule(connection_id: str, asked: models.ScheduleName, _: Acting) -> models.Done:
-    """Let a paused schedule go on."""
+    """Resume a paused schedule."""
     with brokers.lend(connection_id) as broker:
         broker.resume_schedule(asked.name)
     return models.Done()
@@ -121,10 +125,10 @@ def resume_schedule(connection_id: str, asked: models.ScheduleName, _: Acting) -
 def _each(
     connection_id: str, asked: models.SomeMessages, act: Callable[[Broker, str], models.Outcome]
 ) -> models.Outcomes:
-    """Act on each message; what is refused for one is its answer, and no matter for the others.
+    """Act on each message. A refusal is the answer for that message and does not affect the others.
 
-    Where the broker fails in the midst, what was done before is told all the same: of the message that was
-    being acted on nobody knows, and those after it are not tried.
+    If the broker fails partway, the answers given before are still returned. The outcome of the message in
+    progress is unknown, and the messages after it are not tried.
     """
     outcomes: list[models.Outcome] = []
     with brokers.lend(connection_id) as broker:

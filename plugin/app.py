@@ -1,7 +1,7 @@
 """The API behind the page: an application that Airflow's API server mounts under ``/duewheel``.
 
-Every route that shows data depends on a right (``rights.py``). What goes wrong is answered in words that leak
-neither addresses nor SQL; the API server's log has the rest.
+Every route that shows data depends on a right (``rights.py``). Errors are answered in words that leak neither
+addresses nor SQL; the API server's log has the details.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from duewheel.store import (
 
 _NOT_FOUND = (UnknownTopic, UnknownGroup, UnknownMessage, UnknownSchedule)
 _YEAR_SECONDS = 31_536_000
-#: Which script belongs to the API that answers.
+#: The header that names the script version of the answering API.
 VERSION_HEADER = "Duewheel-Page"
 
 
@@ -38,7 +38,7 @@ def application() -> FastAPI:
     app = FastAPI(
         title="duewheel",
         version=__version__,
-        description="What Airflow's page for delay messages shows and does. Not a public interface.",
+        description="The API of Airflow's page for delay messages. Not a public interface.",
         docs_url=None,
         redoc_url=None,
         openapi_url=None,
@@ -58,7 +58,7 @@ def application() -> FastAPI:
 
 
 def _say_version(response: Response) -> None:
-    # A tab that was opened before an upgrade still runs the script of then.
+    # A tab that was opened before an upgrade still runs the old script.
     response.headers[VERSION_HEADER] = bundle_version()
 
 
@@ -90,11 +90,11 @@ def _refused(_: Request, error: Exception) -> JSONResponse:
 
 
 def _unknown_broker(_: Request, __: Exception) -> JSONResponse:
-    return _problem(404, "UnknownBroker", "There is no Airflow connection of type duewheel with this id.")
+    return _problem(404, "UnknownBroker", "No Airflow connection of type duewheel has this id.")
 
 
 def _busy(_: Request, __: Exception) -> JSONResponse:
-    return _problem(503, "BrokerBusy", "Other requests to this broker take long. Try again in a moment.")
+    return _problem(503, "BrokerBusy", "Other requests keep this broker busy. Try again in a moment.")
 
 
 def _database_error(_: Request, error: Exception) -> JSONResponse:
@@ -105,7 +105,8 @@ def _database_error(_: Request, error: Exception) -> JSONResponse:
 
 
 def _not_understood(_: Request, error: Exception) -> JSONResponse:
-    # Without what was sent, which FastAPI would quote: it may be no text, or a number that JSON has none for.
+    # The input, which FastAPI would quote, is left out: it may be no text, or a number that JSON cannot
+    # express.
     assert isinstance(error, RequestValidationError)
     said = "; ".join(f"{one['loc'][-1]}: {one['msg']}" for one in error.errors())
     return _problem(422, "NotUnderstood", said.encode(errors="backslashreplace").decode())

@@ -18,13 +18,13 @@ SCHEME = "duewheel"
 
 
 def sanitize_uri(uri: SplitResult) -> SplitResult:
-    """Judge the address of an asset.
+    """Check the address of an asset.
 
     Args:
         uri: the address in its parts.
 
     Raises:
-        ValueError: it names no connection, or not one topic; Airflow wants this class.
+        ValueError: the address names no connection, or not exactly one topic. Airflow expects this class.
 
     Example:
         >>> sanitize_uri(urlsplit("duewheel://duewheel_default/order-timeout")).path
@@ -33,14 +33,14 @@ def sanitize_uri(uri: SplitResult) -> SplitResult:
     topic = uri.path.strip("/")
     if not uri.netloc or not topic or "/" in topic:
         raise ValueError(
-            f"{uri.geturl()!r} is no address of a topic: write duewheel://CONNECTION/TOPIC, such as "
+            f"{uri.geturl()!r} is not the address of a topic: write duewheel://CONNECTION/TOPIC, such as "
             "duewheel://duewheel_default/order-timeout"
         )
     return uri._replace(path=f"/{topic}")
 
 
 def convert_asset_to_openlineage(asset: Asset, lineage_context: object) -> Dataset:  # noqa: ARG001 - Airflow's
-    """The dataset of OpenLineage that an asset stands for: the connection and its topic."""
+    """The OpenLineage dataset of an asset: the connection and its topic."""
     from airflow.providers.common.compat.openlineage.facet import Dataset
 
     parts = urlsplit(asset.uri)

@@ -6,16 +6,16 @@ import json
 
 from duewheel.plugin.models import Body
 
-#: How much of a body is shown; all of it is for programs.
+#: How much of a body the page shows; programs read it whole.
 SHOWN_BYTES = 64 * 1024
 _BYTES_A_LINE = 16
 
 
 def readable(body: bytes) -> Body:
-    """The body as indented JSON, as text, or in hexadecimal: what it can be read as, in this order.
+    """The body as indented JSON, as text, or in hexadecimal: the first of these that fits.
 
     Args:
-        body: of any length; of one over 64 KiB the beginning is shown, and never as JSON.
+        body: of any length; of a body over 64 KiB only the beginning is shown, and never as JSON.
 
     Example:
         >>> readable(b'{"a":1}').kind
@@ -23,7 +23,7 @@ def readable(body: bytes) -> Body:
     """
     shown = body[:SHOWN_BYTES]
     try:
-        # A cut may fall into the midst of a letter.
+        # The cut may fall inside a character.
         text = shown.decode("utf-8", "strict" if len(shown) == len(body) else "ignore")
     except UnicodeDecodeError:
         return _body("hex", _hex(shown), body)

@@ -1,7 +1,7 @@
 """The brokers that the page shows: Airflow's connections of type ``duewheel``.
 
-A process of the API server has one session for each broker, which its requests share one after another, and
-each statement has a time limit: the page never makes a broker slow, however many have it open.
+A process of the API server has one session for each broker. Its requests use the session one after another,
+and each statement has a time limit. So the page never makes a broker slow, however many users have it open.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from duewheel.hooks.broker import DueWheelHook, address_of
 from duewheel.store import Broker
 
 STATEMENT_TIMEOUT_SECONDS: Final = 5
-#: How long a request waits for those before it.
+#: How long a request waits for the requests before it.
 TURN_TIMEOUT_SECONDS: Final = 10.0
 _ENVIRONMENT: Final = "AIRFLOW_CONN_"
 
 
 class UnknownBroker(Exception):
-    """There is no connection of type ``duewheel`` with this id."""
+    """No connection of type ``duewheel`` has this id."""
 
 
 class BrokerBusy(Exception):
@@ -54,7 +54,8 @@ class Brokers:
     def connection_ids(self) -> list[str]:
         """The ids of the connections that can be listed: in Airflow's database and in the environment.
 
-        Those in a secrets backend cannot; the page shows them when its address names them.
+        Connections in a secrets backend cannot be listed; the page shows one of them when its address names
+        it.
         """
         with create_session() as session:
             stored = session.scalars(
@@ -65,12 +66,12 @@ class Brokers:
 
     @contextmanager
     def lend(self, connection_id: str) -> Iterator[Broker]:
-        """The broker of a connection, for the length of the block and for nobody else meanwhile.
+        """The broker of a connection, for this block alone until it ends.
 
         Raises:
-            UnknownBroker: there is no such connection, or it is of another type.
-            InvalidArgument: what it says cannot be understood.
-            BrokerBusy: others did not end in time.
+            UnknownBroker: the connection does not exist, or is of another type.
+            InvalidArgument: the connection has a value that cannot be understood.
+            BrokerBusy: the requests before this one did not end in time.
         """
         session = self._session(connection_id)
         if not session.turn.acquire(timeout=TURN_TIMEOUT_SECONDS):
@@ -81,7 +82,7 @@ class Brokers:
             session.turn.release()
 
     def require(self, connection_id: str) -> None:
-        """Raise UnknownBroker unless there is a connection of our type with this id."""
+        """Raise UnknownBroker unless a connection of type ``duewheel`` has this id."""
         if _found(connection_id) is None:
             raise UnknownBroker
 
@@ -96,7 +97,7 @@ class Brokers:
         connection = _found(connection_id)
         if connection is None:
             raise UnknownBroker
-        # Airflow's two classes of connections have the attributes that are read here in common.
+        # Both of Airflow's connection classes have the attributes that are read here.
         address = address_of(cast("SdkConnection", connection))
         # A pooler that shares sessions refuses options.
         limit = f"-c statement_timeout={STATEMENT_TIMEOUT_SECONDS}s"
@@ -106,7 +107,7 @@ class Brokers:
             known = self._sessions.get(connection_id)
             if known is not None and known.dsn == dsn:
                 return known
-            # The connection was edited: whoever has the old session goes on with it to its end.
+            # The connection was edited. A request that has the old session keeps it to its end.
             made = self._sessions[connection_id] = _Session(dsn, Broker(dsn, listen=address.listen))
         if known is not None:
             known.broker.close()
@@ -114,7 +115,7 @@ class Brokers:
 
 
 def _found(connection_id: str) -> Connection | None:
-    """The connection, if there is one and it is of our type: no other is ever opened by the page."""
+    """The connection, if it exists and is of type ``duewheel``; the page never opens another."""
     try:
         connection = Connection.get_connection_from_secrets(connection_id)
     except AirflowNotFoundException:

@@ -1,7 +1,6 @@
 """The page's script, which is built from ``plugin/ui`` and lies in ``plugin/bundle``.
 
-A checkout may have none: then a script of a few lines stands in for it, which says on the page how to build
-the other.
+A checkout may have no built script. A script of a few lines then takes its place and shows how to build it.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ def script() -> Path:
 
 
 def icon(name: str) -> Path | None:
-    """An icon of the page by its name, or None where there is no such one."""
+    """An icon of the page by its name, or None if it does not exist."""
     return _ICONS.get(name)
 
 

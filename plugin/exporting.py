@@ -1,7 +1,7 @@
-"""Dead letters as a file: a row for each, with its body, for those who may read bodies.
+"""Dead letters as a file: a row for each, with its body, for users who may read bodies.
 
-A page of them is read when the one before was sent, and the broker's session is lent for a page only: an
-export, however long, keeps nobody waiting and holds no more than a page in memory.
+The export reads one page of dead letters, sends it, and reads the next. It borrows the broker's session for
+one page at a time. So even a long export delays no other request and holds no more than a page in memory.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ COLUMNS: Final = (
     "reason",
     "redriven_at",
 )
-#: What a spreadsheet takes for a formula. A sender may have written it: see OWASP, "CSV Injection".
+#: Characters that begin a formula in a spreadsheet. A sender may have written one: see OWASP, "CSV
+#: Injection".
 _FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
 
 
@@ -65,7 +66,7 @@ def export_dead_letters(
 ) -> StreamingResponse:
     """The dead letters of a group with their bodies, by topic and the oldest first."""
     pages = _pages(connection_id, group, topic, redriven, reason_contains, key_prefix)
-    # Before the answer begins, while it can still be an error.
+    # Read before the answer begins, while it can still become an error.
     first = next(pages)
     return StreamingResponse(
         _text(first, pages, as_format),

@@ -1,7 +1,7 @@
-"""What the page's API takes and answers. Instants are ISO 8601 in UTC.
+"""The requests and answers of the page's API. Instants are ISO 8601 in UTC.
 
-Where the page needs nothing but what the store tells, it is answered as the store's own dataclasses have it.
-The types of the page's sources are made from all of these.
+An answer that needs no more than the store returns is one of the store's own dataclasses. The types in the
+page's sources are generated from all of these.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, model_validato
 from duewheel.store.operations import overview
 from duewheel.store.operations.lookups import HistoryEntry, ListedMessage
 
-#: How many messages one request acts on.
+#: How many messages one request may act on.
 MOST_AT_ONCE = 200
-#: Where a portion of a bulk recall ended, as the store has it.
+#: The end of a portion of a bulk recall, in the store's form.
 _INSTANT = r'"([0-9T:.+-]{19,40}|-?infinity)"'
 _PLACE_IN_RECALL = (
     rf'^\{{"at": {_INSTANT}, "hi": {_INSTANT}, "seq": [0-9]{{1,19}}, "slot": {_INSTANT}, '
@@ -32,13 +32,13 @@ class Model(BaseModel):
 
 
 class Question(BaseModel):
-    """A request; what it does not know is refused."""
+    """A request; unknown fields are refused."""
 
     model_config = ConfigDict(extra="forbid")
 
 
 class BrokerChoice(Model):
-    """A broker that the user may see, and what else the user may do there."""
+    """A broker that the user may see, and the user's other rights there."""
 
     connection_id: str
     may_read_bodies: bool
@@ -60,7 +60,7 @@ class Problem(Model):
 
 
 class DueHistogram(Model):
-    """What is due when."""
+    """The numbers of due messages over time."""
 
     from_at: datetime
     step_seconds: float
@@ -81,8 +81,8 @@ class Lateness(Model):
 
 
 class Overview(Model):
-    """The first view. ``overdue``: topics where something is due for 5 s and not released. It is worked out
-    anew after ``shared_seconds``. ``groups``: of the first 200 topics; there may be more."""
+    """The first view. ``overdue``: topics with messages that have been due for 5 s without a release. The
+    view is computed again after ``shared_seconds``. ``groups``: those of the first 200 topics."""
 
     now_at: datetime
     due: DueHistogram
@@ -97,7 +97,7 @@ class Overview(Model):
 
 
 class Topics(Model):
-    """A page of topics; ``next`` is what the next one comes after."""
+    """A page of topics; the next page comes after ``next``."""
 
     topics: list[overview.TopicNumbers]
     next: str | None
@@ -111,27 +111,27 @@ class Groups(Model):
 
 
 class Leases(Model):
-    """The leases that run, those that end first at the top."""
+    """The open leases, those that end first at the top."""
 
     now_at: datetime
     leases: list[overview.RunningLease]
 
 
 class Retries(Model):
-    """What waits for its next attempt, the next one first."""
+    """Messages that wait for their next attempt, the next one first."""
 
     retries: list[overview.WaitingRetry]
 
 
 class DeadLetters(Model):
-    """A page of a group's dead letters; there may be fewer than asked for, or none, before the end."""
+    """A page of a group's dead letters. A page before the end may have fewer than asked for, or none."""
 
     dead_letters: list[overview.ListedDeadLetter]
     next: str | None
 
 
 class Schedule(Model):
-    """A schedule and what comes next."""
+    """A schedule and its next occurrence."""
 
     name: str
     topic: str
@@ -151,7 +151,7 @@ class Schedules(Model):
 
 
 class Messages(Model):
-    """A page of messages; there may be fewer than asked for, or none, before the end."""
+    """A page of messages. A page before the end may have fewer than asked for, or none."""
 
     now_at: datetime
     messages: list[ListedMessage]
@@ -159,7 +159,7 @@ class Messages(Model):
 
 
 class Body(Model):
-    """A body for people: as text where it is one, else as hexadecimal; the beginning of a long one."""
+    """A body as people read it: text if it is text, else hexadecimal; only the beginning of a long one."""
 
     kind: Literal["json", "text", "hex"]
     text: str
@@ -168,7 +168,7 @@ class Body(Model):
 
 
 class OneMessage(Model):
-    """A message with all that happened to it; ``sent_by_task`` is the name of a task instance."""
+    """A message with its history; ``sent_by_task`` is the name of a task instance."""
 
     now_at: datetime
     topic: str
@@ -188,20 +188,20 @@ class OneMessage(Model):
 
 
 class TaskMessages(Model):
-    """What a task instance sent and received; at most 200 of each."""
+    """The messages that a task instance sent and received; at most 200 of each."""
 
     now_at: datetime
     messages: list[overview.NamedMessage]
 
 
 class SomeMessages(Question):
-    """The messages that a request is about."""
+    """The messages that a request acts on."""
 
     message_ids: list[MessageId] = Field(min_length=1, max_length=MOST_AT_ONCE)
 
 
 class NewInstant(SomeMessages):
-    """Where to move messages: one of the two. A delay of 0 delivers now."""
+    """The new delivery time of messages: one of the two fields. A delay of 0 delivers now."""
 
     deliver_at: AwareDatetime | None = None
     delay_seconds: float | None = Field(default=None, ge=0, le=3660 * 86_400)
@@ -214,8 +214,8 @@ class NewInstant(SomeMessages):
 
 
 class Outcome(Model):
-    """What became of one message: ``recalled``, ``rescheduled``, ``already_released``, ``not_found`` or
-    ``refused``; where the broker failed in the midst ``unknown`` for one, and ``not_tried`` for the rest."""
+    """The outcome for one message: ``recalled``, ``rescheduled``, ``already_released``, ``not_found`` or
+    ``refused``. If the broker failed partway, ``unknown`` for one message and ``not_tried`` for the rest."""
 
     message_id: str
     outcome: str
@@ -225,13 +225,13 @@ class Outcome(Model):
 
 
 class Outcomes(Model):
-    """What became of each message, in the order of the request."""
+    """The outcome for each message, in the order of the request."""
 
     outcomes: list[Outcome]
 
 
 class Matching(Question):
-    """All waiting messages of a topic that meet each criterion given."""
+    """All waiting messages of a topic that meet every given criterion."""
 
     topic: Text
     tag: Text | None = None
@@ -239,13 +239,13 @@ class Matching(Question):
     due_from: AwareDatetime | None = None
     due_until: AwareDatetime | None = None
     dry_run: bool = True
-    #: Where the portion before ended, as it said.
+    #: The end of the previous portion, from its answer.
     after: Annotated[str, Field(pattern=_PLACE_IN_RECALL)] | None = None
 
 
 class RecalledPortion(Model):
-    """What one portion of a bulk recall came to. The next one is asked for with this ``due_from``, and comes
-    after ``next``, which is null at the end."""
+    """The result of one portion of a bulk recall. The request for the next portion repeats this ``due_from``
+    and passes on ``next``, which is null at the end."""
 
     matched: int
     recalled: int
@@ -255,7 +255,7 @@ class RecalledPortion(Model):
 
 
 class Redrive(Question):
-    """Which dead letters to send again: those of the ids, or all that meet each criterion."""
+    """The dead letters to send again: those with these ids, or all that meet every criterion."""
 
     group: Text
     topic: Text | None = None
@@ -268,7 +268,7 @@ class Redrive(Question):
 
 
 class Rewind(Question):
-    """Where to set a group back to: an instant, ``earliest`` or ``latest``."""
+    """The place to set a group back to: an instant, ``earliest`` or ``latest``."""
 
     group: Text
     topic: Text
@@ -276,12 +276,12 @@ class Rewind(Question):
 
 
 class ScheduleName(Question):
-    """The schedule that a request is about."""
+    """The schedule that a request acts on."""
 
     name: Text
 
 
 class Done(Model):
-    """It was done."""
+    """The request was carried out."""
 
     done: Literal[True] = True

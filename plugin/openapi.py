@@ -1,4 +1,4 @@
-"""Print the API's description, from which the types of the page's sources are made::
+"""Print the API's description, from which the types of the page's sources are generated::
 
 python -m duewheel.plugin.openapi > plugin/ui/openapi.json
 """

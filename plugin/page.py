@@ -1,7 +1,7 @@
 """The page in Airflow's UI, as Airflow's plugin machinery reads it.
 
-Airflow imports this module in every process, the workers' too, and only its API server has a use for the
-page. So nothing is imported here but the base class; the application is made when the API server asks for it.
+Airflow imports this module in every process, even in workers, but only its API server uses the page. So this
+module imports only the base class, and makes the application when the API server asks for it.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from typing import Any
 from airflow.plugins_manager import AirflowPlugin
 
 URL_PREFIX = "/duewheel"
-#: The label in Airflow's navigation, which has room for as much.
+#: The label in Airflow's navigation, as long as it has room for.
 PAGE_NAME = "Delays"
 
 
 class _MadeWhenRead:
-    """A class attribute that is worked out when somebody reads it."""
+    """A class attribute whose value is made when it is read."""
 
     def __init__(self, make: Callable[[], list[dict[str, Any]]]) -> None:
         self._make = make
@@ -35,10 +35,10 @@ def _fastapi_apps() -> list[dict[str, Any]]:
 def _react_apps() -> list[dict[str, Any]]:
     from duewheel.plugin.bundle import bundle_version
 
-    # Relative to the page's base address, so that a proxy's path prefix is in it. A new version is a new
-    # address: a browser never shows an old page from its cache.
+    # Relative to the page's base address, which includes a proxy's path prefix. A new version has a new
+    # address, so a browser never shows an old page from its cache.
     static = f"{URL_PREFIX.removeprefix('/')}/static"
-    # Airflow's UI loads a script once, and keeps what it made under this name for all places.
+    # Airflow's UI loads a script once, and keeps the component under this name for all places.
     shared = {
         "name": PAGE_NAME,
         "bundle_url": f"{static}/main.js?v={bundle_version()}",
@@ -52,7 +52,7 @@ def _react_apps() -> list[dict[str, Any]]:
 
 
 class DueWheelPlugin(AirflowPlugin):
-    """What Airflow's UI shows of duewheel: a page, a tab of each task instance, and the API behind both."""
+    """The parts of duewheel in Airflow's UI: a page, a tab of each task instance, and the API behind both."""
 
     name = "duewheel"
     fastapi_apps = _MadeWhenRead(_fastapi_apps)

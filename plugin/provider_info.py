@@ -1,8 +1,8 @@
-"""What the package offers to Airflow: the entry point ``apache_airflow_provider`` calls
+"""The parts that the package offers to Airflow: the entry point ``apache_airflow_provider`` calls
 :func:`get_provider_info`.
 
-Airflow calls it in every process, so nothing is imported here; classes are named by their paths. The form of
-the connection is described here too, because since Airflow 3.2 the form needs no hook to be imported for it.
+Airflow calls it in every process, so nothing is imported here and classes are named by their paths. The form
+of the connection is described here, too; since Airflow 3.2 the form does not import the hook.
 """
 
 from __future__ import annotations
@@ -52,17 +52,18 @@ def get_provider_info() -> dict[str, Any]:
                 "description": "Options of the delay messages' wheel.",
                 "options": {
                     "ring_again_seconds": {
-                        "description": "How long a TimingWheelTrigger without ring_again waits until it "
-                        "rings again when no run came for its messages: longer than a run takes to start.\n",
-                        "version_added": "0.1.0",
+                        "description": "How long a TimingWheelTrigger without ring_again waits before it "
+                        "rings again if no run has taken its messages. Give more than a run "
+                        "takes to start.\n",
+                        "version_added": "0.2.0",
                         "type": "float",
                         "example": "120",
                         "default": "60",
                     },
                     "metrics_interval_seconds": {
-                        "description": "How often the triggerer asks a broker for its metrics, where Airflow "
-                        "sends any; 60 seconds or more.\n",
-                        "version_added": "0.1.0",
+                        "description": "How often the triggerer asks a broker for its metrics if Airflow "
+                        "sends metrics; 60 seconds or more.\n",
+                        "version_added": "0.2.0",
                         "type": "float",
                         "example": "300",
                         "default": "60",
@@ -114,8 +115,8 @@ def get_provider_info() -> dict[str, Any]:
 
 
 def _conn_fields() -> dict[str, Any]:
-    """The fields of the form that are kept in the connection's extras: what the hook reads, and nothing
-    else."""
+    """The fields of the form that are stored in the connection's extras: exactly those that the hook
+    reads."""
     return {
         "listen": {
             "label": "LISTEN/NOTIFY",
@@ -139,7 +140,7 @@ def _conn_fields() -> dict[str, Any]:
         },
         "target_session_attrs": {
             "label": "Target session attributes",
-            "description": "With several hosts: which one to take, such as read-write.",
+            "description": "With several hosts: which one to use, such as read-write.",
             "schema": {"type": ["string", "null"]},
         },
     }

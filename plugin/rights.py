@@ -1,14 +1,15 @@
-"""Who may do what on the page, by Airflow's auth manager.
+"""The rights of users on the page, by Airflow's auth manager.
 
-Three rights, mapped to ones that every auth manager tells apart:
+The page has three rights. Each is mapped to one that every auth manager distinguishes:
 
 - *seeing*: reading assets. Airflow's viewers hold it.
 - *reading bodies*: reading the Airflow connection that names the broker. Operators hold it.
-- *acting*: editing that connection. Operators hold it too; where roles can be composed, as with the FAB
-  provider, it can be given alone.
+- *acting*: editing that connection. Operators hold it, too. If roles can be composed, as with the FAB
+  provider, it can be granted alone.
 
 A connection that belongs to a team is shown to that team's users only. Airflow mounts a plugin's application
-bare, so nothing but the dependencies below protects it; ``tests/plugin/test_rights.py`` calls every route.
+without any protection, so only the dependencies below protect it. ``tests/plugin/test_rights.py`` calls every
+route.
 """
 
 from __future__ import annotations
@@ -52,18 +53,20 @@ def may_act(user: BaseUser, connection_id: str) -> bool:
 
 
 def requires_seeing(request: Request, user: GetUserDep) -> BaseUser:
-    """Let through who may see; a dependency of every route that shows data.
+    """Admit users who may see; a dependency of every route that shows data.
 
     Raises:
         HTTPException: 401 without a login, 403 without the right.
     """
     if not may_see(user, request.path_params.get("connection_id")):
-        raise HTTPException(403, "You may not see this: it takes the right to read assets, and the team's.")
+        raise HTTPException(
+            403, "You may not see this: it takes the right to read assets, and the right to see its team."
+        )
     return user
 
 
 def requires_bodies(connection_id: str, user: Annotated[BaseUser, Depends(requires_seeing)]) -> BaseUser:
-    """Let through who may read bodies.
+    """Admit users who may read bodies.
 
     Raises:
         HTTPException: 401 without a login, 403 without the right.
@@ -76,10 +79,10 @@ def requires_bodies(connection_id: str, user: Annotated[BaseUser, Depends(requir
 def requires_acting(
     request: Request, connection_id: str, user: Annotated[BaseUser, Depends(requires_seeing)]
 ) -> BaseUser:
-    """Let through who may act, from Airflow's own pages.
+    """Admit users who may act, from Airflow's own pages.
 
-    The session's cookie is not sent along by other sites (it is SameSite=Lax, and nothing changes by GET). A
-    browser that says where a request comes from is believed all the same.
+    Browsers do not send the session's cookie with requests from other sites (it is SameSite=Lax, and GET
+    changes nothing). As a second safeguard, a request that names another site as its origin is refused.
 
     Raises:
         HTTPException: 401 without a login, 403 without the right or from another site.

@@ -26,28 +26,29 @@ from duewheel.store.operations import overview
 router = APIRouter(prefix="/api")
 brokers = Brokers()
 
-#: The spans of the chart of what is due: how long a step is, and how many there are.
+#: The spans of the chart of due messages: the length of a step, and the number of steps.
 SPANS: Final = {
     "minute": (timedelta(seconds=1), 60),
     "hour": (timedelta(minutes=1), 60),
     "days": (timedelta(hours=1), 72),
 }
-#: Where a page of dead letters ended, as the store has it.
+#: The end of a page of dead letters, in the store's form.
 _PLACE: Final = r'^\{"at": "[0-9T:.+-]{19,40}", "seq": [0-9]{1,19}, "topic": [0-9]{1,9}\}$'
-#: As ``task_address`` writes it. Anything else under the same name is the sender's own.
+#: The form of ``task_address``. Any other value of the property is the sender's own.
 _TASK_NAME: Final = re.compile(r"airflow:[\w.~:+-]{1,250}/[\w.~:+-]{1,250}/[\w.~:+-]{1,250}/-?\d{1,9}")
 _HOUR: Final = timedelta(hours=1)
 _MINUTE: Final = timedelta(minutes=1)
 #: A topic whose next message is due for longer than this is not being released.
 _OVERDUE: Final = timedelta(seconds=5)
-#: Of how many topics the first view looks at the groups, and how many of these it shows.
+#: The number of topics whose groups the first view examines, and the number of groups that it shows.
 _FIRST_TOPICS: Final = 200
 _FIRST_GROUPS: Final = 50
-#: How long it looks at what is due, and at what came due: the whole view takes 0.3 s with a thousand topics.
+#: How long the view may count the messages due ahead, and those that came due; the whole view takes 0.3 s
+#: with a thousand topics.
 _DUE_MS: Final = 130
 _PAST_MS: Final = 100
-#: The same view for everybody who asks within this time, or for as long as one per cent of a core takes to
-#: work it out.
+#: All requests within this time get the same view. A view that costs more is kept until computing it takes
+#: one per cent of a core.
 _SHARED_SECONDS: Final = 2.0
 _COST_FACTOR: Final = 125
 _COSTS: Final = 3
@@ -55,7 +56,7 @@ _LONGEST_SHARED_SECONDS: Final = 60.0
 
 OptionalText = Annotated[str | None, Query(min_length=1, max_length=255)]
 
-#: As long as Airflow's own ids may be.
+#: The longest id that Airflow allows.
 TaskText = Annotated[str, Query(min_length=1, max_length=250)]
 
 
@@ -67,10 +68,10 @@ class _Kept:
 
 
 class _Shared:
-    """The newest answers to a question that many ask, or one asks again and again.
+    """The newest answers to a question that many users ask, or one user asks repeatedly.
 
-    An answer that takes long to work out is kept the longer, so that all of it takes a small share of a core.
-    A single slow one says nothing: the quickest of the last few counts.
+    The longer an answer takes to compute, the longer it is kept, so that all computing takes a small share of
+    a core. The quickest of the last few answers counts, since a single slow one may be an accident.
     """
 
     def __init__(self) -> None:
@@ -119,7 +120,7 @@ def list_brokers(user: Seeing) -> models.BrokerChoices:
 
 @router.get("/brokers/{connection_id}")
 def show_broker(connection_id: str, user: Seeing) -> models.BrokerChoice:
-    """What the user may do with one broker, be it listed or not."""
+    """The user's rights on one broker, listed or not."""
     brokers.require(connection_id)
     return models.BrokerChoice(
         connection_id=connection_id,
@@ -135,13 +136,14 @@ def show_overview(
     span: Annotated[str, Query(pattern="^(minute|hour|days)$")] = "hour",
     topic: OptionalText = None,
 ) -> models.Overview:
-    """What is due when, what came in the last hour and how late, which wheels turn, how groups are doing."""
+    """The messages due ahead, those released in the last hour and their lateness, the wheels that turn, and
+    the state of the groups."""
     key = (connection_id, span, topic)
     known = _shared.get(key)
     if known is not None:
         return known
     with brokers.lend(connection_id) as broker:
-        # Somebody else may have asked while this request waited for its turn.
+        # Another request may have computed the answer while this one waited for its turn.
         known = _shared.get(key)
         if known is not None:
             return known
@@ -188,7 +190,7 @@ def list_groups(
 def list_leases(
     connection_id: str, _: Seeing, group: OptionalText = None, topic: OptionalText = None
 ) -> models.Leases:
-    """The leases that run: the 200 that end first."""
+    """The 200 open leases that end first."""
     with brokers.lend(connection_id) as broker:
         return models.Leases(
             now_at=overview.now(broker),
@@ -200,7 +202,7 @@ def list_leases(
 def list_retries(
     connection_id: str, _: Seeing, group: OptionalText = None, topic: OptionalText = None
 ) -> models.Retries:
-    """What waits for its next attempt: the 200 that are next."""
+    """The next 200 messages that wait for another attempt."""
     with brokers.lend(connection_id) as broker:
         found = overview.waiting_retries(broker, group, topic, 200)
     return models.Retries(retries=found)
@@ -227,7 +229,7 @@ def list_dead_letters(
 
 @router.get("/brokers/{connection_id}/schedules")
 def list_schedules(connection_id: str, _: Seeing) -> models.Schedules:
-    """All schedules with what comes next."""
+    """All schedules with their next occurrences."""
     with brokers.lend(connection_id) as broker:
         found = broker.schedules()
     return models.Schedules(
@@ -282,11 +284,11 @@ def list_messages(
 
 @router.get("/brokers/{connection_id}/messages/{message_id}")
 def show_message(connection_id: str, message_id: str, user: Seeing) -> models.OneMessage:
-    """One message with all that happened to it; its body for those who may read it."""
+    """One message with its history, and with its body for users who may read bodies."""
     with brokers.lend(connection_id) as broker:
         found = broker.find(message_id)
         if found is None:
-            raise UnknownMessage("There is no message with this id, or none any more: retention has ended.")
+            raise UnknownMessage("No message has this id, or its retention has ended.")
         return models.OneMessage(
             now_at=overview.now(broker),
             topic=found.topic,
@@ -294,7 +296,7 @@ def show_message(connection_id: str, message_id: str, user: Seeing) -> models.On
             key=found.key,
             tag=found.tag,
             message_group=found.message_group,
-            # What a sender puts beside the body is as private as the body.
+            # Properties are as private as the body.
             properties=found.properties if may_read_bodies(user, connection_id) else {},
             sent_by_task=_task_in(found.properties),
             born_at=found.born_at,
@@ -320,7 +322,7 @@ def list_task_messages(
     since_at: AwareDatetime | None = None,
     until_at: AwareDatetime | None = None,
 ) -> models.TaskMessages:
-    """What a task instance sent and received on a topic, by the name that it does both under."""
+    """The messages that a task instance sent and received on a topic, by its name."""
     name = task_name(dag_id, run_id, task_id, map_index)
     with brokers.lend(connection_id) as broker:
         found = overview.messages_by_name(broker, name, topic, group, since_at, until_at)
@@ -328,7 +330,7 @@ def list_task_messages(
 
 
 def _task_in(properties: Mapping[str, object]) -> str | None:
-    """The task instance that sent a message: a name in Airflow, which is no secret of the sender's."""
+    """The task instance that sent a message; its name is known in Airflow and no secret of the sender."""
     name = properties.get(SENT_BY_TASK)
     return name if isinstance(name, str) and _TASK_NAME.fullmatch(name) else None
 
@@ -339,7 +341,7 @@ def _overview(broker: Broker, span: str, topic: str | None) -> models.Overview:
     past_from = _whole_minute(now_at) - _HOUR + _MINUTE
     topics = overview.topic_names(broker, None, _FIRST_TOPICS)
     groups = overview.group_numbers(broker, None, topics[-1]) if topics else []
-    # Those that need somebody come first.
+    # Groups that need attention come first.
     groups.sort(key=lambda one: (-one.dead, -one.ready, -one.waiting_retry, one.group, one.topic))
     return models.Overview(
         now_at=now_at,
@@ -361,7 +363,7 @@ def _overview(broker: Broker, span: str, topic: str | None) -> models.Overview:
         overdue=overview.overdue_topics(broker, now_at - _OVERDUE),
         groups=groups[:_FIRST_GROUPS],
         more_groups=len(groups) > _FIRST_GROUPS or len(topics) == _FIRST_TOPICS,
-        # It is known when the answer has been worked out.
+        # Set once the cost of the answer is known.
         shared_seconds=_SHARED_SECONDS,
     )
 

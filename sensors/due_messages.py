@@ -1,10 +1,10 @@
 """Wait until a consumer group has messages to fetch.
 
-Deferred, the task holds no worker while it waits: the triggerer's wheel wakes it. Between the wake-up and the
-task's running again another consumer may have come first, so the sensor looks in the database again, and
-defers again when there is too little. It takes nothing: the task behind it receives the messages under a
-lease. Unless it is told to hand on what it found under a lease of its own, for a task behind it that is no
-operator of this package.
+While it is deferred, the task holds no worker: the triggerer's wheel wakes it. Another consumer may take the
+messages between the wake-up and the task's running again. So the sensor then asks the database, and defers
+again if too few messages are ready. The sensor leases nothing: the task after it receives the messages under
+a lease. With ``lease``, the sensor instead hands on the messages under a lease of its own, for a task that is
+not an operator of this package.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 
 MOST_HANDED_ON = 1_000
-"""So many messages an XCom names at most."""
+"""The largest number of messages that an XCom names."""
 
 
 class DueMessagesSensor(BaseSensorOperator):
@@ -55,33 +55,33 @@ class DueMessagesSensor(BaseSensorOperator):
     Args:
         topic: the topic to look at.
         group: the consumer group to look for; made when it does not exist yet, from the earliest message on.
-        min_messages: how many messages have to be ready, that is due and not leased; templated, too.
-        deferrable: whether to wait in the triggerer instead of on a worker; None is as Airflow's option
-            ``[operators] default_deferrable`` says. ``poke_interval`` and ``mode`` count only when it is off;
-            ``timeout`` and ``soft_fail`` always.
+        min_messages: how many messages have to be ready, that is released and not leased; templated, too.
+        deferrable: whether to wait in the triggerer instead of on a worker; None is the value of Airflow's
+            option ``[operators] default_deferrable``. ``poke_interval`` and ``mode`` count only when it is
+            off; ``timeout`` and ``soft_fail`` always.
         duewheel_conn_id: the connection to the broker.
-        tags: only messages with one of these tags count, as ``"a || b"``; ``*`` means all. Give the
-            task that consumes the same.
+        tags: only messages with one of these tags count, as ``"a || b"``; ``*`` means all. Give the consuming
+            task the same tags.
         filter: only messages with such properties count, as ``"amount > 100"``.
-        hand_on: of so many messages at most it hands on ids and keys, up to 1 000; 0 is none. Others of the
-            group may take them meanwhile, unless there is a ``lease``.
-        lease: with ``hand_on``, how long these messages are leased to the task behind the sensor, 1 s to
-            12 h, which answers them; None takes nothing. What it does not answer is delivered again. Where
-            others of the group leave fewer than ``min_messages``, or than ``hand_on`` if that is less, the
-            sensor takes none and waits on.
+        hand_on: the largest number of messages whose ids and keys it hands on, up to 1 000; 0 is none.
+            Without a ``lease``, other consumers of the group may receive them first.
+        lease: with ``hand_on``, how long these messages are leased, 1 s to 12 h; None leases none. The task
+            after the sensor answers them; messages that it does not answer are delivered again. If other
+            consumers of the group leave fewer than ``min_messages``, or than ``hand_on`` if that is less, the
+            sensor leases none and goes on waiting.
 
     Returns:
         A dictionary with ``topic``, ``group``, ``ready`` and ``oldest_deliver_at``, as the task's XCom. With
         ``hand_on`` also ``messages``: a list of ``{"message_id", "key", "tag"}``; with ``lease`` also
-        ``leases``, text for :func:`duewheel.store.values.leases.from_json`, and ``ready`` is how many are
-        leased.
+        ``leases``, text for :func:`duewheel.store.values.leases.from_json`, and ``ready`` is the number of
+        leased messages.
 
     Raises:
-        UnknownTopic: there is no such topic.
-        InvalidArgument, InvalidTagExpression, InvalidFilter: an argument that the broker would refuse; said
+        UnknownTopic: the topic does not exist.
+        InvalidArgument, InvalidTagExpression, InvalidFilter: an argument that the broker would refuse; raised
             when the DAG is read.
-        BrokerUnreachable: the database does not answer the first look. Later ones are made again.
-        AirflowSensorTimeout: too little came within ``timeout``.
+        BrokerUnreachable: the database does not answer the first query. Later ones are repeated.
+        AirflowSensorTimeout: too few messages became ready within ``timeout``.
 
     Example::
 
@@ -116,7 +116,7 @@ class DueMessagesSensor(BaseSensorOperator):
             check_count(hand_on, "hand_on", at_most=MOST_HANDED_ON)
         check_span(lease, "lease", at_least=SHORTEST_INVISIBLE, at_most=LONGEST_INVISIBLE)
         if lease is not None and not hand_on:
-            raise InvalidArgument("lease is for the messages that are handed on: give hand_on with it")
+            raise InvalidArgument("lease is for messages that are handed on: give hand_on with it")
         self.topic = topic
         self.group = group
         self.min_messages = min_messages
@@ -128,16 +128,16 @@ class DueMessagesSensor(BaseSensorOperator):
         self.lease = lease
 
     def poke(self, context: Context) -> PokeReturnValue:
-        """Look once; a database that does not answer has nothing ready yet."""
+        """Ask once; a database that does not answer counts as having no ready messages yet."""
         try:
             found, _ = self._look(context)
         except BrokerUnreachable as error:
-            self.log.warning("Could not look, and look again at the next poke: %s", error)
+            self.log.warning("The database did not answer; trying again at the next poke: %s", error)
             return PokeReturnValue(is_done=False)
         return PokeReturnValue(found is not None, xcom_value=found)
 
     def execute(self, context: Context) -> Any:
-        """Look, and wait when there is too little."""
+        """Ask the database, and wait if too few messages are ready."""
         if not self.deferrable:
             return super().execute(context)
         return self._look_or_defer(context, time.time() + self.timeout)
@@ -148,20 +148,20 @@ class DueMessagesSensor(BaseSensorOperator):
         event: dict[str, Any],
         deadline: float | None = None,
     ) -> dict[str, Any]:
-        """Look again after a wake-up.
+        """Ask again after a wake-up.
 
         Args:
             context: Airflow's context of the task.
             event: what the trigger saw.
-            deadline: when the sensor's timeout ends, in Unix seconds, through all deferrals. None begins it
-                anew: ``dag.test()`` passes the event alone.
+            deadline: when the sensor's timeout ends, in Unix seconds, the same through all deferrals. None
+                starts the timeout again, as ``dag.test()`` passes only the event.
         """
         self.log.info("Woken: %d messages were ready on topic %s", event["ready"], event["topic"])
         deadline = time.time() + self.timeout if deadline is None else deadline
         try:
             return self._look_or_defer(context, deadline)
         except BrokerUnreachable as error:
-            self.log.warning("Could not look, and wait on: %s", error)
+            self.log.warning("The database did not answer; waiting on: %s", error)
             return self._defer(deadline, ready=0)
 
     def _look_or_defer(self, context: Context, deadline: float) -> dict[str, Any]:
@@ -188,7 +188,7 @@ class DueMessagesSensor(BaseSensorOperator):
         return as_count(self.min_messages, "min_messages")
 
     def _look(self, context: Context) -> tuple[dict[str, Any] | None, int]:
-        """What is handed on, None where it is too little, and how many messages are ready."""
+        """The value to hand on, or None if too few messages are ready, and how many are ready."""
         with DueWheelHook(self.duewheel_conn_id).connected() as broker:
             consumer = broker.consumer(
                 self.topic, self.group, tags=self.tags, filter=self.filter, name=task_key(context)
@@ -208,7 +208,7 @@ class DueMessagesSensor(BaseSensorOperator):
                 from duewheel.store.consuming.leasing_enough import lease_enough
 
                 batch = lease_enough(broker, consumer, min(self._wanted(), self.hand_on), self.hand_on, lease)
-                # None where others of the group came first.
+                # None if other consumers of the group came first.
                 return (_leased(told, batch) if batch else None), len(batch)
             if self.hand_on:
                 # Imported here: see BrokerAddress.open.
@@ -225,18 +225,19 @@ class DueMessagesSensor(BaseSensorOperator):
     def _left_behind(
         self, broker: Broker, consumer: Consumer, lease: timedelta, context: Context
     ) -> Batch | None:
-        """What a look before this one had leased, where its worker or the database's answer was lost.
+        """The messages that an earlier query had leased, if its worker or the database's answer was lost.
 
-        The first try asks, too: an earlier look of its own may have committed its lease without knowing.
+        The first try asks, too, since an earlier query of its own may have committed a lease without learning
+        of it.
         """
         if task_key(context) is None:
-            # Not in a task: the name is the process's, and others in it may have leases under it.
+            # Outside a task, the name is that of the process, in which other code may hold leases under it.
             return None
         return broker.take_over(consumer, lease)
 
 
 def _leased(told: dict[str, Any], batch: Batch) -> dict[str, Any]:
-    """What is handed on of leased messages."""
+    """The value to hand on with leased messages."""
     messages = [
         {"message_id": message.message_id, "key": message.key, "tag": message.tag} for message in batch
     ]

@@ -1,4 +1,4 @@
--- Which of the leases that a task is about to read have messages that may be with others, and why.
+-- The first lease that a task is about to read whose messages may be with others, and its state.
 select h.n, h.queue, s.state
 from (values {leases}) h (place, group_id, topic_id, queue, n, token)
 cross join lateral duewheel.lease_states(

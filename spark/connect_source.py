@@ -1,8 +1,8 @@
-"""The data source as Spark Connect can have it: all of it but the lease that an action takes by itself.
+"""The data source for Spark Connect: everything except the lease that an action takes by itself.
 
-A client of Connect holds only a plan. The server makes a data source of it anew for each action, so the name
-under which the actions of one DataFrame find their lease again would be another each time, and each of them
-would lease other messages.
+A client of Connect holds only a plan. The server makes a new data source from it for each action. The name
+under which the actions of one DataFrame find their lease would differ each time, and each action would lease
+other messages.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ class ConnectDataSource(DueWheelDataSource):
     """The data source ``duewheel`` of a session of Spark Connect."""
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """The reader of a lease that is held, or of what is stored.
+        """The reader of a lease that is held, or of the messages that are stored.
 
         Raises:
-            InvalidArgument: there is a group and no lease; nothing was leased.
+            InvalidArgument: a group is given and no lease. Nothing was leased.
         """
         from duewheel.spark.read_options import ReadOptions
 
         options = ReadOptions.of(self.options)
         if options.leases is None and not options.peek:
             raise InvalidArgument(
-                "on Spark Connect each action would lease anew: take the batch first, with "
-                'LeasedBatch.take(...).dataframe(spark), or look without a lease, with mode="peek"'
+                "on Spark Connect each action would take a lease of its own: take the batch first, with "
+                'LeasedBatch.take(...).dataframe(spark), or read without a lease, with mode="peek"'
             )
         return super().reader(schema)

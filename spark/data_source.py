@@ -1,17 +1,17 @@
 """``spark.read.format("duewheel")``: a batch of leased messages as a DataFrame.
 
 A lease is taken once and belongs to its DataFrame: counting it twice, joining it with itself, or reading it
-again after an executor died always gives the same rows. Nothing is acked by reading (X09).
+again after an executor died always gives the same rows. Nothing is acked by reading.
 
-There are two ways to a lease:
+A read gets its lease in one of two ways:
 
-- Whoever runs the job takes it and passes it as the option ``lease``;
-  :class:`duewheel.spark.leased_batch.LeasedBatch` and the operator do this. They hold what an ack needs, and
-  it works with Spark Connect too, where ``load()`` runs on a server and may run again for each action.
-- With ``topic`` and ``group`` the first action takes it. Nobody acks it: this is for looking at what would
-  come, and the messages come again when the lease ends. ``load()`` only checks: Spark calls the same method
-  for a stream, which leases nothing. The data source draws a name when it is made, under which the actions
-  that follow find the lease again.
+- The program that runs the job takes it and passes it as the option ``lease``;
+  :class:`duewheel.spark.leased_batch.LeasedBatch` and the operator do this. They can ack it. This way works
+  with Spark Connect too, where ``load()`` runs on a server and may run again for each action.
+- With ``topic`` and ``group`` the first action takes it. It is never acked: this way is for looking at the
+  messages that a consumer would get, and they come again when the lease ends. ``load()`` only checks the
+  options, because Spark calls the same method for a stream, which leases nothing. The data source draws a
+  random name when it is made; later actions find the lease by that name.
 
 The driver asks the broker for the query of each lease and deals the leases out to partitions; the executors
 run these queries (:mod:`duewheel.spark.lease_reader`). The dsn travels inside pickled objects only, never in
@@ -20,9 +20,9 @@ password.
 
 The package has to be installed where the executors run. Spark loads a data source, and plans each read, in
 Python processes of their own, which end once they are idle for a minute. An action that needs no more rows,
-such as ``first()``, ends the Python worker of its task, and the next one begins a new worker, which loads
-this module before it reads. So what only executors, only planning, or only writers need is imported where it
-is used.
+such as ``first()``, ends the Python worker of its task, and the next action begins a new worker, which loads
+this module before it reads. So modules that only executors, only planning, or only writers need are imported
+where they are used.
 """
 
 from __future__ import annotations
@@ -64,24 +64,24 @@ class DueWheelDataSource(DataSource):
     Options, all text:
         dsn: address of the broker's database, as libpq string or URL; reachable from the executors too.
         lease: leases that are held, as :func:`duewheel.store.values.leases.to_json` writes them.
-        topic, group, tags, filter: what to lease when no lease is given; ``tags`` as ``"a || b"``, ``filter``
-            as ``"region = 'north'"``, all when left out.
-        max_messages: how many to lease at most, 10 000 when left out; of a stream, how many to read in a
-            micro-batch, all when left out.
+        topic, group, tags, filter: the messages to lease when no lease is given; ``tags`` as ``"a || b"``,
+            ``filter`` as ``"region = 'north'"``, all when left out.
+        max_messages: how many to lease at most, 10 000 when left out. For a stream: how many to read in a
+            micro-batch at most, all when left out.
         invisible_seconds: how long that lease lasts, 1 s to 12 h; 600 when left out.
-        partitions: into how many partitions to deal the leases out at most; 4 when left out.
+        partitions: the largest number of partitions to deal the leases out to; 4 when left out.
         batch_bytes: about how large one Arrow batch may become; 4 MiB when left out.
-        with_answered: whether messages of a lease are read, too, that were answered one by one; false when
+        with_answered: whether to read also the messages of a lease that were answered one by one; false when
             left out.
-        startingOffsets: where a new stream begins: earliest, latest, an instant, or, when left out, where its
-            group stands.
-        failOnDataLoss: whether a stream fails where retention has dropped what it had not read; true when
-            left out.
-        mode: lease when left out; peek looks at what is stored in the topic, for no group, and leases
+        startingOffsets: where a new stream begins: earliest, latest or an instant; the position of its group
+            when left out.
+        failOnDataLoss: whether a stream fails when retention has dropped messages that it had not read; true
+            when left out.
+        mode: lease when left out; peek reads the messages stored in the topic, for no group, and leases
             nothing.
-        due_from, due_until: in that mode, what is due from one instant on and before another.
-        columns: names of the columns wanted, with commas between; all when left out. The others do not leave
-            the database. ``.schema(...)`` with some of the columns does the same.
+        due_from, due_until: with peek, only messages due at or after the first instant and before the second.
+        columns: names of the columns wanted, with commas between; all when left out. Other columns do not
+            leave the database. ``.schema(...)`` with some of the columns does the same.
 
     Errors:
         InvalidArgument: an option is unknown, missing or cannot be understood; nothing was leased.
@@ -91,8 +91,6 @@ class DueWheelDataSource(DataSource):
 
         register(spark)
         messages = spark.read.format("duewheel").option("dsn", dsn).option("lease", to_json(leases)).load()
-
-    Rules: X09, R01, R13.
     """
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
@@ -152,7 +150,9 @@ class DueWheelDataSource(DataSource):
 
         options = ReadOptions.of(self.options)
         if options.leases is not None or options.peek:
-            raise InvalidArgument("a stream reads what is released and no lease: give a topic and a group")
+            raise InvalidArgument(
+                "a stream reads released messages and takes no lease: give a topic and a group"
+            )
         check_for_a_stream(self.options)
         starting(options.starting_offsets)
         return MessageStreamReader(options, columns_of(schema))
@@ -174,7 +174,7 @@ class DueWheelDataSource(DataSource):
         return MessageStreamWriter(WriteOptions.of(self.options, is_stream=True), schema)
 
     def _take_lease(self, options: ReadOptions) -> list[LeaseToRead]:
-        """Lease, and ask how to read it in the same session: a new one costs more than the question."""
+        """Take the lease and ask for its query in one session: a new session costs more than the question."""
         from duewheel.spark.lease_plan import plan_leases
         from duewheel.spark.leasing import lease_messages
         from duewheel.store.broker import Broker
@@ -227,11 +227,11 @@ class LeaseDataReader(DataSourceReader):
         self._planned = planned
 
     def __getstate__(self) -> dict[str, Any]:
-        # Executors get the reader, and their leases with the partition.
+        # Executors get their leases with the partition, not with the reader.
         return {**self.__dict__, "_leases": None, "_planned": None}
 
     def partitions(self) -> list[InputPartition]:
-        """Ask the broker for the query of each lease, unless it has said it, and deal the leases out.
+        """Ask the broker for the query of each lease, unless it is known already, and deal the leases out.
 
         Raises:
             InvalidArgument: this reader is a copy that an executor got, which has no leases.
@@ -251,7 +251,7 @@ class LeaseDataReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read the leases of one partition as Arrow batches."""
         if not isinstance(partition, LeasePartition):
-            # Spark's stand-in for a DataFrame without partitions.
+            # Spark passes this stand-in for a DataFrame without partitions.
             return iter(())
         from duewheel.spark.lease_reader import read_leases
 

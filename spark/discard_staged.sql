@@ -1,2 +1,2 @@
--- Forgets what is staged under this name.
+-- Discards the messages staged under this name.
 select duewheel.discard_staged(%s)

@@ -1,5 +1,5 @@
--- Takes the leases of a part for this transaction, and names the transaction. A task whose machine is gone without a
--- word holds them no longer than two minutes.
+-- Takes the leases of a part for this transaction, and returns the transaction's id. The keepalives end the session of
+-- a machine that vanished, so its task holds the leases for two minutes at most.
 select set_config('tcp_keepalives_idle', '60', true), set_config('tcp_keepalives_interval', '10', true),
        set_config('tcp_keepalives_count', '6', true),
        duewheel.answer('fence', %s, %s::integer[], %s::integer[], %s::bigint[], %s::bigint[], null),

@@ -1,6 +1,6 @@
-"""What a driver hands to the tasks that read, and how much to each.
+"""The parts of a read that a driver hands to its tasks, and their sizes.
 
-Spark plans each read in a Python process that is new: it imports this, and not what the executors read with.
+Spark plans each read in a new Python process. It imports this module, and none that only executors need.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ DEFAULT_BATCH_BYTES = 4 * 1024 * 1024
 """About how large one Arrow batch becomes; a single message may be larger."""
 
 MESSAGES_PER_PARTITION = 10_000
-"""What there is in a queue, without a lease, is cut into parts of so many messages."""
+"""A read without a lease cuts each queue into parts of this many messages."""
 
 
 @dataclass(frozen=True)
@@ -21,13 +21,13 @@ class LeaseToRead:
     """One lease as an executor needs it.
 
     Attributes:
-        topic_id: the topic it is on: a retry's lease is on the retry topic of its group.
+        topic_id: the topic it is on. A lease of retries is on the retry topic of its group.
         queue: its queue there.
         n: its number in the queue, for error messages.
-        count: how many messages of it had no answer of their own when the read was planned.
-        handle: what the receipt handles of its messages begin with: group, topic, queue, number and token.
+        count: how many of its messages had no answer of their own when the read was planned.
+        handle: the beginning of its messages' receipt handles: group, topic, queue, number and token.
         topic: name of the topic the messages were sent to.
-        query: the SELECT that yields exactly these.
+        query: the SELECT that yields exactly these messages.
     """
 
     topic_id: int

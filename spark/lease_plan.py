@@ -1,6 +1,6 @@
-"""What becomes of leases that a job reads: the query of each, and which task reads which.
+"""The plan of a read: the query of each lease, and the task that reads it.
 
-Only whoever plans a read imports this. The executors get what came of it.
+Only the process that plans a read imports this module. The executors get the finished plan.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from duewheel.store.values.leases import Lease
 
 MESSAGES_WORTH_A_PARTITION = 100
-"""A partition costs a task, a Python worker and a connection; fewer messages than this are not worth one
-more."""
+"""A partition costs a task, a Python worker and a connection. Fewer messages than this do not justify one."""
 
 _PLAN_LEASES = (Path(__file__).parent / "plan_leases.sql").read_text()
 
@@ -34,7 +33,7 @@ def plan_leases(
     Args:
         connection: where to ask.
         leases: whole leases.
-        with_answered: whether to read messages, too, that were answered one by one.
+        with_answered: whether to read also messages that were answered one by one.
 
     Raises:
         LeaseLost: a lease has ended, or was given back: its messages may be with others.
@@ -81,7 +80,7 @@ def deal_out(leases: Sequence[LeaseToRead], partitions: int) -> list[LeasePartit
     larger than 4/3 of the best that can be reached. The order within a partition is the order of ``leases``.
 
     Args:
-        leases: what to read; a lease is never split.
+        leases: the leases to read; a lease is never split.
         partitions: how many partitions at most; fewer where there are fewer leases or few messages.
 
     Example::

@@ -1,12 +1,11 @@
 """Reading leased messages on an executor: Arrow batches straight from Postgres, never row by row.
 
-A lease names its messages once and for all: what a tick released and a group leased neither changes nor goes
-away while the lease is held. So a query for a lease yields the same rows however often it runs, in a retried
-task or in two speculative copies of it at once, and needs neither a lock nor a transaction around it.
+A lease names its messages once and for all: messages that a tick released and a group leased neither change
+nor go away while the lease is held. So a query for a lease yields the same rows however often it runs, in a
+retried task or in two speculative copies at once. It needs neither a lock nor a transaction around it.
 
-The rows come through COPY in binary form and are passed on batch by batch; how much memory a task needs
-follows from ``batch_bytes`` and not from the size of the lease. Postgres, the network and Spark work at the
-same time.
+The rows come through COPY in binary form and are passed on batch by batch. The memory of a task depends on
+``batch_bytes`` and not on the size of the lease. Postgres, the network and Spark work at the same time.
 """
 
 from __future__ import annotations
@@ -34,11 +33,11 @@ def read_leases(
     batch_bytes: int,
     columns: tuple[str, ...] = ALL_COLUMNS,
 ) -> Generator[pa.RecordBatch]:
-    """Read leases over one connection of their own.
+    """Read leases over a connection that only they use.
 
     Args:
         dsn: libpq string or URL.
-        leases: which leases.
+        leases: the leases to read.
         batch_bytes: about how large a batch may become.
         columns: the columns wanted; the others do not leave the database.
 
@@ -61,7 +60,8 @@ def read_leases(
 
 
 def _check(connection: adbc_driver_manager.AdbcConnection, leases: tuple[LeaseToRead, ...]) -> None:
-    """Refuse leases that have ended: a task that Spark runs late must not work on what others have."""
+    """Refuse leases that have ended: a task that Spark runs late must not work on messages that others
+    hold."""
     handles = ", ".join(
         "({}, {}, {}, {}, {}::bigint, {}::bigint)".format(place, *lease.handle.split("."))
         for place, lease in enumerate(leases)
@@ -88,7 +88,7 @@ def _read(
     if count != lease.count:
         raise LeaseLost(
             f"Lease {lease.n} on queue {lease.queue} of topic {lease.topic} covers {lease.count} messages, "
-            f"and {count} are there: the lease ended long ago and retention has dropped its messages. "
+            f"but only {count} still exist: the lease ended long ago and retention has dropped its messages. "
             "Take a new lease."
         )
 
@@ -105,8 +105,8 @@ def queried(
     Args:
         connection: where to run it.
         query: a SELECT of the columns of ``duewheel.lease_rows``.
-        origin: number of the topic, queue, name of the topic the messages were sent to, and what their
-            receipt handles begin with, or the stream that reads them.
+        origin: number of the topic, queue, name of the topic the messages were sent to, and the beginning of
+            their receipt handles, or the stream that reads them.
         batch_bytes: about how large a batch may become.
         columns: the columns wanted.
 
@@ -127,20 +127,20 @@ def selected(
     names: list[str],
     batch_bytes: int | None = None,
 ) -> Iterator[pa.RecordBatchReader]:
-    """The rows of a query, for the length of the block.
+    """The rows of a query, readable until the block ends.
 
     The driver asks for the columns of a query in one message and for its rows in another. A pooler that hands
-    out sessions by transaction may send these to two sessions, and the columns are then those of somebody
-    else's query.
+    out sessions by transaction may send the two to different sessions. The columns are then those of another
+    client's query.
 
     Args:
         connection: where to run it.
         query: a SELECT.
         names: what its columns are called.
-        batch_bytes: about how large a batch may become; None is what the driver takes.
+        batch_bytes: about how large a batch may become; None is the driver's own default.
 
     Raises:
-        InvalidArgument: the columns are those of another query. No row was read.
+        InvalidArgument: the columns belong to another query. No row was read.
     """
     with adbc_driver_manager.AdbcStatement(connection) as statement:
         if batch_bytes is not None:

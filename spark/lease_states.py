@@ -1,8 +1,8 @@
-"""What has become of the leases of a batch, and the answers that pass over what is answered already.
+"""The state of each lease of a batch, and answers that pass over leases answered already.
 
-Parts of a batch are answered one by one, by tasks that may run twice and by others of the same group. So
-whoever keeps, or gives back, the whole batch asks the broker which leases are still to be answered, and the
-broker looks and answers in one step, under the lease's lock.
+Parts of a batch are answered one by one, by tasks that may run twice and by other members of the group. So a
+call that extends or gives back the whole batch first has to learn which leases are unanswered. The broker
+looks and answers in one step, under the lease's lock.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ LOST = {
     "rewound": "ended as its group was rewound",
     "unknown": "is unknown to the broker",
 }
-"""States of a lease that somebody else may have by now, and what to say of each."""
+"""States of a lease whose messages another consumer may have by now, each with its wording in an error."""
 
 _PARTS = Path(__file__).parent
 _STATES = (_PARTS / "lease_states.sql").read_text()
@@ -37,15 +37,15 @@ _EXTEND = (_PARTS / "extend_unanswered.sql").read_text()
 _NACK = (_PARTS / "nack_unanswered.sql").read_text()
 
 _LEASES_PER_CALL = 500
-"""Each lease that is answered is a lock until the call ends, and all sessions share one table of locks."""
+"""Each answered lease holds a lock until the call ends, and all sessions share one table of locks."""
 
 
 @dataclass(frozen=True)
 class LeaseState:
-    """A lease and what became of it.
+    """A lease and its state.
 
     Attributes:
-        lease: which lease.
+        lease: the lease.
         state: ``held``, ``acked``, ``failed``, ``returned``, or one of :data:`LOST`.
         acked: how many of its messages were acked.
     """
@@ -61,8 +61,8 @@ class BatchOutcome:
 
     Attributes:
         acked: their work is done.
-        given_back: they come again, or are dead letters.
-        unanswered: they are held still.
+        given_back: nacked; they come again, or are dead letters.
+        unanswered: still held.
         lost: their lease ended before they were answered; they come again.
     """
 
@@ -75,7 +75,7 @@ class BatchOutcome:
 def lease_states(
     connection: DriverConnection, leases: Sequence[Lease], now: datetime | None = None
 ) -> list[LeaseState]:
-    """Ask what became of leases of one group, in their order."""
+    """The states of leases of one group, in the order of the leases."""
     return [
         LeaseState(lease, state, acked)
         for some in _some(leases)
@@ -86,7 +86,7 @@ def lease_states(
 
 
 def outcome_of(states: Iterable[LeaseState]) -> BatchOutcome:
-    """Count the messages of leases by what became of them."""
+    """Count the messages of leases by the leases' states."""
     acked = given_back = unanswered = lost = 0
     for state in states:
         acked += state.acked
@@ -103,7 +103,8 @@ def outcome_of(states: Iterable[LeaseState]) -> BatchOutcome:
 def extend_unanswered(
     connection: DriverConnection, leases: Sequence[Lease], duration: timedelta, now: datetime | None = None
 ) -> list[str]:
-    """Let those of the leases that are held end ``duration`` from now; what each of them was."""
+    """Extend the leases that are held to end ``duration`` from now; returns the state that each lease had
+    before."""
     return [
         state
         for some in _some(leases)
@@ -120,22 +121,23 @@ def nack_unanswered(
     wait: timedelta = timedelta(seconds=30),
     now: datetime | None = None,
 ) -> list[LeaseState]:
-    """Give back what of the leases is not answered.
+    """Give back the unanswered messages of the leases.
 
     Args:
         connection: one that commits each statement by itself.
         leases: leases of one group.
         delay: when the messages come again, counted from now; None is the group's interval.
         reason: kept with the retries.
-        wait: how long to wait in all for transactions that have one of the leases; theirs stay as they are.
+        wait: how long to wait in all for open transactions that answer one of the leases. Leases of
+            transactions that are still open afterwards stay as they are.
         now: the instant to take for now; None is the database's clock.
 
     Returns:
-        What each lease was before; ``open`` where a transaction has it still.
+        The state that each lease had before; ``open`` if a transaction still has it.
     """
     return [
         LeaseState(lease, state, 0)
-        # Always in this order: two answers to the same leases wait for each other and never in a circle.
+        # Always in this order, so that two answers to the same leases never wait for each other in a circle.
         for some in _some(sorted(leases, key=lambda lease: (lease.topic_id, lease.queue, lease.n)))
         for lease, (state,) in zip(
             some, fetch(connection, _NACK, (*handles_of(some), delay, reason, wait, now)), strict=True
@@ -144,9 +146,9 @@ def nack_unanswered(
 
 
 def refusal(states: Iterable[LeaseState]) -> LeaseLost | None:
-    """What to raise when the messages of one of the leases may be with others, or None.
+    """The error to raise when the messages of one of the leases may be with others, or None.
 
-    What was acked may be read again: nobody else gets it.
+    Acked messages may be read again, since no other consumer gets them.
     """
     states = list(states)
     given_back = [state for state in states if state.state in GIVEN_BACK]
@@ -159,7 +161,7 @@ def refusal(states: Iterable[LeaseState]) -> LeaseLost | None:
 
 
 def lost_error(states: Iterable[LeaseState]) -> LeaseLost | None:
-    """What to raise when one of the leases was lost, or None."""
+    """The error to raise when one of the leases was lost, or None."""
     lost = [state for state in states if state.state in LOST]
     if not lost:
         return None
@@ -177,7 +179,7 @@ def _some(leases: Sequence[Lease]) -> Iterable[Sequence[Lease]]:
 
 
 def handle_prefix(lease: Lease) -> str:
-    """What the receipt handles of a lease's messages begin with."""
+    """The beginning of the receipt handles of a lease's messages."""
     return f"{lease.group_id}.{lease.topic_id}.{lease.queue}.{lease.n}.{lease.token}"
 
 

@@ -1,3 +1,3 @@
--- What has become of leases, in their order.
+-- The states of leases, in their order.
 select s.state, s.acked
 from duewheel.lease_states(%s, %s::integer[], %s::integer[], %s::bigint[], %s::bigint[], %s) s

@@ -1,10 +1,12 @@
 """A batch of leased messages in the hands of a Spark driver: the DataFrame, and the answers to its lease.
 
-The messages never come to the driver. It holds the leases, a few numbers each, hands them to the data source
-and answers them when the work is done: ack, nack, or ack inside the transaction that does the work.
+The messages never come to the driver. The driver holds the leases, a few numbers each, and hands them to the
+data source. When the work is done it answers them: ack, nack, or ack inside the transaction that does the
+work.
 
-While the work goes on, :meth:`LeasedBatch.kept_alive` extends the leases. An ack in a transaction stops that
-first: from then on the broker waits for the transaction's end before it gives the messages to anybody else.
+While the work goes on, :meth:`LeasedBatch.kept_alive` extends the leases. An ack in a transaction first stops
+the extending: from then on the broker waits for the transaction's end before it gives the messages to another
+consumer.
 """
 
 from __future__ import annotations
@@ -60,13 +62,13 @@ log = logging.getLogger(__name__)
 class LeasedBatch:
     """Leased messages that are read as a DataFrame and answered as a whole.
 
-    It is false when nothing was ready. Make one with :meth:`take`.
+    The batch is false when no message was ready. Make one with :meth:`take`.
 
     Attributes:
         leases: the leases, to be passed on with :func:`duewheel.store.values.leases.to_json`.
         count: how many messages they cover.
-        answered: whether :meth:`ack` or :meth:`nack` was called and not refused. Of an answer inside a
-            transaction that was rolled back later, the broker knows nothing.
+        answered: whether :meth:`ack` or :meth:`nack` was called and not refused. If the answer was inside a
+            transaction that was rolled back later, the broker does not have it.
 
     Example::
 
@@ -74,8 +76,6 @@ class LeasedBatch:
         with batch.kept_alive():
             batch.dataframe(spark).join(orders, "key").write.saveAsTable("late_orders")
         batch.ack()
-
-    Rules: X09, X10, X11, R03.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class LeasedBatch:
         self._transaction: DriverConnection | None = None
         self._failures: list[FailedPart] = []
         self._rejects = False
-        # All of whose messages were rejected.
+        # Leases of which every message was rejected.
         self._given_back: set[Lease] = set()
         self._giving_back = 0
 
@@ -111,19 +111,19 @@ class LeasedBatch:
         now: datetime | None = None,
         name: str | None = None,
     ) -> LeasedBatch:
-        """Lease what is ready.
+        """Lease the messages that are ready.
 
         Args:
             broker: where the messages are; it has to stay open as long as the batch is used.
             topic: the topic to lease from; the group's retries of it come first.
             group: the consumer group; made when it does not exist yet, from the earliest message on.
-            tags: only messages with one of these tags, as ``"a || b"``; ``*`` means all (D12).
-            filter: only messages with such properties, as ``"region = 'north' AND amount > 100"`` (D12).
+            tags: only messages with one of these tags, as ``"a || b"``; ``*`` means all.
+            filter: only messages with such properties, as ``"region = 'north' AND amount > 100"``.
             max_messages: how many to lease at most; no upper limit.
-            invisible: how long the leases last without an extension, 1 s to 12 h (D07).
-            partitions: into how many partitions the DataFrame is dealt out at most.
-            now: the instant to take for now; None is the database's clock (X13).
-            name: says who holds the leases, for the history of a message.
+            invisible: how long the leases last without an extension, 1 s to 12 h.
+            partitions: the largest number of partitions of the DataFrame.
+            now: the instant to take for now; None is the database's clock.
+            name: the holder of the leases, as the history of a message shows it.
 
         Raises:
             UnknownTopic: there is no such topic.
@@ -146,7 +146,8 @@ class LeasedBatch:
 
     @property
     def expires_at(self) -> datetime | None:
-        """When the first lease ends unless extended, in UTC, as known when taken; None without leases."""
+        """When the first lease ends unless it is extended, in UTC, as set when it was taken; None without
+        leases."""
         return min((lease.expires_at for lease in self.leases), default=None)
 
     def dataframe(self, spark: SparkSession, columns: Sequence[str] | None = None) -> DataFrame:
@@ -185,15 +186,15 @@ class LeasedBatch:
     ) -> int:
         """Work on each part of the batch on an executor, and ack it in the transaction of its work.
 
-        The effect of each message is committed once, also when Spark runs a task again or twice at the same
-        time, and when an executor or the driver is killed (X16). A part whose work fails does not stop the
-        others (X15).
+        The effect of each message is committed once, even when Spark runs a task again or twice at the same
+        time, or an executor or the driver is killed. A part whose work fails does not stop the others.
 
         Args:
             spark: a session, classic or Connect. The package has to be installed where its executors run.
             function: called in a task with a psycopg2 connection to the broker's database, in an open
-                transaction, and the messages of the part as Arrow batches. It works in that transaction and
-                leaves it open. It may reject single messages with ``duewheel.nack`` there. It is pickled.
+                transaction, and the messages of the part as Arrow batches. The function works in that
+                transaction and leaves it open. It may reject single messages there with ``duewheel.nack``. It
+                is pickled.
             columns: names of the columns wanted; None is all.
 
         Returns:
@@ -245,7 +246,7 @@ class LeasedBatch:
     def kept_alive(self) -> Iterator[LeaseKeeper]:
         """Extend the leases until the block is left, or the batch is answered inside it.
 
-        The keeper says whether they were lost meanwhile (``lost``, ``raise_if_lost``).
+        The keeper that the block gets says whether a lease was lost (``lost``, ``raise_if_lost``).
         """
         leases = cast("Sequence[Message]", self.leases)
         with LeaseKeeper(_Unanswered(self._broker, self), leases, self._invisible) as keeper:
@@ -256,14 +257,14 @@ class LeasedBatch:
                 self._keeper = None
 
     def ack(self, connection: CallerConnection | None = None) -> None:
-        """Say that the work on all messages is done (X09).
+        """Say that the work on all messages is done.
 
         Args:
             connection: a psycopg2 connection, or a SQLAlchemy ``Connection`` or ``Session``, in whose
                 transaction to ack: the work and the ack are then committed, or rolled back, together.
 
         Raises:
-            LeaseLost: the lease had ended; nothing is changed, and the transaction cannot go on (X10).
+            LeaseLost: a lease had ended. Nothing is changed, and the transaction cannot go on.
 
         Example::
 
@@ -282,10 +283,11 @@ class LeasedBatch:
             raise
 
     def ack_unanswered(self) -> int:
-        """Ack what has no answer; returns how many messages these are. For whoever ends the work of others.
+        """Ack the unanswered messages and return how many they are. For a caller that ends the work of other
+        processes.
 
         Raises:
-            LeaseLost: a lease had ended unanswered; nothing is changed (X10).
+            LeaseLost: a lease had ended unanswered; nothing is changed.
         """
         self._stop_keeper()
         with self._broker.connection() as connection:
@@ -301,15 +303,15 @@ class LeasedBatch:
 
     def nack(self, delay: timedelta | None = None, *, reason: str | None = None) -> None:
         """Give back all messages that have no answer: each comes again, or is a dead letter after its last
-        retry (R03).
+        retry.
 
         Args:
-            delay: when they come again, counted from now; None is the group's interval for that retry (R05).
+            delay: when they come again, counted from now; None is the group's interval for that retry.
             reason: kept with the retry, for the message's history. Parts that failed in
                 :meth:`foreach_partition` keep their own.
 
         Raises:
-            LeaseLost: a lease had ended, or all were answered before. What is held still was given back.
+            LeaseLost: a lease had ended, or all were answered before. Leases still held were given back.
         """
         self._stop_keeper()
         own = {lease: failure.reason for failure in self._failures for lease in failure.leases}
@@ -333,25 +335,25 @@ class LeasedBatch:
     def reject(
         self, messages: DataFrame, reason: str | None = None, *, delay: timedelta | None = None
     ) -> int:
-        """Give back some of the messages: each comes again, or is a dead letter after its last retry (R03).
+        """Give back some of the messages: each comes again, or is a dead letter after its last retry.
 
-        The others stay as they are, to be acked, or worked on, afterwards: each action reads the batch
-        without what was rejected before it. The messages are looked up and
-        answered on the executors. Nothing is rejected unless all of them are of this batch. Named again, a
-        message that is rejected stays so; but once its whole lease is, only its handle is known.
+        The other messages stay as they are, to be worked on or acked afterwards: each action reads the batch
+        without the messages rejected before it. The messages are looked up and answered on the executors.
+        None is rejected unless all belong to this batch. Rejecting a message again changes nothing. Once all
+        messages of a lease are rejected, they can be named by their receipt handles only, not by message ids.
 
         Args:
             messages: a DataFrame with the column ``receipt_handle`` or ``message_id``, and the column
                 ``reason`` where there is one.
             reason: why, where there is no such column or it is null.
-            delay: when they come again, counted from now; None is the group's interval for that retry (R05).
+            delay: when they come again, counted from now; None is the group's interval for that retry.
 
         Returns:
             How many messages are rejected.
 
         Raises:
-            InvalidArgument: a column is missing, no reason is given, a message is not of this batch, or is
-                acked; or the topic is of type FIFO.
+            InvalidArgument: a column is missing, no reason is given, a message does not belong to this batch
+                or is acked, or the topic is of type FIFO.
             LeaseLost: a lease had ended.
 
         Example::
@@ -362,13 +364,13 @@ class LeasedBatch:
         """
         if self._consumer.is_fifo:
             raise InvalidArgument(
-                f"topic {self._consumer.topic!r} is of type FIFO, and no single message of it is rejected: "
-                "those behind it in its message group would be worked on first. Nack the batch"
+                f"topic {self._consumer.topic!r} is of type FIFO, where no single message can be rejected: "
+                "the messages behind it in its message group would be worked on first. Nack the batch"
             )
         named = named_messages(messages, reason)
         span = checked_delay(delay)
         given = named.columns[0]
-        # From now on, leases that are given back are not lost to the keeper.
+        # From now on the keeper does not take leases that are given back for lost.
         self._rejects = True
         with self._broker.connection() as connection:
             states = lease_states(connection, self.leases, self._broker.now())
@@ -376,7 +378,7 @@ class LeasedBatch:
         if lost is not None:
             raise lost
         held = [state.lease for state in states if state.state == HELD]
-        # What was rejected before is of the batch, too: it stays so.
+        # Messages rejected before belong to the batch, too, and stay rejected.
         known = self._dataframe(
             messages.sparkSession,
             held,
@@ -387,7 +389,7 @@ class LeasedBatch:
         found = named.join(
             known.select(known[given].alias("known"), handle), named[given] == f.col("known"), "left"
         )
-        # Read once, for the look and for the answers.
+        # Read once, for the check and for the answers.
         found = found.select(named[given].alias("given"), f.col("handle").alias(HANDLE), REASON).persist()
         try:
             foreign = found.where(f.col(HANDLE).isNull())
@@ -418,7 +420,7 @@ class LeasedBatch:
 
     @contextmanager
     def _that_gives_back(self) -> Iterator[None]:
-        # A count, as threads may do this side by side.
+        # A count and not a flag: several threads may do this at once.
         self._giving_back += 1
         try:
             yield
@@ -429,7 +431,7 @@ class LeasedBatch:
         return [lease for lease in self.leases if lease not in self._given_back]
 
     def keep(self, duration: timedelta) -> int:
-        """Let all leases that have no answer last for ``duration`` from now; returns how many there are."""
+        """Extend all unanswered leases to last ``duration`` from now; returns how many they are."""
         self._stop_keeper()
         with self._broker.connection() as connection:
             states = extend_unanswered(connection, self.leases, duration, self._broker.now())
@@ -441,12 +443,12 @@ class LeasedBatch:
         return self._rejects
 
     def let_others_reject(self) -> None:
-        """Do not take a lease that is given back for lost: the work of another process rejects messages."""
+        """Do not take a lease that is given back for lost, because another process rejects messages."""
         self._rejects = True
 
     def loss(self, states: Sequence[LeaseState]) -> LeaseLost | None:
-        """What to raise when messages may be with others, though the work itself gave none of them back; or
-        None.
+        """The error to raise when messages may be with others although the work itself gave none of them
+        back, or None.
 
         Args:
             states: of all the leases, as they were before this call.
@@ -456,7 +458,7 @@ class LeasedBatch:
         return refusal(state for state in states if state.lease not in self._given_back)
 
     def in_open_transaction(self) -> bool:
-        """Whether an ack was made in a transaction that has not ended: another answer would wait for its
+        """Whether an ack was made in a transaction that is still open: another answer would wait for its
         end."""
         transaction = self._transaction
         return (
@@ -472,14 +474,14 @@ class LeasedBatch:
 
 
 class _Unanswered:
-    """What the keeper extends of a batch: lease by lease, and only what has no answer."""
+    """The part of a batch that the keeper extends: lease by lease, only those without an answer."""
 
     def __init__(self, broker: Broker, batch: LeasedBatch) -> None:
         self._broker = broker
         self._batch = batch
 
     def change_invisible_duration(self, messages: Sequence[Message], duration: timedelta) -> None:
-        """Extend the leases that are held; those that are acked need it no more."""
+        """Extend the leases that are held; acked ones no longer need it."""
         del messages
         leases = self._batch.leases
         with self._broker.connection() as connection:

@@ -2,7 +2,7 @@
 
 A consumer's ``receive`` returns its messages and is therefore limited to 10 000. A job reads its messages in
 parallel on the executors, so it leases ranges: as many messages as it wants, in several leases, each of which
-is read as a whole by one task. How many messages one covers follows from how many are ready, so that the
+is read as a whole by one task. The number of messages in one lease depends on how many are ready, so that the
 leases can be dealt out evenly, however full each queue is.
 """
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from duewheel.store.consuming.consumer import Consumer
 
 MOST_PARTITIONS = 10_000
-"""Into how many partitions a batch may be dealt out."""
+"""The largest number of partitions that a batch may be dealt out to."""
 
 _LEASE_RANGE = (Path(__file__).parent / "lease_range.sql").read_text()
 _LEASE_EVENLY = (Path(__file__).parent / "lease_evenly.sql").read_text()
@@ -42,22 +42,23 @@ def lease_messages(
     partitions: int = 4,
     once_since: datetime | None = None,
 ) -> list[Lease]:
-    """Lease what is ready for a consumer, without reading it.
+    """Lease the messages that are ready for a consumer, without reading them.
 
     Args:
         broker: the broker that made the consumer.
-        consumer: says the topic, the group, the tags and the filter; the leases are answered with it.
+        consumer: gives the topic, the group, the tags and the filter; the leases are answered with it.
         max_messages: how many messages to lease at most; no upper limit.
-        invisible: how long the leases last unless extended, 1 s to 12 h (D07).
-        messages_per_lease: how many messages one lease covers at most, 1 to 1 000 000; None is what deals
-            them out evenly.
-        now: the instant to take for now; None is the database's clock (X13).
+        invisible: how long the leases last unless extended, 1 s to 12 h.
+        messages_per_lease: how many messages one lease covers at most, 1 to 1 000 000; None chooses a number
+            that deals them out evenly.
+        now: the instant to take for now; None is the database's clock.
         partitions: among how many partitions the leases are to be dealt out, 1 to 10 000.
-        once_since: None leases anew. An instant: answers what a consumer of this name has leased since then,
-            and leases only if there is nothing.
+        once_since: None takes new leases. With an instant, the call returns the leases that a consumer of
+            this name has taken since then, and takes new ones only if it finds none.
 
     Returns:
-        The leases, retries first; none when nothing is ready or other consumers of the group are at it.
+        The leases, retries first; none when no message is ready or other consumers of the group are just
+        receiving.
 
     Raises:
         InvalidArgument: a number or a duration is out of its limits.

@@ -45,7 +45,7 @@ def message_batch(
         topic_id: number of the topic that the rows lie on.
         queue: the queue there.
         topic: name of the topic that all rows were sent to.
-        handle: what the receipt handles of all rows begin with, or the stream that reads them.
+        handle: the beginning of the receipt handles of all rows, or the stream that reads them.
         columns: the columns wanted.
 
     Raises:

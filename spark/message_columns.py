@@ -1,8 +1,8 @@
 """The columns of a message in a Spark DataFrame.
 
-Properties come as JSON text, not as a map: they are JSON in the broker, so a number or a nested value keeps
-what it is; the text passes from Postgres to Spark untouched; and ``get_json_object``, ``from_json`` and
-``parse_json`` read it inside the JVM, for the rows that need it.
+Properties come as JSON text and not as a map. They are JSON in the broker, so a number or a nested value
+keeps its type. The text passes from Postgres to Spark untouched, and ``get_json_object``, ``from_json`` and
+``parse_json`` read it inside the JVM, only for the rows that need it.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ SPARK_SCHEMA = StructType(
         StructField("receipt_handle", StringType(), nullable=False),
     ]
 )
-"""What ``spark.read.format("duewheel")`` returns, a row for each message.
+"""The columns of ``spark.read.format("duewheel")``, one row for each message.
 
-``message_id``: 44 hexadecimal digits, the same over all retries (R01). ``topic``: the one it was sent to, a
-retry's too (L05). ``properties``: JSON text. ``deliver_at``: when this delivery was due; of a retry, the
-retry. ``attempt``: 1 for the first (R13). ``receipt_handle``: what the SQL functions ``duewheel.ack`` and
-``duewheel.nack`` take, to answer for this message alone.
+``message_id``: 44 hexadecimal digits, the same over all retries. ``topic``: the one it was sent to, also for
+a retry. ``properties``: JSON text. ``deliver_at``: when this delivery was due; for a retry, when the retry
+was due. ``attempt``: 1 for the first. ``receipt_handle``: answers this message alone, with the SQL functions
+``duewheel.ack`` and ``duewheel.nack``.
 """
 
 ALL_COLUMNS = tuple(SPARK_SCHEMA.names)
 
-# What a column is made of here; the others are columns of the query.
+# The columns of the query that a column is made of; all other columns come from the query as they are.
 _MADE_OF = {
     "message_id": ("origin_id", "deliver_at", "seq"),
     "topic": (),
@@ -49,7 +49,7 @@ _MADE_OF = {
 
 @dataclass(frozen=True)
 class StreamHandle:
-    """What the receipt handles of a stream name: no lease, but the stream, by its number, and its group."""
+    """The receipt handles of a stream: they name no lease, but the stream, by its number, and its group."""
 
     stream: int
     group_id: int
@@ -64,7 +64,8 @@ def check_columns(names: Iterable[str]) -> tuple[str, ...]:
     """Names of columns, each once.
 
     Raises:
-        InvalidArgument: there is no such column, none is named, or one is named twice; or it is one text.
+        InvalidArgument: a column is unknown, none is named, one is named twice, or the names are one text
+            instead of a list.
     """
     if isinstance(names, str):
         raise InvalidArgument(f"columns is the text {names!r}: give a list of names, as {[names]}")
@@ -86,8 +87,8 @@ def columns_of(schema: StructType) -> tuple[str, ...]:
     """The columns of a schema that is :data:`SPARK_SCHEMA` or a part of it.
 
     Raises:
-        InvalidArgument: it has another column, or one of another type, or says otherwise whether one may be
-            null.
+        InvalidArgument: the schema has another column, a column of another type, or differs in whether a
+            column may be null.
     """
     columns = check_columns(schema.names)
     for field in schema.fields:
@@ -95,7 +96,7 @@ def columns_of(schema: StructType) -> tuple[str, ...]:
             f"{kind.dataType.simpleString()}{'' if kind.nullable else ' not null'}"
             for kind in (SPARK_SCHEMA[field.name], field)
         )
-        # Spark compares "not null", too, but only in a task, when the messages are leased.
+        # Spark compares "not null" as well, but only in a task, when the messages are already leased.
         if given != own:
             raise InvalidArgument(
                 f"the column {field.name} is {own}, not {given}: give the option columns instead of "

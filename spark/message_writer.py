@@ -1,17 +1,17 @@
-"""``df.write.format("duewheel")`` and ``writeStream``: messages sent by a job of Spark, all of them or none,
+"""``df.write.format("duewheel")`` and ``writeStream``: a Spark job sends all of its messages or none, and
 each once.
 
-Each task stages its rows: it copies them, in one transaction, into a table that nobody reads. A task that
-runs again, or twice at the same time, stages a part of its own each time. When all tasks are done, Spark's
-driver holds the number of one part for each partition, and one call publishes exactly these parts, in one
-transaction: until then no message exists, and then all of them do. What was staged in vain (by tasks that
-ran twice, by executors and drivers that died) is discarded afterwards, or by the broker's upkeep after seven
+Each task stages its rows: it copies them, in one transaction, into a table that no consumer reads. A task
+that runs again, or twice at the same time, stages a new part each time. When all tasks are done, Spark's
+driver holds the number of one part for each partition. One call then publishes exactly these parts in one
+transaction: before it no message exists, after it all of them do. Parts staged in vain, by tasks that ran
+twice or by executors and drivers that died, are discarded afterwards, or by the broker's upkeep after seven
 days.
 
-The call also notes that the batch was published. The driver asks again when its connection breaks, and is
-told so, and a micro-batch that Spark runs again after a crash is not sent again: it goes by the id of the
-query, which stands in the checkpoint, and the number of the micro-batch. A job has no such name unless
-``idempotency_key`` gives it one: the job that runs again with the same key sends nothing.
+The call also notes that the batch was published. A driver whose connection breaks asks again and is told so.
+A micro-batch that Spark runs again after a crash is not sent again: the note names the id of the query, which
+the checkpoint keeps, and the number of the micro-batch. A job that is no stream has no such name unless
+``idempotency_key`` gives it one; a job that runs again with the same key sends nothing.
 
 The order of messages of a FIFO topic is the order of the partitions, and that of the rows in each.
 """
@@ -67,19 +67,20 @@ _TOPIC = (_PARTS / "write_topic.sql").read_text()
 _TRIES = 8
 _KEEP = timedelta(days=365)
 _KEEP_NAMELESS = timedelta(days=1)
-"""Long enough for the driver to ask again; nobody else knows the name of such a job."""
+"""How long the note of a job without a key is kept: long enough for its driver, the only one that knows the
+job's name, to ask again."""
 _QUERY_ID = "sql.streaming.queryId"
 
 
 @dataclass(frozen=True)
 class StagedPart(WriterCommitMessage):
-    """What one task has staged.
+    """The rows that one task has staged.
 
     Attributes:
-        staging: under which name.
-        part_id: its number; drawn for each run of a task.
-        count: how many messages it has.
-        error: what is wrong with them, which running the task again would not mend.
+        staging: the name under which they are staged.
+        part_id: the number of the part, drawn at random for each run of a task.
+        count: how many messages the part has.
+        error: the mistake in the messages, if running the task again would not mend it.
     """
 
     staging: str
@@ -90,14 +91,14 @@ class StagedPart(WriterCommitMessage):
 
 @dataclass(frozen=True)
 class _Writing:
-    """What tasks and driver do for a batch and for a micro-batch."""
+    """The steps that tasks and driver take for a batch and for a micro-batch alike."""
 
     dsn: str = field(repr=False)
     topic: str
     columns: tuple[str, ...]
 
     def stage(self, staging: str, batches: Iterator[pa.RecordBatch]) -> StagedPart:
-        """Stage what a task is given, in one transaction."""
+        """Stage a task's rows in one transaction."""
         filled = (batch for batch in batches if batch.num_rows)
         first = next(filled, None)
         part_id = secrets.randbits(63)
@@ -112,9 +113,9 @@ class _Writing:
                     return StagedPart(staging, part_id, 0, rows.error)
                 raise rows.error from None
             if (error.sqlstate or "").startswith("22"):
-                # Data that Postgres cannot take, as a JSON that is none.
+                # Postgres cannot take the data, such as text that is no JSON.
                 return StagedPart(staging, part_id, 0, InvalidArgument(_one_line(error)))
-            # Spark runs the task again. The driver's traceback adds nothing to what the server said.
+            # Spark runs the task again. The driver's traceback adds nothing to the server's message.
             raise StagingFailed(
                 f"the messages of a task were not staged ({_one_line(error)}), and nothing was sent: when "
                 "the broker can be reached from the executors, run the job again"
@@ -143,7 +144,7 @@ class _Writing:
             connection.commit()
 
     def publish(self, writer: str, batch: int, parts: Sequence[StagedPart], keep: timedelta) -> None:
-        """Send what the parts have staged, unless the writer's batch was sent before."""
+        """Send the messages of the parts, unless the writer's batch was sent before."""
         for part in parts:
             if part.error is not None:
                 raise part.error
@@ -165,7 +166,7 @@ class _Writing:
                         fetch(connection, _DISCARD, (staging,))
                 break
             except BrokerUnreachable:
-                # Whether it was committed is not known; asked again, the broker knows.
+                # The commit may have happened or not. The broker knows when it is asked again.
                 if tried == _TRIES:
                     raise
                 time.sleep(backoff.next_seconds())
@@ -173,7 +174,7 @@ class _Writing:
             log.info("Batch %s of %s was sent to %s before: nothing is sent again", batch, writer, self.topic)
 
     def discard(self, stagings: set[str]) -> None:
-        """Forget what was staged."""
+        """Discard the staged messages."""
         with Broker(self.dsn) as broker, broker.connection() as connection:
             for staging in stagings:
                 fetch(connection, _DISCARD, (staging,))
@@ -192,14 +193,14 @@ class MessageWriter(DataSourceArrowWriter):
         return self._writing.stage(self._staging, iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Send what all tasks have staged, on the driver."""
+        """Send the messages that all tasks have staged, on the driver."""
         writer, keep = self._staging, _KEEP_NAMELESS
         if self._key is not None:
             writer, keep = f"key/{self._key}", _KEEP
         self._writing.publish(writer, 0, _staged(messages), keep)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Forget what was staged, as the job has failed."""
+        """Discard the staged messages, as the job has failed."""
         del messages
         self._writing.discard({self._staging})
 
@@ -219,13 +220,13 @@ class MessageStreamWriter(DataSourceStreamArrowWriter):
         return self._writing.stage(f"query/{query_id}", iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's
-        """Send what all tasks of a micro-batch have staged, on the driver."""
+        """Send the messages that all tasks of a micro-batch have staged, on the driver."""
         parts = _staged(messages)
         if parts:
             self._writing.publish(parts[0].staging, batchId, parts, _KEEP)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's
-        """Forget what was staged, as the micro-batch has failed; it is run again."""
+        """Discard the staged messages, as the micro-batch has failed; Spark runs it again."""
         del batchId
         self._writing.discard({part.staging for part in _staged(messages)})
 
@@ -244,7 +245,7 @@ class _Rows:
                 self.count += batch.num_rows
                 yield batch
         except Exception as error:
-            # COPY's reader would make a text of it.
+            # The reader of COPY would turn the exception into text.
             self.error = error
             raise
 

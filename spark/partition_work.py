@@ -1,18 +1,18 @@
-"""Work and ack by partition: each part of a batch is worked on and acked in one transaction of its own (X16).
+"""Work and ack by partition: each part of a batch is worked on and acked in one transaction of its own.
 
 A task of Spark may run twice: again after its executor died, or beside itself under speculation, and the
-first of them may have committed without anybody having heard of it. So each task takes the leases of its part
-for its transaction (a fence), does the work, acks them and commits. A second task waits at the fence, finds
-them acked, and is done. If the first dies, its transaction rolls back and the second does the work. Either
-way the work of a part is committed once.
+first run may have committed without the driver hearing of it. So each run takes the leases of its part for
+its transaction (a fence), does the work, acks the leases and commits. A second run waits at the fence, finds
+the leases acked, and is done. If the first run dies, its transaction rolls back and the second does the work.
+Either way the work of a part is committed once.
 
-The messages of a part are read by the task that works on them, so they cannot drift from their ack, as rows
-that went through a shuffle would.
+The task that works on a part also reads its messages. So work and ack cover the same messages, which would
+not hold for rows that went through a shuffle.
 
 An error of the function is no reason to run the job again: the part's transaction rolls back, the other parts
-go on (X15), and the driver hears of it. Only what has to do with the machinery (a connection that broke) ends
-the task, and Spark runs it again. What the database asks to be repeated (a deadlock, a serialization failure)
-is repeated at once.
+go on, and the driver gets the error. Only an error of the machinery, such as a broken connection, ends the
+task, and Spark runs it again. After an error that the database asks to repeat, a deadlock or a serialization
+failure, the work is repeated at once.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from duewheel.store.values.leases import Lease
 
 Work = Callable[[DriverConnection, "Iterator[pa.RecordBatch]"], object]
-"""What works on a part: it gets the open transaction and the messages."""
+"""The function that works on a part; its arguments are the open transaction and the messages."""
 
 _PARTS = Path(__file__).parent
 _FENCE = (_PARTS / "fence_leases.sql").read_text()
@@ -53,7 +53,7 @@ _XID = "select pg_current_xact_id()::text"
 
 _TRIES = 5
 _TO_BE_REPEATED = ("40001", "40P01")
-"""Serialization failure and deadlock: the transaction was in order, only its moment was not."""
+"""Serialization failure and deadlock: the transaction was right, only its moment was not."""
 
 PartResult = tuple[int, int, str | None, str | None]
 _RESULT_COLUMNS = "part bigint, messages bigint, reason string, trace string"
@@ -79,8 +79,8 @@ class FailedPart:
 class PartitionsFailed(DueWheelError):
     """The work of some parts failed and was rolled back; the other parts are acked.
 
-    The messages of the parts in ``failures`` are unanswered: nack the batch, and they come again. ``acked``
-    is how many messages are done.
+    The messages of the parts in ``failures`` are unanswered; when you nack the batch, they come again.
+    ``acked`` is the number of messages that are done.
     """
 
     def __init__(self, failures: list[FailedPart], acked: int, parts: int) -> None:
@@ -96,7 +96,7 @@ class PartitionsFailed(DueWheelError):
 
 @dataclass(frozen=True)
 class Part:
-    """What one task reads, and the leases it answers."""
+    """The messages that one task reads, and the leases that it answers."""
 
     to_read: LeasePartition
     leases: tuple[Lease, ...]
@@ -118,8 +118,9 @@ class PartitionWork:
     columns: tuple[str, ...]
 
     def run(self, spark: SparkSession) -> tuple[int, list[FailedPart]]:
-        """Work on all parts, one task for each; how many messages are acked, and what failed."""
-        # Plain rows: it is one for each part, and Arrow's functions import pandas on every executor.
+        """Work on all parts, one task for each; returns how many messages are acked, and the parts that
+        failed."""
+        # Plain rows, as each part yields only one, and Arrow's functions import pandas on every executor.
         task = udf(self.do, _RESULT_COLUMNS, useArrow=False).asNondeterministic()
         numbers = spark.range(0, len(self.parts), 1, len(self.parts))
         results = [row.result for row in numbers.select(task("id").alias("result")).collect()]
@@ -148,7 +149,7 @@ class PartitionWork:
         return number, part.count, None, None
 
     def _do_once(self, part: Part) -> None:
-        # Before there is a transaction, an error is the machinery's.
+        # An error before the transaction begins is one of the machinery.
         try:
             connection = psycopg2.connect(self.dsn)
         except psycopg2.OperationalError as error:
@@ -159,7 +160,7 @@ class PartitionWork:
                 self._in_transaction(connection, part)
             except Exception as error:
                 if connection.closed:
-                    # Whether it was committed is not known here. The next task finds out at the fence.
+                    # The commit may have happened or not. The next task finds out at the fence.
                     raise _ConnectionBroke(error) from error
                 raise
 
@@ -178,7 +179,7 @@ class PartitionWork:
                 "the function ended its transaction (commit, rollback or autocommit), so its work and the "
                 "ack of its messages are no longer committed together: leave the transaction open"
             )
-        # A lease whose messages the function has given back, every one, is answered.
+        # A lease is answered, too, when the function has given back each of its messages.
         left = [state.lease for state in lease_states(connection, held) if state.state not in GIVEN_BACK]
         if left:
             fetch(connection, _ACK, handles_of(left))
@@ -214,12 +215,12 @@ def fenced(connection: DriverConnection, leases: tuple[Lease, ...]) -> tuple[lis
         held = [state.lease for state in states if state.state == HELD]
         if not held:
             return [], ""
-        # Always in this order: two answers to the same leases wait for each other and never in a circle.
+        # Always in this order, so that two answers to the same leases never wait for each other in a circle.
         held.sort(key=_place)
         try:
             ((*_, xid),) = fetch(connection, _FENCE, handles_of(held))
         except AlreadyAnswered as error:
-            # Another run has committed while this one waited for it: look again.
+            # Another run committed while this one waited for it: look again.
             connection.rollback()
             refused = error
             continue
@@ -234,7 +235,7 @@ def _place(lease: Lease) -> tuple[int, int, int, int]:
 
 
 class _ConnectionBroke(Exception):
-    """The task has to run again; ``cause`` says why."""
+    """The task has to run again; ``cause`` is the reason."""
 
     def __init__(self, cause: Exception) -> None:
         super().__init__(str(cause))

@@ -1,8 +1,8 @@
-"""``spark.read.format("duewheel")`` with ``mode="peek"``: what is stored in a topic, for analysis.
+"""``spark.read.format("duewheel")`` with ``mode="peek"``: the messages stored in a topic, for analysis.
 
-Nothing is leased, no group is made, and nobody is kept waiting. Each range is read as it is at that moment: a
-DataFrame that is read twice may have changed, as messages are sent, recalled, and dropped at the end of their
-retention. A message that is sent while the job runs comes or does not.
+Nothing is leased, no group is made, and no consumer is kept waiting. Each range is read as it is at that
+moment. A DataFrame that is read twice may have changed, as messages are sent, recalled, and dropped at the
+end of their retention. A message that is sent while the job runs may or may not be read.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _ROWS = (Path(__file__).parent / "peek_rows.sql").read_text()
 
 @dataclass(frozen=True)
 class PeekRange(InputPartition):
-    """What one task reads: a range of a queue, in microseconds and numbers."""
+    """The range of a queue that one task reads, in microseconds and numbers."""
 
     topic_id: int
     queue: int
@@ -41,7 +41,7 @@ class PeekRange(InputPartition):
 
 
 class PeekReader(DataSourceReader):
-    """Cuts what is stored into ranges on the driver and reads them on the executors."""
+    """Cuts the stored messages into ranges on the driver and reads them on the executors."""
 
     def __init__(self, options: ReadOptions, columns: tuple[str, ...]) -> None:
         self._options = options
@@ -67,7 +67,7 @@ class PeekReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one range, on an executor."""
         if not isinstance(partition, PeekRange):
-            # Spark's stand-in for a DataFrame without partitions.
+            # Spark passes this stand-in for a DataFrame without partitions.
             return
         from duewheel.spark.unleased import read_unleased
 

@@ -1,7 +1,7 @@
--- For each lease, the topic its messages were sent to (a retry's lease is on the group's retry topic), how many of its
--- messages have no answer of their own, or how many it has where all are wanted, and the SELECT that yields exactly
--- these: from the table where the login may read it, which streams them, else from the function that every consumer
--- may call. Leases are given as parallel arrays.
+-- For each lease: the topic its messages were sent to (a lease of retries is on the group's retry topic), the number of
+-- messages to read, and the SELECT that yields exactly these. Only messages without an answer of their own are read,
+-- unless all are wanted. A login that may read the table gets a SELECT that streams from it; any other gets a call of
+-- the function that every consumer may call. Leases are given as parallel arrays.
 select duewheel.lease_topic(lease.topic_id),
        open.messages + case when wanted.answered then cardinality(open.answered) else 0 end,
        case when wanted.answered or open.answered = '{}' then whole.query

@@ -1,4 +1,4 @@
-"""A connection to the broker for those who plan a read."""
+"""A connection to the broker for planning a read."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def planning(dsn: str) -> Iterator[DriverConnection]:
     """An autocommit connection of its own, checked as a broker's is.
 
-    Importing a whole ``Broker`` takes a new process longer than all that planning asks of it.
+    Importing a whole ``Broker`` would take a new process longer than the planning itself.
     """
     with closing(Database(dsn, on_first_connection=schema.verify)) as database, database.lend() as connection:
         yield connection

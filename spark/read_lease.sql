@@ -1,7 +1,6 @@
--- The messages of one lease for an executor, read through COPY. The innermost SELECT is what duewheel.lease_query
--- answered. Only the columns that are wanted, because each costs as much to transfer as its bytes: the id of a message
--- is made of its deliver_at and seq by the reader, and only a retry brings along the id of the first message of its
--- chain.
+-- The messages of one lease for an executor, read through COPY. The innermost SELECT comes from duewheel.lease_query.
+-- Only the columns wanted are selected, because each costs the transfer of its bytes. The reader makes the id of a
+-- message from its deliver_at and seq; only a retry brings along the id of the first message of its chain.
 select {columns}
 from (
     select case when m.origin_seq is not null

@@ -59,23 +59,24 @@ _NOT_FOR_A_STREAM = ("invisible_seconds", "partitions", "with_answered")
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """What to read.
+    """The messages to read, and how.
 
     Attributes:
         dsn: the broker's database, as a libpq string or URL.
-        leases: leases that are held; None: take one.
-        topic, group, tags, filter: what to lease then.
-        max_messages: how many at most.
-        invisible: for how long.
-        partitions: into how many partitions at most.
+        leases: leases that are held; None takes one.
+        topic, group, tags, filter: the messages to lease when ``leases`` is None.
+        max_messages: how many to lease at most.
+        invisible: how long the lease lasts.
+        partitions: the largest number of partitions.
         batch_bytes: about how large an Arrow batch becomes.
-        with_answered: whether messages of a lease are read, too, that were answered one by one.
+        with_answered: whether to read also the messages of a lease that were answered one by one.
         columns: the columns wanted.
-        starting_offsets: where a new stream begins; None is where its group stands.
-        fail_on_data_loss: whether a stream fails where retention has dropped what it had not read.
+        starting_offsets: where a new stream begins; None is the position of its group.
+        fail_on_data_loss: whether a stream fails when retention has dropped messages that it had not read.
         stream_max_messages: how many messages a stream reads in a micro-batch at most; None is all.
-        peek: whether to look at what is stored, and lease nothing.
-        due_from, due_until: then, what is due from one instant on and before another; None is no limit.
+        peek: whether to read the stored messages and lease nothing.
+        due_from, due_until: with ``peek``, only messages due at or after the first instant and before the
+            second; None is no limit.
     """
 
     dsn: str
@@ -103,7 +104,7 @@ class ReadOptions:
 
         Raises:
             InvalidArgument: an option is unknown, missing or cannot be understood.
-            InvalidTagExpression, InvalidFilter: these cannot be.
+            InvalidTagExpression, InvalidFilter: the tags or the filter cannot be understood.
         """
         check_option_names(options, OPTIONS)
         address = required_dsn(options)
@@ -113,8 +114,8 @@ class ReadOptions:
             for option in ("topic",) if peek else ("topic", "group"):
                 if not options.get(option):
                     raise InvalidArgument(
-                        f"the option {option!r} is missing: give a topic and a group, or a lease; or to look "
-                        "only, a topic and the mode peek"
+                        f"the option {option!r} is missing: give a topic and a group, or a lease; to read "
+                        "without a lease, give a topic and the mode peek"
                     )
         tags = options.get("tags") or EVERY
         expression = options.get("filter") or None
@@ -145,26 +146,26 @@ class ReadOptions:
 
 
 def check_for_a_read(options: Mapping[str, str]) -> None:
-    """Refuse what a read that is no stream would pass over."""
+    """Refuse options that a batch read would ignore."""
     _refuse(options, _OF_STREAMS, "for a stream, and this is none")
     if "lease" in options:
         _refuse(options, _OF_LEASING, "for taking a lease, and one is given")
 
 
 def check_for_a_stream(options: Mapping[str, str]) -> None:
-    """Refuse what a stream would pass over."""
+    """Refuse options that a stream would ignore."""
     _refuse(options, _NOT_FOR_A_STREAM, "for a lease, and a stream takes none")
 
 
 def check_option_names(
     options: Mapping[str, str], names: frozenset[str], others: frozenset[str] = frozenset()
 ) -> None:
-    """Refuse options that are none of ``names``, which an error lists, and none of ``others``."""
+    """Refuse options that are neither in ``names``, which the error lists, nor in ``others``."""
     # Spark adds options of its own for some catalogs; those have a dot.
     known = {option.lower() for option in names | others}
     unknown = sorted(option for option in options if option.lower() not in known and "." not in option)
     if unknown:
-        raise InvalidArgument(f"unknown options {unknown}: there are {sorted(names)}")
+        raise InvalidArgument(f"unknown options {unknown}: choose from {sorted(names)}")
 
 
 def required_dsn(options: Mapping[str, str]) -> str:
@@ -195,7 +196,7 @@ def _peeks(options: Mapping[str, str]) -> bool:
 
 
 def instant_in(text: str, option: str, others: str = "") -> datetime:
-    """The instant that an option says.
+    """The instant that an option gives.
 
     Args:
         text: its value.
@@ -203,7 +204,7 @@ def instant_in(text: str, option: str, others: str = "") -> datetime:
         others: what else it may be, for the error.
 
     Raises:
-        InvalidArgument: it is no instant.
+        InvalidArgument: the value is no instant.
     """
     try:
         return to_datetime(int(text) if text.isdecimal() else datetime.fromisoformat(text))

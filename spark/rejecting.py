@@ -1,8 +1,8 @@
 """Rejecting messages that a DataFrame names, on the executors, each with a reason.
 
-A rejected message goes its group's way of retries, as a nacked one does (R03); what is not rejected can be
-acked. The messages of a lease are gathered in one row, so that one task answers for it and nothing comes to
-the driver. A task that Spark runs again finds its messages rejected and changes nothing.
+A rejected message is retried by its group's policy, as a nacked one is; the other messages can be acked. The
+messages of a lease are gathered in one row, so one task answers the lease and no message comes to the driver.
+A task that Spark runs again finds its messages rejected and changes nothing.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _PARTS = Path(__file__).parent
 _REJECT = (_PARTS / "reject_messages.sql").read_text()
 _STREAM_REJECT = (_PARTS / "stream_reject.sql").read_text()
 _STREAM_SHARES = 16
-"""Into how many shares the handles of one queue of a stream are cut: no row then becomes large."""
+"""The handles of one queue of a stream are cut into this many shares, so that no row becomes large."""
 
 _RejectResult = tuple[int, str | None, str | None]
 _RESULT_COLUMNS = "messages bigint, error string, said string"
@@ -44,25 +44,25 @@ _RESULT_COLUMNS = "messages bigint, error string, said string"
 def reject(
     messages: DataFrame, reason: str | None = None, *, dsn: str, delay: timedelta | None = None
 ) -> int:
-    """Reject messages of a stream: they come again in it, or are dead letters after their last retry (R03).
+    """Reject messages of a stream: they come again in it, or are dead letters after their last retry.
 
     For ``foreachBatch``, before or after the rest is written. A micro-batch that runs again rejects each
     message once.
 
     Args:
-        messages: a DataFrame with the column ``receipt_handle`` of what the stream has read. Its column
-            ``reason``, where there is one, says why.
-        reason: why, where there is no such column or it is null.
+        messages: a DataFrame with the column ``receipt_handle`` of messages that the stream has read. A
+            column ``reason``, if it has one, gives the reason for each message.
+        reason: the reason where that column is missing or null.
         dsn: the broker's database, as given to the stream.
-        delay: when they come again, counted from now; None is the group's interval for that retry (R05).
+        delay: when they come again, counted from now; None is the group's interval for that retry.
 
     Returns:
         How many messages are rejected.
 
     Raises:
-        InvalidArgument: a column is missing, no reason is given, or a handle is none of a stream.
+        InvalidArgument: a column is missing, no reason is given, or a handle does not come from a stream.
         UnknownMessage: retention has dropped a message.
-        GroupBusy: the group is no longer the stream's own.
+        GroupBusy: the group no longer belongs to this stream.
 
     Example::
 
@@ -84,7 +84,7 @@ def reject(
 
 
 def reject_leased(named: DataFrame, dsn: str, delay: timedelta | None, now: datetime | None) -> int:
-    """Reject messages by the handles of their leases; how many they are.
+    """Reject messages by the handles of their leases; returns how many they are.
 
     Args:
         named: the columns ``receipt_handle`` and ``reason``.
@@ -97,10 +97,11 @@ def reject_leased(named: DataFrame, dsn: str, delay: timedelta | None, now: date
 
 
 def named_messages(messages: DataFrame, reason: str | None) -> DataFrame:
-    """What is to be rejected: ``receipt_handle``, or ``message_id`` where there is none, and ``reason``.
+    """The messages to reject: ``receipt_handle``, or ``message_id`` if that column is missing, and
+    ``reason``.
 
     Raises:
-        InvalidArgument: there is no such column, it is no string, or no reason is given.
+        InvalidArgument: both columns are missing, the column is no string, or no reason is given.
     """
     columns = [name for name in (HANDLE, MESSAGE_ID) if name in messages.columns]
     if not columns:
@@ -109,7 +110,7 @@ def named_messages(messages: DataFrame, reason: str | None) -> DataFrame:
     if REASON in messages.columns:
         used.append(REASON)
     elif not reason:
-        raise InvalidArgument(f"nothing says why: give a reason, or a column {REASON!r}")
+        raise InvalidArgument(f"the reason is missing: give a reason, or a column {REASON!r}")
     for name in used:
         kind = messages.schema[name].dataType
         if not isinstance(kind, StringType):
@@ -125,7 +126,7 @@ def checked_delay(delay: timedelta | None) -> timedelta | None:
 
 @dataclass(frozen=True)
 class _Rejecting:
-    """What the executors do with the messages of a row."""
+    """The work of an executor: it rejects the messages of a row."""
 
     dsn: str = field(repr=False)
     delay: timedelta | None

@@ -1,14 +1,14 @@
 """A Spark session for one piece of work: started on any master, and gone afterwards.
 
 ``master`` is what ``spark-submit --master`` takes (``local[2]``, ``spark://host:7077``, ``yarn``,
-``k8s://...``), or ``sc://host:port`` for Spark Connect. What the session needs of this machine (a Java, the
-Python of the workers) is set in the environment before the JVM starts; a Connect client needs neither.
+``k8s://...``), or ``sc://host:port`` for Spark Connect. A session started here needs a Java, and the Python
+that its workers run; both are set in the environment before the JVM starts. A Connect client needs neither.
 
 A local session listens on the loopback interface only and brings no web page up, unless the configuration
 says otherwise.
 
-The JVM that PySpark starts ends when its standard input closes, which the operating system sees to however
-this process ends: a killed process leaves no JVM and no Python workers behind.
+The JVM that PySpark starts ends when its standard input closes. The operating system closes it however this
+process ends, so a killed process leaves no JVM and no Python workers behind.
 """
 
 from __future__ import annotations
@@ -34,31 +34,31 @@ LOCAL_CONF = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }
-"""What a session with a local master starts with; the given configuration goes over it."""
+"""The settings of a session with a local master; the given configuration overrides them."""
 
 REDACTION = "spark.sql.redaction.string.regex"
 PASSWORDS = (
     r"://[^\s:/@]*:[^\s/@]+@"
     r"""|(?i:passwor[d])\s*=\s*(?:\\+'[^"\\]*+(?:\\.[^"\\]*+)*+|'[^'\\]*+(?:\\.[^'\\]*+)*+'|[^\s"]+)"""
 )
-"""What Spark leaves out of the plans that it shows: the passwords in addresses of databases.
+"""The text that Spark leaves out of the plans that it shows: the passwords in addresses of databases.
 
 A value in quotes ends at its closing quote, and any other at whitespace or ``"``. A Connect server shows
-requests as text of protobuf, where backslashes stand before the quotes: there all is left out up to the
-closing ``"``.
+requests as protobuf text, where backslashes stand before the quotes; there everything up to the closing ``"``
+is left out.
 
 No alternation stands under a repetition: Java's engine would recurse at each character, and a plan with a
-long text would end in a StackOverflowError. A Connect server does not tell a setting whose value has the
-very word.
+long text would end in a StackOverflowError. The pattern avoids the plain word, because a Connect server does
+not reveal a setting whose value contains it.
 """
 
 
 def register(spark: SparkSession) -> None:
     """Make ``spark.read.format("duewheel")`` known to a session, classic or Connect.
 
-    Spark shows the options of a data source where a plan is an argument of a command, as of
+    Spark shows the options of a data source when a plan is an argument of a command, such as
     ``createOrReplaceTempView``, and on a Connect server. The session gets a pattern that leaves out
-    passwords, unless it has one of its own (``spark.sql.redaction.string.regex``, or
+    passwords, unless it already has one (``spark.sql.redaction.string.regex``, or
     ``spark.redaction.string.regex``).
 
     Example::
@@ -78,8 +78,8 @@ def spark_session(
 ) -> Iterator[SparkSession]:
     """Start a session that knows the data source ``duewheel``, and stop it at the end of the block.
 
-    A process has one Spark context. When there is an active session already, it is used as it is and left
-    running: it belongs to whoever started it, and ``master`` and ``conf`` are then ignored.
+    A process has one Spark context. A session that is already active is used as it is and left running, since
+    it belongs to the code that started it; ``master`` and ``conf`` are then ignored.
 
     Args:
         app_name: the name shown by the cluster.
@@ -87,7 +87,7 @@ def spark_session(
         conf: settings of Spark, over the defaults of this module.
 
     Raises:
-        JavaNotFound: the driver runs here, and there is no Java.
+        JavaNotFound: the driver runs here, and no Java was found.
 
     Example::
 
@@ -123,8 +123,8 @@ def spark_session(
 def running_session() -> SparkSession | None:
     """The session that is active in this thread, or else the one of another thread; None without one.
 
-    Spark's active session is one thread's, and a process has one context: ``getOrCreate()`` would find the
-    session of another thread all the same, and whoever stops it ends that thread's jobs.
+    Spark's active session belongs to one thread, but a process has one context. ``getOrCreate()`` would
+    therefore find the session of another thread, and stopping it would end that thread's jobs.
     """
     active = SparkSession.getActiveSession()
     if active is not None or SparkContext._active_spark_context is None:
@@ -133,7 +133,7 @@ def running_session() -> SparkSession | None:
 
 
 def _is_set(spark: SparkSession, name: str) -> bool:
-    """Whether a setting has a value, also one that Spark Connect does not tell.
+    """Whether a setting has a value, even one that Spark Connect does not reveal.
 
     ``conf.get`` of Connect gives its default for a value that has the word "password"; ``SET`` shows such a
     value redacted, and is a query.
@@ -157,7 +157,7 @@ def ui_address(spark: SparkSession) -> str | None:
 
 
 def cancel_jobs(spark: SparkSession) -> None:
-    """End all that runs in a session; whoever waits for a result gets an error. May be called from any
+    """End all jobs of a session; a thread that waits for a result gets an error. May be called from any
     thread."""
     if is_connect(spark):
         spark.interruptAll()

@@ -1,2 +1,2 @@
--- Begins a part of what is written, in the transaction that stages its messages.
+-- Begins a part of a write, in the transaction that stages its messages.
 select duewheel.stage_part('{staging}', {part_id})

@@ -1,5 +1,5 @@
--- How far a stream that stands at these places may read, and whether its topic is deleted, which gives it such a name,
--- or forgotten. One row without a place where the topic or the group has none.
+-- How far a stream that stands at these places may read, and whether its topic is deleted (a deleted topic is renamed,
+-- and later its row goes). If the topic or the group has no places, the answer is one row without a place.
 select s.topic_id, s.queue, s.at, s.seq, s.straggler, t.name is null or t.name like '%%~deleted~%%' as is_deleted
 from (select duewheel.lease_topic(%s) as name) t
 left join duewheel.stream_latest(

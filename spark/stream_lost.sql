@@ -1,3 +1,4 @@
--- In how many queues retention has dropped something behind the places of a stream, and of how many messages.
+-- The losses of a stream that stands at these places: in how many queues retention has dropped messages that it had not
+-- read, and up to how many messages.
 select l.queues, l.messages
 from duewheel.stream_lost(%s, %s, %s::integer[], %s::integer[], %s::bigint[]) l

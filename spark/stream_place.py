@@ -12,12 +12,12 @@ from typing import Any
 from duewheel.store.values.errors import InvalidArgument
 
 LAST_SEQ = 2**63 - 1
-"""Behind every message of an instant."""
+"""Sorts behind every message of an instant."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """A place in a queue of the release log; what is released up to there has been read.
+    """A place in a queue of the release log; everything released up to it has been read.
 
     Attributes:
         at: instant in microseconds since 1970, None for the beginning.
@@ -31,16 +31,16 @@ class Place:
 
     @classmethod
     def beginning(cls) -> Place:
-        """Before everything."""
+        """The place before all messages."""
         return cls(None, LAST_SEQ, 0)
 
 
 @dataclass(frozen=True)
 class StreamOffset:
-    """The places of a stream in all queues of its topic and in the one of its retries.
+    """The places of a stream in all queues of its topic and in the queue of its retries.
 
     Attributes:
-        stream: the stream's own name; it has its group for itself.
+        stream: the stream's own name; no one else may use its group.
         places: by number of the topic and queue.
     """
 
@@ -60,7 +60,7 @@ class StreamOffset:
         """The offset that :meth:`as_dict` made.
 
         Raises:
-            InvalidArgument: it is none, or of a later version.
+            InvalidArgument: the text is no offset, or one of a later version.
         """
         try:
             if written["v"] != 1:

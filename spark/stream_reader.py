@@ -1,17 +1,17 @@
-"""``spark.readStream.format("duewheel")``: what is released, as a stream whose offsets are places in the
+"""``spark.readStream.format("duewheel")``: released messages, as a stream whose offsets are places in the
 release log.
 
-A tick says for good which messages it released, so what lies between two places of a queue is the same
-whenever it is read: by a task that is run again, or by a query that starts anew from its checkpoint. The
-stream takes no leases and answers nothing. The checkpoint is the truth. When Spark has finished a
-micro-batch, the group's position follows, so that its lag is seen and retention keeps what is not read.
+A tick states for good which messages it released. So the messages between two places of a queue are the same
+whenever they are read, by a task that runs again or by a query that restarts from its checkpoint. The stream
+takes no leases and answers nothing. The checkpoint is the truth. When Spark has finished a micro-batch, the
+group's position follows, so that monitoring sees the group's lag and retention keeps unread messages.
 
 Messages whose transaction was committed late come as stragglers, in a stream of their own beside each queue.
 Retries of the group come through its retry queue, which is one more queue of the offset.
 
-A stream has its group for itself. Its name is drawn when it begins and stands in each offset, and in each
-position it sets. Whoever else reads or rewinds the group leaves a position with another name, and the stream
-ends with an error: it and the other one would each have a part of the messages.
+A stream shares its group with no other reader. Its name is drawn at random when it begins, and stands in each
+offset and in each position that it sets. Another reader of the group, or a rewind, leaves a position with
+another name. The stream then ends with an error, as each reader would get only a part of the messages.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class StreamDataLost(DueWheelError):
 
 @dataclass(frozen=True)
 class StreamRange(InputPartition):
-    """What one task reads: between two places of a queue."""
+    """The messages that one task reads: those between two places of a queue."""
 
     topic_id: int
     queue: int
@@ -72,10 +72,10 @@ class StreamRange(InputPartition):
 
 
 def starting(text: str | None) -> tuple[str, datetime | None]:
-    """What ``startingOffsets`` says: "group", "earliest", "latest", or "at" with an instant.
+    """The value of ``startingOffsets``: "group", "earliest", "latest", or "at" with an instant.
 
     Raises:
-        InvalidArgument: none of these.
+        InvalidArgument: it is none of these.
     """
     if text is None or text in ("earliest", "latest", "group"):
         return text or "group", None
@@ -95,8 +95,8 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Begin a new stream and make the group its own.
 
-        Spark asks again until the first micro-batch is finished, also in a query that starts anew, and the
-        broker then answers the same.
+        Spark asks again until the first micro-batch is finished, even in a restarted query, and the broker
+        always gives the same answer.
         """
         start, at = starting(self._options.starting_offsets)
         rows = self._ask(_START, *self._subscription(), secrets.token_hex(8), start, at)
@@ -114,15 +114,15 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._latest(begin, most, self._target).as_dict()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
-        """Nothing: what is released by now is told with each micro-batch."""
+        """None: each micro-batch reports how far messages are released."""
         return None
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        """Note what is released now: the query ends there."""
+        """Note how far messages are released now: the query ends there."""
         self._target = self._latest(StreamOffset("", {}), None, None)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Cut what lies between two offsets into parts of about equal size."""
+        """Cut the messages between two offsets into parts of about equal size."""
         begin, until = StreamOffset.of(start), StreamOffset.of(end)
         handle = StreamHandle.of(until.stream, self._subscription()[0])
         ranges = [
@@ -195,7 +195,7 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return fetch(connection, statement, parameters)
 
     def _latest(self, begin: StreamOffset, most: int | None, target: StreamOffset | None) -> StreamOffset:
-        """How far a stream may read: at most so many messages, and not beyond the target."""
+        """How far a stream may read: at most ``most`` messages, and not beyond the target."""
         group_id, topic_id = self._subscription()
         places = begin.parameters()
         parameters = [topic_id, group_id, topic_id, begin.stream or None, *places, most, target is None]
@@ -207,13 +207,13 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         rows = self._ask(_LATEST, *parameters)
         if any(is_deleted for *_, is_deleted in rows):
             raise UnknownTopic(
-                f"topic {self._options.topic!r} was deleted while the stream read it: once it is made again, "
-                "start the stream anew, with a new checkpoint"
+                f"topic {self._options.topic!r} was deleted while the stream read it: once the topic exists "
+                "again, restart the stream with a new checkpoint"
             )
         if rows[0][0] is None:
             raise UnknownGroup(
                 f"group {self._options.group!r} of topic {self._options.topic!r} was deleted while the "
-                "stream read it: start it anew, with a new checkpoint"
+                "stream read it: restart the stream with a new checkpoint"
             )
         latest = StreamOffset.of_rows(begin.stream, [row[:-1] for row in rows])
         foreign = set(begin.places) - set(latest.places)
@@ -235,7 +235,7 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         )
         if not queues:
             return
-        # Nobody counts what goes once a group is finished with it, or deleted.
+        # Messages dropped after a group has finished them, or was deleted, are not counted.
         many = "messages" if messages is None else f"up to {messages} messages"
         said = (
             f"retention has dropped {many} of topic {self._options.topic!r} that the stream had not read, in "
@@ -243,8 +243,8 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         )
         if self._options.fail_on_data_loss:
             raise StreamDataLost(
-                f"{said}: set failOnDataLoss to false to go on with what is kept, and give the topic a "
-                "longer retention"
+                f"{said}: set failOnDataLoss to false to go on with the messages that remain, and give the "
+                "topic a longer retention"
             )
         log.warning("%s", said)
 

@@ -1,14 +1,15 @@
 """An application file, run by ``spark-submit`` over a leased batch.
 
-The application learns of its batch from a file that only this user may read: its leases, and the broker's
-address with the password, which thus stands in no argument, no environment variable and no setting of Spark.
-The variable :data:`BATCH_VARIABLE` says where it is. :func:`duewheel.spark.submitted_batch` reads it.
+The application gets its batch from a file that only this user may read. The file holds the leases and the
+broker's address with the password, which thus stands in no argument, no environment variable and no setting
+of Spark. The variable :data:`BATCH_VARIABLE` names the file, and :func:`duewheel.spark.submitted_batch` reads
+it.
 
 The driver runs here, in deploy mode client: then the exit code of ``spark-submit`` is that of the
-application. Of a driver on the cluster the program knows the end only as far as its output tells it, and with
-some settings it does not wait for that end.
+application. With a driver on the cluster, ``spark-submit`` knows the outcome only from the output, and with
+some settings it does not even wait for it.
 
-The program and the JVM and Python that it starts are a process group of their own, and are ended as one.
+The program, with the JVM and Python that it starts, is a process group of its own and is ended as one.
 """
 
 from __future__ import annotations
@@ -39,12 +40,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
 BATCH_VARIABLE = "DUEWHEEL_BATCH"
-"""The environment variable that says where the file is."""
+"""The environment variable that holds the path of the batch file."""
 BATCH_FILE = "duewheel-batch.json"
-"""Its name."""
+"""The name of the batch file."""
 
 LAST_LINES = 20
-"""So many lines of the output go into the error of an application that fails."""
+"""The error of a failed application shows this many of the last lines of its output."""
 
 _UI_ADDRESS = re.compile(r"(?:Spark UI|tracking URL): (https?://\S+)")
 _SECRETS = (
@@ -59,9 +60,10 @@ _SECRETS = (
 
 
 GRACE_SECONDS = 1.0
-"""How long the output is read on after the program's end: what it leaves behind may hold it open for ever."""
+"""How long the output is still read after the program has ended: processes that it leaves behind may hold the
+pipe open for ever."""
 LOOK_SECONDS = 0.5
-"""How often it is looked whether the program has ended, while it writes nothing."""
+"""How often to check whether a silent program has ended."""
 
 
 class ApplicationFailed(DueWheelError):
@@ -70,14 +72,14 @@ class ApplicationFailed(DueWheelError):
 
 @dataclass(frozen=True)
 class SubmittedBatch:
-    """What an application has to know of its batch.
+    """The facts that an application has to know of its batch.
 
     Attributes:
         dsn: the broker's address.
-        topic, group, tags, filter, name: of the consumer that leased it.
+        topic, group, tags, filter, name: those of the consumer that leased the batch.
         leases: its leases, as JSON text.
-        invisible_seconds: how long each lasts unless extended.
-        partitions: into how many partitions it is dealt out at most.
+        invisible_seconds: how long each lease lasts unless extended.
+        partitions: the largest number of partitions.
     """
 
     dsn: str = field(repr=False)
@@ -96,11 +98,11 @@ class Application:
     """An application file and how to run it.
 
     Attributes:
-        path: the file; one without a scheme lies on this machine.
+        path: the file; a path without a scheme is one on this machine.
         arguments: its arguments.
         name: the name shown by the cluster.
         master: as ``spark-submit --master`` takes it.
-        binary: the program that submits, looked for on ``PATH``; None is the one of ``pyspark``.
+        binary: the program that submits, looked up on ``PATH``; None is the ``spark-submit`` of ``pyspark``.
         conf: settings of Spark.
     """
 
@@ -112,11 +114,11 @@ class Application:
     conf: Mapping[str, str] = field(default_factory=dict)
 
     def check(self) -> None:
-        """Say what cannot work before anything is leased.
+        """Refuse an application that cannot run, before anything is leased.
 
         Raises:
-            InvalidArgument: in one line.
-            JavaNotFound: there is no Java here, which ``spark-submit`` needs in any case.
+            InvalidArgument: the reason, in one line.
+            JavaNotFound: no Java was found here; ``spark-submit`` always needs one.
         """
         if self.master.startswith(CONNECT_SCHEME):
             raise InvalidArgument(
@@ -131,7 +133,7 @@ class Application:
         spark_environment()
 
     def command(self) -> list[str]:
-        """What to run."""
+        """The command line to run."""
         conf = {
             "spark.ui.showConsoleProgress": "false",
             **(LOCAL_CONF if self.master.startswith("local") else {}),
@@ -140,7 +142,7 @@ class Application:
         settings = [word for name, value in conf.items() for word in ("--conf", f"{name}={value}")]
         return [
             self._program(),
-            # The flag goes over Spark's own configuration files and the environment.
+            # The flag overrides Spark's own configuration files and the environment.
             *("--master", self.master, "--deploy-mode", "client", "--name", self.name, *settings),
             self.path,
             *self.arguments,
@@ -153,8 +155,8 @@ class Application:
         found = shutil.which(self.binary)
         if found is None:
             raise InvalidArgument(
-                f"there is no {self.binary} on PATH: install Spark's programs on this machine, or leave the "
-                "connection's spark-binary out, so that the one of pyspark is taken"
+                f"no {self.binary} was found on PATH: install Spark's programs on this machine, or leave the "
+                "connection's spark-binary out to use the one of pyspark"
             )
         return found
 
@@ -164,10 +166,10 @@ class Submission:
 
     Args:
         application: what to run.
-        batch: what it works on.
+        batch: the batch that it works on.
 
     Attributes:
-        ui_address: where Spark's page is, once the application has said so; None before.
+        ui_address: the address of Spark's page, once the application has written it; None before.
     """
 
     def __init__(self, application: Application, batch: SubmittedBatch) -> None:
@@ -180,15 +182,15 @@ class Submission:
     def run(
         self, log: Callable[[str], object], when_ui_is_known: Callable[[str], object] = lambda _: None
     ) -> None:
-        """Run it to its end.
+        """Run the application to its end.
 
         Args:
-            log: called with each line that it writes.
+            log: called with each line that the application writes.
             when_ui_is_known: called with the address of Spark's page.
 
         Raises:
-            ApplicationFailed: it ended with another exit code than 0.
-            JavaNotFound: there is no Java here.
+            ApplicationFailed: the application ended with an exit code other than 0.
+            JavaNotFound: no Java was found here.
         """
         last: deque[str] = deque(maxlen=LAST_LINES)
         with tempfile.TemporaryDirectory(prefix="duewheel-batch-") as folder:
@@ -207,7 +209,7 @@ class Submission:
             ) as process:
                 self._process = process
                 if self._was_ended():
-                    # Between the look above and now.
+                    # :meth:`end` was called between the check above and now.
                     self.end(0)
                 try:
                     for read in _lines(process):
@@ -219,14 +221,14 @@ class Submission:
                             self.ui_address = ui.group(1)
                             when_ui_is_known(self.ui_address)
                 except BaseException:
-                    # A kill, too, arrives as one: the program does not outlive its task.
+                    # A kill arrives as an exception, too: the program must not outlive its task.
                     self.end(0)
                     raise
         if process.returncode:
             said = "\n".join(last)
             raise ApplicationFailed(
-                f"{self._application.path} ended with exit code {process.returncode}. "
-                f"The last it wrote:\n{said}"
+                f"{self._application.path} ended with exit code {process.returncode}. The last lines it "
+                f"wrote:\n{said}"
             )
 
     def end(self, patience_seconds: float) -> None:
@@ -245,7 +247,7 @@ class Submission:
             pass
         except ProcessLookupError:
             return
-        # The JVM waits for its Python, and a Python that takes no notice would outlive it.
+        # The JVM waits for its Python process, which could ignore the signal and outlive the JVM.
         try:
             os.killpg(process.pid, signal.SIGKILL)
         except ProcessLookupError:
@@ -262,7 +264,7 @@ def _without_secrets(line: str) -> str:
 
 
 def _lines(process: subprocess.Popen[bytes]) -> Iterator[str]:
-    """What a program writes, until it has ended."""
+    """The lines that a program writes, until it has ended."""
     assert process.stdout is not None
     output = process.stdout.fileno()
     decoder = io.IncrementalNewlineDecoder(codecs.getincrementaldecoder("utf-8")("replace"), translate=True)

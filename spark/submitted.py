@@ -1,8 +1,8 @@
 """The driver's side of an application file that ``SparkConsumeMessagesOperator(application=...)`` runs.
 
-The operator keeps the leases alive and answers what has no answer when the application has ended. The
-application watches them: whoever gives them back, or lets them end, ends its jobs. So a driver that nobody
-reaches any more, because its Airflow worker died, does not work on for others.
+The operator keeps the leases alive, and when the application has ended it answers the messages that have no
+answer. The application watches the leases: when they are given back or end, its jobs are ended. So a driver
+that can no longer be reached, because its Airflow worker died, does not work on messages that others hold.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 WATCH_SECONDS = 1.0
-"""How often the leases are looked at."""
+"""How often the leases are checked."""
 
 
 @contextmanager
 def submitted_batch() -> Iterator[tuple[SparkSession, DataFrame, LeasedBatch]]:
-    """The session, the messages and the batch of an application file, for the time of a block.
+    """The session, the messages and the batch of an application file, until the block ends.
 
-    The session is the one that ``spark-submit`` was asked for, and is stopped at the end of the block, unless
-    the application had made it before. When the block ends well and the program with exit code 0, the
-    operator acks what has no answer; else it keeps or nacks that.
+    The session is the one that ``spark-submit`` was asked for. It is stopped at the end of the block, unless
+    the application had made it before. When the block ends without an error and the program with exit code 0,
+    the operator acks the unanswered messages. Otherwise it keeps or nacks them.
 
     Raises:
-        InvalidArgument: this program was not started by the operator, so there is no batch.
+        InvalidArgument: this program was not started by the operator, so it has no batch.
         LeaseLost: the leases were given back, or ended, while the block ran.
 
     Example::
@@ -58,8 +58,6 @@ def submitted_batch() -> Iterator[tuple[SparkSession, DataFrame, LeasedBatch]]:
 
         with submitted_batch() as (spark, messages, batch):
             messages.groupBy("tag").count().write.mode("append").parquet("/data/timeouts")
-
-    Rules: X09, X10.
     """
     given = _given()
     with ExitStack() as stack:
@@ -71,7 +69,7 @@ def submitted_batch() -> Iterator[tuple[SparkSession, DataFrame, LeasedBatch]]:
         register(spark)
         address = ui_address(spark)
         if address is not None:
-            # The operator reads it in this program's output.
+            # The operator reads this line in the program's output.
             sys.stdout.write(f"Spark UI: {address}\n")
             sys.stdout.flush()
         consumer = broker.consumer(
@@ -100,7 +98,8 @@ def _given() -> SubmittedBatch:
 
 @cache
 def _read(batch_file: str) -> SubmittedBatch:
-    # A worker that is killed leaves the file behind, with the password. A second block has it from memory.
+    # A killed worker would leave the file behind, with the password. A second block takes the batch from
+    # memory.
     path = Path(batch_file)
     given = SubmittedBatch(**json.loads(path.read_text()))
     path.unlink()
@@ -120,7 +119,7 @@ def _ended_with_the_leases(spark: SparkSession, broker: Broker, batch: LeasedBat
             if error is not None and seen:
                 log.error("%s", error)
                 lost.append(error)
-            # Twice in a row: an answer of the application's own may be on its way.
+            # Twice in a row, since an answer of the application itself may be on its way.
             seen = error is not None
             if lost:
                 cancel_jobs(spark)
@@ -145,7 +144,7 @@ def _loss(broker: Broker, batch: LeasedBatch) -> LeaseLost | None:
         with broker.connection() as connection:
             states = lease_states(connection, batch.leases, broker.now())
     except DueWheelError as error:
-        log.warning("The leases could not be looked at, trying again: %s", error)
+        log.warning("The leases could not be checked; trying again: %s", error)
         return None
-    # What the application has answered itself is no loss.
+    # Leases that the application itself has answered are no loss.
     return None if batch.answered else batch.loss(states)

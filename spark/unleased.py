@@ -1,5 +1,4 @@
-"""Reading a range of a queue without a lease, on an executor: a part of a stream, or of a look at what is
-stored."""
+"""Reading a range of a queue without a lease, on an executor, for a stream or for the mode peek."""
 
 from __future__ import annotations
 
@@ -35,9 +34,9 @@ def read_unleased(
     Args:
         options: the address, the topic's name, tags, filter and the size of a batch.
         columns: the columns wanted.
-        topic_id, queue: where they are.
+        topic_id, queue: where the messages are.
         statement: SQL with names in braces: ``topic_id``, ``queue``, ``tags``, ``filter`` and the places.
-        handle: the stream that reads them, to whose group they may be rejected; None for a look.
+        handle: the stream that reads them, which may reject them; None for the mode peek.
         places: where the range begins and ends, as the statement names it; microseconds and numbers.
     """
     tags = tag_expressions.parse(options.tags)
@@ -52,7 +51,7 @@ def read_unleased(
         adbc_driver_postgresql.connect(options.dsn) as database,
         adbc_driver_manager.AdbcConnection(database) as connection,
     ):
-        # There is no lease to answer: an ack with such a handle is refused.
+        # Without a lease nothing can be answered: an ack with such a handle is refused.
         origin = (topic_id, queue, options.topic, handle or f"0.{topic_id}.{queue}.0.0")
         yield from queried(connection, query, origin, options.batch_bytes, columns)
 

@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 OPTIONS = frozenset({"dsn", "topic", "idempotency_key"})
-# Spark passes on what it understands itself.
+# Options that Spark itself understands and passes on.
 _SPARKS_OWN = frozenset({"checkpointLocation", "queryName"})
 
 
 @dataclass(frozen=True)
 class WriteOptions:
-    """Where to write.
+    """The target of a write.
 
     Attributes:
         dsn: the broker's database, as a libpq string or URL.

@@ -1,3 +1,3 @@
--- Of which type a topic is, and whether this login may send.
+-- The type of a topic, and whether this login may send.
 select t.message_type, has_table_privilege('duewheel.staged_message', 'insert')
 from duewheel.topics t where t.topic = %s

@@ -1,10 +1,10 @@
 """The columns of a DataFrame that is written, and the rows that are staged of them.
 
-A DataFrame says for each message what ``send`` takes. Which columns there are, and of what type, is judged
-once, on the driver; what a row says is judged by the database, like any other message.
+A DataFrame gives for each message the arguments of ``send``. The driver checks the columns and their types
+once; the database checks the values of each row, as for any other message.
 
-The rows keep Arrow's form: what Spark hands over goes into COPY's binary form without Python looking at a
-row. Only properties that are a map are written as JSON one by one.
+The rows keep Arrow's form: Spark's batches go into COPY's binary form without Python looking at a row. Only
+properties that are a map are written as JSON one by one.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 TIME_COLUMNS = ("deliver_at", "delay", "delay_level")
-"""The columns that say when."""
+"""The columns that give the delivery time."""
 
 _WHOLE = (ByteType, ShortType, IntegerType, LongType)
 _TYPES: dict[str, tuple[tuple[type[DataType], ...], str]] = {
@@ -67,8 +67,8 @@ def check_written_columns(schema: StructType, topic: str, message_type: str) -> 
     """Judge the columns of a DataFrame that is to be sent to a topic.
 
     Raises:
-        InvalidArgument: there is no body, or a column that a message has not, or one of another type; or the
-            columns do not fit the type of the topic.
+        InvalidArgument: the column body is missing, a column is unknown or of another type, or the columns do
+            not fit the type of the topic.
     """
     for field in schema.fields:
         if field.name not in _TYPES:
@@ -86,14 +86,15 @@ def check_written_columns(schema: StructType, topic: str, message_type: str) -> 
             )
     names = schema.names
     if "body" not in names or len(set(names)) < len(names):
-        problem = "there is no column body" if "body" not in names else "a column is named twice"
+        problem = "the column body is missing" if "body" not in names else "a column is named twice"
         raise InvalidArgument(
             f"{problem}: select body and any of {', '.join(WRITTEN_COLUMNS[1:])}, each once"
         )
     times = [name for name in names if name in TIME_COLUMNS]
     if message_type == "DELAY" and not times:
         raise InvalidArgument(
-            f"topic {topic!r} is of type DELAY and no column says when: add one of {', '.join(TIME_COLUMNS)}"
+            f"topic {topic!r} is of type DELAY and no column gives the delivery time: add one of "
+            f"{', '.join(TIME_COLUMNS)}"
         )
     if message_type != "DELAY" and times:
         raise InvalidArgument(
@@ -102,8 +103,8 @@ def check_written_columns(schema: StructType, topic: str, message_type: str) -> 
         )
     if message_type == "FIFO" and "message_group" not in names:
         raise InvalidArgument(
-            f"topic {topic!r} is of type FIFO and there is no column message_group: add it; it names what "
-            "the messages are kept in order for"
+            f"topic {topic!r} is of type FIFO and the column message_group is missing: add it, as messages "
+            "of one message group keep their order"
         )
 
 
@@ -117,7 +118,7 @@ _STAGED = {
     "body": ("body", pa.binary()),
     "key": ("key", pa.string()),
     "tag": ("tag", pa.string()),
-    # As COPY's binary form has it.
+    # The order of COPY's binary form.
     "properties": ("properties", pa.binary()),
     "message_group": ("message_group", pa.string()),
     "deliver_at": ("deliver_at", pa.timestamp("us", tz="UTC")),
@@ -129,7 +130,7 @@ _STAGED = {
 def staged_batches(
     batches: Iterable[pa.RecordBatch], names: tuple[str, ...], part_id: int
 ) -> Iterator[pa.RecordBatch]:
-    """What Spark hands over, as batches of :func:`staged_schema`.
+    """Spark's batches, as batches of :func:`staged_schema`.
 
     Raises:
         InvalidArgument: a delay is no number.
@@ -164,7 +165,7 @@ def _json(column: pa.Array) -> pa.Array:
     if pa.types.is_map(column.type):
         texts = [None if pairs is None else json.dumps(dict(pairs)) for pairs in column.to_pylist()]
         column = pa.array(texts, pa.string())
-    # The number of the form comes before the text.
+    # The binary form of jsonb begins with a version number, before the text.
     form = pa.scalar(b"\1", pa.binary())
     return pc.binary_join_element_wise(form, column.cast(pa.binary()), pa.scalar(b"", pa.binary()))
 
@@ -184,6 +185,6 @@ def _microseconds(column: pa.Array) -> pa.Array:
 
 
 def _between(column: pa.Array, limit: float) -> pa.Array:
-    """The values, those beyond the limit as the limit; nulls stay."""
+    """The values, cut off at the limit on both sides; nulls stay."""
     low, high = pa.scalar(-limit, column.type), pa.scalar(limit, column.type)
     return pc.min_element_wise(pc.max_element_wise(column, low, skip_nulls=False), high, skip_nulls=False)

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from duewheel.store.values.errors import BrokerUnreachable as BrokerUnreachable
     from duewheel.store.values.errors import DelayOutOfRange as DelayOutOfRange
     from duewheel.store.values.errors import DueWheelError as DueWheelError
+    from duewheel.store.values.errors import ExtraMissing as ExtraMissing
     from duewheel.store.values.errors import GroupBusy as GroupBusy
     from duewheel.store.values.errors import InvalidArgument as InvalidArgument
     from duewheel.store.values.errors import InvalidDelayLevel as InvalidDelayLevel
@@ -91,6 +92,7 @@ _HOMES = {
     "DueWheelError": "store.values.errors",
     "EmbeddedPostgres": "embedded.postgres",
     "EmbeddedPostgresError": "embedded.postgres",
+    "ExtraMissing": "store.values.errors",
     "Group": "store.operations.groups",
     "GroupBusy": "store.values.errors",
     "InvalidArgument": "store.values.errors",
@@ -148,6 +150,7 @@ __all__ = [
     "DueWheelError",
     "EmbeddedPostgres",
     "EmbeddedPostgresError",
+    "ExtraMissing",
     "Group",
     "GroupBusy",
     "InvalidArgument",

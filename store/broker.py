@@ -3,6 +3,9 @@
 The methods document their promises; the module behind each method documents how it keeps them. Many threads
 may use one object at once. An object costs nothing until its first call, which also checks once that the
 schema exists and that the logs belong to this database cluster.
+
+The modules behind the methods are imported on first use. A task of Airflow is a process of its own, and one
+that receives would wait 20 ms for the imports of everything else.
 """
 
 from __future__ import annotations
@@ -15,23 +18,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from duewheel.store.consuming import doorbells, taking_over
+from duewheel.store import operations
 from duewheel.store.consuming.consumer import Consumer
-from duewheel.store.consuming.push_consumer import Listener, PushConsumer
 from duewheel.store.consuming.signals import Signals
 from duewheel.store.database import schema
 from duewheel.store.database.connections import Database, DriverConnection
-from duewheel.store.operations import (
-    dead_letters,
-    groups,
-    lookups,
-    recalling,
-    sending,
-    settings,
-    stats,
-    topics,
-)
 from duewheel.store.values.bodies import check_text
+from duewheel.store.values.extras import extra
 from duewheel.store.values.instants import Instant
 from duewheel.store.values.leases import Lease
 from duewheel.store.values.messages import (
@@ -45,13 +38,13 @@ from duewheel.store.values.messages import (
     SendReceipt,
 )
 from duewheel.store.values.tags import EVERY
-from duewheel.store.wheel import upkeep
 
 if TYPE_CHECKING:
     from duewheel.store.consuming.doorbells import Doorbell
+    from duewheel.store.consuming.push_consumer import Listener, PushConsumer
     from duewheel.store.database.connections import CallerConnection
-    from duewheel.store.database.migration import SchemaState
     from duewheel.store.database.rebasing import Rebased
+    from duewheel.store.database.schema_state import SchemaState
     from duewheel.store.operations.dead_letters import DeadLetter, Redriven
     from duewheel.store.operations.groups import Group, Rewound
     from duewheel.store.operations.lookups import HistoryEntry, MessagePage, StoredMessage
@@ -152,8 +145,10 @@ class Broker:
 
         Raises:
             BrokerUnreachable: the server does not answer.
+            ExtraMissing: the extra ``upgrade`` is not installed.
         """
-        from duewheel.store.database import migration
+        with extra("upgrade", "Broker.upgrade()"):
+            from duewheel.store.database import migration
 
         return migration.upgrade(self.dsn)
 
@@ -164,9 +159,9 @@ class Broker:
             BrokerNotUpgraded: the schema is missing or old, or its functions are not this program's.
             BrokerMoved: the database was restored into another cluster.
         """
-        from duewheel.store.database import migration
+        from duewheel.store.database import schema_state
 
-        return migration.check(self.dsn)
+        return schema_state.check(self.dsn)
 
     def rebase(self) -> Rebased:
         """Take over a broker that came with a logical dump and restore, so that it can go on in this cluster.
@@ -233,7 +228,7 @@ class Broker:
 
             broker.create_topic("orders.timeout", message_type="DELAY", max_delay=timedelta(days=7))
         """
-        topics.create_topic(
+        operations.topics.create_topic(
             self._database,
             name,
             message_type=message_type,
@@ -266,7 +261,7 @@ class Broker:
             UnknownTopic: there is none of this name.
             InvalidArgument: a setting out of its limits.
         """
-        topics.update_topic(
+        operations.topics.update_topic(
             self._database,
             name,
             max_delay=max_delay,
@@ -282,11 +277,11 @@ class Broker:
         Raises:
             UnknownTopic: there is none of this name.
         """
-        topics.delete_topic(self._database, name)
+        operations.topics.delete_topic(self._database, name)
 
     def topics(self) -> list[Topic]:
         """All topics with their settings, by name."""
-        return topics.topics(self._database)
+        return operations.topics.topics(self._database)
 
     # --- sending
 
@@ -338,19 +333,21 @@ class Broker:
 
             broker.send("orders.timeout", b"4711", delay=timedelta(minutes=30), connection=connection)
         """
-        return sending.send(
+        return operations.sending.send(
             self._database,
             topic,
-            body,
-            delay,
-            deliver_at,
-            delay_level,
-            key,
-            tag,
-            properties,
-            message_group,
-            idempotency_key,
-            on_conflict,
+            NewMessage(
+                body,
+                delay=delay,
+                deliver_at=deliver_at,
+                delay_level=delay_level,
+                key=key,
+                tag=tag,
+                properties=properties,
+                message_group=message_group,
+                idempotency_key=idempotency_key,
+                on_conflict=on_conflict,
+            ),
             connection,
         )
 
@@ -378,7 +375,7 @@ class Broker:
 
             broker.send_many("orders.timeout", [{"body": b"1", "delay": timedelta(minutes=30)}, ...])
         """
-        return sending.send_many(self._database, topic, messages, connection)
+        return operations.sending.send_many(self._database, topic, messages, connection)
 
     # --- recalling
 
@@ -401,7 +398,7 @@ class Broker:
 
             if broker.recall(receipt.message_id) is RecallOutcome.ALREADY_RELEASED: ...
         """
-        return recalling.recall(self._database, message_id, connection)
+        return operations.recalling.recall(self._database, message_id, connection)
 
     def recall_key(
         self, topic: str, key: str, *, connection: CallerConnection | None = None
@@ -420,7 +417,7 @@ class Broker:
         Raises:
             UnknownTopic: there is none of this name.
         """
-        return recalling.recall_key(self._database, topic, key, connection)
+        return operations.recalling.recall_key(self._database, topic, key, connection)
 
     def reschedule(
         self,
@@ -449,7 +446,7 @@ class Broker:
             UnknownMessage: there is no such message, or it was recalled.
             DelayOutOfRange, InvalidInstant: as for :meth:`send`.
         """
-        return recalling.reschedule(
+        return operations.recalling.reschedule(
             self._database, message_id, delay, deliver_at, connection, idempotency_key
         )
 
@@ -487,7 +484,7 @@ class Broker:
 
             broker.reschedule_key("orders.timeout", "4711", delay=timedelta(hours=1))
         """
-        return recalling.reschedule_key(
+        return operations.recalling.reschedule_key(
             self._database, topic, key, delay, deliver_at, connection, idempotency_key
         )
 
@@ -534,7 +531,7 @@ class Broker:
 
             broker.recall_many("orders.timeout", key_prefix="shop-7/", dry_run=True)
         """
-        return recalling.recall_many(
+        return operations.recalling.recall_many(
             self._database,
             topic,
             tag=tag,
@@ -554,7 +551,7 @@ class Broker:
         Raises:
             InvalidArgument: not a message id.
         """
-        return lookups.find(self._database, message_id)
+        return operations.lookups.find(self._database, message_id)
 
     def find_key(self, topic: str, key: str) -> list[StoredMessage]:
         """The messages with a key that are still kept, in order of delivery.
@@ -562,7 +559,7 @@ class Broker:
         Raises:
             UnknownTopic: there is none of this name.
         """
-        return lookups.find_key(self._database, topic, key)
+        return operations.lookups.find_key(self._database, topic, key)
 
     def list_messages(
         self,
@@ -602,7 +599,7 @@ class Broker:
             while page.next:
                 page = broker.list_messages("orders.timeout", key_prefix="customer-7/", after=page.next)
         """
-        return lookups.list_messages(
+        return operations.lookups.list_messages(
             self._database, topic, state, due_from, due_until, key_prefix, tag, after, max_messages
         )
 
@@ -614,7 +611,7 @@ class Broker:
         Raises:
             InvalidArgument: not a message id.
         """
-        return lookups.history(self._database, message_id)
+        return operations.lookups.history(self._database, message_id)
 
     def dead_letters(
         self,
@@ -635,7 +632,7 @@ class Broker:
         Raises:
             UnknownGroup: there is none of this name.
         """
-        return dead_letters.dead_letters(self._database, group, topic, max_messages, redriven)
+        return operations.dead_letters.dead_letters(self._database, group, topic, max_messages, redriven)
 
     def redrive(
         self,
@@ -684,7 +681,7 @@ class Broker:
 
             broker.redrive("cancel-unpaid-orders", reason_contains="timeout", per_second=50)
         """
-        return dead_letters.redrive(
+        return operations.dead_letters.redrive(
             self._database,
             group,
             topic,
@@ -701,7 +698,7 @@ class Broker:
 
     def stats(self) -> Stats:
         """Numbers about all topics and groups; as cheap with ten million waiting messages as with ten."""
-        return stats.stats(self._database)
+        return operations.stats.stats(self._database)
 
     # --- consuming
 
@@ -802,13 +799,15 @@ class Broker:
                 stop.wait()
         """
         consumer = self.consumer(topic, group, tags, start, name=name, filter=filter, mode=mode, retry=retry)
+        from duewheel.store.consuming.push_consumer import PushConsumer
+
         return PushConsumer(
             consumer, listener, threads=threads, invisible=invisible, consume_timeout=consume_timeout
         )
 
     def groups(self) -> list[Group]:
         """All consumer groups: their topics, their retry settings and their positions."""
-        return groups.groups(self._database)
+        return operations.groups.groups(self._database)
 
     def delete_group(self, group: str, topic: str | None = None) -> None:
         """Delete a consumer group: its positions, leases, retries and dead letters; messages stay.
@@ -828,7 +827,7 @@ class Broker:
 
             broker.delete_group("cancel")
         """
-        groups.delete_group(self._database, group, topic)
+        operations.groups.delete_group(self._database, group, topic)
 
     def rewind(self, group: str, topic: str, to: Instant | str) -> Rewound:
         """Let a group consume again all messages released since an instant; other groups notice nothing.
@@ -859,7 +858,7 @@ class Broker:
 
             broker.rewind("cancel", "orders.timeout", datetime.now(UTC) - timedelta(hours=1))
         """
-        return groups.rewind(self._database, group, topic, to)
+        return operations.groups.rewind(self._database, group, topic, to)
 
     def doorbells(
         self,
@@ -880,6 +879,8 @@ class Broker:
             InvalidArgument: the sequences are not of the same length.
             InvalidTagExpression, InvalidFilter: one of them cannot be understood.
         """
+        from duewheel.store.consuming import doorbells
+
         return doorbells.doorbells(self._database, topics, groups, tags, filters)
 
     def take_over(self, consumer: Consumer, invisible: timedelta = _MINUTE) -> Batch:
@@ -901,10 +902,14 @@ class Broker:
             consumer = broker.consumer("order-timeout", "canceller", name="worker-7")
             batch = broker.take_over(consumer) or consumer.receive()
         """
+        from duewheel.store.consuming import taking_over
+
         return taking_over.take_over(self._database, consumer, invisible)
 
     def take_over_leases(self, consumer: Consumer, invisible: timedelta = _MINUTE) -> list[Lease]:
         """As :meth:`take_over`, without the messages: for jobs that read their leases by themselves."""
+        from duewheel.store.consuming import taking_over
+
         return taking_over.take_over_leases(self._database, consumer, invisible)
 
     # --- schedules
@@ -951,6 +956,7 @@ class Broker:
         Raises:
             InvalidSchedule: an invalid expression, zone or interval, or not exactly one of ``cron`` and
                 ``every``.
+            ExtraMissing: a cron expression, and the extra ``schedules`` is not installed.
             ScheduleExists: a schedule of this name has other settings; the message says which.
             UnknownTopic, WrongMessageType, BodyTooLarge, PropertiesTooLarge, InvalidKey, InvalidTag,
                 InvalidInstant, InvalidArgument: as for :meth:`send`.
@@ -960,9 +966,7 @@ class Broker:
             broker.add_schedule("clean-up", "files", b"", cron="0 5 * * *", timezone="Europe/Berlin")
             broker.add_schedule("push", "messages", b"", every=timedelta(minutes=2))
         """
-        from duewheel.store.operations import schedules
-
-        schedules.add_schedule(
+        operations.schedules.add_schedule(
             self._database,
             name,
             topic,
@@ -979,9 +983,7 @@ class Broker:
 
     def schedules(self) -> list[Schedule]:
         """All schedules with their next occurrences, by name."""
-        from duewheel.store.operations import schedules
-
-        return schedules.schedules(self._database)
+        return operations.schedules.schedules(self._database)
 
     def remove_schedule(self, name: str) -> None:
         """Remove a schedule and take back messages it has sent ahead; messages that are due are delivered.
@@ -989,9 +991,7 @@ class Broker:
         Raises:
             UnknownSchedule: there is none of this name.
         """
-        from duewheel.store.operations import schedules
-
-        schedules.remove_schedule(self._database, name)
+        operations.schedules.remove_schedule(self._database, name)
 
     def pause_schedule(self, name: str) -> None:
         """Pause a schedule and take back messages it has sent ahead; no effect on a paused one.
@@ -999,9 +999,7 @@ class Broker:
         Raises:
             UnknownSchedule: there is none of this name.
         """
-        from duewheel.store.operations import schedules
-
-        schedules.pause_schedule(self._database, name)
+        operations.schedules.pause_schedule(self._database, name)
 
     def resume_schedule(self, name: str) -> None:
         """Resume a paused schedule from now; occurrences during the pause are not made up for.
@@ -1009,9 +1007,7 @@ class Broker:
         Raises:
             UnknownSchedule: there is none of this name.
         """
-        from duewheel.store.operations import schedules
-
-        schedules.resume_schedule(self._database, name)
+        operations.schedules.resume_schedule(self._database, name)
 
     def advance_schedules(self) -> int:
         """Send the next messages of all schedules that are due within 30 s; the wheel does so in time.
@@ -1022,9 +1018,7 @@ class Broker:
         Returns:
             How many messages were sent.
         """
-        from duewheel.store.operations import schedules
-
-        return schedules.advance_schedules(self._database)
+        return operations.schedules.advance_schedules(self._database)
 
     # --- the wheel
 
@@ -1051,6 +1045,7 @@ class Broker:
         Returns:
             A report of the slots dropped and kept, with warnings.
         """
+        from duewheel.store.wheel import upkeep
 
         def call(statement: str) -> tuple[Any, ...]:
             return self._database.rows(statement, (self._database.now(),))[0]
@@ -1061,7 +1056,7 @@ class Broker:
 
     def settings(self) -> Settings:
         """The broker's own settings, and how large its messages are on disk."""
-        return settings.settings(self._database)
+        return operations.settings.settings(self._database)
 
     def update_settings(
         self, *, retention_bytes: int | None = None, when_full: WhenFull | str | None = None
@@ -1081,7 +1076,7 @@ class Broker:
 
             broker.update_settings(retention_bytes=50 * 2**30, when_full="keep_unread")
         """
-        settings.update_settings(self._database, retention_bytes, when_full)
+        operations.settings.update_settings(self._database, retention_bytes, when_full)
 
     def wheel(
         self,

@@ -6,49 +6,63 @@ Each test that asks for ``dsn`` gets a fresh copy of it, a matter of millisecond
 messages. The server's directory is temporary, and in memory where there is room: a copy is hundreds of small
 files, which a busy disk takes a second for. The server ends with the last process that uses it, also when the
 run is killed.
+
+Whatever else a run or its programs write lies in one folder, which goes with the run, however it ends
+(``leftovers.py``).
 """
 
 from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Generator, Iterator
-from contextlib import closing, contextmanager
-from datetime import UTC, datetime, timedelta
+from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import psutil
-import psycopg2
 import pytest
-from tests.proof.waiting import ask, connected, until
+from tests.clock import NOW, Clock
+from tests.waiting import ask, connected, until
 
 from duewheel.embedded.postgres import EmbeddedPostgres
 
 if TYPE_CHECKING:
     from duewheel.store.broker import Broker
 
+#: The folder of this run, in which its programs make their temporary files too, and pytest its folders. The
+#: one that pytest shares between the runs of a user is closed to others at every start, and a Postgres that
+#: runs as another user would lose its files under it.
+RUN_FOLDER = Path(tempfile.mkdtemp(prefix="duewheel-run-"))
+os.environ["TMPDIR"] = os.environ["PYTEST_DEBUG_TEMPROOT"] = tempfile.tempdir = str(RUN_FOLDER)
+
+#: Removes it when the run is over, also when it is killed.
+leftovers = subprocess.Popen(
+    [sys.executable, "-I", "-S", str(Path(__file__).with_name("leftovers.py")), str(RUN_FOLDER)],
+    env={},
+    stdin=subprocess.PIPE,
+    start_new_session=True,
+)
+
 #: Airflow looks for its home once, when it is first imported, and writes there: tests get an empty one.
-AIRFLOW_HOME = Path(tempfile.mkdtemp(prefix="duewheel-airflow-"))
+AIRFLOW_HOME = RUN_FOLDER / "airflow"
+AIRFLOW_HOME.mkdir()
 os.environ["AIRFLOW_HOME"] = str(AIRFLOW_HOME)
 os.environ["AIRFLOW__CORE__LOAD_EXAMPLES"] = "False"
-#: A JVM of seconds never earns back what the second compiler and a parallel collector cost.
-os.environ["SPARK_SUBMIT_OPTS"] = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+#: A JVM of seconds never earns back what the second compiler and a parallel collector cost. The folder is for
+#: the libraries that it unpacks, and leaves when it is killed.
+os.environ["SPARK_SUBMIT_OPTS"] = f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Djava.io.tmpdir={RUN_FOLDER}"
 #: However slow the machine: DAG files are imported, and not given up.
 os.environ["AIRFLOW__CORE__DAGBAG_IMPORT_TIMEOUT"] = "300"
 
-#: Folders of tests stand below a root of this run. The one pytest shares between the runs of a user is closed
-#: to others at every start, and a Postgres that runs as another user would lose its files under it.
-TEMPORARY_ROOT = Path(tempfile.mkdtemp(prefix="duewheel-tmp-"))
-os.environ["PYTEST_DEBUG_TEMPROOT"] = str(TEMPORARY_ROOT)
-
 
 def pytest_unconfigure() -> None:
-    """Removes the folders of the run when it ends."""
-    shutil.rmtree(AIRFLOW_HOME)
-    shutil.rmtree(TEMPORARY_ROOT)
+    """Ends what the run has left, and removes its folder."""
+    leftovers.communicate(b"\n")
 
 
 @pytest.hookimpl(wrapper=True)
@@ -72,35 +86,10 @@ TEST_SETTINGS = {
 }
 
 
-class Clock:
-    """An instant that moves when told; give it to ``Broker(dsn, clock=clock)``."""
-
-    def __init__(self, now: datetime) -> None:
-        self._now = now
-
-    def __call__(self) -> datetime:
-        """The instant it is."""
-        return self._now
-
-    def advance(self, by: timedelta) -> datetime:
-        """Moves by a duration (back, if negative) and returns the new instant."""
-        self._now += by
-        return self._now
-
-    def set(self, now: datetime) -> datetime:
-        """Jumps to an aware instant and returns it."""
-        if now.tzinfo is None:
-            raise ValueError(f"{now!r} has no time zone: give an aware datetime")
-        self._now = now
-        return now
-
-
-def execute(dsn: str, statement: str) -> None:
-    """Runs one statement on a connection of its own, outside a transaction."""
-    with closing(psycopg2.connect(dsn)) as connection:
-        connection.autocommit = True
-        with connection.cursor() as cursor:
-            cursor.execute(statement)
+def execute(dsn: str, statement: str, *parameters: object) -> list[tuple[Any, ...]]:
+    """Runs one statement on a connection of its own, outside a transaction, and returns its rows."""
+    with connected(dsn) as connection:
+        return ask(connection, statement, *parameters)
 
 
 #: Linux's folder in memory.
@@ -123,6 +112,9 @@ def folder_for_a_server() -> str | None:
 def temporary_server(prefix: str) -> Iterator[EmbeddedPostgres]:
     """A server that is fast and not durable, and whose files are gone after the block."""
     directory = Path(tempfile.mkdtemp(prefix=prefix, dir=folder_for_a_server()))
+    assert leftovers.stdin is not None
+    leftovers.stdin.write(f"{directory}\n".encode())
+    leftovers.stdin.flush()
     try:
         with EmbeddedPostgres(directory, settings=TEST_SETTINGS) as server:
             yield server
@@ -198,7 +190,7 @@ def broker(dsn: str) -> Iterator[Broker]:
 @pytest.fixture
 def clock() -> Clock:
     """A clock that stands at a fixed instant until it is moved."""
-    return Clock(datetime(2026, 1, 5, 9, 30, tzinfo=UTC))
+    return Clock(NOW)
 
 
 @pytest.fixture
@@ -208,3 +200,10 @@ def timed_broker(dsn: str, clock: Clock) -> Iterator[Broker]:
 
     with Broker(dsn, clock=clock) as broker:
         yield broker
+
+
+@pytest.fixture
+def topic(timed_broker: Broker) -> Broker:
+    """``timed_broker`` with a DELAY topic ``t``, of one queue so that the order is total."""
+    timed_broker.create_topic("t", queues=1)
+    return timed_broker

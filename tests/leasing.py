@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import count
 
 import pytest
-from tests.proof.waiting import PATIENCE_SECONDS, until
+from tests.waiting import PATIENCE_SECONDS, until
 
 from duewheel.store import Batch, Broker, Consumer
 from duewheel.store.consuming import lease_keeper

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tests.proof.waiting import PATIENCE_SECONDS
+from tests.waiting import PATIENCE_SECONDS
 
 
 class Logged(logging.Handler):

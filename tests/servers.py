@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 import psycopg2
 from psycopg2.extensions import make_dsn, parse_dsn
-from tests.proof.waiting import PATIENCE_SECONDS
+from tests.waiting import PATIENCE_SECONDS, ask, connected, until
 
 from duewheel.embedded.machine import binaries, free_port, let_pass, server_account
 from duewheel.embedded.postgres import EmbeddedPostgres
@@ -92,18 +91,16 @@ class CopiedServer:
 
     def wait_until_ready(self, *, promoted: bool) -> None:
         """Returns when it answers, as the standby it is or after its promotion."""
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while True:
+
+        def is_ready() -> bool:
             assert self._process.poll() is None, self._log.read_text()
             try:
-                with closing(psycopg2.connect(self._dsn)) as connection, connection.cursor() as cursor:
-                    cursor.execute("select pg_is_in_recovery()")
-                    if cursor.fetchall() == [(not promoted,)]:
-                        return
+                with connected(self._dsn) as connection:
+                    return ask(connection, "select pg_is_in_recovery()") == [(not promoted,)]
             except psycopg2.OperationalError:
-                pass
-            assert time.monotonic() < deadline, self._log.read_text()
-            time.sleep(0.02)
+                return False
+
+        until(is_ready, "the server to be ready", pause_seconds=0.02)
 
     def stop(self) -> None:
         """Ends it, by its process id."""

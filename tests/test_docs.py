@@ -9,6 +9,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from datetime import timedelta
@@ -231,6 +232,12 @@ def test_commands_are_listed_with_their_options() -> None:
         for call, command in commands(main, "duewheel")
     }
     assert listed == defined
+
+
+def test_extras_are_those_of_the_package() -> None:
+    table = PYTHON.partition("## Install\n")[2].partition("\n## ")[0]
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert re.findall(r"^\| `([a-z]+)` \|", table, re.MULTILINE) == [name for name in extras if name != "dev"]
 
 
 def test_every_public_name_is_in_the_python_reference() -> None:

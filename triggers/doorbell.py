@@ -1,6 +1,7 @@
-"""What the triggers have in common: the doorbell of one group, on the stream of its connection.
+"""The common base of the triggers: the doorbell of one group, on the stream of its connection.
 
-Airflow shares streams between event triggers only, so the trigger of a deferred task is one too.
+Airflow shares streams between event triggers only, so the trigger of a deferred task is an event trigger,
+too.
 """
 
 from __future__ import annotations
@@ -23,15 +24,15 @@ if TYPE_CHECKING:
 
 
 class DoorbellTrigger(BaseEventTrigger):
-    """Base of the triggers: a group whose doorbell is told by the connection's stream.
+    """Base of the triggers: waits for the doorbell of a group on the stream of its connection.
 
     Args:
         topic: the topic to watch.
         group: the consumer group to watch for; made when it does not exist yet, from the earliest message on.
         min_messages: how many messages have to be ready.
         duewheel_conn_id: the connection to the broker.
-        tags: only messages with one of these tags count, as ``"a || b"``; ``*`` means all (D12).
-        filter: only messages with such properties count, as ``"amount > 100"`` (D12).
+        tags: only messages with one of these tags count, as ``"a || b"``; ``*`` means all.
+        filter: only messages with such properties count, as ``"amount > 100"``.
 
     Raises:
         InvalidArgument, InvalidTagExpression, InvalidFilter: an argument that the broker would refuse.
@@ -66,12 +67,12 @@ class DoorbellTrigger(BaseEventTrigger):
 
     @property
     def watched(self) -> Watched:
-        """What the stream is to look at for this trigger."""
+        """The group that the stream watches for this trigger."""
         return Watched(self.topic, self.group, self.tags, self.filter)
 
     @property
     def watcher(self) -> str:
-        """What the log calls this trigger: by its task, or, of an asset's watcher, by its number."""
+        """The name of this trigger in the log: its task, or, for an asset's watcher, its number."""
         task = self.task_instance
         if task is None:
             return f"trigger {self.trigger_id}"
@@ -87,11 +88,11 @@ class DoorbellTrigger(BaseEventTrigger):
         return doorbell_stream(kwargs["duewheel_conn_id"])
 
     def filter_shared_stream(self, shared_stream: AsyncIterator[Look]) -> AsyncGenerator[TriggerEvent, None]:
-        """Yield the events of this trigger out of what the stream tells about all."""
+        """Yield this trigger's events from the stream's news of all groups."""
         raise NotImplementedError
 
     async def run(self) -> AsyncGenerator[TriggerEvent, None]:
-        """Do the same with a wheel of its own, where Airflow does not share streams."""
+        """Yield the same events from a wheel of its own, for an Airflow that does not share streams."""
         async with aclosing(self.open_shared_stream(self.serialize()[1])) as stream:
             async with aclosing(self.filter_shared_stream(stream)) as events:
                 async for event in events:

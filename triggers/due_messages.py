@@ -1,6 +1,6 @@
-"""Wake a deferred task when its messages are due.
+"""Wakes a deferred task when its messages are due.
 
-It shares the stream, and so the wheel, of the connection with the asset watchers
+The trigger shares the stream of the connection, and so the wheel, with the asset watchers
 (``duewheel.triggers.wheel_stream``): a thousand deferred sensors cost one wheel. Unlike a watcher it fires
 once and belongs to one task.
 """
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 
 class DueMessagesTrigger(DoorbellTrigger):
-    """Fire once, as soon as a consumer group has enough messages to fetch.
+    """Fire once, as soon as a consumer group has enough ready messages.
 
-    The event's payload is that of ``TimingWheelTrigger``. By the time the task runs again somebody else may
-    have fetched the messages, so the task looks again. Where the broker refuses the group, the trigger fails,
-    and the task with it.
+    The event's payload is that of ``TimingWheelTrigger``. By the time the task runs again, another consumer
+    may have received the messages, so the task asks the broker again. If the broker refuses the group, the
+    trigger fails, and the task with it.
 
     The arguments are those of :class:`~duewheel.triggers.doorbell.DoorbellTrigger`.
 

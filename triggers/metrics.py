@@ -1,12 +1,13 @@
 """The wheel's numbers in Airflow's metrics, from the stream of a connection.
 
-Where Airflow sends metrics (StatsD, Datadog or OpenTelemetry), the stream asks the broker once a minute, in a
-thread of its own, so that neither the event loop nor a doorbell waits for it. Gauges say what is there now,
-and each connection sends its own. Counters and the timer say what happened since the last report, which one
-of all triggerers claims: they add up. Without metrics nothing is asked.
+If Airflow sends metrics (StatsD, Datadog or OpenTelemetry), the stream asks the broker for them once a
+minute, in a thread of its own, so that neither the event loop nor a doorbell waits. Gauges give the present
+state, and every triggerer sends them for each connection. Counters and the timer give the events since the
+last report. Only one of all triggerers claims a report, so that they add up. Without metrics the broker is
+not asked.
 
-Each number goes out under one name with tags. As Airflow does for its own, ``[metrics] legacy_names_on`` adds
-the name with the tags' values in it, for a StatsD that knows no tags.
+Each number goes out under one name with tags. As for Airflow's own metrics, ``[metrics] legacy_names_on``
+adds a second name that contains the tags' values, for a StatsD that knows no tags.
 """
 
 from __future__ import annotations
@@ -31,10 +32,12 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 EVERY_SECONDS = 60.0
-"""How often the broker is asked; Airflow's option ``[duewheel] metrics_interval_seconds`` makes it rarer."""
+"""How often the broker is asked; a larger ``[duewheel] metrics_interval_seconds`` in Airflow's options makes
+it rarer."""
 
 CLAIMED_AFTER = 0.9
-"""The share of that time after which a triggerer may claim the report: two clocks need not agree."""
+"""The share of that time after which a triggerer may claim the report. It is below 1, since the clocks of two
+triggerers may differ."""
 
 
 class Metrics:
@@ -51,21 +54,21 @@ class Metrics:
         self._with_dotted = conf.getboolean("metrics", "legacy_names_on", fallback=True)
 
     async def keep_reporting(self, broker: Broker) -> None:
-        """Report again and again until cancelled; what goes wrong is logged and ends nothing."""
+        """Report again and again until cancelled; an error is logged and does not end the reporting."""
         while True:
             rings = RINGS.taken(self._conn_id)
             try:
                 await asyncio.to_thread(self._report, broker, rings)
-            except Exception:  # the wheel outlives what its metrics meet
+            except Exception:  # an error of the metrics must not stop the wheel
                 log.exception(
-                    "No metrics of connection %s this time, again in %g s",
+                    "The metrics of connection %s failed this time; trying again in %g s",
                     self._conn_id,
                     self._every_seconds,
                 )
             await asyncio.sleep(self._every_seconds)
 
     def turning(self, turns: bool) -> None:
-        """Say whether this process turns a wheel. Blocks: not for the event loop."""
+        """Report whether this process turns a wheel. The call blocks, so it is not for the event loop."""
         self._gauge("wheel.turning", int(turns))
 
     def _report(self, broker: Broker, rings: Counter[tuple[str, str]]) -> None:
@@ -111,7 +114,7 @@ class Metrics:
 
 
 def dotted(name: str, tags: Mapping[str, str]) -> str:
-    """The name with the tags' values in it, where a dot stands only between two of them.
+    """The name with the tags' values in it; dots stand only between values, never inside one.
 
     Example:
         >>> dotted("duewheel.waiting", {"connection": "shop", "topic": "order.timeout"})

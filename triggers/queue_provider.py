@@ -1,9 +1,10 @@
-"""Reach the timing wheel through Airflow's common message queue trigger.
+"""The timing wheel through Airflow's common message queue trigger.
 
 ``MessageQueueTrigger(scheme="duewheel", topic=..., group=...)`` is the same as
 ``TimingWheelTrigger(topic=..., group=...)``: it takes the same arguments, is stored as a
-``TimingWheelTrigger`` and shares its wheel. So is ``MessageQueueTrigger(queue="duewheel://CONNECTION/TOPIC?...")``,
-the older form, of which Airflow warns.
+``TimingWheelTrigger`` and shares its wheel. The same holds for
+``MessageQueueTrigger(queue="duewheel://CONNECTION/TOPIC?...")``, an older form for which Airflow logs a
+warning.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ if TYPE_CHECKING:
 ADDRESS = "duewheel://"
 
 IN_ADDRESS = ("group", "ring_again", "min_messages", "max_wait", "tags", "filter")
-"""The arguments that an address may have behind its question mark."""
+"""The arguments that an address may have after its question mark."""
 
 FORM = (
     f"give {ADDRESS}CONNECTION/TOPIC?group=GROUP, further arguments of TimingWheelTrigger joined by &, each "
-    f"once; there are {', '.join(IN_ADDRESS)}"
+    f"once; the arguments are {', '.join(IN_ADDRESS)}"
 )
-"""What an address looks like, for whoever gave another one."""
+"""The form of an address, for the error about one in another form."""
 
 
 class DueWheelMessageQueueProvider(BaseMessageQueueProvider):
@@ -47,20 +48,20 @@ class DueWheelMessageQueueProvider(BaseMessageQueueProvider):
         return TimingWheelTrigger
 
     def queue_matches(self, queue: str) -> bool:
-        """Whether the address of a queue is one of ours."""
+        """Whether the address of a queue has duewheel's scheme."""
         return queue.startswith(ADDRESS)
 
     def trigger_kwargs(self, queue: str, **kwargs: Any) -> dict[str, Any]:
-        """Return the arguments that the address of a queue names.
+        """Return the trigger's arguments from the address of a queue.
 
         Args:
             queue: connection, topic and further arguments of the trigger, escaped as in any URL.
             kwargs: the arguments beside the address.
 
         Raises:
-            InvalidArgument: it names no topic or no group, an argument that there is not, or one twice; it
-                has a ``#`` that is not escaped; or it names a server. What was given is not repeated, since
-                it may hold a password.
+            InvalidArgument: the address names no topic or no group, has an unknown argument or one twice, has
+                a ``#`` that is not escaped, or names a server. The error does not repeat the address, which
+                may hold a password.
 
         Example:
             >>> DueWheelMessageQueueProvider().trigger_kwargs("duewheel://shop/orders?group=canceller")
@@ -69,8 +70,8 @@ class DueWheelMessageQueueProvider(BaseMessageQueueProvider):
         try:
             parts = urlsplit(queue)
         except ValueError:
-            # Not its text either, which may name the netloc.
-            raise InvalidArgument(f"queue is no address; {FORM}") from None
+            # The error's text is left out, too, as it may repeat the server part.
+            raise InvalidArgument(f"queue is not an address; {FORM}") from None
         if "#" in queue:
             raise InvalidArgument(f"queue has a #: write it as %23; {FORM}")
         if "@" in parts.netloc or ":" in parts.netloc:

@@ -1,24 +1,24 @@
-"""When the doorbell of one group rings.
+"""Decides when the doorbell of one group rings.
 
-An Airflow event is a doorbell and no letter: it says that a group has messages to fetch, and carries none.
-Airflow merges events and may lose one, so whether to ring follows each time anew from what the broker's logs
-say:
+An Airflow event is a doorbell and not a letter: it says that a group has ready messages, and carries none.
+Airflow merges events and may lose one. So each time, the decision to ring is made afresh from the broker's
+logs:
 
-* Nothing is ready, or less than is worth a run: silence.
-* Messages are ready, and it does not ring already: ring, whoever else is at work. So there are as many runs
-  side by side as the DAG allows, each of which brings the next as long as something is left.
-* It rings already and nobody came: silence, for ``ring_again_seconds``; then ring again. A lost ring repeats
-  itself.
-* It rings already, nobody came, and others are at work: silence, since the run that was rung for may be
-  waiting for one of theirs to end. Where messages go meanwhile, as somebody comes and goes between two looks
-  or one run takes batch after batch, it rings again after a pause that doubles each time.
+* No messages are ready, or fewer than a run is worth: silence.
+* Messages are ready, and the bell is not ringing yet: ring, even if other runs are at work. So as many runs
+  work side by side as the DAG allows, and each brings the next as long as messages are left.
+* The bell is ringing and no run has come: silence for ``ring_again_seconds``, then ring again. So a lost ring
+  repeats itself.
+* The bell is ringing, no new run has come, and other runs are at work: silence, since the new run may be
+  waiting for one of them to end. If messages are taken all the same, by a run that comes and goes between two
+  looks or by one that takes batch after batch, the bell rings again after a pause that doubles each time.
 
-What is remembered is only when it rang last, what was ready and who was at work then, to tell whether
-somebody came in between: a new name holds messages, or nobody does and the group's position has moved on.
-Forgetting it, in a restart or on another triggerer, costs one ring too many, and a run that finds nothing
+The memory of a bell is only its last ring: when it was, what was ready and who held messages then. It tells
+whether a run came since: a new name holds messages, or no name does and the group's position has moved on.
+Losing this memory, in a restart or on another triggerer, costs one ring too many. A run that finds nothing
 ends at once.
 
-Pure: no clock, no I/O; seconds come in as an argument.
+The module is pure: no clock, no I/O; seconds come in as an argument.
 """
 
 from __future__ import annotations
@@ -34,23 +34,23 @@ if TYPE_CHECKING:
 
 @dataclass
 class Ring:
-    """A ring that nobody has answered yet."""
+    """A ring that no run has answered yet."""
 
     at_seconds: float
     most_ready: int
     oldest_deliver_at: datetime | None
     holders: frozenset[str]
     pause_seconds: float
-    """How long it rings before it rings again."""
+    """How long to wait for an answer before ringing again."""
 
 
 class Ringing:
     """The doorbell of one group, heard again and again.
 
     Args:
-        ring_again_seconds: how long to wait for somebody to come before it rings again.
+        ring_again_seconds: how long to wait for a run before ringing again.
         min_messages: how many messages have to be ready.
-        max_wait_seconds: ring for fewer when the oldest has been ready for this long; None: never.
+        max_wait_seconds: ring for fewer once the oldest has been ready for this long; None: never.
 
     Example::
 
@@ -68,11 +68,12 @@ class Ringing:
         self._ringing: Ring | None = None
 
     def rings(self, doorbell: Doorbell, *, looked_at: datetime, at_seconds: float) -> bool:
-        """Say whether to ring now, and remember it if so.
+        """Decide whether to ring now, and remember the ring.
 
         Args:
-            doorbell: what the broker's logs say about the group.
-            looked_at: when they said it, by the database's clock, which tells how long messages have waited.
+            doorbell: the state of the group by the broker's logs.
+            looked_at: the moment of that state by the database's clock, which tells how long messages have
+                waited.
             at_seconds: now, on any clock that never goes back, which tells how long it has been ringing.
         """
         if doorbell.ready == 0 or self._was_answered(doorbell):
@@ -101,7 +102,7 @@ class Ringing:
         return (looked_at - doorbell.oldest_deliver_at).total_seconds() >= self._max_wait_seconds
 
     def _was_answered(self, doorbell: Doorbell) -> bool:
-        """Whether somebody came since the ring, even if the lease was taken and answered between two
+        """Whether a run came since the ring, even one whose lease was taken and answered between two
         looks."""
         ring = self._ringing
         if ring is None:

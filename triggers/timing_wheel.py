@@ -2,12 +2,12 @@
 
 All triggers of one connection share one stream (``duewheel.triggers.wheel_stream``), in which the wheel runs;
 this trigger only decides when the doorbell of its own group rings (``duewheel.triggers.ringing``). Two
-triggerers with the same triggers run two wheels side by side, and a trigger that moves or restarts forgets
-when it rang last: both are harmless, because ticks are made once and a ring too many starts a run that finds
-nothing.
+triggerers with the same triggers run two wheels side by side. That is harmless, because each tick is made
+once. A trigger that moves or restarts forgets when it rang last. That is harmless, too, because a ring too
+many starts a run that finds nothing.
 
-The arguments are stored in Airflow's database and read by later versions. So they are numbers and text, and a
-later version may add arguments with defaults, and takes none away.
+The arguments are stored in Airflow's database and read by later versions. So they are numbers and text; a
+later version may add arguments with defaults, but never removes one.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator
 
 RING_AGAIN_SECONDS = 60.0
-"""Longer than Airflow usually takes from an event to the first lease of the run it starts."""
+"""Longer than Airflow usually takes from an event to the first lease of the run that it starts."""
 
 
 class TimingWheelTrigger(DoorbellTrigger):
-    """Ring when a consumer group has messages to fetch.
+    """Ring when a consumer group has ready messages.
 
     The event's payload is a dictionary with ``topic``, ``group``, ``ready`` (how many messages, counted up to
     10 000) and ``oldest_deliver_at`` (ISO 8601). It carries no messages: the DAG receives them under a lease.
@@ -42,18 +42,18 @@ class TimingWheelTrigger(DoorbellTrigger):
         topic: the topic to watch.
         group: the consumer group to watch for; made when it does not exist yet, from the earliest message on.
         duewheel_conn_id: the connection to the broker.
-        ring_again: how long until it rings again when nobody came: a timedelta, text with units such as
-            ``PT1M``, or seconds, as which Airflow stores it; None is Airflow's option ``[duewheel]
+        ring_again: how long to wait for a run before ringing again: a timedelta, text with units such as
+            ``PT1M``, or seconds, the form in which Airflow stores it. None is Airflow's option ``[duewheel]
             ring_again_seconds``, 60 s unless set.
-        min_messages: ring only from so many ready messages on.
-        max_wait: ring for fewer when the oldest of them has been ready for this long, given as
-            ``ring_again``; None: never. The database's clock counts.
-        tags: ring only for messages with one of these tags, as ``"a || b"``; ``*`` means all (D12). Give the
-            task that consumes the same.
-        filter: ring only for messages with such properties, as ``"amount > 100"`` (D12).
+        min_messages: ring only when at least this many messages are ready.
+        max_wait: ring for fewer once the oldest has been ready for this long by the database's clock; same
+            forms as ``ring_again``. None: never.
+        tags: ring only for messages with one of these tags, as ``"a || b"``; ``*`` means all. Give the
+            consuming task the same tags.
+        filter: ring only for messages with such properties, as ``"amount > 100"``.
 
     Raises:
-        InvalidArgument, InvalidTagExpression, InvalidFilter: an argument that the broker would refuse; said
+        InvalidArgument, InvalidTagExpression, InvalidFilter: an argument that the broker would refuse; raised
             when the DAG is read.
 
     Example::
@@ -68,8 +68,6 @@ class TimingWheelTrigger(DoorbellTrigger):
         )
 
         with DAG("cancel_unpaid_orders", schedule=[unpaid]): ...
-
-    Rules: D16, D18, D19, X14.
     """
 
     def __init__(

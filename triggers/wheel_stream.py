@@ -1,17 +1,18 @@
-"""One wheel for all triggers of a connection, and what it tells them.
+"""One wheel for all triggers of a connection, and the doorbells that it sends them.
 
 Airflow's triggerer lets triggers with the same ``shared_stream_key`` share one stream. Here the stream of a
-connection runs the timing wheel and, after each release and at least every second, asks the broker in one
-statement for the doorbells of the groups that triggers of this process watch and of which something can be
-new. Each trigger picks its own group out of the answer; none talks to the database itself. So a thousand DAGs
-cost one wheel, one LISTEN and a statement per second, and a DAG whose topic is idle costs nothing.
+connection runs the timing wheel. After each release, and at least every second, it asks the broker in one
+statement for the doorbells of groups: those that triggers of this process watch and that may have news. Each
+trigger picks its own group out of the answer and never asks the database itself. So a thousand DAGs cost one
+wheel, one LISTEN and a statement per second, and a DAG whose topic is idle costs nothing.
 
-Which groups are watched is known only to the triggers, and the stream learns it from :data:`WATCHED`, where
-each trigger enters its group for as long as it runs.
+Only the triggers know which groups are watched. Each trigger enters its group in :data:`WATCHED` for as long
+as it runs, and the stream reads the groups there.
 
-The stream never ends by itself, because Airflow would fail every trigger on it: an error of the database or
-of the connection is logged, and after a pause that doubles up to half a minute everything is resolved and
-opened anew. So it is when the connection was edited, which it reads again once a minute.
+The stream never ends by itself, because Airflow would then fail every trigger on it. An error of the database
+or of the connection is logged. After a pause that doubles up to half a minute, the stream resolves the
+connection and opens everything again. It does the same when the connection was edited; it reads the
+connection once a minute.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ log = logging.getLogger(__name__)
 
 
 class Watched(NamedTuple):
-    """A consumer group of a topic, and which of its messages somebody waits for."""
+    """A consumer group of a topic, and the messages of it that a trigger waits for."""
 
     topic: str
     group: str
@@ -55,14 +56,14 @@ class Watched(NamedTuple):
 
 
 class Look(NamedTuple):
-    """What the logs said about the watched groups at one moment: the raw event of the stream."""
+    """The state of the watched groups at one moment by the broker's logs: the raw event of the stream."""
 
     at: datetime
     """The moment, by the database's clock."""
     doorbells: Mapping[Watched, Doorbell]
     """By group; a group whose topic does not exist is left out."""
     refused: Mapping[Watched, DueWheelError] = MappingProxyType({})
-    """Groups that the broker refuses, each with its reason: whoever watches one waits in vain."""
+    """Groups that the broker refuses, each with its reason: a trigger that watches one waits in vain."""
 
 
 _MAY_TURN = """
@@ -72,40 +73,41 @@ where n.nspname = 'duewheel' and p.proname = 'due_topics'
 """
 
 ASK_FOR_THE_RIGHT_SECONDS = 60.0
-"""How often a stream whose login may not turn the wheel asks whether it may by now."""
+"""How often a stream whose login may not turn the wheel checks whether it has got the right."""
 
 READ_AGAIN_SECONDS = 60.0
-"""How often the stream reads its connection again, which somebody may have edited."""
+"""How often the stream reads its connection again, which may have been edited."""
 
 LOOK_AGAIN_SECONDS = 1.0
 """How long the stream waits for a release before it asks again: leases end and are acked without one."""
 
 LEFT_ALONE_SECONDS = 30.0
-"""How long a group is left alone at most while nothing is known to be new: less than the minute for which the
-broker names the next message. Not at all without LISTEN, where a release by a consumer may go unheard."""
+"""The longest time for which a group without known news is left alone: less than the minute ahead for which
+the broker names the next message. Without LISTEN, when a release by a consumer may go unheard, no group is
+left alone."""
 
 SETTLE_SECONDS = 0.05
-"""How long the stream rests after a look: releases closer together than this are told as one."""
+"""How long the stream pauses after a look: releases closer together than this are reported as one."""
 
 LOOKING_SECONDS = 2.0
-"""How long a look goes on with further groups. The rest is left for the next one, which follows at once, so
-that many groups over a slow link neither keep the others waiting nor lose what was done."""
+"""How long a look goes on to further groups. The others are left for the next look, which follows at once. So
+even with many groups over a slow link, finished answers are passed on without delay and never lost."""
 
 PORTION = 100
-"""How many groups are asked about in one statement."""
+"""How many groups one statement asks about."""
 
 LONGEST_LOOK_SECONDS = 15.0
 """A look that takes longer is given up: the server, or the way to it, is gone."""
 
 STOP_SECONDS = 2.0
-"""How long the stream waits for a look that is under way when it is stopped."""
+"""How long a stream that is stopped waits for a look that is under way."""
 
 FIRST_PAUSE_SECONDS = 1.0
-"""How long the stream waits after a first error; each further one doubles it, up to half a minute."""
+"""How long the stream waits after a first error; each further error doubles the wait, up to half a minute."""
 
 
 METRICS_ARE_ON = ("statsd_on", "statsd_datadog_enabled", "otel_on")
-"""The options of Airflow, one of which is set where it sends metrics."""
+"""The options of Airflow of which one is set if it sends metrics."""
 
 
 class WatchedGroups:
@@ -119,7 +121,7 @@ class WatchedGroups:
 
     @contextmanager
     def watching(self, conn_id: str, group: Watched, watcher: str = "a trigger") -> Iterator[None]:
-        """Count ``group`` as watched until the block is left, by whom the log calls ``watcher``."""
+        """Count ``group`` as watched until the block ends, by the trigger that the log calls ``watcher``."""
         groups = self._groups.setdefault(conn_id, {})
         watchers = groups.setdefault(group, Counter())
         watchers[watcher] += 1
@@ -137,19 +139,20 @@ class WatchedGroups:
         return frozenset(self._groups.get(conn_id, ()))
 
     def watchers(self, conn_id: str, group: Watched) -> str:
-        """Say who watches a group, for the log; from any thread."""
-        # Copied in one step, whatever the event loop's thread does meanwhile.
+        """The names of the triggers that watch a group, for the log. May be called from any thread."""
+        # Copied in one step, since the event loop's thread may change it at any time.
         names = list(self._groups.get(conn_id, {}).get(group, ()))
-        return ", ".join(sorted(names)) or "nobody any more"
+        return ", ".join(sorted(names)) or "no trigger any more"
 
 
 WATCHED = WatchedGroups()
 
 
 class Rings:
-    """How often doorbells rang in this process since somebody asked, by connection, topic and group.
+    """How often doorbells rang in this process since the last report, by connection, topic and group.
 
-    Counted on the event loop and sent from a thread: the first metric of a process may look up a host's name.
+    Counted on the event loop and sent from a thread, because the first metric of a process may look up a
+    host's name, which blocks.
     """
 
     def __init__(self) -> None:
@@ -160,7 +163,7 @@ class Rings:
         self._rings.setdefault(conn_id, Counter())[topic, group] += 1
 
     def taken(self, conn_id: str) -> Counter[tuple[str, str]]:
-        """What was counted, which begins anew."""
+        """Return the counts of a connection and set them back to zero."""
         return self._rings.pop(conn_id, Counter())
 
 
@@ -173,7 +176,7 @@ def stream_key(conn_id: str) -> tuple[str, str]:
 
 
 def ring_payload(doorbell: Doorbell) -> dict[str, Any]:
-    """Return what an event says about a group, as JSON takes it.
+    """Return an event's payload for a group, in types that JSON knows.
 
     Example: ``{"topic": "order-timeout", "group": "canceller", "ready": 3,
     "oldest_deliver_at": "2026-01-05T09:30:00+00:00"}``
@@ -188,7 +191,7 @@ def ring_payload(doorbell: Doorbell) -> dict[str, Any]:
 
 
 async def doorbell_stream(conn_id: str) -> AsyncGenerator[Look, None]:
-    """Run the wheel of a connection and yield what the doorbells of all watched groups say. Never ends.
+    """Run the wheel of a connection and yield the doorbells of all watched groups. Never ends.
 
     Args:
         conn_id: the Airflow connection to the broker.
@@ -197,7 +200,7 @@ async def doorbell_stream(conn_id: str) -> AsyncGenerator[Look, None]:
     while True:
         try:
             address = await DueWheelHook(conn_id).aresolve()
-            # Beside the looks: Airflow may take its time to answer.
+            # A task beside the looks, as Airflow may answer slowly.
             edited = asyncio.create_task(_until_edited(conn_id, address))
             try:
                 async with aclosing(_looks(conn_id, address)) as looks:
@@ -205,14 +208,14 @@ async def doorbell_stream(conn_id: str) -> AsyncGenerator[Look, None]:
                         backoff.reset()
                         yield look
                         if edited.done():
-                            log.info("Connection %s was edited, so its wheel moves", conn_id)
+                            log.info("Connection %s was edited; its wheel reconnects", conn_id)
                             break
             finally:
                 edited.cancel()
                 await asyncio.wait({edited}, timeout=STOP_SECONDS)
         except Exception:
             log.exception(
-                "The wheel of connection %s stopped, which rings for %s",
+                "The wheel of connection %s stopped; it rings for %s",
                 conn_id,
                 "; ".join(
                     sorted(
@@ -220,7 +223,7 @@ async def doorbell_stream(conn_id: str) -> AsyncGenerator[Look, None]:
                         for group in WATCHED.over(conn_id)
                     )
                 )
-                or "nobody",
+                or "no group",
             )
         pause_seconds = backoff.next_seconds()
         log.info("The wheel of connection %s starts again in %g s", conn_id, pause_seconds)
@@ -228,7 +231,7 @@ async def doorbell_stream(conn_id: str) -> AsyncGenerator[Look, None]:
 
 
 async def _until_edited(conn_id: str, address: BrokerAddress) -> None:
-    """Return once the connection names another address; while it cannot be read it counts as it was."""
+    """Return once the connection names another address. While it cannot be read, it counts as unchanged."""
     is_readable = True
     while True:
         await asyncio.sleep(READ_AGAIN_SECONDS)
@@ -239,7 +242,7 @@ async def _until_edited(conn_id: str, address: BrokerAddress) -> None:
         except Exception as error:  # noqa: BLE001 - Airflow may be away, and the wheel turns without it
             if is_readable:
                 log.warning(
-                    "Connection %s cannot be read any more, its wheel goes on with what it said: %s",
+                    "Connection %s can no longer be read; its wheel goes on with the address read before: %s",
                     conn_id,
                     error,
                 )
@@ -250,7 +253,7 @@ async def _looks(conn_id: str, address: BrokerAddress) -> AsyncGenerator[Look, N
     """Yield one look after another, until something fails."""
     loop = asyncio.get_running_loop()
     worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="duewheel doorbells")
-    # Not on the event loop: the first broker of a process imports its module.
+    # In a thread and not on the event loop, as the first broker of a process imports its module.
     broker = await asyncio.to_thread(address.open)
     news = asyncio.Event()
     released: set[int] = set()
@@ -266,8 +269,9 @@ async def _looks(conn_id: str, address: BrokerAddress) -> AsyncGenerator[Look, N
         may_turn = await loop.run_in_executor(worker, _may_turn, broker)
         if not may_turn:
             log.warning(
-                "The login of connection %s may not turn the wheel, so it looks every second instead: "
-                "grant it the role duewheel_admin, or let `duewheel wheel run` turn one under another login",
+                "The login of connection %s may not turn the wheel; instead, doorbells are checked once a "
+                "second. Grant the login the role duewheel_admin, or run `duewheel wheel run` under another "
+                "login",
                 conn_id,
             )
         wheel = broker.wheel(on_released=hear).arun() if may_turn else _until_granted(broker)
@@ -303,23 +307,24 @@ async def _looks(conn_id: str, address: BrokerAddress) -> AsyncGenerator[Look, N
         if turning is not None:
             turning.cancel()
             await asyncio.wait({turning})
-        # Queued behind a look that is under way, so it waits for that; but not for a server that is gone.
+        # The close is queued behind a look that is under way and waits for it, but not for a server that is
+        # gone.
         await asyncio.wait({loop.run_in_executor(worker, broker.close)}, timeout=STOP_SECONDS)
         worker.shutdown(wait=False)
 
 
 def _metrics(conn_id: str) -> Metrics | None:
-    """The metrics of the connection, where Airflow sends any."""
+    """The metrics of the connection, if Airflow sends metrics."""
     if not any(conf.getboolean("metrics", option, fallback=False) for option in METRICS_ARE_ON):
         return None
-    # Imported here: DAG files import this module, and need no metrics.
+    # Imported here because DAG files import this module and need no metrics.
     from duewheel.triggers.metrics import Metrics
 
     return Metrics(conn_id)
 
 
 def _may_turn(broker: Broker) -> bool:
-    """Whether the login has the right to release messages; also where that cannot be told."""
+    """Whether the login may release messages; true as well if that cannot be found out."""
     with broker.connection() as connection, connection.cursor() as cursor:
         cursor.execute(_MAY_TURN)
         ((may_turn,),) = cursor.fetchall()
@@ -335,28 +340,30 @@ async def _until_granted(broker: Broker) -> None:
 
 
 def _in_order(group: Watched) -> tuple[str, ...]:
-    """The order in which all triggerers look at groups: none waits for another in a circle."""
+    """The order in which all triggerers look at groups, so that they never wait for each other in a
+    circle."""
     return (group.topic, group.group, group.tags, group.filter or "")
 
 
 class Porter:
     """Asks the broker for the doorbells of groups, and makes groups that do not exist yet.
 
-    A look costs the broker half a millisecond for each group, so a group of which nothing can be new is left
-    alone: where nothing was ready or leased, until its topic releases something, until the instant the broker
-    named for its next message, or until ``left_alone_seconds`` have passed.
+    A look costs the broker half a millisecond for each group, so a group that can have no news is left alone.
+    That is a group without ready or leased messages, until its topic releases something, the instant comes
+    that the broker named for its next message, or ``left_alone_seconds`` have passed.
 
-    A look takes those first that have waited longest, and leaves the rest for the next one when it has lasted
-    long enough: :attr:`has_more`. What is found by then is told, and groups that were made stay made.
+    A look begins with the groups that have waited longest. When it has lasted long enough, it leaves the
+    others for the next look (:attr:`has_more`). Doorbells found by then are reported, and groups that were
+    made stay.
 
-    Used from one worker thread. A topic that does not exist is left out until it does, and said once. So is a
-    group that the broker refuses, such as a broadcasting one, which has no messages in common: its watchers
-    alone are told.
+    Used from one worker thread. A topic that does not exist is left out until it does, and logged once. A
+    group that the broker refuses is left out as well, such as a broadcasting one, whose instances share no
+    messages; only its watchers get the error.
 
     Args:
         broker: the broker to ask.
-        left_alone_seconds: how long a group is left alone at most.
-        watchers: says who watches a group, for the log.
+        left_alone_seconds: the longest time for which a group is left alone.
+        watchers: names the triggers that watch a group, for the log.
         clock: seconds on any clock that never goes back.
     """
 
@@ -365,7 +372,7 @@ class Porter:
         broker: Broker,
         *,
         left_alone_seconds: float,
-        watchers: Callable[[Watched], str] = lambda _: "somebody",
+        watchers: Callable[[Watched], str] = lambda _: "a trigger",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._broker = broker
@@ -380,13 +387,14 @@ class Porter:
         self._last_turn: dict[Watched, int] = {}
         self._news: set[Watched] = set()
         self.has_more = False
-        """Whether the last look has left news for the next one; those that are only asked again can wait."""
+        """Whether the last look has left groups with news for the next one; groups that are only checked
+        again can wait."""
 
     def look(self, groups: frozenset[Watched], released: frozenset[int]) -> Look:
-        """Return what the logs say about the groups of which something can be new.
+        """Return the state of the groups that may have news.
 
         Args:
-            groups: all that are watched.
+            groups: all groups that are watched.
             released: the ids of the topics that released something since the last look.
         """
         self._looks += 1
@@ -395,14 +403,15 @@ class Porter:
         left = self._subscribe_in_turn(groups - self._topic_ids.keys(), began + LOOKING_SECONDS / 2)
         at = self._database_now()
         asked = [group for group in groups if self._can_be_new(group, at, released)]
-        # Whoever has no turn in this look has it in the next, whatever is released by then.
+        # A group that has no turn in this look has one in the next, even if its topic releases nothing then.
         self._news = {group for group in asked if group in self._quiet_until or group in self._news}
         doorbells = self._ask_in_turn(asked, at, began + LOOKING_SECONDS)
         self.has_more = left or bool(self._news)
         return Look(at, doorbells, dict(self._refused))
 
     def _keep_only(self, groups: frozenset[Watched]) -> None:
-        """Forget groups that nobody watches: whoever watches one again is told at once what it has."""
+        """Forget groups that are no longer watched, so that a later watcher gets the state of its group at
+        once."""
         for known in (self._topic_ids, self._quiet_until, self._refused, self._last_turn):
             for group in known.keys() - groups:
                 del known[group]
@@ -410,7 +419,8 @@ class Porter:
         self._news &= groups
 
     def _subscribe_in_turn(self, groups: Iterable[Watched], until: float) -> bool:
-        """Subscribe those that are not yet, at least one; return whether some have not had a turn at all."""
+        """Subscribe groups that are not subscribed yet, at least one; return whether some have had no
+        turn."""
         ordered = self._by_turn(groups)
         for done, group in enumerate(ordered):
             if done and self._clock() >= until:
@@ -420,7 +430,7 @@ class Porter:
         return False
 
     def _ask_in_turn(self, groups: Iterable[Watched], at: datetime, until: float) -> dict[Watched, Doorbell]:
-        """Ask about one portion after the other, at least one."""
+        """Ask about the groups portion by portion, at least one portion."""
         doorbells: dict[Watched, Doorbell] = {}
         ordered = self._by_turn(groups)
         for first in range(0, len(ordered), PORTION):
@@ -440,7 +450,7 @@ class Porter:
         return doorbells
 
     def _by_turn(self, groups: Iterable[Watched]) -> list[Watched]:
-        """Those first that have waited longest."""
+        """The groups in order of their waiting time, longest first."""
         return sorted(groups, key=lambda group: (self._last_turn.get(group, 0), _in_order(group)))
 
     def _can_be_new(self, group: Watched, at: datetime, released: frozenset[int]) -> bool:
@@ -456,7 +466,7 @@ class Porter:
         self._quiet_until.pop(group, None)
         self._news.discard(group)
         if doorbell is None:
-            # It is gone, with its topic, and is made anew when the topic is.
+            # The group is gone with its topic, and is made again when the topic is.
             del self._topic_ids[group]
         elif not doorbell.ready and not doorbell.inflight:
             at_most = at + self._left_alone

@@ -231,7 +231,7 @@ def _flow() -> Any:
     if missing:
         raise click.ClickException(
             f"the demo needs packages that are not installed: {', '.join(missing)}. "
-            "Install them with: pip install 'airflow-provider-duewheel[all]'"
+            "Install them in the checkout: pip install --editable '.[all]'"
         )
     from duewheel.cli.demo import flow
 

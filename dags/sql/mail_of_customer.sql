@@ -1,4 +1,4 @@
--- Parameters: number (the customer's).
+-- Parameters: number (of the customer).
 select mail
 from customers
 where number = %(number)s;

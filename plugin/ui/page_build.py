@@ -33,12 +33,12 @@ Settings = Mapping[str, str | list[str] | None] | None
 
 
 def get_requires_for_build_wheel(config_settings: Settings = None) -> list[str]:
-    """What setuptools needs, and Node.js where the machine has none."""
+    """The requirements of setuptools, and Node.js if the machine has none."""
     return [*build_meta.get_requires_for_build_wheel(config_settings), *_node_package()]
 
 
 def get_requires_for_build_sdist(config_settings: Settings = None) -> list[str]:
-    """What setuptools needs, and Node.js where the machine has none."""
+    """The requirements of setuptools, and Node.js if the machine has none."""
     return [*build_meta.get_requires_for_build_sdist(config_settings), *_node_package()]
 
 

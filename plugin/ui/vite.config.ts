@@ -2,7 +2,7 @@ import { resolve } from "node:path";
 import { defineConfig } from "vitest/config";
 import cssInjectedByJs from "vite-plugin-css-injected-by-js";
 
-// What Airflow's page gives to its plugins: a second copy of any of these would have a context of its own.
+// The modules that Airflow's page gives to its plugins: a second copy of any would have a context of its own.
 const globals = {
   "@chakra-ui/react": "ChakraUI",
   react: "React",

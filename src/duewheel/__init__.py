@@ -9,6 +9,6 @@ Importing ``duewheel`` imports nothing further; each subpackage is imported by i
 
 from __future__ import annotations
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = ["__version__"]

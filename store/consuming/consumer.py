@@ -192,7 +192,9 @@ class Consumer:
         self._first_source = next(self._next_source) % 64
         by_name = isinstance(start, str)
         check_text(start if by_name else "earliest", "start")
-        row = database.rows(
+        self.group_id: int
+        self.topic_id: int
+        ((self.group_id, self.topic_id, is_new),) = database.rows(
             _SUBSCRIBE,
             (
                 topic,
@@ -203,11 +205,9 @@ class Consumer:
                 self.mode.value,
                 self.name,
             ),
-        )[0]
-        self.group_id: int = row[0]
-        self.topic_id: int = row[1]
+        )
         if retry is not None:
-            self._set_retry_policy(retry, is_new=row[2])
+            self._set_retry_policy(retry, is_new=is_new)
 
     @cached_property
     def is_fifo(self) -> bool:

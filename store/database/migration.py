@@ -1,4 +1,4 @@
-"""Bringing a database to the schema of this program, and checking whether it has it.
+"""Bringing a database to the schema of this program.
 
 The tables come from Alembic's revisions in ``migrations/versions``, each a number and a folder of frozen
 ``.sql`` files. The functions in ``sql/functions`` are not frozen: all of them are applied again whenever
@@ -15,11 +15,8 @@ A database that is newer than this program is left alone: migrations keep what o
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import time
-from dataclasses import dataclass
-from pathlib import Path
 
 import psycopg2
 from alembic import command
@@ -35,12 +32,11 @@ from duewheel.store.database.connections import (
     driver_connection,
     fetch,
 )
-from duewheel.store.database.schema import MIGRATIONS, SCHEMA, VERSION_TABLE, newest_revision, verify
-from duewheel.store.values.errors import BrokerNotUpgraded, NotAllowed
+from duewheel.store.database.schema import MIGRATIONS, SCHEMA, VERSION_TABLE, newest_revision
+from duewheel.store.database.schema_state import SchemaState, function_files, functions_checksum, state_of
+from duewheel.store.values.errors import NotAllowed
 
 log = logging.getLogger(__name__)
-
-FUNCTIONS = Path(__file__).parents[1] / "sql" / "functions"
 
 # Held while a database is upgraded; the letters "duewheel" as a number.
 _UPGRADE_LOCK = 0x6475657768656C
@@ -57,19 +53,6 @@ select pid, application_name, xact_start from pg_stat_activity
 where datname = current_database() and pid <> pg_backend_pid() and xact_start is not null
 order by xact_start limit 1
 """
-
-
-@dataclass(frozen=True, slots=True)
-class SchemaState:
-    """The schema that a database has.
-
-    Attributes:
-        revision: the revision its tables are at.
-        functions_checksum: the checksum of the function files that were applied last.
-    """
-
-    revision: str
-    functions_checksum: str
 
 
 def upgrade(dsn: str) -> SchemaState:
@@ -167,52 +150,17 @@ def _upgrade(engine: Engine, lock_timeout_ms: int) -> SchemaState:
             applied = _apply_functions(connection)
             _grant_rights(connection, anew=applied)
             _run(connection, f"select {SCHEMA}.make_slots_ahead(clock_timestamp())")
-        return _state(driver_connection(connection))
-
-
-def check(dsn: str) -> SchemaState:
-    """Return the schema that a database has, if this program can work with it.
-
-    Raises:
-        BrokerNotUpgraded: the schema is missing or old, or its functions are not those of this program.
-        BrokerMoved: the database was restored into another cluster.
-        BrokerUnreachable: the server does not answer.
-    """
-    connection = Database(dsn).connect()
-    try:
-        verify(connection)
-        state = _state(connection)
-    finally:
-        connection.close()
-    if state.revision == newest_revision() and state.functions_checksum != functions_checksum():
-        raise BrokerNotUpgraded(
-            "the functions in the database are not those of this program: run `duewheel db upgrade`"
-        )
-    return state
-
-
-def functions_checksum() -> str:
-    """The checksum of the function files this program comes with."""
-    digest = hashlib.sha256()
-    for path in _function_files():
-        digest.update(f"{path.name}\0".encode())
-        digest.update(path.read_bytes())
-        digest.update(b"\0")
-    return digest.hexdigest()
-
-
-def _function_files() -> list[Path]:
-    return sorted(FUNCTIONS.glob("*.sql"))
+        return state_of(driver_connection(connection))
 
 
 def _apply_functions(connection: Connection) -> bool:
     """Apply the functions where their checksum differs; returns whether it did."""
     driver = driver_connection(connection)
     wanted = functions_checksum()
-    if _state(driver).functions_checksum == wanted:
+    if state_of(driver).functions_checksum == wanted:
         return False
     with cursor_of(driver) as cursor:
-        for path in _function_files():
+        for path in function_files():
             try:
                 cursor.execute(path.read_text(encoding="utf-8"))
             except psycopg2.Error as error:
@@ -234,13 +182,6 @@ def _grant_rights(connection: Connection, *, anew: bool) -> None:
             "use the broker: let a user with CREATEROLE run %s and then upgrade again",
             "; ".join(left),
         )
-
-
-def _state(connection: DriverConnection) -> SchemaState:
-    statement = (
-        f"select v.version_num, b.functions_checksum from {SCHEMA}.{VERSION_TABLE} v, {SCHEMA}.broker b"
-    )
-    return SchemaState(*fetch(connection, statement, ())[0])
 
 
 def _revision(connection: Connection) -> str | None:

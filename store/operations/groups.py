@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from duewheel.store.database.connections import Database, Rows
+from duewheel.store.database.connections import Database
 from duewheel.store.values.bodies import check_text
 from duewheel.store.values.instants import Instant, to_datetime
 from duewheel.store.values.messages import ConsumeMode
@@ -73,12 +73,32 @@ class Rewound:
     retries_taken_back: int
 
 
+@dataclass(frozen=True, slots=True)
+class _Instance:
+    """A row of ``_GROUPS``: a clustering group on one topic, or one instance of a broadcasting group."""
+
+    group: str
+    topic: str
+    mode: str
+    instance: str | None
+    max_retries: int
+    waits_us: list[int]
+    jitter: float
+    is_ordered: bool
+    retry_set_by: str | None
+    retry_set_at: datetime | None
+    read_to: datetime | None
+    released_to: datetime | None
+    stalled_since: datetime | None
+
+
 def groups(database: Database) -> list[Group]:
     """All groups, by name and topic; see :meth:`duewheel.store.broker.Broker.groups`."""
-    instances: dict[tuple[str, str], Rows] = {}
+    instances: dict[tuple[str, str], list[_Instance]] = {}
     for row in database.read(_GROUPS, ()):
-        instances.setdefault(row[:2], []).append(row)
-    return [_group(rows) for rows in instances.values()]
+        instance = _Instance(*row)
+        instances.setdefault((instance.group, instance.topic), []).append(instance)
+    return [_group(of_group) for of_group in instances.values()]
 
 
 def rewind(database: Database, group: str, topic: str, to: Instant | str) -> Rewound:
@@ -102,28 +122,30 @@ def delete_group(database: Database, group: str, topic: str | None) -> None:
         ((more,),) = database.rows("select more from duewheel.delete_group(%s, %s)", (group, topic))
 
 
-def _group(rows: Rows) -> Group:
-    group, topic, mode, _, max_retries, waits, jitter, is_ordered, set_by, set_at, *_ = rows[0]
-    broadcasting = mode == ConsumeMode.BROADCASTING
-    read = [row[10] for row in rows]
-    read_to = None if None in read else min(read)
+def _group(instances: list[_Instance]) -> Group:
+    # The settings, and the topic's newest release, are the same in all instances.
+    one = instances[0]
+    mode = ConsumeMode(one.mode)
+    read = [instance.read_to for instance in instances if instance.read_to is not None]
+    read_to = min(read) if len(read) == len(instances) else None
+    stalled = (instance.stalled_since for instance in instances if instance.stalled_since is not None)
     retry = RetryPolicy(
-        None if is_ordered and max_retries == NO_LIMIT else max_retries,
-        tuple(timedelta(microseconds=wait) for wait in waits),
-        jitter,
-        is_ordered,
+        None if one.is_ordered and one.max_retries == NO_LIMIT else one.max_retries,
+        tuple(timedelta(microseconds=wait_us) for wait_us in one.waits_us),
+        one.jitter,
+        one.is_ordered,
     )
     return Group(
-        group,
-        topic,
-        ConsumeMode(mode),
-        tuple(row[3] for row in rows if row[3] is not None),
-        None if broadcasting else retry,
-        set_by,
-        None if set_at is None else to_datetime(set_at),
+        one.group,
+        one.topic,
+        mode,
+        tuple(instance.instance for instance in instances if instance.instance is not None),
+        None if mode is ConsumeMode.BROADCASTING else retry,
+        one.retry_set_by,
+        None if one.retry_set_at is None else to_datetime(one.retry_set_at),
         None if read_to is None else to_datetime(read_to),
-        _lag(read_to, rows[0][11]),
-        min((to_datetime(row[12]) for row in rows if row[12] is not None), default=None),
+        _lag(read_to, one.released_to),
+        min(map(to_datetime, stalled), default=None),
     )
 
 

@@ -18,8 +18,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from duewheel.store.database.connections import Database, Rows, fetch
-from duewheel.store.operations.sending import when
 from duewheel.store.values.bodies import check_text
+from duewheel.store.values.delivery_time import when
 from duewheel.store.values.errors import AlreadyReleased
 from duewheel.store.values.instants import Instant, to_datetime
 from duewheel.store.values.messages import RecallOutcome, SendOutcome, SendReceipt
@@ -97,13 +97,12 @@ def reschedule(
     check_text(idempotency_key, "idempotency_key", optional=True)
     delay, at, _ = when(delay, deliver_at, None)
     if idempotency_key is None:
-        row = database.rows(_RESCHEDULE, (message_id, at, delay, database.now()), connection)[0]
+        rows = database.rows(_RESCHEDULE, (message_id, at, delay, database.now()), connection)
     else:
         once = (message_id, idempotency_key, at, delay, database.now())
-        row = database.rows(_RESCHEDULE_ONCE, once, connection)[0]
-    identity: str = row[0]
-    new_at: datetime = row[1]
-    return SendReceipt(identity, new_at, SendOutcome(row[2]))
+        rows = database.rows(_RESCHEDULE_ONCE, once, connection)
+    ((identity, new_at, outcome),) = rows
+    return SendReceipt(identity, new_at, SendOutcome(outcome))
 
 
 def reschedule_key(
@@ -151,11 +150,10 @@ def recall_many(
     after: str | None = None
     while True:
         parameters = (topic, *criteria, dry_run, CHUNK, after, database.now())
-        chunk = _final(partial(database.rows, _CHUNK, parameters))[0]
-        matched += chunk[0]
-        recalled += chunk[1]
-        already_released += chunk[2]
-        after = chunk[3]
+        ((found, taken_back, too_late, after),) = _final(partial(database.rows, _CHUNK, parameters))
+        matched += found
+        recalled += taken_back
+        already_released += too_late
         if after is None:
             return BulkRecall(matched, recalled, already_released)
 

@@ -125,7 +125,7 @@ class Plan(NamedTuple):
     next_at: datetime | None
 
 
-class Advanced(NamedTuple):
+class Round(NamedTuple):
     """The result of a round over the schedules.
 
     ``sent`` counts messages, ``more`` says that there was more to send than a round takes, and ``pause`` is
@@ -135,6 +135,27 @@ class Advanced(NamedTuple):
     sent: int
     more: bool
     pause: timedelta
+
+
+@dataclass(frozen=True, slots=True)
+class _DueSchedule:
+    """A row of ``_DUE``: a schedule with an occurrence that may have to be sent."""
+
+    schedule_id: int
+    generation: int
+    name: str
+    cron: str | None
+    every_us: int | None
+    time_zone: str
+    anchor_at: datetime
+    misfire: str
+    next_at: datetime
+    reach_us: int
+    now_at: datetime
+
+    @property
+    def reach(self) -> timedelta:
+        return timedelta(microseconds=self.reach_us)
 
 
 def plan(rule: Rule, next_at: datetime, now: datetime, until: datetime, misfire: Misfire) -> Plan:
@@ -223,7 +244,7 @@ def add_schedule(
     )
     if added:
         with database.lend() as connection:
-            advance(connection, now=database.now(), schedule_id=schedule_id)
+            send_occurrences(connection, now=database.now(), schedule_id=schedule_id)
 
 
 def schedules(database: Database) -> list[Schedule]:
@@ -295,7 +316,7 @@ def resume_schedule(database: Database, name: str) -> None:
     # Where another program has resumed it in the meantime, nothing is left to do.
     database.rows("select duewheel.resume_schedule(%s, %s, %s)", (schedule_id, generation, next_at))
     with database.lend() as connection:
-        advance(connection, now=database.now(), schedule_id=schedule_id)
+        send_occurrences(connection, now=database.now(), schedule_id=schedule_id)
 
 
 def advance_schedules(database: Database) -> int:
@@ -303,19 +324,19 @@ def advance_schedules(database: Database) -> int:
     sent = 0
     with database.lend() as connection:
         while True:
-            advanced = advance(connection, now=database.now())
-            sent += advanced.sent
-            if not advanced.more:
+            one_round = send_occurrences(connection, now=database.now())
+            sent += one_round.sent
+            if not one_round.more:
                 return sent
 
 
-def advance(
+def send_occurrences(
     connection: DriverConnection,
     *,
     now: datetime | None = None,
     topics: Sequence[str] | None = None,
     schedule_id: int | None = None,
-) -> Advanced:
+) -> Round:
     """One round over the schedules: sends the occurrences within reach, those that waited longest first.
 
     A schedule is sent ahead as soon as its next occurrence is nearer than half of its reach, and then up to
@@ -344,50 +365,49 @@ def advance(
     more = False
     pause = LONGEST_PAUSE
     for row in found:
-        name, next_at, now_at = row[2], row[8], row[10]
-        reach = timedelta(microseconds=row[9])
-        notice = reach if schedule_id is not None else reach / 2
-        if next_at > now_at + notice:
-            pause = min(pause, next_at - now_at - notice)
+        due = _DueSchedule(*row)
+        notice = due.reach if schedule_id is not None else due.reach / 2
+        if due.next_at > due.now_at + notice:
+            pause = min(pause, due.next_at - due.now_at - notice)
             continue
         try:
-            planned, count = _advance_one(connection, row, now)
+            planned, count = _send_one(connection, due, now)
         except (DueWheelError, psycopg2.Error) as error:
             if connection.closed:
                 raise
-            log.warning("Schedule %s cannot be sent; it is tried again: %s", name, said(error))
+            log.warning("Schedule %s cannot be sent; it is tried again: %s", due.name, said(error))
             continue
         if count is None:
             # Another program is sending this schedule.
             continue
         sent += count
         if planned.next_at is not None:
-            if planned.next_at <= now_at + reach and count:
+            if planned.next_at <= due.now_at + due.reach and count:
                 more = True
             else:
-                pause = min(pause, max(timedelta(0), planned.next_at - now_at - reach / 2))
+                pause = min(pause, max(timedelta(0), planned.next_at - due.now_at - due.reach / 2))
     # A schedule without a turn in a full round has one in the next.
     more = more or (len(found) == SCHEDULES_AT_ONCE and sent > 0)
-    return Advanced(sent, more, pause)
+    return Round(sent, more, pause)
 
 
-def _advance_one(
-    connection: DriverConnection, row: tuple[Any, ...], now: datetime | None
+def _send_one(
+    connection: DriverConnection, due: _DueSchedule, now: datetime | None
 ) -> tuple[Plan, int | None]:
-    schedule_id, generation, name, cron, every, time_zone, anchor_at, misfire, next_at, reach, now_at = row
-    rule = _rule(cron, None if every is None else timedelta(microseconds=every), time_zone, anchor_at)
-    planned = plan(rule, next_at, now_at, now_at + timedelta(microseconds=reach), Misfire(misfire))
-    parameters = (schedule_id, generation, next_at, planned.occurrences, planned.next_at, now)
+    every = None if due.every_us is None else timedelta(microseconds=due.every_us)
+    rule = _rule(due.cron, every, due.time_zone, due.anchor_at)
+    planned = plan(rule, due.next_at, due.now_at, due.now_at + due.reach, Misfire(due.misfire))
+    parameters = (due.schedule_id, due.generation, due.next_at, planned.occurrences, planned.next_at, now)
     ((count,),) = fetch(connection, _ADVANCE, parameters)
-    if count is not None and next_at < now_at - GRACE and misfire != Misfire.ALL:
+    if count is not None and due.next_at < due.now_at - GRACE and due.misfire != Misfire.ALL:
         resumed_at = planned.occurrences[0] if planned.occurrences else planned.next_at
-        if resumed_at != next_at:
+        if resumed_at != due.next_at:
             log.warning(
                 "Schedule %s was not sent in time: its occurrences from %s to before %s are passed over (%s)",
-                name,
-                next_at,
+                due.name,
+                due.next_at,
                 resumed_at,
-                misfire,
+                due.misfire,
             )
     return planned, count
 

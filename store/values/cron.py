@@ -12,12 +12,14 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, timedelta
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 from zoneinfo import ZoneInfo
 
-from croniter import croniter
-
 from duewheel.store.values.errors import InvalidSchedule
+from duewheel.store.values.extras import extra, missing
+
+if TYPE_CHECKING:
+    from croniter import croniter
 
 #: The longest cron expression, in characters.
 LONGEST_CRON: Final = 255
@@ -64,6 +66,7 @@ class Cron:
 
     Raises:
         InvalidSchedule: no such expression or zone, or an expression that no day matches.
+        ExtraMissing: the extra ``schedules`` is not installed.
 
     Example:
         >>> berlin = Cron("30 2 * * *", "Europe/Berlin")
@@ -203,15 +206,27 @@ def zone(name: str) -> ZoneInfo:
 
     Raises:
         InvalidSchedule: there is none.
+        ExtraMissing: neither the machine nor an installed package has a time zone database.
     """
     try:
         return ZoneInfo(name)
     # A name may be none, a path out of the database, or a folder in it.
     except (KeyError, ValueError, OSError):
+        if not _has_zones():
+            raise missing("schedules", "a schedule on a machine without time zones", "tzdata") from None
         raise InvalidSchedule(
             f"timezone {name[:80]!r} is not known: give a name of the IANA database, such as 'Europe/Berlin' "
             "or 'UTC'"
         ) from None
+
+
+def _has_zones() -> bool:
+    """Whether there is a time zone database: every one has this zone."""
+    try:
+        ZoneInfo("UTC")
+    except KeyError:
+        return False
+    return True
 
 
 def normal(expression: str) -> str:
@@ -239,6 +254,8 @@ def _parsed(expression: str) -> croniter:
         for field in fields:
             if _FIELD.fullmatch(field) is None or _CHOSEN.fullmatch(field) is not None:
                 raise InvalidSchedule(f"cron {shown} has the field {field!r}: give {_FIELDS}")
+    with extra("schedules", "a cron expression"):
+        from croniter import croniter
     try:
         return croniter(" ".join(fields), _SOME_DAY)
     # What the parser does not foresee it meets as an error of another kind.

@@ -201,6 +201,10 @@ class InvalidSchedule(DueWheelError):
     """Not a cron expression, a time zone or an interval; the message says what is expected."""
 
 
+class ExtraMissing(DueWheelError):
+    """The call needs a package that is not installed; the message says which extra has it."""
+
+
 class NulInText(DueWheelError):
     """Text with a NUL character, which Postgres cannot store in text; only a body of bytes may hold one."""
 

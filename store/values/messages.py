@@ -122,6 +122,10 @@ class NewMessage:
     on_conflict: OnConflict | str = OnConflict.ALLOW
 
 
+#: A message of ``send_many``, as callers give it.
+GivenMessage = NewMessage | Mapping[str, Any]
+
+
 @dataclass(frozen=True, slots=True)
 class SendReceipt:
     """The answer to a send.
@@ -159,7 +163,7 @@ def deliver_at_of(identity: str) -> datetime:
         >>> deliver_at_of("0000000100000005e102009c98000000000000010000")
         datetime.datetime(2022, 6, 9, 11, 20, tzinfo=datetime.timezone.utc)
     """
-    microseconds: int = _ID.unpack(bytes.fromhex(identity))[2]
+    _, _, microseconds, _ = _ID.unpack(bytes.fromhex(identity))
     return from_microseconds(microseconds)
 
 
@@ -182,6 +186,18 @@ ROW_COLUMNS = (
     "origin_id",
     "lease",
 )
+# The places of the columns in a row: a message looks into its row at each, so none is searched for by name.
+_DELIVER_AT = ROW_COLUMNS.index("deliver_at")
+_SEQ = ROW_COLUMNS.index("seq")
+_BODY = ROW_COLUMNS.index("body")
+_ATTEMPT = ROW_COLUMNS.index("attempt")
+_TAG = ROW_COLUMNS.index("tag")
+_KEY = ROW_COLUMNS.index("key")
+_PROPERTIES = ROW_COLUMNS.index("properties")
+_BORN_AT = ROW_COLUMNS.index("born_at")
+_ASKED_AT = ROW_COLUMNS.index("asked_at")
+_MESSAGE_GROUP = ROW_COLUMNS.index("message_group")
+_ORIGIN_ID = ROW_COLUMNS.index("origin_id")
 _LEASE = ROW_COLUMNS.index("lease")
 
 
@@ -202,11 +218,11 @@ class Message:
     def message_id(self) -> str:
         """The id the sender was given; the same over all retries."""
         row = self._row
-        origin_id: str | None = row[10]
+        origin_id: str | None = row[_ORIGIN_ID]
         if origin_id is not None:
             return origin_id
         lease = self._lease
-        return message_id(lease.topic_id, lease.queue, row[0], row[1])
+        return message_id(lease.topic_id, lease.queue, row[_DELIVER_AT], row[_SEQ])
 
     @property
     def topic(self) -> str:
@@ -216,52 +232,52 @@ class Message:
     @property
     def key(self) -> str | None:
         """The sender's own key."""
-        key: str | None = self._row[5]
+        key: str | None = self._row[_KEY]
         return key
 
     @property
     def tag(self) -> str | None:
         """The tag that tag expressions choose by."""
-        tag: str | None = self._row[4]
+        tag: str | None = self._row[_TAG]
         return tag
 
     @property
     def properties(self) -> dict[str, Any]:
         """The properties; empty when none were given. A new dictionary at each call."""
-        text: str | None = self._row[6]
+        text: str | None = self._row[_PROPERTIES]
         return {} if text is None else json.loads(text)
 
     @property
     def body(self) -> bytes:
         """The body as bytes; a str was sent as its UTF-8, any other value as its JSON."""
-        return bytes(self._row[2])
+        return bytes(self._row[_BODY])
 
     @property
     def born_at(self) -> datetime:
         """When it was sent, by the database's clock, in UTC; the same for a retry."""
-        return from_microseconds(self._row[7])
+        return from_microseconds(self._row[_BORN_AT])
 
     @property
     def deliver_at(self) -> datetime:
         """The instant this delivery was due, in UTC; a retry has its own."""
-        return from_microseconds(self._row[0])
+        return from_microseconds(self._row[_DELIVER_AT])
 
     @property
     def asked_at(self) -> datetime | None:
         """The instant the sender asked for, in UTC, where it differs from ``deliver_at``."""
-        microseconds: int | None = self._row[8]
+        microseconds: int | None = self._row[_ASKED_AT]
         return None if microseconds is None else from_microseconds(microseconds)
 
     @property
     def message_group(self) -> str | None:
         """The group whose messages share a queue."""
-        group: str | None = self._row[9]
+        group: str | None = self._row[_MESSAGE_GROUP]
         return group
 
     @property
     def attempt(self) -> int:
         """Which delivery this is: 1 for the first."""
-        attempt: int = self._row[3]
+        attempt: int = self._row[_ATTEMPT]
         return attempt
 
     @property
@@ -277,7 +293,7 @@ class Message:
     @property
     def lease(self) -> Lease:
         """The handle to answer this one message with, which can be turned into JSON."""
-        return replace(self._lease, seqs=(self._row[1],))
+        return replace(self._lease, seqs=(self._row[_SEQ],))
 
     def __repr__(self) -> str:
         return f"Message({self.message_id!r}, topic={self.topic!r}, key={self.key!r}, attempt={self.attempt})"
@@ -362,7 +378,7 @@ def leases_of(messages: Iterable[Message | Lease]) -> Iterator[Lease]:
         entry = chosen.get(id(lease))
         if entry is None:
             entry = chosen[id(lease)] = (lease, [])
-        entry[1].append(message._row[1])
+        entry[1].append(message._row[_SEQ])
     for lease, seqs in chosen.values():
         yield replace(lease, seqs=tuple(seqs))
 

@@ -46,8 +46,6 @@ from duewheel.store.values.errors import said
 from duewheel.store.wheel import upkeep
 from duewheel.store.wheel.wheel_schedule import (
     LANES,
-    Advance,
-    AdvanceAnswer,
     Answer,
     DoneAnswer,
     DueInstant,
@@ -56,7 +54,9 @@ from duewheel.store.wheel.wheel_schedule import (
     Look,
     LookAnswer,
     Maintain,
+    OccurrencesAnswer,
     Revive,
+    SendOccurrences,
     Survey,
     Tick,
     TickAnswer,
@@ -77,7 +77,7 @@ TIMEOUT_SECONDS: Final[dict[type[Job], float]] = {
     Tick: 15.0,
     Revive: 60.0,
     Maintain: 900.0,
-    Advance: 60.0,
+    SendOccurrences: 60.0,
 }
 
 #: The server ends a job's statements after this share of the job's time. The rest is for its answer. A job
@@ -302,10 +302,10 @@ class _Questions:
                 report = upkeep.in_rounds(lambda statement: fetch(connection, statement, (None,))[0])
                 upkeep.warn(upkeep.maintenance(report), log)
                 log.info("Maintained: %s", report)
-            case Advance():
-                advanced = schedules.advance(connection, topics=self._topics)
-                pause = 0.0 if advanced.more else advanced.pause.total_seconds()
-                return AdvanceAnswer(pause * 1_000)
+            case SendOccurrences():
+                one_round = schedules.send_occurrences(connection, topics=self._topics)
+                pause = 0.0 if one_round.more else one_round.pause.total_seconds()
+                return OccurrencesAnswer(pause * 1_000)
         return DoneAnswer()
 
     def _look(self, connection: extensions.connection) -> LookAnswer:

@@ -38,7 +38,8 @@ The rules
     A tick that came too early by the database's clock has done nothing; its timer is set again.
 
     *Revive* the leases of a group and topic when one ends. *Maintain* at the start and once per
-    `maintain_ms`. *Advance* the recurring schedules at the start and whenever the last round said so.
+    `maintain_ms`. *Send the occurrences* of recurring schedules at the start and whenever the last round
+    said so.
 
     A job that failed is not begun again before a pause that grows with each failure (0.1 s to 30 s), or until
     the database turns out to be back; other jobs go on. A job that failed because another session holds a
@@ -127,17 +128,17 @@ class Maintain:
 
 
 @dataclass(frozen=True, slots=True)
-class Advance:
+class SendOccurrences:
     """Send the next occurrences of recurring schedules."""
 
     def __str__(self) -> str:
         return "Sending what recurring schedules want sent"
 
 
-Job = Look | Survey | Tick | Revive | Maintain | Advance
+Job = Look | Survey | Tick | Revive | Maintain | SendOccurrences
 
 #: How many jobs of a kind run at once, each on a connection of its own.
-LANES: Final[dict[type[Job], int]] = {Look: 1, Survey: 1, Tick: 3, Revive: 1, Maintain: 1, Advance: 1}
+LANES: Final[dict[type[Job], int]] = {Look: 1, Survey: 1, Tick: 3, Revive: 1, Maintain: 1, SendOccurrences: 1}
 
 
 class DueInstant(NamedTuple):
@@ -189,7 +190,7 @@ class TickAnswer:
 
 
 @dataclass(frozen=True, slots=True)
-class AdvanceAnswer:
+class OccurrencesAnswer:
     """Occurrences were sent ahead; there are none to send for ``pause_ms``."""
 
     pause_ms: float
@@ -203,7 +204,7 @@ class DoneAnswer:
     reading: ClockReading | None = None
 
 
-Answer = LookAnswer | TickAnswer | AdvanceAnswer | DoneAnswer
+Answer = LookAnswer | TickAnswer | OccurrencesAnswer | DoneAnswer
 
 
 class _DueTimer(NamedTuple):
@@ -310,7 +311,7 @@ class WheelSchedule:
         self._pause(Look(), now_ms)
         self._pause(Survey(), now_ms)
         self._pause(Maintain(), now_ms)
-        self._pause(Advance(), now_ms)
+        self._pause(SendOccurrences(), now_ms)
 
     def take(self, now_ms: float) -> list[Job]:
         """The jobs to begin now; each has to be answered by `finished` or `failed`."""
@@ -353,7 +354,7 @@ class WheelSchedule:
                 self._looked(answer, now_ms)
             case TickAnswer() if isinstance(job, Tick):
                 self._ticked(job, answer)
-            case AdvanceAnswer():
+            case OccurrencesAnswer():
                 self._pause(job, now_ms + answer.pause_ms)
             case _:
                 pass

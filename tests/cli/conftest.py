@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from duewheel.cli import main
+from duewheel.cli.main import main
 
 Run = Callable[..., Result]
 RunJson = Callable[..., Any]

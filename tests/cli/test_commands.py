@@ -20,7 +20,7 @@ from click.testing import Result
 from psycopg2.extensions import make_dsn
 from tests.logins import login
 
-from duewheel.cli import main
+from duewheel.cli.main import main
 from duewheel.store import Broker, EmbeddedPostgres
 from duewheel.store.database import migration
 

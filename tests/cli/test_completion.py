@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 from psycopg2.extensions import make_dsn
 
-from duewheel.cli import main
+from duewheel.cli.main import main
 from duewheel.store import Broker
 
 # Does what bash does when TAB is pressed behind the last word of a line, and prints what is offered.

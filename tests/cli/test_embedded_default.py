@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from duewheel.cli import main
 from duewheel.cli.broker_command import data_folder
+from duewheel.cli.main import main
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from click.testing import Result
-from tests.proof.waiting import ask
+from tests.waiting import ask
 
 from duewheel.store import Broker
 

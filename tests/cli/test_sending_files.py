@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from click.testing import Result
-from tests.proof.waiting import until
+from tests.waiting import until
 
 from duewheel.cli import message_file
 from duewheel.store import Broker

@@ -16,7 +16,7 @@ import pytest
 from psycopg2.extensions import parse_dsn
 from rich.console import Console
 from tests.cli.terminal import Terminal
-from tests.proof.waiting import ask, connected
+from tests.waiting import ask, connected
 
 from duewheel.cli import progress
 from duewheel.store import Broker, EmbeddedPostgres

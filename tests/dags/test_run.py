@@ -5,13 +5,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from datetime import timedelta
-from typing import Any
 
-import psycopg2
 import pytest
 from tests.airflow_runs import AirflowHome, RunResult
+from tests.conftest import execute
 
 from duewheel.dags.shop import GROUP, TOPIC
 from duewheel.store import Broker
@@ -80,15 +78,9 @@ def broker(dsn: str) -> Iterator[Broker]:
         yield broker
 
 
-def rows(dsn: str, query: str) -> list[tuple[Any, ...]]:
-    with closing(psycopg2.connect(dsn)) as connection, connection.cursor() as cursor:
-        cursor.execute(query)
-        return cursor.fetchall()
-
-
 def test_x06_every_order_is_placed_with_its_timeout(dsn: str, placed: RunResult) -> None:
     assert placed.tasks["place"].xcom == PLACED
-    ((orders, with_timeout),) = rows(
+    ((orders, with_timeout),) = execute(
         dsn,
         f"""select count(*), count(found.message_id)
         from orders left join lateral duewheel.find_key('{TOPIC}', number::text) as found
@@ -100,7 +92,7 @@ def test_x06_every_order_is_placed_with_its_timeout(dsn: str, placed: RunResult)
 
 def test_x02_payers_recall_their_timeout_by_order_number(dsn: str, paid: RunResult) -> None:
     assert paid.tasks["pay"].xcom == {"paid": PAID, "recalled": RECALLED}
-    assert rows(dsn, "select count(paid_at) from orders") == [(PAID,)]
+    assert execute(dsn, "select count(paid_at) from orders") == [(PAID,)]
 
 
 def test_d19_unpaid_orders_are_cancelled_and_paid_ones_are_not(
@@ -109,7 +101,7 @@ def test_d19_unpaid_orders_are_cancelled_and_paid_ones_are_not(
     assert cancelled.state == "success", cancelled.log
     assert cancelled.tasks["cancel_unpaid"].xcom == 12
     assert {
-        number for (number,) in rows(dsn, "select number from orders where cancelled_at is not null")
+        number for (number,) in execute(dsn, "select number from orders where cancelled_at is not null")
     } == (hurried - {10, 20})
 
 

@@ -8,7 +8,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -17,6 +16,8 @@ from pathlib import Path
 import psutil
 import psycopg2
 import pytest
+from tests.conftest import execute
+from tests.waiting import until
 
 from duewheel.embedded.postgres import EmbeddedPostgres, EmbeddedPostgresError
 
@@ -38,14 +39,6 @@ def directory() -> Iterator[Path]:
     # user needs it.
     with tempfile.TemporaryDirectory(prefix="duewheel-test-") as name:
         yield Path(name) / "broker"
-
-
-def ask(dsn: str, statement: str) -> list[tuple[object, ...]]:
-    with closing(psycopg2.connect(dsn)) as connection:
-        connection.autocommit = True
-        with connection.cursor() as cursor:
-            cursor.execute(statement)
-            return cursor.fetchall() if cursor.description else []
 
 
 def pid_of(server: EmbeddedPostgres) -> int:
@@ -73,8 +66,7 @@ def kill_and_wait(pid: int) -> None:
 
 def await_end(*processes: psutil.Process) -> None:
     # No signal reaches us when a process that is not our child ends: looking again is the only way.
-    while any(is_alive(process) for process in processes):
-        time.sleep(0.01)
+    until(lambda: not any(is_alive(process) for process in processes), "processes to end")
 
 
 def start_user(directory: Path) -> tuple[subprocess.Popen[str], int]:
@@ -92,11 +84,11 @@ def end_user(user: subprocess.Popen[str]) -> None:
 
 def test_is_postgres_18_on_loopback_alone(directory: Path) -> None:
     with EmbeddedPostgres(directory, settings=FAST) as server:
-        assert ask(server.dsn(), "SELECT current_setting('server_version_num')::int / 10000") == [(18,)]
-        assert ask(server.dsn(), "SHOW listen_addresses") == [("127.0.0.1",)]
-        assert ask(server.dsn(), "SHOW unix_socket_directories") == [("",)]
-        assert ask(server.dsn(), "SHOW max_connections") == [("200",)]
-        assert ask(server.dsn(), "SHOW fsync") == [("off",)]
+        assert execute(server.dsn(), "SELECT current_setting('server_version_num')::int / 10000") == [(18,)]
+        assert execute(server.dsn(), "SHOW listen_addresses") == [("127.0.0.1",)]
+        assert execute(server.dsn(), "SHOW unix_socket_directories") == [("",)]
+        assert execute(server.dsn(), "SHOW max_connections") == [("200",)]
+        assert execute(server.dsn(), "SHOW fsync") == [("off",)]
     assert server.pid is None
 
 
@@ -113,10 +105,10 @@ def test_keeps_data_and_port_over_restarts(directory: Path) -> None:
         port = server.port
         dsn = server.ensure_database("duewheel")
         assert server.ensure_database("duewheel") == dsn
-        ask(dsn, "CREATE TABLE kept AS SELECT 42 AS answer")
+        execute(dsn, "CREATE TABLE kept AS SELECT 42 AS answer")
     with EmbeddedPostgres(directory, settings=FAST) as server:
         assert server.port == port
-        assert ask(dsn, "SELECT answer FROM kept") == [(42,)]
+        assert execute(dsn, "SELECT answer FROM kept") == [(42,)]
 
 
 @pytest.mark.slow
@@ -129,7 +121,7 @@ def test_takes_another_port_when_its_own_was_taken(directory: Path) -> None:
         other_program.listen()
         with EmbeddedPostgres(directory, settings=FAST) as server:
             assert server.port != port
-            assert ask(server.dsn(), "SELECT 1") == [(1,)]
+            assert execute(server.dsn(), "SELECT 1") == [(1,)]
         with pytest.raises(EmbeddedPostgresError, match="in use by another program"):
             EmbeddedPostgres(directory, port=port, settings=FAST).start()
 
@@ -142,7 +134,7 @@ def test_is_shared_within_a_process_and_the_last_stops_it(directory: Path) -> No
     assert second.pid == pid
     assert second.dsn() == first.dsn()
     first.stop()
-    assert ask(second.dsn(), "SELECT 1") == [(1,)]
+    assert execute(second.dsn(), "SELECT 1") == [(1,)]
     second.stop()
     assert second.pid is None
     second.stop()
@@ -154,7 +146,7 @@ def test_is_shared_between_processes(directory: Path) -> None:
     with EmbeddedPostgres(directory) as server:
         assert server.pid == pid
         end_user(user)
-        assert ask(server.dsn(), "SELECT 1") == [(1,)]
+        assert execute(server.dsn(), "SELECT 1") == [(1,)]
     assert server.pid is None
 
 
@@ -183,12 +175,12 @@ def test_stops_when_its_only_user_is_killed(directory: Path) -> None:
 @pytest.mark.slow
 def test_a_killed_server_starts_again_with_what_was_committed(directory: Path) -> None:
     with EmbeddedPostgres(directory) as server:
-        ask(server.dsn(), "CREATE TABLE kept AS SELECT 42 AS answer")
+        execute(server.dsn(), "CREATE TABLE kept AS SELECT 42 AS answer")
         killed = pid_of(server)
         os.kill(killed, signal.SIGKILL)
         server.start()
         assert server.pid != killed
-        assert ask(server.dsn(), "SELECT answer FROM kept") == [(42,)]
+        assert execute(server.dsn(), "SELECT answer FROM kept") == [(42,)]
 
 
 @pytest.mark.slow
@@ -204,7 +196,7 @@ def test_a_server_whose_keeper_was_killed_is_not_left_behind(directory: Path) ->
     assert is_alive(server)
     with EmbeddedPostgres(directory, settings=FAST) as again:
         assert again.pid != pid
-        assert ask(again.dsn(), "SELECT 1") == [(1,)]
+        assert execute(again.dsn(), "SELECT 1") == [(1,)]
     assert not is_alive(server)
     assert again.pid is None
 
@@ -212,7 +204,7 @@ def test_a_server_whose_keeper_was_killed_is_not_left_behind(directory: Path) ->
 @pytest.mark.slow
 def test_a_stale_process_id_that_belongs_to_another_program_does_no_harm(directory: Path) -> None:
     with EmbeddedPostgres(directory) as server:
-        ask(server.dsn(), "CREATE TABLE kept AS SELECT 42 AS answer")
+        execute(server.dsn(), "CREATE TABLE kept AS SELECT 42 AS answer")
         note = directory / "data" / "postmaster.pid"
         kill_and_wait(pid_of(server))
         lines = note.read_text().splitlines(keepends=True)
@@ -221,7 +213,7 @@ def test_a_stale_process_id_that_belongs_to_another_program_does_no_harm(directo
             note.write_text("".join([f"{bystander.pid}\n", *lines[1:]]))
             assert server.pid is None
             server.start()
-            assert ask(server.dsn(), "SELECT answer FROM kept") == [(42,)]
+            assert execute(server.dsn(), "SELECT answer FROM kept") == [(42,)]
             assert bystander.poll() is None
         finally:
             bystander.kill()
@@ -240,7 +232,7 @@ def test_a_fork_leaves_the_server_to_its_parent(directory: Path) -> None:
                 os._exit(0)
             os._exit(1)
         assert os.waitpid(child, 0)[1] == 0
-        assert ask(server.dsn(), "SELECT 1") == [(1,)]
+        assert execute(server.dsn(), "SELECT 1") == [(1,)]
 
 
 @pytest.mark.slow
@@ -250,7 +242,7 @@ def test_a_setting_the_server_does_not_know_is_a_clear_error_and_leaves_nothing(
         server.start()
     assert server.pid is None
     with EmbeddedPostgres(directory, settings=FAST) as server:
-        assert ask(server.dsn(), "SELECT 1") == [(1,)]
+        assert execute(server.dsn(), "SELECT 1") == [(1,)]
 
 
 @pytest.mark.slow
@@ -258,7 +250,7 @@ def test_another_port_than_the_running_servers_is_a_clear_error(directory: Path)
     with EmbeddedPostgres(directory, settings=FAST) as server:
         with pytest.raises(EmbeddedPostgresError, match=f"already runs on port {server.port}"):
             EmbeddedPostgres(directory, port=1).start()
-        assert ask(server.dsn(), "SELECT 1") == [(1,)]
+        assert execute(server.dsn(), "SELECT 1") == [(1,)]
 
 
 def test_asking_for_an_address_before_the_first_start_is_a_clear_error(directory: Path) -> None:

@@ -101,7 +101,7 @@ def test_listen_is_understood_from_forms_uris_and_json(value: object, listen: bo
         ),
         (
             Connection(conn_id="c", conn_type="duewheel", schema="s", extra='{"sslmod": "require"}'),
-            "unknown extra 'sslmod': correct or remove it; there are sslmode",
+            "unknown extra 'sslmod': correct or remove it; the extras are sslmode",
         ),
     ],
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any, NamedTuple
 from urllib.parse import quote
 
 import psutil
-from tests.proof.waiting import PATIENCE_SECONDS, ask, connected
+from tests.waiting import ask, connected, until
 
 from duewheel.cli.demo.airflow_api import AirflowApi
 from duewheel.cli.demo.airflow_standalone import USER, AirflowStandalone, Settings
@@ -58,11 +57,8 @@ class LiveAirflow(AirflowStandalone):
 
     def until(self, happened: Callable[[], object], what: str) -> None:
         """Return when ``happened()`` is true: the parts of Airflow give no sign of their own."""
-        end = time.monotonic() + PATIENCE_SECONDS
-        while not happened():
-            assert time.monotonic() < end, f"waited {PATIENCE_SECONDS} s for {what}"
-            # Asked over the API and of Airflow's database, neither of which tells of a change.
-            time.sleep(0.1)
+        # Asked over the API and of Airflow's database, neither of which tells of a change.
+        until(happened, what, pause_seconds=0.1)
 
     def call(self, method: str, path: str, body: dict[str, Any]) -> Any:
         """Ask the public API for a change."""

@@ -777,7 +777,7 @@ def test_x08_the_history_names_the_task_that_has_a_message(broker: Broker, consu
         ),
         ({"wait": "{{ params.wait }}"}, "wait of ConsumeMessagesOperator is not templated"),
         ({"drain": "{{ params.drain }}"}, "drain is '{{ params.drain }}', a str: give True or False"),
-        ({"linger": "PT1S"}, "linger says how long a drain waits for more: give drain=True with it"),
+        ({"linger": "PT1S"}, "linger is how long a drain waits for more messages: give drain=True with it"),
         (
             {"op_args": ["north"]},
             "len(obj, /) cannot be called with 2 arguments: too many positional arguments",

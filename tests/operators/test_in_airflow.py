@@ -282,7 +282,7 @@ def test_x09_a_killed_task_gives_its_messages_back_at_once(home: tuple[AirflowHo
         (pipes / "end").write_text("done")
         result = airflow.finish("killed", process)
     assert result.tasks["consume"].state == "failed"
-    assert "Pulled the lease on 1 messages of topic killed for group handler back" in result.log
+    assert "Gave the lease on 1 messages of topic killed for group handler back" in result.log
     assert "LeaseLost" in result.log
 
 

@@ -23,7 +23,7 @@ import pytest
 from tests.conftest import temporary_server
 from tests.console import Shell, section
 from tests.operators.live_airflow import HurriedSettings, LiveAirflow
-from tests.proof.waiting import ask, connected
+from tests.waiting import ask, connected
 
 import duewheel.dags
 from duewheel.cli.demo.airflow_standalone import free_port

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import secrets
 import sys
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.airflow_runs import AirflowHome, connection_json
+from tests.waiting import until
 
 from duewheel.cli.demo.airflow_api import AirflowApi, AirflowUnreachableError
 from duewheel.cli.demo.airflow_standalone import free_port
@@ -23,7 +23,6 @@ from duewheel.cli.demo.processes import end, start
 
 #: Airflow's roles, each the name of the user who has it.
 ROLES = ("viewer", "user", "op", "admin")
-PATIENCE_SECONDS = 240
 #: Airflow lies below this path, as behind a proxy that serves other things beside it.
 PREFIX = "/shop"
 
@@ -119,11 +118,12 @@ def airflow_server(directory: Path, brokers: Mapping[str, str]) -> Iterator[Airf
         "api-server", [sys.executable, "-m", "airflow", "api-server"], environment=environment, log=log
     )
     try:
-        given_up_at = time.monotonic() + PATIENCE_SECONDS
-        while not _answers(server.url):
-            if child.process.poll() is not None or time.monotonic() > given_up_at:
-                raise AssertionError(f"the API server did not start:\n{log.read_text()[-5_000:]}")
-            time.sleep(0.2)
+
+        def answers() -> bool:
+            assert child.process.poll() is None, f"the API server ended:\n{log.read_text()[-5_000:]}"
+            return _answers(server.url)
+
+        until(answers, "the API server to answer", pause_seconds=0.2)
         yield replace(server, pid=child.process.pid)
     finally:
         end([child], grace_seconds=5)

@@ -211,7 +211,7 @@ def test_x08_an_operator_without_a_mouse_finds_an_order_by_its_key_and_recalls_i
         # The button is gone; who goes on by keyboard is still at the message.
         expect(heading).to_be_focused()
         page.go_back()
-        expect(page.get_by_text("Nothing matches.")).to_be_visible()
+        expect(page.get_by_text("No messages match.")).to_be_visible()
     (found,) = shop_at_work.find_key("orders.timeout", "order-77")
     assert found.recalled
 
@@ -313,7 +313,7 @@ def test_x08_what_was_done_is_told_though_it_was_broken_off_or_stopped(
             re.compile("/duewheel/api/"), lambda route: route.fulfill(status=401, json={"detail": "no"})
         )
         page.get_by_role("button", name="Leases").click()
-        expect(page.get_by_role("alert")).to_contain_text("Your login has ended.")
+        expect(page.get_by_role("alert")).to_contain_text("Your login has expired.")
 
 
 def test_x12_an_operator_redrives_a_dead_letter(
@@ -355,7 +355,7 @@ def test_x19_a_viewer_sees_and_is_offered_nothing(
     with logged_in(chromium, airflow, "viewer") as page:
         open_view(page, airflow, f"?view=message&id={found.message_id}")
         expect(page.get_by_text("You may not read bodies")).to_be_visible()
-        expect(page.get_by_text("You may look, and change nothing here.")).to_be_visible()
+        expect(page.get_by_text("You may look here, but change nothing.")).to_be_visible()
         for action in ("Recall", "Reschedule", "Deliver now"):
             expect(page.get_by_role("button", name=action)).to_have_count(0)
 
@@ -587,7 +587,7 @@ def test_x08_a_slow_network_shows_no_stale_answer_and_an_old_tab_says_that_it_is
             field.fill("order-33")
             field.press("Enter")
         expect(page.get_by_role("row", name=re.compile("order-33 "))).to_be_visible()
-        expect(page.get_by_text("Nothing matches.")).to_have_count(0)
+        expect(page.get_by_text("No messages match.")).to_have_count(0)
 
         def upgraded(route: Route) -> None:
             response = route.fetch()

@@ -133,7 +133,7 @@ def test_airflow_lists_decorators_links_and_addresses(manager: ProvidersManager)
 def test_an_asset_may_be_the_address_of_a_topic() -> None:
     asset = Asset("duewheel://duewheel_default/order-timeout/")
     assert asset.uri == "duewheel://duewheel_default/order-timeout"
-    with pytest.raises(ValueError, match="is no address of a topic: write duewheel://CONNECTION/TOPIC"):
+    with pytest.raises(ValueError, match="is not the address of a topic: write duewheel://CONNECTION/TOPIC"):
         sanitize_uri(urlsplit("duewheel://duewheel_default"))
 
 

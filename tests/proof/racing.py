@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from tests.proof.waiting import ask, until
+from tests.waiting import ask, until
 
 from duewheel.store.broker import Broker
 

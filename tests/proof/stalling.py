@@ -13,7 +13,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from tests.proof.waiting import ask, beside, connected
+from tests.waiting import ask, beside, connected
 
 #: In the midst of a statement, and not just waiting in it.
 _AT_WORK = """

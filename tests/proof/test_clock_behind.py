@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
-from tests.conftest import Clock
+from tests.clock import Clock
 from tests.proof.playing import play
 
 from duewheel.embedded.postgres import EmbeddedPostgres

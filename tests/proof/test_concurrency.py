@@ -31,7 +31,7 @@ import pytest
 from tests.proof import traffic
 from tests.proof.stalling import stalls
 from tests.proof.traffic import GROUPS, TOPIC
-from tests.proof.waiting import PATIENCE_SECONDS, until
+from tests.waiting import PATIENCE_SECONDS, until
 
 from duewheel.embedded.postgres import EmbeddedPostgres
 from duewheel.store.broker import Broker

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 import pytest
-from tests.conftest import Clock
-from tests.rules.acting import DAY, HOUR, MINUTE, NOW, SECOND
+from tests.acting import AT_ONCE, DAY, HOUR, MINUTE, SECOND
+from tests.clock import Clock
 
 from duewheel.store.broker import Broker
 from duewheel.store.consuming.consumer import Consumer
@@ -106,7 +106,7 @@ def shop(timed_broker: Broker, clock: Clock) -> Shop:
     """After 30 days in which only senders and recallers did anything."""
     shop = Shop(timed_broker, clock)
     for topic in TOPICS:
-        shop.send(topic, 200, NOW, NOW)
+        shop.send(topic, 200, AT_ONCE, AT_ONCE)
     shop.leave_open_ends()
     for _ in range(DAYS):
         clock.advance(DAY)

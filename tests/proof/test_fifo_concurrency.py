@@ -26,7 +26,7 @@ import psycopg2
 import pytest
 from tests.conftest import execute
 from tests.proof.stalling import stalls
-from tests.proof.waiting import beside, until
+from tests.waiting import beside, until
 
 from duewheel.store.broker import Broker
 from duewheel.store.consuming.consumer import Consumer

@@ -23,10 +23,11 @@ from hypothesis.stateful import (
     precondition,
     rule,
 )
-from tests.conftest import Clock, execute
+from tests.clock import Clock
+from tests.conftest import execute
 from tests.proof.fifo_model import INTERVAL, Lease, Message, State, Subscription
 from tests.proof.playing import play
-from tests.proof.waiting import ask
+from tests.waiting import ask
 
 from duewheel.embedded.postgres import EmbeddedPostgres
 from duewheel.store.broker import Broker

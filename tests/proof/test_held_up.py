@@ -13,7 +13,7 @@ from datetime import timedelta
 import psycopg2
 import pytest
 from tests.conftest import TEST_SETTINGS
-from tests.proof.waiting import ask, beside, connected, until
+from tests.waiting import ask, beside, connected, until
 
 from duewheel.store import EmbeddedPostgres
 from duewheel.store.broker import Broker

@@ -17,8 +17,9 @@ from datetime import UTC, datetime, timedelta
 import psycopg2
 import pytest
 from psycopg2.extensions import make_dsn
-from tests.conftest import TEST_SETTINGS, Clock
-from tests.proof.waiting import ask, beside, connected, until
+from tests.clock import Clock
+from tests.conftest import TEST_SETTINGS
+from tests.waiting import ask, beside, connected, until
 
 from duewheel.store import EmbeddedPostgres
 from duewheel.store.broker import Broker

@@ -10,11 +10,11 @@ import psycopg2
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.conftest import Clock
-from tests.proof.waiting import ask, beside, connected, until, until_somebody_waits
+from tests.acting import bodies, taken
+from tests.clock import Clock
+from tests.waiting import ask, beside, connected, until, until_somebody_waits
 
 from duewheel.store.broker import Broker
-from duewheel.store.consuming.consumer import Consumer
 from duewheel.store.values.errors import AlreadyReleased, LeaseLost, WrongIsolationLevel
 from duewheel.store.values.messages import Message, RecallOutcome, SendOutcome, message_id
 
@@ -40,20 +40,6 @@ def timed_topic(timed_broker: Broker) -> str:
     timed_broker.create_topic("t", queues=1)
     timed_broker.maintain()
     return "t"
-
-
-def bodies(messages: list[Message]) -> list[bytes]:
-    """What was received, in order."""
-    return [message.body for message in messages]
-
-
-def taken(consumer: Consumer) -> list[Message]:
-    """All that is ready now, acked."""
-    everything: list[Message] = []
-    while batch := consumer.receive(1_000):
-        consumer.ack(batch)
-        everything += batch
-    return everything
 
 
 # --- nothing accepted is lost, nothing comes twice

@@ -9,12 +9,13 @@ same statements, on a topic and a group of their own, have to touch as few pages
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 import pytest
+from tests.clock import NOW
 from tests.conftest import execute
-from tests.proof.waiting import ask, connected
+from tests.waiting import ask, connected
 
 from duewheel.embedded.postgres import EmbeddedPostgres
 from duewheel.store.broker import Broker
@@ -22,7 +23,6 @@ from duewheel.store.database.connections import DriverConnection
 
 pytestmark = pytest.mark.slow
 
-NOW = datetime(2026, 1, 5, 9, 30, tzinfo=UTC)
 SOON = NOW + timedelta(seconds=3)
 #: An instant of many.
 FAR = NOW + timedelta(days=900)

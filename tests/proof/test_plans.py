@@ -16,7 +16,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from tests.conftest import execute
-from tests.proof.waiting import ask, connected
+from tests.waiting import ask, connected
 
 from duewheel.embedded.postgres import EmbeddedPostgres
 from duewheel.store.broker import Broker

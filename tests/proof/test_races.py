@@ -16,9 +16,9 @@ from itertools import pairwise
 
 import pytest
 from psycopg2.extensions import make_dsn
-from tests.conftest import Clock
+from tests.clock import Clock
 from tests.proof.racing import RUNNERS, TOPIC, Strike, consumed, race, rest, wheel_process
-from tests.proof.waiting import STOP, ask, beside, connected, until, until_somebody_waits
+from tests.waiting import STOP, ask, beside, connected, until, until_somebody_waits
 
 from duewheel.store.broker import Broker
 from duewheel.store.values.errors import AlreadyReleased, UnknownMessage

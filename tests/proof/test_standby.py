@@ -22,8 +22,9 @@ from pathlib import Path
 
 import psycopg2
 import pytest
-from tests.proof.waiting import until
+from tests.conftest import execute
 from tests.servers import base_backup, copied_server, own_folder
+from tests.waiting import until
 
 from duewheel.embedded.postgres import EmbeddedPostgres
 from duewheel.spark.peek_reader import PeekReader
@@ -43,14 +44,6 @@ def folder() -> Iterator[Path]:
     folder = Path(tempfile.mkdtemp(prefix="duewheel-copies-"))
     yield folder
     shutil.rmtree(folder)
-
-
-def ask(dsn: str, statement: str, *parameters: object) -> list[tuple[object, ...]]:
-    with closing(psycopg2.connect(dsn)) as connection:
-        connection.autocommit = True
-        with connection.cursor() as cursor:
-            cursor.execute(statement, parameters or None)
-            return cursor.fetchall() if cursor.description else []
 
 
 def looked_at(dsn: str) -> set[bytes]:
@@ -140,7 +133,13 @@ class Traffic:
 
 @pytest.mark.slow
 def test_x14_a_promoted_standby_delivers_what_had_reached_it_exactly_once(folder: Path) -> None:
-    settings = {"wal_level": "replica", "max_wal_senders": 4, "hot_standby": "on"}
+    settings = {
+        "wal_level": "replica",
+        "max_wal_senders": 4,
+        "hot_standby": "on",
+        # Shared memory goes with the folder of a server that is killed and never started again.
+        "dynamic_shared_memory_type": "mmap",
+    }
     primary = EmbeddedPostgres(folder / "primary", settings=settings)
     with primary:
         dsn = primary.ensure_database("duewheel")
@@ -157,10 +156,11 @@ def test_x14_a_promoted_standby_delivers_what_had_reached_it_exactly_once(folder
                 broker.send_many("t", [{"body": body, "delay": HOUR} for body in late])
             # What they have been told by now reaches the standby; what comes after may, or may not.
             sent, recalled, acked = dict(traffic.sent), set(traffic.recalled), Counter(traffic.acked)
-            ((reached,),) = ask(dsn, "select pg_current_wal_insert_lsn()::text")
+            ((reached,),) = execute(dsn, "select pg_current_wal_insert_lsn()::text")
             until(
                 lambda: (
-                    ask(standby.dsn, "select pg_last_wal_replay_lsn() >= %s::pg_lsn", reached) == [(True,)]
+                    execute(standby.dsn, "select pg_last_wal_replay_lsn() >= %s::pg_lsn", reached)
+                    == [(True,)]
                 ),
                 "the standby",
             )
@@ -177,7 +177,7 @@ def test_x14_a_promoted_standby_delivers_what_had_reached_it_exactly_once(folder
             os.kill(primary.pid, signal.SIGKILL)
             traffic.stop()
 
-            ask(standby.dsn, "select pg_promote()")
+            execute(standby.dsn, "select pg_promote()")
             standby.wait_until_ready(promoted=True)
             with Broker(standby.dsn) as broker:
                 assert not broker.rebase().rebased
@@ -239,7 +239,7 @@ def test_x14_a_recovery_to_an_instant_is_the_broker_of_that_instant(folder: Path
             broker.tick("t")
             straggler.commit()
             straggler.close()
-            ((target,),) = ask(dsn, "select clock_timestamp()::text")
+            ((target,),) = execute(dsn, "select clock_timestamp()::text")
             time.sleep(0.05)
 
             never.commit()
@@ -248,11 +248,11 @@ def test_x14_a_recovery_to_an_instant_is_the_broker_of_that_instant(folder: Path
             consumer.ack(held)
             assert broker.recall(ids[b"recalled after"]) is RecallOutcome.RECALLED
             until(lambda: any(m.body == b"released before" for m in take(broker)), "what was released")
-            ((segment,),) = ask(dsn, "select pg_walfile_name(pg_switch_wal())")
+            ((segment,),) = execute(dsn, "select pg_walfile_name(pg_switch_wal())")
             until(lambda: (archive / str(segment)).exists(), "the archive")
             until(
                 lambda: (
-                    ask(dsn, "select last_archived_wal >= %s from pg_stat_archiver", segment) == [(True,)]
+                    execute(dsn, "select last_archived_wal >= %s from pg_stat_archiver", segment) == [(True,)]
                 ),
                 "the archive",
             )

@@ -24,7 +24,7 @@ from hypothesis.stateful import (
     precondition,
     rule,
 )
-from tests.conftest import Clock
+from tests.clock import Clock
 from tests.proof.playing import play
 from tests.proof.store_model import DAY, HOUR, MICROSECOND, Copy, Lease, Message, State, Topic, fail, slot_of
 

@@ -8,19 +8,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from click.testing import CliRunner
 
-from duewheel.cli import main
+from duewheel.cli.main import main
 
 if TYPE_CHECKING:
-    from tests.rules.acting import Command
-
-    from duewheel.store.broker import Broker
-
-
-@pytest.fixture
-def topic(timed_broker: Broker) -> Broker:
-    """The broker of the test's clock, with a DELAY topic ``t`` of one queue."""
-    timed_broker.create_topic("t", queues=1)
-    return timed_broker
+    from tests.acting import Command
 
 
 @pytest.fixture

@@ -9,25 +9,25 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg2
 import pytest
-from tests.conftest import Clock
-from tests.leasing import LEASE, consumer_at, extend_often, wait_for_extensions
-from tests.logins import login
-from tests.outages import outage
-from tests.proof.waiting import PATIENCE_SECONDS, ask, connected, until
-from tests.rules.acting import (
+from tests.acting import (
+    AT_ONCE,
     DAY,
     HOUR,
     MICROSECOND,
     MILLISECOND,
     MINUTE,
-    NOW,
     SECOND,
     Command,
     bodies,
-    sql,
+    rows,
     state,
     taken,
 )
+from tests.clock import Clock
+from tests.leasing import LEASE, consumer_at, extend_often, wait_for_extensions
+from tests.logins import login
+from tests.outages import outage
+from tests.waiting import PATIENCE_SECONDS, ask, connected, until
 
 from duewheel.embedded.postgres import EmbeddedPostgres
 from duewheel.store.broker import Broker
@@ -44,7 +44,7 @@ def test_x01_recall_answers_truly_and_what_was_recalled_is_never_delivered(
     topic: Broker, clock: Clock
 ) -> None:
     waits, released = (
-        topic.send("t", body, delay=delay) for body, delay in ((b"waits", HOUR), (b"out", NOW))
+        topic.send("t", body, delay=delay) for body, delay in ((b"waits", HOUR), (b"out", AT_ONCE))
     )
     consumer = topic.consumer("t", "g")
     assert bodies(consumer.receive()) == [b"out"]
@@ -64,7 +64,7 @@ def test_x01_recall_is_a_command_and_an_sql_function_too(broker: Broker, command
     broker.create_topic("t")
     for_command, for_sql = (broker.send("t", b"x", delay=HOUR).message_id for _ in range(2))
     assert command("message", "recall", for_command) == {"outcome": "recalled"}
-    assert sql(broker, "select duewheel.recall(%s)", for_sql) == [("recalled",)]
+    assert rows(broker, "select duewheel.recall(%s)", for_sql) == [("recalled",)]
 
 
 def test_x02_recall_and_look_up_by_the_senders_own_key(topic: Broker, clock: Clock) -> None:
@@ -234,7 +234,7 @@ def test_x08_shows_what_waits_and_why_it_has_not_come(topic: Broker, clock: Cloc
     start = clock()
     consumer = topic.consumer("t", "g", name="worker 7")
     sent = topic.send("t", b"x", delay=HOUR, key="k")
-    waiting = sql(topic, "select message_id, key, deliver_at from duewheel.waiting")
+    waiting = rows(topic, "select message_id, key, deliver_at from duewheel.waiting")
     assert waiting == [(sent.message_id, "k", start + HOUR)], "it is not due yet"
     (numbers,) = topic.stats().topics
     assert (numbers.waiting, numbers.next_due_at) == (1, start + HOUR)
@@ -256,7 +256,7 @@ def test_x08_shows_what_waits_and_why_it_has_not_come(topic: Broker, clock: Cloc
 
 
 def test_x09_ack_after_the_work_and_together_with_it(topic: Broker, clock: Clock, dsn: str) -> None:
-    sent = topic.send("t", b"x", delay=NOW)
+    sent = topic.send("t", b"x", delay=AT_ONCE)
     consumer = topic.consumer("t", "g")
     for commits in (False, True):
         batch = consumer.receive()
@@ -276,7 +276,7 @@ def test_x09_ack_after_the_work_and_together_with_it(topic: Broker, clock: Clock
 
 def test_x09_a_push_consumer_acks_after_its_listener_came_back(broker: Broker) -> None:
     broker.create_topic("t")
-    sent = broker.send("t", b"x", delay=NOW)
+    sent = broker.send("t", b"x", delay=AT_ONCE)
     seen: list[str] = []
 
     def listener(message: Message) -> str:
@@ -289,7 +289,7 @@ def test_x09_a_push_consumer_acks_after_its_listener_came_back(broker: Broker) -
 
 
 def test_x10_a_late_ack_is_refused_and_says_so(topic: Broker, clock: Clock) -> None:
-    sent = topic.send("t", b"x", delay=NOW)
+    sent = topic.send("t", b"x", delay=AT_ONCE)
     slow, fast = topic.consumer("t", "g", name="slow"), topic.consumer("t", "g", name="fast")
     lost = slow.receive(invisible=MINUTE)
     clock.advance(MINUTE)
@@ -306,7 +306,7 @@ def test_x10_a_late_ack_is_refused_and_says_so(topic: Broker, clock: Clock) -> N
 
 
 def test_x11_a_lease_can_be_extended(topic: Broker, clock: Clock) -> None:
-    topic.send("t", b"x", delay=NOW)
+    topic.send("t", b"x", delay=AT_ONCE)
     consumer = topic.consumer("t", "g")
     batch = consumer.receive(invisible=MINUTE)
     for _ in range(10):
@@ -324,7 +324,7 @@ def test_x11_a_lease_is_kept_alive_while_long_work_runs(
 ) -> None:
     extend_often(monkeypatch)
     broker.create_topic("t")
-    sent = broker.send("t", b"x", delay=NOW)
+    sent = broker.send("t", b"x", delay=AT_ONCE)
     consumer = broker.consumer("t", "g")
     batch = consumer.receive(invisible=LEASE)
     assert batch.expires_at is not None
@@ -341,7 +341,7 @@ def dead_letters(topic: Broker, *bodies_and_reasons: tuple[str, str]) -> Consume
     """A consumer whose group has these dead letters, in this order."""
     consumer = topic.consumer("t", "g", retry=RetryPolicy.unordered(0))
     for body, reason in bodies_and_reasons:
-        topic.send("t", body, delay=NOW, key=f"key {body}", tag=reason.partition(" ")[0])
+        topic.send("t", body, delay=AT_ONCE, key=f"key {body}", tag=reason.partition(" ")[0])
         consumer.nack(consumer.receive(), reason=reason)
     return consumer
 
@@ -419,7 +419,7 @@ def test_x13_only_the_databases_clock_decides(
     with connected(dsn) as connection:
         monkeypatch.setattr(time, "time", lambda: real() + 366 * 86_400)
         ((before,),) = ask(connection, "select clock_timestamp()")
-        due = broker.send("t", b"due", delay=NOW)
+        due = broker.send("t", b"due", delay=AT_ONCE)
         broker.send("t", b"waits", delay=HOUR)
         ((after,),) = ask(connection, "select clock_timestamp()")
         assert before <= due.deliver_at <= after
@@ -436,9 +436,9 @@ def test_x14_being_down_for_any_length_of_time_loses_nothing(topic: Broker, cloc
     """A year. The message was due in its first hour, a lease was open, a retry waited."""
     topic.update_topic("t", max_delay=400 * DAY)
     consumer = topic.consumer("t", "g")
-    topic.send("t", b"nacked", delay=NOW)
+    topic.send("t", b"nacked", delay=AT_ONCE)
     consumer.nack(consumer.receive())
-    topic.send("t", b"leased", delay=NOW)
+    topic.send("t", b"leased", delay=AT_ONCE)
     consumer.receive()
     topic.send("t", b"due meanwhile", delay=HOUR)
     topic.send("t", b"due later", delay=366 * DAY)
@@ -462,7 +462,7 @@ def test_x14_a_wheel_goes_on_after_its_database_was_away(
     wheel = threading.Thread(target=broker.wheel().run, args=(stop,))
     wheel.start()
     try:
-        first = broker.send("t", b"x", delay=NOW)
+        first = broker.send("t", b"x", delay=AT_ONCE)
         until(lambda: state(broker, first.message_id) == "Ready", "the wheel to turn")
         second = broker.send("t", b"x", delay=timedelta(milliseconds=200))
         with outage(postgres, dsn):
@@ -477,10 +477,10 @@ def test_x14_a_wheel_goes_on_after_its_database_was_away(
 def test_x15_one_poison_message_never_stops_the_others(topic: Broker, clock: Clock) -> None:
     """It fails every time, also by never being answered; all others are consumed in their order."""
     consumer = topic.consumer("t", "g")
-    poison = topic.send("t", b"poison", delay=NOW).message_id
+    poison = topic.send("t", b"poison", delay=AT_ONCE).message_id
     done: list[bytes] = []
     for n in range(40):
-        topic.send("t", b"%d" % n, delay=NOW)
+        topic.send("t", b"%d" % n, delay=AT_ONCE)
         for message in consumer.receive(invisible=MINUTE):
             if message.message_id != poison:
                 done.append(message.body)
@@ -504,8 +504,8 @@ def test_x15_a_stuck_listener_never_stops_the_others(broker: Broker) -> None:
         return "success"
 
     with broker.push_consumer("t", "g", listener, threads=2):
-        broker.send("t", b"poison", delay=NOW)
-        broker.send_many("t", [{"body": b"x", "delay": NOW}] * 20)
+        broker.send("t", b"poison", delay=AT_ONCE)
+        broker.send_many("t", [{"body": b"x", "delay": AT_ONCE}] * 20)
         for _ in range(20):
             assert others.acquire(timeout=PATIENCE_SECONDS)
         let_go.set()
@@ -527,7 +527,7 @@ def test_x06_a_recall_that_comes_too_late_fails_the_whole_transaction(
 
 def test_x16_work_and_ack_in_one_transaction_happen_once(topic: Broker, dsn: str) -> None:
     """Three workers do the same work, as a retry or a speculative task would: one of them commits."""
-    topic.send_many("t", [{"body": b"%d" % n, "delay": NOW} for n in range(10)])
+    topic.send_many("t", [{"body": b"%d" % n, "delay": AT_ONCE} for n in range(10)])
     consumer = topic.consumer("t", "g")
     batch = consumer.receive()
     with connected(dsn) as shop:
@@ -551,7 +551,7 @@ def test_x16_work_and_ack_in_one_transaction_happen_once(topic: Broker, dsn: str
 
 def test_x16_a_fence_tells_a_slow_worker_before_its_work(topic: Broker, dsn: str, clock: Clock) -> None:
     """The worker that has the fence may take longer than its lease, and nobody else gets the messages."""
-    topic.send("t", b"x", delay=NOW)
+    topic.send("t", b"x", delay=AT_ONCE)
     consumer = topic.consumer("t", "g")
     batch = consumer.receive(invisible=MINUTE)
     with connected(dsn, autocommit=False) as worker, connected(dsn, autocommit=False) as slow:
@@ -576,7 +576,7 @@ def test_x17_ten_years_ahead_is_as_near_as_a_minute(timed_broker: Broker, clock:
     for year, sent in enumerate(years, 1):
         if year % 2:
             timed_broker.maintain()
-        assert sql(timed_broker, tables)[0][0] <= 60
+        assert rows(timed_broker, tables)[0][0] <= 60
         assert timed_broker.find_key("t", f"{year}")[0].message_id == sent.message_id
         if year == 5:
             assert timed_broker.recall_key("t", "5") == "recalled"
@@ -590,10 +590,10 @@ def test_x18_an_open_transaction_holds_up_nobody_for_long(broker: Broker) -> Non
     broker.create_topic("t", queues=1)
     for group in ("g", "other"):
         broker.consumer("t", group)
-    broker.send("t", b"first", delay=NOW)
+    broker.send("t", b"first", delay=AT_ONCE)
     with connected(broker.dsn, autocommit=False) as holder:
         assert ask(holder, "select receipt_handle from duewheel.receive('t', 'g')")
-        broker.send("t", b"second", delay=NOW)
+        broker.send("t", b"second", delay=AT_ONCE)
         broker.tick("t")
         assert sorted(bodies(taken(broker.consumer("t", "other")))) == [b"first", b"second"]
         with pytest.raises(psycopg2.Error, match="another one has released them meanwhile"):
@@ -620,11 +620,11 @@ def test_x19_a_role_cannot_move_time_or_use_up_ids(broker: Broker) -> None:
         "select t.last_value, g.last_value"
         " from duewheel.topic_topic_id_seq t, duewheel.consumer_group_group_id_seq g"
     )
-    before = sql(broker, drawn)
+    before = rows(broker, drawn)
     for _ in range(1000):
         broker.create_topic("t", max_delay=30 * DAY)
         broker.consumer("t", "ahead")
-    assert sql(broker, drawn) == before
+    assert rows(broker, drawn) == before
 
 
 def test_x20_a_group_that_stands_still_is_shown_and_can_be_removed(topic: Broker, clock: Clock) -> None:
@@ -632,7 +632,7 @@ def test_x20_a_group_that_stands_still_is_shown_and_can_be_removed(topic: Broker
     clock.set(datetime.now(UTC) - 10 * DAY)
     reader = topic.consumer("t", "reader")
     topic.consumer("t", "forgotten")
-    topic.send("t", b"", delay=NOW)
+    topic.send("t", b"", delay=AT_ONCE)
     clock.advance(SECOND)
     reader.ack(reader.receive())
     assert [group.group for group in topic.groups() if group.stalled_since is not None] == ["forgotten"]

@@ -15,24 +15,24 @@ from typing import Any
 
 import pytest
 from psycopg2.extensions import make_dsn
-from tests.conftest import Clock
-from tests.outages import outage
-from tests.proof.waiting import PATIENCE_SECONDS, ask, connected, until
-from tests.rules.acting import (
+from tests.acting import (
+    AT_ONCE,
     DAY,
     HOUR,
     MICROSECOND,
     MILLISECOND,
     MINUTE,
-    NOW,
     SECOND,
     Command,
     bodies,
-    sql,
+    rows,
     state,
     states,
     taken,
 )
+from tests.clock import Clock
+from tests.outages import outage
+from tests.waiting import PATIENCE_SECONDS, ask, connected, until
 
 from duewheel.embedded.postgres import EmbeddedPostgres
 from duewheel.store.broker import Broker
@@ -83,7 +83,7 @@ def test_d01_an_absolute_instant_in_unix_milliseconds(
 
 def test_d01_sql_takes_an_instant(topic: Broker, clock: Clock) -> None:
     clock.set(datetime(2022, 6, 9, 9, 30, tzinfo=UTC))
-    ((deliver_at,),) = sql(
+    ((deliver_at,),) = rows(
         topic,
         "select deliver_at from duewheel.send('t', 'x'::text,"
         " deliver_at => '2022-06-09 19:20:00+08'::timestamptz, now => %s)",
@@ -118,9 +118,9 @@ def test_d02_a_day_is_24_hours_whatever_the_sessions_time_zone(dsn: str, clock: 
         elif how == "reschedule":
             broker.reschedule(broker.send("t", b"x", delay=HOUR).message_id, delay=DAY)
         elif how == "sql":
-            sql(broker, "select duewheel.send('t', 'x'::text, delay => '1 day', now => %s)", clock())
+            rows(broker, "select duewheel.send('t', 'x'::text, delay => '1 day', now => %s)", clock())
         else:
-            broker.send("t", b"x", delay=NOW)
+            broker.send("t", b"x", delay=AT_ONCE)
             consumer = broker.consumer("t", "g", retry=RetryPolicy.intervals([DAY]))
             consumer.nack(consumer.receive(), delay=DAY if how == "nack" else None)
         clock.advance(24 * HOUR - MICROSECOND)
@@ -129,7 +129,7 @@ def test_d02_a_day_is_24_hours_whatever_the_sessions_time_zone(dsn: str, clock: 
         assert len(taken(consumer)) == 1
 
 
-@pytest.mark.parametrize("past", [NOW, -MICROSECOND, -HOUR, -1000 * DAY])
+@pytest.mark.parametrize("past", [AT_ONCE, -MICROSECOND, -HOUR, -1000 * DAY])
 def test_d03_past_time_is_delivered_at_once(topic: Broker, clock: Clock, past: timedelta) -> None:
     receipt = topic.send("t", b"x", deliver_at=clock() + past)
     assert receipt.deliver_at == clock()
@@ -163,7 +163,7 @@ def test_d05_granularity_down_to_a_millisecond_and_never_early(broker: Broker) -
         broker.create_topic("finer", granularity=timedelta(microseconds=999))
     broker.create_topic("t", granularity=MILLISECOND)
     with turning(broker):
-        start = sql(broker, "select clock_timestamp() + interval '300 ms'")[0][0]
+        start = rows(broker, "select clock_timestamp() + interval '300 ms'")[0][0]
         receipts = [broker.send("t", b"x", deliver_at=start + n * 7 * MILLISECOND) for n in range(60)]
         until(lambda: state(broker, receipts[-1].message_id) == "Ready", "the last one to be released")
     released = [(entry.at, r.deliver_at) for r in receipts for entry in broker.history(r.message_id)[2:]]
@@ -199,7 +199,7 @@ def test_d06_every_state_can_be_asked_for_per_group(topic: Broker, clock: Clock)
 
 
 def test_d07_what_is_not_answered_for_the_invisible_duration_comes_again(topic: Broker, clock: Clock) -> None:
-    sent = topic.send("t", b"x", delay=NOW)
+    sent = topic.send("t", b"x", delay=AT_ONCE)
     consumer = topic.consumer("t", "g")
     assert len(consumer.receive(invisible=30 * SECOND)) == 1
     clock.advance(30 * SECOND - MICROSECOND)
@@ -312,7 +312,7 @@ def test_d10_a_message_of_the_wrong_type_is_refused(timed_broker: Broker, clock:
     for wrong in ({}, {"message_group": "a", "delay": SECOND}):
         with pytest.raises(WrongMessageType, match='"fifo" is of type FIFO'):
             timed_broker.send("fifo", b"x", **wrong)
-    timed_broker.send("delayed", b"x", delay=NOW)
+    timed_broker.send("delayed", b"x", delay=AT_ONCE)
     timed_broker.send("normal", b"x")
     timed_broker.send("fifo", b"x", message_group="a")
 
@@ -331,8 +331,8 @@ def test_d11_topics_are_made_with_a_command_that_takes_the_type(command: Command
 def test_d12_a_message_has_topic_key_tag_properties_and_a_body_of_bytes(topic: Broker) -> None:
     body = bytes(range(256))
     properties = {"shop": "Köln", "total": 12.5, "items": [1, None]}
-    topic.send("t", body, delay=NOW, key="4711", tag="unpaid", properties=properties)
-    topic.send("t", b"", delay=NOW, key="4712", tag="paid")
+    topic.send("t", body, delay=AT_ONCE, key="4711", tag="unpaid", properties=properties)
+    topic.send("t", b"", delay=AT_ONCE, key="4712", tag="paid")
     (found,) = topic.find_key("t", "4711")
     (received,) = topic.consumer("t", "g", "unpaid").receive()
     for one in (found, received):
@@ -344,8 +344,8 @@ def test_d12_a_message_has_topic_key_tag_properties_and_a_body_of_bytes(topic: B
 
 def test_d13_a_receipt_names_the_message(topic: Broker) -> None:
     receipts = [
-        topic.send("t", b"1", delay=NOW),
-        *topic.send_many("t", [{"body": b"2", "delay": NOW}, {"body": b"3", "delay": NOW}]),
+        topic.send("t", b"1", delay=AT_ONCE),
+        *topic.send_many("t", [{"body": b"2", "delay": AT_ONCE}, {"body": b"3", "delay": AT_ONCE}]),
     ]
     received = topic.consumer("t", "g").receive()
     assert {m.message_id: m.body for m in received} == {
@@ -365,7 +365,7 @@ def test_d14_a_listener_is_called_with_each_message_and_says_how_it_went(broker:
         answered.release()
         return "success" if message.body == b"good" else "reconsume_later"
 
-    good, bad = (broker.send("t", body, delay=NOW).message_id for body in (b"good", b"bad"))
+    good, bad = (broker.send("t", body, delay=AT_ONCE).message_id for body in (b"good", b"bad"))
     with broker.push_consumer("t", "g", listener):
         for _ in range(2):
             assert answered.acquire(timeout=PATIENCE_SECONDS)
@@ -390,7 +390,7 @@ def test_d15_a_long_poll_then_an_ack_each(broker: Broker) -> None:
 def test_d15_after_an_error_one_receives_again(broker: Broker, dsn: str, postgres: EmbeddedPostgres) -> None:
     broker.create_topic("t")
     consumer = broker.consumer("t", "g")
-    sent = broker.send("t", b"x", delay=NOW)
+    sent = broker.send("t", b"x", delay=AT_ONCE)
     with outage(postgres, dsn), pytest.raises(BrokerUnreachable):
         consumer.receive()
     assert [m.message_id for m in consumer.receive()] == [sent.message_id]
@@ -404,7 +404,7 @@ def test_d16_state_survives_a_crash_of_the_server(tmp_path: Path, clock: Clock) 
             broker.upgrade()
             broker.create_topic("t", queues=1)
             consumer = broker.consumer("t", "g")
-            broker.send("t", b"acked", delay=NOW)
+            broker.send("t", b"acked", delay=AT_ONCE)
             consumer.ack(consumer.receive())
             broker.send("t", b"due meanwhile", delay=MINUTE)
             broker.send("t", b"due later", delay=HOUR)
@@ -458,7 +458,7 @@ def test_d18_timed_scheduling(
     topic.add_schedule("clean-up", "t", b"files", **when)
     consumer = topic.consumer("t", "g")
     for due in expected:
-        for step in (MINUTE, 30 * SECOND, MICROSECOND, NOW):
+        for step in (MINUTE, 30 * SECOND, MICROSECOND, AT_ONCE):
             clock.set(start + due - step)
             topic.advance_schedules()
             assert len(taken(consumer)) == (0 if step else 1)

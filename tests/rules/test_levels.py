@@ -8,9 +8,9 @@ import sys
 from datetime import timedelta
 
 import pytest
-from tests.conftest import Clock
-from tests.proof.waiting import until
-from tests.rules.acting import HOUR, MICROSECOND, MILLISECOND, MINUTE, SECOND, bodies, sql, state, taken
+from tests.acting import HOUR, MICROSECOND, MILLISECOND, MINUTE, SECOND, bodies, rows, state, taken
+from tests.clock import Clock
+from tests.waiting import until
 
 from duewheel.store.broker import Broker
 from duewheel.store.values.errors import InvalidDelayLevel
@@ -41,7 +41,7 @@ LEVELS = {
 def test_l01_eighteen_levels(topic: Broker, clock: Clock, level: int, delay: timedelta) -> None:
     receipt = topic.send("t", b"x", delay_level=level)
     (from_many,) = topic.send_many("t", [{"body": b"x", "delay_level": level}])
-    ((from_sql,),) = sql(
+    ((from_sql,),) = rows(
         topic,
         "select deliver_at from duewheel.send('t', 'x'::text, delay_level => %s, now => %s)",
         level,

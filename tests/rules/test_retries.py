@@ -11,10 +11,10 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from tests.conftest import Clock
-from tests.proof.waiting import PATIENCE_SECONDS, until
-from tests.rules.acting import HOUR, MICROSECOND, MINUTE, NOW, SECOND, bodies, state, taken
+from tests.acting import AT_ONCE, HOUR, MICROSECOND, MINUTE, SECOND, bodies, state, taken
+from tests.clock import Clock
 from tests.standing_time import StandingTime
+from tests.waiting import PATIENCE_SECONDS, until
 
 from duewheel.store.broker import Broker
 from duewheel.store.consuming import push_consumer
@@ -70,14 +70,14 @@ def called_with(broker: Broker, listener: Callable[[Message], Any]) -> str:
         called.set()
         return listener(message)
 
-    receipt = broker.send("t", b"x", delay=NOW)
+    receipt = broker.send("t", b"x", delay=AT_ONCE)
     with broker.push_consumer("t", "g", noted):
         assert called.wait(PATIENCE_SECONDS)
     return receipt.message_id
 
 
 def test_r01_the_message_id_stays_the_same_over_all_retries(topic: Broker, clock: Clock) -> None:
-    sent = topic.send("t", b"x", delay=NOW).message_id
+    sent = topic.send("t", b"x", delay=AT_ONCE).message_id
     consumer = topic.consumer("t", "g")
     seen = []
     while batch := consumer.receive():
@@ -94,7 +94,7 @@ def test_r02_retries_in_clustering_only_and_broadcasting_goes_on(topic: Broker, 
     instances = [topic.consumer("t", "all", mode="broadcasting", name=name) for name in ("one", "two")]
     cluster = topic.consumer("t", "cluster")
     for body in (b"fails", b"is fine"):
-        topic.send("t", body, delay=NOW)
+        topic.send("t", body, delay=AT_ONCE)
     for instance in instances:
         failed, fine = instance.receive(invisible=MINUTE)
         assert (failed.body, fine.body) == (b"fails", b"is fine"), "every instance gets everything"
@@ -104,7 +104,7 @@ def test_r02_retries_in_clustering_only_and_broadcasting_goes_on(topic: Broker, 
         # Else it is never answered.
     cluster.nack(cluster.receive())
     clock.advance(24 * HOUR)
-    topic.send("t", b"next", delay=NOW)
+    topic.send("t", b"next", delay=AT_ONCE)
     for instance in instances:
         assert bodies(taken(instance)) == [b"next"], "what failed is not redelivered, the consumer goes on"
     assert sorted(bodies(taken(cluster))) == [b"fails", b"is fine", b"next"]
@@ -131,7 +131,7 @@ def test_r03_a_failure_an_exception_and_a_timeout_start_a_retry(
         let_go.wait(PATIENCE_SECONDS)
         return "success"
 
-    timeout = broker.send("t", b"x", delay=NOW).message_id
+    timeout = broker.send("t", b"x", delay=AT_ONCE).message_id
     with broker.push_consumer("t", "g", stuck, consume_timeout=MINUTE):
         assert working.wait(PATIENCE_SECONDS)
         passing.pass_by(61)
@@ -144,7 +144,7 @@ def test_r03_a_failure_an_exception_and_a_timeout_start_a_retry(
 def test_r03_a_lease_that_ends_starts_a_retry_and_the_last_one_ends_as_a_dead_letter(
     topic: Broker, clock: Clock
 ) -> None:
-    sent = topic.send("t", b"x", delay=NOW).message_id
+    sent = topic.send("t", b"x", delay=AT_ONCE).message_id
     consumer = topic.consumer("t", "g")
     for attempt in range(1, 18):
         (message,) = consumer.receive(invisible=MINUTE)
@@ -157,7 +157,7 @@ def test_r03_a_lease_that_ends_starts_a_retry_and_the_last_one_ends_as_a_dead_le
 
 def test_r04_the_interval_counts_from_the_failure(topic: Broker, clock: Clock) -> None:
     """6 s of consuming, an interval of 10 s, 5 s until it is polled: 21 s from delivery to delivery."""
-    sent = topic.send("t", b"x", delay=NOW).message_id
+    sent = topic.send("t", b"x", delay=AT_ONCE).message_id
     consumer = topic.consumer("t", "g")
     (first,) = consumer.receive()
     consumed_at = clock()
@@ -181,14 +181,14 @@ def test_r04_the_interval_counts_from_the_failure(topic: Broker, clock: Clock) -
 
 
 def test_r05_sixteen_retries_at_exactly_these_intervals(topic: Broker, clock: Clock) -> None:
-    sent = topic.send("t", b"x", delay=NOW).message_id
+    sent = topic.send("t", b"x", delay=AT_ONCE).message_id
     fail_until_dead(topic.consumer("t", "g"), clock, INTERVALS)
     assert [dead.message_id for dead in topic.dead_letters("g")] == [sent]
 
 
 def test_r06_above_16_every_further_retry_comes_after_two_hours(topic: Broker, clock: Clock) -> None:
     consumer = topic.consumer("t", "g", retry=RetryPolicy.unordered(40))
-    topic.send("t", b"x", delay=NOW)
+    topic.send("t", b"x", delay=AT_ONCE)
     fail_until_dead(consumer, clock, [*INTERVALS, *[2 * HOUR] * 24])
 
 
@@ -254,7 +254,7 @@ def test_r08_the_ordered_http_profile_is_288_times_a_minute(timed_broker: Broker
 
 @pytest.mark.slow
 def test_r09_the_unordered_http_profile_is_288_times_five_minutes(topic: Broker, clock: Clock) -> None:
-    topic.send("t", b"x", delay=NOW)
+    topic.send("t", b"x", delay=AT_ONCE)
     consumer = topic.consumer("t", "g", retry=RetryPolicy.http())
     fail_until_dead(consumer, clock, [5 * MINUTE] * 288)
 
@@ -302,7 +302,7 @@ def test_r12_the_consumer_that_started_last_decides_for_the_whole_group(
         (group,) = (group for group in timed_broker.groups() if group.topic == name)
         assert (group.retry, group.retry_set_by) == (new, "second")
         if name == "t":
-            timed_broker.send(name, b"x", delay=NOW)
+            timed_broker.send(name, b"x", delay=AT_ONCE)
         else:
             timed_broker.send(name, b"x", message_group="a")
         # The first one has to go by it, too.
@@ -311,17 +311,17 @@ def test_r12_the_consumer_that_started_last_decides_for_the_whole_group(
 
 
 def test_r13_a_consumer_can_ask_how_often_a_message_was_retried(topic: Broker, clock: Clock) -> None:
-    topic.send("t", b"x", delay=NOW)
+    topic.send("t", b"x", delay=AT_ONCE)
     consumer = topic.consumer("t", "g")
     for retries in range(17):
         (message,) = consumer.receive()
         assert (message.reconsume_times, message.attempt) == (retries, retries + 1)
-        consumer.nack(message, delay=NOW)
+        consumer.nack(message, delay=AT_ONCE)
         clock.advance(MICROSECOND)
 
 
 def test_r14_dead_letters_are_kept_per_group_and_can_be_looked_at(topic: Broker, clock: Clock) -> None:
-    sent = topic.send("t", b"x", delay=NOW, key="k", tag="a", properties={"p": 1}).message_id
+    sent = topic.send("t", b"x", delay=AT_ONCE, key="k", tag="a", properties={"p": 1}).message_id
     consumer, other = topic.consumer("t", "g"), topic.consumer("t", "other")
     while batch := consumer.receive():
         consumer.nack(batch, reason=f"failure {batch[0].attempt}")
@@ -336,7 +336,7 @@ def test_r14_dead_letters_are_kept_per_group_and_can_be_looked_at(topic: Broker,
 
 
 def test_r14_dead_letters_can_be_used_to_go_on_with_the_business(topic: Broker, clock: Clock) -> None:
-    sent = topic.send("t", b"x", delay=NOW).message_id
+    sent = topic.send("t", b"x", delay=AT_ONCE).message_id
     consumer = topic.consumer("t", "g", retry=RetryPolicy.unordered(0))
     other = topic.consumer("t", "other")
     assert len(taken(other)) == 1
@@ -362,7 +362,7 @@ def test_r15_exactly_these_states_and_moves(topic: Broker, clock: Clock) -> None
     """Messages are answered at random, in time and too late, until nothing moves any more."""
     chance = random.Random(15)
     consumer = topic.consumer("t", "g")
-    sent = [receipt.message_id for receipt in topic.send_many("t", [{"body": b"x", "delay": NOW}] * 30)]
+    sent = [receipt.message_id for receipt in topic.send_many("t", [{"body": b"x", "delay": AT_ONCE}] * 30)]
     held: list[Message] = []
     for _ in range(200):
         held += consumer.receive(chance.choice([1, 3, 10]), chance.choice([SECOND, MINUTE, HOUR]))
@@ -374,7 +374,7 @@ def test_r15_exactly_these_states_and_moves(topic: Broker, clock: Clock) -> None
             except LeaseLost:
                 # Too late, or answered before: nothing moves.
                 continue
-        clock.advance(chance.choice([NOW, SECOND, 30 * SECOND, 10 * MINUTE]))
+        clock.advance(chance.choice([AT_ONCE, SECOND, 30 * SECOND, 10 * MINUTE]))
     for _ in range(20):
         clock.advance(2 * HOUR)
         consumer.nack(consumer.receive(100))

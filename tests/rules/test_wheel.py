@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from datetime import timedelta
 
 import pytest
-from tests.conftest import Clock
-from tests.proof.waiting import PATIENCE_SECONDS, ask, connected, until
-from tests.rules.acting import HOUR, MICROSECOND, MILLISECOND, MINUTE, NOW, bodies, state, taken
+from tests.acting import AT_ONCE, HOUR, MICROSECOND, MILLISECOND, MINUTE, bodies, state, taken
+from tests.clock import Clock
+from tests.waiting import PATIENCE_SECONDS, ask, connected, until
 
 from duewheel.store.broker import Broker
 from duewheel.store.wheel.timing_wheel import TimingWheel
@@ -62,7 +62,7 @@ def test_w02_a_flood_on_one_topic_does_not_make_another_late(broker: Broker, dsn
     for name in ("flood", "other"):
         broker.create_topic(name, granularity=MILLISECOND)
     broker.maintain()
-    broker.send_many("flood", [{"body": b"x", "delay": NOW}] * 10_000)
+    broker.send_many("flood", [{"body": b"x", "delay": AT_ONCE}] * 10_000)
     with connected(dsn, autocommit=False) as ticker:
         assert ask(ticker, "select duewheel.tick('flood')") == [(True,)]
         # As long as this transaction is open nobody can release anything of the topic, nor pass its lock.
@@ -72,7 +72,7 @@ def test_w02_a_flood_on_one_topic_does_not_make_another_late(broker: Broker, dsn
             " from duewheel.topic where name = 'flood'",
         )
         with turning(broker):
-            flood = broker.send("flood", b"x", delay=NOW)
+            flood = broker.send("flood", b"x", delay=AT_ONCE)
             for _ in range(5):
                 other = broker.send("other", b"x", delay=20 * MILLISECOND)
                 until(lambda: state(broker, other.message_id) == "Ready", "the other topic")  # noqa: B023

@@ -189,7 +189,7 @@ def test_looking_on_spark_connect_leases_nothing(broker: Broker, said: dict[str,
 
 
 def test_lease_by_an_action_is_refused_on_spark_connect(broker: Broker, said: dict[str, Any]) -> None:
-    assert "on Spark Connect each action would lease anew: take the batch first" in said["unleased"]
+    assert "each action would take a lease of its own: take the batch first" in said["unleased"]
     assert keys(broker.consumer("look", "lookers")) == list(range(COUNT))
 
 

@@ -35,7 +35,7 @@ from duewheel.store.values.leases import to_json
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
-    from tests.conftest import Clock
+    from tests.clock import Clock
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1200)]
 

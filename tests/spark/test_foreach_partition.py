@@ -16,7 +16,7 @@ import psycopg2
 import pytest
 from pyspark.taskcontext import TaskContext
 from tests.leasing import LEASE, consumer_at, extend_often, wait_for_extensions
-from tests.proof.waiting import PATIENCE_SECONDS, until
+from tests.waiting import PATIENCE_SECONDS, until
 
 from duewheel.spark import partition_work
 from duewheel.spark.leased_batch import LeasedBatch

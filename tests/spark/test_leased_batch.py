@@ -17,7 +17,7 @@ from duewheel.store.values.errors import InvalidArgument, InvalidTagExpression, 
 from duewheel.store.values.leases import from_json, to_json
 
 if TYPE_CHECKING:
-    from tests.conftest import Clock
+    from tests.clock import Clock
 
     from duewheel.store.broker import Broker
     from duewheel.store.consuming.consumer import Consumer

@@ -32,7 +32,7 @@ from tests.leasing import (
     received,
     wait_for_extensions,
 )
-from tests.proof.waiting import PATIENCE_SECONDS
+from tests.waiting import PATIENCE_SECONDS
 
 from duewheel.embedded.java import JavaNotFound
 from duewheel.operators.decorators import spark_due_messages_task
@@ -633,7 +633,7 @@ def test_connection_that_does_not_fit_is_refused_before_anything_is_leased(
 @pytest.mark.parametrize(
     ("work", "arguments", "said"),
     [
-        (count, {"application": "job.py"}, "does the work alone"),
+        (count, {"application": "job.py"}, "application replaces a function"),
         (count, {"application_args": ["1"]}, "give op_args"),
         (count, {"spark_conn_id": "spark_default", "master": "yarn"}, "not both"),
     ],

@@ -101,5 +101,5 @@ def test_options_are_checked(orders: Broker) -> None:
     with pytest.raises(UnknownTopic):
         reader(orders, topic="nowhere").check_topic()
     options = {"dsn": orders.dsn, "topic": TOPIC, "mode": "peek"}
-    with pytest.raises(InvalidArgument, match="a stream reads what is released"):
+    with pytest.raises(InvalidArgument, match="a stream reads released messages"):
         DueWheelDataSource(options).streamReader(SPARK_SCHEMA)

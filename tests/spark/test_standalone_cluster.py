@@ -18,7 +18,7 @@ import pyspark
 import pytest
 from airflow.sdk import Context
 from tests.airflow_runs import connection_json
-from tests.proof.waiting import PATIENCE_SECONDS, until
+from tests.waiting import PATIENCE_SECONDS, until
 
 from duewheel.embedded.java import spark_environment
 from duewheel.operators.spark import SparkConsumeMessagesOperator

@@ -17,7 +17,7 @@ import psycopg2
 import pytest
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
-from tests.proof.waiting import PATIENCE_SECONDS, until
+from tests.waiting import PATIENCE_SECONDS, until
 
 from duewheel.spark.read_options import ReadOptions
 from duewheel.spark.stream_place import StreamOffset
@@ -26,7 +26,7 @@ from duewheel.store.values.errors import GroupBusy, InvalidArgument, UnknownGrou
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from tests.conftest import Clock
+    from tests.clock import Clock
 
     from duewheel.store.broker import Broker
 

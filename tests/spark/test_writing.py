@@ -23,8 +23,9 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as sf
 from pyspark.sql.types import LongType, StringType, StructField, StructType
+from tests.conftest import execute
 from tests.logins import login
-from tests.proof.waiting import PATIENCE_SECONDS, until, until_somebody_waits
+from tests.waiting import PATIENCE_SECONDS, until, until_somebody_waits
 
 from duewheel.spark.message_writer import MessageWriter
 from duewheel.spark.write_options import WriteOptions
@@ -41,15 +42,9 @@ TOPIC = "orders"
 WRITTEN = StructType([StructField("body", StringType()), StructField("delay", LongType())])
 
 
-def rows(dsn: str, statement: str) -> list[tuple[Any, ...]]:
-    with closing(psycopg2.connect(dsn)) as connection, connection.cursor() as cursor:
-        cursor.execute(statement)
-        return cursor.fetchall()
-
-
 def staged(dsn: str) -> tuple[Any, ...]:
     """How many messages and parts are staged."""
-    return rows(
+    return execute(
         dsn,
         "select (select count(*) from duewheel.staged_message), (select count(*) from duewheel.staged_part)",
     )[0]
@@ -86,7 +81,7 @@ def test_every_column_arrives(broker: Broker, spark: SparkSession) -> None:
 
     found = {
         body: rest
-        for body, *rest in rows(
+        for body, *rest in execute(
             broker.dsn,
             "select encode(body, 'escape'), key, tag, properties, message_group, asked_at, deliver_at,"
             " born_at from duewheel.any_message",
@@ -135,7 +130,7 @@ def test_written_messages_are_received(broker: Broker, spark: SparkSession) -> N
         received += [message.key or "" for message in messages]
         consumer.ack(messages)
     assert sorted(received, key=int) == [str(number) for number in range(10_000)]
-    assert len({queue for (queue,) in rows(broker.dsn, "select queue from duewheel.any_message")}) == 4
+    assert len({queue for (queue,) in execute(broker.dsn, "select queue from duewheel.any_message")}) == 4
 
 
 def test_order_of_a_message_group_is_that_of_partitions_and_rows(broker: Broker, spark: SparkSession) -> None:
@@ -158,8 +153,10 @@ def test_far_and_near_messages_are_sent_together(broker: Broker, spark: SparkSes
     broker.create_topic(TOPIC, max_delay=timedelta(days=3660))
     frame = numbered(spark, 1000).withColumn("delay", sf.when(sf.col("key") % 2 == 0, 1e8).otherwise(60.0))
     write(frame, broker)
-    assert rows(broker.dsn, "select count(*), count(distinct seq) from duewheel.far_message") == [(500, 500)]
-    assert rows(broker.dsn, "select count(*), count(distinct seq) from duewheel.any_message") == [
+    assert execute(broker.dsn, "select count(*), count(distinct seq) from duewheel.far_message") == [
+        (500, 500)
+    ]
+    assert execute(broker.dsn, "select count(*), count(distinct seq) from duewheel.any_message") == [
         (1000, 1000)
     ]
 
@@ -168,9 +165,9 @@ def test_far_and_near_messages_are_sent_together(broker: Broker, spark: SparkSes
     ("columns", "wrong"),
     [
         ("body string, delay int, colour int", "a message has no 'colour'"),
-        ("delay int", "there is no column body"),
+        ("delay int", "the column body is missing"),
         ("body string, body string, delay int", "a column is named twice"),
-        ("body string", "no column says when: add one of deliver_at, delay, delay_level"),
+        ("body string", "no column gives the delivery time: add one of deliver_at, delay, delay_level"),
         ("body int, delay int", "the column body is int: it has to be string or binary"),
         ("body string, delay string", "delay is string: it has to be interval day to second, or a number of"),
         ("body string, delay int, properties map<string,int>", "it has to be map<string,string>"),
@@ -200,12 +197,12 @@ def test_topic_and_options_are_checked_before_anything_is_sent(broker: Broker, s
         made(timed, topic="nowhere")
     with pytest.raises(InvalidArgument, match="type NORMAL, which has no delays: drop delay"):
         made(timed, topic="plain")
-    with pytest.raises(InvalidArgument, match="no column message_group: add it"):
+    with pytest.raises(InvalidArgument, match="the column message_group is missing: add it"):
         made(plain_schema, topic="fifo")
     made(plain_schema, topic="plain")
     with pytest.raises(NotAllowed, match="grant it the role duewheel_producer"):
         made(plain_schema, topic="plain", dsn=login(broker.dsn, "duewheel_consumer"))
-    with pytest.raises(InvalidArgument, match=r"unknown options \['group'\]: there are"):
+    with pytest.raises(InvalidArgument, match=r"unknown options \['group'\]: choose from"):
         made(timed, topic="plain", group="g")
     with pytest.raises(InvalidArgument, match="'topic' is missing"):
         made(timed)
@@ -234,7 +231,7 @@ def test_one_wrong_row_and_nothing_is_sent(
     frame = frame.withColumn(column, sf.when(sf.col("key") == "450", sf.expr(value)).otherwise(other))
     with pytest.raises(PySparkException, match=wrong):
         write(frame, broker)
-    assert rows(broker.dsn, "select count(*) from duewheel.any_message") == [(0,)]
+    assert execute(broker.dsn, "select count(*) from duewheel.any_message") == [(0,)]
     assert staged(broker.dsn) == (0, 0)
 
 
@@ -244,7 +241,10 @@ def test_job_with_the_same_idempotency_key_sends_once(broker: Broker, spark: Spa
     for _ in range(2):
         write(numbered(spark, 100), broker, idempotency_key="2026-01-31")
     write(numbered(spark, 100), broker, "other", idempotency_key="2026-01-31")
-    assert rows(broker.dsn, "select count(*) from duewheel.any_message group by topic_id") == [(100,), (100,)]
+    assert execute(broker.dsn, "select count(*) from duewheel.any_message group by topic_id") == [
+        (100,),
+        (100,),
+    ]
     assert staged(broker.dsn) == (0, 0)
 
 
@@ -265,7 +265,7 @@ def test_failed_tasks_send_nothing_twice(broker: Broker, spark: SparkSession, tm
     key = sf.udf(killed_once, "string", useArrow=False).asNondeterministic()("key")
     write(numbered(spark, 1000).withColumn("key", key), broker)
     assert (tmp_path / "killed").exists()
-    assert rows(broker.dsn, "select count(*), count(distinct key) from duewheel.any_message") == [
+    assert execute(broker.dsn, "select count(*), count(distinct key) from duewheel.any_message") == [
         (1000, 1000)
     ]
 
@@ -277,7 +277,7 @@ def test_producer_may_write_and_reads_nothing(broker: Broker, spark: SparkSessio
         with producer.connection() as connection, connection.cursor() as cursor:
             with pytest.raises(psycopg2.errors.InsufficientPrivilege):
                 cursor.execute("select * from duewheel.staged_message")
-    assert rows(broker.dsn, "select count(*) from duewheel.any_message") == [(100,)]
+    assert execute(broker.dsn, "select count(*) from duewheel.any_message") == [(100,)]
 
 
 def test_staging_that_is_lost_or_fails_says_what_to_do(broker: Broker, spark: SparkSession) -> None:
@@ -288,7 +288,7 @@ def test_staging_that_is_lost_or_fails_says_what_to_do(broker: Broker, spark: Sp
 
         def lose() -> None:
             waits = "select 1 from pg_locks where not granted and database is not null"
-            until(lambda: ended.is_set() or rows(broker.dsn, waits), "the job to publish")
+            until(lambda: ended.is_set() or execute(broker.dsn, waits), "the job to publish")
             # As a crash of the server does.
             cursor.execute("truncate duewheel.staged_message")
             connection.commit()
@@ -306,7 +306,7 @@ def test_staging_that_is_lost_or_fails_says_what_to_do(broker: Broker, spark: Sp
         r"\bStagingFailed: 0 of the 100 staged messages are there, and nothing was sent; Run the job again: ",
         said,
     ), said
-    assert rows(broker.dsn, "select count(*) from duewheel.any_message") == [(0,)]
+    assert execute(broker.dsn, "select count(*) from duewheel.any_message") == [(0,)]
 
     writer = MessageWriter(WriteOptions.of({"dsn": broker.dsn, "topic": TOPIC}, is_stream=False), WRITTEN)
     away = replace(writer._writing, dsn="postgresql://nobody@127.0.0.1:1/none")
@@ -359,17 +359,17 @@ def test_x16_killed_driver_sends_all_or_nothing_and_its_next_run_the_rest(
 
     with killed():
         until(lambda: staged(broker.dsn)[0] == 500, "one of the two parts is staged")
-    assert rows(broker.dsn, sent) == [(0, 0)]
+    assert execute(broker.dsn, sent) == [(0, 0)]
 
     hold.unlink()
     with closing(psycopg2.connect(broker.dsn)) as connection, connection.cursor() as cursor:
         cursor.execute("lock table duewheel.published_batch in exclusive mode")
         with killed():
             until_somebody_waits(broker.dsn)
-        assert rows(broker.dsn, sent) == [(0, 0)]
+        assert execute(broker.dsn, sent) == [(0, 0)]
         connection.commit()
     # The server does not hear of the driver's end. It publishes all, or nothing, if Spark's JVM has discarded
     # what was staged; the next run waits for it.
     for _ in range(2):
         write(numbered(spark, 1000, 2), broker, idempotency_key="job")
-        assert rows(broker.dsn, sent) == [(1000, 1000)]
+        assert execute(broker.dsn, sent) == [(1000, 1000)]

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import psycopg2
 import pytest
 from pyspark.errors import PySparkException
+from tests.conftest import execute
 
 from duewheel.spark.message_writer import MessageStreamWriter
 from duewheel.spark.write_options import WriteOptions
@@ -57,14 +58,8 @@ class Copying:
         (commits / f".{last}.crc").unlink()
 
 
-def rows(dsn: str, statement: str) -> list[tuple[Any, ...]]:
-    with closing(psycopg2.connect(dsn)) as connection, connection.cursor() as cursor:
-        cursor.execute(statement)
-        return cursor.fetchall()
-
-
 def keys(broker: Broker) -> list[int]:
-    return sorted(int(key) for (key,) in rows(broker.dsn, "select key from duewheel.any_message"))
+    return sorted(int(key) for (key,) in execute(broker.dsn, "select key from duewheel.any_message"))
 
 
 def test_each_micro_batch_is_sent_once_also_when_it_is_run_again(
@@ -80,8 +75,8 @@ def test_each_micro_batch_is_sent_once_also_when_it_is_run_again(
     copying.add(range(150, 180))
     copying.run()
     assert keys(broker) == list(range(180))
-    assert rows(broker.dsn, "select batch from duewheel.published_batch") == [(2,)]
-    assert rows(broker.dsn, "select count(*) from duewheel.staged_message") == [(0,)]
+    assert execute(broker.dsn, "select batch from duewheel.published_batch") == [(2,)]
+    assert execute(broker.dsn, "select count(*) from duewheel.staged_message") == [(0,)]
 
 
 def test_micro_batch_that_failed_is_sent_by_the_next_run(

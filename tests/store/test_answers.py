@@ -10,8 +10,9 @@ from typing import Any
 
 import psycopg2
 import pytest
-from tests.conftest import Clock
-from tests.proof.waiting import ask, beside, connected, until_blocked
+from tests.acting import send_numbered
+from tests.clock import Clock
+from tests.waiting import ask, beside, connected, until_blocked
 
 from duewheel.store.broker import Broker
 from duewheel.store.consuming.consumer import Consumer
@@ -33,10 +34,6 @@ def topic(request: pytest.FixtureRequest, timed_broker: Broker) -> Broker:
     with connected(timed_broker.dsn) as shop:
         ask(shop, "create table work_done (message_id text)")
     return timed_broker
-
-
-def send(broker: Broker, count: int) -> None:
-    broker.send_many("t", [{"body": b"%d" % n, "message_group": f"{n}"} for n in range(count)])
 
 
 def work(connection: DriverConnection, batch: Batch) -> None:
@@ -76,7 +73,7 @@ ACKS: dict[str, Ack] = {"whole": by_python, "one by one": one_by_one, "SQL": by_
 @pytest.mark.parametrize("how", ACKS)
 def test_x16_work_and_ack_are_committed_once_by_whoever_tries(topic: Broker, clock: Clock, how: str) -> None:
     """Two more do the same work: one while the first is open, one after it."""
-    send(topic, 10)
+    send_numbered(topic, 10)
     consumer = topic.consumer("t", "g")
     batch = consumer.receive()
     with (
@@ -103,7 +100,7 @@ def test_x16_work_and_ack_are_committed_once_by_whoever_tries(topic: Broker, clo
 
 @pytest.mark.parametrize("how", ACKS)
 def test_x16_the_next_one_acks_when_the_first_rolls_back(topic: Broker, clock: Clock, how: str) -> None:
-    send(topic, 3)
+    send_numbered(topic, 3)
     consumer = topic.consumer("t", "g")
     batch = consumer.receive()
     with (
@@ -126,7 +123,7 @@ def test_x16_the_next_one_acks_when_the_first_rolls_back(topic: Broker, clock: C
 
 @pytest.mark.parametrize("how", ACKS)
 def test_x16_a_transaction_may_repeat_its_own_ack(topic: Broker, clock: Clock, how: str) -> None:
-    send(topic, 3)
+    send_numbered(topic, 3)
     consumer = topic.consumer("t", "g")
     batch = consumer.receive()
     with connected(topic.dsn, autocommit=False) as mine:
@@ -143,7 +140,7 @@ def test_x16_a_transaction_may_repeat_its_own_ack(topic: Broker, clock: Clock, h
 
 
 def test_x16_one_message_that_another_has_acked_is_enough(topic: Broker) -> None:
-    send(topic, 3)
+    send_numbered(topic, 3)
     consumer = topic.consumer("t", "g")
     batch = consumer.receive()
     consumer.ack(batch[0])
@@ -160,7 +157,7 @@ def test_x16_one_message_that_another_has_acked_is_enough(topic: Broker) -> None
 
 
 def test_x16_an_ack_without_a_transaction_may_be_repeated(topic: Broker) -> None:
-    send(topic, 3)
+    send_numbered(topic, 3)
     consumer = topic.consumer("t", "g")
     batch = consumer.receive()
     consumer.ack(batch[0])
@@ -171,7 +168,7 @@ def test_x16_an_ack_without_a_transaction_may_be_repeated(topic: Broker) -> None
 
 
 def test_x16_in_sql_an_ack_may_be_repeated_where_that_is_said(topic: Broker, clock: Clock) -> None:
-    send(topic, 2)
+    send_numbered(topic, 2)
     with connected(topic.dsn) as service:
         rows = ask(service, "select receipt_handle from duewheel.receive('t', 'g', now => %s)", clock())
         handles = [handle for (handle,) in rows]
@@ -186,7 +183,7 @@ def test_x16_in_sql_an_ack_may_be_repeated_where_that_is_said(topic: Broker, clo
 
 
 def test_x16_a_fence_refuses_the_slow_one_before_the_work(topic: Broker) -> None:
-    send(topic, 10)
+    send_numbered(topic, 10)
     consumer = topic.consumer("t", "g")
     batch = consumer.receive()
     with (
@@ -212,7 +209,7 @@ def test_x16_a_fence_refuses_the_slow_one_before_the_work(topic: Broker) -> None
 def test_x16_a_fence_that_ends_without_an_answer_leaves_the_lease_as_it_was(
     topic: Broker, clock: Clock, ends: str
 ) -> None:
-    send(topic, 2)
+    send_numbered(topic, 2)
     consumer = topic.consumer("t", "g")
     batch = consumer.receive(invisible=MINUTE)
     with (
@@ -233,7 +230,7 @@ def test_x16_a_fence_that_ends_without_an_answer_leaves_the_lease_as_it_was(
 @pytest.mark.parametrize("how", ACKS)
 def test_x16_a_fenced_lease_outlasts_its_end(topic: Broker, clock: Clock, how: str, answers: bool) -> None:
     """Nobody gets the messages while the transaction is open, and it may ack them."""
-    send(topic, 3)
+    send_numbered(topic, 3)
     consumer = topic.consumer("t", "g")
     batch = consumer.receive(invisible=MINUTE)
     with connected(topic.dsn, autocommit=False) as mine:
@@ -251,7 +248,7 @@ def test_x16_a_fenced_lease_outlasts_its_end(topic: Broker, clock: Clock, how: s
 
 
 def test_x16_a_fence_goes_with_its_savepoint(topic: Broker, clock: Clock) -> None:
-    send(topic, 3)
+    send_numbered(topic, 3)
     consumer = topic.consumer("t", "g")
     batch = consumer.receive(invisible=MINUTE)
     with connected(topic.dsn, autocommit=False) as mine:
@@ -264,7 +261,7 @@ def test_x16_a_fence_goes_with_its_savepoint(topic: Broker, clock: Clock) -> Non
 
 
 def test_x16_a_fence_wants_a_transaction(topic: Broker) -> None:
-    send(topic, 1)
+    send_numbered(topic, 1)
     consumer = topic.consumer("t", "g")
     batch = consumer.receive()
     with connected(topic.dsn) as mine:
@@ -275,7 +272,7 @@ def test_x16_a_fence_wants_a_transaction(topic: Broker) -> None:
 
 
 def test_x16_a_fence_holds_up_nobody_but_those_who_answer_the_lease(topic: Broker, clock: Clock) -> None:
-    send(topic, 4)
+    send_numbered(topic, 4)
     consumer = topic.consumer("t", "g")
     fenced, other = consumer.receive(2, MINUTE), consumer.receive(1, MINUTE)
     with connected(topic.dsn) as admin:
@@ -292,7 +289,7 @@ def test_x16_a_fence_holds_up_nobody_but_those_who_answer_the_lease(topic: Broke
         busy.nack(busy.receive(), delay=NOTHING)
         clock.advance(2 * SECOND)
         assert len(busy.receive(invisible=MINUTE)) == 1
-        send(others, 1)
+        send_numbered(others, 1)
         others.tick("t")
         others.maintain()
         mine.rollback()
@@ -302,7 +299,7 @@ def test_x16_a_fence_holds_up_nobody_but_those_who_answer_the_lease(topic: Broke
 
 def test_x16_a_fence_inside_a_lease_keeper_ends(topic: Broker) -> None:
     """The keeper's extension is on its way when the block is left, and the transaction is still open."""
-    send(topic, 1)
+    send_numbered(topic, 1)
     consumer = topic.consumer("t", "g")
     batch = consumer.receive(invisible=HOUR)
     extending = threading.Event()
@@ -327,7 +324,7 @@ def test_x16_a_fence_inside_a_lease_keeper_ends(topic: Broker) -> None:
 
 def test_an_answer_reads_no_more_the_more_answers_the_lease_has(topic: Broker) -> None:
     """In rows, as the database counts them: the last ack of 600 reads what an early one does."""
-    send(topic, 600)
+    send_numbered(topic, 600)
     consumer = topic.consumer("t", "g")
     batch = consumer.receive(600)
     assert len(batch) == 600
@@ -350,7 +347,7 @@ def test_an_answer_reads_no_more_the_more_answers_the_lease_has(topic: Broker) -
 
 def test_answers_of_the_first_schema_still_count(topic: Broker, clock: Clock) -> None:
     """There an answer to single messages is an event that lists them."""
-    send(topic, 4)
+    send_numbered(topic, 4)
     consumer = topic.consumer("t", "g")
     batch = consumer.receive(invisible=MINUTE)
     lease = batch[0].lease
@@ -377,7 +374,7 @@ def test_answers_of_the_first_schema_still_count(topic: Broker, clock: Clock) ->
 
 
 def test_answers_go_with_their_lease(topic: Broker, clock: Clock) -> None:
-    send(topic, 3)
+    send_numbered(topic, 3)
     consumer = topic.consumer("t", "g")
     for message in consumer.receive():
         consumer.ack(message)
@@ -385,7 +382,7 @@ def test_answers_go_with_their_lease(topic: Broker, clock: Clock) -> None:
         assert ask(connection, "select count(*) from duewheel.lease_answer") == [(2,)]
         for _ in range(3):
             clock.advance(timedelta(days=5))
-            send(topic, 1)
+            send_numbered(topic, 1)
             consumer.ack(consumer.receive())
             topic.maintain()
         assert ask(connection, "select count(*) from duewheel.lease_answer") == [(0,)]

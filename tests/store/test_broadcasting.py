@@ -5,11 +5,12 @@ from __future__ import annotations
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from datetime import UTC, datetime, timedelta
-from typing import Any, Protocol
+from datetime import datetime, timedelta
+from typing import Any
 
 import psycopg2
 import pytest
+from tests.clock import NOW, Clock
 
 from duewheel.store.broker import Broker
 from duewheel.store.consuming.consumer import Consumer
@@ -20,12 +21,6 @@ from duewheel.store.values.retry_policy import RetryPolicy
 SECOND = timedelta(seconds=1)
 MINUTE = timedelta(minutes=1)
 HOUR = timedelta(hours=1)
-NOW = datetime(2026, 1, 5, 9, 30, tzinfo=UTC)
-
-
-class Clock(Protocol):
-    def __call__(self) -> datetime: ...
-    def advance(self, by: timedelta) -> datetime: ...
 
 
 @pytest.fixture

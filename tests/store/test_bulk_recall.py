@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from contextlib import closing
-from datetime import UTC, datetime, timedelta
-from typing import Any, Protocol
+from datetime import datetime, timedelta
+from typing import Any
 
 import psycopg2
 import pytest
+from tests.clock import NOW, Clock
 from tests.logins import login
-from tests.proof.waiting import ask, beside, connected, until, until_blocked
+from tests.waiting import ask, beside, connected, until, until_blocked
 
 from duewheel.store.broker import Broker
 from duewheel.store.operations import recalling
@@ -29,11 +30,6 @@ from duewheel.store.values.errors import (
 from duewheel.store.values.messages import RecallOutcome
 
 HOUR = timedelta(hours=1)
-NOW = datetime(2026, 1, 5, 9, 30, tzinfo=UTC)
-
-
-class Clock(Protocol):
-    def advance(self, by: timedelta) -> datetime: ...
 
 
 @pytest.fixture

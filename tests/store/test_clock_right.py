@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import psycopg2
 import pytest
 from tests.logins import ROLES, login
-from tests.proof.waiting import ask, connected
+from tests.waiting import ask, connected
 
 from duewheel.store import Broker
 from duewheel.store.values.errors import InvalidArgument, NotAllowed

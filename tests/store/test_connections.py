@@ -11,6 +11,7 @@ from pathlib import Path
 import psycopg2
 import pytest
 from psycopg2.extensions import TRANSACTION_STATUS_IDLE
+from tests.waiting import ask, connected, until
 
 from duewheel.store.broker import Broker
 from duewheel.store.database.connections import IDLE_CONNECTIONS, Database, libpq_dsn
@@ -126,17 +127,12 @@ def test_writes_go_on_after_a_restart(broker: Broker) -> None:
 
 def end_what_waits(dsn: str) -> None:
     """Ends the session that waits for a lock, as soon as there is one."""
-    connection = psycopg2.connect(dsn)
-    connection.autocommit = True
-    with connection.cursor() as cursor:
-        ended = 0
-        while not ended:
-            cursor.execute(
-                "select count(pg_terminate_backend(pid, 10000)) from pg_stat_activity"
-                " where datname = current_database() and wait_event_type = 'Lock'"
-            )
-            (ended,) = cursor.fetchone()
-    connection.close()
+    ending = (
+        "select pg_terminate_backend(pid, 10000) from pg_stat_activity"
+        " where datname = current_database() and wait_event_type = 'Lock'"
+    )
+    with connected(dsn) as connection:
+        until(lambda: ask(connection, ending), "a session that waits for a lock")
 
 
 @pytest.mark.parametrize("many", [False, True])

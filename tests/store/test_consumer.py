@@ -5,13 +5,15 @@ from __future__ import annotations
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from datetime import UTC, datetime, timedelta
-from typing import Any, Protocol
+from datetime import datetime, timedelta
+from typing import Any
 
 import psycopg2
 import pytest
 from sqlalchemy import NullPool, create_engine
-from tests.proof.waiting import ask, connected
+from tests.acting import bodies, send
+from tests.clock import NOW, Clock
+from tests.waiting import ask, connected
 
 from duewheel.store.broker import Broker
 from duewheel.store.consuming import consumer as consumer_module
@@ -25,32 +27,11 @@ from duewheel.store.values.errors import (
     UnknownTopic,
 )
 from duewheel.store.values.leases import from_json, to_json
-from duewheel.store.values.messages import Batch, Message
+from duewheel.store.values.messages import Message
 
 SECOND = timedelta(seconds=1)
 MINUTE = timedelta(minutes=1)
 HOUR = timedelta(hours=1)
-NOW = datetime(2026, 1, 5, 9, 30, tzinfo=UTC)
-
-
-class Clock(Protocol):
-    def __call__(self) -> datetime: ...
-    def advance(self, by: timedelta) -> datetime: ...
-
-
-@pytest.fixture
-def topic(timed_broker: Broker) -> Broker:
-    """A broker whose clock stands, with a topic ``t`` of one queue, so that order is total."""
-    timed_broker.create_topic("t", queues=1)
-    return timed_broker
-
-
-def bodies(batch: Batch) -> list[bytes]:
-    return [message.body for message in batch]
-
-
-def send(broker: Broker, *names: str, **given: Any) -> None:
-    broker.send_many("t", [{"body": name, "delay": timedelta(0), **given} for name in names])
 
 
 # --- receiving

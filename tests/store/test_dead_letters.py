@@ -5,11 +5,12 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterable
-from datetime import UTC, datetime, timedelta
-from typing import Any, Protocol
+from datetime import datetime, timedelta
+from typing import Any
 
 import pytest
-from tests.proof.waiting import ask, beside, connected, until
+from tests.clock import NOW, Clock
+from tests.waiting import ask, beside, connected, until
 
 from duewheel.store.broker import Broker
 from duewheel.store.consuming.consumer import Consumer
@@ -26,12 +27,7 @@ from duewheel.store.values.retry_policy import RetryPolicy
 
 SECOND = timedelta(seconds=1)
 HOUR = timedelta(hours=1)
-NOW = datetime(2026, 1, 5, 9, 30, tzinfo=UTC)
 NO_RETRIES = RetryPolicy.unordered(max_retries=0)
-
-
-class Clock(Protocol):
-    def advance(self, by: timedelta) -> datetime: ...
 
 
 def consumer_of(broker: Broker, name: str = "t", group: str = "g") -> Consumer:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 import pytest
-from tests.proof.waiting import ask, connected
+from tests.clock import NOW
+from tests.waiting import ask, connected
 
 from duewheel.store.broker import Broker
 from duewheel.store.operations.topics import Topic
@@ -13,7 +14,6 @@ from duewheel.store.values.errors import DelayOutOfRange, TopicExists
 
 SECOND = timedelta(seconds=1)
 HOUR = timedelta(hours=1)
-NOW = datetime(2026, 1, 5, 9, 30, tzinfo=UTC)
 
 ROCKETMQ = tuple(
     timedelta(seconds=seconds)

@@ -10,7 +10,7 @@ import pytest
 
 from duewheel.store.broker import Broker
 from duewheel.store.database.connections import fetch
-from duewheel.store.database.migration import FUNCTIONS
+from duewheel.store.database.schema_state import FUNCTIONS
 from duewheel.store.values import errors
 from duewheel.store.values.errors import BY_SQLSTATE, BrokerNotUpgraded, DueWheelError, UnknownTopic
 

@@ -8,9 +8,10 @@ from datetime import datetime, timedelta
 
 import psycopg2
 import pytest
-from tests.conftest import Clock, execute
-from tests.proof.waiting import PATIENCE_SECONDS, ask, beside, connected, until, until_somebody_waits
+from tests.clock import Clock
+from tests.conftest import execute
 from tests.standing_time import StandingTime
+from tests.waiting import PATIENCE_SECONDS, ask, beside, connected, until, until_somebody_waits
 
 from duewheel.store.broker import Broker
 from duewheel.store.consuming import push_consumer

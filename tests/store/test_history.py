@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
-from typing import Any, Protocol
+from datetime import datetime, timedelta
+from typing import Any
 
 import pytest
+from tests.clock import NOW, Clock
 
 from duewheel.store.broker import Broker
 from duewheel.store.values.retry_policy import RetryPolicy
@@ -13,12 +14,6 @@ from duewheel.store.values.retry_policy import RetryPolicy
 SECOND = timedelta(seconds=1)
 MINUTE = timedelta(minutes=1)
 HOUR = timedelta(hours=1)
-NOW = datetime(2026, 1, 5, 9, 30, tzinfo=UTC)
-
-
-class Clock(Protocol):
-    def __call__(self) -> datetime: ...
-    def advance(self, by: timedelta) -> datetime: ...
 
 
 @pytest.fixture

@@ -7,9 +7,10 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.conftest import Clock
+from tests.clock import Clock
 from tests.logged import logged
 from tests.outages import outage
+from tests.waiting import PATIENCE_SECONDS
 
 from duewheel.store.consuming import lease_keeper
 from duewheel.store.consuming.lease_keeper import LeaseKeeper
@@ -23,9 +24,6 @@ if TYPE_CHECKING:
 #: The shortest there is.
 SHORT = timedelta(seconds=1)
 HOUR = timedelta(hours=1)
-
-#: Long enough on the slowest machine; nothing waits for it unless something is broken.
-PATIENCE_SECONDS = 60
 
 
 @pytest.fixture

@@ -5,12 +5,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from datetime import datetime, timedelta
-from typing import Protocol
+from datetime import timedelta
 
 import psycopg2
 import pytest
 from psycopg2.extensions import connection as Connection  # noqa: N812 - it is a class
+from tests.clock import Clock
+from tests.waiting import until
 
 from duewheel.store.broker import Broker
 from duewheel.store.consuming import consumer as consumer_module
@@ -21,11 +22,6 @@ SECOND = timedelta(seconds=1)
 MILLISECONDS = timedelta(milliseconds=1)
 LONG = timedelta(seconds=30)
 SOON = timedelta(milliseconds=300)
-
-
-class Clock(Protocol):
-    def __call__(self) -> datetime: ...
-    def advance(self, by: timedelta) -> datetime: ...
 
 
 @pytest.fixture
@@ -62,9 +58,9 @@ def turning(dsn: str, topics: list[str] | None = None) -> Iterator[None]:
 def test_a_wheel_is_known_to_turn_as_long_as_it_listens(dsn: str, session: Connection) -> None:
     assert is_turning(session) is False
     with turning(dsn):
-        while not is_turning(session):
-            pass
-    assert is_turning(session) is False
+        until(lambda: is_turning(session), "the wheel to turn")
+    # The server frees the lock when it has seen the end of the connection.
+    until(lambda: not is_turning(session), "the server to free the wheel's lock")
 
 
 def test_a_wheel_for_some_topics_promises_nothing_to_the_others(dsn: str, broker: Broker) -> None:
@@ -85,8 +81,7 @@ def test_a_consumer_leaves_releasing_to_the_wheel(
     broker.create_topic("t")
     consumer = broker.consumer("t", "g")
     with turning(dsn):
-        while not is_turning(session):
-            pass
+        until(lambda: is_turning(session), "the wheel to turn")
         for _ in range(5):
             broker.send("t", b"", delay=SOON)
             batch = consumer.receive(wait=LONG)

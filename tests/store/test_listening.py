@@ -10,13 +10,11 @@ from contextlib import aclosing, closing
 
 import psycopg2
 import pytest
+from tests.waiting import PATIENCE_SECONDS
 
 from duewheel.embedded.postgres import EmbeddedPostgres
 from duewheel.store.database.listening import GAP, Listener, Notification
 from duewheel.store.values.backoff import Backoff
-
-#: No test waits this long: it is how long a broken one takes to say so.
-PATIENCE_SECONDS = 30.0
 
 Execute = Callable[[str], None]
 

@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from tests.conftest import Clock
-from tests.proof.waiting import ask, connected
+from tests.clock import Clock
+from tests.waiting import ask, connected
 
 from duewheel.store import InvalidArgument, MessagePage, UnknownMessage, UnknownTopic
 from duewheel.store.broker import Broker

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from typing import Any
 
 import pytest
-from tests.conftest import Clock
-from tests.proof.waiting import ask, connected
+from tests.acting import rows
+from tests.clock import Clock
+from tests.waiting import ask, connected
 
 from duewheel.store.broker import Broker
 
@@ -17,11 +17,6 @@ DUE_SOON = "select topic_id, min(due_at) from duewheel.due_soon(%s, %s) group by
 NEXT_INSTANT = "select duewheel.next_instant(%s, %s)"
 LEASE_ENDS = "select topic_id, expires_at from duewheel.lease_ends(%s, %s)"
 LEASE_ENDS_OF_TOPICS = "select topic_id, expires_at from duewheel.lease_ends_of_topics(%s, %s, %s)"
-
-
-def rows(broker: Broker, statement: str, *parameters: object) -> list[tuple[Any, ...]]:
-    with connected(broker.dsn) as connection:
-        return ask(connection, statement, *parameters)
 
 
 def topic_id(broker: Broker, name: str) -> int:

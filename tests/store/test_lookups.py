@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
-from typing import Any, Protocol
+from datetime import UTC, timedelta
+from typing import Any
 
 import pytest
+from tests.clock import NOW, Clock
 
 from duewheel.store.broker import Broker
 from duewheel.store.consuming.doorbells import Doorbell
@@ -16,17 +17,6 @@ from duewheel.store.values.messages import MessageType, OutOfRange
 
 SECOND = timedelta(seconds=1)
 HOUR = timedelta(hours=1)
-NOW = datetime(2026, 1, 5, 9, 30, tzinfo=UTC)
-
-
-class Clock(Protocol):
-    def advance(self, by: timedelta) -> datetime: ...
-
-
-@pytest.fixture
-def topic(timed_broker: Broker) -> Broker:
-    timed_broker.create_topic("t", queues=1)
-    return timed_broker
 
 
 # --- messages

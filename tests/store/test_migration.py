@@ -11,10 +11,11 @@ from pathlib import Path
 
 import psycopg2
 import pytest
+from tests.conftest import execute
 
 from duewheel.embedded.postgres import EmbeddedPostgres
 from duewheel.store.broker import Broker
-from duewheel.store.database import migration, schema
+from duewheel.store.database import migration, schema, schema_state
 from duewheel.store.values.errors import BrokerMoved, BrokerNotUpgraded
 
 NUMBERS = count(1)
@@ -26,14 +27,6 @@ def empty_dsn(postgres: EmbeddedPostgres) -> Iterator[str]:
     name = f"empty_{next(NUMBERS)}"
     yield postgres.ensure_database(name)
     execute(postgres.dsn(), f"drop database {name} with (force)")
-
-
-def execute(dsn: str, statement: str) -> list[tuple[object, ...]]:
-    with closing(psycopg2.connect(dsn)) as connection:
-        connection.autocommit = True
-        with connection.cursor() as cursor:
-            cursor.execute(statement)
-            return cursor.fetchall() if cursor.description else []
 
 
 def described(dsn: str) -> list[tuple[object, ...]]:
@@ -75,7 +68,7 @@ def test_a_missing_schema_is_made_and_used(empty_dsn: str) -> None:
             broker.check()
         state = broker.upgrade()
         assert state.revision == schema.newest_revision()
-        assert state.functions_checksum == migration.functions_checksum()
+        assert state.functions_checksum == schema_state.functions_checksum()
         assert broker.check() == state
         # The same object works once the schema is there.
         assert broker.topics() == []
@@ -143,7 +136,7 @@ def test_a_newer_schema_is_used_and_left_alone(dsn: str) -> None:
     execute(dsn, f"update duewheel.{schema.VERSION_TABLE} set version_num = '9999'")
     execute(dsn, "update duewheel.broker set functions_checksum = 'newer'")
     state = migration.upgrade(dsn)
-    assert state == migration.SchemaState("9999", "newer") == migration.check(dsn)
+    assert state == schema_state.SchemaState("9999", "newer") == schema_state.check(dsn)
     with Broker(dsn) as broker:
         assert broker.topics() == []
 
@@ -152,9 +145,9 @@ def test_functions_that_changed_are_applied_again(dsn: str) -> None:
     execute(dsn, "update duewheel.broker set functions_checksum = 'older'")
     execute(dsn, "drop function duewheel.notify_due")
     with pytest.raises(BrokerNotUpgraded, match="functions in the database"):
-        migration.check(dsn)
+        schema_state.check(dsn)
     migration.upgrade(dsn)
-    migration.check(dsn)
+    schema_state.check(dsn)
     assert execute(dsn, "select count(*) from pg_proc where proname = 'notify_due'") == [(1,)]
 
 
@@ -163,7 +156,7 @@ def test_a_failed_upgrade_leaves_nothing(
 ) -> None:
     (tmp_path / "10_good.sql").write_text("create function duewheel.good() returns integer return 1;")
     (tmp_path / "20_bad.sql").write_text("select 1 / 0")
-    monkeypatch.setattr(migration, "FUNCTIONS", tmp_path)
+    monkeypatch.setattr(schema_state, "FUNCTIONS", tmp_path)
     with pytest.raises(psycopg2.errors.DivisionByZero) as caught:
         migration.upgrade(empty_dsn)
     assert caught.value.__notes__ == ["while applying 20_bad.sql"]

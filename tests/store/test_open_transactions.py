@@ -6,8 +6,8 @@ from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
-from tests.conftest import Clock
-from tests.proof.waiting import ask, beside, connected, until_blocked, until_somebody_waits
+from tests.clock import Clock
+from tests.waiting import ask, beside, connected, until_blocked, until_somebody_waits
 
 from duewheel.store.broker import Broker
 from duewheel.store.database.connections import DriverConnection

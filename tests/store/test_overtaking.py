@@ -9,7 +9,7 @@ from datetime import timedelta
 
 import psycopg2
 import pytest
-from tests.proof.waiting import STOP, ask, beside, connected, until, until_somebody_waits
+from tests.waiting import STOP, ask, beside, connected, until, until_somebody_waits
 
 from duewheel.store import Overtaken, RecallOutcome
 from duewheel.store.broker import Broker

@@ -9,8 +9,8 @@ from datetime import UTC, datetime, timedelta
 import psycopg2
 import pytest
 from psycopg2.extensions import make_dsn
-from tests.conftest import Clock
-from tests.proof.waiting import ask, connected
+from tests.clock import Clock
+from tests.waiting import ask, connected
 
 from duewheel.store import Broker, InvalidArgument, RetryPolicy, UnknownGroup, UnknownTopic
 from duewheel.store.operations import overview

@@ -73,6 +73,21 @@ def test_the_broker_itself_needs_neither_airflow_nor_spark() -> None:
     assert printed.strip() == "[]"
 
 
+def test_the_broker_imports_an_operation_when_it_is_used() -> None:
+    program = (
+        "import sys; from duewheel.store import Broker, operations;"
+        "loaded = lambda: [name for name in sys.modules if name.startswith('duewheel.store.operations.')];"
+        "print(loaded(), operations.stats.__name__, loaded())"
+    )
+    printed = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    ).stdout
+    stats = "duewheel.store.operations.stats"
+    assert printed.strip() == f"[] {stats} ['{stats}']"
+    with pytest.raises(AttributeError, match="no attribute 'staats'"):
+        duewheel.store.operations.staats  # type: ignore[attr-defined]  # noqa: B018
+
+
 def test_the_picture_of_the_folders_is_the_tree() -> None:
     root = Path(__file__).parents[2]
     page = (root / "docs" / "architecture.md").read_text()

@@ -11,9 +11,10 @@ from typing import Any
 
 import psycopg2
 import pytest
-from tests.conftest import Clock
-from tests.proof.waiting import PATIENCE_SECONDS
+from tests.acting import send
+from tests.clock import Clock
 from tests.standing_time import StandingTime
+from tests.waiting import PATIENCE_SECONDS
 
 from duewheel.store.broker import Broker
 from duewheel.store.consuming import consumer as consumer_module
@@ -31,10 +32,6 @@ HOUR = timedelta(hours=1)
 def topic(broker: Broker) -> Broker:
     broker.create_topic("t", granularity=timedelta(milliseconds=1))
     return broker
-
-
-def send(broker: Broker, *names: str) -> None:
-    broker.send_many("t", [{"body": name, "delay": timedelta(0)} for name in names])
 
 
 def outcomes(broker: Broker, group: str = "g") -> Counter[str]:

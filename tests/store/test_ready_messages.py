@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.proof.waiting import ask, connected
+from tests.waiting import ask, connected
 
 from duewheel.store import Broker
 from duewheel.store.consuming.ready_messages import ready_messages

@@ -12,14 +12,15 @@ from pathlib import Path
 
 import psycopg2
 import pytest
-from tests.proof.waiting import until
+from tests.conftest import execute
 from tests.restoring import dump, restore
+from tests.waiting import until
 
 from duewheel.embedded.postgres import EmbeddedPostgres
 from duewheel.store import BrokerMoved, LeaseLost, RecallOutcome
 from duewheel.store.broker import Broker
 from duewheel.store.consuming.consumer import Consumer
-from duewheel.store.database import migration
+from duewheel.store.database import schema_state
 from duewheel.store.database.connections import DriverConnection
 
 NUMBERS = count(1)
@@ -31,14 +32,6 @@ HOUR = timedelta(hours=1)
 def restored_dsn(other_postgres: EmbeddedPostgres) -> str:
     """An empty database there."""
     return other_postgres.ensure_database(f"restored_{next(NUMBERS)}")
-
-
-def execute(dsn: str, statement: str, *parameters: object) -> list[tuple[object, ...]]:
-    with closing(psycopg2.connect(dsn)) as connection:
-        connection.autocommit = True
-        with connection.cursor() as cursor:
-            cursor.execute(statement, parameters)
-            return cursor.fetchall() if cursor.description else []
 
 
 def move(dsn: str) -> None:
@@ -351,7 +344,7 @@ def test_x14_a_dump_restored_elsewhere_delivers_what_waited_exactly_once(
         assert execute(restored_dsn, "select duewheel.rights_are_granted()") == [(True,)]
         done = restored.rebase()
         assert done.rebased
-        assert migration.check(restored_dsn)
+        assert schema_state.check(restored_dsn)
         # A lease of before the dump is answered after it; a handle is as good as it was.
         at_hand = restored.consumer("t", "g")
         at_hand.ack(held)

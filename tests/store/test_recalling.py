@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from contextlib import closing
-from datetime import UTC, datetime, timedelta
-from typing import Any, Protocol
+from datetime import datetime, timedelta
+from typing import Any
 
 import psycopg2
 import pytest
 from sqlalchemy import NullPool, create_engine
+from tests.clock import NOW, Clock
 
 from duewheel.store.broker import Broker
 from duewheel.store.values.errors import (
@@ -25,11 +26,6 @@ from duewheel.store.values.errors import (
 from duewheel.store.values.messages import RecallOutcome, SendOutcome
 
 HOUR = timedelta(hours=1)
-NOW = datetime(2026, 1, 5, 9, 30, tzinfo=UTC)
-
-
-class Clock(Protocol):
-    def advance(self, by: timedelta) -> datetime: ...
 
 
 @pytest.fixture

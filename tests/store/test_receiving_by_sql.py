@@ -4,20 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from datetime import datetime, timedelta
-from typing import Any, Protocol
+from datetime import timedelta
+from typing import Any
 
 import psycopg2
 import pytest
+from tests.clock import Clock
 
 from duewheel.store.broker import Broker
 
 SECOND = timedelta(seconds=1)
-
-
-class Clock(Protocol):
-    def __call__(self) -> datetime: ...
-    def advance(self, by: timedelta) -> datetime: ...
 
 
 Ask = Callable[..., list[tuple[Any, ...]]]

@@ -16,15 +16,16 @@ from pathlib import Path
 
 import psycopg2
 import pytest
-from tests.conftest import Clock, drop_database
-from tests.proof.waiting import ask, beside, connected, until
+from tests.clock import Clock
+from tests.conftest import drop_database
 from tests.restoring import run_program
+from tests.waiting import ask, beside, connected, until
 
 from duewheel.embedded.postgres import EmbeddedPostgres
 from duewheel.store import BrokerMoved, BrokerNotUpgraded, Overtaken, RecallOutcome, SendOutcome
 from duewheel.store.broker import Broker
 from duewheel.store.consuming.consumer import Consumer
-from duewheel.store.database import migration
+from duewheel.store.database import migration, schema_state
 from duewheel.store.database.connections import DriverConnection
 from duewheel.store.values.messages import Message
 
@@ -114,7 +115,7 @@ def test_a_database_of_the_version_before_is_refused_until_it_is_upgraded(releas
         with pytest.raises(BrokerMoved, match="duewheel db rebase"):
             broker.topics()
         broker.rebase()
-        assert broker.check().functions_checksum == migration.functions_checksum()
+        assert broker.check().functions_checksum == schema_state.functions_checksum()
         assert [topic.name for topic in broker.topics()] == ["events", "orders", "steps"]
         assert [schedule.name for schedule in broker.schedules()] == ["nightly"]
 
@@ -421,7 +422,7 @@ def upgraded_beside(dsn: str, opened: str, caplog: pytest.LogCaptureFixture, *, 
         upgrade.result()
         for statement in OPEN:
             ask(other, statement)
-    migration.check(dsn)
+    schema_state.check(dsn)
 
 
 @pytest.mark.parametrize(

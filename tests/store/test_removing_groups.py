@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from typing import Any, Protocol
+from typing import Any
 
 import psycopg2
 import pytest
+from tests.acting import rows
+from tests.clock import Clock
 from tests.logins import login
-from tests.proof.waiting import ask, beside, connected, until, until_blocked
+from tests.waiting import ask, beside, connected, until, until_blocked
 
 from duewheel.store import Broker, Message
 from duewheel.store.consuming.consumer import Consumer
@@ -31,20 +33,10 @@ DAY = timedelta(days=1)
 LAST_ID = 1_048_575
 
 
-class Clock(Protocol):
-    def advance(self, by: timedelta) -> datetime: ...
-    def set(self, now: datetime) -> datetime: ...
-
-
 @pytest.fixture
 def topic(broker: Broker) -> Broker:
     broker.create_topic("t", queues=2)
     return broker
-
-
-def rows(broker: Broker, statement: str, *parameters: object) -> list[tuple[Any, ...]]:
-    with connected(broker.dsn) as connection:
-        return ask(connection, statement, *parameters)
 
 
 def ids(broker: Broker) -> tuple[Any, ...]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import psycopg2
 import pytest
-from tests.proof.waiting import ask, connected, until
+from tests.waiting import ask, connected, until
 
 from duewheel.store.operations import reporting
 from duewheel.store.operations.reporting import claim_report

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import threading
-from datetime import UTC, datetime, timedelta
-from typing import Any, Protocol
+from datetime import timedelta
+from typing import Any
 
 import pytest
+from tests.clock import NOW, Clock
 from tests.logged import logged
-from tests.proof.waiting import ask, connected
+from tests.waiting import ask, connected
 
 from duewheel.store.broker import Broker
 from duewheel.store.operations.settings import WhenFull
@@ -20,13 +21,8 @@ from duewheel.store.wheel.upkeep import Maintenance
 
 HOUR = timedelta(hours=1)
 DAY = timedelta(days=1)
-NOW = datetime(2026, 1, 5, 9, 30, tzinfo=UTC)
 EACH = 5
 SLOTS = ("message_2026010600", "message_2026010700", "message_2026010800")
-
-
-class Clock(Protocol):
-    def advance(self, by: timedelta) -> datetime: ...
 
 
 @pytest.fixture

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
-from typing import Any, Protocol
+from datetime import timedelta
+from typing import Any
 
 import pytest
+from tests.clock import NOW, Clock
 
 from duewheel.store.broker import Broker
 from duewheel.store.values.errors import InvalidArgument
@@ -16,16 +17,10 @@ from duewheel.store.values.retry_policy import NO_LIMIT, RetryPolicy
 SECOND = timedelta(seconds=1)
 MINUTE = timedelta(minutes=1)
 HOUR = timedelta(hours=1)
-NOW = datetime(2026, 1, 5, 9, 30, tzinfo=UTC)
 TCP = [
     *(n * SECOND for n in (10, 30)),
     *(n * MINUTE for n in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 30, 60, 120)),
 ]
-
-
-class Clock(Protocol):
-    def __call__(self) -> datetime: ...
-    def advance(self, by: timedelta) -> datetime: ...
 
 
 @pytest.fixture

@@ -5,8 +5,9 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
-from tests.conftest import Clock
-from tests.proof.waiting import ask, connected
+from tests.acting import send_numbered
+from tests.clock import Clock
+from tests.waiting import ask, connected
 
 from duewheel.store.broker import Broker
 
@@ -21,14 +22,10 @@ def topic(request: pytest.FixtureRequest, timed_broker: Broker) -> Broker:
     return timed_broker
 
 
-def send(broker: Broker, count: int) -> None:
-    broker.send_many("t", [{"body": b"%d" % n, "message_group": f"{n}"} for n in range(count)])
-
-
 def test_many_leases_that_end_at_once_are_revived_in_chunks(topic: Broker, clock: Clock) -> None:
     """No transaction takes more locks than a stock server has room for, and none is lost."""
     count = 500
-    send(topic, count)
+    send_numbered(topic, count)
     consumer = topic.consumer("t", "g")
     for _ in range(count):
         assert len(consumer.receive(1, MINUTE)) == 1
@@ -53,7 +50,7 @@ def test_many_leases_that_end_at_once_are_revived_in_chunks(topic: Broker, clock
 
 def test_a_receive_revives_no_more_than_a_chunk(topic: Broker, clock: Clock) -> None:
     count = 300
-    send(topic, count)
+    send_numbered(topic, count)
     consumer = topic.consumer("t", "g")
     for _ in range(count):
         consumer.receive(1, MINUTE)
@@ -69,7 +66,7 @@ def test_a_receive_revives_no_more_than_a_chunk(topic: Broker, clock: Clock) -> 
 def test_leases_that_end_one_after_another_are_revived_in_that_order(topic: Broker, clock: Clock) -> None:
     """The mark up to which leases were looked at passes none that is left."""
     count = 250
-    send(topic, count)
+    send_numbered(topic, count)
     consumer = topic.consumer("t", "g")
     for _ in range(count):
         consumer.receive(1, MINUTE)

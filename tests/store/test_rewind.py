@@ -7,14 +7,16 @@ from collections import Counter
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from datetime import UTC, datetime, timedelta
-from typing import Any, Protocol
+from datetime import datetime, timedelta
+from typing import Any
 
 import psycopg2
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.proof.waiting import until
+from tests.acting import send
+from tests.clock import NOW, Clock
+from tests.waiting import until
 
 from duewheel.store.broker import Broker
 from duewheel.store.consuming.consumer import Consumer
@@ -34,22 +36,6 @@ from duewheel.store.values.retry_policy import RetryPolicy
 SECOND = timedelta(seconds=1)
 MINUTE = timedelta(minutes=1)
 HOUR = timedelta(hours=1)
-NOW = datetime(2026, 1, 5, 9, 30, tzinfo=UTC)
-
-
-class Clock(Protocol):
-    def __call__(self) -> datetime: ...
-    def advance(self, by: timedelta) -> datetime: ...
-
-
-@pytest.fixture
-def topic(timed_broker: Broker) -> Broker:
-    timed_broker.create_topic("t", queues=1)
-    return timed_broker
-
-
-def send(broker: Broker, *bodies: str, topic: str = "t", **given: Any) -> None:
-    broker.send_many(topic, [{"body": body, "delay": timedelta(0), **given} for body in bodies])
 
 
 def texts(messages: Iterable[Message]) -> list[str]:

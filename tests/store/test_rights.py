@@ -14,8 +14,10 @@ from pathlib import Path
 import psycopg2
 import pytest
 from psycopg2.extensions import make_dsn
+from tests.conftest import execute
 from tests.logged import logged
 from tests.logins import ROLES, login
+from tests.waiting import until
 
 import duewheel.store
 from duewheel.store import (
@@ -60,14 +62,6 @@ def consumer_login(owner: Broker) -> Iterator[Broker]:
 def admin(owner: Broker) -> Iterator[Broker]:
     with Broker(login(owner.dsn, "duewheel_admin")) as broker:
         yield broker
-
-
-def execute(dsn: str, statement: str, *parameters: object) -> list[tuple[object, ...]]:
-    with closing(psycopg2.connect(dsn)) as connection:
-        connection.autocommit = True
-        with connection.cursor() as cursor:
-            cursor.execute(statement, parameters or None)
-            return cursor.fetchall() if cursor.description else []
 
 
 @contextmanager
@@ -116,8 +110,7 @@ def test_a_recall_in_a_producers_transaction_is_judged_at_its_commit(producer: B
         producer.recall(in_time.message_id, connection=connection)
         connection.commit()
         producer.recall(too_late.message_id, connection=connection)
-        while not owner.tick("t"):
-            pass
+        until(lambda: owner.tick("t"), "the message to be released")
         with pytest.raises(psycopg2.Error) as caught:
             connection.commit()
         assert caught.value.pgcode == AlreadyReleased.sqlstate

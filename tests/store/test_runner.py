@@ -18,6 +18,7 @@ import pytest
 from psycopg2 import extensions
 from tests.logged import logged
 from tests.outages import outage
+from tests.waiting import PATIENCE_SECONDS, until
 
 from duewheel.embedded.postgres import EmbeddedPostgres
 from duewheel.store.database import migration
@@ -25,9 +26,6 @@ from duewheel.store.database.listening import Listener
 from duewheel.store.wheel import runner as runner_module
 from duewheel.store.wheel.runner import WheelRunner
 from duewheel.store.wheel.wheel_schedule import LANES, Tick
-
-#: How long a broken wheel takes to fail a test.
-PATIENCE_SECONDS = 60.0
 
 WHEEL_CONNECTIONS = "application_name ~ '^duewheel wheel' AND datname = current_database()"
 
@@ -91,8 +89,7 @@ class Console:
 
     def wait_until(self, statement: str) -> None:
         """Asks until the answer is true."""
-        while not self.value(statement):
-            self.rows("SELECT pg_sleep(0.005)")
+        until(lambda: self.value(statement), statement)
 
 
 def rows(connection: extensions.connection, statement: str, *parameters: object) -> list[tuple[Any, ...]]:

@@ -14,7 +14,7 @@ from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from tests.proof.waiting import ask, connected, until
+from tests.waiting import ask, connected, until
 
 from duewheel.store.broker import Broker
 from duewheel.store.operations import schedules

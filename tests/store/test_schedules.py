@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.proof.waiting import ask, beside, connected
+from tests.waiting import ask, beside, connected
 
 from duewheel.store.broker import Broker
 from duewheel.store.operations.schedules import HORIZON, OCCURRENCES_AT_ONCE, Misfire
@@ -23,7 +23,7 @@ from duewheel.store.values.errors import (
 )
 
 if TYPE_CHECKING:
-    from tests.conftest import Clock
+    from tests.clock import Clock
 
     from duewheel.store.values.messages import Message
 
@@ -191,9 +191,9 @@ def test_d18_schedules_that_were_missed_for_long_do_not_hold_up_others(timed: Br
     timed.add_schedule("punctual", TOPIC, b"", every=90 * SECOND)
     clock.advance(MINUTE)
     with timed.connection() as connection:
-        advanced = schedules.advance(connection, now=clock())
-    assert advanced.more
-    assert advanced.sent == 3 * OCCURRENCES_AT_ONCE + 1
+        one_round = schedules.send_occurrences(connection, now=clock())
+    assert one_round.more
+    assert one_round.sent == 3 * OCCURRENCES_AT_ONCE + 1
 
 
 def test_d18_pause_takes_back_what_waits_and_resume_goes_on_from_now(timed: Broker, clock: Clock) -> None:

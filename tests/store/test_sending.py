@@ -13,6 +13,7 @@ import psycopg2.extras
 import pytest
 from sqlalchemy import NullPool, create_engine, text
 from sqlalchemy.orm import Session
+from tests.clock import NOW
 
 from duewheel.store.broker import Broker
 from duewheel.store.values.errors import (
@@ -32,7 +33,6 @@ from duewheel.store.values.errors import (
 from duewheel.store.values.messages import NewMessage, OnConflict, SendOutcome, SendReceipt
 
 HOUR = timedelta(hours=1)
-NOW = datetime(2026, 1, 5, 9, 30, tzinfo=UTC)
 
 #: Sends one message, by whichever way: topic and the parameters of send.
 Way = Callable[..., SendReceipt]

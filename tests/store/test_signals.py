@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from datetime import timedelta
 
 import pytest
-from tests.proof.waiting import ask, connected, until
+from tests.waiting import ask, connected, until
 
 from duewheel.store.broker import Broker
 from duewheel.store.database.connections import DriverConnection

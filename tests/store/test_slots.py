@@ -14,9 +14,9 @@ from itertools import pairwise
 import psycopg2
 import psycopg2.extras
 import pytest
-from tests.conftest import Clock
-from tests.proof.waiting import ask, beside, connected, until_blocked
-from tests.rules.acting import DAY, HOUR, MICROSECOND, MILLISECOND, MINUTE, NOW, SECOND, bodies, sql, taken
+from tests.acting import AT_ONCE, DAY, HOUR, MICROSECOND, MILLISECOND, MINUTE, SECOND, bodies, rows, taken
+from tests.clock import Clock
+from tests.waiting import ask, beside, connected, until_blocked
 
 from duewheel.store import RecallOutcome
 from duewheel.store.broker import Broker
@@ -37,7 +37,7 @@ def topic(timed_broker: Broker) -> Broker:
 
 def counts(broker: Broker) -> tuple[int, int]:
     """How many messages stand in slots, and how many have none."""
-    ((near, far),) = sql(
+    ((near, far),) = rows(
         broker, "select (select count(*) from duewheel.message), (select count(*) from duewheel.far_message)"
     )
     return near, far
@@ -52,20 +52,20 @@ def send(broker: Broker, count: int, delay: timedelta) -> list[bytes]:
 
 def settle(broker: Broker, clock: Clock, limit: int) -> tuple[int, bool]:
     """One chunk."""
-    ((settled, more),) = sql(broker, SETTLE, limit, clock())
+    ((settled, more),) = rows(broker, SETTLE, limit, clock())
     return settled, more
 
 
 def come_near(broker: Broker, clock: Clock, delay: timedelta) -> None:
     """It is an hour before they are due, and their slot is made; nothing is moved yet."""
     clock.advance(delay - HOUR)
-    sql(broker, "select duewheel.make_slots_ahead(%s)", clock())
+    rows(broker, "select duewheel.make_slots_ahead(%s)", clock())
     told(broker)
 
 
 def told(broker: Broker) -> None:
     """All sessions know of the slots that are there; the next to ask opens them."""
-    sql(broker, "select duewheel.open_slots()")
+    rows(broker, "select duewheel.open_slots()")
 
 
 # --- moving
@@ -73,23 +73,23 @@ def told(broker: Broker) -> None:
 
 def test_settling_keeps_the_position_the_transaction_and_every_column(topic: Broker, clock: Clock) -> None:
     consumer = topic.consumer("t", "g")
-    topic.send("t", b"retried", delay=NOW, key="r")
+    topic.send("t", b"retried", delay=AT_ONCE, key="r")
     consumer.nack(consumer.receive(), 30 * DAY, reason="no stock")
     given = {"key": "k", "tag": "red", "properties": {"a": [1, "ü"]}, "message_group": "m"}
     topic.send("t", b"\x00one", delay=30 * DAY, **given)
     topic.send_many("t", [{"body": b"many", "delay": 30 * DAY, **given}])
-    sql(
+    rows(
         topic,
         "update duewheel.far_message set asked_at = deliver_at - interval '1 day' where tag is not null",
     )
-    far = sql(topic, "select * from duewheel.far_message order by topic_id, queue, deliver_at, seq")
+    far = rows(topic, "select * from duewheel.far_message order by topic_id, queue, deliver_at, seq")
     assert len(far) == 3
     assert all(any(value is not None for value in column) for column in zip(*far, strict=True))
-    before = sql(topic, ALL)
+    before = rows(topic, ALL)
     come_near(topic, clock, 30 * DAY)
     assert settle(topic, clock, 1_000) == (3, False)
     assert counts(topic) == (4, 0)
-    assert sql(topic, ALL) == before
+    assert rows(topic, ALL) == before
 
 
 def test_far_messages_are_moved_in_chunks(topic: Broker, clock: Clock) -> None:
@@ -127,7 +127,7 @@ def test_a_far_message_is_held_answered_and_retried_wherever_it_stands(
     consumer = topic.consumer("t", "g")
     send(topic, 3, 30 * DAY)
     clock.advance(31 * DAY)
-    sql(topic, "select duewheel.make_slot(%s)", clock() - DAY)
+    rows(topic, "select duewheel.make_slot(%s)", clock() - DAY)
     told(topic)
     if when == "before":
         assert settle(topic, clock, 100) == (3, False)
@@ -174,9 +174,9 @@ def test_an_upkeep_that_is_killed_in_the_midst_of_a_move_loses_and_doubles_nothi
     topic: Broker, clock: Clock, when: str, table: str
 ) -> None:
     sent = send(topic, 20, 30 * DAY)
-    before = sql(topic, ALL)
+    before = rows(topic, ALL)
     come_near(topic, clock, 30 * DAY)
-    sql(topic, STOP.format(when=when, table=table))
+    rows(topic, STOP.format(when=when, table=table))
     with (
         beside() as start,
         connected(topic.dsn, autocommit=False) as blocker,
@@ -185,14 +185,14 @@ def test_an_upkeep_that_is_killed_in_the_midst_of_a_move_loses_and_doubles_nothi
         ask(blocker, "select pg_advisory_xact_lock(1)")
         moving = start(lambda: ask(upkeep, SETTLE, 10, clock()))
         until_blocked(topic.dsn, upkeep.info.backend_pid)
-        assert sql(topic, ALL) == before
+        assert rows(topic, ALL) == before
         ask(blocker, "select pg_terminate_backend(%s)", upkeep.info.backend_pid)
         with pytest.raises(psycopg2.OperationalError):
             moving.result()
-    assert (sql(topic, ALL), counts(topic)) == (before, (0, 20))
+    assert (rows(topic, ALL), counts(topic)) == (before, (0, 20))
     while settle(topic, clock, 10)[1]:
         pass
-    assert (sql(topic, ALL), counts(topic)) == (before, (20, 0))
+    assert (rows(topic, ALL), counts(topic)) == (before, (20, 0))
     clock.advance(2 * HOUR)
     assert sorted(bodies(taken(topic.consumer("t", "g")))) == sorted(sent)
 
@@ -298,11 +298,11 @@ def test_x05_a_bulk_recall_gets_what_is_moved_between_its_chunks(
     while True:
         if number == chunks_before:
             clock.advance(29 * DAY - HOUR)
-            sql(topic, "select duewheel.make_slots_ahead(%s)", clock())
+            rows(topic, "select duewheel.make_slots_ahead(%s)", clock())
             told(topic)
             topic.tick("t")
             assert settle(topic, clock, 15) == (15, True)
-        ((some, position),) = sql(
+        ((some, position),) = rows(
             topic, chunk, criteria.get("tag"), criteria.get("key_prefix"), position, clock()
         )
         recalled += some
@@ -327,23 +327,23 @@ def test_a_slot_takes_the_room_that_its_neighbours_leave(topic: Broker, clock: C
     hourly = [midnight + hours * HOUR for hours in (0, 7, 8, 23)]
     for start in hourly:
         name = f"message_{start:%Y%m%d%H}"
-        sql(topic, f"create table duewheel.{name} partition of duewheel.message for values from (%s) to (%s)",
-            start, start + HOUR)  # fmt: skip
-        sql(topic, "insert into duewheel.slot values (%s, %s, %s)", start, start + HOUR, name)
+        made = f"create table duewheel.{name} partition of duewheel.message for values from (%s) to (%s)"
+        rows(topic, made, start, start + HOUR)
+        rows(topic, "insert into duewheel.slot values (%s, %s, %s)", start, start + HOUR, name)
     at = [midnight + hours * HOUR for hours in (-1, 1, 9, 6.99, 23.5, 24)]
-    sql(topic, "select duewheel.make_slots(%s)", at)
-    rows = sql(
+    rows(topic, "select duewheel.make_slots(%s)", at)
+    slots = rows(
         topic, SLOTS + " offset (select count(*) from duewheel.slot where starts_at < '2026-02-28') limit 8"
     )
-    assert [((a - midnight) / HOUR, (b - midnight) / HOUR) for a, b in rows] == [
+    assert [((a - midnight) / HOUR, (b - midnight) / HOUR) for a, b in slots] == [
         (-24, 0), (0, 1), (1, 7), (7, 8), (8, 9), (9, 23), (23, 24), (24, 48),
     ]  # fmt: skip
     # A message just before and just at each border finds its table.
     told(topic)
-    sql(topic, "select duewheel.open_slots()")
-    borders = [start for start, _ in rows]
+    rows(topic, "select duewheel.open_slots()")
+    borders = [start for start, _ in slots]
     for border in borders:
-        for off in (NOW, MICROSECOND):
+        for off in (AT_ONCE, MICROSECOND):
             topic.send("t", b"", deliver_at=border - off)
     assert counts(topic) == (2 * len(borders) - 1, 1)
 
@@ -394,7 +394,7 @@ def test_x17_ten_years_of_messages_take_at_most_sixty_tables(
         assert came == sent[: len(came)]
         assert len(came) == len(sent) or sent[len(came)][0] > clock()
         timed_broker.maintain()
-        ((tables,),) = sql(timed_broker, TABLES)
+        ((tables,),) = rows(timed_broker, TABLES)
         most = max(most, tables)
     assert came == sent
     assert most <= 60
@@ -414,7 +414,7 @@ def test_x06_a_transaction_sends_into_a_slot_that_was_made_since_it_began(
 ) -> None:
     """Its session goes by the slots of when it last looked."""
     consumer = topic.consumer("t", "g")
-    topic.send("t", b"held", delay=NOW)
+    topic.send("t", b"held", delay=AT_ONCE)
     held = consumer.receive(invisible=12 * HOUR)
     topic.send("t", b"moved", delay=DAY, key="m")
     # The first day without a slot.
@@ -427,15 +427,15 @@ def test_x06_a_transaction_sends_into_a_slot_that_was_made_since_it_began(
     }
     with connected(topic.dsn, autocommit=False) as mine:
         if has_sent:
-            topic.send("t", b"open", delay=NOW, connection=mine)
+            topic.send("t", b"open", delay=AT_ONCE, connection=mine)
             topic.send("t", b"open", delay=far, connection=mine)
-            topic.send_many("t", [{"body": b"open", "delay": NOW}, {"body": b"open", "delay": far}], mine)
+            topic.send_many("t", [{"body": b"open", "delay": AT_ONCE}, {"body": b"open", "delay": far}], mine)
         else:
             ask(mine, "select * from duewheel.find_key('t', 'm')")
         before = counts(topic)
         with beside() as start:
             # Nor does whoever makes it wait for the transaction.
-            start(lambda: sql(topic, "select duewheel.make_slot(%s)", clock() + far)).result()
+            start(lambda: rows(topic, "select duewheel.make_slot(%s)", clock() + far)).result()
             start(topic.maintain).result()
         actions[how](mine)
         mine.commit()
@@ -498,7 +498,7 @@ def test_x06_a_transaction_sees_the_messages_of_a_slot_that_was_made_since_it_be
     """Its session goes by the slots of when it last looked: no message stands in another before it ends."""
     timed_broker.create_topic("t", queues=1, max_delay=10 * DAY)
     consumer = timed_broker.consumer("t", "g")
-    timed_broker.send("t", b"1", delay=NOW)
+    timed_broker.send("t", b"1", delay=AT_ONCE)
     timed_broker.send("t", b"2", delay=HOUR)
     held = consumer.receive(invisible=12 * HOUR)
     with connected(timed_broker.dsn, autocommit=False) as mine, connected(timed_broker.dsn) as upkeep:

@@ -12,7 +12,7 @@ from typing import Any
 
 import psycopg2
 import pytest
-from tests.proof.waiting import until
+from tests.waiting import until_somebody_waits
 
 from duewheel.store import Broker
 from duewheel.store.database.connections import DriverConnection, fetch
@@ -90,12 +90,11 @@ def test_batch_of_a_writer_is_sent_once(connection: DriverConnection) -> None:
 
 def test_two_calls_at_once_send_once(broker: Broker, connection: DriverConnection) -> None:
     parts = {stage(connection, [{"key": "a", "delay_level": 1}]): 1}
-    waiting = "select count(*) from pg_stat_activity where wait_event_type = 'Lock'"
     with closing(psycopg2.connect(broker.dsn)) as first, broker.connection() as second:
         assert publish(first, parts) == 1
         with ThreadPoolExecutor() as pool:
             answer = pool.submit(publish, second, parts)
-            until(lambda: fetch(connection, waiting, ())[0][0] > 0, "the second call waits")
+            until_somebody_waits(broker.dsn)
             first.commit()
             assert answer.result() is None
     assert keys(connection) == ["a"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import psycopg2
 import pytest
-from tests.proof.waiting import ask, connected
+from tests.waiting import ask, connected
 
 from duewheel.store import InvalidArgument
 from duewheel.store.broker import Broker

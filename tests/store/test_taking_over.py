@@ -10,7 +10,7 @@ import pytest
 from duewheel.store.values.errors import LeaseLost
 
 if TYPE_CHECKING:
-    from tests.conftest import Clock
+    from tests.clock import Clock
 
     from duewheel.store import Broker, Consumer
 

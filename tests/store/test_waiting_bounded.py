@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import psycopg2
 import pytest
-from tests.proof.waiting import ask, beside, connected, until
+from tests.waiting import ask, beside, connected, until
 
 from duewheel.store import GroupBusy
 from duewheel.store.broker import Broker

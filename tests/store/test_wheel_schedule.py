@@ -19,8 +19,6 @@ from hypothesis import strategies as st
 from duewheel.store.database.database_clock import ClockReading
 from duewheel.store.wheel.wheel_schedule import (
     LANES,
-    Advance,
-    AdvanceAnswer,
     Answer,
     DoneAnswer,
     DueInstant,
@@ -29,7 +27,9 @@ from duewheel.store.wheel.wheel_schedule import (
     Look,
     LookAnswer,
     Maintain,
+    OccurrencesAnswer,
     Revive,
+    SendOccurrences,
     Survey,
     Tick,
     TickAnswer,
@@ -41,7 +41,7 @@ DISTANCE_MS = 1_654_770_600_000.0
 POLL_MS = 500.0
 LOOKAHEAD_MS = 2_000.0
 HOUR_MS = 3_600_000.0
-ADVANCE_MS = 2_000.0
+OCCURRENCES_MS = 2_000.0
 
 #: A sender notifies of what is due sooner than this after it was sent.
 NOTIFY_MS = 600.0
@@ -188,8 +188,8 @@ class Simulation:
                     del self.lease_ends[group_id, topic_id]
             case Maintain():
                 pass
-            case Advance():
-                return AdvanceAnswer(ADVANCE_MS)
+            case SendOccurrences():
+                return OccurrencesAnswer(OCCURRENCES_MS)
         return DoneAnswer()
 
     def _visible(self, topic_id: int) -> list[Sent]:
@@ -282,9 +282,9 @@ def test_nothing_to_do_is_one_look_per_poll_and_no_tick() -> None:
     simulation.run_for(60_000)
     jobs = [job for _, job in simulation.begun]
     assert jobs.count(Maintain()) == 1
-    assert jobs.count(Advance()) <= 60_000 / ADVANCE_MS + 1
+    assert jobs.count(SendOccurrences()) <= 60_000 / OCCURRENCES_MS + 1
     assert jobs.count(Survey()) == 1
-    assert jobs.count(Look()) == len(jobs) - 2 - jobs.count(Advance()) <= 60_000 / POLL_MS + 1
+    assert jobs.count(Look()) == len(jobs) - 2 - jobs.count(SendOccurrences()) <= 60_000 / POLL_MS + 1
 
 
 def test_maintenance_is_at_the_start_and_hourly() -> None:
@@ -472,7 +472,7 @@ def test_after_an_outage_a_look_that_works_makes_everything_else_try_again() -> 
 
 def test_topics_that_are_not_looked_after_are_not_ticked() -> None:
     schedule = WheelSchedule(0, poll_ms=POLL_MS, lookahead_ms=LOOKAHEAD_MS, maintain_ms=HOUR_MS)
-    assert schedule.take(0) == [Look(), Survey(), Maintain(), Advance()]
+    assert schedule.take(0) == [Look(), Survey(), Maintain(), SendOccurrences()]
     schedule.finished(Look(), LookAnswer(ClockReading(1_000, 0, 0), watched=frozenset({1})), 0)
     schedule.notified(2, 1_001_000, 1)
     schedule.notified(1, 1_002_000, 1)
@@ -482,7 +482,7 @@ def test_topics_that_are_not_looked_after_are_not_ticked() -> None:
 def test_before_the_first_look_a_notification_is_left_to_it() -> None:
     schedule = WheelSchedule(0, poll_ms=POLL_MS, lookahead_ms=LOOKAHEAD_MS, maintain_ms=HOUR_MS)
     schedule.notified(1, 0, 0)
-    assert schedule.take(0) == [Look(), Survey(), Maintain(), Advance()]
+    assert schedule.take(0) == [Look(), Survey(), Maintain(), SendOccurrences()]
 
 
 @st.composite
@@ -526,7 +526,7 @@ def test_everything_is_released_never_early_and_in_time(
         assert all(rest >= topic.granularity_us - 1_000 * one_way_ms for rest in rests)
     begun = len(simulation.begun)
     simulation.run_for(60_000)
-    jobs = [job for _, job in simulation.begun[begun:] if job != Advance()]
+    jobs = [job for _, job in simulation.begun[begun:] if job != SendOccurrences()]
     assert len(jobs) <= 60_000 / POLL_MS + 1, "still busy though nothing is due"
 
 

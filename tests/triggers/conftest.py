@@ -11,17 +11,10 @@ import pytest
 from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 from airflow.triggers.shared_stream import SharedStreamManager
 from tests.airflow_runs import connection_json
-from tests.proof.waiting import PATIENCE_SECONDS
+from tests.waiting import PATIENCE_SECONDS
 
 from duewheel.triggers import wheel_stream
 from duewheel.triggers.timing_wheel import TimingWheelTrigger
-
-
-async def until(happened: Callable[[], bool]) -> None:
-    """Return when ``happened()`` is true: for what gives no sign of its own."""
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        while not happened():
-            await asyncio.sleep(0.01)
 
 
 class Triggerer:

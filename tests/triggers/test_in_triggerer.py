@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from airflow.jobs.triggerer_job_runner import TriggerRunner
 from tests.airflow_runs import connection_json
-from tests.triggers.conftest import until
+from tests.waiting import until_on_loop
 
 from duewheel.triggers.due_messages import DueMessagesTrigger
 from duewheel.triggers.timing_wheel import TimingWheelTrigger
@@ -36,16 +36,16 @@ def test_watchers_and_deferred_tasks_share_a_wheel_and_are_cancelled_cleanly(
         runner = TriggerRunner()
         start(runner, 1, TimingWheelTrigger("orders", "watcher"))
         start(runner, 2, DueMessagesTrigger("orders", "sensor"))
-        await until(lambda: len(runner._shared_streams._groups) == 1)
+        await until_on_loop(lambda: len(runner._shared_streams._groups) == 1, "one stream")
         broker.send("orders", b"x", delay=timedelta(milliseconds=300))
-        await until(lambda: len(runner.events) == 2)
+        await until_on_loop(lambda: len(runner.events) == 2, "two events")
         assert {entry.trigger_id for entry in runner.events} == {1, 2}
         assert {entry.event.payload["group"] for entry in runner.events} == {"watcher", "sensor"}
-        await until(runner.triggers[2]["task"].done)
+        await until_on_loop(runner.triggers[2]["task"].done, "the second trigger to end")
         assert not runner.triggers[1]["task"].done()
         runner.to_cancel.append(1)
         await runner.cancel_triggers()
-        await until(runner.triggers[1]["task"].done)
+        await until_on_loop(runner.triggers[1]["task"].done, "the first trigger to end")
         assert await runner.cleanup_finished_triggers() == [1, 2]
         assert not runner.failed_triggers
         assert not runner._shared_streams._groups

@@ -19,7 +19,7 @@ from airflow.sdk._shared.observability.metrics import stats as metrics_backend
 from airflow.sdk.configuration import conf
 from airflow.sdk.observability import stats
 from airflow.sdk.observability.metrics.stats_utils import get_stats_factory
-from tests.proof.waiting import PATIENCE_SECONDS
+from tests.waiting import PATIENCE_SECONDS
 
 from duewheel.store import Broker, RetryPolicy
 from duewheel.store.operations.reporting import claim_report

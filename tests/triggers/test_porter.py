@@ -13,7 +13,7 @@ from duewheel.triggers.wheel_stream import LOOKING_SECONDS, Porter, Watched
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.conftest import Clock
+    from tests.clock import Clock
 
     from duewheel.store import Broker
 

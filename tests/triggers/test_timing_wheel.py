@@ -22,7 +22,7 @@ from tests.airflow_runs import connection_json
 from tests.logged import logged
 from tests.logins import login
 from tests.outages import outage
-from tests.triggers.conftest import until
+from tests.waiting import until_on_loop
 
 from duewheel.store import Broker
 from duewheel.store.values.errors import DueWheelError, InvalidArgument
@@ -88,7 +88,10 @@ def test_w02_many_triggers_share_one_wheel(
                 assert (await events.get()).payload["topic"] == f"t{number % 5}"
             assert len(airflow.streams._groups) == 1
             # The wheel goes to work without waiting until it listens.
-            await until(lambda: connections(postgres, broker.dsn, "duewheel wheel listening") == 1)
+            await until_on_loop(
+                lambda: connections(postgres, broker.dsn, "duewheel wheel listening") == 1,
+                "it to listen",
+            )
 
     for number in range(5):
         broker.create_topic(f"t{number}")
@@ -292,7 +295,9 @@ def test_the_wheel_moves_with_its_connection(
             events = airflow.run(TimingWheelTrigger("orders", "canceller"))
             broker.send("orders", b"x", delay=SOON)
             await events.get()
-            with logged(LOG, "cannot be read any more, its wheel goes on with what it said") as warned:
+            with logged(
+                LOG, "can no longer be read; its wheel goes on with the address read before"
+            ) as warned:
                 monkeypatch.delenv("AIRFLOW_CONN_DUEWHEEL_DEFAULT")
                 await asyncio.to_thread(warned.wait)
             monkeypatch.setenv("AIRFLOW_CONN_DUEWHEEL_DEFAULT", connection_json(other.dsn))
@@ -398,9 +403,11 @@ def test_when_the_last_trigger_leaves_nothing_is_left_behind(
         async with triggerer() as airflow:
             airflow.run(TimingWheelTrigger("orders", "g"))
             await airflow.looks(2)
-            await until(lambda: connections(postgres, dsn, "duewheel wheel%") > 1)
+            await until_on_loop(
+                lambda: connections(postgres, dsn, "duewheel wheel%") > 1, "the wheel to turn"
+            )
         # The server takes a moment to notice that a connection was closed.
-        await until(lambda: not connections(postgres, dsn))
+        await until_on_loop(lambda: not connections(postgres, dsn), "the connections to end")
 
     with Broker(dsn) as broker:
         broker.create_topic("orders")

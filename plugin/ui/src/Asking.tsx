@@ -4,25 +4,27 @@ import { Failure } from "./api";
 
 export type Told = (words: string) => void;
 
-/** How an action that goes on for long tells how far it is, and hears that it shall go no further. */
+/** How a long action reports its progress, and learns that it is to stop. */
 export type Course = { isStopped: () => boolean; tell: Told };
 
 type Props = {
   /** The name of the button, and of the dialog. */
   action: string;
-  /** Does it, and says what came of it. Once it has told how far it is, it can be stopped. */
+  /** Carries the action out and returns a sentence on the result. After its first report of progress it can be stopped.
+   * */
   act: (course: Course) => Promise<string>;
-  /** What is to be known before; may hold fields. */
+  /** The text of the question; may contain fields. */
   children?: ReactNode;
   disabled?: boolean;
-  /** After an answer was read, if something may have changed. */
+  /** Called after the answer was read, if something may have changed. */
   done?: () => void;
-  /** Asked when the dialog opens: what the action would be about. Until the dialog is closed it is wanted. */
+  /** Called when the dialog opens: describes what the action would affect. The answer is wanted until the dialog
+   * closes. */
   preview?: (isWanted: () => boolean) => Promise<string>;
   serious?: boolean;
 };
 
-/** A button whose action asks first, and whose answer stays until it was read. */
+/** A button that asks before it acts, and shows the answer until it was read. */
 export function Asking({ act, action, children, disabled = false, done, preview, serious = false }: Props) {
   const [open, setOpen] = useState(false);
   const [busy, setBusy] = useState(false);
@@ -36,12 +38,12 @@ export function Asking({ act, action, children, disabled = false, done, preview,
   const round = useRef(0);
   const stopped = useRef(false);
 
-  // The button that had the focus is gone with the question.
+  // The button that had the focus has gone with the question.
   useEffect(() => {
     if (answer) cancel.current?.focus();
   }, [answer]);
 
-  // A tab that is closed takes its action with it.
+  // Closing the tab ends its action.
   useEffect(() => {
     if (!course) return;
     const ask = (event: BeforeUnloadEvent) => event.preventDefault();
@@ -57,7 +59,7 @@ export function Asking({ act, action, children, disabled = false, done, preview,
       words = await what();
     } catch (error) {
       failed = true;
-      words = error instanceof Failure ? error.message : "The page made an error. Load it again.";
+      words = error instanceof Failure ? error.message : "The page has failed. Load it again.";
     }
     if (round.current !== mine) return;
     setBusy(false);
@@ -87,7 +89,7 @@ export function Asking({ act, action, children, disabled = false, done, preview,
   const change = (next: boolean) => {
     if (acting) return;
     if (next) acted.current = false;
-    // An answer to what was asked when it opened comes too late now.
+    // From here on, the answer to the question asked at opening comes too late.
     const mine = ++round.current;
     setBusy(false);
     setOpen(next);
@@ -101,7 +103,7 @@ export function Asking({ act, action, children, disabled = false, done, preview,
 
   return (
     <Dialog.Root
-      // What was done may take the button away, or switch it off: the heading above it stays.
+      // The action may remove or disable the button, so the focus goes to the heading above it.
       finalFocusEl={() =>
         (acted.current && trigger.current?.closest("section")?.querySelector("h2")) || trigger.current
       }

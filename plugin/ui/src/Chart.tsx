@@ -14,7 +14,7 @@ type Props = {
   series: Series[];
 };
 
-/** A variable of Airflow's theme, as the canvas takes it. */
+/** A variable of Airflow's theme, as a colour for the canvas. */
 const themed = (name: string) =>
   getComputedStyle(document.documentElement).getPropertyValue(`--chakra-colors-${name}`).trim() || "gray";
 
@@ -34,7 +34,7 @@ export function Chart({ at, bars = false, height = 180, label, series }: Props) 
   const box = useRef<HTMLDivElement>(null);
   const plot = useRef<uPlot>(null);
   const theme = useTheme();
-  // Another shape is another plot; other values are only drawn anew.
+  // Another shape needs a new plot; other values only redraw it.
   const step = (at[1] ?? 0) - (at[0] ?? 0);
   const shape = JSON.stringify([bars, height, theme, series.map((one) => [one.color, one.label]), step]);
   const data = [at, ...(bars ? stacked(series) : series.map((one) => one.values))] as uPlot.AlignedData;
@@ -106,7 +106,7 @@ export function Chart({ at, bars = false, height = 180, label, series }: Props) 
   );
 }
 
-/** Each series on top of those after it, so that the first is drawn first and the others over it. */
+/** Each series stacked on those after it, so that the first is drawn first and the others over it. */
 function stacked(series: Series[]): number[][] {
   const sums: number[][] = [];
   for (const one of [...series].reverse()) {

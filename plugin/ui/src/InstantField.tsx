@@ -9,7 +9,7 @@ const DELAYS: [string, number][] = [
   ["in 1 day", 86_400],
 ];
 
-/** An instant to move messages to: a delay from now by the database's clock, or a time of day here. */
+/** An instant to move messages to: a delay from now by the database's clock, or an instant in the user's time zone. */
 export function InstantField({ choose }: { choose: (to: object) => void }) {
   const [at, setAt] = useState("");
   return (
@@ -35,7 +35,7 @@ export function InstantField({ choose }: { choose: (to: object) => void }) {
         Or at this instant, in your time zone
         <Input
           name="deliver_at"
-          // Half an instant has no value: it is sent as what it is, for the API to refuse.
+          // An incomplete instant has no value. It is sent as it is, for the API to refuse.
           onBlur={(event) => {
             if (event.target.validity.badInput) choose({ deliver_at: "not complete" });
           }}

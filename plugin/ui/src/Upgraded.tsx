@@ -1,4 +1,4 @@
-// What a tab says that was opened before an upgrade of the API server.
+// The notice in a tab that was opened before an upgrade of the API server.
 import { Alert, Button } from "@chakra-ui/react";
 import { Component, type ReactNode, useSyncExternalStore } from "react";
 import { isUpgraded, onUpgrade } from "./api";
@@ -23,7 +23,7 @@ export function Upgraded() {
   ) : null;
 }
 
-/** A view that cannot be shown, as an answer of another version may not, takes nothing else with it. */
+/** Keeps an error in one view, such as an answer of another version, from breaking the rest of the page. */
 export class Guarded extends Component<{ children: ReactNode }, { failed: boolean }> {
   override state = { failed: false };
 
@@ -35,8 +35,8 @@ export class Guarded extends Component<{ children: ReactNode }, { failed: boolea
     if (!this.state.failed) return this.props.children;
     return (
       <LoadAgain>
-        This view cannot be shown. If duewheel was just upgraded, load the page again; else tell who runs
-        Airflow.
+        This view cannot be shown. If duewheel was just upgraded, load the page again; otherwise tell your
+        Airflow administrator.
       </LoadAgain>
     );
   }

@@ -1,5 +1,5 @@
-// The state of the page stands in the address bar: a link can be sent to a colleague, and Back works. It is in the
-// query string, as Airflow mounts a plugin's page anew for every other path.
+// The state of the page stands in the address bar: a link can be sent to a colleague, and Back works. The state is in
+// the query string, because Airflow mounts a plugin's page again for every other path.
 import { useSearchParams } from "react-router-dom";
 
 export type Change = Record<string, string | null | undefined>;
@@ -7,9 +7,9 @@ export type Change = Record<string, string | null | undefined>;
 export function useAddress() {
   const [query, setQuery] = useSearchParams();
   return {
-    /** What the address says; the empty string where it says nothing. */
+    /** The value in the address; the empty string if it has none. */
     of: (name: string) => query.get(name) ?? "",
-    /** Go to this view, with nothing but the broker kept. */
+    /** Go to this view; of the other values, only the broker is kept. */
     open: (view: string, values: Change = {}) =>
       setQuery(changed(only(query, ["broker"]), { view, ...values })),
     /** Change some values, and keep the others. */

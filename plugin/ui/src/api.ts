@@ -1,4 +1,4 @@
-// The calls of the page's own API. Its types are made from the API's description: see `npm run types`.
+// The calls of the page's own API. Their types are generated from the API's description: see `npm run types`.
 import type { components } from "./schema";
 
 export type Schemas = components["schemas"];
@@ -13,7 +13,7 @@ export class Failure extends Error {
     super(detail);
   }
 
-  /** False where the server refused before it did anything; else nobody knows. */
+  /** False if the server refused before it did anything; otherwise it is not known whether it did. */
   get wasCarriedOut(): false | undefined {
     return (this.status >= 400 && this.status < 500) || this.kind === "BrokerBusy" ? false : undefined;
   }
@@ -38,7 +38,7 @@ let version: string | null = null;
 let upgraded = false;
 const listeners = new Set<() => void>();
 
-/** Whether the API has become that of another version since this page was loaded; with a way to hear of it. */
+/** Whether the API is of another version since this page was loaded, and a way to be told of it. */
 export const isUpgraded = () => upgraded;
 export function onUpgrade(listener: () => void): () => void {
   listeners.add(listener);
@@ -71,7 +71,7 @@ async function call<T>(url: URL, init: RequestInit): Promise<T> {
 
 export async function failureOf(response: Response): Promise<Failure> {
   if (response.status === 401) {
-    return new Failure(401, "NotLoggedIn", "Your login has ended. Load the page again to log in.");
+    return new Failure(401, "NotLoggedIn", "Your login has expired. Load the page again to log in.");
   }
   let said: unknown;
   try {
@@ -84,8 +84,8 @@ export async function failureOf(response: Response): Promise<Failure> {
     typeof problem.detail === "string"
       ? problem.detail
       : response.status === 422
-        ? "A value in the filter is not understood. Correct it."
-        : `Airflow's API server answered with status ${response.status}. Its log says more.`;
+        ? "A value in the filter cannot be understood. Correct it."
+        : `Airflow's API server answered with status ${response.status}. Its log has the details.`;
   return new Failure(response.status, typeof problem.error === "string" ? problem.error : "Failed", detail);
 }
 
@@ -103,6 +103,6 @@ export const post = <T>(path: string, body: unknown) =>
     method: "POST",
   });
 
-/** The path of something that belongs to one broker. */
+/** The path of a resource of one broker. */
 export const ofBroker = (connectionId: string, path: string) =>
   `brokers/${encodeURIComponent(connectionId)}/${path}`;

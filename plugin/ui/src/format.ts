@@ -33,7 +33,7 @@ export function away(at: string, nowAt: string): string {
 
 const pad = (value: number, length = 2) => String(value).padStart(length, "0");
 
-/** An instant in the time zone of whoever looks, to the millisecond. */
+/** An instant in the user's time zone, to the millisecond. */
 export function instant(at: string): string {
   const date = new Date(at);
   const day = `${date.getFullYear()}-${pad(date.getMonth() + 1)}-${pad(date.getDate())}`;
@@ -41,12 +41,12 @@ export function instant(at: string): string {
   return `${day} ${time}.${pad(date.getMilliseconds(), 3)}`;
 }
 
-/** What a `datetime-local` field holds, as an instant with its zone; undefined where it holds none. */
+/** The value of a `datetime-local` field as an instant with its zone; undefined if it has none. */
 export function fromLocal(value: string): string | undefined {
   const date = new Date(value);
   return value === "" || Number.isNaN(date.getTime()) ? undefined : date.toISOString();
 }
 
-/** A long text cut in its middle, as an id's two ends tell most. */
+/** A long text cut in its middle, since the two ends of an id tell most. */
 export const shortened = (text: string, length = 24) =>
   text.length <= length ? text : `${text.slice(0, length - 9)}…${text.slice(-8)}`;

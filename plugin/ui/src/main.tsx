@@ -42,7 +42,7 @@ const VIEWS: Record<string, string> = {
 const themeOfAirflow = () =>
   (globalThis as { ChakraUISystem?: SystemContext }).ChakraUISystem ?? defaultSystem;
 
-/** What Airflow tells of the place where it shows this: nothing on the page of its own, a task instance in its tab. */
+/** Airflow's description of the place where it shows this: nothing on the page itself, a task instance in its tab. */
 type Place = { dagId?: string; mapIndex?: string; runId?: string; taskId?: string };
 
 export default function Page({ dagId, mapIndex, runId, taskId }: Place) {
@@ -70,9 +70,9 @@ function Brokers() {
         if (named === undefined) {
           return (
             <Warning>
-              No Airflow connection of type duewheel is to be seen. Make one under Admin, Connections: it
-              names the broker’s database. One from a secrets backend is shown when the address ends in
-              ?broker=its id.
+              No Airflow connection of type duewheel was found. Make one under Admin, Connections, with the
+              address of the broker’s database. A connection from a secrets backend is shown if the page’s
+              address ends in ?broker=its id.
             </Warning>
           );
         }
@@ -126,7 +126,7 @@ function Views({ broker }: { broker: Schemas["BrokerChoice"] }) {
   const mayAct = broker.may_act;
   const place = `${id} ${view} ${address.of("id")}`;
   const shown = useRef(place);
-  // A link that was followed is gone, and the focus with it: who uses a keyboard goes on from the top.
+  // The link that was followed has gone, and the focus with it, so keyboard users continue from the top.
   useEffect(() => {
     if (shown.current !== place && document.activeElement === document.body) {
       document.getElementById("duewheel-heading")?.focus();
@@ -161,7 +161,7 @@ function Views({ broker }: { broker: Schemas["BrokerChoice"] }) {
       </Flex>
       {!mayAct && (
         <Text color="fg.muted" fontSize="sm" mb={3}>
-          You may look, and change nothing here.
+          You may look here, but change nothing.
         </Text>
       )}
       <Guarded key={place}>

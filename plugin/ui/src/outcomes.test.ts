@@ -29,7 +29,7 @@ const never = () => false;
 it.each([
   [
     new Failure(0, "Unreachable", "No answer."),
-    "2 recalled: never delivered\n2 not known: look at the list again",
+    "2 recalled: never delivered\n2 outcome unknown: check the list",
   ],
   [new Failure(401, "NotLoggedIn", "No answer."), "2 recalled: never delivered\n3 not tried"],
 ])("tells what was done before a failure", async (failure, words) => {
@@ -55,11 +55,11 @@ it("asks no more of a broker that failed in the midst", async () => {
   const outcomes = await actOnEach(["1", "2", "3", "4"], 3, act, () => undefined, never);
   expect(asked).toEqual([["1", "2", "3"]]);
   expect(told(outcomes)).toBe(
-    "1 recalled: never delivered\n1 not known: look at the list again\n2 not tried\nIt is away.",
+    "1 recalled: never delivered\n1 outcome unknown: check the list\n2 not tried\nIt is away.",
   );
 });
 
-it("goes no further than the portion in which somebody stops it", async () => {
+it("goes no further than the portion in which the user stops it", async () => {
   const told_: number[] = [];
   const outcomes = await actOnEach(
     ["1", "2", "3"],

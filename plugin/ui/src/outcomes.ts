@@ -1,16 +1,16 @@
-// What became of each message, told as one sentence for each kind of outcome.
+// The outcomes for messages, as one sentence for each kind of outcome.
 import { Failure, type Schemas } from "./api";
 
 type Outcome = Schemas["Outcome"];
 
 const WORDS: Record<string, string> = {
   already_released: "already released: it was too late",
-  not_found: "not found: recalled before, or not kept any more",
+  not_found: "not found: recalled before, or no longer kept",
   not_tried: "not tried",
   recalled: "recalled: never delivered",
   refused: "refused",
   rescheduled: "rescheduled",
-  unknown: "not known: look at the list again",
+  unknown: "outcome unknown: check the list",
 };
 
 export function told(outcomes: Outcome[]): string {
@@ -26,11 +26,8 @@ export function* portions<T>(all: T[], size: number): Generator<T[]> {
   for (let start = 0; start < all.length; start += size) yield all.slice(start, start + size);
 }
 
-/**
- * Act on each message, a portion after the other, until somebody stops it or the broker fails.
- *
- * What was done before is told all the same. Of a portion whose answer did not arrive nobody knows what became of it.
- */
+/** Act on each message, one portion after another, until the user stops it or the broker fails. Outcomes of finished
+ * portions are reported in any case. The outcome of a portion whose answer did not arrive is unknown. */
 export async function actOnEach(
   ids: string[],
   size: number,

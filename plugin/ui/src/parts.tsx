@@ -8,7 +8,7 @@ import { useAddress } from "./address";
 import { away, instant, shortened } from "./format";
 import { pageOf, taskOf } from "./tasks";
 
-/** What an answer holds, or why there is none; what was there before a failure stays below its reason. */
+/** Shows an answer, or the reason why it is missing; after a failure, the previous answer stays below the reason. */
 export function Answered<T>({ answer, children }: { answer: Answer<T>; children: (value: T) => ReactNode }) {
   return (
     <>
@@ -22,7 +22,7 @@ export function Answered<T>({ answer, children }: { answer: Answer<T>; children:
           <Alert.Content>
             <Alert.Description>
               {answer.failure.message}
-              {answer.value !== undefined && " What is shown below is from before."}
+              {answer.value !== undefined && " The data below is older."}
             </Alert.Description>
           </Alert.Content>
           <Button onClick={answer.again} size="xs" variant="outline">
@@ -129,7 +129,7 @@ export const MessageLink = ({ broker, id }: { broker?: string; id: string }) => 
   </PageLink>
 );
 
-/** Who held a message; a task instance is a link to it. */
+/** The holder of a message; the name of a task instance is a link to it. */
 export function Consumer({ name }: { name: string | null }) {
   const task = taskOf(name ?? "");
   return task ? <PlaceLink to={pageOf(task)}>{name}</PlaceLink> : name;
@@ -174,7 +174,7 @@ export function Rows({
         <Table.Header>
           <Table.Row>
             {heads.map((head, index) => (
-              // The heads of a table never change their places.
+              // The heads of a table never change their order.
               <Table.ColumnHeader key={index} whiteSpace="nowrap">
                 {head}
               </Table.ColumnHeader>
@@ -199,7 +199,7 @@ export const Row = ({ cells }: { cells: ReactNode[] }) => (
 
 const MOST_SHOWN = 200;
 
-/** Says of a list without pages that it is not all. */
+/** A notice below a list without pages that is not complete. */
 export const Shown = ({ first, of }: { first: string; of: unknown[] }) =>
   of.length < MOST_SHOWN ? null : (
     <Text color="fg.muted" fontSize="sm" mt={3}>
@@ -207,7 +207,7 @@ export const Shown = ({ first, of }: { first: string; of: unknown[] }) =>
     </Text>
   );
 
-/** A field of a filter: what is typed counts when the field is left or Enter is pressed. */
+/** A field of a filter: a typed value counts once the field is left or Enter is pressed. */
 export function Filter({
   label,
   name,
@@ -237,7 +237,7 @@ export function Filter({
         defaultValue={said}
         name={name}
         onBlur={(event) => {
-          // Half an instant has no value: that it does not count must be seen.
+          // An incomplete instant has no value. The field shows that it does not count.
           if (event.target.validity.badInput) event.target.reportValidity();
           if (event.target.value !== said) address.set({ after: null, [name]: event.target.value });
         }}
@@ -254,7 +254,7 @@ export function Filter({
   );
 }
 
-/** Next and back in a list that goes by pages. */
+/** Next and back in a list with pages. */
 export function Pages({ next }: { next: string | null }) {
   const address = useAddress();
   const isFirst = address.of("after") === "";
@@ -276,7 +276,7 @@ export function Pages({ next }: { next: string | null }) {
   );
 }
 
-/** Which of some things are chosen; what is not shown any more is not chosen. */
+/** The chosen ones among the rows; a row that is no longer shown is not chosen. */
 export function useChoice(shown: string[]) {
   const [chosen, setChosen] = useState<ReadonlySet<string>>(new Set());
   const now = shown.filter((one) => chosen.has(one));

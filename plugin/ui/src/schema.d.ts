@@ -33,7 +33,7 @@ export interface paths {
         };
         /**
          * Show Broker
-         * @description What the user may do with one broker, be it listed or not.
+         * @description The user's rights on one broker, listed or not.
          */
         get: operations["show_broker_api_brokers__connection_id__get"];
         put?: never;
@@ -95,7 +95,8 @@ export interface paths {
         put?: never;
         /**
          * Redrive
-         * @description Send dead letters again, or count them; with a rate, the page asks again and again for so many.
+         * @description Send dead letters again, or count them. With a rate, the page sends one request after another, each for
+         *     a few.
          */
         post: operations["redrive_api_brokers__connection_id__dead_letters_redrive_post"];
         delete?: never;
@@ -135,7 +136,7 @@ export interface paths {
         put?: never;
         /**
          * Rewind
-         * @description Let a group consume again what was released since an instant.
+         * @description Set a group back, so that it receives again the messages released since an instant.
          */
         post: operations["rewind_api_brokers__connection_id__groups_rewind_post"];
         delete?: never;
@@ -153,7 +154,7 @@ export interface paths {
         };
         /**
          * List Leases
-         * @description The leases that run: the 200 that end first.
+         * @description The 200 open leases that end first.
          */
         get: operations["list_leases_api_brokers__connection_id__leases_get"];
         put?: never;
@@ -215,7 +216,8 @@ export interface paths {
         put?: never;
         /**
          * Recall Matching
-         * @description Take back what waits and meets the criteria, or count it: a portion, so that others get their turn.
+         * @description Recall the waiting messages that meet the criteria, or count them: one portion at a time, so that other
+         *     requests get their turn.
          */
         post: operations["recall_matching_api_brokers__connection_id__messages_recall_matching_post"];
         delete?: never;
@@ -253,7 +255,7 @@ export interface paths {
         };
         /**
          * Show Message
-         * @description One message with all that happened to it; its body for those who may read it.
+         * @description One message with its history, and with its body for users who may read bodies.
          */
         get: operations["show_message_api_brokers__connection_id__messages__message_id__get"];
         put?: never;
@@ -273,7 +275,8 @@ export interface paths {
         };
         /**
          * Show Overview
-         * @description What is due when, what came in the last hour and how late, which wheels turn, how groups are doing.
+         * @description The messages due ahead, those released in the last hour and their lateness, the wheels that turn, and
+         *     the state of the groups.
          */
         get: operations["show_overview_api_brokers__connection_id__overview_get"];
         put?: never;
@@ -293,7 +296,7 @@ export interface paths {
         };
         /**
          * List Retries
-         * @description What waits for its next attempt: the 200 that are next.
+         * @description The next 200 messages that wait for another attempt.
          */
         get: operations["list_retries_api_brokers__connection_id__retries_get"];
         put?: never;
@@ -313,7 +316,7 @@ export interface paths {
         };
         /**
          * List Schedules
-         * @description All schedules with what comes next.
+         * @description All schedules with their next occurrences.
          */
         get: operations["list_schedules_api_brokers__connection_id__schedules_get"];
         put?: never;
@@ -335,7 +338,7 @@ export interface paths {
         put?: never;
         /**
          * Pause Schedule
-         * @description Let a schedule rest.
+         * @description Pause a schedule.
          */
         post: operations["pause_schedule_api_brokers__connection_id__schedules_pause_post"];
         delete?: never;
@@ -355,7 +358,7 @@ export interface paths {
         put?: never;
         /**
          * Resume Schedule
-         * @description Let a paused schedule go on.
+         * @description Resume a paused schedule.
          */
         post: operations["resume_schedule_api_brokers__connection_id__schedules_resume_post"];
         delete?: never;
@@ -373,7 +376,7 @@ export interface paths {
         };
         /**
          * List Task Messages
-         * @description What a task instance sent and received on a topic, by the name that it does both under.
+         * @description The messages that a task instance sent and received on a topic, by its name.
          */
         get: operations["list_task_messages_api_brokers__connection_id__task_messages_get"];
         put?: never;
@@ -410,7 +413,7 @@ export interface components {
     schemas: {
         /**
          * Body
-         * @description A body for people: as text where it is one, else as hexadecimal; the beginning of a long one.
+         * @description A body as people read it: text if it is text, else hexadecimal; only the beginning of a long one.
          */
         Body: {
             /**
@@ -427,7 +430,7 @@ export interface components {
         };
         /**
          * BrokerChoice
-         * @description A broker that the user may see, and what else the user may do there.
+         * @description A broker that the user may see, and the user's other rights there.
          */
         BrokerChoice: {
             /** Connection Id */
@@ -449,7 +452,7 @@ export interface components {
         };
         /**
          * DeadLetters
-         * @description A page of a group's dead letters; there may be fewer than asked for, or none, before the end.
+         * @description A page of a group's dead letters. A page before the end may have fewer than asked for, or none.
          */
         DeadLetters: {
             /** Dead Letters */
@@ -459,7 +462,7 @@ export interface components {
         };
         /**
          * Done
-         * @description It was done.
+         * @description The request was carried out.
          */
         Done: {
             /**
@@ -471,7 +474,7 @@ export interface components {
         };
         /**
          * DueHistogram
-         * @description What is due when.
+         * @description The numbers of due messages over time.
          */
         DueHistogram: {
             /** Complete */
@@ -616,7 +619,7 @@ export interface components {
         };
         /**
          * Leases
-         * @description The leases that run, those that end first at the top.
+         * @description The open leases, those that end first at the top.
          */
         Leases: {
             /** Leases */
@@ -694,7 +697,7 @@ export interface components {
         };
         /**
          * Matching
-         * @description All waiting messages of a topic that meet each criterion given.
+         * @description All waiting messages of a topic that meet every given criterion.
          */
         Matching: {
             /** After */
@@ -723,7 +726,7 @@ export interface components {
         MessageType: "NORMAL" | "DELAY" | "FIFO";
         /**
          * Messages
-         * @description A page of messages; there may be fewer than asked for, or none, before the end.
+         * @description A page of messages. A page before the end may have fewer than asked for, or none.
          */
         Messages: {
             /** Messages */
@@ -770,7 +773,7 @@ export interface components {
         };
         /**
          * NewInstant
-         * @description Where to move messages: one of the two. A delay of 0 delivers now.
+         * @description The new delivery time of messages: one of the two fields. A delay of 0 delivers now.
          */
         NewInstant: {
             /** Delay Seconds */
@@ -782,7 +785,7 @@ export interface components {
         };
         /**
          * OneMessage
-         * @description A message with all that happened to it; ``sent_by_task`` is the name of a task instance.
+         * @description A message with its history; ``sent_by_task`` is the name of a task instance.
          */
         OneMessage: {
             /** Asked At */
@@ -828,8 +831,8 @@ export interface components {
         };
         /**
          * Outcome
-         * @description What became of one message: ``recalled``, ``rescheduled``, ``already_released``, ``not_found`` or
-         *     ``refused``; where the broker failed in the midst ``unknown`` for one, and ``not_tried`` for the rest.
+         * @description The outcome for one message: ``recalled``, ``rescheduled``, ``already_released``, ``not_found`` or
+         *     ``refused``. If the broker failed partway, ``unknown`` for one message and ``not_tried`` for the rest.
          */
         Outcome: {
             /** Deliver At */
@@ -845,7 +848,7 @@ export interface components {
         };
         /**
          * Outcomes
-         * @description What became of each message, in the order of the request.
+         * @description The outcome for each message, in the order of the request.
          */
         Outcomes: {
             /** Outcomes */
@@ -853,8 +856,8 @@ export interface components {
         };
         /**
          * Overview
-         * @description The first view. ``overdue``: topics where something is due for 5 s and not released. It is worked out
-         *     anew after ``shared_seconds``. ``groups``: of the first 200 topics; there may be more.
+         * @description The first view. ``overdue``: topics with messages that have been due for 5 s without a release. The
+         *     view is computed again after ``shared_seconds``. ``groups``: those of the first 200 topics.
          */
         Overview: {
             due: components["schemas"]["DueHistogram"];
@@ -881,8 +884,8 @@ export interface components {
         };
         /**
          * RecalledPortion
-         * @description What one portion of a bulk recall came to. The next one is asked for with this ``due_from``, and comes
-         *     after ``next``, which is null at the end.
+         * @description The result of one portion of a bulk recall. The request for the next portion repeats this ``due_from``
+         *     and passes on ``next``, which is null at the end.
          */
         RecalledPortion: {
             /** Already Released */
@@ -898,7 +901,7 @@ export interface components {
         };
         /**
          * Redrive
-         * @description Which dead letters to send again: those of the ids, or all that meet each criterion.
+         * @description The dead letters to send again: those with these ids, or all that meet every criterion.
          */
         Redrive: {
             /**
@@ -938,7 +941,7 @@ export interface components {
         };
         /**
          * Retries
-         * @description What waits for its next attempt, the next one first.
+         * @description Messages that wait for their next attempt, the next one first.
          */
         Retries: {
             /** Retries */
@@ -946,7 +949,7 @@ export interface components {
         };
         /**
          * Rewind
-         * @description Where to set a group back to: an instant, ``earliest`` or ``latest``.
+         * @description The place to set a group back to: an instant, ``earliest`` or ``latest``.
          */
         Rewind: {
             /** Group */
@@ -1013,7 +1016,7 @@ export interface components {
         };
         /**
          * Schedule
-         * @description A schedule and what comes next.
+         * @description A schedule and its next occurrence.
          */
         Schedule: {
             /** Cron */
@@ -1037,7 +1040,7 @@ export interface components {
         };
         /**
          * ScheduleName
-         * @description The schedule that a request is about.
+         * @description The schedule that a request acts on.
          */
         ScheduleName: {
             /** Name */
@@ -1053,7 +1056,7 @@ export interface components {
         };
         /**
          * SomeMessages
-         * @description The messages that a request is about.
+         * @description The messages that a request acts on.
          */
         SomeMessages: {
             /** Message Ids */
@@ -1061,7 +1064,7 @@ export interface components {
         };
         /**
          * TaskMessages
-         * @description What a task instance sent and received; at most 200 of each.
+         * @description The messages that a task instance sent and received; at most 200 of each.
          */
         TaskMessages: {
             /** Messages */
@@ -1093,7 +1096,7 @@ export interface components {
         };
         /**
          * Topics
-         * @description A page of topics; ``next`` is what the next one comes after.
+         * @description A page of topics; the next page comes after ``next``.
          */
         Topics: {
             /** Next */

@@ -1,8 +1,8 @@
-// Task instances of Airflow, as they are named at the broker and addressed in Airflow's UI.
+// Task instances of Airflow: their names at the broker and their addresses in Airflow's UI.
 
 export type Task = { dagId: string; mapIndex: number; runId: string; taskId: string };
 
-/** The task instance that a consumer's name is of; a name of another form, or a digest, is none. */
+/** The task instance that a consumer's name stands for; null for a name of another form, or a digest. */
 export function taskOf(consumer: string): Task | undefined {
   const parts = /^airflow:([^/]+)\/([^/]+)\/([^/]+)\/(-?\d+)$/.exec(consumer);
   if (!parts) return undefined;

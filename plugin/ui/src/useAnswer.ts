@@ -8,12 +8,9 @@ export type Answer<T> = {
   again: () => void;
 };
 
-/**
- * What a call answers, asked anew when `key` changes and, with `everySeconds`, again and again.
- *
- * A hidden tab asks nothing. After a failure the last answer stays, and the call is made again more and more seldom,
- * up to once in half a minute. An answer that comes when another was asked for is dropped.
- */
+/** The answer of a call, which is made again when `key` changes and, with `everySeconds`, at intervals. A hidden tab
+ * makes no calls. After a failure the last answer stays, and the intervals grow, up to half a minute. An answer that
+ * comes after `key` has changed is dropped. */
 export function useAnswer<T>(
   key: string,
   ask: (signal: AbortSignal) => Promise<T>,
@@ -46,7 +43,11 @@ export function useAnswer<T>(
         const failure =
           error instanceof Failure
             ? error
-            : new Failure(0, "Failed", "The page made an error. Load it again, and tell who runs Airflow.");
+            : new Failure(
+                0,
+                "Failed",
+                "The page has failed. Load it again, and tell your Airflow administrator.",
+              );
         setState((before) => ({
           failure,
           key,

@@ -19,7 +19,7 @@ end
 $$;
 
 -- Gives the live leases of p_consumer to the caller, who has the same name: with new tokens, so that an answer of the
--- one before is refused (X10), and for p_invisible from now on. Rows as of receive_batch: the messages without an
+-- one before is refused, and for p_invisible from now on. Rows as of receive_batch: the messages without an
 -- answer, then their lease. A lease that is being answered in an open transaction is left to that one. This is the
 -- only place where a lease is updated; it costs a dead row for each.
 create or replace function duewheel.take_over(

@@ -20,7 +20,7 @@ export function DeadLetters({ broker, mayAct, mayReadBodies }: Rights & { broker
   const address = useAddress();
   const group = address.of("group");
   return (
-    <Section title="Dead letters, by topic and the oldest first">
+    <Section title="Dead letters by topic, the oldest first">
       <Flex gap={2} mb={3} wrap="wrap">
         <Filter label="Group" name="group" />
         <Filter label="Topic" name="topic" placeholder="all" />
@@ -36,7 +36,7 @@ export function DeadLetters({ broker, mayAct, mayReadBodies }: Rights & { broker
   );
 }
 
-/** The groups that have some, to choose from. */
+/** The groups that have dead letters, to choose from. */
 function Choices({ broker }: { broker: string }) {
   const address = useAddress();
   const after = address.of("after");
@@ -153,8 +153,8 @@ function List({ broker, group, mayAct, mayReadBodies }: Rights & { broker: strin
           <Rows
             empty={
               next === null
-                ? "No dead letters of this group match that were not sent again."
-                : "None on this page: the filter is rare. Go on to the next."
+                ? "No matching dead letters of this group, or all were sent again."
+                : "No match on this page. Go on to the next."
             }
             heads={[
               ...(mayAct
@@ -225,7 +225,7 @@ export const RedriveOne = ({
       });
       return redriven > 0
         ? "Sent again. It comes to the group at once."
-        : "Nothing to do: it was sent again before, or is not kept any more.";
+        : "Nothing to do: it was sent again before, or is no longer kept.";
     }}
     action="Redrive"
     done={done}
@@ -243,7 +243,7 @@ function RedriveAll({
 }: {
   ask: (more: object) => Promise<Schemas["Redriven"]>;
   done: () => void;
-  /** What the list is filtered by, to begin with. */
+  /** The filter of the list, as the initial value. */
   filtered: string;
   group: string;
   keyPrefix: string;
@@ -252,10 +252,10 @@ function RedriveAll({
   const [rate, setRate] = useState("");
   const which = reason === "" ? {} : { reason_contains: reason };
   const all = async ({ isStopped, tell }: Course) => {
-    // A rate is so many in each second; the page asks again and again, and each dead letter is sent once.
+    // A rate is a number in each second. The page sends one request after another, and each dead letter is sent once.
     const perSecond = rate === "" ? Infinity : Number(rate);
     if (!(perSecond > 0)) {
-      throw new Failure(0, "NoRate", "A rate is more than 0. Leave it empty for as fast as it goes.");
+      throw new Failure(0, "NoRate", "The rate has to be more than 0. Leave it empty for no limit.");
     }
     const portion = Math.max(1, Math.min(Math.floor(perSecond), AT_ONCE));
     let sent = 0;
@@ -269,7 +269,7 @@ function RedriveAll({
         const goesOnAt = Date.now() + (portion / perSecond) * 1000;
         while (Date.now() < goesOnAt && !isStopped()) await wait(Math.min(0.2, portion / perSecond));
         if (isStopped()) {
-          ended = "Stopped: the others are as they were.";
+          ended = "Stopped: the others are unchanged.";
           break;
         }
       }
@@ -292,15 +292,15 @@ function RedriveAll({
     >
       <Text mb={3}>
         All dead letters of {group} {keyPrefix && `whose key begins with ${keyPrefix} `}are sent again, each
-        once. Leave this dialog open while it goes on: closing the page stops it, and another redrive does the
-        rest.
+        once. Leave this dialog open until it has finished: closing the page stops it, and another redrive
+        does the rest.
       </Text>
       <Text as="label" display="block" fontSize="sm" mb={2}>
         Only those whose reason contains
         <Input name="reason" onChange={(event) => setReason(event.target.value)} value={reason} />
       </Text>
       <Text as="label" display="block" fontSize="sm">
-        At most so many a second (empty: as fast as it goes)
+        At most this many a second (empty: no limit)
         <Input
           min={0.01}
           name="rate"

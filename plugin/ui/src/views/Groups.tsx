@@ -19,7 +19,7 @@ export function GroupRows({
   const heads = ["Group", "Topic", "Ready", "Oldest of these", "In hand", "Wait for a retry", "Dead"];
   return (
     <Rows
-      empty="No group reads anything yet: a group is made by its first consumer."
+      empty="No groups yet: a group is made by its first consumer."
       heads={actions ? [...heads, "Actions"] : heads}
       label="Consumer groups"
     >
@@ -91,7 +91,7 @@ function Rewind({
   return (
     <Asking
       act={async () => {
-        // It has no value, and would be taken for none.
+        // An incomplete instant has no value, and would be taken for an empty field.
         if (isHalf) throw new Failure(0, "NoInstant", "The instant is not complete. Nothing was changed.");
         const rewound = await post<Schemas["Rewound"]>(ofBroker(broker, "groups/rewind"), {
           group: group.group,
@@ -99,7 +99,7 @@ function Rewind({
           topic: group.topic,
         });
         return (
-          `The group reads on from there. ${count(rewound.leases_ended)} leases ended, ` +
+          `The group reads on from that instant. ${count(rewound.leases_ended)} leases ended, ` +
           `${count(rewound.messages_returned)} messages are ready again and ` +
           `${count(rewound.retries_taken_back)} retries were taken back.`
         );
@@ -109,11 +109,11 @@ function Rewind({
       serious
     >
       <Text mb={3}>
-        {group.group} consumes again on {group.topic} what was released since this instant. What its consumers
-        have in hand is taken from them. Dead letters stay.
+        {group.group} receives the messages again that were released on {group.topic} since this instant. Open
+        leases of its consumers end. Dead letters stay.
       </Text>
       <Text as="label" fontSize="sm">
-        Since (empty: all that is kept)
+        Since (empty: all stored messages)
         <Input
           name="to"
           onBlur={(event) => setIsHalf(event.target.validity.badInput)}

@@ -14,7 +14,7 @@ export function Leases({ broker }: { broker: string }) {
     5,
   );
   return (
-    <Section title="Leases that run, those that end first at the top">
+    <Section title="Open leases, those that end first at the top">
       <Flex gap={2} mb={3} wrap="wrap">
         <Filter label="Group" name="group" placeholder="all" />
         <Filter label="Topic" name="topic" placeholder="all" />
@@ -23,7 +23,7 @@ export function Leases({ broker }: { broker: string }) {
         {(page) => (
           <>
             <Rows
-              empty="Nobody has messages in hand."
+              empty="No consumer has messages in hand."
               heads={["Ends", "Group", "Topic", "Queue", "Consumer", "Since", "Answered", ""]}
               label="Leases"
             >

@@ -35,7 +35,7 @@ export function Message({ broker, mayAct }: { broker: string; mayAct: boolean })
             </Section>
             <Section title="History">
               <Rows
-                empty="Nothing is known of it."
+                empty="No events are known."
                 heads={[
                   ...["State", "At", "Until", "Group", "Attempt", "Consumer", "Reason"],
                   ...(dead.size > 0 ? ["Actions"] : []),
@@ -89,7 +89,7 @@ export function Message({ broker, mayAct }: { broker: string; mayAct: boolean })
   );
 }
 
-/** For each group whose last word on a message is a dead letter, where in the history that stands. */
+/** For each group in which the message is now a dead letter, the place of that event in the history. */
 export function deadIn(history: Schemas["HistoryEntry"][]): Map<string | null, number> {
   const last = new Map(history.map((entry, index) => [entry.consumer_group, index]));
   return new Map([...last].filter(([group, index]) => group !== null && history[index]?.state === "DLQ"));

@@ -10,9 +10,9 @@ import { Answered, Filter, MessageLink, Pages, Row, Rows, Section, State, When, 
 import { useAnswer } from "../useAnswer";
 
 const AT_ONCE = 200;
-/** How many messages "all that match" may be where each is moved by itself. */
+/** How many messages "all that match" may be, since each is moved by itself. */
 const MOST = 10_000;
-/** Up to so many are counted before they are recalled. */
+/** Up to this many are counted before they are recalled. */
 const COUNTED = 1_000_000;
 const STATES = ["waiting", "released", "recalled", "all"];
 
@@ -72,7 +72,7 @@ export function Messages({ broker, mayAct }: { broker: string; mayAct: boolean }
   );
 }
 
-/** An id that was pasted is opened at once. */
+/** A pasted id opens its message at once. */
 function OpenById() {
   const address = useAddress();
   return (
@@ -144,7 +144,7 @@ function List({
         </Flex>
       )}
       <Rows
-        empty={page.next ? "None on this page: the filter is rare. Go on to the next." : "Nothing matches."}
+        empty={page.next ? "No match on this page. Go on to the next." : "No messages match."}
         heads={[
           ...(mayAct
             ? [<Choose checked={choice.all} key="all" label="Choose all" toggle={choice.toggleAll} />]
@@ -269,7 +269,7 @@ const criteria = (where: Where) =>
 
 type Matching = { broker: string; done: () => void; where: Where };
 
-/** How many were found, and what became of them, in the portions so far. */
+/** The numbers of messages found, and their outcomes, in the portions so far. */
 type Sums = { late: number; matched: number; recalled: number };
 
 function RecallMatching({ broker, done, where }: Matching) {
@@ -299,7 +299,7 @@ function RecallMatching({ broker, done, where }: Matching) {
             tell(`${count(sums.recalled)} recalled …`);
             return !isStopped();
           });
-          if (isStopped()) ended = "Stopped: the rest still waits.";
+          if (isStopped()) ended = "Stopped: the rest are still waiting.";
         } catch (error) {
           if (sums.matched === 0 || !(error instanceof Failure)) throw error;
           ended = `${error.message} The rest may still wait: recall again.`;
@@ -328,7 +328,7 @@ function RecallMatching({ broker, done, where }: Matching) {
   );
 }
 
-/** Moves all that match: to an instant that is asked for, or to now. */
+/** Moves all that match, to an instant that the user enters or to now. */
 function MoveMatching({
   action,
   broker,
@@ -346,7 +346,7 @@ function MoveMatching({
       done={done}
       preview={async (isWanted) => {
         setIds([]);
-        // All ids first: what was moved would match again.
+        // All ids come first, since moved messages would match again.
         const found = await allIds(broker, where, isWanted);
         setIds(found.slice(0, MOST));
         return found.length > MOST

@@ -15,7 +15,7 @@ const SPANS: Record<string, string> = {
 const COLORS = ["blue-500", "green-500", "orange-500", "purple-500", "teal-500"];
 const EVERY_SECONDS = 5;
 
-/** The largest topics by themselves, all others together. */
+/** The largest topics singly, all others together. */
 export function byTopic(due: Schemas["DueHistogram"]): Series[] {
   const sums = new Map<string, number>();
   for (const one of due.due) sums.set(one.topic, (sums.get(one.topic) ?? 0) + one.messages);
@@ -86,11 +86,11 @@ export function Overview({ broker }: { broker: string }) {
             <Text color="fg.muted" fontSize="xs">
               As of <When at={view.now_at} />
               {view.shared_seconds > EVERY_SECONDS &&
-                `: it is worked out once in ${span(view.shared_seconds)}, for all who look`}
+                `: it is computed once in ${span(view.shared_seconds)} for all users`}
             </Text>
             {!view.due.complete && (
               <Text color="fg.muted" fontSize="sm">
-                There was no time to look at all topics: choose one.
+                Counting all topics took too long: choose one.
               </Text>
             )}
           </Section>
@@ -146,7 +146,7 @@ function Wheels({ view }: { view: Schemas["Overview"] }) {
         <Warning>
           {view.wheels.length === 0
             ? "No wheel turns, and messages are due. Start Airflow's triggerer, or `duewheel wheel run`. Topics: "
-            : "Messages are due and not released, though a wheel is connected. Look at its log. Topics: "}
+            : "Messages are due and not released, though a wheel is connected. See its log. Topics: "}
           {overdue}
           {view.overdue.length > 5 && ` and ${view.overdue.length - 5} others`}
         </Warning>
@@ -154,8 +154,8 @@ function Wheels({ view }: { view: Schemas["Overview"] }) {
       <Section title={view.wheels.length === 0 ? "No wheel is connected" : "Wheels"}>
         {view.wheels.length === 0 ? (
           <Text color="fg.muted" fontSize="sm">
-            Messages are then released when somebody receives. A wheel turns in Airflow’s triggerer while a
-            DAG watches a topic, and in `duewheel wheel run`.
+            Without a wheel, messages are released only when a consumer receives. A wheel turns in Airflow’s
+            triggerer while a DAG watches a topic, and in `duewheel wheel run`.
           </Text>
         ) : (
           <Rows
@@ -167,7 +167,7 @@ function Wheels({ view }: { view: Schemas["Overview"] }) {
               <Row
                 cells={[
                   one.name ?? "not named: of an older version",
-                  one.client_address ?? "that of the database, or hidden from the page’s login",
+                  one.client_address ?? "the database’s machine, or hidden from the page’s login",
                   one.login,
                   one.connections,
                   <When at={one.started_at} key="since" nowAt={view.now_at} />,
@@ -196,7 +196,7 @@ function Flow({ view }: { view: Schemas["Overview"] }) {
     <Box>
       {!view.past.complete && (
         <Text color="fg.muted" fontSize="sm">
-          There was no time to look at all topics: what came due is more. Choose a topic.
+          Counting all topics took too long, so more came due than shown. Choose a topic.
         </Text>
       )}
       <Chart

@@ -22,7 +22,7 @@ export function Retries({ broker }: { broker: string }) {
         {(page) => (
           <>
             <Rows
-              empty="Nothing waits for a retry."
+              empty="No messages wait for a retry."
               heads={["Next attempt", "Attempt", "Group", "Topic", "Key", "Reason", "Id"]}
               label="Retries"
             >

@@ -16,7 +16,7 @@ export function Schedules({ broker, mayAct }: { broker: string; mayAct: boolean 
       <Answered answer={answer}>
         {(page) => (
           <Rows
-            empty="There are no schedules: add one with `duewheel schedule add`."
+            empty="No schedules yet: add one with `duewheel schedule add`."
             heads={[
               "Schedule",
               "Topic",
@@ -74,15 +74,15 @@ function Switch({
     <Asking
       act={async () => {
         await post(ofBroker(broker, `schedules/${paused ? "resume" : "pause"}`), { name });
-        return paused ? `${name} goes on from now.` : `${name} rests.`;
+        return paused ? `${name} is resumed.` : `${name} is paused.`;
       }}
       action={paused ? "Resume" : "Pause"}
       done={done}
     >
       <Text>
         {paused
-          ? `${name} goes on from now. What fell into the pause is not made up for.`
-          : `${name} sends nothing more, and what it has sent ahead is taken back.`}
+          ? `${name} is resumed from now. Occurrences that fell into the pause are not sent.`
+          : `${name} sends nothing until it is resumed, and messages that it has sent ahead are taken back.`}
       </Text>
     </Asking>
   );

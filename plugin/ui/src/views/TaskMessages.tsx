@@ -27,8 +27,8 @@ export function TaskMessages({ task }: { task: Task }) {
         if (broker === undefined || topic === undefined) {
           return (
             <Text color="fg.muted">
-              This task has not run, or names no topic. What a task does through a hook in its own code is not
-              listed here.
+              This task has not run, or names no topic. Messages that a task handles through a hook in its own
+              code are not listed here.
             </Text>
           );
         }
@@ -40,7 +40,7 @@ export function TaskMessages({ task }: { task: Task }) {
               group: said("group"),
               map_index: task.mapIndex,
               run_id: task.runId,
-              // Airflow's clock may be another than the broker's.
+              // Airflow's clock may differ from the broker's.
               since_at: shifted(one.run_after, -HOUR),
               task_id: task.taskId,
               topic,

@@ -15,7 +15,7 @@ export function Topics({ broker }: { broker: string }) {
         {(page) => (
           <>
             <Rows
-              empty="There are no topics yet: make one with `duewheel topic create`."
+              empty="No topics yet: make one with `duewheel topic create`."
               heads={["Topic", "Type", "Waiting", "Next due", "Released up to", "Stragglers"]}
               label="Topics"
             >

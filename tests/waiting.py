@@ -1,7 +1,12 @@
-"""Waiting for the database to be in a state, and threads that hand on what they raise."""
+"""Waiting for what gives no sign of its own, above all for the database to be in a state.
+
+Where there is a sign, such as an event, a notification, a log line, a pipe or the end of a thread, a test
+waits for that instead, with ``PATIENCE_SECONDS`` as the limit.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -15,7 +20,7 @@ if TYPE_CHECKING:
 
     from duewheel.store.database.connections import DriverConnection
 
-#: Nothing waits for it unless something is broken.
+#: The limit of every wait. Only a broken program reaches it, however busy the machine.
 PATIENCE_SECONDS = 240.0
 _PAUSE_SECONDS = 0.005
 
@@ -32,13 +37,27 @@ $$;
 Answer = TypeVar("Answer")
 
 
-def until(condition: Callable[[], Answer], what: str) -> Answer:
-    """Return the condition's answer once it is true."""
+def until(condition: Callable[[], Answer], what: str, *, pause_seconds: float = _PAUSE_SECONDS) -> Answer:
+    """Return the condition's answer once it is true.
+
+    Args:
+        condition: asked again and again; what it raises ends the wait.
+        what: what is waited for, for the error.
+        pause_seconds: from one question to the next; longer where a question is expensive.
+    """
     deadline = time.monotonic() + PATIENCE_SECONDS
     while not (answer := condition()):
         assert time.monotonic() < deadline, f"waited {PATIENCE_SECONDS} s for {what}"
-        time.sleep(_PAUSE_SECONDS)
+        time.sleep(pause_seconds)
     return answer
+
+
+async def until_on_loop(condition: Callable[[], object], what: str) -> None:
+    """Return once the condition is true, and let the tasks of the event loop go on until then."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline, f"waited {PATIENCE_SECONDS} s for {what}"
+        await asyncio.sleep(_PAUSE_SECONDS)
 
 
 @contextmanager
@@ -52,7 +71,7 @@ def connected(dsn: str, *, autocommit: bool = True) -> Iterator[DriverConnection
 def ask(connection: DriverConnection, statement: str, *parameters: object) -> list[tuple[Any, ...]]:
     """Run one statement and return its rows."""
     with connection.cursor() as cursor:
-        cursor.execute(statement, parameters)
+        cursor.execute(statement, parameters or None)
         return cursor.fetchall() if cursor.description else []
 
 

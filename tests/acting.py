@@ -1,4 +1,4 @@
-"""What the rule tests do over and over: take everything, run SQL, run a command, tell a state."""
+"""What tests do over and over: send, take everything, run SQL, run a command, tell a state."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from tests.proof.waiting import ask
+from tests.waiting import ask
 
 if TYPE_CHECKING:
     from duewheel.store.broker import Broker
@@ -19,10 +19,21 @@ SECOND = timedelta(seconds=1)
 MINUTE = timedelta(minutes=1)
 HOUR = timedelta(hours=1)
 DAY = timedelta(days=1)
-NOW = timedelta(0)
+#: The delay of a message that is due when it is sent.
+AT_ONCE = timedelta(0)
 
 #: Runs the command line with these arguments and ``--json``, and returns the document it wrote.
 Command = Callable[..., Any]
+
+
+def send(broker: Broker, *texts: str, topic: str = "t", **fields: Any) -> None:
+    """Sends a message with each text, all in one transaction; due at once unless ``fields`` say otherwise."""
+    broker.send_many(topic, [{"body": text, "delay": AT_ONCE, **fields} for text in texts])
+
+
+def send_numbered(broker: Broker, count: int) -> None:
+    """Sends messages 0, 1, ... to the NORMAL or FIFO topic ``t``, each in a message group of its own."""
+    broker.send_many("t", [{"body": b"%d" % n, "message_group": f"{n}"} for n in range(count)])
 
 
 def bodies(messages: Iterable[Message]) -> list[bytes]:
@@ -39,7 +50,7 @@ def taken(consumer: Consumer) -> list[Message]:
     return everything
 
 
-def sql(broker: Broker, statement: str, *parameters: object) -> list[tuple[Any, ...]]:
+def rows(broker: Broker, statement: str, *parameters: object) -> list[tuple[Any, ...]]:
     """The rows of one statement, as any program with a connection would run it."""
     with broker.connection() as connection:
         return ask(connection, statement, *parameters)

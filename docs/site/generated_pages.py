@@ -1,0 +1,72 @@
+"""The pages of the site that are not files in docs/: those of the top level, the example DAGs, the
+Python reference, the measurements.
+
+The navigation in mkdocs.yml may end with an entry ``FOLDER/*``; it becomes the pages of that folder.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mkdocs.structure.files import File, Files
+from python_reference import python_pages
+from sources import DAGS_PAGE, PAGES, ROOT
+
+if TYPE_CHECKING:
+    from mkdocs.config.defaults import MkDocsConfig
+
+
+def on_config(config: MkDocsConfig) -> None:
+    """Replace each ``FOLDER/*`` of the navigation by the pages it stands for."""
+    listed = set(_pages(config.nav))
+    how_to = (ROOT / "docs" / "how-to.md").read_text()
+    folders = {
+        "how-to/*": [page for page in re.findall(r"\]\((how-to/[\w-]+\.md)\)", how_to) if page not in listed],
+        "reference/api/*": list(python_pages()),
+        # Each has the same heading.
+        "measured/*": [
+            {Path(page).stem.replace("_", " ").capitalize(): page}
+            for page in PAGES.values()
+            if page.startswith("measured/")
+        ],
+    }
+    config.nav = _expanded(config.nav, folders)
+
+
+def on_files(files: Files, config: MkDocsConfig) -> None:
+    """Add the pages that are made here."""
+    for source, page in PAGES.items():
+        files.append(File.generated(config, page, content=(ROOT / source).read_text()))
+    files.append(File.generated(config, DAGS_PAGE, content=_example_dags()))
+    for page, content in python_pages().items():
+        files.append(File.generated(config, page, content=content))
+
+
+def _pages(nav: Any) -> Iterator[str]:
+    """Every page that a navigation names."""
+    if isinstance(nav, str):
+        yield nav
+    elif isinstance(nav, dict | list):
+        for entry in nav.values() if isinstance(nav, dict) else nav:
+            yield from _pages(entry)
+
+
+def _expanded(nav: Any, folders: Mapping[str, list[Any]]) -> Any:
+    if isinstance(nav, dict):
+        return {title: _expanded(entry, folders) for title, entry in nav.items()}
+    if isinstance(nav, list):
+        return [_expanded(page, folders) for entry in nav for page in folders.get(str(entry), [entry])]
+    return nav
+
+
+def _example_dags() -> str:
+    """One section for each example DAG: its docstring and its source."""
+    sections = ["# Example DAGs", "Each is a file of the package `duewheel.dags` and runs as it stands."]
+    for file in sorted((ROOT / "dags").glob("[a-z]*.py")):
+        source = file.read_text()
+        sections += [f"## {file.name}", ast.get_docstring(ast.parse(source)) or "", f"```python\n{source}```"]
+    return "\n\n".join(sections)

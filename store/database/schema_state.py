@@ -1,0 +1,70 @@
+"""The schema that a database has, down to its functions, and whether this program can work with it."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+from duewheel.store.database.connections import Database, DriverConnection, fetch
+from duewheel.store.database.schema import SCHEMA, VERSION_TABLE, newest_revision, verify
+from duewheel.store.values.errors import BrokerNotUpgraded
+
+FUNCTIONS = Path(__file__).parents[1] / "sql" / "functions"
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaState:
+    """The schema that a database has.
+
+    Attributes:
+        revision: the revision its tables are at.
+        functions_checksum: the checksum of the function files that were applied last.
+    """
+
+    revision: str
+    functions_checksum: str
+
+
+def check(dsn: str) -> SchemaState:
+    """Return the schema that a database has, if this program can work with it.
+
+    Raises:
+        BrokerNotUpgraded: the schema is missing or old, or its functions are not those of this program.
+        BrokerMoved: the database was restored into another cluster.
+        BrokerUnreachable: the server does not answer.
+    """
+    connection = Database(dsn).connect()
+    try:
+        verify(connection)
+        state = state_of(connection)
+    finally:
+        connection.close()
+    if state.revision == newest_revision() and state.functions_checksum != functions_checksum():
+        raise BrokerNotUpgraded(
+            "the functions in the database are not those of this program: run `duewheel db upgrade`"
+        )
+    return state
+
+
+def functions_checksum() -> str:
+    """The checksum of the function files this program comes with."""
+    digest = hashlib.sha256()
+    for path in function_files():
+        digest.update(f"{path.name}\0".encode())
+        digest.update(path.read_bytes())
+        digest.update(b"\0")
+    return digest.hexdigest()
+
+
+def function_files() -> list[Path]:
+    """The files of the functions, in the order in which they are applied."""
+    return sorted(FUNCTIONS.glob("*.sql"))
+
+
+def state_of(connection: DriverConnection) -> SchemaState:
+    """Read the state from a database whose schema is there."""
+    statement = (
+        f"select v.version_num, b.functions_checksum from {SCHEMA}.{VERSION_TABLE} v, {SCHEMA}.broker b"
+    )
+    return SchemaState(*fetch(connection, statement, ())[0])

@@ -1,0 +1,353 @@
+"""Sending many messages by one COPY.
+
+The transaction id comes first and the clock after it (``duewheel.begin_copy``), then the rows; a second COPY
+takes those whose slot is not made yet, as they are due in weeks or years. Nothing is written before every
+message has been checked. Python only looks for values that may be wrong; the SQL functions of a single send
+then judge them, so there is one wording and one truth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from io import BytesIO
+from typing import Any, overload
+
+import psycopg2
+from psycopg2.extensions import encodings
+
+from duewheel.store.database.connections import DriverConnection, DriverCursor, fetch
+from duewheel.store.operations.copy_rows import COPY, NO_CONTENT, CopyRows, content_columns, key_alone
+from duewheel.store.values.bodies import MAX_BODY_BYTES, check_text, properties_to_json, to_bytes
+from duewheel.store.values.delivery_time import bounded, when
+from duewheel.store.values.errors import DueWheelError, InvalidArgument
+from duewheel.store.values.instants import (
+    EPOCH,
+    from_microseconds,
+    span_to_microseconds,
+    to_microseconds,
+)
+from duewheel.store.values.messages import GivenMessage, MessageType, NewMessage, SendReceipt, message_id
+
+_BEGIN_COPY = """
+select topic_id, message_type, queues, first_block * 65536,
+    duewheel.unix_micros(now_at), duewheel.unix_micros(floor_at),
+    (extract(epoch from max_delay) * 1000000)::bigint, out_of_range,
+    duewheel.unix_micros(quiet_until), duewheel.unix_micros(notify_before), duewheel.unix_micros(near_until),
+    duewheel.unix_micros(released_to),
+    has_table_privilege('duewheel.message', 'insert')
+from duewheel.begin_copy(%s, %s, %s)
+"""
+
+_GROUP_QUEUES = "select g, ((hashtextextended(g, 0) & 2147483647) %% %s)::integer from unnest(%s::text[]) g"
+
+_JUDGE_CONTENT = "select duewheel.check_message(%s::bytea, %s, %s, %s::jsonb, %s, null)"
+
+_JUDGE_GROUP = "select duewheel.check_message_group(%s, %s, null)"
+
+_JUDGE_INSTANT = """
+select duewheel.unix_micros(duewheel.asked_instant(
+    t.name, t.message_type, t.max_delay, t.out_of_range, t.delay_levels,
+    duewheel.from_unix_micros(%s), %s, %s, %s))
+from duewheel.topic_by_name(%s) t
+"""
+
+_HOLD_BACK = "select duewheel.hold_back(%s, duewheel.from_unix_micros(%s))"
+
+_NOTIFY_DUE = "select duewheel.notify_due(%s, duewheel.from_unix_micros(%s))"
+
+# The table of the slots that are there, and the table of what is due after them.
+_NEAR_TABLE = "duewheel.message"
+_FAR_TABLE = "duewheel.far_message"
+
+# Properties that Postgres, which writes numbers its own way, cannot make larger than the limit.
+_SURELY_SMALL = 4096
+
+
+@dataclass(slots=True)
+class Begun:
+    """The answer of ``duewheel.begin_copy``; instants and spans in microseconds."""
+
+    topic_id: int
+    message_type: str
+    queue_count: int
+    first_seq: int
+    now_us: int
+    floor_us: int
+    max_delay_us: int
+    out_of_range: str
+    quiet_until_us: int | None
+    notify_before_us: int
+    near_until_us: int
+    released_to_us: int | None
+    may_copy: bool
+
+
+def begin(cursor: DriverCursor, topic: str, count: int, now: datetime | None) -> Begun:
+    """Begin to send messages in this transaction, which has its id and its sequence numbers from here on.
+
+    Args:
+        cursor: of a transaction.
+        topic: the topic's name.
+        count: how many messages will be sent.
+        now: the instant it is; None is the database's clock.
+    """
+    block_count = (count + 65535) // 65536
+    cursor.execute(_BEGIN_COPY, (topic, block_count, now))
+    (row,) = cursor.fetchall()
+    return Begun(*row)
+
+
+def copy(
+    connection: DriverConnection, cursor: DriverCursor, begun: Begun, topic: str, messages: list[GivenMessage]
+) -> Sequence[SendReceipt]:
+    """Send the messages in the transaction that was begun.
+
+    Raises:
+        DueWheelError: a message is refused; the error says which. Nothing was written.
+    """
+    rows = _rows(connection, begun, topic, messages)
+    for table, copied in ((_NEAR_TABLE, rows.near()), (_FAR_TABLE, rows.far())):
+        if copied:
+            cursor.copy_expert(COPY.format(table=table), BytesIO(copied), size=len(copied))
+    deliveries_us = rows.deliveries_us
+    first_us = min(deliveries_us)
+    if begun.released_to_us is not None and first_us <= begun.released_to_us:
+        cursor.execute(_HOLD_BACK, (begun.topic_id, begun.released_to_us))
+    due_us = _to_announce(begun, deliveries_us) if first_us < begun.notify_before_us else None
+    if due_us is not None:
+        cursor.execute(_NOTIFY_DUE, (begun.topic_id, due_us))
+    return _Receipts(begun.topic_id, rows.queues, deliveries_us, begun.first_seq)
+
+
+class _Receipts(Sequence[SendReceipt]):
+    """The receipts of one COPY, made when they are looked at."""
+
+    __slots__ = ("_deliver", "_first_seq", "_queues", "_topic_id")
+
+    def __init__(self, topic_id: int, queues: list[int], deliver: list[int], first_seq: int) -> None:
+        self._topic_id = topic_id
+        self._queues = queues
+        self._deliver = deliver
+        self._first_seq = first_seq
+
+    def __len__(self) -> int:
+        return len(self._deliver)
+
+    @overload
+    def __getitem__(self, place: int) -> SendReceipt: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> list[SendReceipt]: ...
+
+    def __getitem__(self, place: int | slice) -> SendReceipt | list[SendReceipt]:
+        if isinstance(place, slice):
+            return [self[index] for index in range(*place.indices(len(self)))]
+        index = range(len(self))[place]
+        deliver = self._deliver[index]
+        identity = message_id(self._topic_id, self._queues[index], deliver, self._first_seq + index)
+        return SendReceipt(identity, from_microseconds(deliver))
+
+    def __repr__(self) -> str:
+        return f"[{', '.join(map(repr, self))}]"
+
+
+# The fields of a message that its row is made of, in the order in which _rows unpacks them. A plain tuple, as
+# one is made for each message that is sent.
+_Fields = tuple[Any, Any, Any, Any, Any, Any, Any, Any]
+
+
+def _of_new_message(message: NewMessage) -> _Fields:
+    return (
+        message.body,
+        message.deliver_at,
+        message.delay,
+        message.delay_level,
+        message.key,
+        message.tag,
+        message.properties,
+        message.message_group,
+    )
+
+
+def _of_mapping(message: Mapping[str, Any]) -> _Fields:
+    get = message.get
+    return (
+        message["body"],
+        get("deliver_at"),
+        get("delay"),
+        get("delay_level"),
+        get("key"),
+        get("tag"),
+        get("properties"),
+        get("message_group"),
+    )
+
+
+def _rows(connection: DriverConnection, begun: Begun, topic: str, messages: list[GivenMessage]) -> CopyRows:
+    """The rows of all messages.
+
+    This is the one loop of the store that runs once for each message that is sent. It does the least for the
+    common case, and leaves the rest to the judge.
+    """
+    rows = CopyRows(
+        topic_id=begun.topic_id,
+        queue_count=begun.queue_count,
+        first_seq=begun.first_seq,
+        born_us=begun.now_us,
+        floor_us=begun.floor_us,
+        near_until_us=begun.near_until_us,
+    )
+    judge = _Judge(connection, begun, topic)
+    if begun.message_type == MessageType.FIFO:
+        _check_groups(connection, begun, topic, messages)
+    group_queues: dict[str, int] = {}
+    index = -1
+    try:
+        for index, message in enumerate(messages):  # noqa: B007 -- the error handler reads the index
+            body, deliver_at, delay, level, key, tag, properties, group = (
+                _of_new_message(message) if isinstance(message, NewMessage) else _of_mapping(message)
+            )
+            if type(body) is not bytes or len(body) > MAX_BODY_BYTES:
+                body = to_bytes(body)
+            asked_us = judge.asked_us(delay, deliver_at, level)
+            queue = None
+            if tag is None and properties is None and group is None:
+                content = NO_CONTENT if key is None else judge.key(body, key)
+            else:
+                content = judge.content(body, key, tag, properties, group)
+                if group is not None:
+                    if not group_queues:
+                        group_queues = _queues_of_groups(connection, begun.queue_count, messages)
+                    queue = group_queues[group]
+            rows.add(asked_us, queue, content, body)
+    except DueWheelError as error:
+        raise error.at(index) from error
+    return rows
+
+
+class _Judge:
+    """Looks for values that may be wrong, asks the database about those, and keeps its answers."""
+
+    def __init__(self, connection: DriverConnection, begun: Begun, topic: str) -> None:
+        self._connection = connection
+        self._now_us = begun.now_us
+        # A topic that takes no delays has each one judged.
+        takes_delays = begun.message_type == MessageType.DELAY
+        self._latest_us = begun.now_us + begun.max_delay_us if takes_delays else -(2**63)
+        self._topic = topic
+        self._codec = encodings[connection.encoding]
+        self._levels: dict[int | None, int] = {}
+        self._tags: dict[str, bytes] = {}
+
+    def asked_us(self, delay: Any, deliver_at: Any, level: Any) -> int:
+        """The instant a message asks for (Unix microseconds)."""
+        if deliver_at is not None:
+            if delay is not None or level is not None:
+                return self._judged_us(delay, deliver_at, level)
+            if type(deliver_at) is datetime and deliver_at.tzinfo is UTC:
+                # What to_microseconds does, without the call.
+                since = deliver_at - EPOCH
+                asked_us = (since.days * 86400 + since.seconds) * 1_000_000 + since.microseconds
+            else:
+                asked_us = to_microseconds(deliver_at)
+        elif delay is not None and level is None:
+            asked_us = self._now_us + span_to_microseconds(bounded(delay))
+        else:
+            return self._of_level_us(delay, level)
+        return asked_us if asked_us <= self._latest_us else self._judged_us(delay, deliver_at, level)
+
+    def _of_level_us(self, delay: object, level: object) -> int:
+        """The same for a delay level, or for a message without any time; asks once for each level."""
+        if delay is not None or not (level is None or type(level) is int):
+            return self._judged_us(delay, None, level)
+        asked_us = self._levels.get(level)
+        if asked_us is None:
+            asked_us = self._levels[level] = self._judged_us(None, None, level)
+        return asked_us
+
+    def _judged_us(self, delay: object, deliver_at: object, level: object) -> int:
+        """The same by the SQL function, whose errors it raises."""
+        parameters = (self._now_us, *when(delay, deliver_at, level), self._topic)
+        ((asked_us,),) = fetch(self._connection, _JUDGE_INSTANT, parameters)
+        return int(asked_us)
+
+    def key(self, body: bytes, key: Any) -> bytes:
+        """The columns of :meth:`content` for a message that has only a key."""
+        if type(key) is str and key.isascii() and 0 < len(key) < 256 and "\0" not in key:
+            return key_alone(key.encode())
+        return self.content(body, key, None, None, None)
+
+    def content(self, body: bytes, key: Any, tag: Any, properties: Any, group: Any) -> bytes:
+        """The columns tag, key, properties and message_group of a row."""
+        check_text(key, "key", optional=True)
+        check_text(tag, "tag", optional=True)
+        check_text(group, "message_group", optional=True)
+        properties_json = properties_to_json(properties)
+        known_tag = tag is None or tag in self._tags
+        if (
+            not known_tag
+            or (key is not None and not 0 < len(key) <= 255)
+            or (group is not None and not 0 < len(group) <= 255)
+            or (properties_json is not None and len(properties_json) > _SURELY_SMALL)
+        ):
+            fetch(self._connection, _JUDGE_CONTENT, (psycopg2.Binary(body), key, tag, properties_json, group))
+        if not known_tag:
+            self._tags[tag] = self._encoded(tag)
+        return content_columns(
+            None if tag is None else self._tags[tag],
+            None if key is None else self._encoded(key),
+            None if properties_json is None else self._encoded(properties_json),
+            None if group is None else self._encoded(group),
+        )
+
+    def _encoded(self, value: str) -> bytes:
+        try:
+            return value.encode(self._codec)
+        except UnicodeEncodeError as error:
+            raise InvalidArgument(
+                f"{value[:40]!r} cannot be written in the connection's client encoding {self._codec} "
+                f"({error.reason}): use a connection with client_encoding UTF8"
+            ) from None
+
+
+def _check_groups(
+    connection: DriverConnection,
+    begun: Begun,
+    topic: str,
+    messages: list[GivenMessage],
+) -> None:
+    """Refuses a message without a message group, which a FIFO topic needs of each."""
+    for index, message in enumerate(messages):
+        given = message.message_group if isinstance(message, NewMessage) else message.get("message_group")
+        if given is None:
+            try:
+                fetch(connection, _JUDGE_GROUP, (topic, begun.message_type))
+            except DueWheelError as error:
+                raise error.at(index) from error
+
+
+def _queues_of_groups(
+    connection: DriverConnection, queue_count: int, messages: list[GivenMessage]
+) -> dict[str, int]:
+    """The queue of each message group: a group stays in one queue, which is what keeps its order."""
+    groups = {
+        message.message_group if isinstance(message, NewMessage) else message.get("message_group")
+        for message in messages
+    }
+    groups.discard(None)
+    for group in groups:
+        check_text(group, "message_group", optional=True)
+    return dict(fetch(connection, _GROUP_QUEUES, (queue_count, list(groups))))
+
+
+def _to_announce(begun: Begun, deliveries_us: list[int]) -> int | None:
+    """The first instant the wheel would miss if it were not told; None, and no NOTIFY, if none."""
+    quiet_until_us = begun.quiet_until_us
+    soon = (
+        deliver_us
+        for deliver_us in deliveries_us
+        if deliver_us < begun.notify_before_us and (quiet_until_us is None or deliver_us > quiet_until_us)
+    )
+    return min(soon, default=None)

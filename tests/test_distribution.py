@@ -1,0 +1,177 @@
+"""The wheel that users install: its content, what it asks for, and what it does alone with psycopg2."""
+
+from __future__ import annotations
+
+import email
+import os
+import re
+import subprocess
+import sys
+import venv
+import zipfile
+from datetime import date
+from email.message import Message
+from importlib.resources import files
+from pathlib import Path
+
+import psycopg2
+import pytest
+
+import duewheel
+
+ROOT = Path(__file__).parents[1]
+#: Set by `make release`: the folder of the files to look at, instead of ones built for these tests.
+BUILT = os.environ.get("DUEWHEEL_DISTRIBUTION")
+
+PLAIN_PROGRAM = """
+import pkgutil, sys
+from datetime import timedelta
+from importlib import import_module
+from zoneinfo import ZoneInfo, reset_tzpath
+
+import duewheel.cli, duewheel.store
+from duewheel.store import Broker, ExtraMissing, RecallOutcome
+
+for module in pkgutil.walk_packages(duewheel.store.__path__, "duewheel.store."):
+    if module.name != "duewheel.store.database.migration":
+        import_module(module.name)
+
+def refusal(call, *arguments, **named):
+    try:
+        call(*arguments, **named)
+    except ExtraMissing as missing:
+        return str(missing)
+
+with Broker(sys.argv[1]) as broker:
+    broker.check()
+    broker.create_topic("orders")
+    broker.send("orders", {"order": 1}, key="1", delay=timedelta(milliseconds=1))
+    waiting = broker.send("orders", {"order": 2}, delay=timedelta(hours=1))
+    assert broker.recall(waiting.message_id) is RecallOutcome.RECALLED
+    consumer = broker.consumer("orders", "cancellers")
+    while not (batch := consumer.receive(wait=timedelta(seconds=30))):
+        pass
+    assert [message.key for message in batch] == ["1"]
+    consumer.ack(batch)
+    assert not consumer.receive()
+    broker.add_schedule("hourly", "orders", b"", every=timedelta(hours=1))
+    print(refusal(broker.upgrade))
+    print(refusal(broker.add_schedule, "daily", "orders", b"", cron="@daily"))
+    ZoneInfo.clear_cache()
+    reset_tzpath([])
+    print(refusal(broker.add_schedule, "daily", "orders", b"", every=timedelta(days=1)))
+"""
+
+
+def built(folder: Path) -> Path:
+    if BUILT is not None:
+        return Path(BUILT)
+    subprocess.run([sys.executable, ".ci/distribution.py", str(folder)], cwd=ROOT, check=True)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    (file,) = built(tmp_path_factory.mktemp("distribution")).glob("*.whl")
+    return file
+
+
+@pytest.fixture(scope="module")
+def plain(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The Python of an environment that has the wheel and psycopg2, and no other package."""
+    folder = tmp_path_factory.mktemp("plain")
+    venv.create(folder, symlinks=True)
+    python = folder / "bin" / "python"
+    install = ["pip", "install", "--quiet", "--offline", "--no-deps", "--python", str(python), str(wheel)]
+    subprocess.run([sys.executable, "-m", "uv", *install], check=True)
+    (packages,) = folder.glob("lib/python*/site-packages")
+    driver = Path(psycopg2.__file__).parent
+    for part in [driver, *driver.parent.glob("psycopg2_binary*")]:
+        (packages / part.name).symlink_to(part)
+    return python
+
+
+def metadata(wheel: Path) -> Message:
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        return email.message_from_bytes(archive.read(name))
+
+
+@pytest.mark.slow
+def test_the_wheel_has_the_package_and_nothing_else(wheel: Path) -> None:
+    tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    folders = {link.name for link in (ROOT / "src" / "duewheel").iterdir() if link.is_symlink()}
+    wanted = {
+        name
+        for name in tracked.splitlines()
+        if name.split("/")[0] in folders and not name.startswith(("cli/demo/", "plugin/ui/"))
+    }
+    wanted |= {"__init__.py", "py.typed", "plugin/bundle/main.js"}
+    with zipfile.ZipFile(wheel) as archive:
+        found = {name for name in archive.namelist() if ".dist-info/" not in name}
+    assert found == {f"duewheel/{name}" for name in wanted}
+
+
+@pytest.mark.slow
+def test_without_extras_the_wheel_asks_for_the_driver_only(wheel: Path) -> None:
+    asked = metadata(wheel).get_all("Requires-Dist", [])
+    assert [re.split(r"[<>=]", line)[0] for line in asked if "extra ==" not in line] == ["psycopg2-binary"]
+
+
+@pytest.mark.slow
+def test_the_version_is_the_newest_of_the_changelog(wheel: Path) -> None:
+    headings = re.findall(r"^## (.*)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    released = [heading for heading in headings if heading != "Unreleased"]
+    assert BUILT is None or released == headings, "name the section Unreleased after the version"
+    version, day = released[0].split(" - ")
+    date.fromisoformat(day)
+    assert metadata(wheel)["Version"] == duewheel.__version__ == version
+
+
+@pytest.mark.slow
+def test_a_plain_installation_sends_receives_acks_and_recalls(plain: Path, dsn: str) -> None:
+    listed = "from importlib.metadata import distributions; print(*sorted(d.name for d in distributions()))"
+    names = subprocess.run([plain, "-c", listed], capture_output=True, text=True, check=True).stdout
+    assert names.split() == ["airflow-provider-duewheel", "psycopg2-binary"]
+    # As on a machine that has time zones, whether or not this one has.
+    zones = {"PYTHONTZPATH": str(files("tzdata") / "zoneinfo")}
+    said = subprocess.run(
+        [plain, "-c", PLAIN_PROGRAM, dsn], env=zones, stdout=subprocess.PIPE, text=True, check=True
+    ).stdout
+    install = 'which is not installed: run pip install "airflow-provider-duewheel'
+    assert said.splitlines() == [
+        f'Broker.upgrade() needs the Python package alembic, {install}[upgrade]"',
+        f'a cron expression needs the Python package croniter, {install}[schedules]"',
+        f'a schedule on a machine without time zones needs the Python package tzdata, {install}[schedules]"',
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", [["duewheel"], ["python", "-m", "duewheel.cli"]])
+def test_without_its_extra_the_command_says_how_to_install_it(plain: Path, command: list[str]) -> None:
+    program, *arguments = command
+    done = subprocess.run(
+        [plain.with_name(program), *arguments, "stats"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert done.stderr == (
+        "Error: the command line needs the Python package rich, which is not installed: "
+        'run pip install "airflow-provider-duewheel[cli]"\n'
+    )
+
+
+@pytest.mark.slow
+def test_an_installation_has_no_demo(plain: Path) -> None:
+    # The packages of these tests behind those of the installation, whose duewheel comes first.
+    program = f"""
+import sys
+sys.path.append({str(Path(psycopg2.__file__).parents[1])!r})
+from duewheel.cli.__main__ import run
+run()
+"""
+    listed = subprocess.run([plain, "-c", program, "--help"], capture_output=True, text=True, check=True)
+    assert "wheel" in listed.stdout
+    assert "demo" not in listed.stdout
+    refused = subprocess.run([plain, "-c", program, "demo"], capture_output=True, text=True, check=False)
+    assert refused.returncode == 2
+    assert "No such command 'demo'" in refused.stderr
