@@ -26,7 +26,6 @@ from tests.operators.live_airflow import HurriedSettings, LiveAirflow
 from tests.waiting import ask, connected
 
 import duewheel.dags
-from duewheel.cli.demo.airflow_standalone import free_port
 from duewheel.dags import (
     clean_up_orders,
     inspect_returns,
@@ -34,6 +33,7 @@ from duewheel.dags import (
     send_invoices,
 )
 from duewheel.dags.shop import GROUP, statement
+from duewheel.embedded.machine import free_port
 from duewheel.store import Broker, EmbeddedPostgres, NewMessage
 from duewheel.store.database import migration
 
