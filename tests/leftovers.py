@@ -4,8 +4,8 @@
 run ends in order. The end of the input says so too, and the kernel sees to that when the run is killed.
 
 Each program of the run has the folder in its environment (as ``TMPDIR``) or among its arguments. That is how
-they are found. An embedded Postgres has it in neither where its own folder lies in memory: its keeper ends it
-with its last user, and its folder, which is named in a line of the input, is removed after the keeper's end.
+they are found. An embedded Postgres has it in neither where its own folder lies in memory: its supervisor
+ends it with its last user, and its folder, which is named in a line of the input, is removed after that.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ import sys
 import time
 from pathlib import Path
 
+#: The file in a server's folder that its supervisor holds locked as long as the server runs.
+SUPERVISOR_LOCK = "supervisor.lock"
 #: Given to programs to end in order, before they are killed.
 GRACE_SECONDS = 10.0
 _PAUSE_SECONDS = 0.02
@@ -58,11 +60,11 @@ def end_programs(folder: str, spared: set[int]) -> None:
 
 
 def remove(folder: Path) -> None:
-    """Removes a folder, after the keeper of a server that lies in it."""
-    lock = folder / "keeper.lock"
+    """Removes a folder, after the end of a server that lies in it."""
+    lock = folder / SUPERVISOR_LOCK
     if lock.exists():
-        with lock.open() as keeper:
-            fcntl.flock(keeper, fcntl.LOCK_EX)
+        with lock.open() as supervisor:
+            fcntl.flock(supervisor, fcntl.LOCK_EX)
     shutil.rmtree(folder, ignore_errors=True)
 
 

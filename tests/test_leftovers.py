@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 import psutil
+import pytest
 from tests.conftest import RUN_FOLDER, leftovers
+from tests.leftovers import SUPERVISOR_LOCK
 from tests.waiting import PATIENCE_SECONDS, until
+
+from duewheel.embedded.postgres import EmbeddedPostgres
 
 #: Starts a program whose only trace of the run is its environment, says which, and is never done.
 RUN = """
@@ -63,3 +68,8 @@ def test_programs_of_this_run_are_known_by_its_folder() -> None:
     assert Path(told.stdout.strip()) == RUN_FOLDER
     assert leftovers.poll() is None
     assert os.environ["PYTEST_DEBUG_TEMPROOT"] == str(RUN_FOLDER)
+
+
+def test_the_lock_that_the_cleaner_waits_for_is_that_of_a_running_server(postgres: EmbeddedPostgres) -> None:
+    with (postgres.directory / SUPERVISOR_LOCK).open() as supervisor, pytest.raises(BlockingIOError):
+        fcntl.flock(supervisor, fcntl.LOCK_EX | fcntl.LOCK_NB)
