@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from psycopg2.extensions import connection as Connection  # noqa: N812 -- a class of a lowercase name
     from pyspark.sql import DataFrame, SparkSession
 
-    from duewheel.spark.leased_batch import LeasedBatch
+    from duewheel.spark import LeasedBatch
 
 log = logging.getLogger(__name__)
 

@@ -23,8 +23,7 @@ from duewheel.triggers.timing_wheel import TimingWheelTrigger
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from duewheel.store.consuming.consumer import Consumer
-    from duewheel.store.values.messages import Message
+    from duewheel.store import Consumer, Message
 
 due_timeouts = Asset(
     "due_order_timeouts_taskflow",

@@ -23,7 +23,7 @@ from duewheel.triggers.timing_wheel import TimingWheelTrigger
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from duewheel.store.values.messages import Message
+    from duewheel.store import Message
 
 log = logging.getLogger(__name__)
 

@@ -25,7 +25,7 @@ from duewheel.store import RetryPolicy
 from duewheel.triggers.timing_wheel import TimingWheelTrigger
 
 if TYPE_CHECKING:
-    from duewheel.store.values.messages import Message
+    from duewheel.store import Message
 
 log = logging.getLogger(__name__)
 

@@ -22,7 +22,7 @@ from duewheel.sensors.due_messages import DueMessagesSensor
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from duewheel.store.values.messages import Message
+    from duewheel.store import Message
 
 log = logging.getLogger(__name__)
 

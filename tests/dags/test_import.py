@@ -58,3 +58,9 @@ def test_an_order_has_30_minutes_unless_told_otherwise(dag_bag: DagBag) -> None:
 def test_every_file_is_listed(dag_bag: DagBag) -> None:
     files = {Path(dag.fileloc).name for dag in dag_bag.dags.values()}
     assert set(re.findall(r"\]\(\.\./dags/(\w+\.py)\)", HOW_TO.read_text())) == files
+
+
+@pytest.mark.parametrize("file", sorted(FOLDER.glob("*.py")), ids=lambda file: file.stem)
+def test_an_example_imports_from_public_packages(file: Path) -> None:
+    """Readers copy these files; the modules inside of the store and of the Spark side may move."""
+    assert not re.findall(r"(?:from|import) duewheel\.(?:store|spark)\.[\w.]+", file.read_text())
