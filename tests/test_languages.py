@@ -13,7 +13,7 @@ from urllib.parse import urlencode
 
 import pytest
 from psycopg2.extensions import parse_dsn
-from tests.proof.waiting import ask, connected
+from tests.waiting import ask, connected
 
 pytestmark = pytest.mark.slow
 
