@@ -2,8 +2,8 @@
 
 An absolute rate says more about the machine than about the program. So every figure here is a *pair*: ours
 and a baseline, run one after the other in the same run on the same server with the same driver and the same
-rows, five times over, the order changing from pair to pair so that a drift of the machine falls on both.
-What is reported is the median of the pairs' ratios, with the smallest and the largest beside it.
+rows, five times over, the order changing from pair to pair so that a drift of the machine falls on both. The
+report gives the median of the pairs' ratios, with the smallest and the largest beside it.
 
 The baselines are written as a competent user writes them: COPY and not INSERT for bulk, one round trip
 where one is enough, a partial index for what waits, autovacuum set tighter than by default. Both sides get

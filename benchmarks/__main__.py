@@ -16,7 +16,8 @@ from benchmarks.subjects import SUBJECTS
 
 
 def main(arguments: list[str]) -> int:
-    """Run what `arguments` ask for; 0 when all could be measured, whether or not goals were reached."""
+    """Run the subjects that `arguments` select; returns 0 when all could be measured, whether or not goals
+    were reached."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--only", action="append", metavar="NAME", help="only this subject; may be repeated")
     parser.add_argument(
@@ -57,7 +58,7 @@ def main(arguments: list[str]) -> int:
                     rows.append(row)
                     print(report.line(row), flush=True)
             except Exception:
-                # The other subjects' hour is not thrown away; the exit status tells.
+                # The results of the other subjects are kept; the exit status tells of the failure.
                 logging.exception("%s could not be measured", subject.name)
                 failed.append(subject.name)
     print()
@@ -67,7 +68,7 @@ def main(arguments: list[str]) -> int:
     elif not options.quick and not options.only:
         report.write(rows, facts, pairs=pairs)
     if failed:
-        print(f"Could not be measured: {', '.join(failed)}. What was raised stands above.", file=sys.stderr)
+        print(f"Could not be measured: {', '.join(failed)}. The errors stand above.", file=sys.stderr)
     return 1 if failed else 0
 
 

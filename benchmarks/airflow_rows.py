@@ -1,7 +1,7 @@
-"""Make what waits in Airflow's own ways: `python -m benchmarks.airflow_rows WAY COUNT FIRST_AT SECONDS`.
+"""Make waiting work in Airflow's own ways: `python -m benchmarks.airflow_rows WAY COUNT FIRST_AT SECONDS`.
 
-A program of its own, in the environment of the Airflow that is measured. It writes the very rows that
-`TriggerDagRunOperator(run_after=...)` and a deferred `DateTimeSensorAsync` leave behind, and saves them the
+A separate program in the environment of the Airflow that is measured. It writes the very rows that
+`TriggerDagRunOperator(run_after=...)` and a deferred `DateTimeSensorAsync` leave behind, without running the
 task that makes each of them.
 """
 
@@ -23,7 +23,7 @@ CHUNK = 250
 
 
 def main(way: str, count: int, first_at: datetime, seconds: float) -> None:
-    """Make `count` runs `order-N` of the DAG `way`, due one after the other within so many seconds."""
+    """Make `count` runs `order-N` of the DAG `way`, due one after the other within `seconds`."""
     deferred = way == "date_time_trigger"
     for first in range(0, count, CHUNK):
         with create_session() as session:

@@ -1,4 +1,4 @@
-"""An Airflow of its own that a program of benchmarks measures, beside a broker."""
+"""A separate Airflow, beside a broker, that a benchmark program measures."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from tempfile import TemporaryDirectory
 
 from benchmarks.bench import Bench
 from duewheel.cli.demo.airflow_api import AirflowApi
-from duewheel.cli.demo.airflow_standalone import USER, AirflowStandalone, Settings, free_port
+from duewheel.cli.demo.airflow_standalone import USER, AirflowStandalone, Settings
+from duewheel.embedded.machine import free_port
 from duewheel.store import Broker
 
 START_SECONDS = 600.0
@@ -21,7 +22,7 @@ START_SECONDS = 600.0
 
 @dataclass
 class AirflowStand:
-    """All parts of an Airflow, which know the DAGs; its database is at `settings.database_dsn`."""
+    """A complete Airflow that has read the DAGs; its database is at `settings.database_dsn`."""
 
     airflow: AirflowStandalone
     api: AirflowApi
@@ -40,7 +41,7 @@ def airflow_stand(
     """Start an Airflow, and stop it at the end of the block.
 
     Args:
-        bench: whose server has the databases of Airflow and of the broker.
+        bench: its server has the databases of Airflow and of the broker.
         topic: a topic to make.
         dags: gives the text of the DAG file, for Airflow's home folder.
         names: the DAGs in it.
@@ -76,11 +77,11 @@ def airflow_stand(
 
 
 def happens(condition: Callable[[], bool], limit_seconds: float) -> bool:
-    """Wait until something is so; return whether it was within its time."""
+    """Wait until a condition holds; return whether it did within the limit."""
     deadline = time.monotonic() + limit_seconds
     while not condition():
         if time.monotonic() > deadline:
             return False
-        # Nothing of Airflow's tells of a change; what is measured is noted where it happens.
+        # Airflow signals no change, so this polls. The measured instants are noted where they happen.
         time.sleep(0.2)
     return True

@@ -1,8 +1,8 @@
-"""A step of Airflow's in a process of its own: `python -m benchmarks.airflow_steps STEP [FILE] [--without]`.
+"""One step of Airflow in a process of its own: `python -m benchmarks.airflow_steps STEP [FILE] [--without]`.
 
 `version` is the command `airflow version`, `parse FILE` reads a DAG file as the DAG processor does, which has
 Airflow imported by then, and `calls` makes operators' calls on fresh connections. `--without` hides the
-package from Airflow, as if it were not installed. Prints what it measured as JSON.
+package from Airflow, as if it were not installed. Prints the measured values as JSON.
 """
 
 from __future__ import annotations
@@ -17,15 +17,16 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 PACKAGE = "airflow-provider-duewheel"
-#: Calls of one kind; the first is told by itself, as it imports.
+#: Calls of one kind; the first is reported by itself, as it imports.
 CALLS = 21
 
 
 def hide(package: str) -> None:
-    """Take a package from what Airflow finds installed; the look itself costs the same for any name."""
+    """Hide a package from Airflow's search for installed ones; the search itself costs the same for any
+    name."""
     modules: list[Any] = [importlib.metadata]
     try:
-        # Airflow uses it where Python's own is too old.
+        # Airflow uses it if Python's own is too old.
         import importlib_metadata
 
         modules.append(importlib_metadata)
@@ -54,13 +55,13 @@ def version() -> dict[str, float]:
 
 
 def parse(file: str) -> dict[str, float]:
-    """A DAG file, by a process that has what Airflow imports before it."""
+    """The time for a DAG file, in a process that has made Airflow's imports before."""
     import airflow.dag_processing.processor
     import airflow.providers.standard.decorators.python
     import airflow.sdk
 
     for name in ("DAG", "Asset", "AssetWatcher", "task"):
-        # Imported when it is first asked for.
+        # Imported on first use.
         getattr(airflow.sdk, name)
     began = time.process_time()
     runpy.run_path(file)
@@ -92,7 +93,7 @@ def calls() -> dict[str, list[float]]:
         "recall": lambda: recall.execute({}),
         "consume": lambda: consume.execute({}),
     }
-    # The names are sent and recalled in turn, so each recall finds something.
+    # The names are sent and recalled in turn, so each recall finds a message.
     taken: dict[str, list[float]] = {name: [] for name in steps}
     for _ in range(CALLS):
         for name, step in steps.items():

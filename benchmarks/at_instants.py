@@ -1,6 +1,6 @@
-"""Triggers that say when they fired: duewheel's, and one that fires at an instant by itself.
+"""Triggers that note when they fired: duewheel's, and one that fires at an instant by itself.
 
-In a module of their own, which Airflow's triggerer imports.
+They are in a separate module because Airflow's triggerer imports it.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from typing import Any
 from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 
 from duewheel.triggers.timing_wheel import TimingWheelTrigger
-from duewheel.triggers.wheel_stream import Look
+from duewheel.triggers.wheel_stream import DoorbellSnapshot
 
 #: How long before it an instant has to be written down, in seconds.
 TO_COME = 0.5
 
 
 class NotingTimingWheel(TimingWheelTrigger):
-    """Rings as its base, and says when."""
+    """Rings as its base class, and notes when."""
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Return the path of this class."""
         return ("benchmarks.at_instants.NotingTimingWheel", super().serialize()[1])
 
     async def filter_shared_stream(
-        self, shared_stream: AsyncIterator[Look]
+        self, shared_stream: AsyncIterator[DoorbellSnapshot]
     ) -> AsyncGenerator[TriggerEvent, None]:
         """Yield what the base yields."""
         async for event in super().filter_shared_stream(shared_stream):
@@ -47,7 +47,7 @@ class AtInstants(BaseEventTrigger):
         return ("benchmarks.at_instants.AtInstants", {"file": self.file})
 
     async def run(self) -> AsyncGenerator[TriggerEvent, None]:
-        """Look for a new instant often enough to have it in time, and fire at it."""
+        """Check for a new instant often enough to see it in time, and fire at it."""
         file, last = Path(self.file), 0.0
         while True:
             due_at = float(file.read_text()) if file.exists() else 0.0

@@ -1,4 +1,4 @@
-"""What every subject is given: the server, how large to measure, and a clock."""
+"""The common tools of every subject: the server, the size of the measurement, and a clock."""
 
 from __future__ import annotations
 
@@ -27,9 +27,10 @@ class Bench:
 
 @dataclass(frozen=True)
 class Subject:
-    """Something to measure: its name for `--only`, one line about it, how, and what it needs of the machine.
+    """A subject to measure: its name for `--only`, a line about it, its function, and its requirements of the
+    machine.
 
-    `missing` says what is not there, and how to get it; an empty text when all is there.
+    `missing` names a missing requirement and how to get it; it is empty when nothing is missing.
     """
 
     name: str
@@ -45,11 +46,10 @@ Side = Callable[[int], AbstractContextManager[Step]]
 def side_by_side(ours: Side, baseline: Side, *, pairs: int, rounds: int) -> tuple[list[float], list[float]]:
     """Rates of both sides, `pairs` readings each, taken in small alternating steps.
 
-    A side is given the number of the pair and makes its fresh, loaded database at rest; what it yields does a
-    small block of the work and returns how many messages that was. In each pair both sides do one step
-    unmeasured and then `rounds` steps in turn, the order changing every round, so that whatever else the
-    machine is doing meanwhile falls on both. The reading is the number of messages over the sum of the steps'
-    seconds.
+    A side gets the number of the pair and makes its fresh, loaded database at rest. It yields a function that
+    does a small block of the work and returns its number of messages. In each pair both sides do one step
+    unmeasured and then `rounds` steps in turn, the order changing every round, so that other load of the
+    machine falls on both. The reading is the number of messages over the sum of the steps' seconds.
     """
     ours_readings: list[float] = []
     baseline_readings: list[float] = []
@@ -57,7 +57,8 @@ def side_by_side(ours: Side, baseline: Side, *, pairs: int, rounds: int) -> tupl
         with ours(pair) as our_step, baseline(pair) as baseline_step:
             our_step()
             baseline_step()
-            # The rows that wait to be sent belong to the benchmark: no side pays for looking through them.
+            # The rows to be sent belong to the benchmark: Python's garbage collector must not search them at
+            # the cost of a side.
             gc.collect()
             gc.freeze()
             totals = {our_step: [0.0, 0.0], baseline_step: [0.0, 0.0]}
@@ -74,7 +75,7 @@ def side_by_side(ours: Side, baseline: Side, *, pairs: int, rounds: int) -> tupl
 
 
 def rate(count: int, work: Callable[[], object]) -> float:
-    """How many per second, when `work` does `count` of them."""
+    """The rate per second when `work` does `count` things."""
     return count / seconds(work)
 
 

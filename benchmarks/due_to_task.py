@@ -1,14 +1,14 @@
 """From the due instant to the first line of the task's code, in an event-driven DAG of a real Airflow.
 
-Beside it a trigger that fires at its instant and a plain task: what Airflow takes by itself, to hear the
-event, make a run, schedule its task and start a process for it. That is seconds, and differs from run to run
-by more than duewheel adds. So the ring and the receive are measured by themselves in each run: from the due
-instant to the ring of the doorbell, and from the call of the operator to the author's code, beside the same
-call of the plain task. Within the receive, Airflow looks its connection up, which any task with a connection
-has to wait for; that time is measured apart. The DAG file's imports, which a task's process does before that
-call, are measured by `benchmarks.felt_in_airflow`.
+Beside it stands a trigger that fires at its instant and starts a plain task. That shows Airflow's own share:
+hearing the event, making a run, scheduling its task and starting a process for it. This takes seconds, and
+differs from run to run by more than duewheel adds. So the ring and the receive are also measured by
+themselves in each run: from the due instant to the ring of the doorbell, and from the call of the operator to
+the author's code, beside the same call of the plain task. Within the receive, Airflow looks its connection
+up, as for any task with a connection; that time is measured apart. The DAG file's imports, which a task's
+process does before that call, are measured by `benchmarks.felt_in_airflow`.
 
-Due instants lie anywhere between two rounds of Airflow's loops, and each side is let finish before the other
+Due instants lie anywhere between two rounds of Airflow's loops, and each side finishes before the other
 begins. 15 runs of each side take about five minutes, the 100 of --long half an hour.
 """
 
@@ -34,7 +34,7 @@ from duewheel.store import Broker
 
 TOPIC, GROUP = "timeouts", "canceller"
 RUN_SECONDS = 120.0
-#: Before a due instant everything has been sent, and is idle.
+#: This long before a due instant, all is sent and idle.
 LEAD_SECONDS = 2.0
 #: Runs of each side that are thrown away: the first of a process imports.
 WARM_UP = 2
@@ -136,7 +136,7 @@ class Stand:
     instants: Path
 
     def runs(self, dag_id: str) -> list[Run]:
-        """What the runs of a DAG noted."""
+        """The notes of a DAG's runs."""
         lines = self.notes.read_text().splitlines() if self.notes.exists() else []
         noted = [json.loads(line) for line in lines]
         return [

@@ -1,4 +1,5 @@
-"""What the package costs where a user of Airflow waits: calls of operators, `airflow version`, DAG files.
+"""The cost of the package in places where a user of Airflow waits: calls of operators, `airflow version`, DAG
+files.
 
 A call of an operator opens a connection, so a bare connection with one statement stands beside it. Start-up
 and parsing are processor time, with the package and with it hidden from Airflow. Each reading is the median
@@ -64,7 +65,7 @@ def _home() -> Iterator[Path]:
 
 
 def _step(home: Path, arguments: list[str], more: Mapping[str, str] | None = None) -> dict[str, object]:
-    """What one step in a process of its own measured."""
+    """The measured values of one step in a process of its own."""
     ended = subprocess.run(
         [sys.executable, "-m", "benchmarks.airflow_steps", *arguments],
         env={**os.environ, "AIRFLOW_HOME": str(home), **(more or {})},
@@ -91,7 +92,7 @@ def operator_calls(bench: Bench) -> Iterator[Row]:
         for _ in range(bench.pairs):
             with bench.server.duewheel() as dsn, Broker(dsn) as broker:
                 broker.create_topic("calls")
-                # As a URI of Airflow's, whose scheme is the type of the connection.
+                # An Airflow URI, whose scheme is the type of the connection.
                 connection = dsn.replace("postgresql:", "duewheel:", 1)
                 taken = _step(home, ["calls"], {"AIRFLOW_CONN_DUEWHEEL_DEFAULT": connection})
             for name, values in taken.items():
@@ -115,7 +116,7 @@ def operator_calls(bench: Bench) -> Iterator[Row]:
 
 
 def start_up(bench: Bench) -> Iterator[Row]:
-    """What installing the package adds to `airflow version` and to parsing a DAG file."""
+    """The time that the installed package adds to `airflow version` and to parsing a DAG file."""
     times = bench.size(5, 3)
     with _home() as home:
         plain, ours = home / "plain.py", home / "ours.py"

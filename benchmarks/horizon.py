@@ -1,11 +1,11 @@
-"""What it costs that messages reach far ahead: 1 day, 60 days and 10 years, on stock settings.
+"""The cost of messages that reach far ahead: 1 day, 60 days and 10 years, on stock settings.
 
 Three databases hold the same number of waiting messages, each with a key, spread evenly over their horizon.
-Every operation is then measured in all three in turn. What an operation costs on a new connection counts as
-much as what it costs on a used one, because every Airflow task is a new connection; so do the memory of a
-session and its locks, because the server's default of 64 locks per transaction is soon used up.
+Every operation is then measured in all three in turn. The cost of an operation on a new connection counts as
+much as that on a used one, because every Airflow task is a new connection. So do the memory of a session and
+its locks, because the server's default of 64 locks per transaction is soon used up.
 
-What fails counts as infinitely slow and is named in a note.
+A failed operation counts as infinitely slow and is named in a note.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ NEAR = "1 day"
 WAITING = 3_000
 BATCH = 1_000
 BODY = bytes(range(100))
-#: A reading is the median of so many calls, or of as many as fit into so many seconds.
+#: A reading is the median of this many calls, or of as many as fit into this many seconds.
 CALLS = 15
 READING_SECONDS = 1.0
 CONSUMERS = 30
@@ -54,7 +54,7 @@ SLOTS = "SELECT count(*) FROM pg_inherits WHERE inhparent = 'duewheel.message'::
 
 @dataclass
 class Database:
-    """One horizon's database, and what is needed to work on it."""
+    """One horizon's database, with the calls that work on it."""
 
     name: str
     reach: timedelta
@@ -62,7 +62,7 @@ class Database:
     broker: Broker
     chance: random.Random = field(default_factory=lambda: random.Random(1))
     numbers: Iterator[int] = field(default_factory=itertools.count)
-    #: The calls that failed, by what they did.
+    #: The errors of failed calls, by operation.
     failures: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -70,7 +70,7 @@ class Database:
         self.consumer = self.broker.consumer(ours.TOPIC, ours.GROUP)
 
     def instant(self) -> datetime:
-        """An instant within the horizon, but not so soon that it comes due meanwhile."""
+        """An instant within the horizon, but not so soon that it comes due during the run."""
         return ours.now() + timedelta(minutes=10) + self.chance.random() * self.reach
 
     def key(self) -> str:
@@ -87,7 +87,8 @@ class Database:
         self.broker.send_many(ours.TOPIC, [{"body": BODY, "delay": timedelta(0)} for _ in range(count)])
 
     def fill(self, seconds: float) -> int:
-        """Send what waits, one by one as an application does, for at most so long; returns how many."""
+        """Send the waiting messages one by one, as an application does, for at most `seconds`; returns how
+        many."""
         until = time.monotonic() + seconds
         for sent in range(WAITING):
             if time.monotonic() > until:
@@ -97,7 +98,7 @@ class Database:
 
 
 def _why(error: Exception) -> str:
-    """What the server said, without the statement it said it about."""
+    """The server's message, without the statement."""
     return said(error).partition("; CONTEXT")[0]
 
 
@@ -151,7 +152,7 @@ def _tick(database: Database) -> Callable[[], object]:
     return lambda: database.broker.tick(ours.TOPIC)
 
 
-#: What is measured: each prepares one call, unmeasured, and returns it.
+#: The measured operations: each function prepares one call, unmeasured, and returns it.
 OPERATIONS: dict[str, Callable[[Database], Callable[[], object]]] = {
     "send": lambda database: database.send,
     "send_many of 1 000 over the whole horizon": _send_many,
@@ -215,7 +216,7 @@ def _one(dsn: str, statement: str) -> float:
 
 
 def _memory(database: Database) -> float:
-    """Bytes of the session that has carried out everything."""
+    """The memory in bytes of the session that has carried out all operations."""
     with database.broker.connection() as connection, connection.cursor() as cursor:
         cursor.execute(MEMORY)
         (answer,) = cursor.fetchone() or (0,)
@@ -224,7 +225,7 @@ def _memory(database: Database) -> float:
 
 @dataclass
 class Crowd:
-    """What many consumers at once met with: how late their messages were, and what failed."""
+    """The readings of many consumers at once: the lateness of their messages, and the errors."""
 
     lateness: list[float] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
@@ -264,7 +265,8 @@ def _crowd(database: Database, seconds: int, rate: int) -> Crowd:
         wheel.wait_until_ready()
         for thread in threads:
             thread.start()
-        # When all are there, as many more sessions come as the server takes; it keeps three for superusers.
+        # Once all consumers are connected, as many more sessions are opened as the server accepts; it keeps
+        # three for superusers.
         stop.wait(2)
         with suppress(psycopg2.OperationalError):
             while (

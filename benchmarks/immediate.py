@@ -4,9 +4,9 @@ Two processes send at a steady rate to a topic of type NORMAL; two others hold e
 a thread with a connection of its own that receives up to 16 messages, works 1 ms on each, and acks the batch.
 A wheel turns in a fifth process. The database is as old as the run, so none of its tables has been analyzed.
 
-What is offered does not wait for what is done: a queue that is too slow shows a backlog, not a lower rate.
-What could not even be sent in time is part of the backlog. Pickup is the time from the call of `send` to the
-beginning of the work.
+The senders do not wait for the consumers: a queue that is too slow shows a backlog, not a lower rate.
+Messages that could not even be sent in time are part of the backlog. Pickup is the time from the call of
+`send` to the beginning of the work.
 """
 
 from __future__ import annotations
@@ -31,16 +31,17 @@ SIZE = 16
 WORK_SECONDS = 0.001
 WAIT = timedelta(seconds=5)
 GRANULARITY = timedelta(milliseconds=5)
-#: So many sends of a process may be under way at once, or a slow COMMIT would lower the rate.
+#: The number of sends that a process may have under way at once; with fewer, a slow COMMIT would lower the
+#: rate.
 SENDER_THREADS = 4
-#: Until the sessions have their plans; what is sent by then is left out of the pickup times.
+#: The time until the sessions have their plans; messages sent by then are left out of the pickup times.
 WARM_UP_SECONDS = 2.0
 FILLER = "x" * 60
 
 
 @dataclass
 class Done:
-    """What one process of consumers did: when each message was sent, and how long it waited."""
+    """The work of one process of consumers: when each message was sent, and how long it waited."""
 
     picked_up: list[tuple[float, float]] = field(default_factory=list)
     receives: int = 0
@@ -48,7 +49,8 @@ class Done:
 
 @dataclass(frozen=True)
 class Reading:
-    """One run: rates, what was offered and not done at the end, pickup times, and the server's CPU share."""
+    """One run: rates, the messages offered and not done at the end, pickup times, and the server's CPU
+    share."""
 
     sent_per_second: float
     completed_per_second: float
@@ -59,7 +61,7 @@ class Reading:
 
 
 def offer(desk: Desk, dsn: str, per_second: float, seconds: float) -> None:
-    """Send at a steady rate for so long, each message in a transaction of its own."""
+    """Send at a steady rate for `seconds`, each message in a transaction of its own."""
     sent: list[int] = []
 
     def send(first: int) -> None:
@@ -184,7 +186,7 @@ def offered(bench: Bench) -> Iterator[Row]:
             f"{what}: offered and not completed at the end",
             "messages",
             [float(reading.backlog) for reading in taken],
-            # A twentieth of a second's worth is under way at any moment.
+            # The messages of a twentieth of a second are under way at any moment.
             goals=[Goal(per_second / 20, "at most", "ours")],
             notes=notes,
         )

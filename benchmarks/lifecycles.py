@@ -1,7 +1,7 @@
 """Dead tuples after a million full lifecycles: sent, released, received, acked.
 
-Autovacuum is off meanwhile, so that nothing is cleaned away before it is counted. Updates and deletes are
-counted too, because pruning could hide a dead tuple but not what made it.
+Autovacuum is off during the run, so that no dead tuple is cleaned away before it is counted. Updates and
+deletes are counted, too, because pruning can hide a dead tuple but not the update or delete that made it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Ten thousand topics with a group each, a hundred of them busy, on stock settings; a quarter without --long.
 
-Lateness is that of the release: from a message's due instant to the tick that lets it out, as the ticks say
-themselves. So a hundred busy topics need no hundred consumers beside them. Each busy topic has the same rate
-in both databases, whether there are many topics or ten.
+Lateness is that of the release: from a message's due instant to the tick that releases it, by the instants in
+the ticks. So a hundred busy topics do not need a hundred consumers. Each busy topic has the same rate in both
+databases, whether there are many topics or ten.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ FEW = 10
 RATE = 2
 #: Topics made in one transaction: a subscription takes a lock, and locks are few.
 CHUNK = 500
-#: What takes longer than this counts as failed.
+#: A query that takes longer than this counts as failed.
 TURN_SECONDS = 60.0
 STATS_SECONDS = 20.0
 BODY = bytes(range(100))
@@ -58,7 +58,7 @@ SELECT (extract(epoch FROM coalesce(
 
 @dataclass
 class Measured:
-    """What one database showed."""
+    """The readings of one database."""
 
     made_in_seconds: list[float] = field(default_factory=list)
     turned_after_seconds: list[float] = field(default_factory=list)
@@ -94,7 +94,7 @@ def _measure(bench: Bench, topics: int, busy: int, busy_seconds: int, measured: 
         for first in range(1, topics + 1, CHUNK):
             cursor.execute(MAKE, (first, min(first + CHUNK - 1, topics)))
             if first == 1:
-                # As autovacuum does within the minute; before that, making topics is several times slower.
+                # Autovacuum does this within a minute; before that, making topics is several times slower.
                 cursor.execute("ANALYZE")
         measured.made_in_seconds.append(time.monotonic() - started)
         with Broker(dsn) as broker:

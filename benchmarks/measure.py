@@ -17,10 +17,10 @@ Of = Literal["ratio", "ours", "difference"]
 
 @dataclass(frozen=True)
 class Goal:
-    """What a row has to reach.
+    """The value that a row has to reach.
 
-    `of` says what is compared with `bound`: the median of the pairs' ratios (ours / baseline), the median
-    of our readings alone, or the median of the pairs' differences (ours - baseline).
+    `of` selects the value that is compared with `bound`: the median of the pairs' ratios (ours / baseline),
+    the median of our readings alone, or the median of the pairs' differences (ours - baseline).
     """
 
     bound: float
@@ -67,7 +67,7 @@ class Row:
     measured_at: str = ""
 
     def spread(self, of: Of) -> Spread | None:
-        """The readings `of` names, or None where there is no baseline to compare with."""
+        """The readings that `of` selects, or None without a baseline to compare with."""
         if of == "ours":
             return Spread.of(self.ours)
         if not self.baseline:
@@ -80,7 +80,7 @@ class Row:
         return Spread.of([ours / baseline for ours, baseline in pairs])
 
     def reached(self) -> bool | None:
-        """Whether every goal is reached; None where there is none."""
+        """Whether every goal is reached; None without a goal."""
         if not self.goals:
             return None
         for goal in self.goals:

@@ -1,7 +1,7 @@
 """The rows both sides work on: the same bodies and the same due instants, from one seed.
 
-Bodies are 100 random bytes, so that neither side profits from compression. Due instants have milliseconds,
-which is what the interface promises, and are in random order, which is how an application sends.
+Bodies are 100 random bytes, so that neither side profits from compression. Due instants have milliseconds, as
+the interface promises, and are in random order, as an application sends.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ BODY_BYTES = 100
 
 @dataclass(frozen=True)
 class Order:
-    """One message as an application has it in hand before anyone has turned it into anything."""
+    """One message as an application has it, before a client library has converted it."""
 
     number: int
     due_at: datetime

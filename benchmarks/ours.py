@@ -1,7 +1,7 @@
 """Our side, used as an application uses it: through `Broker`, `Consumer` and the wheel's runner.
 
-`fill` alone goes below the interface: it writes millions of rows for a set-up that nobody wants to wait
-for, with the same steps as `send_many` (take a transaction id and numbers, make the slots, write the rows).
+`fill` alone goes below the interface: it writes millions of rows for a set-up quickly, with the same steps as
+`send_many` (take a transaction id and numbers, make the slots, write the rows).
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def fill(
 ) -> None:
     """Write `count` messages due at random in [start, start + within), sent as if it were `at`.
 
-    Keys, where they have any, count from 1.
+    Keys, if wanted, count from 1.
     """
     connection = connect(dsn)
     try:

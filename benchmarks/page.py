@@ -1,7 +1,7 @@
 """The page in Airflow's UI with ten million waiting messages on a thousand topics; a tenth without --long.
 
 Each list and each search is timed at a real API server of Airflow, from the request to the whole answer; the
-first view and what an open one costs in a real browser.
+first view, and the cost of an open one, are measured in a real browser.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ HORIZON = timedelta(days=30)
 CHUNK = 100_000
 DEAD = 20_000
 ROUNDS = 20
-#: The overview is worked out at most once in this time, and after so many rounds more seldom.
+#: The overview is computed at most once in this time, and less often after this many rounds.
 SHARED_SECONDS = 2.1
 SHARED_ROUNDS = 3
 OPEN_SECONDS = 60
@@ -55,7 +55,7 @@ SELECT duewheel.create_topic(format('topic-%%s', lpad(n::text, 4, '0')), max_del
 
 
 def _seed(broker: Broker, dsn: str, messages: int) -> str:
-    """Topics, what waits on them, what is in hand, failed and dead; a message's id."""
+    """Make topics with waiting, leased, failed and dead messages; returns the id of one message."""
     with closing(connect(dsn)) as connection, connection.cursor() as cursor:
         for first in range(1, TOPICS + 1, 500):
             cursor.execute(MAKE_TOPICS, (first, first + 499))
@@ -93,7 +93,7 @@ def _seed(broker: Broker, dsn: str, messages: int) -> str:
 
 
 def _requests(some_id: str) -> dict[str, str]:
-    """Every list and every search of the page, by what it is."""
+    """Every list and every search of the page, by a description."""
     soon = ours.now() + timedelta(days=1)
     window = f"due_from={soon:%Y-%m-%dT%H:%M:%SZ}&due_until={soon + timedelta(hours=1):%Y-%m-%dT%H:%M:%SZ}"
     return {
@@ -148,7 +148,7 @@ def _cpu_seconds(airflow_pid: int) -> float:
 
 
 def page(bench: Bench) -> Iterator[Row]:
-    """Server time of each list and search, the first view, the bundle, and what an open overview costs."""
+    """Server time of each list and search, the first view, the bundle, and the cost of an open overview."""
     messages = bench.size(MESSAGES, MESSAGES // 10)
     what = f"{thousands(messages)} messages wait on {thousands(TOPICS)} topics"
     bundle = len(gzip.compress(script().read_bytes(), 9)) / 1000
@@ -186,7 +186,7 @@ def _answers(airflow: AirflowServer, requests: dict[str, str], what: str) -> Ite
         readings = []
         for _ in range(SHARED_ROUNDS if is_shared else ROUNDS):
             if is_shared:
-                # Else the answer of the round before would be measured.
+                # Otherwise the answer of the previous round would be measured.
                 time.sleep(SHARED_SECONDS)
             started = time.perf_counter()
             status, answer = airflow.call("GET", address)

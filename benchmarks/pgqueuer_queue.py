@@ -1,7 +1,7 @@
 """Baseline (c): pgqueuer, used as its documentation shows, over its own driver (asyncpg).
 
 Jobs are enqueued in one statement per batch and drained in batches; completions are buffered and written in
-batches too, which its documentation names as a trade against exactness after a crash.
+batches as well, which by its documentation costs exactness after a crash.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Sender:
 
 
 def drain(dsn: str, *, batch_size: int) -> None:
-    """Work everything that is due, then return."""
+    """Work off all due jobs, then return."""
 
     async def work() -> None:
         connection = await _connect(dsn)

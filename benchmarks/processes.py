@@ -1,7 +1,7 @@
-"""Workers in processes of their own, started together and stopped without a signal to chance.
+"""Workers in processes of their own, started together and stopped by a common signal.
 
-Each worker is a function that gets a `Desk`: it says when it is ready, waits for the start, counts what it
-has done with the others, sees when the work is over, and hands in what it has measured.
+Each worker is a function that gets a `Desk`. Through it the worker reports that it is ready, waits for the
+start, adds to the common count of messages, sees when the work is over, and hands in its readings.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ READY_SECONDS = 60.0
 
 @dataclass
 class Desk:
-    """What a group of workers shares with the process that started them."""
+    """The state that a group of workers shares with the process that started them."""
 
     ready: Semaphore
     start: Event
@@ -34,12 +34,12 @@ class Desk:
     results: Queue[Any]
 
     def begin(self) -> None:
-        """Say that this worker is ready, and wait for the start."""
+        """Report that this worker is ready, and wait for the start."""
         self.ready.release()
         self.start.wait()
 
     def count(self, messages: int) -> int:
-        """Add to what all workers together have done; returns the sum."""
+        """Add to the common count of all workers; returns the sum."""
         with self.done.get_lock():
             self.done.value += messages
             return self.done.value

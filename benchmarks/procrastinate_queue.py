@@ -1,7 +1,7 @@
 """Baseline (c): procrastinate, used as its documentation shows, over its own driver (psycopg 3).
 
-Jobs are deferred in one statement per batch, each with its own instant, and worked by an asyncio worker
-that runs tasks concurrently. It fetches one job at a time; there is no batch to ask for.
+Jobs are deferred in one statement per batch, each with its own instant, and worked by an asyncio worker that
+runs tasks concurrently. It fetches one job at a time and has no batches.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Sender:
 
 
 def drain(dsn: str) -> None:
-    """Work everything that is due, then return."""
+    """Work off all due jobs, then return."""
 
     async def work() -> None:
         app = _app(procrastinate.PsycopgConnector(conninfo=dsn, min_size=2, max_size=CONCURRENCY))

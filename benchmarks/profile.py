@@ -1,9 +1,9 @@
-"""Where the time of a single message goes: what a round trip, a commit and a function cost by themselves.
+"""Where the time of a single message goes: the costs of a round trip, a commit and a function by themselves.
 
 Beside each call of ours stand the smallest calls that do a part of it, taken in turn on one server with stock
 settings: a statement that does nothing, the insert of one row with its commit, the same from within a
-function. What is left between those and ours is our own. A lone message's way is cut at the instants that
-both processes see: the release's clock, the notification, and the two ends of the receive.
+function. The difference between those and ours is our own cost. The way of a lone message is divided at the
+instants that both processes see: the release's clock, the notification, and the two ends of the receive.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from benchmarks.processes import crew
 from benchmarks.program import main
 from benchmarks.server import connect
 from duewheel.store import Batch, Broker
-from duewheel.store.database.listening import Listener, Notification
+from duewheel.store.database.listening import Notification, NotificationListener
 
 BODY = (
     b'{"order": 1, "customer": "customer-1", "state": "unpaid", "note": "0123456789abcdef0123456789abcdef"}'
@@ -50,7 +50,7 @@ prepare one_row_by_function as select insert_plain($1, $2);
 
 
 class Way:
-    """One kind of call, and what it took each time."""
+    """One kind of call, with the time of each."""
 
     def __init__(self, what: str, call: Callable[[], object], backend_pid: int) -> None:
         self.what = what
@@ -60,7 +60,7 @@ class Way:
         self.server_microseconds: list[float] = []
 
     def once(self) -> None:
-        """Call once; how long it took, and how long the server's process ran for it."""
+        """Call once, and note how long it took and how long the server's process ran for it."""
         ran = self._ran_nanoseconds()
         began = time.perf_counter()
         self._call()
@@ -108,7 +108,7 @@ def _pid_of(broker: Broker) -> int:
 
 
 def sending(bench: Bench) -> Iterator[Row]:
-    """A single send, and what stands beneath it."""
+    """A single send, and the smaller calls that it is made of."""
     with bench.server.duewheel() as dsn, closing(connect(dsn)) as raw, Broker(dsn) as broker:
         ours.create_topic(dsn)
         _execute(raw, PLAIN)
@@ -149,7 +149,7 @@ def receiving(bench: Bench) -> Iterator[Row]:
         )
         broker = stack.enter_context(Broker(dsn))
         consumer = broker.consumer(ours.TOPIC, ours.GROUP)
-        # Makes the release, which a wheel would have made.
+        # Releases the messages, as a wheel would have done.
         consumer.ack(consumer.receive(1, ours.INVISIBLE))
         claimed: list[list[tuple[int, Any]]] = []
         received: list[Batch] = []
@@ -176,7 +176,7 @@ def receiving(bench: Bench) -> Iterator[Row]:
         )
 
 
-class _Watched(Listener):
+class _Watched(NotificationListener):
     """A listener that remembers when it last heard something."""
 
     heard_at = 0.0
@@ -193,7 +193,7 @@ def lone(bench: Bench) -> Iterator[Row]:
     count = bench.size(60, 10)
     steps: dict[str, list[float]] = {"tick": [], "heard": [], "handled": []}
     with (
-        patch("duewheel.store.consuming.signals.Listener", _Watched),
+        patch("duewheel.store.consuming.signals.NotificationListener", _Watched),
         bench.server.duewheel() as dsn,
         closing(connect(dsn)) as raw,
     ):
@@ -204,7 +204,7 @@ def lone(bench: Bench) -> Iterator[Row]:
             consumer.receive(1)
             wheel.wait_until_ready()
             start = ours.now() + timedelta(seconds=2)
-            # The first is not counted: connections are new.
+            # The first is not counted, as its connections are new.
             for number in range(count + 1):
                 broker.send(ours.TOPIC, BODY, deliver_at=start + number * GAP)
             for number in range(count + 1):
@@ -219,7 +219,7 @@ def lone(bench: Bench) -> Iterator[Row]:
                     due_at,
                 )
                 if number == 0 or not due_at.timestamp() < ticked_at < _Watched.heard_at < handled_at:
-                    # Found by a look before it was heard of.
+                    # Found by a query before the notification was heard.
                     continue
                 steps["tick"].append((ticked_at - due_at.timestamp()) * 1e6)
                 steps["heard"].append((_Watched.heard_at - ticked_at) * 1e6)

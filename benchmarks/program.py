@@ -1,8 +1,8 @@
-"""A program of its own for one question, `python -m benchmarks.NAME`, on a server with stock settings.
+"""A separate program for one question, `python -m benchmarks.NAME`, on a server with stock settings.
 
-The subjects of `python -m benchmarks` run on a tuned server and on tables at rest. These programs measure
-what most users have: Postgres as it is installed (100 connections, 64 locks per transaction, autovacuum as it
-comes), and tables that nobody has vacuumed or analyzed.
+The subjects of `python -m benchmarks` run on a tuned server and on tables at rest. These programs measure the
+set-up of most users: Postgres as it is installed (100 connections, 64 locks per transaction, autovacuum as it
+comes), and tables that were never vacuumed or analyzed by hand.
 """
 
 from __future__ import annotations

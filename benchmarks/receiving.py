@@ -1,7 +1,7 @@
 """Receive + ack in one process: against a keyset SELECT, the SKIP LOCKED table, other queues on Postgres.
 
-Everything is due already, each message at an instant of its own in an hour that has passed. Each pair takes
-fresh databases, loads them and brings them to rest before it begins.
+All messages are due already, each at an instant of its own in an hour that has passed. Each pair takes fresh
+databases, loads them and brings them to rest before it begins.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ RESULTS = Path(__file__).parent / "results"
 def number(value: float) -> str:
     """`value` with three significant digits and thin groups of thousands: 0.512, 3.14, 84 300.
 
-    What could not be done at all took for ever: a reading of infinity, and a ratio of two such is no number.
+    A failed operation counts as a reading of infinity; the ratio of two such readings is no number.
     """
     if not math.isfinite(value):
         return "failed"
@@ -90,7 +90,7 @@ def table(rows: Sequence[Row], facts: dict[str, str], *, pairs: int, quick: bool
 
 
 def machine_facts() -> dict[str, str]:
-    """What the figures were taken on."""
+    """The machine that the figures were taken on."""
     return {
         "processors": str(os.cpu_count()),
         "architecture": platform.machine(),
@@ -102,7 +102,7 @@ def machine_facts() -> dict[str, str]:
 
 
 def updated(rows: Sequence[Row]) -> list[Row]:
-    """The rows of the last results, with `rows` in the places of those of their names."""
+    """The rows of the last results, with `rows` in place of those with the same names."""
     last = json.loads((RESULTS / "results.json").read_text(encoding="utf-8"))["rows"]
     names = {field.name for field in fields(Row)}
     merged = {row["name"]: _from_json({name: row[name] for name in names & row.keys()}) for row in last}

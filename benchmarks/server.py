@@ -73,7 +73,7 @@ def settle(dsn: str) -> None:
 
 
 def _stat(pid: int) -> list[int]:
-    """The numbers of /proc/PID/stat by their index from 0; what comes before the fourth is 0."""
+    """The numbers of /proc/PID/stat by their index from 0; those before the fourth are 0."""
     text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
     # The name of the program may hold spaces and parentheses.
     return [0, 0, 0, *map(int, text.rpartition(")")[2].split()[1:])]
@@ -146,7 +146,7 @@ class Server:
 
     @contextmanager
     def without_autovacuum(self) -> Iterator[None]:
-        """Autovacuum off, so that nothing is cleaned away before it is counted."""
+        """Autovacuum off, so that no dead tuple is cleaned away before it is counted."""
         self._execute("ALTER SYSTEM SET autovacuum = off")
         self._execute("SELECT pg_reload_conf()")
         try:

@@ -1,8 +1,8 @@
 """Another session that holds a snapshot open: vacuum cannot clean behind it, in any design.
 
 The snapshot is taken before the messages are received and held to the end of the pair, as a long report or a
-forgotten transaction would. The same is done to the status table, to show what it costs where rows are
-updated.
+forgotten transaction would. The same is done to the status table, to show the cost of a snapshot where rows
+are updated.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SIZE = 100
 
 @contextmanager
 def held_snapshot(dsn: str) -> Iterator[None]:
-    """A session with an open repeatable-read transaction that has looked once."""
+    """A session with an open repeatable-read transaction that has taken its snapshot."""
     with closing(psycopg2.connect(dsn)) as connection:
         connection.set_session(isolation_level="REPEATABLE READ")
         with connection.cursor() as cursor:

@@ -1,4 +1,4 @@
-"""Spark's own JDBC source and sink: what our reader and writer are measured against."""
+"""Spark's own JDBC source and sink, the baselines of our reader and writer."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ COPY plain (topic_id, queue, deliver_at, seq, born_at, asked_at, tag, key, prope
 
 
 def missing() -> str:
-    """What to install where the JDBC driver is not there."""
+    """The package to install if the JDBC driver is missing."""
     if JDBC_DRIVER.exists():
         return ""
     return f"Postgres's JDBC driver is not at {JDBC_DRIVER}: install libpostgresql-jdbc-java (Debian, Ubuntu)"
@@ -124,5 +124,5 @@ def _read(pid: int, what: str) -> bytes:
     try:
         return Path(f"/proc/{pid}/{what}").read_bytes()
     except OSError:
-        # It has ended meanwhile.
+        # The process has ended.
         return b""

@@ -1,8 +1,8 @@
 """The pipeline of the example: unpaid orders are cancelled when their timeouts come, on Spark's executors.
 
-The same job by JDBC knows no lease: it reads the timeouts that are due, joins them with the orders, which it
-reads too, and appends what is to be cancelled to a table, from which one statement updates the orders. When
-it dies in between, or runs twice, nobody knows what was done. Both commit all of their work.
+The same job by JDBC has no lease. It reads the due timeouts and the orders, joins them, and appends the
+orders to cancel to a table, from which one statement updates the orders. If it dies in between, or runs
+twice, it is not known which work was done. Both jobs commit all of their work.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def _shop(dsn: str, orders: int, due: int) -> None:
 
 
 def _done(dsn: str, due: int) -> None:
-    """Checks that all was done, and makes the orders as they were."""
+    """Check that all orders were handled, and restore them for the next run."""
     with closing(connect(dsn)) as connection, connection.cursor() as cursor:
         cursor.execute(DONE)
         done = cursor.fetchone()

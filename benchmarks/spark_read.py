@@ -1,8 +1,8 @@
 """Messages into a Spark DataFrame, against Spark's own JDBC source on the same rows.
 
 Both read in one local session with two cores and hand the rows to Spark's sink that throws them away, so that
-what is measured is the read. The JDBC source reads a plain table of the same rows, in as many parallel parts
-as ours, with a large fetch size. Ours takes the lease in the measured time, but for one line.
+only the read is measured. The JDBC source reads a plain table of the same rows, in as many parallel parts as
+ours, with a large fetch size. Except in one line, ours takes the lease within the measured time.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Baseline (b), what a user would write: a status table worked with FOR UPDATE SKIP LOCKED.
+"""Baseline (b), as a user would write it: a status table worked with FOR UPDATE SKIP LOCKED.
 
 The claim is committed before the work and the completion after it, because a lease needs both: a claim held
-in an open transaction dies with the connection, but so does everything else that waits for it. What is done
-stays in the table with its status, as duewheel keeps acked messages until retention ends. A partial index
-holds only what waits, autovacuum is set to follow a busy queue, and every step is one statement in
-autocommit mode. The look-up of claims that ran out is left out, index and all, in this baseline's favour.
+in an open transaction dies with the connection, but so does everything else that waits for it. Finished rows
+stay in the table with their status, as duewheel keeps acked messages until retention ends. A partial index
+holds only what waits, autovacuum is set to follow a busy queue, and every step is one statement in autocommit
+mode. The look-up of claims that ran out is left out, index and all, in this baseline's favour.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def work(connection: Connection, *, size: int, batches: int) -> int:
 
 
 def work_lean(claims: Connection, connection: Connection, *, size: int, batches: int) -> int:
-    """The same at the least cost: `claims` does not wait for the disk, and what is done is deleted."""
+    """The same at the least cost: `claims` does not wait for the disk, and finished rows are deleted."""
     done = 0
     for _ in range(batches):
         rows = claim(claims, size=size)

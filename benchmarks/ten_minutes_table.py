@@ -1,9 +1,9 @@
 """duewheel against a table written in ten minutes, on stock settings.
 
-The table is what comes to mind first: a status, a due instant, a JSON body, and a partial index on what is
-pending. A claim is one UPDATE with SKIP LOCKED, done is another, and each commits by itself in one round
-trip. Bodies are JSON of 100 bytes, encoded and decoded on both sides. Neither side is vacuumed or analyzed
-by hand.
+The table is the first that comes to mind: a status, a due instant, a JSON body, and a partial index on
+pending rows. A claim is one UPDATE with SKIP LOCKED, done is another, and each commits by itself in one round
+trip. Bodies are JSON of 100 bytes, encoded and decoded on both sides. Neither side is vacuumed or analyzed by
+hand.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ DONE = "UPDATE job SET status = 'done', done_at = now() WHERE id = ANY (%s)"
 
 
 def value(order: Order) -> dict[str, object]:
-    """What an application would send for an order."""
+    """The value that an application would send for an order."""
     return {"order": order.number, "customer": order.key, "state": "unpaid", "note": order.body[:18].hex()}
 
 

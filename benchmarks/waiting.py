@@ -1,4 +1,5 @@
-"""Ten million waiting messages: what they cost those sent and due meanwhile, and the wheel's memory.
+"""Ten million waiting messages: their cost for messages sent and due at the same time, and the wheel's
+memory.
 
 The ten million are due at random in the twenty hours that begin three hours from now: none of them comes due
 during the run. They are written once; both sides of every pair then do the same work, one in the full

@@ -44,14 +44,14 @@ from duewheel.store import Broker
 
 TOPIC, GROUP = "timeouts", "canceller"
 WAYS = {"run_after": "a run with `run_after` each", "date_time_trigger": "a deferred `DateTimeTrigger` each"}
-#: Recalls that are timed; fewer where they are so slow that what waits would come due meanwhile. The others
-#: of the half are taken away together, in SQL.
+#: Recalls that are timed; fewer if they are so slow that waiting timeouts would come due. The others of the
+#: half are taken away together, in SQL.
 TIMED = 50
-#: Before the first due instant all is recalled.
+#: All recalls end this long before the first due instant.
 REST_SECONDS = 15
 #: Recalls that come too late.
 TOO_LATE = 10
-#: What is not let out so long after the last due instant counts as failed.
+#: A timeout that has not fired this long after the last due instant counts as failed.
 PATIENCE_SECONDS = 600.0
 
 DAGS = f"""
@@ -112,7 +112,7 @@ RECALL_REST = "delete from dag_run where dag_id = %s and substr(run_id, 7)::int 
 
 @dataclass
 class Measured:
-    """What one way showed at one size."""
+    """The readings of one way at one size."""
 
     rows: float = inf
     memory_mb: float = inf
@@ -139,7 +139,7 @@ class Stand:
     token: str
 
     def rows(self) -> int:
-        """The rows in all of Airflow's tables but those that tell of its own life."""
+        """The rows in all of Airflow's tables except those about Airflow itself, such as heartbeats."""
         with self.metadata.cursor() as cursor:
             cursor.execute(
                 "select relname from pg_class where relkind = 'r' and relnamespace = 'public'::regnamespace"
@@ -151,17 +151,17 @@ class Stand:
         return int(count)
 
     def memory_mb(self) -> float:
-        """What triggerer and scheduler hold for themselves, all their processes together."""
+        """The private memory of triggerer and scheduler, all their processes together."""
         leaders = [psutil.Process(self.airflow.sessions[name][0]) for name in ("triggerer", "scheduler")]
         family = [process for leader in leaders for process in (leader, *leader.children(recursive=True))]
         return float(sum(process.memory_full_info().uss for process in family)) / 2**20
 
     def settled_memory_mb(self) -> float:
-        """The least of a few looks: a task that runs just now is not what waits."""
+        """The smallest of a few readings, since a task that runs just now does not count as waiting."""
         looks = []
         for _ in range(5):
             looks.append(self.memory_mb())
-            # A task of Airflow's takes about as long.
+            # An Airflow task takes about this long.
             time.sleep(1)
         return min(looks)
 
@@ -199,7 +199,7 @@ def _duewheel(stand: Stand, count: int, lead: float, window: float) -> Measured:
     for first in range(0, count, 1_000):
         broker.send_many(TOPIC, orders[first : first + 1_000])
     keys = [f"order-{number}" for number in range(0, count, 2)]
-    # Whatever grows by the sends has grown by then: a wheel looks each half second.
+    # By then, all memory that the sends need has grown, as a wheel looks each half second.
     time.sleep(2)
     measured.memory_mb = stand.settled_memory_mb() - memory
     measured.rows = (stand.rows() - rows) / count
@@ -270,7 +270,7 @@ def _airflows(stand: Stand, way: str, count: int, lead: float, window: float) ->
 
 
 def _recall_ms(recall: Callable[[str], object], keys: list[str], first_at: datetime) -> float:
-    """The median of one recall, over as many as there is time for."""
+    """The median time of one recall, over as many as there is time for."""
     taken: list[float] = []
     for key in keys[:TIMED]:
         if taken and datetime.now(UTC) > first_at - timedelta(seconds=REST_SECONDS):
@@ -280,7 +280,7 @@ def _recall_ms(recall: Callable[[str], object], keys: list[str], first_at: datet
 
 
 def _recall(stand: Stand, way: str, run_id: str) -> bool:
-    """Take a timeout back by Airflow's REST API; whether it says that it has.
+    """Take a timeout back by Airflow's REST API; returns whether Airflow confirmed it.
 
     A run that waits for its `run_after` is deleted. One with a deferred task cannot be, so it is ended.
     """
@@ -314,14 +314,14 @@ def _until_due(first_at: datetime, window: float) -> None:
 
 
 def waiting(bench: Bench) -> Iterator[Row]:
-    """Rows, memory, recalls and lateness of what waits."""
+    """Rows, memory, recalls and lateness of waiting timeouts."""
     for count in (1_000,) if bench.quick else (1_000, 10_000, 100_000):
         window = 30.0 if count == 1_000 else 60.0
         yield from measure(bench, count, lead=120 + count / 20, window=window)
 
 
 def measure(bench: Bench, count: int, *, lead: float, window: float) -> Iterator[Row]:
-    """The rows of one size; in `lead` seconds all is made and half of it recalled."""
+    """The rows of one size; within `lead` seconds all timeouts are made and half of them recalled."""
     with _stand(bench) as stand:
         ours = _duewheel(stand, count, 20 + count / 500, window)
         theirs = {way: _airflows(stand, way, count, lead, window) for way in WAYS}
@@ -352,7 +352,7 @@ def _rows(count: int, ours: Measured, theirs: dict[str, Measured]) -> Iterator[R
 
 
 def alone(bench: Bench) -> Iterator[Row]:
-    """What 100 000 messages cost Airflow."""
+    """The cost of 100 000 messages to Airflow."""
     count, window = 100_000, 60.0
     with _stand(bench) as stand:
         ours = _duewheel(stand, count, 20 + count / 300, window)

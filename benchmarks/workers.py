@@ -1,4 +1,4 @@
-"""What runs in the processes of their own: the wheel, our consumers, and the pollers of the status table."""
+"""The work of the separate processes: the wheel, our consumers, and the pollers of the status table."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ POLL_SECONDS = 0.005
 
 @dataclass
 class Work:
-    """What one consumer did: how many, until when, how late each began, and the CPU share of idling."""
+    """The work of one consumer: how many messages, until when, how late each began, and the CPU share of
+    idling."""
 
     messages: int = 0
     last_at: float = 0.0

@@ -25,7 +25,7 @@ NOTHING = 3
 
 @dataclass(frozen=True)
 class Answer:
-    """Writes what a command found to standard output."""
+    """Writes a command's result to standard output."""
 
     as_json: bool
 
@@ -47,7 +47,7 @@ class Answer:
             show_one(record)
 
     def done(self, sentence: str, **facts: Any) -> None:
-        """Answer that something was done: the sentence, or in JSON the facts."""
+        """Answer that an action was carried out: the sentence, or in JSON the facts."""
         if self.as_json:
             self._dump(plain(facts))
         else:
@@ -58,7 +58,7 @@ class Answer:
 
 
 def end_with_nothing() -> NoReturn:
-    """End the command with the exit status that says there was nothing."""
+    """End the command with the exit status for an empty result."""
     sys.exit(NOTHING)
 
 
@@ -75,7 +75,7 @@ def counted(number: int, noun: str, nouns: str | None = None) -> str:
 
 
 def plain(value: Any) -> Any:
-    """Return `value` built of what JSON knows."""
+    """Return `value` built of types that JSON knows."""
     match value:
         case None | bool() | int() | float() | str() if not isinstance(value, Enum):
             return value

@@ -1,4 +1,4 @@
-"""What every command that talks to a broker has in common: `--dsn`, `--json`, and the broker itself."""
+"""The common parts of every command that talks to a broker: `--dsn`, `--json`, and the broker itself."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ def data_folder() -> Path:
 
 @contextmanager
 def open_broker(dsn: str | None) -> Iterator[Broker]:
-    """Open the broker at `dsn`; without one, the embedded broker of this user, made ready if it is new."""
+    """Open the broker at `dsn`; without an address, the embedded broker of this user, which is set up if it
+    is new."""
     if dsn:
         with Broker(dsn) as broker:
             yield broker
@@ -41,7 +42,7 @@ def open_broker(dsn: str | None) -> Iterator[Broker]:
 
 
 def with_broker(command: Callable[Concatenate[Broker, Answer, P], None]) -> Callable[P, None]:
-    """Give a command the options `--dsn` and `--json`, and hand it an open broker and the way to answer.
+    """Give a command the options `--dsn` and `--json`, and pass it an open broker and an `Answer`.
 
     Example::
 

@@ -1,8 +1,8 @@
-"""What the shell offers when TAB is pressed behind `--topic` or `--group`: the names that the broker has.
+"""Completion for `--topic` and `--group`: TAB offers the names that the broker has.
 
-Only a broker with a given address is asked: a TAB starts no embedded one. A broker that refuses, or does not
-answer within 2 s (the address may say otherwise), offers nothing, because a message would end up in the
-middle of the line being typed.
+Only a broker whose address is given is asked, so a TAB never starts an embedded one. If the broker refuses,
+or does not answer within 2 s (the address may set another limit), nothing is offered, because an error
+message would appear in the middle of the line being typed.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ select distinct consumer_group from duewheel.groups where starts_with(consumer_g
 
 
 def topics(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Return the topics whose names begin with what is typed."""
+    """Return the topics whose names begin with the typed text."""
     return _names(ctx, _TOPICS, incomplete)
 
 
 def groups(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Return the consumer groups whose names begin with what is typed."""
+    """Return the consumer groups whose names begin with the typed text."""
     return _names(ctx, _GROUPS, incomplete)
 
 

@@ -1,4 +1,4 @@
-"""`duewheel completion`: what makes a shell complete commands, options, topics and groups."""
+"""`duewheel completion`: a script that makes a shell complete commands, options, topics and groups."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from duewheel.cli.options import json_option
 @json_option
 @click.pass_context
 def completion(ctx: click.Context, shell: str, as_json: bool) -> None:
-    """Print what makes SHELL complete commands, options, and the names of topics and groups.
+    """Print a script that makes SHELL complete commands, options, and the names of topics and groups.
 
-    Put the line for your shell into ~/.bashrc or ~/.zshrc. Names are asked of the broker at --dsn or
+    Put the line for your shell into ~/.bashrc or ~/.zshrc. The names come from the broker at --dsn or
     DUEWHEEL_DSN.
 
     \b

@@ -39,7 +39,7 @@ def upgrade(broker: Broker, answer: Answer) -> None:
 
 
 def _state(broker: Broker) -> SchemaState | None:
-    """Return what the database has, or None if that is not what this program needs."""
+    """Return the state of the schema, or None if this program needs another one."""
     try:
         return broker.check()
     except (BrokerNotUpgraded, BrokerMoved):
@@ -61,10 +61,10 @@ def check(broker: Broker, answer: Answer) -> None:
 @db.command()
 @with_broker
 def rebase(broker: Broker, answer: Answer) -> None:
-    """Take over a broker that came here by a logical dump and restore; until then every call is refused.
+    """Take over a broker after a logical dump and restore; until then every call is refused.
 
-    Stop the old broker first. Where nothing was moved it changes nothing, so a restore script may always call
-    it. A standby that was promoted and a point-in-time recovery need no rebase.
+    Stop the old broker first. If the broker was not moved, this changes nothing, so a restore script may
+    always call it. A standby that was promoted and a point-in-time recovery need no rebase.
 
     \b
     pg_restore --dbname=postgresql://app@new-host/shop shop.dump
@@ -74,10 +74,9 @@ def rebase(broker: Broker, answer: Answer) -> None:
         done = broker.rebase()
     if done.rebased:
         sentence = (
-            f"The broker is at home here: {counted(done.messages, 'message')} and "
-            f"{counted(done.ticks, 'tick')} stamped anew, "
-            f"{counted(done.released_late, 'message')} released late."
+            f"The broker is rebased: {counted(done.messages, 'message')} and {counted(done.ticks, 'tick')} "
+            f"have new transaction ids, {counted(done.released_late, 'message')} released late."
         )
     else:
-        sentence = "The broker was at home here already: unchanged."
+        sentence = "The broker belongs to this database cluster already: unchanged."
     answer.done(sentence, **as_mapping(done))

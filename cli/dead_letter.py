@@ -32,7 +32,7 @@ def dead_letter() -> None:
 @topic_option("Only those of this topic.")
 @limit_option(100)
 @click.option("--open", "which", flag_value="open", help="Only those that were not redriven.")
-@click.option("--redriven", "which", flag_value="redriven", help="Only those that were.")
+@click.option("--redriven", "which", flag_value="redriven", help="Only those that were redriven.")
 @with_broker
 def list_dead_letters(
     broker: Broker, answer: Answer, group: str, topic: str | None, max_messages: int, which: str | None
@@ -55,10 +55,12 @@ def list_dead_letters(
 @group_option("The consumer group.", required=True)
 @topic_option("Only those of this topic.")
 @click.option("--tag", help="Only those with this tag.")
-@click.option("--key-prefix", help="Only those whose key begins so.")
+@click.option("--key-prefix", help="Only those whose key begins with this.")
 @click.option("--reason", "reason_contains", help="Only those whose reason contains this text.")
-@click.option("--dead-from", type=instant, help="Only those that died at this instant or later.")
-@click.option("--dead-until", type=instant, help="Only those that died before this instant.")
+@click.option(
+    "--dead-from", type=instant, help="Only those that became dead letters at this instant or later."
+)
+@click.option("--dead-until", type=instant, help="Only those that became dead letters before this instant.")
 @limit_option()
 @click.option(
     "--rate", "per_second", type=click.FloatRange(min=0, min_open=True), help="At most this many per second."
@@ -80,10 +82,10 @@ def redrive(
     per_second: float | None,
     dry_run: bool,
 ) -> None:
-    """Give dead letters to their consumer group again: all, some by MESSAGE_ID, or those that match.
+    """Send dead letters to their consumer group again: all, some by MESSAGE_ID, or those that match.
 
-    The oldest go first. Each is redriven once, however often this is run or interrupted. Status 3 if none
-    matches.
+    The oldest go first. Each is redriven once, however often the command is run or interrupted. Status 3 if
+    none matches.
 
     \b
     duewheel dead-letter redrive --group cancel-unpaid-orders --reason timeout --rate 50 --dry-run

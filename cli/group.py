@@ -1,4 +1,4 @@
-"""`duewheel group`: consumer groups, how far they are, going back in time, and deleting."""
+"""`duewheel group`: list consumer groups with their positions, set them back, delete them."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ def group() -> None:
 @topic_option("Only those that read this topic.")
 @with_broker
 def list_groups(broker: Broker, answer: Answer, topic: str | None) -> None:
-    """List the consumer groups: what they read, how far they are, how they retry and who said so.
+    """List the consumer groups: their topics, positions and retry settings, and who set these.
 
-    `read to` and `lag` are of the queue that is furthest behind. A group with `stalled since` has left
-    something unread for longer than the topic's retention, which stays on disk.
+    `read to` and `lag` are those of the queue that is furthest behind. A group with `stalled since` has left
+    messages unread for longer than the topic's retention; they stay on disk.
 
     \b
     duewheel group list --topic order-timeout
@@ -65,20 +65,24 @@ def _row(group: Group) -> dict[str, object]:
 
 @group.command()
 @group_argument()
-@topic_option("The topic on which it goes on from another place.", required=True)
+@topic_option("The topic on which to move the group.", required=True)
 @click.option(
     "--to",
     type=start,
     required=True,
-    help="Where it goes on: an instant, `earliest` (all that is kept), or `latest` (what is yet to come).",
+    help=(
+        "Where the group goes on: an instant, `earliest` (all stored messages), or `latest` (only messages "
+        "released from now on)."
+    ),
 )
 @with_broker
 def rewind(
     broker: Broker, answer: Answer, group: str, topic: str, to: datetime | Literal["earliest", "latest"]
 ) -> None:
-    """Set consumer group GROUP back, or ahead, on a topic; other groups notice nothing.
+    """Set consumer group GROUP back, or ahead, on a topic; other groups are not affected.
 
-    Its leases on the topic end: what its consumers have in hand comes again, and their acks are refused.
+    Its leases on the topic end: the messages in the hands of its consumers come again, and their acks are
+    refused.
 
     \b
     duewheel group rewind cancel-unpaid-orders --topic order-timeout --to 2030-01-31T17:30:00Z
@@ -95,7 +99,7 @@ def rewind(
 
 @group.command()
 @group_argument()
-@topic_option("Only what it has on this topic.")
+@topic_option("Delete it on this topic only.")
 @yes_option
 @with_broker
 def delete(broker: Broker, answer: Answer, group: str, topic: str | None, yes: bool) -> None:

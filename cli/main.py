@@ -1,18 +1,18 @@
-"""The root command and its nouns, each loaded from its own module when it is asked for.
+"""The root command and its nouns, each loaded from its own module on first use.
 
 The language, decided once:
 
 - `duewheel NOUN VERB`: `duewheel topic create`, `duewheel message send`. A verb is the name of the method of
   `Broker` that does it, less its noun: `create_topic` is `topic create`, `add_schedule` is `schedule add`.
   Looking is `list` for many and `show` for one.
-- The thing that a noun names is written without an option: the name of a topic, a group or a schedule, a
-  message by its id, or a new message by its body. Whatever belongs to another noun is an option called after
-  it: `duewheel group rewind GROUP --topic TOPIC`.
+- The object of a noun is an argument and no option: the name of a topic, a group or a schedule, the id of a
+  message, or the body of a new message. An object of another noun is an option of that name: `duewheel group
+  rewind GROUP --topic TOPIC`.
 - An option means the same everywhere: `--topic` (`-t`), `--group` (`-g`), `--key`, `--tag`, `--key-prefix`,
   `--limit`, `--delay`, `--at`, `--dry-run`, `--yes`, `--dsn`, `--json`.
-- At the top stand only the commands that are about the whole broker or about the program itself: `stats`,
-  `watch`, `demo`, `completion`.
-- An answer says what happened: a command that finds everything as it is asked to be says "unchanged".
+- Only commands for the whole broker or for the program itself stand at the top: `stats`, `watch`, `demo`,
+  `completion`.
+- An answer says what happened: a command that finds the wanted state already there says "unchanged".
 """
 
 from __future__ import annotations
@@ -70,10 +70,10 @@ class RootGroup(click.Group):
         except psycopg2.Error as error:
             raise click.ClickException(explained(error)) from error
         except BrokenPipeError:
-            # Whoever reads the answer has enough of it; click ends quietly.
+            # The reader of the output has closed the pipe; click ends quietly.
             raise
         except OSError as error:
-            # Such as a data folder that cannot be made.
+            # For example, a data folder that cannot be made.
             raise click.ClickException(one_line(str(error))) from error
 
 

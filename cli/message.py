@@ -1,4 +1,4 @@
-"""`duewheel message`: what is sent, received, found and taken back."""
+"""`duewheel message`: send, receive, find and recall messages."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """Sending a file of messages, one JSON object on each line.
 
-The file is sent in portions, each in one transaction: all of a portion's lines or none. Whatever ends it says
-which lines were sent. A name for the whole file gives every line an idempotency key of its own, so that the
-file can be sent again until all of it is there. The key is made of the name, of what the line says, and of
-how many lines before it say the same: a line keeps its key when others are mended, added or taken out.
+The file is sent in portions, each in one transaction: all of a portion's lines or none. An error says which
+lines were sent. A name for the whole file gives every line an idempotency key of its own, so the file can be
+sent again until every line is sent. The key is made of the name, the text of the line, and the number of
+earlier lines with the same text. So a line keeps its key when other lines are corrected, added or removed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from duewheel.cli.progress import progress
 from duewheel.cli.refusals import explained, one_line
 from duewheel.store import Broker, BrokerUnreachable, DueWheelError, SendOutcome
 
-#: A portion ends with this many lines, or before with this many bytes.
+#: A portion has at most this many lines, and ends earlier after this many bytes.
 PORTION_LINES = 1_000
 _PORTION_BYTES = 16 * 1024 * 1024
 _WHEN = frozenset({"delay", "deliver_at", "delay_level"})
@@ -40,8 +40,8 @@ class Line:
 
     Attributes:
         number: its number in the file, from 1.
-        text: what it says.
-        idempotency_key: its own, if the file has a name.
+        text: the text of the line.
+        idempotency_key: the line's own key, if the file has a name.
     """
 
     number: int
@@ -51,14 +51,15 @@ class Line:
 
 @dataclass
 class Sent:
-    """What sending a file came to: transactions, the last line that is sent, and messages by outcome."""
+    """The result of sending a file: transactions, the last line that was sent, and messages by outcome."""
 
     transactions: int = 0
     last: int = 0
     outcomes: dict[str, int] = field(default_factory=lambda: dict.fromkeys(map(str, SendOutcome), 0))
 
     def ended_by(self, reason: str, *, is_known: bool = True) -> str:
-        """Return the reason, what is sent all the same, and whether that is known of the portion it met."""
+        """Return the reason with the lines that were sent; unless `is_known`, the next portion may have been
+        sent as well."""
         before = f"the lines up to {self.last} are sent" if self.last else "no line before is sent"
         perhaps = "" if is_known else ", and perhaps the next portion"
         return one_line(f"{reason}; {before}{perhaps}, in portions of {counted(PORTION_LINES, 'line')}")
@@ -67,24 +68,25 @@ class Sent:
 def send_file(
     broker: Broker, topic: str, path: str, given: Mapping[str, Any], idempotency_key: str | None
 ) -> Sent:
-    """Send the lines of a file; blank ones are passed over.
+    """Send the lines of a file; blank lines are skipped.
 
     Args:
-        broker: where to.
-        topic: where to.
-        path: of the file; `-` is standard input.
-        given: what counts for a line that does not say it, by the names of the parameters of `send`.
+        broker: the broker to send to.
+        topic: the topic to send to.
+        path: path of the file; `-` is standard input.
+        given: defaults for lines that lack a value, by the names of the parameters of `send`.
         idempotency_key: a name for the whole file.
 
     Raises:
-        click.ClickException: a line is wrong or was refused; which, and what was sent until then.
+        click.ClickException: a line is wrong or was refused. The message names the line, and the lines sent
+            before.
     """
     sent = Sent()
     with ExitStack() as stack:
         file: IO[bytes] = sys.stdin.buffer if path == "-" else stack.enter_context(open(path, "rb"))
         total = None
         if file.seekable():
-            # Of standard input somebody may have read the beginning.
+            # The beginning of standard input may have been read already.
             start = file.tell()
             total = sum(1 for line in file if not line.isspace())
             file.seek(start)
@@ -126,7 +128,7 @@ def _send_portion(
 
 
 class _WrongLine(Exception):
-    """A line that is no message."""
+    """A line that is not a message."""
 
     def __init__(self, number: int, reason: str) -> None:
         super().__init__(reason)
@@ -134,7 +136,7 @@ class _WrongLine(Exception):
 
 
 def _lines(file: IO[bytes], name: str | None) -> Iterator[Line]:
-    # Only a file with a name takes the room for this, some 100 bytes a line.
+    # Only a file with a name needs this memory, some 100 bytes a line.
     seen: Counter[bytes] = Counter()
     for number, text in enumerate(file, 1):
         if text.isspace():
@@ -183,7 +185,8 @@ def _message(line: Line, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _read_values(message: dict[str, Any]) -> None:
-    """Turn what JSON cannot say into what `send_many` takes, as `--json` writes it and as options take it."""
+    """Turn values that JSON lacks, such as durations and instants, from text in the forms of `--json` and of
+    the options into arguments of `send_many`."""
     match message.get("delay"):
         case bool():
             raise ValueError("delay is neither a duration such as 45s nor a number of seconds")

@@ -1,4 +1,4 @@
-"""`duewheel message find`, `list` and `history`: what is there, and what became of it."""
+"""`duewheel message find`, `list` and `history`: stored messages and their states."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from duewheel.store.operations.lookups import ListedMessage
 _FOUND_COLUMNS = ("message_id", "key", "tag", "deliver_at", "recalled", "released", "body")
 _LISTED_COLUMNS = ("message_id", "topic", "key", "tag", "deliver_at", "released", "recalled")
 _HISTORY_COLUMNS = ("consumer_group", "state", "at", "until_at", "attempt", "consumer", "reason")
-# The most that the broker gives at once.
+# The largest page that the broker returns.
 _PAGE = 1_000
 
 
@@ -27,7 +27,7 @@ _PAGE = 1_000
 @key_option
 @with_broker
 def find(broker: Broker, answer: Answer, message_id: str | None, topic: str | None, key: str | None) -> None:
-    """Find a message by MESSAGE_ID, or the messages of a key by --topic and --key. Status 3 if there is none.
+    """Find a message by MESSAGE_ID, or the messages of a key by --topic and --key. Status 3 if none is found.
 
     \b
     duewheel message find --topic order-timeout --key 42 --json
@@ -54,7 +54,7 @@ def find(broker: Broker, answer: Answer, message_id: str | None, topic: str | No
     help="Only those in this state.",
 )
 @click.option("--tag", help="Only those with this tag.")
-@click.option("--key-prefix", help="Only those whose key begins so; sorted by key then.")
+@click.option("--key-prefix", help="Only those whose key begins with this; then sorted by key.")
 @click.option("--due-from", type=instant, help="Only those that are due at this instant or later.")
 @click.option("--due-until", type=instant, help="Only those that are due before this instant.")
 @limit_option(100)
@@ -96,14 +96,14 @@ def list_messages(
             if after is None:
                 return
 
-    answer.rows(map(as_mapping, listed()), columns=_LISTED_COLUMNS, empty="There are no such messages.")
+    answer.rows(map(as_mapping, listed()), columns=_LISTED_COLUMNS, empty="No messages match.")
 
 
 @click.command()
 @click.argument("message_id")
 @with_broker
 def history(broker: Broker, answer: Answer, message_id: str) -> None:
-    """Show what happened to MESSAGE_ID: every state, for every consumer group.
+    """Show the history of MESSAGE_ID: every state, for every consumer group.
 
     \b
     duewheel message history 000000010000000651f2...

@@ -1,4 +1,4 @@
-"""`duewheel message recall`, `recall-many` and `reschedule`: what waits is taken back or moved."""
+"""`duewheel message recall`, `recall-many` and `reschedule`: take back or move waiting messages."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def recall(
 ) -> None:
     """Take back a waiting message by MESSAGE_ID, or those of a key by --topic and --key.
 
-    The answer is the truth: `recalled` (it will never be delivered), `already_released` or `not_found`.
-    Status 3 if nothing is recalled.
+    The answer is final: `recalled` (it will never be delivered), `already_released` or `not_found`. Status 3
+    if no message is recalled.
 
     \b
     duewheel message recall --topic order-timeout --key 42
@@ -45,7 +45,7 @@ def recall(
 @click.command("recall-many")
 @topic_option("The topic they were sent to.", required=True)
 @click.option("--tag", help="All that wait with this tag.")
-@click.option("--key-prefix", help="All that wait under keys that begin so.")
+@click.option("--key-prefix", help="All that wait under keys that begin with this.")
 @click.option("--due-from", type=instant, help="All that are due at this instant or later.")
 @click.option("--due-until", type=instant, help="All that are due before this instant.")
 @click.option("--everything", is_flag=True, help="All that wait on the topic.")
@@ -64,8 +64,8 @@ def recall_many(
 ) -> None:
     """Take back all waiting messages of a topic that match. Status 3 if none does.
 
-    They are taken back in portions of 10 000, each a transaction of its own: if it is interrupted, run it
-    again for the rest.
+    They are taken back in portions of 10 000, each a transaction of its own. If the command is interrupted,
+    run it again for the rest.
 
     \b
     duewheel message recall-many --topic order-timeout --tag trial --due-until 2030-01-31T17:30:00Z --dry-run
@@ -124,7 +124,7 @@ def reschedule(
 ) -> None:
     """Move a waiting message by MESSAGE_ID, or those of --topic and --key, to another instant.
 
-    It has a new id then. Status 1 if it was released before.
+    The message then has a new id. Status 1 if it was released before.
 
     \b
     duewheel message reschedule --topic order-timeout --key 42 --delay 1h

@@ -1,4 +1,4 @@
-"""`duewheel message receive`: what is due, for one consumer group."""
+"""`duewheel message receive`: lease due messages for one consumer group."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _COLUMNS = ("message_id", "key", "tag", "deliver_at", "attempt", "body")
 
 @click.command()
 @topic_option("The topic to receive from.", required=True)
-@group_option("The consumer group that receives; it is made if it is new.", required=True)
+@group_option("The consumer group that receives; made if it is new.", required=True)
 @limit_option(32)
 @click.option(
     "--invisible", type=duration, default="60s", show_default=True, help="How long the lease lasts."
@@ -41,8 +41,12 @@ _COLUMNS = ("message_id", "key", "tag", "deliver_at", "attempt", "body")
     show_default=True,
     help="With broadcasting, every instance of the group gets every message.",
 )
-@click.option("--name", help="Who has the messages, in the history; with --mode broadcasting the instance.")
-@click.option("--ack", is_flag=True, help="Ack them once they are printed; else they come again.")
+@click.option(
+    "--name", help="The consumer's name in the messages' history; with --mode broadcasting, the instance."
+)
+@click.option(
+    "--ack", is_flag=True, help="Ack the messages once they are printed; otherwise they come again."
+)
 @with_broker
 def receive(
     broker: Broker,
@@ -59,7 +63,7 @@ def receive(
     name: str | None,
     ack: bool,
 ) -> None:
-    """Lease what is due and print it. Status 3 if nothing is due.
+    """Lease due messages and print them. Status 3 if none is due.
 
     \b
     duewheel message receive --topic order-timeout --group cancel-unpaid-orders --wait 30s --ack

@@ -1,4 +1,4 @@
-"""`duewheel message send`: one message, or those of a file."""
+"""`duewheel message send`: send one message, or those of a file."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from duewheel.cli.options import at_option, delay_option, property_option, topic
 from duewheel.cli.parameters import given_body
 from duewheel.store import Broker
 
-# Outcomes other than that a new message waits.
+# The outcomes of a send, except for a new waiting message.
 _OTHERWISE = {
     "duplicate": "sent before",
-    "kept": "left out, as one waits under the key",
-    "replaced": "sent in place of one that waited",
+    "kept": "not sent, as one with the key is waiting",
+    "replaced": "sent in place of a waiting one",
 }
 
 
@@ -34,14 +34,14 @@ _OTHERWISE = {
 @at_option
 @click.option("--level", "delay_level", type=int, help="Deliver after this delay level, 1 is 1 s.")
 @click.option("--key", help="Your own name for the message, to find and recall it by.")
-@click.option("--tag", help="What consumers can filter by.")
+@click.option("--tag", help="A word that consumers can filter by.")
 @property_option
 @click.option(
     "--message-group", help="Messages of one group share a queue; on a FIFO topic they keep their order."
 )
 @click.option(
     "--idempotency-key",
-    help="The same key again sends nothing. With --file, a name for it: no line is sent twice.",
+    help="A second send with this key sends nothing. With --file, it names the file: no line is sent twice.",
 )
 @click.option(
     "--on-conflict",
@@ -70,9 +70,9 @@ def send(
     """Send BODY; `-` reads the body from standard input.
 
     Each line of a --file is an object with `body` and any of `delay`, `deliver_at`, `delay_level`, `key`,
-    `tag`, `properties`, `message_group`, `idempotency_key` and `on_conflict`; the options count for the lines
-    that do not say otherwise. It is sent in portions of 1000 lines, each a transaction of its own. With
-    --idempotency-key the same command, run again, sends only what is missing.
+    `tag`, `properties`, `message_group`, `idempotency_key` and `on_conflict`; the options are the defaults
+    for lines without these. The file is sent in portions of 1000 lines, each a transaction of its own. With
+    --idempotency-key, the same command, run again, sends only the missing lines.
 
     \b
     duewheel message send '{"order": 42}' --topic order-timeout --delay 30m --key 42

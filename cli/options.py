@@ -50,10 +50,10 @@ def limit_option(default: int | None = None) -> Option:
 
 
 def topic_argument() -> Option:
-    """Return the argument of a verb of `topic`: the name of one that is there."""
+    """Return the argument of a verb of `topic`: the name of an existing topic."""
     return click.argument("name", shell_complete=topics)
 
 
 def group_argument() -> Option:
-    """Return the argument of a verb of `group`: the name of one that is there."""
+    """Return the argument of a verb of `group`: the name of an existing group."""
     return click.argument("group", shell_complete=groups)

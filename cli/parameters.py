@@ -80,5 +80,5 @@ def name_and_value(text: str) -> tuple[str, str]:
 
 
 def given_body(body: str | None) -> str | bytes | None:
-    """Return the body that an argument means: `-` is what stands on standard input."""
+    """Return the body that an argument means: `-` reads it from standard input."""
     return sys.stdin.buffer.read() if body == "-" else body

@@ -1,4 +1,4 @@
-"""A bar on standard error for what takes longer than 2 s, if that is a terminal."""
+"""A progress bar for actions that take longer than 2 s, on standard error if that is a terminal."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from duewheel.cli.consoles import console
 
-#: Less is not worth a line that comes and goes.
+#: A shorter action is not worth a line that comes and goes.
 AFTER_SECONDS = 2.0
 
 
@@ -19,16 +19,16 @@ AFTER_SECONDS = 2.0
 def progress(
     doing: str, total: int | None = None, *, output: Console | None = None, counts: bool = True
 ) -> Iterator[Callable[[int], None]]:
-    """Show a bar while the block runs, which goes away at its end.
+    """Show a bar while the block runs; it goes away at the end.
 
     Args:
-        doing: what is done, such as `Sending`.
-        total: how many there are; None where that is not known before.
-        output: where to; standard error unless given.
-        counts: whether the block tells how many it has done.
+        doing: name of the action, such as `Sending`.
+        total: how many things there are; None if that is not known beforehand.
+        output: the console to draw on; standard error unless given.
+        counts: whether the block reports how many things are done.
 
     Yields:
-        What to call with the number of things that have been done since the last call.
+        A function to call with the number of things done since the last call.
     """
     output = output or console(stderr=True)
     if not output.is_terminal:

@@ -1,4 +1,4 @@
-"""Values as people read them in a table; what can be given to an option is written as the option takes it.
+"""Values as people read them in a table; a value that an option takes is written in the option's form.
 
 Control characters of a body or a key are shown as escapes, so that no message can steer a terminal.
 """
@@ -26,7 +26,7 @@ def text_of(value: Any, *, is_size: bool = False) -> str:
 
     Args:
         value: anything a command answers with.
-        is_size: it is a number of bytes.
+        is_size: whether the value is a number of bytes.
 
     Example:
         >>> text_of(timedelta(minutes=90)), text_of(None), text_of(20 * 1024**3, is_size=True)

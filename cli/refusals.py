@@ -1,4 +1,4 @@
-"""What a command says when the database refuses for a reason of its own, such as a full disk."""
+"""The error text when the database refuses for a reason of its own, such as a full disk."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import psycopg2
 
 from duewheel.store.values.errors import said
 
-# By SQLSTATE, or its first two characters: what to do.
+# The advice by SQLSTATE, or by its first two characters.
 _ADVICE = {
     "57014": "try again, or raise statement_timeout for this login",
     "25006": "connect to the primary, with a login that may write",
     "53100": "make room on the disk of the database's server, then try again",
-    "53": "the database's server is short of something: try again when it is less busy, or give it more",
+    "53": "the database's server lacks a resource: try again when it is less busy, or give it more",
     "40": "try again",
-    "55P03": "try again when whoever holds the lock has ended, or raise lock_timeout for this login",
+    "55P03": "try again when the session that holds the lock has ended, or raise lock_timeout for this login",
     "42501": "let an administrator of the database grant the right",
 }
-_ELSE = "the log of the database's server may say more"
+_ELSE = "the log of the database's server may have details"
 
 
 def explained(error: psycopg2.Error) -> str:

@@ -1,4 +1,4 @@
-"""`duewheel schedule`: messages that are sent again and again, by cron or at an interval."""
+"""`duewheel schedule`: messages sent repeatedly, by cron or at an interval."""
 
 from __future__ import annotations
 
@@ -31,19 +31,21 @@ def schedule() -> None:
 @topic_option("The topic to send to.", required=True)
 @click.option("--cron", help="Five fields: minute, hour, day of the month, month, day of the week.")
 @click.option("--every", type=duration, help="Or an interval: 2m.")
-@click.option("--timezone", default="UTC", show_default=True, help="Of the cron fields: Europe/Berlin.")
 @click.option(
-    "--start-at", type=instant, help="Nothing is sent for before this instant; intervals count from it."
+    "--timezone", default="UTC", show_default=True, help="The time zone of the cron fields: Europe/Berlin."
+)
+@click.option(
+    "--start-at", type=instant, help="No occurrence is before this instant; intervals count from it."
 )
 @click.option(
     "--misfire",
     type=click.Choice(["once", "skip", "all"]),
     default="once",
     show_default=True,
-    help="What becomes of occurrences missed while no wheel ran: the last one is sent, none, or all.",
+    help="Which occurrences missed while no wheel ran are sent: the last one, none, or all.",
 )
-@click.option("--key", help="The key of its messages.")
-@click.option("--tag", help="The tag of its messages.")
+@click.option("--key", help="The key of the messages.")
+@click.option("--tag", help="The tag of the messages.")
 @property_option
 @with_broker
 def add(
@@ -61,9 +63,10 @@ def add(
     tag: str | None,
     properties: tuple[tuple[str, str], ...],
 ) -> None:
-    """Send BODY again and again, under the name NAME; `-` reads the body from standard input.
+    """Send BODY repeatedly, as schedule NAME; `-` reads the body from standard input.
 
-    The same again changes nothing; other settings under a name that is taken are refused.
+    Adding the same schedule again changes nothing; other settings under the name of an existing one are
+    refused.
 
     \b
     duewheel schedule add clean-up '{}' --topic files --cron '0 5 * * *' --timezone Europe/Berlin
@@ -87,14 +90,10 @@ def add(
     )
     added = _found(broker, name)
     if added is None:
-        raise UnknownSchedule(
-            f"schedule {name!r} was removed at the same time: add it again if it should be there"
-        )
+        raise UnknownSchedule(f"schedule {name!r} was removed at the same time: add it again if you want it")
     said = f"is added: it sends next at {text_of(added.next_at)}."
     if not is_new:
-        said = (
-            f"was there already, with these settings: unchanged. It sends next at {text_of(added.next_at)}."
-        )
+        said = f"exists already, with these settings: unchanged. It sends next at {text_of(added.next_at)}."
     answer.done(f"Schedule {name} {said}", outcome="added" if is_new else "unchanged", **as_mapping(added))
 
 
@@ -113,7 +112,7 @@ def list_schedules(broker: Broker, answer: Answer) -> None:
 @click.argument("name")
 @with_broker
 def remove(broker: Broker, answer: Answer, name: str) -> None:
-    """Remove schedule NAME; what it sent ahead is taken back, what is out stays.
+    """Remove schedule NAME; messages that it sent ahead are taken back, released ones stay.
 
     \b
     duewheel schedule remove clean-up
@@ -126,7 +125,7 @@ def remove(broker: Broker, answer: Answer, name: str) -> None:
 @click.argument("name")
 @with_broker
 def pause(broker: Broker, answer: Answer, name: str) -> None:
-    """Let schedule NAME send nothing until it is resumed; what it sent ahead is taken back.
+    """Pause schedule NAME until it is resumed; messages that it sent ahead are taken back.
 
     \b
     duewheel schedule pause clean-up
@@ -143,7 +142,7 @@ def pause(broker: Broker, answer: Answer, name: str) -> None:
 @click.argument("name")
 @with_broker
 def resume(broker: Broker, answer: Answer, name: str) -> None:
-    """Let schedule NAME go on from now; what fell into the pause is not made up for.
+    """Resume schedule NAME from now; occurrences during the pause are not sent.
 
     \b
     duewheel schedule resume clean-up

@@ -1,4 +1,4 @@
-"""`duewheel settings`: what counts for the whole broker."""
+"""`duewheel settings`: the settings of the whole broker."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ def show(broker: Broker, answer: Answer) -> None:
 @click.option(
     "--retention-bytes",
     type=size,
-    help="Above this size of all messages the oldest go before their retention ends; 0: no limit.",
+    help="Above this size of all messages, the oldest are dropped before their retention ends; 0: no limit.",
 )
 @click.option(
     "--when-full",
     type=click.Choice(["drop_unread", "keep_unread"]),
-    help="Whether messages that a group has not read go too then.",
+    help="Whether messages that a group has not read are then dropped, too.",
 )
 @with_broker
 def update(broker: Broker, answer: Answer, retention_bytes: int | None, when_full: str | None) -> None:

@@ -1,4 +1,4 @@
-"""`duewheel stats`: what waits, what is due, what is being worked on."""
+"""`duewheel stats`: the numbers of waiting, due and leased messages."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ GROUP_COLUMNS = ("group", "topic", "ready", "oldest_deliver_at", "inflight", "wa
 @topic_option("Only this topic.")
 @with_broker
 def stats(broker: Broker, answer: Answer, topic: str | None) -> None:
-    """Show what waits on each topic, and how far each consumer group is.
+    """Show how many messages wait on each topic, and how far each consumer group is.
 
-    Cheap with any number of waiting messages: above some thousands the number is an estimate, marked with ~.
+    This is cheap with any number of waiting messages: above some thousands, the number is an estimate, marked
+    with ~.
 
     \b
     duewheel stats --json
@@ -43,7 +44,7 @@ def topics_of(broker: Broker, topic: str | None) -> list[TopicStats]:
     """Return the numbers of all topics, or of one.
 
     Raises:
-        UnknownTopic: there is none of this name.
+        UnknownTopic: no topic has this name.
     """
     found = [each for each in broker.stats().topics if topic in (None, each.topic)]
     if topic is not None and not found:
@@ -52,7 +53,7 @@ def topics_of(broker: Broker, topic: str | None) -> list[TopicStats]:
 
 
 def topic_rows(topics: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return a row for each topic; an estimate has a ~."""
+    """Return a row for each topic; an estimate is marked with ~."""
     return [
         {**topic, "waiting": topic["waiting"] if topic["waiting_is_exact"] else f"~{topic['waiting']}"}
         for topic in topics

@@ -9,9 +9,9 @@ from types import FrameType
 
 
 def stopped_by_signal() -> threading.Event:
-    """Return an event that Ctrl-C and SIGTERM set, instead of ending the program; the second one ends it.
+    """Return an event that Ctrl-C and SIGTERM set instead of ending the program; a second signal ends it.
 
-    A command that waits for a database which does not answer sees the event late.
+    A command that waits for an unresponsive database sees the event late.
 
     A thread sets the event. A handler runs in the main thread between any two steps of it, also while that
     thread holds the event's own lock in ``wait()``, and would wait for this lock for ever.

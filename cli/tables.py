@@ -4,7 +4,8 @@ On a terminal a table fits the window: long text (bodies, reasons) is cut with `
 columns that are empty are left out and wide titles take several lines. An id is never cut: if the ids alone
 do not fit, each row becomes a block of lines.
 
-Elsewhere nothing is left out or cut: a row is one line, its cells are separated by tabs, for `cut` and `awk`.
+Elsewhere nothing is left out or cut: each row is one line with its cells separated by tabs, for `cut` and
+`awk`.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from duewheel.cli.readable import text_of
 
 Row = Mapping[str, Any]
 
-# Columns whose text may be cut, and the width below which that would say nothing.
+# Columns whose text may be cut, each with the width below which the rest would be useless.
 _LONG = frozenset({"body", "reason", "properties", "filter", "retry_set_by", "instances"})
 _LEAST = 12
 _GAP = 2
@@ -54,9 +55,9 @@ def table(rows: Sequence[Row], columns: Sequence[str], *, width: int) -> Rendera
     """Return a table that fits into `width` cells, or a block of lines for each row where none does.
 
     Args:
-        rows: at least one.
+        rows: one row or more.
         columns: the names to show, in order.
-        width: of the terminal.
+        width: the width of the terminal.
     """
     whole = {column: _title(column) for column in columns}
     if _least_width(rows, whole) <= width:
@@ -75,7 +76,7 @@ def _table(rows: Sequence[Row], titles: Mapping[str, str]) -> Table:
     made = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style=_TITLE)
     for column, title in titles.items():
         is_numeric = _is_numeric([row.get(column) for row in rows])
-        # Only what may be cut gives way, so that an id stays whole.
+        # Only columns that may be cut become narrower, so an id stays whole.
         made.add_column(title, justify="right" if is_numeric else "left", no_wrap=column not in _LONG)
     for row in rows:
         made.add_row(*(_cut(text) for text in _cells(row, list(titles))))
@@ -100,7 +101,7 @@ def _cells(row: Row, columns: Sequence[str]) -> list[str]:
 
 
 def _least_width(rows: Sequence[Row], titles: Mapping[str, str]) -> int:
-    """Return how wide a table is whose long texts are cut as far as makes sense."""
+    """Return the width of a table whose long texts are cut as far as makes sense."""
     total = -_GAP
     for column, title in titles.items():
         widest = _widest(rows, column)
@@ -130,5 +131,5 @@ def _is_numeric(values: Sequence[Any]) -> bool:
 
 def _write(lines: Sequence[Sequence[str]]) -> None:
     sys.stdout.writelines("\t".join(cells) + "\n" for cells in lines)
-    # What cannot be written shows now, before anything is done because it was.
+    # A failed write shows now, before a later step, such as an ack, relies on it.
     sys.stdout.flush()

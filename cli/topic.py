@@ -1,4 +1,4 @@
-"""`duewheel topic`: make, look at, change and delete topics."""
+"""`duewheel topic`: create, show, change and delete topics."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _settings(command: Callable[..., None]) -> Callable[..., None]:
             "delay_levels",
             type=duration,
             multiple=True,
-            help="A delay level; give it once for each, from level 1 on. [default: RocketMQ's 18]",
+            help="A delay level; repeat the option for each, from level 1 on. [default: RocketMQ's 18]",
         ),
     ):
         command = option(command)
@@ -62,10 +62,10 @@ def topic() -> None:
     type=click.Choice(_TYPES, case_sensitive=False),
     default="DELAY",
     show_default=True,
-    help="What kind of messages it takes.",
+    help="The kind of messages that the topic takes.",
 )
 @click.option(
-    "--queues", type=click.IntRange(min=1), help="How many consumers of a group can work side by side."
+    "--queues", type=click.IntRange(min=1), help="How many consumers of a group can work at the same time."
 )
 @_settings
 @with_broker
@@ -81,7 +81,7 @@ def create(
     retention: timedelta | None,
     delay_levels: tuple[timedelta, ...],
 ) -> None:
-    """Create topic NAME; the same again changes nothing, and says so.
+    """Create topic NAME; if it exists with the same settings, nothing changes.
 
     \b
     duewheel topic create order-timeout --max-delay 7d --granularity 10ms
@@ -100,7 +100,7 @@ def create(
     if is_new:
         sentence, outcome = f"Topic {name} is created.", "created"
     else:
-        sentence, outcome = f"Topic {name} was there already, with these settings: unchanged.", "unchanged"
+        sentence, outcome = f"Topic {name} exists already, with these settings: unchanged.", "unchanged"
     answer.done(sentence, outcome=outcome, **_found(broker, name))
 
 
@@ -143,7 +143,7 @@ def update(
     retention: timedelta | None,
     delay_levels: tuple[timedelta, ...],
 ) -> None:
-    """Change settings of topic NAME; its type and queues stay as they are.
+    """Change settings of topic NAME; its type and queues cannot change.
 
     \b
     duewheel topic update order-timeout --retention 7d

@@ -1,4 +1,4 @@
-"""`duewheel watch`: topics, groups and wheels as they are now, again and again."""
+"""`duewheel watch`: a live view of topics, groups and wheels."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from duewheel.cli.tables import table
 from duewheel.store import Broker, BrokerUnreachable
 from duewheel.store.operations.overview import lateness, now, overdue_topics, turning_wheels
 
-# What waits longer than this after its instant is not what a wheel leaves between two ticks.
+# A message that waits longer than this after its instant was not merely between two ticks of a wheel.
 _OVERDUE_AFTER = timedelta(seconds=5)
 _LATENESS_OF = timedelta(minutes=10)
 _TOPIC_COLUMNS = (*TOPIC_COLUMNS, "late_p99")
@@ -31,19 +31,20 @@ _TOPIC_COLUMNS = (*TOPIC_COLUMNS, "late_p99")
 
 @click.command()
 @topic_option("Only this topic.")
-@click.option("--interval", type=duration, default="2s", show_default=True, help="How often to look.")
+@click.option("--interval", type=duration, default="2s", show_default=True, help="How often to refresh.")
 @with_broker
 def watch(broker: Broker, answer: Answer, topic: str | None, interval: timedelta) -> None:
-    """Show topics, consumer groups and wheels as they are now, until Ctrl-C.
+    """Show the present state of topics, consumer groups and wheels, until Ctrl-C.
 
-    On a terminal the tables change in place. Elsewhere each look follows the one before; with --json each is
-    a line.
+    On a terminal the tables change in place. Elsewhere each refresh is printed below the one before; with
+    --json each is a line.
 
     \b
     duewheel watch --interval 5s
     """
     stopping = stopped_by_signal()
-    # The first look may fail as any command does; a broker that goes away later is told, and asked again.
+    # The first query may fail as in any command. If the broker goes away later, the view says so and asks
+    # again.
     seen = _seen(broker, topic)
     output = console()
     if answer.as_json or not output.is_terminal:
@@ -89,7 +90,7 @@ def _frame(seen: dict[str, Any], width: int, away: str = "") -> RenderableType:
     is_well = bool(seen["wheels"]) or not seen["overdue"]
     parts: list[RenderableType] = [Text(_heading(seen), style="" if is_well else "bold red"), ""]
     if away:
-        parts = [Text(f"The numbers are old: {away}", style="bold red"), *parts]
+        parts = [Text(f"The numbers are out of date: {away}", style="bold red"), *parts]
     topics, groups = topic_rows(seen["topics"]), group_rows(seen["topics"])
     parts.append(table(topics, _TOPIC_COLUMNS, width=width) if topics else "There are no topics.")
     if groups:

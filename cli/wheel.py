@@ -24,8 +24,8 @@ def wheel() -> None:
 def run(broker: Broker, answer: Answer) -> None:
     """Release messages at their instant until Ctrl-C or SIGTERM.
 
-    Airflow's triggerer runs a wheel of its own as soon as a DAG watches a topic. Without any wheel nothing
-    is lost: messages are then released when somebody receives.
+    Airflow's triggerer runs a wheel of its own as soon as a DAG watches a topic. Without any wheel no message
+    is lost, but messages are released only when a consumer receives.
 
     \b
     duewheel wheel run

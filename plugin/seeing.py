@@ -221,7 +221,7 @@ def list_dead_letters(
 ) -> models.DeadLetters:
     """A page of a group's dead letters, by topic and the oldest first."""
     with brokers.lend(connection_id) as broker:
-        found, after = overview.dead_letters(
+        found, after = overview.listed_dead_letters(
             broker, group, topic, 200, redriven, reason_contains, after, key_prefix
         )
     return models.DeadLetters(dead_letters=found, next=after)

@@ -1,7 +1,8 @@
-"""What tests do over and over: send, take everything, run SQL, run a command, tell a state."""
+"""Common actions of tests: send, take everything, run SQL, run a command, tell a state."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -37,7 +38,7 @@ def send_numbered(broker: Broker, count: int) -> None:
 
 
 def bodies(messages: Iterable[Message]) -> list[bytes]:
-    """What was received, in order."""
+    """The received messages, in order."""
     return [message.body for message in messages]
 
 
@@ -54,6 +55,20 @@ def rows(broker: Broker, statement: str, *parameters: object) -> list[tuple[Any,
     """The rows of one statement, as any program with a connection would run it."""
     with broker.connection() as connection:
         return ask(connection, statement, *parameters)
+
+
+def wait_briefly(broker: Broker) -> None:
+    """Lets calls that wait for the transactions of others give up after a second instead of ten."""
+    waits = r"'(00:00:10|10 seconds)'"
+    defined = rows(
+        broker,
+        "select pg_get_functiondef(oid) from pg_proc where pronamespace = 'duewheel'::regnamespace"
+        " and prokind = 'f' and pg_get_functiondef(oid) ~ %s",
+        waits,
+    )
+    assert defined
+    for (function,) in defined:
+        rows(broker, re.sub(waits, "'1 second'", function))
 
 
 def states(broker: Broker, message_id: str, group: str | None = None) -> list[str]:

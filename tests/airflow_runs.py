@@ -45,7 +45,7 @@ def connection_json(dsn: str, **extras: object) -> str:
 
 @dataclass(frozen=True)
 class TaskResult:
-    """What became of one task instance."""
+    """The outcome of one task instance."""
 
     state: str
     xcom: Any
@@ -55,14 +55,14 @@ class TaskResult:
 
 @dataclass(frozen=True)
 class RunResult:
-    """What became of one run of a DAG."""
+    """The outcome of one run of a DAG."""
 
     state: str
     tasks: dict[str, TaskResult]
     """By task id; mapped ones by ``task_id[map_index]``."""
     log: str
     events: dict[str, Any]
-    """What the asset event of each task says."""
+    """The content of each task's asset event."""
 
 
 @cache

@@ -1,5 +1,5 @@
-"""What every test stands on: a real Postgres, a database of its own for each test, and a clock that only
-moves when told.
+"""The base of every test: a real Postgres, a database of its own for each test, and a clock that only moves
+when told.
 
 One server is started for the session and one database in it is upgraded to the current schema: the template.
 Each test that asks for ``dsn`` gets a fresh copy of it, a matter of milliseconds, and no test sees another's
@@ -75,7 +75,7 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
     return report
 
 
-#: Speed instead of durability: what a test server loses in a power cut nobody misses.
+#: Speed instead of durability: a test server may lose its data in a power cut.
 TEST_SETTINGS = {
     "fsync": "off",
     "synchronous_commit": "off",

@@ -35,16 +35,16 @@ def wait_for_extensions(keeper: lease_keeper.LeaseKeeper, count: int) -> None:
 
 @contextmanager
 def consumer_at(broker: Broker, consumer: Consumer, instant: datetime) -> Iterator[Consumer]:
-    """Somebody else of the consumer's group, for whom it is that instant."""
+    """Another consumer of the group, for whom it is that instant."""
     with Broker(broker.dsn, clock=lambda: instant) as other:
         yield other.consumer(consumer.topic, consumer.group)
 
 
 @contextmanager
 def later_consumer(broker: Broker, consumer: Consumer) -> Iterator[Consumer]:
-    """Somebody else of the consumer's group, for whom it is after the lease, and a minute later at each look.
+    """Another consumer of the group, for whom it is after the lease, and a minute later at each call.
 
-    What comes again after a lease that nobody answered waits for its retry first.
+    A message that comes again after an unanswered lease waits for its retry first.
     """
     begin = datetime.now(UTC) + LEASE
     minutes = count(1)

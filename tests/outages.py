@@ -1,4 +1,5 @@
-"""A database that cannot be reached for a while: nobody may connect, and who was connected is thrown out."""
+"""A database that cannot be reached for a while: new connections are refused, and existing ones are
+closed."""
 
 from __future__ import annotations
 

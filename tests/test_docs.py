@@ -326,6 +326,10 @@ def test_how_to_examples_run(page: Path, run_examples: Callable[[str], None]) ->
     run_examples(HOW_TO + page.read_text())
 
 
+def test_the_queries_for_debugging_run(run_examples: Callable[[str], None]) -> None:
+    run_examples(HOW_TO + (ROOT / "CONTRIBUTING.md").read_text())
+
+
 def test_how_to_examples_do_what_they_say(
     dsn: str, cursor: extensions.cursor, run_examples: Callable[[str], None]
 ) -> None:
@@ -358,7 +362,7 @@ def example_commands() -> Iterator[str]:
     texts = [page.read_text() for page in PAGES if page.name != "command-line.md"]
     texts += [COMMAND_LINE.split("## Commands")[0]]
     texts += [command.help or "" for _, command in commands(main, "duewheel")]
-    for text in texts:
+    for text in (re.sub(r"\\\n\s*", "", text) for text in texts):
         for line in re.findall(r"^ {2,}(duewheel .+)$|`(duewheel [a-z][^`]+)`", text, re.MULTILINE):
             yield from (part.strip() for part in "".join(line).split("&&") if "duewheel" in part)
         yield from re.findall(r"^(duewheel .+)$", text, re.MULTILINE)

@@ -14,9 +14,12 @@ from tests.console import Shell, commands, is_said, section
 
 from duewheel.store import EmbeddedPostgres
 
-pytestmark = pytest.mark.slow
-
 PAGE = (Path(__file__).parent.parent / "docs" / "how-to" / "first-steps.md").read_text(encoding="utf-8")
+#: The sections whose commands are run: here, and those of the last two in a live Airflow.
+RUN = (
+    *("With a Postgres", "Without a Postgres", "Prepare the database", "Send and recall by hand"),
+    *("Add the connection", "Place an order and do not pay"),
+)
 ADDRESS = "postgresql://shop:secret@db:5432/shop"
 
 
@@ -26,12 +29,25 @@ def prepare_and_send(shell: Shell) -> None:
     shell.run_all(section(PAGE, "Send and recall by hand"))
 
 
+def test_every_command_of_the_page_is_run() -> None:
+    assert [command for title in RUN for command in commands(section(PAGE, title))] == commands(PAGE)
+
+
+@pytest.mark.parametrize("printed", ["recalled", "already recalled", "not recalled at NOW"])
+def test_an_output_has_to_be_as_the_page_says(printed: str) -> None:
+    assert is_said("recalled\n", printed) == (printed == "recalled")
+    assert is_said("...\nrecalled\n...", printed)
+    assert not is_said("...\nalready_released", printed)
+
+
+@pytest.mark.slow
 def test_with_a_postgres(postgres: EmbeddedPostgres) -> None:
     shell = Shell(dict(os.environ))
     shell.run_all(section(PAGE, "With a Postgres"), {ADDRESS: postgres.ensure_database("first_steps")})
     prepare_and_send(shell)
 
 
+@pytest.mark.slow
 def test_without_a_postgres(tmp_path: Path) -> None:
     text = section(PAGE, "Without a Postgres")
     (program,) = re.findall(r"^```py\n(.*?)^```", text, re.MULTILINE | re.DOTALL)

@@ -74,7 +74,9 @@ def test_the_program_runs(language: str, dsn: str, tmp_path: Path) -> None:
         case "py":
             command = [sys.executable, str(file)]
         case "java":
-            assert JDBC_DRIVER.exists(), "install libpostgresql-jdbc-java (Debian, Ubuntu)"
+            assert JDBC_DRIVER.exists(), (
+                "install default-jdk-headless and libpostgresql-jdbc-java (Debian, Ubuntu)"
+            )
             environment["JDBC_URL"] = jdbc_url(dsn)
             command = ["java", "-XX:TieredStopAtLevel=1", "-cp", str(JDBC_DRIVER), str(file)]
         case _:

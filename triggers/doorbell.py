@@ -17,7 +17,7 @@ from duewheel.hooks.broker import DueWheelHook
 from duewheel.hooks.declared import as_count, check_not_given_later, check_reading
 from duewheel.hooks.rendered import as_span
 from duewheel.store.values.errors import InvalidArgument
-from duewheel.triggers.wheel_stream import Look, Watched, doorbell_stream, stream_key
+from duewheel.triggers.wheel_stream import DoorbellSnapshot, Watched, doorbell_stream, stream_key
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
@@ -83,11 +83,13 @@ class DoorbellTrigger(BaseEventTrigger):
         return stream_key(self.duewheel_conn_id)
 
     @classmethod
-    def open_shared_stream(cls, kwargs: dict[str, Any]) -> AsyncGenerator[Look, None]:
+    def open_shared_stream(cls, kwargs: dict[str, Any]) -> AsyncGenerator[DoorbellSnapshot, None]:
         """Run the wheel of the connection and yield the doorbells of all watched groups. Never ends."""
         return doorbell_stream(kwargs["duewheel_conn_id"])
 
-    def filter_shared_stream(self, shared_stream: AsyncIterator[Look]) -> AsyncGenerator[TriggerEvent, None]:
+    def filter_shared_stream(
+        self, shared_stream: AsyncIterator[DoorbellSnapshot]
+    ) -> AsyncGenerator[TriggerEvent, None]:
         """Yield this trigger's events from the stream's news of all groups."""
         raise NotImplementedError
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.triggers.base import TriggerEvent
 
 from duewheel.triggers.doorbell import DoorbellTrigger
-from duewheel.triggers.wheel_stream import RINGS, WATCHED, Look, ring_payload
+from duewheel.triggers.wheel_stream import RINGS, WATCHED, DoorbellSnapshot, ring_payload
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator
@@ -47,7 +47,7 @@ class DueMessagesTrigger(DoorbellTrigger):
         )
 
     async def filter_shared_stream(
-        self, shared_stream: AsyncIterator[Look]
+        self, shared_stream: AsyncIterator[DoorbellSnapshot]
     ) -> AsyncGenerator[TriggerEvent, None]:
         """Yield one event when enough messages are ready, and end."""
         with WATCHED.watching(self.duewheel_conn_id, self.watched, self.watcher):

@@ -23,7 +23,7 @@ from duewheel.hooks.broker import DueWheelHook
 from duewheel.hooks.declared import check_not_given_later
 from duewheel.triggers.doorbell import DoorbellTrigger, as_seconds
 from duewheel.triggers.ringing import Ringing
-from duewheel.triggers.wheel_stream import RINGS, WATCHED, Look, ring_payload
+from duewheel.triggers.wheel_stream import RINGS, WATCHED, DoorbellSnapshot, ring_payload
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator
@@ -105,7 +105,7 @@ class TimingWheelTrigger(DoorbellTrigger):
         )
 
     async def filter_shared_stream(
-        self, shared_stream: AsyncIterator[Look]
+        self, shared_stream: AsyncIterator[DoorbellSnapshot]
     ) -> AsyncGenerator[TriggerEvent, None]:
         """Yield an event each time the doorbell of this trigger's group rings."""
         bell = Ringing(

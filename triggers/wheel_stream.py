@@ -55,7 +55,7 @@ class Watched(NamedTuple):
         return f"{self.group} on topic {self.topic}"
 
 
-class Look(NamedTuple):
+class DoorbellSnapshot(NamedTuple):
     """The state of the watched groups at one moment by the broker's logs: the raw event of the stream."""
 
     at: datetime
@@ -190,7 +190,7 @@ def ring_payload(doorbell: Doorbell) -> dict[str, Any]:
     }
 
 
-async def doorbell_stream(conn_id: str) -> AsyncGenerator[Look, None]:
+async def doorbell_stream(conn_id: str) -> AsyncGenerator[DoorbellSnapshot, None]:
     """Run the wheel of a connection and yield the doorbells of all watched groups. Never ends.
 
     Args:
@@ -249,7 +249,7 @@ async def _until_edited(conn_id: str, address: BrokerAddress) -> None:
             is_readable = False
 
 
-async def _looks(conn_id: str, address: BrokerAddress) -> AsyncGenerator[Look, None]:
+async def _looks(conn_id: str, address: BrokerAddress) -> AsyncGenerator[DoorbellSnapshot, None]:
     """Yield one look after another, until something fails."""
     loop = asyncio.get_running_loop()
     worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="duewheel doorbells")
@@ -390,7 +390,7 @@ class Porter:
         """Whether the last look has left groups with news for the next one; groups that are only checked
         again can wait."""
 
-    def look(self, groups: frozenset[Watched], released: frozenset[int]) -> Look:
+    def look(self, groups: frozenset[Watched], released: frozenset[int]) -> DoorbellSnapshot:
         """Return the state of the groups that may have news.
 
         Args:
@@ -407,7 +407,7 @@ class Porter:
         self._news = {group for group in asked if group in self._quiet_until or group in self._news}
         doorbells = self._ask_in_turn(asked, at, began + LOOKING_SECONDS)
         self.has_more = left or bool(self._news)
-        return Look(at, doorbells, dict(self._refused))
+        return DoorbellSnapshot(at, doorbells, dict(self._refused))
 
     def _keep_only(self, groups: frozenset[Watched]) -> None:
         """Forget groups that are no longer watched, so that a later watcher gets the state of its group at

@@ -1,8 +1,8 @@
-"""`duewheel demo`: the main job on a real Airflow, a real broker and a real Spark.
+"""`duewheel demo`: the example of unpaid orders on a real Airflow, a real broker and a real Spark.
 
 commands            the command line
 flow                what each command does
-keeper              the process that owns all others, and ends them whatever happens
+supervisor          the process that owns all others, and ends them whatever happens
 airflow_standalone  Airflow's four components on the embedded Postgres
 airflow_api         the calls of Airflow's REST API
 steps               place, pay, watch

@@ -1,7 +1,7 @@
 """The few calls of Airflow's public REST API (v2) that the demo makes.
 
-Written on `urllib` so that the command line needs no HTTP library; proxies are never used, because the demo's
-Airflow listens on the loopback interface only.
+The module uses `urllib`, so the command line needs no HTTP library. Proxies are never used, because the
+demo's Airflow listens on the loopback interface only.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlencode
 
-# Never reached unless something is broken, also on a slow machine.
+# A limit that even a slow machine never reaches unless something is broken.
 _TIMEOUT_SECONDS = 120.0
 # As many as Airflow gives in one answer.
 _PAGE = 100
@@ -21,7 +21,7 @@ _RUNNING_STATES = frozenset({"queued", "running"})
 
 
 class AirflowUnreachableError(Exception):
-    """Airflow does not answer at its address (it is not up yet, or not any more)."""
+    """Airflow does not answer at its address: it is not up yet, or no longer."""
 
 
 class AirflowRefusedError(Exception):
@@ -53,7 +53,8 @@ class AirflowApi:
         return {name: str(part["status"]) for name, part in parts.items() if part}
 
     def warm_up(self) -> None:
-        """Make the API that tasks talk to ready: its first request builds it, which takes seconds."""
+        """Send a first request to the API that tasks use, because building that API at its first request
+        takes seconds."""
         self._call("GET", "/execution/health", log_in=False)
 
     def knows_dag(self, dag_id: str) -> bool:

@@ -1,7 +1,7 @@
 """A real Airflow for the demo: API server, scheduler, DAG processor and triggerer as child processes.
 
-What `airflow standalone` does, with four differences: the metadata database is the embedded Postgres, every
-address is a free port on the loopback interface, the settings spare a small machine, and nothing of the
+This is `airflow standalone` with four differences: the metadata database is the embedded Postgres, every
+address is a free port on the loopback interface, the settings suit a small machine, and nothing of the
 caller's own Airflow (home folder, settings, connections) is read or touched.
 
 Task logs are files in AIRFLOW_HOME that the API server reads itself, so the two log servers, which would
@@ -12,13 +12,10 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import secrets
-import socket
 import sys
 import threading
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,7 +36,6 @@ _HEALTH_OF: dict[str, str] = {
     "triggerer": "triggerer",
     "dag-processor": "dag_processor",
 }
-_SERVER_PORTS = range(20_000, 32_768)
 _POLL_SECONDS = 0.2
 _STOP_GRACE_SECONDS = 6.0
 
@@ -50,7 +46,7 @@ class AirflowFailedError(Exception):
 
 @dataclass(frozen=True)
 class Settings:
-    """Where this Airflow lives: home folder, database, port, DAGs, the broker, the login."""
+    """The settings of this Airflow: home folder, database, port, DAGs, the broker, the login."""
 
     home: Path
     database_dsn: str
@@ -92,7 +88,7 @@ class Settings:
             # looked at again before the interval is over.
             "AIRFLOW__CORE__DAGBAG_IMPORT_TIMEOUT": "300",
             "AIRFLOW__DAG_PROCESSOR__DAG_FILE_PROCESSOR_TIMEOUT": "300",
-            # Likewise the API server, which otherwise has 5 seconds.
+            # The same holds for the API server, which otherwise has 5 seconds.
             "AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT": "60",
             # After a crash, tasks of the scheduler that died are taken up again soon.
             "AIRFLOW__SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL": "20",
@@ -133,22 +129,6 @@ def _connection(dsn: str) -> str:
     )
 
 
-def free_port() -> int:
-    """Return a port of the loopback interface that is free, and stays so unless another server takes it.
-
-    The API server listens seconds after this. A port from the range that systems give to outgoing connections
-    (Linux from 32768 on, others from 49152) could be one of theirs by then.
-    """
-    for port in random.sample(_SERVER_PORTS, len(_SERVER_PORTS)):
-        with socket.socket() as probe:
-            # As the API server does: closed connections that the kernel still remembers do not count.
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            with suppress(OSError):
-                probe.bind(("127.0.0.1", port))
-                return port
-    raise AirflowFailedError("every port of 127.0.0.1 is taken")
-
-
 class AirflowStandalone:
     """The four components: `migrate`, `start`, wait until `unhealthy` is empty, and always `stop`."""
 
@@ -173,7 +153,7 @@ class AirflowStandalone:
             pass
         if code is None:
             return
-        # It is over, and its process id may soon be somebody else's.
+        # The process has ended, and its id may soon belong to another process.
         self._children.remove(migration)
         if code:
             raise AirflowFailedError(

@@ -1,7 +1,8 @@
-"""`duewheel demo`: the main job, for real. Alone it does everything; each step is a command, too.
+"""`duewheel demo`: the example of unpaid orders, for real. Without a step it does everything; each step is a
+command, too.
 
-This module holds only the command line; what the commands do is in `flow`, which needs the packages of the
-extra `all` and is imported when a command runs.
+This module holds only the command line. The work of the commands is in `flow`, which needs the packages of
+the extra `all` and is imported when a command runs.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ spread_option: Option = click.option(
     type=click.FloatRange(min=0),
     default=20.0,
     show_default=True,
-    help="How many seconds longer the last order has than the first.",
+    help="How many more seconds the last order has than the first.",
 )
 patience_option: Option = click.option(
     "--patience",
@@ -87,8 +88,8 @@ def demo(
 ) -> None:
     """Cancel unpaid orders by delay messages: a real Airflow, a real broker, a real Spark job.
 
-    Starts all of it, places orders, pays half of them, lets the timing wheel release the timeouts, and ends
-    with a table and exit status 0 if every order was treated right. Leaves no process behind.
+    The demo starts all three, places orders and pays half of them. The timing wheel releases the timeouts. At
+    the end stand a table, and exit status 0 if every order was treated right. No process is left behind.
 
     \b
     duewheel demo
@@ -215,7 +216,7 @@ def verify(ctx: click.Context, directory: Path | None, as_json: bool) -> None:
 @directory_option
 @json_option
 def down(directory: Path | None, as_json: bool) -> None:
-    """Stop everything that `duewheel demo up` started; what was stored stays.
+    """Stop everything that `duewheel demo up` started; the stored data stays.
 
     \b
     duewheel demo down
@@ -231,7 +232,7 @@ def _flow() -> Any:
     if missing:
         raise click.ClickException(
             f"the demo needs packages that are not installed: {', '.join(missing)}. "
-            "Install them with: pip install 'airflow-provider-duewheel[all]'"
+            "Install them in the checkout: pip install --editable '.[all]'"
         )
     from duewheel.cli.demo import flow
 

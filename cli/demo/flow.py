@@ -1,4 +1,4 @@
-"""What the demo's commands do, one function each, and `everything` that is all of them in one."""
+"""The work of the demo's commands, one function each, and `everything`, which is all of them in one."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from duewheel.cli.demo import steps
 from duewheel.cli.demo.airflow_api import AirflowRefusedError, AirflowUnreachableError
 from duewheel.cli.demo.progress import Progress
 from duewheel.cli.demo.run import Run
-from duewheel.cli.demo.running import DemoFailedError, RunningDemo, start_keeper, take_down, wait_until_up
+from duewheel.cli.demo.running import DemoFailedError, RunningDemo, start_supervisor, take_down, wait_until_up
 from duewheel.cli.demo.verify import Verdict, judge, show
 from duewheel.cli.demo.workplace import Workplace
 
@@ -59,8 +59,8 @@ def everything(
     worth_keeping = directory is not None
     with _sigterm_as_interrupt(), Progress() as progress:
         try:
-            keeper = start_keeper(workplace, attached=True)
-            running = wait_until_up(workplace, keeper, progress.say)
+            supervisor = start_supervisor(workplace, attached=True)
+            running = wait_until_up(workplace, supervisor, progress.say)
             run = place_and_pay(
                 running,
                 progress,
@@ -77,7 +77,7 @@ def everything(
                 _keep(running, progress)
             return verdict
         except Exception:
-            # Whatever went wrong is told by the caller; the logs are where its cause is looked for.
+            # The caller reports the error. Its cause is to be found in the logs.
             worth_keeping = True
             raise
         finally:
@@ -94,9 +94,9 @@ def up(directory: Path) -> dict[str, Any]:
     """Bring a demo up that stays; return how to reach it."""
     workplace = Workplace(directory)
     with _sigterm_as_interrupt(), Progress() as progress:
-        keeper = start_keeper(workplace, attached=False)
+        supervisor = start_supervisor(workplace, attached=False)
         try:
-            running = wait_until_up(workplace, keeper, progress.say)
+            running = wait_until_up(workplace, supervisor, progress.say)
         except BaseException:
             with _undisturbed():
                 take_down(workplace)
@@ -174,8 +174,8 @@ def place_and_pay(
 ) -> Run:
     """Place orders and pay half of them; without `timeout_seconds`, before the first is due.
 
-    A machine can become slower than it was when the time to pay was chosen. Then this run shows nothing: its
-    orders are cancelled, and others are placed that have twice the time.
+    A machine can become slower after the time to pay was chosen. Such a run proves nothing: its orders are
+    cancelled, and others are placed with twice the time.
     """
     seconds = timeout_seconds or _timeout(running, orders)
     while True:

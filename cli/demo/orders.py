@@ -1,4 +1,4 @@
-"""What the demo asks the database: how the shop's orders are doing, and the broker's messages about them."""
+"""The demo's queries: the state of the shop's orders, and of the broker's messages about them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SQL = Path(__file__).parent / "sql"
 
 @dataclass(frozen=True)
 class MessageCounts:
-    """How many timeouts are not due yet, and how many are out and not handled."""
+    """How many timeouts are not due yet, and how many are released and not handled."""
 
     waiting: int = 0
     due: int = 0
@@ -27,7 +27,7 @@ class MessageCounts:
 
 @dataclass(frozen=True)
 class Timeout:
-    """What is known of one order's timeout.
+    """The facts about one order's timeout.
 
     Attributes:
         is_on_record: whether the broker has a message for the order.
@@ -44,7 +44,7 @@ class Timeout:
 
 @dataclass(frozen=True)
 class OrderCounts:
-    """How many orders are in which state. `open` ones are neither paid nor cancelled."""
+    """The numbers of orders in each state. `open` ones are neither paid nor cancelled."""
 
     placed: int = 0
     paid: int = 0
@@ -79,7 +79,7 @@ class Orders:
         return MessageCounts(**self._read("count_messages")[0])
 
     def timeouts(self) -> list[Timeout]:
-        """Return what is known of each order's timeout."""
+        """Return the facts about each order's timeout."""
         return [Timeout(**row) for row in self._read("timeouts")]
 
     def last_number(self) -> int:

@@ -1,9 +1,9 @@
 """Child processes that can be ended completely, by their ids.
 
-Each child leads a session of its own. Whatever it forks stays in that session, even when it makes
-process groups (Airflow's task supervisor does, and Spark's JVM is started by a task), so the session is
-the one thing that still names the whole family after the leader is gone. Ending a child means: ask the
-leader with SIGTERM, wait, then kill whoever of the session is left. Nothing is ever looked up by name.
+Each child leads a session of its own. Whatever it forks stays in that session, even when it makes process
+groups (Airflow's task supervisor does, and Spark's JVM is started by a task), so the session is the one thing
+that still names the whole family after the leader is gone. Ending a child means: ask the leader with SIGTERM,
+wait, then kill the processes left in the session. Nothing is ever looked up by name.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def session_members(session_ids: Iterable[int]) -> list[psutil.Process]:
             if os.getsid(process.pid) in wanted and process.status() != psutil.STATUS_ZOMBIE:
                 members.append(process)
         except (ProcessLookupError, PermissionError, psutil.NoSuchProcess, psutil.AccessDenied):
-            continue  # gone in between, or another user's: not one of ours
+            continue  # it has ended since, or belongs to another user
     return members
 
 
@@ -78,7 +78,7 @@ def end(children: Sequence[Child], *, grace_seconds: float) -> None:
 
 
 def end_sessions(session_ids: Iterable[int]) -> None:
-    """Kill every process of the sessions, again and again until none is left (one may fork meanwhile)."""
+    """Kill every process of the sessions, repeatedly until none is left, as one may fork in the meantime."""
     wanted = list(session_ids)
     while members := session_members(wanted):
         for process in members:

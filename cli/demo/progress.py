@@ -21,14 +21,14 @@ _SECONDS_BETWEEN_LINES = 2.0
 
 @dataclass(frozen=True)
 class View:
-    """What the user sees of a running demo.
+    """The visible state of a running demo.
 
     Attributes:
-        doing: what runs now, such as `DAG pay_orders: running`.
+        doing: the present step, such as `DAG pay_orders: running`.
         placed: orders placed.
         paid: orders paid.
         waiting: timeout messages that are not due yet.
-        due: timeout messages that are out and not handled yet.
+        due: timeout messages that are released and not handled yet.
         cancelled: orders cancelled.
     """
 
@@ -54,7 +54,7 @@ class Progress:
     """Shows views and sentences with the seconds since it was made; a context manager.
 
     Args:
-        console: where to; standard error unless given.
+        console: the console to write to; standard error unless given.
         clock: gives the seconds that have passed since some moment; the monotonic clock unless given.
     """
 
@@ -77,7 +77,7 @@ class Progress:
         self.stop()
 
     def stop(self) -> None:
-        """Take the changing lines away; what was said stays."""
+        """Remove the changing lines; the sentences stay."""
         if self._live is not None:
             self._live.stop()
 
@@ -86,7 +86,7 @@ class Progress:
         self._console.print(Text(f"{self._seconds()}  {sentence}"), soft_wrap=True)
 
     def show(self, view: View) -> None:
-        """Show how things are now."""
+        """Show the present state."""
         if self._live is not None:
             self._live.update(Group(Text(f"{self._seconds()}  {view.doing}"), _table(view)))
             self._live.start()

@@ -13,7 +13,7 @@ from typing import Any
 
 @dataclass
 class Run:
-    """What is known of a run.
+    """The facts about a run.
 
     Attributes:
         began_at: when it began, ISO 8601.
@@ -42,7 +42,7 @@ class Run:
         path.write_text(json.dumps(self.as_json(), indent=2) + "\n", encoding="utf-8")
 
     def as_json(self) -> dict[str, Any]:
-        """Return the run as what JSON knows."""
+        """Return the run in types that JSON knows."""
         return asdict(self)
 
     @classmethod

@@ -1,4 +1,4 @@
-"""A demo that is up, seen from the command line: start its keeper, reach its parts, take it down."""
+"""A demo that is up, seen from the command line: start its supervisor, reach its parts, take it down."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from duewheel.cli.demo.airflow_api import AirflowApi
 from duewheel.cli.demo.orders import Orders
 from duewheel.cli.demo.processes import end_sessions
 from duewheel.cli.demo.run import Run
-from duewheel.cli.demo.workplace import Note, Workplace, keeper_of
+from duewheel.cli.demo.workplace import Note, Workplace, supervisor_of
 
 POLL_SECONDS = 0.25
-# Longer than Airflow's parts and Postgres have to end by themselves before they are made to.
+# Longer than the time that Airflow's parts and Postgres get to end by themselves.
 _DOWN_SECONDS = 240.0
 
 
@@ -28,13 +28,13 @@ class RunningDemo:
     """A demo whose Airflow is healthy.
 
     Raises:
-        DemoFailedError: when it is not up (any more).
+        DemoFailedError: the demo is not up, or no longer.
     """
 
     def __init__(self, workplace: Workplace) -> None:
         self.workplace = workplace
         note = workplace.read_note()
-        if note is None or keeper_of(note) is None or not note.is_up:
+        if note is None or supervisor_of(note) is None or not note.is_up:
             raise DemoFailedError(
                 f"no demo is up in {workplace.directory}. Start one with `duewheel demo up`."
             )
@@ -50,15 +50,15 @@ class RunningDemo:
         return Orders(self.dsn, run.first_order)
 
     def check(self) -> None:
-        """Raise DemoFailedError if the keeper is gone or has given up."""
+        """Raise DemoFailedError if the supervisor is gone or has given up."""
         note = self.workplace.read_note()
-        if note is None or keeper_of(note) is None or note.failure:
+        if note is None or supervisor_of(note) is None or note.failure:
             reason = (note and note.failure) or "it was taken down"
             raise DemoFailedError(f"the demo in {self.workplace.directory} is not up any more: {reason}")
 
 
-def start_keeper(workplace: Workplace, *, attached: bool) -> subprocess.Popen[bytes]:
-    """Start the keeper of a demo in `workplace`.
+def start_supervisor(workplace: Workplace, *, attached: bool) -> subprocess.Popen[bytes]:
+    """Start the supervisor of a demo in `workplace`.
 
     Args:
         workplace: the folder; made if missing.
@@ -68,17 +68,17 @@ def start_keeper(workplace: Workplace, *, attached: bool) -> subprocess.Popen[by
         DemoFailedError: a demo is up there already.
     """
     note = workplace.read_note()
-    if note is not None and keeper_of(note) is not None:
+    if note is not None and supervisor_of(note) is not None:
         raise DemoFailedError(
-            f"a demo is up in {workplace.directory} already (process {note.keeper_pid}). "
+            f"a demo is up in {workplace.directory} already (process {note.supervisor_pid}). "
             "Take it down with `duewheel demo down`, or give another --directory."
         )
     if note is not None:
         _clear_after_crash(note)
         workplace.remove_note()
     workplace.make()
-    command = [sys.executable, "-m", "duewheel.cli.demo.keeper", str(workplace.directory)]
-    with workplace.keeper_log.open("ab") as output:
+    command = [sys.executable, "-m", "duewheel.cli.demo.supervisor", str(workplace.directory)]
+    with workplace.supervisor_log.open("ab") as output:
         return subprocess.Popen(
             [*command, "--attached"] if attached else command,
             stdin=subprocess.PIPE if attached else subprocess.DEVNULL,
@@ -89,23 +89,24 @@ def start_keeper(workplace: Workplace, *, attached: bool) -> subprocess.Popen[by
 
 
 def wait_until_up(
-    workplace: Workplace, keeper: subprocess.Popen[bytes], tell: Callable[[str], None]
+    workplace: Workplace, supervisor: subprocess.Popen[bytes], tell: Callable[[str], None]
 ) -> RunningDemo:
-    """Wait until Airflow is healthy, telling each new step.
+    """Wait until Airflow is healthy, and report each new step.
 
     Raises:
-        DemoFailedError: the keeper gave up; the message has its reason, or names its log.
+        DemoFailedError: the supervisor gave up; the message has its reason, or names its log.
     """
     step = ""
     while True:
-        ended = keeper.poll() is not None
+        ended = supervisor.poll() is not None
         note = workplace.read_note()
         if note is not None and note.failure:
-            keeper.wait()
+            supervisor.wait()
             raise DemoFailedError(note.failure)
         if ended:
             raise DemoFailedError(
-                f"the demo's keeper ended with status {keeper.returncode}; see {workplace.keeper_log}"
+                f"the demo's supervisor ended with status {supervisor.returncode}; "
+                f"see {workplace.supervisor_log}"
             )
         if note is not None and note.step != step:
             step = note.step
@@ -118,19 +119,19 @@ def wait_until_up(
 def take_down(workplace: Workplace) -> bool:
     """Take the demo in `workplace` down and wait until its processes are gone; False when none was up.
 
-    Also clears what a keeper that was killed may have left.
+    Also clears what a supervisor that was killed may have left.
     """
     note = workplace.read_note()
     if note is None:
         return False
-    keeper = keeper_of(note)
-    if keeper is not None:
-        keeper.terminate()
+    supervisor = supervisor_of(note)
+    if supervisor is not None:
+        supervisor.terminate()
         try:
-            keeper.wait(timeout=_DOWN_SECONDS)
+            supervisor.wait(timeout=_DOWN_SECONDS)
         except psutil.TimeoutExpired:
-            keeper.kill()
-            keeper.wait()
+            supervisor.kill()
+            supervisor.wait()
     _clear_after_crash(workplace.read_note() or note)
     workplace.remove_note()
     return True

@@ -25,7 +25,7 @@ _DAG_APPEARS_SECONDS = 300.0
 
 
 def begin(demo: RunningDemo, *, orders: int, timeout_seconds: float, spread_seconds: float) -> Run:
-    """Begin a run: its orders will be those after the last one of now."""
+    """Begin a run: its orders are those after the present last one."""
     return Run(
         began_at=datetime.now(UTC).isoformat(),
         first_order=Orders(demo.dsn).last_number(),
@@ -55,8 +55,8 @@ def pay(demo: RunningDemo, run: Run, progress: Progress) -> None:
 def watch(demo: RunningDemo, run: Run, progress: Progress, *, patience_seconds: float) -> None:
     """Wait until all timeouts are due and handled, and no run of the cancelling DAG is left.
 
-    Returns as well when `patience_seconds` have passed since the last timeout came due: what is left then
-    is for the verdict to report.
+    Also returns when `patience_seconds` have passed since the last timeout came due; the verdict then reports
+    the unhandled ones.
     """
     orders = demo.orders_of(run)
     due_since: float | None = None

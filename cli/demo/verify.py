@@ -1,7 +1,7 @@
-"""The verdict: what became of every order of a run, by the shop's table and by the broker's own records.
+"""The verdict: the outcome of every order of a run, by the shop's table and by the broker's own records.
 
-The two are compared order by order: the shop says who paid and who was cancelled, the broker says whose
-timeout was recalled and when each of the others was released.
+The two are compared order by order: the shop's table shows which orders were paid or cancelled; the broker's
+records show which timeouts were recalled, and when each of the others was released.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Verdict:
         return not self.problems
 
     def as_json(self) -> dict[str, object]:
-        """Return the verdict as what JSON knows."""
+        """Return the verdict in types that JSON knows."""
         return asdict(self) | {"is_good": self.is_good}
 
 

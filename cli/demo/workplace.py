@@ -1,13 +1,14 @@
-"""The demo's folder: where everything of one demo lies, and the note that lets commands find a running one.
+"""The folder of one demo with all its files, and the note that lets commands find a running one.
 
     DIRECTORY/demo.json     who keeps the demo up, where it can be reached, what it is doing
     DIRECTORY/run.json      what the steps place, pay, watch and verify tell each other
-    DIRECTORY/keeper.log    output of the keeper
+    DIRECTORY/supervisor.log    output of the supervisor
     DIRECTORY/postgres/     the embedded Postgres: broker, orders and Airflow's metadata
     DIRECTORY/airflow/      AIRFLOW_HOME, with one log per component and the task logs
 
 `demo.json` is replaced in one step, so a reader sees the old note or the new one, never half of one. A note
-whose keeper is dead (compared by process id *and* start time: ids are used again) is a note left by a crash.
+whose supervisor is dead (compared by process id *and* start time: ids are used again) is a note left by a
+crash.
 """
 
 from __future__ import annotations
@@ -22,15 +23,15 @@ import psutil
 
 @dataclass(frozen=True)
 class Note:
-    """What `demo.json` says.
+    """The content of `demo.json`.
 
-    `step` is what the keeper is doing now, in words; `is_up` turns true when all of Airflow is healthy;
-    `failure` says why the keeper gave up. `sessions` are Airflow's components: the id of each one's
-    session (its process id) and when it started.
+    `step` is the supervisor's present step, in words; `is_up` turns true when all of Airflow is healthy;
+    `failure` is the reason why the supervisor gave up. `sessions` are Airflow's components: the id of each
+    one's session (its process id) and when it started.
     """
 
-    keeper_pid: int
-    keeper_started_at: float
+    supervisor_pid: int
+    supervisor_started_at: float
     step: str = "starting"
     is_up: bool = False
     failure: str | None = None
@@ -57,8 +58,8 @@ class Workplace:
         return self.directory / "airflow"
 
     @property
-    def keeper_log(self) -> Path:
-        return self.directory / "keeper.log"
+    def supervisor_log(self) -> Path:
+        return self.directory / "supervisor.log"
 
     @property
     def run(self) -> Path:
@@ -92,16 +93,18 @@ class Workplace:
 
 
 def own_note() -> Note:
-    """Return a first note for the calling process as keeper."""
+    """Return a first note for the calling process as supervisor."""
     process = psutil.Process(os.getpid())
-    return Note(keeper_pid=process.pid, keeper_started_at=process.create_time())
+    return Note(supervisor_pid=process.pid, supervisor_started_at=process.create_time())
 
 
-def keeper_of(note: Note) -> psutil.Process | None:
-    """Return the keeper named by `note` if it is alive."""
+def supervisor_of(note: Note) -> psutil.Process | None:
+    """Return the supervisor named by `note` if it is alive."""
     try:
-        process = psutil.Process(note.keeper_pid)
-        alive = process.create_time() == note.keeper_started_at and process.status() != psutil.STATUS_ZOMBIE
+        process = psutil.Process(note.supervisor_pid)
+        alive = (
+            process.create_time() == note.supervisor_started_at and process.status() != psutil.STATUS_ZOMBIE
+        )
     except psutil.NoSuchProcess:
         return None
     return process if alive else None

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from duewheel.store.database.connections import explained, fetch
+from duewheel.store.database.connections import fetch, translating_errors
 from duewheel.store.values.filters import to_jsonpath
 from duewheel.store.values.tags import EVERY
 
@@ -67,7 +67,7 @@ def ready_messages(
         keys = [message.key for message in ready_messages(broker, "order-timeout", "canceller", 10)]
     """
     path = None if filter is None else to_jsonpath(filter)
-    with broker.connection() as connection, explained(connection), connection.cursor() as cursor:
+    with broker.connection() as connection, translating_errors(connection), connection.cursor() as cursor:
         cursor.execute("begin isolation level read committed")
         try:
             rows = fetch(connection, _RECEIVE, (topic, group, tags, max_messages, broker.now(), path))

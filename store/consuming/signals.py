@@ -18,7 +18,7 @@ from typing import Final
 
 import psycopg2
 
-from duewheel.store.database.listening import GAP, Listener, Notification
+from duewheel.store.database.listening import GAP, Notification, NotificationListener
 from duewheel.store.values.errors import BrokerUnreachable, said
 
 CHANNEL = "duewheel_released"
@@ -40,7 +40,7 @@ class Signal:
         wheel_at: when a wheel was last heard to release something of the topic, as monotonic seconds.
     """
 
-    def __init__(self, listener: Listener | None, topic_id: int, *, is_new: bool = False) -> None:
+    def __init__(self, listener: NotificationListener | None, topic_id: int, *, is_new: bool = False) -> None:
         self.is_new = is_new
         self._listener = listener
         self._payload = str(topic_id)
@@ -129,7 +129,7 @@ class Signals:
         self._listen = listen
         self._lock = threading.Lock()
         # With when they came back, as monotonic seconds; the newest is lent first, so spare ones grow old.
-        self._idle: list[tuple[float, Listener]] = []
+        self._idle: list[tuple[float, NotificationListener]] = []
         # Closes those that are idle for too long; there while any are idle.
         self._closer: threading.Thread | None = None
         self._close_now = threading.Event()
@@ -163,7 +163,7 @@ class Signals:
             for _, listener in idle:
                 listener.close()
 
-    def _take(self) -> tuple[Listener, bool]:
+    def _take(self) -> tuple[NotificationListener, bool]:
         """A listener, and whether it has only just begun to listen."""
         with self._lock:
             if self._process != os.getpid():
@@ -174,13 +174,13 @@ class Signals:
             if self._idle:
                 return self._idle.pop()[1], False
         try:
-            return Listener(self._dsn, [CHANNEL], application_name="duewheel consumer"), True
+            return NotificationListener(self._dsn, [CHANNEL], application_name="duewheel consumer"), True
         except psycopg2.OperationalError as error:
             raise BrokerUnreachable(
                 f"the database cannot be reached ({said(error)}): check that the server runs, then try again"
             ) from error
 
-    def _give_back(self, listener: Listener) -> None:
+    def _give_back(self, listener: NotificationListener) -> None:
         with self._lock:
             keep = not self._closed
             if keep:

@@ -231,7 +231,7 @@ class Database:
         return self._rows(statement, parameters)
 
     def _rows(self, statement: str | Prepared, parameters: Sequence[Any]) -> Rows:
-        # What lend() and explained() do, without their generators: every receive and answer comes by here.
+        # As lend() and translating_errors(), without their generators: each receive and answer comes by here.
         lent = self._take()
         try:
             if self._on_first_connection is not None:
@@ -354,7 +354,7 @@ def transaction(connection: DriverConnection) -> Iterator[DriverCursor]:
     own.
 
     On a connection that commits each statement by itself, a transaction begins here, and ends here. Any other
-    is the caller's to end. Errors are explained.
+    is the caller's to end. Errors are translated (:func:`translating_errors`).
     """
     own = connection.autocommit and connection.info.transaction_status == TRANSACTION_STATUS_IDLE
     try:
@@ -395,7 +395,7 @@ def text_of(statement: str | Prepared) -> str:
 
 
 @contextmanager
-def explained(connection: DriverConnection) -> Iterator[None]:
+def translating_errors(connection: DriverConnection) -> Iterator[None]:
     """Errors of the driver leave the block as errors of this package, where it has one for them."""
     try:
         yield
@@ -407,8 +407,8 @@ def explained(connection: DriverConnection) -> Iterator[None]:
 
 
 def fetch(connection: DriverConnection, statement: str, parameters: Sequence[Any]) -> Rows:
-    """Run one statement on a connection and return its rows; errors are explained."""
-    with explained(connection), cursor_of(connection) as cursor:
+    """Run one statement on a connection and return its rows; errors are translated."""
+    with translating_errors(connection), cursor_of(connection) as cursor:
         cursor.execute(statement, parameters)
         return cursor.fetchall() if cursor.description is not None else []
 

@@ -5,7 +5,8 @@ program that listens looks at the tables once after beginning to listen, and aga
 the two a hint saves it from looking in vain. Where LISTEN does not work (a pooler in transaction mode)
 everything still works, by polling.
 
-The same `Listener` serves threads (`wait`) and an asyncio loop (`notifications`), one of the two at a time.
+The same `NotificationListener` serves threads (`wait`) and an asyncio loop (`notifications`), one of the two
+at a time.
 It survives the loss of its connection: it connects again, with growing pauses, and says so with a `GAP`.
 """
 
@@ -66,7 +67,7 @@ def connect(
     return connection
 
 
-class Listener:
+class NotificationListener:
     """Listens on channels of a database, and goes on doing so when the connection is lost.
 
     It listens once the constructor returns: look at the tables after that and nothing is missed.
@@ -82,7 +83,7 @@ class Listener:
 
     Example::
 
-        with Listener(dsn, ["duewheel_released"]) as listener:
+        with NotificationListener(dsn, ["duewheel_released"]) as listener:
             while nothing_ready():
                 listener.wait(timeout_seconds=30)
 

@@ -396,7 +396,7 @@ def group_numbers(
     ]
 
 
-def dead_letters(
+def listed_dead_letters(
     broker: Broker,
     group: str,
     topic: str | None = None,

@@ -36,9 +36,9 @@ import psycopg2
 from psycopg2 import extensions
 
 from duewheel.store.database import schema
-from duewheel.store.database.connections import explained, fetch, libpq_dsn
+from duewheel.store.database.connections import fetch, libpq_dsn, translating_errors
 from duewheel.store.database.database_clock import ClockReading
-from duewheel.store.database.listening import GAP, Listener, Notification, connect
+from duewheel.store.database.listening import GAP, Notification, NotificationListener, connect
 from duewheel.store.database.prepared import Prepared
 from duewheel.store.operations import schedules
 from duewheel.store.values.backoff import Backoff
@@ -389,7 +389,7 @@ def _clock(connection: extensions.connection) -> ClockReading:
 
 
 def _rows(connection: extensions.connection, statement: str, **parameters: object) -> list[tuple[Any, ...]]:
-    with explained(connection), connection.cursor() as cursor:
+    with translating_errors(connection), connection.cursor() as cursor:
         cursor.execute(statement, parameters)
         return cursor.fetchall()
 
@@ -523,7 +523,7 @@ class _Turning:
         self._listen = listen
         self._on_released = on_released
         self._wake = asyncio.Event()
-        self._listener: Listener | None = None
+        self._listener: NotificationListener | None = None
         self._ended = False
         self._idle: list[_Session] = []
         self._busy: dict[asyncio.Task[None], _Session] = {}
@@ -599,9 +599,9 @@ class _Turning:
                         else:
                             self._heard(notification)
 
-    def _open_listener(self, channels: list[str]) -> Listener:
+    def _open_listener(self, channels: list[str]) -> NotificationListener:
         """Runs in a worker thread; whichever of this and the end comes second closes the listener."""
-        listener = Listener(
+        listener = NotificationListener(
             self._dsn,
             channels,
             application_name=f"{APPLICATION_NAME} listening",

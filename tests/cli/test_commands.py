@@ -91,7 +91,7 @@ def test_answer_says_whether_something_was_changed(run: Run) -> None:
         (
             ("topic", "create", "t"),
             "Topic t is created.",
-            "was there already, with these settings: unchanged.",
+            "exists already, with these settings: unchanged.",
         ),
         (
             ("topic", "update", "t", "--retention", "1h"),
@@ -263,7 +263,7 @@ def test_d09_settings_of_the_broker_are_shown_and_changed(run: Run, run_json: Ru
 def test_broker_that_was_restored_elsewhere_is_rebased(
     run: Run, run_json: RunJson, broker: Broker, dsn: str
 ) -> None:
-    assert run("db", "rebase").stdout == "The broker was at home here already: unchanged.\n"
+    assert run("db", "rebase").stdout == "The broker belongs to this database cluster already: unchanged.\n"
     assert run_json("db", "rebase") == {"rebased": False, "messages": 0, "ticks": 0, "released_late": 0}
     broker.create_topic("t")
     broker.send("t", "x", delay=timedelta(hours=1))
@@ -274,7 +274,7 @@ def test_broker_that_was_restored_elsewhere_is_rebased(
     assert refused.exit_code == 1
     assert "duewheel db rebase" in refused.stderr
     assert run("db", "rebase").stdout == (
-        "The broker is at home here: 1 message and 0 ticks stamped anew, 0 messages released late.\n"
+        "The broker is rebased: 1 message and 0 ticks have new transaction ids, 0 messages released late.\n"
     )
     assert run("stats").exit_code == 0
 

@@ -35,7 +35,7 @@ def patient(dsn: str) -> str:
 
 
 def offered(dsn: str, *lines: str) -> list[str]:
-    """What bash offers behind the last word of each of these lines."""
+    """The words that bash offers after the last word of each of these lines."""
     bash = shutil.which("bash")
     assert bash is not None
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
@@ -60,7 +60,7 @@ def test_bash_completes_commands_topics_and_groups(patient: str, broker: Broker)
 
 
 def completed(words: str, shell: str, monkeypatch: pytest.MonkeyPatch) -> str:
-    """What the command line answers to a shell that asks for the last of these words."""
+    """The answer of the command line to a shell that completes the last of these words."""
     monkeypatch.setenv("COMP_WORDS", words)
     monkeypatch.setenv("COMP_CWORD", str(len(shlex.split(f"{words}x")) - 1))
     monkeypatch.setenv("_DUEWHEEL_COMPLETE", f"{shell}_complete")

@@ -24,7 +24,7 @@ from duewheel.store.database import migration
 
 
 def plain(screen: str) -> str:
-    """What stands on the screen, without colours and movements of the cursor."""
+    """The text on the screen, without colours and movements of the cursor."""
     return re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", screen)
 
 
@@ -80,7 +80,7 @@ def test_watch_tells_that_the_broker_is_away_and_goes_on(
         terminal.read_until("orders")
         ask(administrator, allow.format(name, "false"))
         ask(administrator, "select pg_terminate_backend(pid) from pg_stat_activity where datname = %s", name)
-        terminal.read_until("The numbers are old: ")
+        terminal.read_until("The numbers are out of date: ")
         ask(administrator, allow.format(name, "true"))
         broker.create_topic("returns")
         terminal.read_until("returns")

@@ -88,7 +88,9 @@ def note_of(directory: Path) -> Note:
 
 def left_behind(directory: Path, note: Note | None = None) -> list[str]:
     """Return the living processes of the demo in `directory`: by session, command line and environment."""
-    sessions = [] if note is None else [note.keeper_pid, *(session for session, _ in note.sessions.values())]
+    sessions = (
+        [] if note is None else [note.supervisor_pid, *(session for session, _ in note.sessions.values())]
+    )
     left = {process.pid: process for process in session_members(sessions)}
     for process in psutil.process_iter():
         try:
@@ -194,8 +196,8 @@ def test_killed_demo_leaves_nothing_behind(directory: Path) -> None:
         # Any DAG: progress is a sample, and a short DAG can run between two lines of it.
         wait_for(process, "  DAG ")
         note = note_of(directory)
-        keeper = psutil.Process(note.keeper_pid)
+        supervisor = psutil.Process(note.supervisor_pid)
         assert len(left_behind(directory, note)) > len(note.sessions)
         process.kill()
-        keeper.wait(DOWN_SECONDS)
+        supervisor.wait(DOWN_SECONDS)
     assert left_behind(directory, note) == []

@@ -56,12 +56,12 @@ def is_alive(process: psutil.Process) -> bool:
 
 
 def kill_and_wait(pid: int) -> None:
-    """Kills the server and waits until its keeper, which collects it, has ended too."""
+    """Kills the server and waits until its supervisor, which collects it, has ended too."""
     server = psutil.Process(pid)
-    keeper = server.parent()
-    assert keeper is not None
+    supervisor = server.parent()
+    assert supervisor is not None
     server.kill()
-    await_end(server, keeper)
+    await_end(server, supervisor)
 
 
 def await_end(*processes: psutil.Process) -> None:
@@ -165,11 +165,11 @@ def test_many_openers_at_once_get_one_server(directory: Path) -> None:
 def test_stops_when_its_only_user_is_killed(directory: Path) -> None:
     user, pid = start_user(directory)
     server = psutil.Process(pid)
-    keeper = server.parent()
-    assert keeper is not None
+    supervisor = server.parent()
+    assert supervisor is not None
     with user:
         user.kill()
-    await_end(server, keeper)
+    await_end(server, supervisor)
 
 
 @pytest.mark.slow
@@ -184,15 +184,15 @@ def test_a_killed_server_starts_again_with_what_was_committed(directory: Path) -
 
 
 @pytest.mark.slow
-def test_a_server_whose_keeper_was_killed_is_not_left_behind(directory: Path) -> None:
+def test_a_server_whose_supervisor_was_killed_is_not_left_behind(directory: Path) -> None:
     user, pid = start_user(directory)
     server = psutil.Process(pid)
-    keeper = server.parent()
-    assert keeper is not None
-    keeper.kill()
+    supervisor = server.parent()
+    assert supervisor is not None
+    supervisor.kill()
     with user:
         user.kill()
-    await_end(keeper)
+    await_end(supervisor)
     assert is_alive(server)
     with EmbeddedPostgres(directory, settings=FAST) as again:
         assert again.pid != pid

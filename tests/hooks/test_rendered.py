@@ -1,4 +1,4 @@
-"""What templates render becomes spans, instants and levels, or a clear error."""
+"""Rendered templates become spans, instants and levels, or a clear error."""
 
 from __future__ import annotations
 

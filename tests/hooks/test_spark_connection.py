@@ -1,4 +1,4 @@
-"""What connections of the Apache Spark provider mean here is what they mean there."""
+"""Connections of the Apache Spark provider mean the same here as there."""
 
 from __future__ import annotations
 

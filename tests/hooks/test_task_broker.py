@@ -1,4 +1,5 @@
-"""What a task sends names the task instance; tests/operators/test_in_airflow.py shows it inside Airflow."""
+"""Messages that a task sends name the task instance; tests/operators/test_in_airflow.py shows it inside
+Airflow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What operators refuse when a DAG is read, before anything runs."""
+"""The arguments that operators refuse when a DAG is read, before anything runs."""
 
 from __future__ import annotations
 

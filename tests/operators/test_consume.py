@@ -68,12 +68,12 @@ def operator(work: Callable[..., Any], **arguments: Any) -> ConsumeMessagesOpera
 
 
 def states(broker: Broker, message_id: str) -> list[str]:
-    """What became of a message for the group."""
+    """The outcome of a message for the group."""
     return [entry.state for entry in broker.history(message_id) if entry.consumer_group == "g"]
 
 
 def last_state(broker: Broker, message: Message) -> str:
-    """What a message is for the group."""
+    """The state of a message for the group."""
     return states(broker, message.message_id)[-1]
 
 

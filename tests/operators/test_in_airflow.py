@@ -39,7 +39,7 @@ def home(
 
 @pytest.fixture(scope="module")
 def story(home: tuple[AirflowHome, str]) -> RunResult:
-    """What became of the DAG ``story``."""
+    """The outcome of the DAG ``story``."""
     return home[0].run("story")
 
 
@@ -194,7 +194,7 @@ def test_each_message_is_handled_by_itself(story: RunResult) -> None:
 
 @pytest.fixture(scope="module")
 def flow(home: tuple[AirflowHome, str]) -> RunResult:
-    """What became of the DAG ``taskflow``."""
+    """The outcome of the DAG ``taskflow``."""
     return home[0].run("taskflow")
 
 

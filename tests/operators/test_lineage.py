@@ -1,4 +1,4 @@
-"""What OpenLineage's own extractor finds at the operators.
+"""The lineage that OpenLineage's own extractor finds at the operators.
 
 That nothing needs it is shown by tests/plugin/test_provider_info.py: a DAG file imports nothing of it.
 """
@@ -39,7 +39,7 @@ def orders(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def told(operator: BaseOperator) -> tuple[OperatorLineage, OperatorLineage]:
-    """What OpenLineage is told before and after the task has run."""
+    """The lineage that OpenLineage gets before and after the task has run."""
     extractor = DefaultExtractor(operator)
     before = extractor.extract()
     operator.execute(CONTEXT)

@@ -26,7 +26,6 @@ from tests.operators.live_airflow import HurriedSettings, LiveAirflow
 from tests.waiting import ask, connected
 
 import duewheel.dags
-from duewheel.cli.demo.airflow_standalone import free_port
 from duewheel.dags import (
     clean_up_orders,
     inspect_returns,
@@ -34,6 +33,7 @@ from duewheel.dags import (
     send_invoices,
 )
 from duewheel.dags.shop import GROUP, statement
+from duewheel.embedded.machine import free_port
 from duewheel.store import Broker, EmbeddedPostgres, NewMessage
 from duewheel.store.database import migration
 
@@ -162,7 +162,7 @@ def runs(airflow: LiveAirflow, dag_id: str) -> dict[str, int]:
 
 
 def states(broker: Broker, message_id: str, group: str = "g") -> list[str]:
-    """What became of a message for a group."""
+    """The outcome of a message for a group."""
     return [entry.state for entry in broker.history(message_id) if entry.consumer_group == group]
 
 

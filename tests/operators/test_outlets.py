@@ -1,4 +1,4 @@
-"""What the asset events of a task that sends count."""
+"""The numbers in the asset events of a task that sends."""
 
 from __future__ import annotations
 

@@ -18,8 +18,8 @@ from tests.airflow_runs import AirflowHome, connection_json
 from tests.waiting import until
 
 from duewheel.cli.demo.airflow_api import AirflowApi, AirflowUnreachableError
-from duewheel.cli.demo.airflow_standalone import free_port
 from duewheel.cli.demo.processes import end, start
+from duewheel.embedded.machine import free_port
 
 #: Airflow's roles, each the name of the user who has it.
 ROLES = ("viewer", "user", "op", "admin")

@@ -1,4 +1,4 @@
-"""What right each route of the page's API takes."""
+"""The right that each route of the page's API takes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is done on a bad day, and what somebody asks who means no good, on a real API server (X08, X19)."""
+"""The actions of a bad day, and the requests of a malicious user, on a real API server (X08, X19)."""
 
 from __future__ import annotations
 

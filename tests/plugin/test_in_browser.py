@@ -281,7 +281,7 @@ def test_x08_what_was_done_is_told_though_it_was_broken_off_or_stopped(
         expect(dialog.get_by_text("450 messages wait and match now.")).to_be_visible()
         dialog.get_by_role("button", name="Reschedule all").click()
         told = dialog.get_by_role("status")
-        for words in ("200 rescheduled", "200 not known", "50 not tried", "API server does not answer"):
+        for words in ("200 rescheduled", "200 outcome unknown", "50 not tried", "API server does not answer"):
             expect(told).to_contain_text(words)
         close(dialog)
 

@@ -1,4 +1,4 @@
-"""What it costs to work the overview out decides how long it is shared."""
+"""The cost of computing the overview decides how long it is shared."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a FIFO topic promises one consumer group, as plain Python.
+"""The promises of a FIFO topic to one consumer group, as plain Python.
 
 The model knows nothing of queues, positions or backlogs. It knows which message was sent before which, who
 holds what, and what waits until when, and says of every delivery whether it was allowed and of every receive
@@ -17,7 +17,7 @@ INTERVAL = timedelta(seconds=1)
 
 
 class State(Enum):
-    """What a message is to the group."""
+    """The state of a message for the group."""
 
     OPEN = "open"
     """Not seen, or waiting for its turn or for a retry."""
@@ -63,7 +63,7 @@ class Lease:
     """Its last answer was an ack: another one changes nothing and is no error."""
 
     def unanswered(self) -> list[Message]:
-        """What has no answer yet."""
+        """The messages that have no answer yet."""
         return [] if self.final else [m for m in self.messages if m.identity not in self.answered]
 
     def is_live(self, now: datetime) -> bool:
@@ -115,7 +115,7 @@ class Subscription:
         return lease
 
     def obtainable(self, now: datetime) -> list[Message]:
-        """What a receive with room for everything must bring."""
+        """The messages that a receive with room for everything must bring."""
         found = []
         for message_group in {message.message_group for message in self.messages}:
             if self.holders(message_group):

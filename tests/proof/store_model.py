@@ -1,4 +1,4 @@
-"""What the store promises, as plain Python: lists, sets and an instant.
+"""The promises of the store, as plain Python: lists, sets and an instant.
 
 The model knows nothing of ticks' snapshots, queues or leases as ranges. It says which messages a group may be
 given at an instant, what every call has to answer, and what a message's state is. Instants are aware
@@ -30,7 +30,7 @@ def slot_of(instant: datetime) -> datetime:
 
 
 class State(Enum):
-    """What a message is to one group."""
+    """The state of a message for one group."""
 
     WAITING = "waiting"
     INFLIGHT = "inflight"

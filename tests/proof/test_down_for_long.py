@@ -1,4 +1,4 @@
-"""Nobody ticks, keeps up or consumes for 30 days while senders go on (X14).
+"""No tick, upkeep or consumer runs for 30 days while senders go on (X14).
 
 Then everything that came due comes at once: in order within each queue, nothing twice, nothing lost, though
 retention would have dropped most of it long ago. Several topics, several groups with their own tags, retries
@@ -28,7 +28,7 @@ TOPICS = {"one": 1, "two": 2, "five": 5}
 
 @dataclass
 class Expected:
-    """What one group has still to get of one topic: ids with the attempt it must be."""
+    """The messages of one topic that one group has still to get: ids with the attempt it must be."""
 
     attempts: dict[str, int] = field(default_factory=dict)
     due_at: dict[str, datetime] = field(default_factory=dict)

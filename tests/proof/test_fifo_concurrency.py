@@ -57,7 +57,7 @@ while time.monotonic() < ends:
 
 
 class Ledger:
-    """What was sent and acked of each message group, and what went wrong."""
+    """The messages sent and acked of each message group, and the errors."""
 
     def __init__(self) -> None:
         self.sent: dict[str, int] = defaultdict(int)

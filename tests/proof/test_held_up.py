@@ -53,7 +53,8 @@ def prepare_topic(broker: Broker) -> None:
 
 
 def within_bound(call: Callable[[], object], release: Callable[[], None]) -> object:
-    """What a call returns or raises; past the bound, whoever holds it up lets go and the test fails."""
+    """The result or the error of a call; past the bound, the session that holds it up lets go and the test
+    fails."""
     with beside() as begin:
         called = begin(call)
         try:
@@ -74,7 +75,7 @@ def taken(consumer: Consumer, wait: timedelta = NOTHING) -> list[bytes]:
 
 
 def so_many(consumer: Consumer, count: int) -> list[bytes]:
-    """What comes until there are so many, acked."""
+    """The messages that come until there are this many, acked."""
     bodies: list[bytes] = []
 
     def enough() -> bool:

@@ -286,7 +286,7 @@ def test_x14_a_recovery_to_an_instant_is_the_broker_of_that_instant(folder: Path
 
 
 def take(broker: Broker) -> list[Message]:
-    """What is ready, acked at once."""
+    """The ready messages, acked at once."""
     consumer = broker.consumer("t", "g")
     batch = consumer.receive(100, wait=timedelta(milliseconds=100))
     if batch:

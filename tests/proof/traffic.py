@@ -59,7 +59,7 @@ class Log:
 
 
 class Worker:
-    """What every role has: a broker, a log, chance, and an end."""
+    """The common parts of every role: a broker, a log, chance, and an end."""
 
     def __init__(self, dsn: str, log: Path, seed: int) -> None:
         self.dsn = dsn

@@ -323,8 +323,8 @@ def test_x16_operator_leaves_acked_parts_alone(
 
     def work(_spark: SparkSession, messages: DataFrame, batch: LeasedBatch) -> None:
         consumer.ack(batch.leases[0])
-        assert working._held is not None
-        wait_for_extensions(working._held.keeper, 5)
+        assert working._running is not None
+        wait_for_extensions(working._running.keeper, 5)
         assert messages.count() == 10
 
     working = operator(work, invisible=LEASE)

@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import os
 import re
-import socket
 import subprocess
 import urllib.request
 from collections.abc import Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,6 +20,7 @@ from tests.airflow_runs import connection_json
 from tests.waiting import PATIENCE_SECONDS, until
 
 from duewheel.embedded.java import spark_environment
+from duewheel.embedded.machine import free_port
 from duewheel.operators.spark import SparkConsumeMessagesOperator
 
 if TYPE_CHECKING:
@@ -30,13 +30,6 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1200)]
 
 COUNT = 1_200
 SPARK_HOME = Path(pyspark.__file__).parent
-
-
-def free_port() -> int:
-    with closing(socket.socket()) as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 @pytest.fixture(scope="module")

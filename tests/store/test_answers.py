@@ -17,7 +17,7 @@ from tests.waiting import ask, beside, connected, until_blocked
 from duewheel.store.broker import Broker
 from duewheel.store.consuming.consumer import Consumer
 from duewheel.store.consuming.lease_keeper import LeaseKeeper
-from duewheel.store.database.connections import DriverConnection, explained
+from duewheel.store.database.connections import DriverConnection, translating_errors
 from duewheel.store.values.errors import AlreadyAnswered, InvalidArgument, LeaseLost
 from duewheel.store.values.messages import Batch
 
@@ -62,7 +62,7 @@ def by_sql(consumer: Consumer, batch: Batch, connection: DriverConnection, clock
         for lease in [message.lease]
         for seq in lease.seqs or ()
     ]
-    with explained(connection):
+    with translating_errors(connection):
         ask(connection, "select duewheel.ack(%s, %s)", handles, clock())
 
 

@@ -7,7 +7,7 @@ import sys
 from datetime import timedelta
 
 import pytest
-from tests.conftest import Clock
+from tests.clock import Clock
 
 from duewheel.store import Broker, ExtraMissing
 from duewheel.store.values.extras import extra

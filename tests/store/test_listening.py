@@ -13,7 +13,7 @@ import pytest
 from tests.waiting import PATIENCE_SECONDS
 
 from duewheel.embedded.postgres import EmbeddedPostgres
-from duewheel.store.database.listening import GAP, Listener, Notification
+from duewheel.store.database.listening import GAP, Notification, NotificationListener
 from duewheel.store.values.backoff import Backoff
 
 Execute = Callable[[str], None]
@@ -45,7 +45,7 @@ def terminate(execute: Execute, application_name: str) -> None:
 
 
 def test_wait_returns_what_was_notified_in_order(address: str, execute: Execute) -> None:
-    with Listener(address, ["duewheel_due", "duewheel_released"]) as listener:
+    with NotificationListener(address, ["duewheel_due", "duewheel_released"]) as listener:
         execute("SELECT pg_notify('duewheel_due', '7 1654773600000000'); SELECT pg_notify('other', 'x')")
         execute("NOTIFY duewheel_released")
         heard: list[Notification] = []
@@ -58,13 +58,13 @@ def test_wait_returns_what_was_notified_in_order(address: str, execute: Execute)
 
 
 def test_wait_ends_with_nothing_when_the_time_is_over(address: str) -> None:
-    with Listener(address, ["duewheel_due"]) as listener:
+    with NotificationListener(address, ["duewheel_due"]) as listener:
         assert listener.wait(0) == []
         assert listener.wait(0.01) == []
 
 
 def test_interrupt_ends_the_wait_going_on(address: str) -> None:
-    with Listener(address, ["duewheel_due"]) as listener:
+    with NotificationListener(address, ["duewheel_due"]) as listener:
         results: list[list[Notification]] = []
         waiting = threading.Thread(target=lambda: results.append(listener.wait(PATIENCE_SECONDS)))
         waiting.start()
@@ -74,7 +74,7 @@ def test_interrupt_ends_the_wait_going_on(address: str) -> None:
 
 
 def test_interrupt_ends_the_next_wait_and_only_that(address: str, execute: Execute) -> None:
-    with Listener(address, ["duewheel_due"]) as listener:
+    with NotificationListener(address, ["duewheel_due"]) as listener:
         for _ in range(100_000):
             listener.interrupt()
         assert listener.wait(PATIENCE_SECONDS) == []
@@ -83,7 +83,7 @@ def test_interrupt_ends_the_next_wait_and_only_that(address: str, execute: Execu
 
 
 def test_a_lost_connection_is_made_again_and_said(address: str, execute: Execute) -> None:
-    with Listener(address, ["duewheel_due"], application_name="lost listener") as listener:
+    with NotificationListener(address, ["duewheel_due"], application_name="lost listener") as listener:
         terminate(execute, "lost listener")
         assert listener.wait(PATIENCE_SECONDS) == [GAP]
         execute("NOTIFY duewheel_due, 'after'")
@@ -91,7 +91,7 @@ def test_a_lost_connection_is_made_again_and_said(address: str, execute: Execute
 
 
 def test_what_was_heard_before_the_loss_is_still_given(address: str, execute: Execute) -> None:
-    with Listener(address, ["duewheel_due"], application_name="lost listener") as listener:
+    with NotificationListener(address, ["duewheel_due"], application_name="lost listener") as listener:
         execute("NOTIFY duewheel_due, 'before'")
         select.select([listener], [], [], PATIENCE_SECONDS)
         terminate(execute, "lost listener")
@@ -104,7 +104,7 @@ def test_what_was_heard_before_the_loss_is_still_given(address: str, execute: Ex
 def test_waiting_goes_on_while_the_database_cannot_be_reached(
     address: str, execute: Execute, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with Listener(address, ["duewheel_due"], application_name="lost listener") as listener:
+    with NotificationListener(address, ["duewheel_due"], application_name="lost listener") as listener:
         with monkeypatch.context() as patched:
             patched.setattr(listener, "_dsn", "host=127.0.0.1 port=1")
             terminate(execute, "lost listener")
@@ -117,13 +117,13 @@ def test_waiting_goes_on_while_the_database_cannot_be_reached(
 
 def test_the_first_connection_has_to_work() -> None:
     with pytest.raises(psycopg2.OperationalError):
-        Listener("host=127.0.0.1 port=1", ["duewheel_due"])
+        NotificationListener("host=127.0.0.1 port=1", ["duewheel_due"])
 
 
 def test_the_event_loop_hears_the_same(address: str, execute: Execute) -> None:
     async def hear() -> list[Notification]:
         heard: list[Notification] = []
-        with Listener(address, ["duewheel_due"], application_name="lost listener") as listener:
+        with NotificationListener(address, ["duewheel_due"], application_name="lost listener") as listener:
             async with aclosing(listener.notifications()) as notifications:
                 execute("NOTIFY duewheel_due, 'first'")
                 heard.append(await anext(notifications))
@@ -139,7 +139,7 @@ def test_the_event_loop_hears_the_same(address: str, execute: Execute) -> None:
 
 def test_a_cancelled_wait_on_the_event_loop_leaves_the_loop_clean(address: str, execute: Execute) -> None:
     async def hear() -> Notification:
-        with Listener(address, ["duewheel_due"]) as listener:
+        with NotificationListener(address, ["duewheel_due"]) as listener:
             async with aclosing(listener.notifications()) as notifications:
                 waiting = asyncio.ensure_future(anext(notifications))
                 await asyncio.sleep(0)

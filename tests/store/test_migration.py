@@ -12,6 +12,7 @@ from pathlib import Path
 import psycopg2
 import pytest
 from tests.conftest import execute
+from tests.waiting import PATIENCE_SECONDS
 
 from duewheel.embedded.postgres import EmbeddedPostgres
 from duewheel.store.broker import Broker
@@ -88,36 +89,32 @@ def test_upgrading_again_changes_nothing(dsn: str) -> None:
 
 @pytest.mark.slow
 def test_twenty_processes_upgrade_at_once(empty_dsn: str, dsn: str) -> None:
+    # Forked by a program that has done nothing but its imports, which would take each of them a second.
     program = """
-import sys
+import os, sys
 from duewheel.store.database import migration
-print("ready", flush=True)
-sys.stdin.read()
-migration.upgrade(sys.argv[1])
+go, let_go = os.pipe()
+children = []
+for _ in range(20):
+    child = os.fork()
+    if not child:
+        os.close(let_go)
+        os.read(go, 1)
+        migration.upgrade(sys.argv[1])
+        sys.exit()
+    children.append(child)
+# Closing the pipe lets all of them go.
+os.close(let_go)
+print([os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children])
 """
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", program, empty_dsn],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for _ in range(20)
-    ]
-    for process in processes:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-    # Closing its input lets a process go.
-    for process in processes:
-        assert process.stdin is not None
-        process.stdin.close()
-    for process in processes:
-        assert process.stdout is not None
-        assert process.stderr is not None
-        with process.stdout, process.stderr:
-            complaint = process.stderr.read()
-        assert (process.wait(), complaint) == (0, "")
+    done = subprocess.run(
+        [sys.executable, "-c", program, empty_dsn],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_SECONDS,
+    )
+    assert (done.stdout.strip(), done.stderr) == (str([0] * 20), "")
     assert described(empty_dsn) == described(dsn)
     recorded, attached = slots(empty_dsn)
     assert recorded == attached != []

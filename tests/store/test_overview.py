@@ -122,7 +122,7 @@ def test_x08_dead_letters_are_listed_without_their_bodies(broker: Broker) -> Non
     broker.send("t", b"body", key="k")
     consumer = broker.consumer("t", "g", retry=RetryPolicy(0, (MINUTE,)))
     consumer.nack(consumer.receive())
-    ((dead,), after) = overview.dead_letters(broker, "g")
+    ((dead,), after) = overview.listed_dead_letters(broker, "g")
     assert after is None
     assert (dead.topic, dead.key, dead.attempt, dead.redriven_at) == ("t", "k", 1, None)
     assert dead.dead_at <= datetime.now(UTC) + MINUTE
@@ -134,7 +134,7 @@ def test_x08_dead_letters_are_found_by_the_beginning_of_their_key(broker: Broker
     broker.send("t", b"without a key")
     consumer = broker.consumer("t", "g", retry=RetryPolicy(0, (MINUTE,)))
     consumer.nack(consumer.receive(max_messages=4))
-    listed, _ = overview.dead_letters(broker, "g", key_prefix="a%")
+    listed, _ = overview.listed_dead_letters(broker, "g", key_prefix="a%")
     exported, _ = overview.dead_letter_page(broker, "g", key_prefix="a%")
     assert [one.key for one in listed] == [one.key for one in exported] == ["a%1", "a%2"]
 
@@ -204,7 +204,9 @@ def test_r14_dead_letters_are_found_by_their_reason_though_it_is_rare(broker: Br
     def keys(max_messages: int) -> list[list[str | None]]:
         pages, after = [], None
         while True:
-            found, after = overview.dead_letters(broker, "g", None, max_messages, None, "503: 100%", after)
+            found, after = overview.listed_dead_letters(
+                broker, "g", None, max_messages, None, "503: 100%", after
+            )
             pages.append([one.key for one in found])
             if after is None:
                 return pages

@@ -8,7 +8,7 @@ from typing import Any
 
 import psycopg2
 import pytest
-from tests.acting import rows
+from tests.acting import rows, wait_briefly
 from tests.clock import Clock
 from tests.logins import login
 from tests.waiting import ask, beside, connected, until, until_blocked
@@ -178,8 +178,8 @@ def test_x20_a_receive_in_an_open_transaction_is_waited_for(topic: Broker) -> No
     assert left_of_groups(topic) == [(0,) * 6]
 
 
-@pytest.mark.slow
 def test_x20_a_receive_that_stays_open_ends_the_wait(topic: Broker) -> None:
+    wait_briefly(topic)
     topic.consumer("t", "g")
     topic.send("t", b"", delay=NOW)
     topic.tick("t")

@@ -14,7 +14,7 @@ import psycopg2
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.acting import send
+from tests.acting import send, wait_briefly
 from tests.clock import NOW, Clock
 from tests.waiting import until
 
@@ -338,8 +338,8 @@ def test_an_answer_in_an_open_transaction_is_waited_for(topic: Broker, history: 
     assert consume(history) == ["b", "c", "d"]
 
 
-@pytest.mark.slow
 def test_an_answer_that_stays_open_ends_the_wait(topic: Broker, history: Consumer, dsn: str) -> None:
+    wait_briefly(topic)
     send(topic, "d")
     batch = history.receive(invisible=HOUR)
     with closing(psycopg2.connect(dsn)) as connection:

@@ -22,7 +22,7 @@ from tests.waiting import PATIENCE_SECONDS, until
 
 from duewheel.embedded.postgres import EmbeddedPostgres
 from duewheel.store.database import migration
-from duewheel.store.database.listening import Listener
+from duewheel.store.database.listening import NotificationListener
 from duewheel.store.wheel import runner as runner_module
 from duewheel.store.wheel.runner import WheelRunner
 from duewheel.store.wheel.wheel_schedule import LANES, Tick
@@ -43,7 +43,7 @@ class Console:
         self.dsn = dsn
         self.connection = psycopg2.connect(dsn)
         self.connection.autocommit = True
-        self.releases = Listener(dsn, ["duewheel_released"])
+        self.releases = NotificationListener(dsn, ["duewheel_released"])
 
     def close(self) -> None:
         self.releases.close()

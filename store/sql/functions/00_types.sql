@@ -1,4 +1,4 @@
--- What functions answer whose parameters have the names of their columns.
+-- Row types for the answers of functions whose parameters have the same names as the columns.
 do $$
 begin
     if to_regtype('duewheel.send_receipt') is null then

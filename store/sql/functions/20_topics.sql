@@ -227,7 +227,7 @@ begin
 end
 $$;
 
--- Frees the ids of topics that were deleted at least a day ago, as whoever saw them before has ended by then. Their
+-- Frees the ids of topics that were deleted at least a day ago, as transactions that saw them have ended by then. Their
 -- subscriptions go at once, the topics when no slot holds a message of theirs any more.
 create or replace function duewheel.forget_topics(p_now timestamptz) returns void
 language plpgsql

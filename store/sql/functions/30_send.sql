@@ -75,8 +75,8 @@ begin
 end
 $$;
 
--- FIFO: what is sent after others of a queue stands behind them, though the clock may have stepped back. Nobody asked
--- for a delay, so ticks release it whatever instant that is.
+-- FIFO: a message sent after others of a queue stands behind them, even if the clock has stepped back. Nobody asked for
+-- a delay, so ticks release it whatever instant that is.
 create or replace function duewheel.fifo_floor(p_topic_id integer, p_queues smallint[], p_floor timestamptz)
 returns timestamptz
 language sql stable
@@ -90,8 +90,8 @@ begin atomic
     ) m;
 end;
 
--- Sees to it that messages of this transaction come at their instants though the topic is released farther, as the
--- clock was ahead then.
+-- Makes messages of this transaction come at their instants even if the topic is released farther, as the clock was
+-- ahead then.
 create or replace function duewheel.hold_back(p_topic_id integer, p_hi timestamptz) returns void
 language plpgsql
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off

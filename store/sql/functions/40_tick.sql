@@ -3,7 +3,7 @@
 -- A message belongs to exactly one tick: by its interval (lo, hi] if its transaction is visible in that tick's
 -- snapshot, else as a straggler of the first later tick that sees it. A tick's snapshot says of every transaction up to
 -- the tick's own whether it is seen: Postgres's own snapshot ends at the latest completed id + 1, and open transactions
--- above that are not in its list; here they are. What the tick's own transaction sent before is seen.
+-- above that are not in its list; here they are. Messages that the tick's own transaction sent before are seen.
 
 -- The snapshot to store with a tick of this transaction: of Postgres's snapshot, with the ids from its end to the
 -- transaction's own listed as open, and its own as seen.

@@ -1,5 +1,5 @@
 -- Recall. The row in duewheel.recall holds only if the message's topic had not been ticked past it when the recall
--- committed: the check runs at COMMIT under the shared tick lock, so a recall in a long transaction holds up nobody.
+-- committed: the check runs at COMMIT under the shared tick lock, so a recall in a long transaction holds up no one.
 
 create or replace function duewheel.check_recall_in_time() returns trigger
 language plpgsql as $$
@@ -98,8 +98,8 @@ begin
 end
 $$;
 
--- The topic of a name for whoever takes back or moves what was sent to it. What waits on a retry topic is a delivery
--- that goes on, and the check at COMMIT passes it over for the sake of rewinds: only a rewind takes it back.
+-- The topic of a name, for a recall or a move of messages sent to it. What waits on a retry topic is a delivery that
+-- goes on, and the check at COMMIT passes it over for the sake of rewinds: only a rewind takes it back.
 create or replace function duewheel.topic_to_recall_from(p_name text) returns duewheel.topic
 language plpgsql stable as $$
 declare
@@ -159,7 +159,7 @@ begin
 end
 $$;
 
--- What a send with on_conflict keep or replace does with the waiting messages of its key. outcome: kept, replaced or
+-- The effect of a send with on_conflict keep or replace on the waiting messages of its key. outcome: kept, replaced or
 -- sent.
 create or replace function duewheel.resolve_key_conflict(
     p_topic_id integer, p_key text, p_on_conflict text, p_now timestamptz

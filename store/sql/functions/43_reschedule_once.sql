@@ -1,5 +1,5 @@
--- Moving a message once, however often it is asked for: a move gives the message a new id, so whoever lost the answer
--- could neither repeat the question by the old id nor know the new one.
+-- Moving a message once, however often it is asked for: a move gives the message a new id, so a caller that lost the
+-- answer could neither repeat the question by the old id nor know the new one.
 
 -- As reschedule; the same idempotency key again is answered with the receipt of the first move, as for a send.
 create or replace function duewheel.reschedule_once(

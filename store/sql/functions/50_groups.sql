@@ -432,8 +432,8 @@ exception when lock_not_available then
 end
 $$;
 
--- Locks a subscription's queues, so that nobody receives until this transaction ends; whoever is receiving is waited
--- for until an instant.
+-- Locks a subscription's queues, so that no consumer receives until this transaction ends; one that is receiving is
+-- waited for until an instant.
 create or replace function duewheel.lock_queues(
     p_group_id integer, p_topic_id integer, p_until timestamptz default clock_timestamp() + interval '10 seconds'
 ) returns void

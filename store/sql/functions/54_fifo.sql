@@ -1,5 +1,5 @@
--- FIFO topics. The messages of one message group are given out in order, and while one of them
--- is in somebody's hands none of the others is given to anybody.
+-- FIFO topics. The messages of one message group are given out in order, and while one of them is in a consumer's
+-- hands, no consumer gets any of the others.
 --
 -- A group reads on in a queue as in any other topic, but what it passes is not always for it: the message group may be
 -- in other hands, or wait for a retry. Such messages stand in fifo_backlog until their message group is free. So the

@@ -134,8 +134,8 @@ begin
 end
 $$;
 
--- Sees to it that what is left of message groups in the backlog is found: when the lease p_n has been answered; for 0,
--- at once, where it would not be found otherwise.
+-- Notes the rest of message groups in the backlog, so that it is found: when the lease p_n has been answered; for 0, at
+-- once, where it would not be found otherwise.
 create or replace function duewheel.fifo_mark_first(
     p_group_id integer, p_topic_id integer, p_queue integer, p_message_groups text[], p_n bigint
 ) returns void

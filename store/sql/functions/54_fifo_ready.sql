@@ -1,4 +1,4 @@
--- What a FIFO topic has ready, for whoever looks without receiving.
+-- The ready messages of a FIFO topic, for a query that does not receive.
 
 -- How many messages of a queue can be leased now, counted up to p_limit, the oldest of them, and whether there are more
 -- to look at than were looked at. p_to_at, p_to_seq and p_straggler_to: the group's position; p_hi: how far is

@@ -60,8 +60,8 @@ begin
 end
 $$;
 
--- Locks a subscription's queues and its open leases, so that nobody receives or answers until this transaction ends. An
--- answer that stands in an open transaction is waited for, up to 10 seconds.
+-- Locks a subscription's queues and its open leases, so that no consumer receives or answers until this transaction
+-- ends. An answer that stands in an open transaction is waited for, up to 10 seconds.
 create or replace function duewheel.lock_subscription(p_group_id integer, p_topic_id integer) returns void
 language plpgsql as $$
 declare
@@ -170,7 +170,7 @@ begin
 end
 $$;
 
--- Why a message that was in somebody's hands when its group was rewound is ready again.
+-- The reason noted for a message that is ready again, as its group was rewound while a consumer had it.
 create or replace function duewheel.rewound_reason() returns text
 language sql immutable
 return 'in flight when the group was rewound';

@@ -1,6 +1,6 @@
--- Taking over: whoever goes on with the work of a consumer that is gone gets that one's leases, messages and all.
+-- Taking over: a consumer that goes on with the work of one that is gone gets its leases with their messages.
 
--- Leases of a subscription that nobody has answered and that have not ended, by queue, with who has each.
+-- The unanswered leases of a subscription that have not ended, by queue, with the holder of each.
 create or replace function duewheel.live_leases(p_group_id integer, p_topic_id integer, p_now timestamptz)
 returns table (topic_id integer, queue smallint, n bigint, consumer text)
 language plpgsql stable set plan_cache_mode = force_generic_plan as $$

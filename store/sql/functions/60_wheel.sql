@@ -1,4 +1,4 @@
--- What the wheel asks: when to come, what ended, whom to ring.
+-- The wheel's questions: when to come next, which leases have ended, which groups to ring for.
 
 -- Distinct due instants per topic in (p_from, p_to] that no tick has reached yet, thinned to the topic's granularity: a
 -- loose index scan, one look-up per instant and queue. Without p_from, everything since each topic's last tick.

@@ -1,7 +1,8 @@
--- What could ring for a group that asks for some of the messages only, and who has the others.
+-- The messages that could ring for a group with tags or a filter, and the holders of the others.
 
 -- How many messages of a queue behind a position have such a tag and such properties; as count_ready, which counts all.
--- It looks at 10 000 messages at most: where it finds none among so many it answers 1, and whoever comes passes them.
+-- It looks at 10 000 messages at most: if it finds none among these it answers 1, and the consumer that comes moves
+-- past them.
 create or replace function duewheel.count_wanted(
     p_topic_id integer, p_queue smallint, p_to_at timestamptz, p_to_seq bigint, p_straggler_to bigint, p_hi timestamptz,
     p_tags text[], p_filter jsonpath,

@@ -136,7 +136,7 @@ begin
 end
 $$;
 
--- What became of one message of a lease: the answer that names it, else the end of the whole lease.
+-- The outcome of one message of a lease: the answer that names it, else the end of the whole lease.
 create or replace function duewheel.outcome_of(
     p_lease duewheel.lease, p_seq bigint, out kind text, out at timestamptz, out reason text
 )
@@ -152,7 +152,7 @@ begin atomic
     limit 1;
 end;
 
--- What happened to a message, from the logs alone: one row per state, in the order of time. Rows of no group are about
+-- The history of a message, from the logs alone: one row per state, in the order of time. Rows of no group are about
 -- the message itself.
 create or replace function duewheel.history(message_id text, now timestamptz default null)
 returns table (

@@ -74,7 +74,7 @@ begin
 end
 $$;
 
--- What a group has in one queue that is ready and not leased, counted up to 10 000, with the oldest of it.
+-- The messages of one queue that are ready for a group and not leased, counted up to 10 000, with the oldest of them.
 create or replace function duewheel.count_ready(
     p_topic_id integer, p_queue smallint, p_to_at timestamptz, p_to_seq bigint, p_straggler_to bigint, p_hi timestamptz,
     p_queue_hi timestamptz, p_limit bigint,

@@ -1,8 +1,8 @@
--- What ought to have been released and is not: the sign that nobody releases.
+-- Messages that should have been released and are not: the sign that neither a wheel nor a consumer releases.
 
 -- The topics with messages that wait though they were due by an instant, those that have waited longest first. All
 -- topics are looked at, each by its keys. Of a topic's messages that are due, 1 000 of each queue at most are looked at
--- for one that nobody recalled; where all of these are recalled, the topic counts.
+-- for one that was not recalled; where all of these are recalled, the topic counts.
 create or replace function duewheel.overdue_topics(
     due_until timestamptz, max_topics integer default 200
 ) returns table (topic_name text, due_at timestamptz)

@@ -1,8 +1,8 @@
--- What a page shows at a glance: what is due when, how late it came, what was answered, who holds what. Everything here
+-- The overview of the page: due messages over time, lateness, answers, and the holders of leases. Everything here
 -- reads, by an index, in steps that are bounded by a number of rows and a time: however much waits, a look costs the
 -- same, and says where it stopped short.
 
--- The limits of a histogram, whoever asks: its steps, how many p_things it looks at, and how long it takes.
+-- The limits of a histogram for every caller: its steps, how many p_things it looks at, and how long it takes.
 create or replace function duewheel.check_histogram(
     p_step interval, p_steps integer, p_most integer, p_max_ms integer, p_things text
 ) returns void
@@ -275,8 +275,8 @@ begin
 end
 $$;
 
--- What groups received, and what became of it, in each of a row of equal steps of time: of each queue the newest
--- max_leases leases. A lease counts in the step it was taken in, its answers in the step they were given in.
+-- The messages that groups received, and their outcomes, in each of a row of equal steps of time: of each queue the
+-- newest max_leases leases. A lease counts in the step it was taken in, its answers in the step they were given in.
 create or replace function duewheel.flow_histogram(
     from_at timestamptz, step interval, steps integer,
     max_leases integer default 1000, max_ms integer default 200
@@ -633,7 +633,7 @@ begin
 end
 $$;
 
--- The messages that somebody sent and received, by a name: sent with it as the idempotency key, or with the name, a
+-- The messages that a program sent and received, by its name: sent with it as the idempotency key, or with the name, a
 -- slash and a place of 0 to max_messages; received by the group's consumer of this name between two instants, of the
 -- newest max_leases leases of each queue. Sent ones have no leased_at.
 create or replace function duewheel.messages_by_name(

@@ -1,4 +1,4 @@
--- What happened between two instants, for counters: each release and each lease that ended counts once, whoever turns
+-- The events between two instants, for counters: each release and each ended lease counts once, whichever process turns
 -- a wheel and however many report.
 
 -- Claims what has happened since the last report, if that is at_least so long ago: the caller is the one to report it,
@@ -41,10 +41,10 @@ begin
 end
 $$;
 
--- What the ticks between two instants released of each topic, and how late the newest max_ticks of them were. Messages
--- are counted by the index, 10 000 of each queue at least. Counting more takes max_ms at most, of which a queue has a
--- quarter of what is left. Where that was not enough exact is false, and the number follows from the share of time that
--- was counted, up to ten times what was. After max_ms at most 5 ticks of a topic are looked at.
+-- The messages of each topic that the ticks between two instants released, and the lateness of the newest max_ticks.
+-- Messages are counted by the index, 10 000 of each queue at least. Counting more takes max_ms at most, of which a
+-- queue has a quarter of what is left. Where that was not enough exact is false, and the number follows from the share
+-- of time that was counted, up to ten times what was. After max_ms at most 5 ticks of a topic are looked at.
 create or replace function duewheel.releases_between(
     since_at timestamptz, until_at timestamptz, max_ticks integer default 100, max_ms integer default 1000
 ) returns table (topic_name text, messages bigint, exact boolean, late interval[])

@@ -1,6 +1,6 @@
 -- Schedules. When a schedule occurs next is worked out by the caller, who knows cron and time zones; what is written
--- here is that each occurrence is sent once. Whoever sends says which next_at it worked from, and one transaction that
--- holds the schedule's row compares that, sends, and writes the next next_at.
+-- here is that each occurrence is sent once. A wheel that sends names the next_at that it worked from, and one
+-- transaction that holds the schedule's row compares that, sends, and writes the next next_at.
 
 create or replace function duewheel.schedule_by_name(p_name text) returns duewheel.schedule
 language plpgsql as $$
@@ -175,7 +175,7 @@ begin
 end
 $$;
 
--- What is to be sent soon: the schedules whose next occurrence is nearer than their reach and p_notice together. The
+-- The schedules to send for soon: those whose next occurrence is nearer than their reach and p_notice together. The
 -- reach is how far ahead an occurrence may be sent: p_horizon, or the topic's max_delay where that is less.
 create or replace function duewheel.due_schedules(
     p_horizon interval, p_notice interval, p_limit integer, p_topics text[] default null,
@@ -315,7 +315,8 @@ begin
 end
 $$;
 
--- What a resume is worked out from: the occurrences go on after resumes_after. No row where the schedule is not paused.
+-- The facts from which a resume is computed: the occurrences go on after resumes_after. No row where the schedule is
+-- not paused.
 create or replace function duewheel.paused_schedule(
     p_name text, p_now timestamptz default null,
     out schedule_id integer, out generation integer, out cron text, out every interval, out time_zone text,

@@ -210,7 +210,7 @@ begin
 end
 $$;
 
--- What has become of leases, in the order in which they are given. state: "held" and nobody else's, "over" as its time
+-- The states of leases, in the order in which they are given. state: "held" and no other consumer's, "over" as its time
 -- is over, "unknown", or its last answer: "acked", "failed", "returned", "expired", "rewound". acked: how many of its
 -- messages were acked.
 create or replace function duewheel.lease_states(

@@ -291,7 +291,7 @@ begin atomic
           and coalesce(t.kept_from, '-infinity') <= duewheel.stream_instant(p_at) + interval '1 microsecond');
 end;
 
--- What was released between two places of a queue, stragglers or the others: as lease_rows does.
+-- The messages released between two places of a queue, stragglers or the others: as lease_rows does.
 create or replace function duewheel.stream_rows(
     p_topic_id integer, p_queue integer, p_from bigint, p_from_seq bigint, p_to bigint, p_to_seq bigint,
     p_straggler_from bigint, p_straggler_to bigint, p_tags text[] default null, p_filter jsonpath default null

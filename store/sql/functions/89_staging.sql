@@ -1,5 +1,5 @@
 -- Staging: many writers send one batch, all or nothing. Each stages its part in a transaction of its own, and may do so
--- again and again; then one call publishes the parts that count, each once. Nobody sees a message before.
+-- again and again; then one call publishes the parts that count, each once. No consumer sees a message before.
 
 -- Begins a part in the transaction that stages its messages.
 create or replace function duewheel.stage_part(p_staging text, p_part_id bigint) returns void

@@ -1,6 +1,6 @@
--- What retention has dropped behind the places of a stream: in how many queues, and up to how many messages as far as
--- that was counted when they were dropped; the group's position is then behind the stream's place by one part at most.
--- A slot is dropped before the topic's kept_from says so, and is asked for by itself.
+-- The losses of a stream: in how many queues retention has dropped messages behind its places, and up to how many
+-- messages as far as that was counted when they were dropped; the group's position is then behind the stream's place by
+-- one part at most. A slot is dropped before the topic's kept_from says so, and is asked for by itself.
 create or replace function duewheel.stream_lost(
     p_group_id integer, p_topic_id integer, p_topic_ids integer[], p_queues integer[], p_ats bigint[]
 ) returns table (queues bigint, messages bigint)

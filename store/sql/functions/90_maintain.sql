@@ -1,7 +1,7 @@
 -- Upkeep: slots made ahead, the sweep of sealed slots, retention.
 
--- Looks through one topic's part of a slot for what no release covered; the caller holds the topic's tick lock. What is
--- found is released as stragglers of a tick of its own, and counted.
+-- Looks through one topic's part of a slot for messages that no release covered; the caller holds the topic's tick
+-- lock. What is found is released as stragglers of a tick of its own, and counted.
 create or replace function duewheel.sweep_topic(p_slot duewheel.slot, p_topic_id integer, p_now timestamptz)
 returns bigint
 language plpgsql as $$
@@ -106,8 +106,8 @@ begin
 end
 $$;
 
--- Drops a slot, unless somebody uses messages just now for longer than a tenth of a second: dropping takes a lock of
--- the whole table, and senders would queue up behind a wait for it.
+-- Drops a slot, unless other sessions use messages just now for longer than a tenth of a second: dropping takes a lock
+-- of the whole table, and senders would queue up behind a wait for it.
 create or replace function duewheel.drop_slot(p_slot duewheel.slot, p_reason text, p_now timestamptz) returns boolean
 language plpgsql as $$
 begin

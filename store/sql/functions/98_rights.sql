@@ -1,4 +1,4 @@
--- Rights: who may call what. The tables belong to whoever upgrades; programs that log in as somebody else get a role:
+-- Rights to call functions. The tables belong to the role that upgrades; programs with another login get a role:
 -- duewheel_producer sends and takes back, and reads no message; duewheel_consumer receives, answers and looks up;
 -- duewheel_admin is both, keeps the topics, the groups and the schedules, and turns the wheel.
 --
@@ -136,7 +136,7 @@ language sql immutable
 return array['from_unix_micros', 'message_id', 'unix_micros'];
 
 -- Whether the roles are there and have their rights, and everybody else has none: false after a restore without them,
--- too. Which function is for which role it does not compare: whoever applies the functions grants all rights anew.
+-- too. It does not compare which function is for which role, as applying the functions grants all rights again.
 create or replace function duewheel.rights_are_granted() returns boolean
 language plpgsql stable as $$
 begin
@@ -148,8 +148,8 @@ end
 $$;
 
 -- Makes the roles where they are missing and gives them the rights they are to have on every function and table, and no
--- others; what a login was given beside the roles stays. What the caller may not do comes back as the statements that
--- somebody else has to run first; the rest is done.
+-- others; what a login was given beside the roles stays. Statements that the caller may not run come back for another
+-- login to run first; the rest is done.
 create or replace function duewheel.grant_rights() returns setof text
 language plpgsql as $$
 declare

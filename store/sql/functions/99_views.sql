@@ -1,4 +1,4 @@
--- What may be read. Tables are not an interface.
+-- The views that programs may read. Tables are not an interface.
 
 create or replace view duewheel.topics as
 select t.name as topic, t.message_type, t.queues, t.max_delay, t.out_of_range, t.granularity, t.retention,

@@ -1,15 +1,14 @@
-"""The process that keeps a demo up: it starts everything, and ends everything, whatever happens to the
-others.
+"""The process that supervises a demo: it starts all parts and ends them all, even if the command is killed.
 
-The command in the terminal may be interrupted or killed at any moment; the keeper, in a session of its own,
-then still brings Airflow, its tasks, Spark and Postgres down. It ends
+The command in the terminal may be interrupted or killed at any moment; the supervisor, in a session of its
+own, then still brings Airflow, its tasks, Spark and Postgres down. It ends
 
 - on SIGTERM (from `demo down`, or from the command that started it),
 - when its standard input ends, if it was started with `--attached`: the command's end of that pipe closes
   even when the command is killed with SIGKILL,
-- when a component of Airflow ends by itself: the note then says which, and where its log is.
+- when a component of Airflow ends by itself: the note then names the component and its log.
 
-Run as `python -m duewheel.cli.demo.keeper DIRECTORY [--attached]`.
+Run as `python -m duewheel.cli.demo.supervisor DIRECTORY [--attached]`.
 """
 
 from __future__ import annotations
@@ -33,9 +32,9 @@ from duewheel.cli.demo.airflow_standalone import (
     AirflowFailedError,
     AirflowStandalone,
     Settings,
-    free_port,
 )
 from duewheel.cli.demo.workplace import Note, Workplace, own_note
+from duewheel.embedded.machine import free_port
 from duewheel.store import Broker, DueWheelError, EmbeddedPostgres
 
 BROKER_DATABASE = "duewheel"
@@ -43,7 +42,7 @@ METADATA_DATABASE = "airflow"
 _POLL_SECONDS = 0.2
 
 
-class Keeper:
+class Supervisor:
     """Keeps one demo up until it is told to stop.
 
     Args:
@@ -124,7 +123,7 @@ def _stop_at_end_of_input(stopping: threading.Event) -> None:
 
 def main() -> int:
     """Keep the demo of the folder given on the command line."""
-    parser = argparse.ArgumentParser(prog="duewheel.cli.demo.keeper")
+    parser = argparse.ArgumentParser(prog="duewheel.cli.demo.supervisor")
     parser.add_argument("directory", type=Path)
     parser.add_argument("--attached", action="store_true")
     arguments = parser.parse_args()
@@ -137,7 +136,7 @@ def main() -> int:
     signal.signal(signal.SIGINT, stop)
     if arguments.attached:
         threading.Thread(target=_stop_at_end_of_input, args=(stopping,), daemon=True).start()
-    return Keeper(Workplace(arguments.directory), stopping).run()
+    return Supervisor(Workplace(arguments.directory), stopping).run()
 
 
 if __name__ == "__main__":
