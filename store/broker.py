@@ -787,7 +787,8 @@ class Broker:
             consume_timeout: a listener that takes longer has failed.
 
         Raises:
-            As :meth:`consumer`.
+            UnknownTopic, InvalidTagExpression, InvalidFilter: as for :meth:`consumer`.
+            InvalidArgument: as for :meth:`consumer`, or ``threads`` or a span of time is out of its limit.
 
         Example::
 

@@ -6,8 +6,12 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
-HOOKS = Path(__file__).parents[1] / "docs" / "site"
+import yaml
+
+ROOT = Path(__file__).parents[1]
+HOOKS = ROOT / "docs" / "site"
 #: As little of mkdocs.yml as shows docstrings.
 CONFIGURATION = f"""
 site_name: sample
@@ -25,11 +29,11 @@ plugins:
 """
 
 
-def build(folder: Path, package: str) -> tuple[int, str]:
+def build(folder: Path, package: str, options: str = "") -> tuple[int, str]:
     """Build a site that shows a class of a package: the exit status, and what was reported."""
     (folder / "docs").mkdir(exist_ok=True)
     (folder / "docs" / "index.md").write_text("# Sample\n\n::: sample.Wheel\n")
-    (folder / "mkdocs.yml").write_text(CONFIGURATION)
+    (folder / "mkdocs.yml").write_text(CONFIGURATION + options)
     (folder / "sample.py").write_text(package)
     done = subprocess.run(
         [sys.executable, "-m", "mkdocs", "build"],
@@ -51,3 +55,42 @@ def test_a_public_name_without_a_docstring_fails_the_build(tmp_path: Path) -> No
 
     status, report = build(tmp_path, silent.replace("...", '"""Release."""'))
     assert status == 0, report
+
+
+def handler_options() -> dict[str, Any]:
+    """How mkdocs.yml has docstrings shown."""
+
+    class Loader(yaml.SafeLoader):
+        """Reads past the tags that name Python objects."""
+
+    Loader.add_multi_constructor("tag:yaml.org,2002:python/", lambda *_: None)
+    site = yaml.load((ROOT / "mkdocs.yml").read_text(), Loader)
+    (python,) = [
+        each["mkdocstrings"]["handlers"]["python"] for each in site["plugins"] if "mkdocstrings" in each
+    ]
+    options: dict[str, Any] = python["options"]
+    return options
+
+
+def test_a_class_is_shown_with_its_public_methods(tmp_path: Path) -> None:
+    docstring = """Release.
+
+        Raises:
+            KeyError, ValueError,
+            OSError: it does not turn.
+
+        Example:
+            >>> [wheel.tick() for _ in range(2)]
+            [1, 2]
+        """
+    methods = f'def tick(self) -> int:\n        """{docstring}"""\n\n    def _turn(self) -> None: ...\n'
+    options = handler_options()
+    shown = "".join(f"            {name}: {options[name]}\n" for name in ("docstring_style", "filters"))
+    status, report = build(tmp_path, f'class Wheel:\n    """Turns."""\n\n    {methods}', shown)
+    assert status == 0, report
+    page = (tmp_path / "site" / "index.html").read_text()
+    assert 'id="sample.Wheel.tick"' in page
+    assert 'id="sample.Wheel._turn"' not in page
+    for error in ("KeyError", "ValueError", "OSError"):
+        assert f'<span title="{error}">' in page, error
+    assert "language-pycon" in page

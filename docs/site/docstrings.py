@@ -18,7 +18,8 @@ _log = griffe.get_logger(__name__)
 
 _LITERAL_BLOCK = re.compile(r"^( *)(\S.*?)::\n\n((?:\1 +\S.*\n|\n)+)", re.MULTILINE)
 _ROLE = re.compile(r":\w+:`~?(?:[\w.]+\.)?([\w.]+)`")
-_SHARED_ENTRY = re.compile(r"^( +)(\w+(?:, \w+)+): (.*\n(?:\1 +\S.*\n)*)", re.MULTILINE)
+_SHARED_ENTRY = re.compile(r"^( +)(\w+(?:,\s+\w+)+): (.*\n(?:\1 +\S.*\n)*)", re.MULTILINE)
+_DOCTEST = re.compile(r"^( *)Example:\n((?:\1 +\S.*\n)+)", re.MULTILINE)
 
 
 class Docstrings(griffe.Extension):
@@ -50,11 +51,16 @@ def as_markdown(text: str) -> str:
         example = f"**{title}:**\n\n```python\n{textwrap.dedent(code).strip()}\n```\n\n"
         return textwrap.indent(example, indent)
 
+    def session(block: re.Match[str]) -> str:
+        indent, code = block.groups()
+        example = f"**Example:**\n\n```pycon\n{textwrap.dedent(code).strip()}\n```\n\n"
+        return textwrap.indent(example, indent)
+
     def separate(entry: re.Match[str]) -> str:
         indent, names, words = entry.groups()
-        return "".join(f"{indent}{name}: {words}" for name in names.split(", "))
+        return "".join(f"{indent}{name}: {words}" for name in re.split(r",\s+", names))
 
-    text = _LITERAL_BLOCK.sub(fenced, f"{text}\n")
+    text = _DOCTEST.sub(session, _LITERAL_BLOCK.sub(fenced, f"{text}\n"))
     return _ROLE.sub(r"`\1`", _SHARED_ENTRY.sub(separate, text))
 
 

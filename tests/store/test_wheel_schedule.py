@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from duewheel.store.database.database_clock import ClockReading
@@ -42,6 +42,9 @@ POLL_MS = 500.0
 LOOKAHEAD_MS = 2_000.0
 HOUR_MS = 3_600_000.0
 OCCURRENCES_MS = 2_000.0
+
+#: The resolution of the database's clock; that of the simulation's numbers is a quarter of it.
+MICROSECOND_MS = 0.001
 
 #: A sender notifies of what is due sooner than this after it was sent.
 NOTIFY_MS = 600.0
@@ -504,6 +507,9 @@ def sendings(draw: st.DrawFn) -> list[tuple[float, int, float, float]]:
 
 @settings(max_examples=150, deadline=None)
 @given(sendings=sendings(), listen=st.booleans(), one_way_ms=st.floats(0.05, 3))
+@example(
+    sendings=[(1.6875, 1, 9.0, 0.0), (1.634765625, 1, 9.0, 0.0)], listen=False, one_way_ms=1.6346684235825855
+)
 def test_everything_is_released_never_early_and_in_time(
     sendings: list[tuple[float, int, float, float]], listen: bool, one_way_ms: float
 ) -> None:
@@ -515,7 +521,7 @@ def test_everything_is_released_never_early_and_in_time(
     simulation.run_for(12_000)
     for message in simulation.messages:
         late_ms = lateness_ms(simulation, message)
-        assert late_ms >= 0, "early"
+        assert late_ms > -MICROSECOND_MS, "early"
         granularity_ms = simulation.topics[message.topic_id].granularity_us / 1_000
         slow = message.committed_ms - message.sent_ms > 10
         # A slow commit is found at an unsettled pause or at the next look, whichever is meant to find it.
