@@ -31,7 +31,7 @@ from benchmarks.spark_jdbc import (
 )
 from duewheel.spark.leasing import lease_messages
 from duewheel.store import Broker
-from duewheel.store.values.leases import to_json
+from duewheel.store.leases import to_json
 
 HOUR = timedelta(hours=1)
 

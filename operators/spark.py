@@ -367,7 +367,7 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
     ) -> None:
         """Run the application in a process of its own."""
         from duewheel.spark.submission import ApplicationFailed, Submission, SubmittedBatch
-        from duewheel.store.values.leases import to_json
+        from duewheel.store.leases import to_json
 
         # The program watches its leases itself, and knows which ones it has given back.
         batch.let_others_reject()

@@ -29,8 +29,8 @@ from duewheel.hooks.declared import (
 )
 from duewheel.hooks.rendered import as_span
 from duewheel.hooks.task_name import task_key
+from duewheel.store.leases import to_json
 from duewheel.store.values.errors import BrokerUnreachable, InvalidArgument
-from duewheel.store.values.leases import to_json
 from duewheel.store.values.limits import LONGEST_INVISIBLE, SHORTEST_INVISIBLE
 from duewheel.triggers.due_messages import DueMessagesTrigger
 from duewheel.triggers.wheel_stream import ring_payload
@@ -73,7 +73,7 @@ class DueMessagesSensor(BaseSensorOperator):
     Returns:
         A dictionary with ``topic``, ``group``, ``ready`` and ``oldest_deliver_at``, as the task's XCom. With
         ``hand_on`` also ``messages``: a list of ``{"message_id", "key", "tag"}``; with ``lease`` also
-        ``leases``, text for :func:`duewheel.store.values.leases.from_json`, and ``ready`` is the number of
+        ``leases``, text for :func:`duewheel.store.leases.from_json`, and ``ready`` is the number of
         leased messages.
 
     Raises:

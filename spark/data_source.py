@@ -63,7 +63,7 @@ class DueWheelDataSource(DataSource):
 
     Options, all text:
         dsn: address of the broker's database, as libpq string or URL; reachable from the executors too.
-        lease: leases that are held, as :func:`duewheel.store.values.leases.to_json` writes them.
+        lease: leases that are held, as :func:`duewheel.store.leases.to_json` writes them.
         topic, group, tags, filter: the messages to lease when no lease is given; ``tags`` as ``"a || b"``,
             ``filter`` as ``"region = 'north'"``, all when left out.
         max_messages: how many to lease at most, 10 000 when left out. For a stream: how many to read in a

@@ -47,8 +47,9 @@ from duewheel.store.broker import Broker
 from duewheel.store.consuming.consumer import Consumer
 from duewheel.store.consuming.lease_keeper import LeaseKeeper
 from duewheel.store.database.connections import DriverConnection, driver_connection
+from duewheel.store.leases import to_json
 from duewheel.store.values.errors import InvalidArgument, LeaseLost
-from duewheel.store.values.leases import Lease, to_json
+from duewheel.store.values.leases import Lease
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -65,7 +66,7 @@ class LeasedBatch:
     The batch is false when no message was ready. Make one with :meth:`take`.
 
     Attributes:
-        leases: the leases, to be passed on with :func:`duewheel.store.values.leases.to_json`.
+        leases: the leases, to be passed on with :func:`duewheel.store.leases.to_json`.
         count: how many messages they cover.
         answered: whether :meth:`ack` or :meth:`nack` was called and not refused. If the answer was inside a
             transaction that was rolled back later, the broker does not have it.

@@ -10,11 +10,12 @@ from duewheel.spark.lease_partition import DEFAULT_BATCH_BYTES
 from duewheel.spark.leasing import MOST_PARTITIONS
 from duewheel.spark.message_columns import ALL_COLUMNS, check_columns
 from duewheel.store.database.connections import libpq_dsn
+from duewheel.store.leases import from_json
 from duewheel.store.values import filters
 from duewheel.store.values import tags as tag_expressions
 from duewheel.store.values.errors import DueWheelError, InvalidArgument
 from duewheel.store.values.instants import to_datetime
-from duewheel.store.values.leases import Lease, from_json
+from duewheel.store.values.leases import Lease
 from duewheel.store.values.tags import EVERY
 
 DEFAULT_MAX_MESSAGES = 10_000

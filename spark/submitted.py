@@ -26,8 +26,8 @@ from duewheel.spark.leased_batch import LeasedBatch
 from duewheel.spark.session import cancel_jobs, register, running_session, ui_address
 from duewheel.spark.submission import BATCH_VARIABLE, SubmittedBatch
 from duewheel.store.broker import Broker
+from duewheel.store.leases import from_json
 from duewheel.store.values.errors import DueWheelError, InvalidArgument
-from duewheel.store.values.leases import from_json
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -16,8 +16,8 @@ from tests.airflow_runs import connection_json
 from duewheel.hooks.task_name import task_key
 from duewheel.sensors.due_messages import DueMessagesSensor
 from duewheel.store import Broker
+from duewheel.store.leases import from_json
 from duewheel.store.values.errors import BrokerUnreachable, DueWheelError, UnknownTopic
-from duewheel.store.values.leases import from_json
 
 CONTEXT = Context()
 

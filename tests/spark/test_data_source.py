@@ -29,9 +29,9 @@ from duewheel.spark.lease_reader import selected
 from duewheel.spark.leased_batch import LeasedBatch
 from duewheel.spark.message_columns import ALL_COLUMNS, SPARK_SCHEMA, spark_schema
 from duewheel.store.broker import Broker
+from duewheel.store.leases import to_json
 from duewheel.store.values.errors import DueWheelError, InvalidArgument, LeaseLost
 from duewheel.store.values.instants import from_microseconds
-from duewheel.store.values.leases import to_json
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession

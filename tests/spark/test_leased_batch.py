@@ -13,8 +13,8 @@ from sqlalchemy import create_engine
 from tests.leasing import LEASE, consumer_at, extend_often, later_consumer, received, wait_for_extensions
 
 from duewheel.spark.leased_batch import LeasedBatch
+from duewheel.store.leases import from_json, to_json
 from duewheel.store.values.errors import InvalidArgument, InvalidTagExpression, LeaseLost, UnknownTopic
-from duewheel.store.values.leases import from_json, to_json
 
 if TYPE_CHECKING:
     from tests.clock import Clock

@@ -47,8 +47,8 @@ from duewheel.spark.submission import (
     SubmittedBatch,
 )
 from duewheel.spark.submitted import submitted_batch
+from duewheel.store.leases import to_json
 from duewheel.store.values.errors import InvalidArgument, LeaseLost
-from duewheel.store.values.leases import to_json
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -493,7 +493,7 @@ def test_application_works_on_the_batch_by_the_spark_connection(
 ANSWERING_APPLICATION = """
 import json, os, sys
 from duewheel.store import Broker
-from duewheel.store.values.leases import from_json
+from duewheel.store.leases import from_json
 
 with open(os.environ["DUEWHEEL_BATCH"]) as file:
     assert os.fstat(file.fileno()).st_mode & 0o777 == 0o600

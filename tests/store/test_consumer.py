@@ -18,6 +18,7 @@ from tests.waiting import ask, connected
 from duewheel.store.broker import Broker
 from duewheel.store.consuming import consumer as consumer_module
 from duewheel.store.consuming.signals import Signal
+from duewheel.store.leases import from_json, to_json
 from duewheel.store.values.errors import (
     InvalidArgument,
     InvalidInstant,
@@ -26,7 +27,6 @@ from duewheel.store.values.errors import (
     NulInText,
     UnknownTopic,
 )
-from duewheel.store.values.leases import from_json, to_json
 from duewheel.store.values.messages import Message
 
 SECOND = timedelta(seconds=1)

@@ -6,8 +6,9 @@ from datetime import UTC, datetime
 
 import pytest
 
+from duewheel.store.leases import from_json, to_json
 from duewheel.store.values.errors import InvalidArgument
-from duewheel.store.values.leases import Lease, from_json, joined, to_json
+from duewheel.store.values.leases import Lease, joined
 
 END = datetime(2026, 1, 5, 9, 31, 0, 123456, tzinfo=UTC)
 WHOLE = Lease(1, 2, 3, 4, 5, END, 3)

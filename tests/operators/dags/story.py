@@ -14,7 +14,7 @@ from duewheel.operators.recall import RecallMessageOperator
 from duewheel.operators.send import SendDelayMessageOperator
 from duewheel.operators.topic import CreateTopicOperator
 from duewheel.sensors.due_messages import DueMessagesSensor
-from duewheel.store.values.leases import from_json
+from duewheel.store.leases import from_json
 
 if TYPE_CHECKING:
     from duewheel.store.values.messages import Message
