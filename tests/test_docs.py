@@ -330,6 +330,19 @@ def test_the_queries_for_debugging_run(run_examples: Callable[[str], None]) -> N
     run_examples(HOW_TO + (ROOT / "CONTRIBUTING.md").read_text())
 
 
+def test_the_query_for_the_tick_of_a_message_has_one_row_for_each(
+    broker: Broker, cursor: extensions.cursor
+) -> None:
+    broker.create_topic("order-timeout")
+    sent = {broker.send("order-timeout", b"", delay=timedelta(hours=n), key="4711") for n in (1, 2)}
+    (query,) = re.findall(
+        r"^select duewheel\.message_id.*?;", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE | re.DOTALL
+    )
+    cursor.execute(query)
+    found = {(message_id, deliver_at) for message_id, deliver_at, *_ in cursor.fetchall()}
+    assert found == {(each.message_id, each.deliver_at) for each in sent}
+
+
 def test_how_to_examples_do_what_they_say(
     dsn: str, cursor: extensions.cursor, run_examples: Callable[[str], None]
 ) -> None:

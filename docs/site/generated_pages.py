@@ -41,6 +41,8 @@ def on_files(files: Files, config: MkDocsConfig) -> None:
     """Add the pages that are made here."""
     for source, page in PAGES.items():
         files.append(File.generated(config, page, content=(ROOT / source).read_text()))
+    style = (ROOT / "docs" / "site" / "wide.css").read_text()
+    files.append(File.generated(config, "assets/wide.css", content=style))
     files.append(File.generated(config, DAGS_PAGE, content=_example_dags()))
     for page, content in python_pages().items():
         files.append(File.generated(config, page, content=content))
