@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -94,3 +95,34 @@ def test_a_class_is_shown_with_its_public_methods(tmp_path: Path) -> None:
     for error in ("KeyError", "ValueError", "OSError"):
         assert f'<span title="{error}">' in page, error
     assert "language-pycon" in page
+
+
+def generated(page: str) -> str:
+    """A page that is made from the code."""
+    program = f"from {page}_reference import {page}_page; print({page}_page())"
+    return subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "PYTHONPATH": str(HOOKS)},
+        stdout=subprocess.PIPE,
+        check=True,
+        text=True,
+    ).stdout
+
+
+def test_the_page_of_the_sql_functions_has_those_that_the_reference_explains() -> None:
+    explained = (ROOT / "docs" / "reference" / "sql.md").read_text()
+    blocks = re.findall(r"```text\n(.*?)```", explained, re.DOTALL)
+    page = generated("sql")
+    assert set(re.findall(r"^### (\w+)", page, re.MULTILINE)) == {
+        name for block in blocks for name in re.findall(r"^(\w+)\(", block, re.MULTILINE)
+    }
+    assert "recall(message_id text, deferred boolean = true, now timestamptz = null) returns text" in page
+    assert len(re.findall("Needs the role `duewheel_producer`", page)) >= 8
+
+
+def test_the_page_of_the_commands_has_each_with_its_help() -> None:
+    page = generated("command")
+    for command in ("topic create", "message send", "dead-letter redrive", "db upgrade"):
+        _, _, after = page.partition(f"## duewheel {command}\n")
+        assert after.lstrip().startswith(f"```text\nUsage: duewheel {command} [OPTIONS]")
+        assert "--json" in after.partition("\n## ")[0]

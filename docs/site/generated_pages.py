@@ -1,5 +1,5 @@
 """The pages of the site that are not files in docs/: those of the top level, the example DAGs, the
-Python reference, the measurements.
+references made from the code, the measurements.
 
 The navigation in mkdocs.yml may end with an entry ``FOLDER/*``; it becomes the pages of that folder.
 """
@@ -12,9 +12,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from command_reference import PAGE as COMMAND_PAGE
+from command_reference import command_page
 from mkdocs.structure.files import File, Files
 from python_reference import python_pages
 from sources import DAGS_PAGE, PAGES, ROOT
+from sql_reference import PAGE as SQL_PAGE
+from sql_reference import sql_page
 
 if TYPE_CHECKING:
     from mkdocs.config.defaults import MkDocsConfig
@@ -26,7 +30,7 @@ def on_config(config: MkDocsConfig) -> None:
     how_to = (ROOT / "docs" / "how-to.md").read_text()
     folders = {
         "how-to/*": [page for page in re.findall(r"\]\((how-to/[\w-]+\.md)\)", how_to) if page not in listed],
-        "reference/api/*": list(python_pages()),
+        "reference/api/*": [*python_pages(), SQL_PAGE, COMMAND_PAGE],
         # Each has the same heading.
         "measured/*": [
             {Path(page).stem.replace("_", " ").capitalize(): page}
@@ -44,7 +48,7 @@ def on_files(files: Files, config: MkDocsConfig) -> None:
     style = (ROOT / "docs" / "site" / "wide.css").read_text()
     files.append(File.generated(config, "assets/wide.css", content=style))
     files.append(File.generated(config, DAGS_PAGE, content=_example_dags()))
-    for page, content in python_pages().items():
+    for page, content in {**python_pages(), SQL_PAGE: sql_page(), COMMAND_PAGE: command_page()}.items():
         files.append(File.generated(config, page, content=content))
 
 

@@ -1,0 +1,100 @@
+-- The functions for programs, as `\df+` shows them and the documentation lists them.
+
+-- Topics
+comment on function duewheel.create_topic is
+    'Makes a topic. The same topic with the same settings may be made again; other settings raise DW002.';
+comment on function duewheel.update_topic is
+    'Changes settings of a topic; a setting that is not given stays.';
+comment on function duewheel.delete_topic is
+    'Deletes a topic with its messages and subscriptions.';
+
+-- Sending
+comment on function duewheel.send(
+    text, bytea, interval, timestamptz, integer, text, text, jsonb, text, text, text, timestamptz) is
+    'Sends a message in your transaction. A DELAY topic requires one of delay, deliver_at and delay_level.';
+comment on function duewheel.send(
+    text, jsonb, interval, timestamptz, integer, text, text, jsonb, text, text, text, timestamptz) is
+    'Sends a message in your transaction; the JSON is sent as UTF-8 text.';
+comment on function duewheel.send(
+    text, text, interval, timestamptz, integer, text, text, jsonb, text, text, text, timestamptz) is
+    'Sends a message in your transaction; the text is sent as UTF-8.';
+
+-- Recalling
+comment on function duewheel.recall is
+    'Takes a message back: recalled, already_released or not_found. It counts when you commit.';
+comment on function duewheel.recall_key is
+    'Takes back all messages that wait under a key: recalled, already_released or not_found.';
+comment on function duewheel.recall_many is
+    'Takes back all messages that wait and meet every criterion given; without one it requires everything => true.';
+comment on function duewheel.reschedule is
+    'Moves a message that waits to another instant. The receipt has a new id. Too late raises DW012.';
+comment on function duewheel.reschedule_once is
+    'As reschedule; a second call with the same idempotency key returns the receipt of the first move.';
+comment on function duewheel.reschedule_key is
+    'Moves all messages that wait under a key to another instant.';
+comment on function duewheel.reschedule_key_once is
+    'As reschedule_key; a second call with the same idempotency key returns the receipts of the first move.';
+
+-- Consuming
+comment on function duewheel.receive is
+    'Leases due messages to a consumer group; does not wait. Commit before the work, and answer after it.';
+comment on function duewheel.ack is
+    'Says that the work on messages is done. After the end of the lease it raises DW011 and changes nothing.';
+comment on function duewheel.fence is
+    'Reserves leases for your transaction before the work: other fences and answers wait until it ends.';
+comment on function duewheel.nack is
+    'Says that the work failed: the messages come again after delay, or after the interval of their group.';
+comment on function duewheel.change_invisible_duration is
+    'Lets the whole lease of these messages end duration from now.';
+
+-- Groups
+comment on function duewheel.subscribe is
+    'Makes a consumer group, or a broadcasting instance, unless it exists, and says where its messages go.';
+comment on function duewheel.set_retry_policy is
+    'Sets how a consumer group retries, and returns the previous settings.';
+comment on function duewheel.rewind is
+    'Lets a consumer group go on with the messages released since an instant; its leases end.';
+comment on function duewheel.delete_group is
+    'Deletes a consumer group, or its part on one topic. Repeat the call while it answers more.';
+
+-- Looking
+comment on function duewheel.find is
+    'A message by its id, also one that was recalled.';
+comment on function duewheel.find_key is
+    'The messages of a key, also those that were recalled.';
+comment on function duewheel.history is
+    'The states of a message in the order of time, for each consumer group.';
+comment on function duewheel.list_messages is
+    'A page of messages, without bodies, by topic and instant, or by topic and key.';
+comment on function duewheel.dead_letters is
+    'The dead letters of a consumer group, with reason and attempts.';
+comment on function duewheel.redrive is
+    'Sends dead letters that meet every criterion given to their group again, each once.';
+comment on function duewheel.lateness is
+    'How late the messages of a topic were released that were due between two instants.';
+comment on function duewheel.topic_stats is
+    'For each topic the number of waiting messages and the next instant.';
+comment on function duewheel.group_stats is
+    'For each consumer group and topic the number of messages that are ready, in flight, to be retried and dead.';
+
+-- Schedules
+comment on function duewheel.schedules is
+    'All schedules, with their last and next occurrences.';
+comment on function duewheel.pause_schedule is
+    'Pauses a schedule; returns the number of messages, sent ahead, that it took back.';
+comment on function duewheel.remove_schedule is
+    'Removes a schedule; returns the number of messages, sent ahead, that it took back.';
+
+-- Upkeep
+comment on function duewheel.tick is
+    'Releases the due messages of a topic, and says whether there were any.';
+comment on function duewheel.sweep is
+    'Looks in slots that are over for messages that no tick covered, and releases them.';
+comment on function duewheel.maintain is
+    'Makes slots ahead, drops slots that are past retention, and trims the logs.';
+comment on function duewheel.settings is
+    'The settings of the broker, and the size of its messages on disk.';
+comment on function duewheel.update_settings is
+    'Bounds the size of all messages; a setting that is not given stays.';
+comment on function duewheel.rebase is
+    'Takes over a broker that came by a dump and restore into another database cluster.';
