@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 WAS_ACKED = "answered before (acked)"
-"""What the broker says of a lease that was acked, as by work that acks in a transaction of its own."""
+"""The broker's word for a lease that was acked, as by work that acks in a transaction of its own."""
 
 EXTENSIONS_PER_LEASE = 3
 RETRIES_PER_LEASE = 12

@@ -80,7 +80,7 @@ def libpq_dsn(dsn: str) -> str:
 
 
 def _without_values(reason: str) -> str:
-    """What libpq says of an address, without the part of it that it quotes, which may be the password."""
+    """The words of libpq about an address, without the part it quotes, which may be the password."""
     return re.sub(r'".*"', '"..."', reason)
 
 
@@ -102,7 +102,7 @@ def driver_connection(connection: CallerConnection) -> DriverConnection:
         if isinstance(found, (Session, scoped_session)):
             found = found.connection()
         if isinstance(found, SQLAlchemyConnection):
-            # What runs below SQLAlchemy does not begin its transaction, and its commit() would then commit
+            # A statement below SQLAlchemy does not begin its transaction, and its commit() would then commit
             # nothing.
             if not found.in_transaction():
                 found.begin()

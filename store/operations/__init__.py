@@ -1,4 +1,4 @@
-"""What can be done with topics, groups, messages and schedules, apart from consuming.
+"""The operations on topics, groups, messages and schedules, apart from consuming.
 
 A module is imported when it is first named, as ``operations.topics``: a program pays for what it uses.
 """

@@ -247,7 +247,7 @@ class _Judge:
             if delay is not None or level is not None:
                 return self._judged_us(delay, deliver_at, level)
             if type(deliver_at) is datetime and deliver_at.tzinfo is UTC:
-                # What to_microseconds does, without the call.
+                # As to_microseconds, without the call.
                 since = deliver_at - EPOCH
                 asked_us = (since.days * 86400 + since.seconds) * 1_000_000 + since.microseconds
             else:

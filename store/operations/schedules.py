@@ -221,7 +221,7 @@ def add_schedule(
             f"start_at is {begins}; the limit is 3660 days from now: give an earlier instant"
         )
     rule = _rule(expression, span, timezone, anchor)
-    # What begins now fires for the first time an interval from now.
+    # A schedule that begins now fires for the first time an interval from now.
     next_at = rule.next_after(now) if begins is None else rule.first_from(max(begins, now))
     ((schedule_id, added),) = database.rows(
         _ADD,

@@ -1,1 +1,1 @@
-"""What callers give and get, and the rules for it: pure Python, without a database."""
+"""The values that callers give and get, and the rules for them: pure Python, without a database."""

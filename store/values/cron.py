@@ -258,6 +258,6 @@ def _parsed(expression: str) -> croniter:
         from croniter import croniter
     try:
         return croniter(" ".join(fields), _SOME_DAY)
-    # What the parser does not foresee it meets as an error of another kind.
+    # The parser meets input that it does not foresee with an error of another kind.
     except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
         raise InvalidSchedule(f"cron {shown} is no cron expression ({error}): give {_FIELDS}") from None

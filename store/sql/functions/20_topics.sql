@@ -183,7 +183,7 @@ language plpgsql as $$
 declare
     v_topic duewheel.topic;
 begin
-    -- What another call changes meanwhile is read after its commit, and stays.
+    -- The changes of a call at the same time are read after its commit, and stay.
     loop
         v_topic := duewheel.topic_by_name(update_topic.name);
         select * into v_topic from duewheel.topic t

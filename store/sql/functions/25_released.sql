@@ -1,8 +1,8 @@
 -- Released: which tick gave a message out, and how far a topic is.
 --
 -- A message belongs to the first tick whose hi reaches its instant, if that tick's snapshot sees its transaction; else
--- it is a straggler of the first later tick that does, and has a row in duewheel.straggler. What is due after the
--- newest tick waits, and so does what was sent behind it and is in duewheel.held_back.
+-- it is a straggler of the first later tick that does, and has a row in duewheel.straggler. Messages that are
+-- due after the newest tick wait, and so do those that were sent behind it and are in duewheel.held_back.
 
 -- How far a topic is released, and by what.
 create or replace function duewheel.newest_tick(p_topic_id integer) returns setof duewheel.tick

@@ -110,8 +110,8 @@ create or replace function duewheel.begin_copy(
     out topic_id integer, out message_type text, out queues integer, out first_block bigint, out xid xid8,
     out now_at timestamptz, out floor_at timestamptz, out max_delay interval, out out_of_range text,
     out delay_levels interval[], out quiet_until timestamptz, out notify_before timestamptz,
-    -- What is due before near_until goes into duewheel.message, whose slots are there, and the rest into
-    -- duewheel.far_message. For what is due up to released_to duewheel.hold_back is to be called.
+    -- Messages due before near_until go into duewheel.message, whose slots exist, and the rest into
+    -- duewheel.far_message. For messages due up to released_to duewheel.hold_back is to be called.
     out near_until timestamptz, out released_to timestamptz
 )
 -- One plan for all, by the keys, though tables were small when it was made.

@@ -258,7 +258,7 @@ begin
     -- Where the clock was ahead at the last tick there is nothing to do but for what was held back.
     hi := greatest(v_now, v_lo);
     if v_has_written and v_now = v_lo and pg_visible_in_snapshot(pg_current_xact_id(), v_last.snapshot) then
-        -- What this transaction sent after its own tick is there.
+        -- The messages that this transaction sent after its own tick are there.
         hi := v_lo + interval '1 microsecond';
     elsif v_topic.message_type = 'FIFO' then
         -- Nobody asked for a delay: what was sent while the clock was ahead goes before what is sent after it.
@@ -302,7 +302,7 @@ begin
         return;
     end if;
 
-    -- In this order, each in a statement of its own: hi (above), the transaction id, the snapshot. What follows goes by
+    -- In this order, each in a statement of its own: hi (above), the transaction id, the snapshot. The rest goes by
     -- that snapshot, not by what was seen on the way here.
     if v_has_written then
         v_snapshot := duewheel.fenced_snapshot();

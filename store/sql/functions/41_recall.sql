@@ -98,8 +98,8 @@ begin
 end
 $$;
 
--- The topic of a name, for a recall or a move of messages sent to it. What waits on a retry topic is a delivery that
--- goes on, and the check at COMMIT passes it over for the sake of rewinds: only a rewind takes it back.
+-- The topic of a name, for a recall or a move of messages sent to it. A message that waits on a retry topic is a
+-- delivery that goes on, and the check at COMMIT passes it over for the sake of rewinds: only a rewind takes it back.
 create or replace function duewheel.topic_to_recall_from(p_name text) returns duewheel.topic
 language plpgsql stable as $$
 declare

@@ -259,7 +259,7 @@ begin
     into v_ours from made m;
     recalled := v_held_recalled + v_ours.made;
     already_released := already_released + cardinality(v_seqs) - v_ours.chosen;
-    -- What somebody else recalled meanwhile is theirs.
+    -- Messages that another transaction recalled at the same time are that one's.
     matched := matched - (v_ours.chosen - v_ours.made);
     if v_ours.made = 0 then
         return;

@@ -379,8 +379,8 @@ begin atomic
 end;
 
 -- Since when a group stands still on a topic: when it last went on, in the queue where that is longest ago, among those
--- in which something has been ready and unread for longer than the topic's retention; else null. What it does not read
--- stays on disk. A function of its own, as a view calls functions with the rights of whoever reads it.
+-- in which something has been ready and unread for longer than the topic's retention; else null. Messages
+-- it does not read stay on disk. A function of its own, as a view calls functions with the rights of its reader.
 create or replace function duewheel.stalled_since(
     p_group_id integer, p_topic_id integer, p_now timestamptz default null
 ) returns timestamptz
@@ -501,7 +501,7 @@ end
 $$;
 
 -- Forgets broadcasting instances that have not asked for longer than their topic's retention: their position speaks of
--- nothing that is kept. seen_at is up to an hour behind. What is left of deleted topics goes with them.
+-- nothing that is kept. seen_at is up to an hour behind. The rest of deleted topics goes with them.
 create or replace function duewheel.forget_instances(p_now timestamptz) returns void
 language plpgsql as $$
 declare

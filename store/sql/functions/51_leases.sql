@@ -194,7 +194,7 @@ begin
 end
 $$;
 
--- What of a lease has no answer of its own yet: how many messages, and which of the others to leave out of its rows.
+-- The messages of a lease without an answer of their own: their number, and which of the others its rows leave out.
 create or replace function duewheel.open_messages(
     p_group_id integer, p_topic_id integer, p_queue integer, p_n bigint, out messages integer, out answered bigint[]
 )

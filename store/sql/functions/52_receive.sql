@@ -21,8 +21,7 @@ declare
     v_tick record;
 begin
     for v_topic in
-        -- What has been due for a second is not being released by anybody who gets on: then this one waits for the
-        -- lock.
+        -- A message due for a second shows that the holder of the lock does not get on: this receive then waits for it.
         select t.topic_id, least(due.deliver_at, held.deliver_at) < v_now - interval '1 second' as is_overdue
         from duewheel.topic t
         left join lateral (
@@ -221,7 +220,7 @@ begin
     into v_queues, v_retry_topic_id, v_listed, v_kept_from
     from duewheel.subscription s join duewheel.topic t on t.topic_id = s.topic_id
     where s.group_id = p_group_id and s.topic_id = p_topic_id and t.deleted_at is null and s.seen_at is null;
-    -- What is right at a glance needs no closer look.
+    -- Plain arguments need no closer look.
     if (v_queues > 0 and p_max >= 1 and p_chunk between 1 and 1000000
         and p_invisible between interval '1 second' and interval '12 hours'
         and current_setting('transaction_isolation') = 'read committed'
@@ -254,7 +253,7 @@ begin
                     select * from duewheel.ready_queues(p_group_id, p_topic_id, v_queues, p_first_source,
                                                         coalesce(p_now, clock_timestamp())));
             elsif v_round = 2 and v_revived > 0 then
-                -- What was revived on the way is due again.
+                -- Messages that were revived on the way are due again.
                 v_released := (duewheel.tick_topic(v_retry_topic_id, p_now, false, false)).released or v_released;
                 v_walk := v_walk || -1::smallint;
             else
@@ -486,7 +485,7 @@ begin
         where m.topic_id = v_position.topic_id and m.queue = v_position.queue
           and m.deliver_at > coalesce(v_position.hi, '-infinity') and m.deliver_at <= v_to
         order by m.deliver_at, m.seq limit 1;
-        -- What falls into a wheel's rest is released after it.
+        -- A message that is due in a wheel's rest is released after it.
         v_next := least(v_next, greatest(v_one, case when v_one is not null then (
             select duewheel.wheel_comes_by(k.hi, t.granularity)
             from duewheel.topic t cross join lateral duewheel.newest_tick(t.topic_id) k

@@ -302,7 +302,7 @@ begin
             where b.topic_id = v_lease.topic_id and b.group_id = p_group_id and b.queue = v_lease.queue
               and b.blocked_n = v_lease.n
         ) then
-            -- What was behind these messages may be free now.
+            -- Messages behind these may be free now.
             perform duewheel.announce('duewheel_released', v_lease.topic_id::text);
         end if;
     end loop;

@@ -84,7 +84,7 @@ begin
            array_agg(distinct t.message_group) filter (where not t.is_dead)
     into failed, returned, v_message_groups
     from touched t;
-    -- What was behind this lease is behind those now.
+    -- Messages behind this lease are behind those now.
     for v_row in
         select * from duewheel.fifo_backlog b
         where b.topic_id = (p_lease).topic_id and b.group_id = (p_lease).group_id and b.queue = (p_lease).queue

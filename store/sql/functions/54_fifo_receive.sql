@@ -48,7 +48,7 @@ $$;
 
 -- Reads on in a queue: what comes next, in order, at most p_limit messages, and the position behind it. Stragglers and
 -- the interval are one stream in the order of delivery: a straggler that is due behind the position waits until the
--- position has come there. What was sent after it is due later still. straggler_ids is null where the messages are
+-- position has come there. Messages sent after it are due later still. straggler_ids is null where the messages are
 -- none.
 create or replace function duewheel.fifo_read(
     p_topic_id integer, p_queue smallint, p_at timestamptz, p_seq bigint, p_straggler bigint, p_last_straggler bigint,

@@ -72,8 +72,8 @@ begin
     loop
         v_round_until := clock_timestamp() + interval '1 second';
         begin
-            -- What is locked stays so while the rest is tried again: consumers that answer all the time are between two
-            -- answers at different moments.
+            -- Locks that are held stay so while the rest is tried again: consumers that answer all the time are between
+            -- two answers at different moments.
             while (
                 select count(*) from duewheel.open_leases(p_group_id, p_topic_id) l
                 where not pg_try_advisory_xact_lock(duewheel.lease_lock_key(p_group_id, l.topic_id, l.queue, l.n))
@@ -98,8 +98,8 @@ begin
 end
 $$;
 
--- Ends an open lease. What of it has no answer and does not come by the new position is ready again at once, with the
--- attempt it had: a retry, or on FIFO topics in its place. Answers how many messages that is.
+-- Ends an open lease. Messages without an answer that do not come by the new position are ready again at once, with
+-- their attempt: a retry, or on FIFO topics in its place. Answers how many messages that is.
 create or replace function duewheel.end_rewound_lease(
     p_lease duewheel.lease, p_subscription duewheel.subscription, p_hi timestamptz, p_straggler_id bigint,
     p_now timestamptz
@@ -138,7 +138,7 @@ begin
             returning message_group
         )
         select array_agg(distinct b.message_group), count(*) into v_message_groups, v_count from put_back b;
-        -- What waited for the lease is behind those now.
+        -- Messages that waited for the lease are behind those now.
         update duewheel.fifo_backlog b set blocked_n = null
         where b.topic_id = (p_lease).topic_id and b.group_id = (p_lease).group_id and b.queue = (p_lease).queue
           and b.blocked_n = (p_lease).n and b.message_group = any (v_message_groups);

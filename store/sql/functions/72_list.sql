@@ -1,7 +1,7 @@
 -- Listing messages by pages, in the order of topic and instant, or with a key prefix of topic and key. A page continues
 -- where the one before ended, by the message id, so it costs the same wherever it is and whatever waits.
 
--- What comes next in a topic after a message: at most p_limit, in the order of their instants or, with a key prefix,
+-- The next messages of a topic after a message: at most p_limit, in the order of their instants or, with a key prefix,
 -- keys. Without sorting, keys come from their own index; by another, all that is due in the window would be read.
 create or replace function duewheel.messages_after(
     p_topic duewheel.topic, p_from timestamptz, p_until timestamptz, p_key_prefix text, p_key text, p_at timestamptz,

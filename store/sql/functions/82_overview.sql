@@ -243,7 +243,7 @@ end
 $$;
 
 -- How late the newest ticks since an instant were, by the first message that each released: at most max_ticks for each
--- topic. What one tick released after its first message came less late.
+-- topic. Later messages of the same tick came less late.
 create or replace function duewheel.release_lateness(
     since_at timestamptz, max_ticks integer default 50, max_ms integer default 200
 ) returns table (topic_name text, ticks bigint, p50 interval, p99 interval, newest_at timestamptz, by_wheel boolean)

@@ -77,7 +77,7 @@ begin
         select min(k.lo) as lo, max(k.hi) as hi, sum(k.stragglers) as stragglers into v_ticks from duewheel.tick k
         where k.topic_id = v_topic.topic_id and k.hi > since_at and k.hi <= until_at;
         continue when v_ticks.hi is null;
-        -- What came later than its instant is counted with the tick that released it.
+        -- Stragglers are counted with the tick that released them.
         messages := v_ticks.stragglers;
         exact := true;
         for v_queue in select generate_series(0, v_topic.queues - 1) loop

@@ -65,7 +65,8 @@ begin
     end loop;
     close v_places;
 
-    -- What its tick does not see is a straggler of a later one, waits to be, or is not seen by the newest tick either.
+    -- A message that its tick does not see is a straggler of a later one, or waits to be, or the newest tick does not
+    -- see it either.
     -- Asked after the messages were: what was committed since the tick is among both.
     select pg_snapshot_xmin(t.snapshot) into v_unseen_from from duewheel.newest_tick(p_topic_id) t;
     if exists (
@@ -252,8 +253,8 @@ begin
 end
 $$;
 
--- Lets those of the leases that are held end p_duration from now. Answers what all were, as lease_states does. What a
--- transaction has that is still open is not waited for: nobody revives it meanwhile, and if it rolls back, this counts.
+-- Lets those of the leases that are held end p_duration from now. Answers what all were, as lease_states does. It does
+-- not wait for a lease that an open transaction has: no wheel revives that lease, and if it rolls back, this counts.
 create or replace function duewheel.extend_unanswered(
     p_group_id integer, p_topic_ids integer[], p_queues integer[], p_ns bigint[], p_tokens bigint[],
     p_duration interval, p_now timestamptz default null

@@ -1,6 +1,6 @@
 -- Streams: readers whose place is kept elsewhere, as by Spark in its checkpoint. A place in a queue is an instant and a
--- number, up to where what ticks released was read, and the number of a straggler. What lies between two places never
--- changes: a tick says for good what it released, and what it released cannot be recalled. So a stream takes no leases.
+-- number, up to where what ticks released was read, and the number of a straggler. The rows between two places never
+-- change: a tick says for good what it released, and what it released cannot be recalled. So a stream takes no leases.
 -- It moves the group's position when it has finished a part, so that its lag is seen and retention knows.
 --
 -- Instants are microseconds here, null for the beginning.
@@ -154,7 +154,7 @@ begin
     from duewheel.positions(p_group_id, p_topic_id) p
     join duewheel.topic t on t.topic_id = p.topic_id
     cross join lateral (
-        -- Retries are the group's own: they go on where it stands. What is not kept any more is passed over.
+        -- Retries are the group's own: they go on where it stands. Dropped messages are passed over.
         select case when p_start <> 'group' and p.ordinal > 0 then v_hi
                     when t.kept_from > p.to_at then t.kept_from - interval '1 microsecond' else p.to_at end as at,
                case when (p_start <> 'group' and p.ordinal > 0) or t.kept_from > p.to_at then 9223372036854775807
@@ -214,7 +214,7 @@ begin
         at := duewheel.stream_micros(v_source.at);
         seq := v_source.seq;
         straggler := v_source.straggler;
-        -- What one queue leaves of its share is the next ones'.
+        -- The share that one queue does not use goes to the next ones.
         v_quota := (v_left + v_source.sources_left - 1) / v_source.sources_left;
         if p_limit is null or v_quota > 0 then
             select count(*), max(s.straggler_id) into v_count, v_straggler from (

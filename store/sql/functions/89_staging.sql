@@ -36,8 +36,8 @@ exception when others then
 end
 $$;
 
--- The messages of staged parts as they are to be stored. Inlined where it is used in FROM. What is right at a glance is
--- judged here, and the rest by the functions that judge a single message.
+-- The messages of staged parts as they are to be stored. Inlined where it is used in FROM. Plain messages are judged
+-- here, and the rest by the functions that judge a single message.
 create or replace function duewheel.staged_rows(
     p_topic text, p_message_type text, p_queues integer, p_max_delay interval, p_out_of_range text,
     p_delay_levels interval[], p_now timestamptz, p_floor timestamptz, p_part_ids bigint[], p_firsts bigint[],

@@ -1,7 +1,7 @@
 -- Upkeep: slots made ahead, the sweep of sealed slots, retention.
 
 -- Looks through one topic's part of a slot for messages that no release covered; the caller holds the topic's tick
--- lock. What is found is released as stragglers of a tick of its own, and counted.
+-- lock. It releases what it finds as stragglers of a tick of its own, and counts it.
 create or replace function duewheel.sweep_topic(p_slot duewheel.slot, p_topic_id integer, p_now timestamptz)
 returns bigint
 language plpgsql as $$
@@ -12,7 +12,7 @@ declare
 begin
     select * into v_last from duewheel.newest_tick(p_topic_id) t;
     v_tick_id := nextval('duewheel.tick_tick_id_seq');
-    -- What the newest tick does not see is left to the next one.
+    -- Messages that the newest tick does not see are left to the next one.
     insert into duewheel.straggler (topic_id, queue, tick_id, deliver_at, seq)
     select m.topic_id, m.queue, v_tick_id, m.deliver_at, m.seq from duewheel.any_message m
     where m.topic_id = p_topic_id and m.deliver_at >= (p_slot).starts_at and m.deliver_at < (p_slot).ends_at
@@ -129,7 +129,7 @@ $$;
 -- Makes the slots of the time ahead, forgets what speaks of slots that are gone, and drops slots: those
 -- past retention that every group has finished, and while all slots together are larger than the broker's
 -- retention_bytes, the oldest ones, finished or not, as its when_full says. A slot in which a message waits or may
--- still come is never dropped. What it did comes back as JSON; "more" says that there was more to do than one
+-- still come is never dropped. The answer is JSON; "more" says that there was more to do than one
 -- transaction should: it locks what it drops.
 create or replace function duewheel.maintain(now timestamptz default null) returns jsonb
 language plpgsql as $$
@@ -397,7 +397,7 @@ begin
                case when t.deleted_at is not null then timestamptz 'infinity' else k.kept_from end as kept_from
         from duewheel.topic t
         cross join lateral (
-            -- What was dropped is gone for all, whether it was finished or not.
+            -- Dropped messages are gone for all, finished or not.
             select least(
                 (select min(s.starts_at) from duewheel.slot s), (select min(f.deliver_at) from duewheel.far_message f),
                 p_now) as dropped_to, p_now - t.retention as retained_from

@@ -3,7 +3,7 @@
 -- all messages, or plans anew for each position, which costs more than the statement. A function that says "set
 -- plan_cache_mode = force_generic_plan", and no more, gets the rest here: one plan for all positions, whose slots are
 -- pruned when it runs, and which walks an index in its order however small the tables were. Functions that need other
--- settings name all of theirs. What a function calls runs under its settings, too, unless it has its own.
+-- settings name all of theirs. Functions that it calls run under its settings, too, unless they have their own.
 do $$
 declare
     v_function regprocedure;

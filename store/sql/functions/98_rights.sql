@@ -4,7 +4,7 @@
 --
 -- The functions below are the entry points. They run with their owner's rights and a search path of their own, so a
 -- role needs nothing but EXECUTE, and no object of a caller's can slip under a name they use. All other functions are
--- called by these, and by nobody else. What programs of the version before call stays in the list until the version
+-- called by these alone. Functions that programs of the version before call stay in the list until the version
 -- after.
 
 create or replace function duewheel.entry_points() returns table (function_name text, role_name text)
@@ -214,7 +214,7 @@ begin
     foreach v_role in array v_roles loop
         continue when to_regrole(v_role) is null;
         execute format('grant usage on schema duewheel to %I', v_role);
-        -- What a program looks at before its first call.
+        -- A program looks at these before its first call.
         execute format('grant select on duewheel.alembic_version, duewheel.broker, duewheel.topics to %I', v_role);
     end loop;
     if to_regrole('duewheel_producer') is not null then
