@@ -131,7 +131,7 @@ declare
     v_table text;
 begin
     for v_table in delete from duewheel.slot returning table_name loop
-        execute format('drop table duewheel.%%I', v_table);
+        execute format('drop table duewheel.%I', v_table);
     end loop;
 end
 $$

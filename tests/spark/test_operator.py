@@ -401,8 +401,8 @@ def test_x11_job_may_take_longer_than_the_lease(
     broker: Broker, consumer: Consumer, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def work(_spark: SparkSession, messages: DataFrame, batch: LeasedBatch) -> None:
-        assert cancel._held is not None
-        wait_for_extensions(cancel._held.keeper, 5)
+        assert cancel._running is not None
+        wait_for_extensions(cancel._running.keeper, 5)
         first_end = max(lease.expires_at for lease in batch.leases)
         with consumer_at(broker, consumer, first_end + timedelta(milliseconds=1)) as late:
             assert not late.receive()
@@ -532,7 +532,7 @@ def test_lease_that_an_application_gives_back_as_a_whole_ends_it_not(
     extend_often(monkeypatch)
 
     def run(_submission: Submission, *_: object) -> None:
-        held = running._held
+        held = running._running
         assert held is not None
         consumer.nack(held.batch.leases[:1])
         wait_for_extensions(held.keeper, 2)
@@ -609,7 +609,7 @@ def _command(program: psutil.Process) -> list[str]:
         (
             {"host": "yarn", "extra": '{"spark-binary": "spark3-submit"}'},
             {"application": __file__},
-            "no spark3-submit on PATH",
+            "no spark3-submit was found on PATH",
         ),
         ({"host": ""}, {}, "names no master"),
     ],

@@ -352,7 +352,7 @@ def test_x14_a_dump_restored_elsewhere_delivers_what_waited_exactly_once(
             at_hand.nack(held)
         live = execute(
             restored_dsn,
-            "select body from duewheel.any_message m where body like 'live %%' and not exists ("
+            "select body from duewheel.any_message m where body like 'live %' and not exists ("
             " select from duewheel.topic t where t.topic_id = m.topic_id and t.message_type = 'RETRY')",
         )
         expected: Counter[bytes] = Counter(bytes(body) for (body,) in live)  # type: ignore[call-overload]

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 TOPIC = "orders"
 COUNT = 500
 REJECT = "select duewheel.reject_messages(%s, %s, %s, %s, %s, %s::bigint[], %s::text[], interval '0')"
-FETCHED = "select sum(idx_tup_fetch) from pg_stat_xact_user_tables where relname like 'message%%'"
+FETCHED = "select sum(idx_tup_fetch) from pg_stat_xact_user_tables where relname like 'message%'"
 
 
 @pytest.fixture

@@ -383,7 +383,7 @@ def test_x19_the_groups_of_a_topic_are_limited(topic: Broker) -> None:
         "  insert into duewheel.topic (topic_id, name, message_type, queues, max_delay, out_of_range,"
         "    granularity, retention, delay_levels, parent_topic_id)"
         "  overriding system value"
-        "  select 1000 + n, '%%RETRY%%' || n || '%%t', 'RETRY', 1, max_delay, out_of_range,"
+        "  select 1000 + n, '%RETRY%' || n || '%t', 'RETRY', 1, max_delay, out_of_range,"
         "    granularity, retention, delay_levels, topic_id"
         "  from duewheel.topic, generate_series(1, 10000) n where name = 't' returning topic_id"
         "), made as ("
@@ -416,7 +416,7 @@ def test_x20_what_is_left_of_deleted_topics_and_groups_goes_with_their_messages(
     broker.maintain()
     clock.advance(2 * DAY)
     broker.maintain()
-    counted = "select count(*) from duewheel.topic where name like '%%~deleted~%%'"
+    counted = "select count(*) from duewheel.topic where name like '%~deleted~%'"
     assert rows(broker, counted) != [(0,)], "its messages are still there"
     assert [group.topic for group in broker.groups()] == ["kept"]
     clock.advance(5 * DAY)
