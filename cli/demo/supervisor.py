@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import os
 import secrets
-import signal
 import sys
 import threading
 import time
@@ -24,7 +23,6 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from types import FrameType
 
 import duewheel.dags
 from duewheel.cli.demo.airflow_standalone import (
@@ -34,6 +32,7 @@ from duewheel.cli.demo.airflow_standalone import (
     Settings,
 )
 from duewheel.cli.demo.workplace import Note, Workplace, own_note
+from duewheel.cli.stopping import stopped_by_signal
 from duewheel.embedded.machine import free_port
 from duewheel.store import Broker, DueWheelError, EmbeddedPostgres
 
@@ -127,13 +126,8 @@ def main() -> int:
     parser.add_argument("directory", type=Path)
     parser.add_argument("--attached", action="store_true")
     arguments = parser.parse_args()
-    stopping = threading.Event()
-
-    def stop(_signal: int, _frame: FrameType | None) -> None:
-        stopping.set()
-
-    signal.signal(signal.SIGTERM, stop)
-    signal.signal(signal.SIGINT, stop)
+    # A second signal must not leave behind what the first one is ending.
+    stopping = stopped_by_signal(second_ends=False)
     if arguments.attached:
         threading.Thread(target=_stop_at_end_of_input, args=(stopping,), daemon=True).start()
     return Supervisor(Workplace(arguments.directory), stopping).run()
