@@ -11,8 +11,10 @@ import textwrap
 
 from sources import ROOT
 
+from duewheel.store.values.errors import roles_of_functions
+
 PAGE = "reference/api/sql.md"
-_FUNCTIONS = ROOT / "store" / "sql" / "functions"
+_COMMENTS = ROOT / "store" / "sql" / "functions" / "99_comments.sql"
 _WIDTH = 96
 _COMMENT = re.compile(r"comment on function duewheel\.(\w+).*? is\s+'((?:[^']|'')*)';", re.DOTALL)
 
@@ -23,7 +25,7 @@ def sql_page() -> str:
         "# SQL functions",
         "All functions for programs, in the schema `duewheel`. [SQL](../sql.md) explains them by examples.",
     ]
-    roles = _roles()
+    roles = roles_of_functions()
     signatures = _signatures()
     for chapter, comments in _chapters().items():
         sections.append(f"## {chapter}")
@@ -42,7 +44,7 @@ def _chapters() -> dict[str, dict[str, str]]:
     """The comment of each function by its chapter; of a function with several signatures, the first one."""
     chapters: dict[str, dict[str, str]] = {}
     # A comment of one line opens each chapter.
-    for part in (_FUNCTIONS / "99_comments.sql").read_text().split("\n\n-- ")[1:]:
+    for part in _COMMENTS.read_text().split("\n\n-- ")[1:]:
         title, _, statements = part.partition("\n")
         comments = chapters[title] = {}
         for name, comment in _COMMENT.findall(statements):
@@ -62,11 +64,6 @@ def _readable(signature: str) -> str:
     """As one would write it: Postgres writes the type behind each default, and types by their long names."""
     signature = signature.replace("timestamp with time zone", "timestamptz").replace(" DEFAULT ", " = ")
     return re.sub(r"(= (?:'[^']*'|NULL))::\w+(?:\[\])?", r"\1", signature).replace("= NULL", "= null")
-
-
-def _roles() -> dict[str, str]:
-    text = (_FUNCTIONS / "98_rights.sql").read_text()
-    return dict(re.findall(r"\('(\w+)', '(duewheel_\w+)'\)", text))
 
 
 def _wrapped(signature: str) -> str:

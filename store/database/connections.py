@@ -357,23 +357,17 @@ def transaction(connection: DriverConnection) -> Iterator[DriverCursor]:
     is the caller's to end. Errors are translated (:func:`translating_errors`).
     """
     own = connection.autocommit and connection.info.transaction_status == TRANSACTION_STATUS_IDLE
-    try:
-        with cursor_of(connection) as cursor:
-            try:
-                if own:
-                    cursor.execute("begin isolation level read committed")
-                yield cursor
-                if own:
-                    cursor.execute("commit")
-            except BaseException:
-                if own and not connection.closed:
-                    cursor.execute("rollback")
-                raise
-    except psycopg2.Error as error:
-        ours = explanation(connection, error)
-        if ours is None:
+    with translating_errors(connection), cursor_of(connection) as cursor:
+        try:
+            if own:
+                cursor.execute("begin isolation level read committed")
+            yield cursor
+            if own:
+                cursor.execute("commit")
+        except BaseException:
+            if own and not connection.closed:
+                cursor.execute("rollback")
             raise
-        raise ours from error
 
 
 def explanation(connection: DriverConnection, error: psycopg2.Error) -> DueWheelError | None:

@@ -20,22 +20,12 @@ if TYPE_CHECKING:
     from duewheel.store.operations import stats as stats
     from duewheel.store.operations import topics as topics
 
-_MODULES = frozenset(
-    {
-        "dead_letters",
-        "groups",
-        "lookups",
-        "recalling",
-        "schedules",
-        "sending",
-        "settings",
-        "stats",
-        "topics",
-    }
-)
-
 
 def __getattr__(name: str) -> ModuleType:
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return import_module(f"{__name__}.{name}")
+    module = f"{__name__}.{name}"
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name != module:
+            raise
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None

@@ -292,12 +292,13 @@ def role_needed(refusal: str) -> str:
     if kind == "schema":
         return "duewheel_producer (sends), duewheel_consumer (receives) or duewheel_admin (both, and more)"
     if kind == "function":
-        return _roles_of_functions().get(name, "duewheel_admin")
+        return roles_of_functions().get(name, "duewheel_admin")
     return "duewheel_consumer" if name in ("groups", "waiting") else "duewheel_admin"
 
 
 @cache
-def _roles_of_functions() -> dict[str, str]:
+def roles_of_functions() -> dict[str, str]:
+    """The role that may call each SQL function for programs, by the function's name."""
     rights = (Path(__file__).parents[1] / "sql" / "functions" / "98_rights.sql").read_text(encoding="utf-8")
     return dict(re.findall(r"\('(\w+)', '(duewheel_\w+)'\)", rights))
 
