@@ -19,12 +19,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryFile
 
+from tests.pages import examples
+from tests.waiting import PATIENCE_SECONDS
+
 INSTANT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)")
 MESSAGE_ID = re.compile(r"\b[0-9a-f]{44}\b")
 #: Colours and the like.
 CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
-#: Nothing waits for it unless something is broken.
-PATIENCE_SECONDS = 600
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class Command:
 
 def commands(text: str) -> list[Command]:
     """Return the commands of all blocks of a text, in order."""
-    blocks = "".join(re.findall(r"^```console\n(.*?)^```", text, re.MULTILINE | re.DOTALL))
+    blocks = "".join(examples(text, "console"))
     parts = re.findall(r"^\$ ([^\n]*)\n((?:(?!\$ )[^\n]*\n)*)", blocks, re.MULTILINE)
     return [Command(line, output) for line, output in parts]
 

