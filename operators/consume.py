@@ -59,7 +59,7 @@ class ConsumeMessagesOperator(ConsumingOperator):
         topic: the topic to read.
         group: the consumer group that reads; made when it does not exist yet, from the earliest message on.
         python_callable: called once with the batch, a sequence of ``Message``, and with ``op_args`` and
-            ``op_kwargs``; It also gets the values of Airflow's context that its parameters name, and as
+            ``op_kwargs``. It also gets the values of Airflow's context that its parameters name, and as
             ``consumer`` the group's :class:`~duewheel.store.consuming.consumer.Consumer`, to ack in the
             transaction of the work. It may be ``async``. If it yields values or returns an iterator, its
             result is the list of them. Not called when no message is ready.

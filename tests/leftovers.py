@@ -56,6 +56,7 @@ def end_programs(folder: str, spared: set[int]) -> None:
         if time.monotonic() > deadline:
             for pid in left:
                 send_signal(pid, signal.SIGKILL)
+        # They are no children of this process, which hears nothing of their ends.
         time.sleep(_PAUSE_SECONDS)
 
 
