@@ -1,4 +1,4 @@
-"""The first schema: topics, messages in slots, ticks, groups, leases, recalls."""
+"""The tables of the broker."""
 
 from __future__ import annotations
 

@@ -8,19 +8,6 @@
 -- two, and nothing else notices. A message that was not moved is released and delivered from where it is: upkeep may be
 -- late, or never run.
 
--- Made once: to replace it, an upgrade would wait for every open transaction that has sent or received, and hold up the
--- others. A revision that changes the columns of duewheel.message drops it.
-do $$
-begin
-    if to_regclass('duewheel.any_message') is null then
-        create view duewheel.any_message as
-        select * from duewheel.message
-        union all
-        select * from duewheel.far_message;
-    end if;
-end
-$$;
-
 create or replace function duewheel.slot_at(p_at timestamptz) returns duewheel.slot
 language plpgsql stable as $$
 declare

@@ -1,7 +1,8 @@
 -- Topics: what can be sent to, with the limits a sender and the wheel go by.
 create table duewheel.topic (
-    -- Part of every message id and of advisory lock keys, hence the upper bound.
-    topic_id integer generated always as identity primary key check (topic_id < 1048576),
+    -- Part of every message id and of advisory lock keys, hence the upper bound. Ids come round again, so that topics
+    -- that are made and removed for ever never use them up.
+    topic_id integer generated always as identity (maxvalue 1048575 cycle) primary key check (topic_id < 1048576),
     name text not null unique,
     -- NORMAL, DELAY and FIFO are the user's; RETRY and DEAD_LETTER belong to one subscription.
     message_type text not null check (message_type in ('NORMAL', 'DELAY', 'FIFO', 'RETRY', 'DEAD_LETTER')),
@@ -20,5 +21,11 @@ create table duewheel.topic (
     parent_topic_id integer references duewheel.topic,
     created_at timestamptz not null default clock_timestamp(),
     -- A deleted topic keeps its row under another name until its slots are dropped.
-    deleted_at timestamptz
+    deleted_at timestamptz,
+    -- Everything of the topic that was due before is past retention and was finished by every group, though a slot of it
+    -- may be kept for other topics. Its logs are gone, and nobody can go back to it. Null: everything is kept.
+    kept_from timestamptz
 );
+-- The topics of a subscription.
+create index topic_parent on duewheel.topic (parent_topic_id) where parent_topic_id is not null;
+create index topic_deleted on duewheel.topic (deleted_at) where deleted_at is not null;

@@ -1,5 +1,5 @@
--- Messages: written once and never touched again. Partitioned by the delivery instant into hourly slots: the slots of
--- the wheel on disk, made ahead and dropped whole.
+-- Messages: written once and never touched again. Partitioned by the delivery instant into slots: the slots of the wheel
+-- on disk, made ahead and dropped whole.
 create table duewheel.message (
     -- The instant from which the message is delivered: greatest(asked, the clock, just after the topic's last tick).
     deliver_at timestamptz not null,
@@ -39,37 +39,20 @@ create index message_key on duewheel.message (topic_id, key) where key is not nu
 -- The chain of retries and dead letters of one message.
 create index message_origin on duewheel.message (origin_seq) where origin_seq is not null;
 
+-- Messages whose slot is not made yet: those due in weeks or years. Upkeep moves each into its slot when that is made;
+-- until then, and where no upkeep runs, statements find it here. The columns are those of duewheel.message, in the same
+-- order.
+create table duewheel.far_message (like duewheel.message including defaults including constraints including indexes);
+-- Upkeep asks for what is due before the end of the last slot, of all topics.
+create index far_message_due on duewheel.far_message (deliver_at);
+
+-- The messages of both; what is inserted here goes into the right one. A view that every send and receive uses can be
+-- changed only when no open transaction has sent or received, so it is made here and not with the functions. A revision
+-- that changes the columns of duewheel.message drops it and makes it again.
+create view duewheel.any_message as
+select * from duewheel.message
+union all
+select * from duewheel.far_message;
+
 -- One draw reserves 16 blocks of 65536 message numbers: enough for the largest send_many.
 create sequence duewheel.message_block increment by 16;
-
--- The slots that exist, so that a statement can name exactly the partitions it needs.
-create table duewheel.slot (
-    starts_at timestamptz primary key,
-    ends_at timestamptz not null unique,
-    table_name text not null unique,
-    -- When the sweep for rows that no tick covers has passed over it.
-    sealed_at timestamptz,
-    -- Until then: the topics whose rows it has looked through.
-    swept_topic_ids integer[] not null default '{}'
-);
-
--- The slots that were dropped, and why: what became of a message that is no longer there.
-create table duewheel.dropped_slot (
-    starts_at timestamptz not null,
-    dropped_at timestamptz not null,
-    reason text not null,
-    primary key (starts_at, dropped_at)
-);
-
--- A key given by the sender for which the same message is never sent twice.
-create table duewheel.idempotency (
-    topic_id integer not null,
-    idempotency_key text not null,
-    queue smallint not null,
-    deliver_at timestamptz not null,
-    seq bigint not null,
-    -- From then on the key may be forgotten.
-    until_at timestamptz not null,
-    primary key (topic_id, idempotency_key)
-);
-create index idempotency_until on duewheel.idempotency (until_at);

@@ -1,6 +1,7 @@
 -- Consumer groups and what they subscribe to.
 create table duewheel.consumer_group (
-    group_id integer generated always as identity primary key check (group_id < 1048576),
+    -- Ids come round again, as those of topics do.
+    group_id integer generated always as identity (maxvalue 1048575 cycle) primary key check (group_id < 1048576),
     name text not null unique,
     -- After this many retries a failed message is a dead letter.
     max_retries integer not null default 16 check (max_retries >= 0),

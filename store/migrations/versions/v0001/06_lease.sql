@@ -29,6 +29,8 @@ create table duewheel.lease (
     primary key (topic_id, group_id, queue, n)
 );
 create index lease_expiry on duewheel.lease (topic_id, group_id, queue, expires_at) where message_count > 0;
+-- The wheel asks which leases end soon, of all topics and groups at once.
+create index lease_end on duewheel.lease (expires_at) where message_count > 0;
 create index lease_reach on duewheel.lease (topic_id, group_id, queue, to_at, to_seq) where message_count > 0;
 -- Between two rewinds the ranges follow each other.
 create index lease_rewound on duewheel.lease (topic_id, group_id, queue, n) where token = -1;
@@ -41,6 +43,9 @@ create table duewheel.lease_event (
     at timestamptz not null,
     -- extended and deferred: the new end of the lease.
     expires_at timestamptz,
+    -- The transaction that wrote it: a repeated ack is harmless in the transaction that made the first one. Null after a
+    -- rebase.
+    xid xid8 default pg_current_xact_id(),
     topic_id integer not null,
     group_id integer not null,
     queue smallint not null,
@@ -52,3 +57,23 @@ create table duewheel.lease_event (
 );
 create index lease_event_expiry on duewheel.lease_event (topic_id, group_id, queue, expires_at)
 where expires_at is not null;
+create index lease_event_end on duewheel.lease_event (expires_at) where expires_at is not null;
+-- What ended without an answer since an instant, for counters: few of all the events.
+create index lease_event_expired on duewheel.lease_event (at) where kind = 'expired';
+
+-- Answers to single messages of a lease, found by the message. An answer to all of a lease is one row of lease_event.
+create table duewheel.lease_answer (
+    n bigint not null,
+    seq bigint not null,
+    at timestamptz not null,
+    xid xid8 not null default pg_current_xact_id(),
+    topic_id integer not null,
+    group_id integer not null,
+    -- How many rows of the lease there are up to this one.
+    answered_count integer not null,
+    queue smallint not null,
+    kind text not null check (kind in ('acked', 'failed', 'returned')),
+    reason text,
+    primary key (topic_id, group_id, queue, n, seq)
+);
+create unique index lease_answer_count on duewheel.lease_answer (topic_id, group_id, queue, n, answered_count);

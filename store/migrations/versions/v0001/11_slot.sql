@@ -1,0 +1,31 @@
+-- The slots that exist, so that a statement can name exactly the partitions it needs.
+create table duewheel.slot (
+    starts_at timestamptz primary key,
+    ends_at timestamptz not null unique,
+    table_name text not null unique,
+    -- When the sweep for rows that no tick covers has passed over it.
+    sealed_at timestamptz,
+    -- Until then: the topics whose rows it has looked through.
+    swept_topic_ids integer[] not null default '{}'
+);
+
+-- Slots that no message may stand in yet: a transaction that looked at duewheel.message before the slot was there goes
+-- on without it, and would pass over what stands in it.
+create table duewheel.closed_slot (
+    starts_at timestamptz primary key,
+    -- Those transactions; null until somebody has looked for them.
+    awaited text[],
+    -- When they had ended, all sessions were told of the slot once more.
+    told boolean not null default false
+);
+
+-- The slots that were dropped, and why: what became of a message that is no longer there.
+create table duewheel.dropped_slot (
+    starts_at timestamptz not null,
+    ends_at timestamptz not null,
+    dropped_at timestamptz not null,
+    reason text not null,
+    -- How many messages each clustering group had still to read, where one had.
+    unread jsonb not null default '[]',
+    primary key (starts_at, dropped_at)
+);
