@@ -2,9 +2,10 @@
 
 The tables come from Alembic's revisions in ``migrations/versions``, each a number and a folder of frozen
 ``.sql`` files. The functions in ``sql/functions`` are not frozen: all of them are applied again whenever
-their checksum is not the one the database remembers. Both happen in one transaction under an advisory lock,
-so any number of processes may upgrade at once: one does the work, the others wait and find it done, and a
-failure leaves everything as it was.
+their checksum is not the one the database remembers. Then the schema has the functions of the files and no
+others: one with another result is replaced, and one that no file makes any more is dropped. All this happens
+in one transaction under an advisory lock, so any number of processes may upgrade at once: one does the work,
+the others wait and find it done, and a failure leaves everything as it was.
 
 A broker is upgraded while it is in use. An open transaction may hold a table that the upgrade changes, and
 sessions behind an upgrade that waits for it wait, too. So the upgrade waits for a moment only, lets the
@@ -16,7 +17,9 @@ A database that is newer than this program is left alone: migrations keep what o
 from __future__ import annotations
 
 import logging
+import re
 import time
+from pathlib import Path
 
 import psycopg2
 from alembic import command
@@ -28,6 +31,7 @@ from sqlalchemy.exc import DBAPIError
 from duewheel.store.database.connections import (
     Database,
     DriverConnection,
+    DriverCursor,
     cursor_of,
     driver_connection,
     fetch,
@@ -47,6 +51,9 @@ _LOCK_TIMEOUT_MS = 300
 _LONGEST_LOCK_TIMEOUT_MS = 900
 # Between two attempts: twice as long each time, and this at most.
 _LONGEST_PAUSE_SECONDS = 5.0
+
+# Postgres's hint where `create or replace` would change a function's result.
+_DROP_FIRST = re.compile(r"DROP (?:FUNCTION|PROCEDURE) (\S+\(.*\))")
 
 _OLDEST_TRANSACTION = """
 select pid, application_name, xact_start from pg_stat_activity
@@ -159,15 +166,57 @@ def _apply_functions(connection: Connection) -> bool:
     wanted = functions_checksum()
     if state_of(driver).functions_checksum == wanted:
         return False
+    before = _functions(driver)
     with cursor_of(driver) as cursor:
-        for path in function_files():
-            try:
-                cursor.execute(path.read_text(encoding="utf-8"))
-            except psycopg2.Error as error:
-                error.add_note(f"while applying {path.name}")
-                raise
+        moved = [oid for path in function_files() for oid in _apply(cursor, path)]
+        after = _functions(driver)
+        gone = [oid for oid, version in before.items() if after.get(oid) == version]
+        _drop_functions(driver, [*gone, *moved])
         cursor.execute(f"update {SCHEMA}.broker set functions_checksum = %s", (wanted,))
     return True
+
+
+def _apply(cursor: DriverCursor, path: Path) -> list[int]:
+    """Apply a file; functions that ``create or replace`` cannot replace are renamed first, and returned.
+
+    A function with another result keeps its name free for the new one this way. It cannot be dropped before
+    views and functions that use it are made anew by later files.
+    """
+    moved: list[int] = []
+    while True:
+        cursor.execute("savepoint before_file")
+        try:
+            cursor.execute(path.read_text(encoding="utf-8"))
+        except psycopg2.Error as error:
+            old = _DROP_FIRST.search(error.diag.message_hint or "")
+            if old is None or not isinstance(error, psycopg2.errors.InvalidFunctionDefinition):
+                error.add_note(f"while applying {path.name}")
+                raise
+            cursor.execute("rollback to savepoint before_file")
+            cursor.execute("select %s::regprocedure::oid", (old[1],))
+            moved += [oid for (oid,) in cursor.fetchall()]
+            cursor.execute(f"alter routine {old[1]} rename to replaced_{moved[-1]}")
+        else:
+            cursor.execute("release savepoint before_file")
+            return moved
+
+
+def _functions(driver: DriverConnection) -> dict[int, str]:
+    """The functions of the schema, each with a mark that changes when it is made again."""
+    return dict(
+        fetch(
+            driver, f"select oid, xmin::text from pg_proc where pronamespace = '{SCHEMA}'::regnamespace", ()
+        )
+    )
+
+
+def _drop_functions(driver: DriverConnection, oids: list[int]) -> None:
+    """Drop functions in one statement, as they may use each other; fails where anything else uses one."""
+    names = "select string_agg(oid::regprocedure::text, ', ') from pg_proc where oid = any (%s::oid[])"
+    ((listed,),) = fetch(driver, names, (oids,))
+    if listed:
+        with cursor_of(driver) as cursor:
+            cursor.execute(f"drop routine {listed}")
 
 
 def _grant_rights(connection: Connection, *, anew: bool) -> None:

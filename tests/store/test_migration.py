@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,7 +13,8 @@ from pathlib import Path
 import psycopg2
 import pytest
 from tests.conftest import execute
-from tests.waiting import PATIENCE_SECONDS
+from tests.next_version import NextVersion
+from tests.waiting import PATIENCE_SECONDS, ask, connected
 
 from duewheel.embedded.postgres import EmbeddedPostgres
 from duewheel.store.broker import Broker
@@ -118,6 +120,94 @@ print([os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
     assert described(empty_dsn) == described(dsn)
     recorded, attached = slots(empty_dsn)
     assert recorded == attached != []
+
+
+def test_an_upgrade_makes_the_same_as_a_first_installation(dsn: str, empty_dsn: str, tmp_path: Path) -> None:
+    next_version = NextVersion(tmp_path)
+    for each in (dsn, empty_dsn):
+        next_version.upgrade(each)
+    assert described(dsn) == described(empty_dsn)
+
+
+def applied(dsn: str, folder: Path, monkeypatch: pytest.MonkeyPatch, **files: str) -> None:
+    """Upgrades to a program that has these files of functions beside the others."""
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(schema_state.FUNCTIONS, folder)
+    for name, text in files.items():
+        (folder / f"{name}.sql").write_text(text)
+    with monkeypatch.context() as patch:
+        patch.setattr(schema_state, "FUNCTIONS", folder)
+        migration.upgrade(dsn)
+
+
+EXAMPLE = """
+create or replace function duewheel.example(p_count integer, p_text text default null) returns integer
+language sql begin atomic select p_count; end;
+create or replace function duewheel.example(p_counts integer[]) returns integer
+language sql begin atomic select p_counts[1]; end;
+create or replace function duewheel.going(p_count integer) returns integer
+language sql begin atomic select duewheel.example(p_count); end;
+"""
+USED = """
+create or replace function duewheel.uses_example() returns integer
+language sql begin atomic select e from duewheel.example(3) e; end;
+create or replace view duewheel.example_view as select duewheel.example(4) as n;
+"""
+#: One has another result and another name of a parameter, one has another parameter, and one has gone.
+CHANGED = """
+create or replace function duewheel.example(p_number integer, p_text text default null)
+returns table (e integer, more text)
+language sql begin atomic select p_number + 1, 'more'; end;
+create or replace function duewheel.example(p_counts integer[], p_place integer default 1) returns integer
+language sql begin atomic select p_counts[p_place]; end;
+"""
+CHANGED_USED = """
+create or replace function duewheel.uses_example() returns integer
+language sql begin atomic select x.e from duewheel.example(3) x; end;
+create or replace view duewheel.example_view as select x.e as n from duewheel.example(4) x;
+"""
+
+
+def test_functions_with_other_results_and_parameters_are_replaced(
+    dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where others and views use them; a session that knows the old ones goes on."""
+    before = described(dsn)
+    applied(dsn, tmp_path / "old", monkeypatch, _1_example=EXAMPLE, _2_used=USED)
+    old = (
+        "select duewheel.going(1), duewheel.example(array[2]), duewheel.uses_example(), n"
+        " from duewheel.example_view"
+    )
+    new = "select e, more, duewheel.uses_example(), n from duewheel.example(1), duewheel.example_view"
+    with connected(dsn, autocommit=False) as session:
+        assert ask(session, old) == [(1, 2, 3, 4)]
+        session.commit()
+        applied(dsn, tmp_path / "new", monkeypatch, _1_example=CHANGED, _2_used=CHANGED_USED)
+        assert ask(session, new) == [(2, "more", 4, 5)]
+        assert ask(session, "select duewheel.example(array[2])") == [(2,)]
+        made = (
+            "select oid::regprocedure::text from pg_proc where proname ~ 'example|going|replaced' order by 1"
+        )
+        assert ask(session, made) == [
+            ("duewheel.example(integer,text)",),
+            ("duewheel.example(integer[],integer)",),
+            ("duewheel.uses_example()",),
+        ]
+        ask(session, "drop view duewheel.example_view")
+        session.commit()
+    migration.upgrade(dsn)
+    assert described(dsn) == before
+
+
+def test_a_function_that_a_user_s_view_needs_is_not_dropped(
+    dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    applied(dsn, tmp_path / "old", monkeypatch, _1_example=EXAMPLE, _2_used=USED)
+    execute(dsn, "create view public.mine as select duewheel.going(1)")
+    before = described(dsn)
+    with pytest.raises(psycopg2.errors.DependentObjectsStillExist, match="mine"):
+        applied(dsn, tmp_path / "new", monkeypatch, _1_example=CHANGED, _2_used=CHANGED_USED)
+    assert described(dsn) == before
 
 
 def test_an_old_schema_says_to_upgrade(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
