@@ -25,7 +25,7 @@ BODY = bytes(range(100))
 def tick_seconds(connection: Connection, topic: str) -> float:
     """How long one tick of `topic` takes, which must find something due."""
     with connection.cursor() as cursor:
-        taken = seconds(lambda: cursor.execute("SELECT duewheel.tick(%s)", (topic,)))
+        taken = seconds(lambda: cursor.execute("CALL duewheel.tick(%s)", (topic,)))
         (released,) = cursor.fetchone() or (0,)
         if not released:
             raise RuntimeError(f"the tick of {topic} released nothing, though something is due")

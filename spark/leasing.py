@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from duewheel.store.consuming.ticking import TICK_GROUP
 from duewheel.store.database.connections import fetch
 from duewheel.store.values import filters
 from duewheel.store.values import tags as tag_expressions
@@ -90,6 +91,7 @@ def lease_messages(
     if once_since is not None:
         statement, parameters = _LEASE_ONCE, (*parameters, once_since)
     with broker.connection() as connection:
+        fetch(connection, TICK_GROUP, (consumer.group_id, consumer.topic_id, now))
         rows = fetch(connection, statement, parameters)
     return [
         Lease(consumer.group_id, topic_id, queue, n, token, expires_at, count)

@@ -36,6 +36,7 @@ from duewheel.spark.lease_partition import MESSAGES_PER_PARTITION
 from duewheel.spark.message_columns import StreamHandle
 from duewheel.spark.read_options import instant_in
 from duewheel.spark.stream_place import Place, StreamOffset
+from duewheel.store.consuming.ticking import TICK_GROUP
 from duewheel.store.database.connections import fetch
 from duewheel.store.values.errors import DueWheelError, InvalidArgument, UnknownGroup, UnknownTopic
 
@@ -99,6 +100,7 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         always gives the same answer.
         """
         start, at = starting(self._options.starting_offsets)
+        self._release()
         rows = self._ask(_START, *self._subscription(), secrets.token_hex(8), start, at)
         return StreamOffset.of_rows(rows[0][0], [row[1:] for row in rows]).as_dict()
 
@@ -194,12 +196,17 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         with self._opened().connection() as connection:
             return fetch(connection, statement, parameters)
 
+    def _release(self) -> None:
+        """Release what is due, where no wheel does."""
+        self._ask(TICK_GROUP, *self._subscription(), None)
+
     def _latest(self, begin: StreamOffset, most: int | None, target: StreamOffset | None) -> StreamOffset:
         """How far a stream may read: at most ``most`` messages, and not beyond the target."""
         group_id, topic_id = self._subscription()
         places = begin.parameters()
-        parameters = [topic_id, group_id, topic_id, begin.stream or None, *places, most, target is None]
+        parameters = [topic_id, group_id, topic_id, begin.stream or None, *places, most]
         if target is None:
+            self._release()
             parameters += [None] * 4
         else:
             topic_ids, queues, ats, _, stragglers = target.parameters()

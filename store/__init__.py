@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from duewheel.store.values.errors import BrokerMoved as BrokerMoved
     from duewheel.store.values.errors import BrokerNotUpgraded as BrokerNotUpgraded
     from duewheel.store.values.errors import BrokerUnreachable as BrokerUnreachable
+    from duewheel.store.values.errors import ClockSetBack as ClockSetBack
     from duewheel.store.values.errors import DelayOutOfRange as DelayOutOfRange
     from duewheel.store.values.errors import DueWheelError as DueWheelError
     from duewheel.store.values.errors import ExtraMissing as ExtraMissing
@@ -50,10 +51,10 @@ if TYPE_CHECKING:
     from duewheel.store.values.errors import LeaseLost as LeaseLost
     from duewheel.store.values.errors import NotAllowed as NotAllowed
     from duewheel.store.values.errors import NulInText as NulInText
-    from duewheel.store.values.errors import Overtaken as Overtaken
     from duewheel.store.values.errors import PropertiesTooLarge as PropertiesTooLarge
     from duewheel.store.values.errors import ScheduleExists as ScheduleExists
     from duewheel.store.values.errors import StagingFailed as StagingFailed
+    from duewheel.store.values.errors import TickInTransaction as TickInTransaction
     from duewheel.store.values.errors import TopicExists as TopicExists
     from duewheel.store.values.errors import UnknownGroup as UnknownGroup
     from duewheel.store.values.errors import UnknownMessage as UnknownMessage
@@ -87,6 +88,7 @@ _HOMES = {
     "BulkRecall": "store.operations.recalling",
     "ConsumeMode": "store.values.messages",
     "Consumer": "store.consuming.consumer",
+    "ClockSetBack": "store.values.errors",
     "DelayOutOfRange": "store.values.errors",
     "Doorbell": "store.consuming.doorbells",
     "DueWheelError": "store.values.errors",
@@ -114,7 +116,6 @@ _HOMES = {
     "NulInText": "store.values.errors",
     "OnConflict": "store.values.messages",
     "OutOfRange": "store.values.messages",
-    "Overtaken": "store.values.errors",
     "PropertiesTooLarge": "store.values.errors",
     "RecallOutcome": "store.values.messages",
     "RetryPolicy": "store.values.retry_policy",
@@ -124,6 +125,7 @@ _HOMES = {
     "StagingFailed": "store.values.errors",
     "SendOutcome": "store.values.messages",
     "SendReceipt": "store.values.messages",
+    "TickInTransaction": "store.values.errors",
     "TopicExists": "store.values.errors",
     "UnknownGroup": "store.values.errors",
     "UnknownMessage": "store.values.errors",
@@ -143,6 +145,7 @@ __all__ = [
     "BrokerNotUpgraded",
     "BrokerUnreachable",
     "BulkRecall",
+    "ClockSetBack",
     "ConsumeMode",
     "Consumer",
     "DelayOutOfRange",
@@ -172,7 +175,6 @@ __all__ = [
     "NulInText",
     "OnConflict",
     "OutOfRange",
-    "Overtaken",
     "PropertiesTooLarge",
     "RecallOutcome",
     "RetryPolicy",
@@ -182,6 +184,7 @@ __all__ = [
     "SendOutcome",
     "SendReceipt",
     "StagingFailed",
+    "TickInTransaction",
     "TopicExists",
     "UnknownGroup",
     "UnknownMessage",

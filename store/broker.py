@@ -867,14 +867,17 @@ class Broker:
         groups: Sequence[str],
         tags: Sequence[str] | None = None,
         filters: Sequence[str | None] | None = None,
+        *,
+        release: bool = True,
     ) -> list[Doorbell]:
-        """The messages ready and not leased, for pairs of a topic and a group; first releases due messages.
+        """The messages ready and not leased, for pairs of a topic and a group.
 
         Args:
             topics, groups: the pairs, as two sequences of the same length; those without a subscription are
                 left out.
             tags: a tag expression for each pair; None counts all messages.
             filters: an expression over the properties, or None, for each pair; None counts all messages.
+            release: whether to release due messages first; False where a wheel does so.
 
         Raises:
             InvalidArgument: the sequences are not of the same length.
@@ -882,7 +885,7 @@ class Broker:
         """
         from duewheel.store.consuming import doorbells
 
-        return doorbells.doorbells(self._database, topics, groups, tags, filters)
+        return doorbells.doorbells(self._database, topics, groups, tags, filters, release=release)
 
     def take_over(self, consumer: Consumer, invisible: timedelta = _MINUTE) -> Batch:
         """Take the leases that a consumer of the same name and group holds, to go on with its work.
@@ -1026,14 +1029,16 @@ class Broker:
     def tick(self, topic: str) -> bool:
         """Release the due messages of a topic; true if there were any.
 
-        Programs need not call this: receiving ticks by itself, and a wheel does so on time.
+        Messages that its groups have not answered in time come again by it, too. Programs need not call this:
+        a consumer that hears no wheel does so before it receives, and a wheel does so on time.
 
         Raises:
             UnknownTopic: there is none of this name.
         """
+        from duewheel.store.consuming.ticking import tick
+
         check_text(topic, "topic")
-        rows = self._database.rows("select duewheel.tick(%s, %s)", (topic, self._database.now()))
-        return bool(rows[0][0])
+        return tick(self._database, topic)
 
     def maintain(self) -> Maintenance:
         """Make slots ahead, drop those past retention, and trim the logs; a wheel does so every hour.

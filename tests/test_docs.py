@@ -149,7 +149,8 @@ def test_sql_functions_are_listed_as_the_database_has_them(cursor: extensions.cu
         bodies = ("jsonb", "text", "bytea") if call.startswith("send(") else ("jsonb",)
         for body in bodies:
             declared = call.replace("body jsonb", f"body {body}", 1)
-            cursor.execute(f"create function {declared} language plpgsql as $$ begin end $$")
+            kind = "procedure" if call.startswith("tick(") else "function"
+            cursor.execute(f"create {kind} {declared} language plpgsql as $$ begin end $$")
     listing = """
         select proname, pg_get_function_arguments(oid), pg_get_function_result(oid) from pg_proc
         where pronamespace = %s::regnamespace and proname = any (%s) order by 1, 2

@@ -283,6 +283,7 @@ async def _looks(conn_id: str, address: BrokerAddress) -> AsyncGenerator[Doorbel
         porter = Porter(
             broker,
             left_alone_seconds=LEFT_ALONE_SECONDS if hears else 0,
+            releases=not may_turn,
             watchers=partial(WATCHED.watchers, conn_id),
         )
         while not turning.done():
@@ -363,6 +364,7 @@ class Porter:
     Args:
         broker: the broker to ask.
         left_alone_seconds: the longest time for which a group is left alone.
+        releases: whether a look releases what is due first; False where a wheel does so.
         watchers: names the triggers that watch a group, for the log.
         clock: seconds on any clock that never goes back.
     """
@@ -372,11 +374,13 @@ class Porter:
         broker: Broker,
         *,
         left_alone_seconds: float,
+        releases: bool = True,
         watchers: Callable[[Watched], str] = lambda _: "a trigger",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._broker = broker
         self._watchers = watchers
+        self._releases = releases
         self._left_alone = timedelta(seconds=left_alone_seconds)
         self._topic_ids: dict[Watched, int] = {}
         self._quiet_until: dict[Watched, datetime] = {}
@@ -442,6 +446,7 @@ class Porter:
                 [group.group for group in portion],
                 [group.tags for group in portion],
                 [group.filter for group in portion],
+                release=self._releases,
             )
             doorbells |= {Watched(bell.topic, bell.group, bell.tags, bell.filter): bell for bell in told}
             for group in portion:

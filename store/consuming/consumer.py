@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any
 from psycopg2.extensions import TRANSACTION_STATUS_IDLE
 
 from duewheel.store.consuming.signals import Signals, Stop
+from duewheel.store.consuming.ticking import tick_group
 from duewheel.store.database.connections import Database, Rows, driver_connection
 from duewheel.store.database.prepared import Prepared
 from duewheel.store.values import filters
@@ -468,6 +469,8 @@ class Consumer:
         now = self._database.now()
         looked_at = time.monotonic()
         tick = now is not None or (tick and looked_at >= self._tick_at)
+        if tick:
+            tick_group(self._database, self.group_id, self.topic_id)
         parameters = (
             self.group_id,
             self.topic_id,
@@ -477,7 +480,7 @@ class Consumer:
             self.name,
             self._first_source,
             now,
-            tick,
+            not tick,
             self._path,
         )
         prepared = _RECEIVE if answer is None else _ACK_AND_RECEIVE

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from duewheel.store.consuming.ticking import tick_groups
 from duewheel.store.database.connections import Database
 from duewheel.store.values import tags as tag_expressions
 from duewheel.store.values.bodies import check_text
@@ -57,6 +58,8 @@ def doorbells(
     groups: Sequence[str],
     tags: Sequence[str] | None = None,
     filters: Sequence[str | None] | None = None,
+    *,
+    release: bool = True,
 ) -> list[Doorbell]:
     """Look at pairs of topic and group; see :meth:`duewheel.store.broker.Broker.doorbells`."""
     if len(topics) != len(groups):
@@ -70,6 +73,8 @@ def doorbells(
             f"{len(tags)} tag expressions and {len(filters)} filters were given for {len(topics)} topics: "
             "give one for each"
         )
+    if release:
+        tick_groups(database, topics, groups)
     rows = database.rows(
         _DOORBELLS,
         (

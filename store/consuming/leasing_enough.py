@@ -10,9 +10,9 @@ import random
 from typing import TYPE_CHECKING
 
 from duewheel.store.consuming.consumer import RECEIVED_COLUMNS
+from duewheel.store.consuming.ticking import TICK_GROUP
 from duewheel.store.database.connections import fetch, transaction
 from duewheel.store.values import filters, tags
-from duewheel.store.values.errors import Overtaken
 from duewheel.store.values.instants import to_span
 from duewheel.store.values.messages import Batch
 
@@ -65,13 +65,14 @@ def lease_enough(
         None if consumer.filter is None else filters.to_jsonpath(consumer.filter),
     )
     try:
+        with broker.connection() as connection:
+            fetch(connection, TICK_GROUP, (consumer.group_id, consumer.topic_id, broker.now()))
         with broker.connection() as connection, transaction(connection):
             batch = _batch(consumer, fetch(connection, _RECEIVE, parameters))
             if len(batch) < at_least:
                 raise _TooFew
             return batch
-    except (_TooFew, Overtaken):
-        # Overtaken: its server process was held up, and others went on. They came first, too.
+    except _TooFew:
         return _batch(consumer, [])
 
 

@@ -21,7 +21,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import psycopg2
 import psycopg2.extensions
@@ -33,7 +33,6 @@ from duewheel.store.values.errors import (
     BrokerUnreachable,
     DueWheelError,
     InvalidArgument,
-    Overtaken,
     from_database,
     said,
 )
@@ -57,8 +56,8 @@ Rows = list[tuple[Any, ...]]
 #: How many idle connections a pool keeps open.
 IDLE_CONNECTIONS = 8
 
-#: How often a statement that others overtake is tried.
-_ATTEMPTS = 3
+#: Goes before a statement that ticks, in the same message: so the transaction is the statement's own.
+OWN_TRANSACTION: Final = "set local duewheel.own_transaction = on; "
 
 
 def libpq_dsn(dsn: str) -> str:
@@ -222,15 +221,6 @@ class Database:
             caller = driver_connection(connection)
             self.verify(caller)
             return fetch(caller, text_of(statement), parameters)
-        for _ in range(_ATTEMPTS - 1):
-            try:
-                return self._rows(statement, parameters)
-            except Overtaken:
-                # Its server process was held up in the middle of a release, and others went on.
-                continue
-        return self._rows(statement, parameters)
-
-    def _rows(self, statement: str | Prepared, parameters: Sequence[Any]) -> Rows:
         # As lend() and translating_errors(), without their generators: each receive and answer comes by here.
         lent = self._take()
         try:

@@ -1,11 +1,8 @@
 """Recalling: taking back waiting messages, with a true answer, or moving them to another instant.
 
-On the broker's own connection an answer is final: it is given under the lock that a tick takes. A tick passes
-a lock that is held for over a second, as on a server that was stopped for a while. The recall's commit then
-fails, and the recall runs again to get the answer that is true by then.
-
-In a transaction of the caller the answer is decided at its commit. A recall that is too late by then makes
-the commit fail with SQLSTATE DW012. So a message whose recall was answered with ``recalled`` and committed is
+The answer is decided at the commit. On the broker's own connection a recall that is too late by then runs
+again, to get the answer that is true. In a transaction of the caller it makes the commit fail with SQLSTATE
+DW012. So a message whose recall was answered with ``recalled`` and committed is
 never delivered. Until the commit the topic's wheel does not wait for the transaction.
 """
 
@@ -17,7 +14,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from duewheel.store.database.connections import Database, Rows, fetch
+from duewheel.store.database.connections import OWN_TRANSACTION, Database, Rows, fetch
 from duewheel.store.values.bodies import check_text
 from duewheel.store.values.delivery_time import when
 from duewheel.store.values.errors import AlreadyReleased
@@ -32,7 +29,8 @@ if TYPE_CHECKING:
 CHUNK = 10_000
 
 _CHECK = "select duewheel.check_bulk_recall(%s, %s, %s, %s, %s)"
-_CHUNK = """
+_CHUNK = f"""
+{OWN_TRANSACTION}
 select matched, recalled, already_released, next::text
 from duewheel.recall_chunk(%s, %s, %s, %s, %s, %s, false, %s, %s::jsonb, %s)
 """

@@ -149,10 +149,16 @@ class GroupBusy(DueWheelError):
     sqlstate = "DW017"
 
 
-class Overtaken(DueWheelError):
-    """A transaction released messages and stayed open for over 1 s, so others overtook it: run it again."""
+class TickInTransaction(DueWheelError):
+    """Messages are released in transactions of their own: `call duewheel.tick(topic)` outside of a block."""
 
     sqlstate = "DW021"
+
+
+class ClockSetBack(DueWheelError):
+    """The database's clock was set back during a release. Nothing was released: run it again."""
+
+    sqlstate = "DW023"
 
 
 class StagingFailed(DueWheelError):
@@ -291,7 +297,7 @@ def role_needed(refusal: str) -> str:
     kind, name = found.groups() if found else ("", "")
     if kind == "schema":
         return "duewheel_producer (sends), duewheel_consumer (receives) or duewheel_admin (both, and more)"
-    if kind == "function":
+    if kind in ("function", "procedure"):
         return roles_of_functions().get(name, "duewheel_admin")
     return "duewheel_consumer" if name in ("groups", "waiting") else "duewheel_admin"
 

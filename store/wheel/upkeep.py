@@ -7,7 +7,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-_SWEEP: Final = "select swept, more from duewheel.sweep(%s)"
+from duewheel.store.database.connections import OWN_TRANSACTION
+
+# A sweep ticks, and a tick is a transaction of its own.
+_SWEEP: Final = f"{OWN_TRANSACTION}select swept, more from duewheel.sweep(%s)"
 _SETTLE: Final = "select settled, more from duewheel.settle_far(p_now => %s)"
 _MAINTAIN: Final = "select duewheel.maintain(%s)"
 

@@ -283,7 +283,8 @@ def calls(dsn: str) -> list[tuple[str, str]]:
     """For each text parameter of an entry point, what it is and the statement with one parameter for it."""
     with closing(psycopg2.connect(dsn)) as connection, connection.cursor() as cursor:
         cursor.execute(
-            "select p.proname::text, coalesce(p.proargnames[1:p.pronargs], '{}'),"
+            "select p.proname::text, case p.prokind when 'p' then 'call' else 'select * from' end,"
+            " coalesce(p.proargnames[1:p.pronargs], '{}'),"
             " array(select format_type(t, null)"
             " from unnest(p.proargtypes) with ordinality a (t, n) order by n)"
             " from pg_proc p where p.pronamespace = 'duewheel'::regnamespace"
@@ -292,7 +293,7 @@ def calls(dsn: str) -> list[tuple[str, str]]:
         )
         found = cursor.fetchall()
     statements = []
-    for function, names, types in found:
+    for function, verb, names, types in found:
         values = [
             f"({BY_NAME.get(name, BY_TYPE.get(kind, 'null'))})::{kind}"
             for name, kind in zip(names, types, strict=True)
@@ -302,7 +303,7 @@ def calls(dsn: str) -> list[tuple[str, str]]:
                 given = values.copy()
                 given[place] = "%s::text" if kind == "text" else "array[%s]::text[]"
                 statements.append(
-                    (f"{function}.{names[place]}", f"select * from duewheel.{function}({', '.join(given)})")
+                    (f"{function}.{names[place]}", f"{verb} duewheel.{function}({', '.join(given)})")
                 )
     return statements
 

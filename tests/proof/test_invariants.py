@@ -15,6 +15,7 @@ from tests.clock import Clock
 from tests.waiting import ask, beside, connected, until, until_somebody_waits
 
 from duewheel.store.broker import Broker
+from duewheel.store.database.connections import OWN_TRANSACTION
 from duewheel.store.values.errors import AlreadyReleased, LeaseLost, WrongIsolationLevel
 from duewheel.store.values.messages import Message, RecallOutcome, SendOutcome, message_id
 
@@ -182,7 +183,8 @@ def test_a_tick_that_is_rolled_back_loses_nothing(
     timed_broker.send(timed_topic, b"1", delay=SECOND)
     clock.advance(SECOND)
     with connected(dsn, autocommit=False) as ticker:
-        assert ask(ticker, "select duewheel.tick('t', %s)", clock()) == [(True,)]
+        tick = f"{OWN_TRANSACTION}select released from duewheel.tick_topic(1, %s)"
+        assert ask(ticker, tick, clock()) == [(True,)]
         # Meanwhile another consumer finds nothing, and does not wait.
         assert taken(consumer) == []
         timed_broker.send(timed_topic, b"2", delay=NOW)
@@ -260,9 +262,8 @@ def test_a_revived_message_is_not_lost_behind_a_tick_on_its_way(broker: Broker, 
         receiving = start(lambda: consumer.receive(10))
         until_somebody_waits(dsn)
         until(lambda: time.monotonic() > nacked + 10, "the other message's retry to be due")
-        assert ask(ticker, "select released from duewheel.tick_topic(%s, null, false)", retry_topic) == [
-            (True,)
-        ]
+        tick = f"{OWN_TRANSACTION}select released from duewheel.tick_topic(%s, null, false)"
+        assert ask(ticker, tick, retry_topic) == [(True,)]
         blocker.rollback()
         got = bodies(list(receiving.result()))
         ticker.commit()
@@ -322,7 +323,7 @@ def test_x01_a_recall_in_a_long_transaction_holds_up_nobody(broker: Broker, dsn:
         assert broker.recall(kept.message_id, connection=recaller) is RecallOutcome.RECALLED
         broker.send(topic, b"due", delay=NOW)
         ask(ticker, "set lock_timeout = '5s'")
-        until(lambda: ask(ticker, "select duewheel.tick('t')") == [(True,)], "the tick")
+        until(lambda: ask(ticker, "call duewheel.tick('t')") == [(True,)], "the tick")
         assert bodies(taken(consumer)) == [b"due"]
         recaller.commit()
     stored = broker.find(kept.message_id)
@@ -342,7 +343,7 @@ def test_x01_a_second_recall_waits_for_the_first_and_the_wheel_for_neither(
         until_somebody_waits(dsn)
         ask(ticker, "set lock_timeout = '5s'")
         try:
-            assert ask(ticker, "select duewheel.tick('t')") == [(True,)]
+            assert ask(ticker, "call duewheel.tick('t')") == [(True,)]
         finally:
             if first_commits:
                 recaller.commit()
@@ -517,7 +518,7 @@ def test_an_older_snapshot_is_refused(broker: Broker, dsn: str, topic: str, leve
     broker.consumer(topic, "g")
     statements = (
         "select duewheel.receive('t', 'g')",
-        "select duewheel.tick('t')",
+        f"{OWN_TRANSACTION}select duewheel.tick_topic(1)",
         f"select duewheel.recall('{receipt.message_id}')",
         "select duewheel.recall_key('t', 'k')",
         "select duewheel.maintain()",

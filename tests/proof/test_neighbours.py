@@ -227,8 +227,8 @@ def pages(postgres: EmbeddedPostgres, template_dsn: str) -> Iterator[dict[str, t
             for table in ROWS:
                 if table != "message":
                     ask(other, f"alter table duewheel.{table} set (autovacuum_enabled = false)")
-            # Nobody commits these releases: no trigger looks at them.
-            ask(other, "set session_replication_role = replica")
+            for one in (connection, other):
+                ask(one, "set duewheel.own_transaction = on")
             before: dict[str, int] = {}
             # More often than it takes a session to settle for a plan.
             for _ in range(7):

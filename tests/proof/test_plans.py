@@ -91,6 +91,7 @@ def grown(postgres: EmbeddedPostgres, template_dsn: str) -> Iterator[Grown]:
     now = datetime(2026, 1, 5, 9, 30, tzinfo=UTC)
     try:
         with Broker(dsn, clock=lambda: now) as broker, connected(dsn) as connection:
+            ask(connection, "set duewheel.own_transaction = on")
             for name in ("grown", "idle"):
                 broker.create_topic(name, queues=QUEUES, max_delay=3660 * DAY)
             consumer = broker.consumer("grown", "g")

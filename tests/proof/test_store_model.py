@@ -30,6 +30,7 @@ from tests.proof.store_model import DAY, HOUR, MICROSECOND, Copy, Lease, Message
 
 from duewheel.embedded.postgres import EmbeddedPostgres
 from duewheel.store.broker import Broker
+from duewheel.store.database.connections import OWN_TRANSACTION
 from duewheel.store.values.errors import AlreadyReleased, DelayOutOfRange, LeaseLost, UnknownMessage
 from duewheel.store.values.messages import Message as Received
 from duewheel.store.values.messages import RecallOutcome, SendOutcome, SendReceipt
@@ -473,7 +474,7 @@ class StoreAgainstModel(RuleBasedStateMachine):
         now = self.now
         more = True
         while more:
-            ((swept, more),) = self.ask("select * from duewheel.sweep(%s)", (now,))
+            ((swept, more),) = self.ask(f"{OWN_TRANSACTION}select * from duewheel.sweep(%s)", (now,))
             assert swept == 0, "ticks left something out"
         ((report,),) = self.ask("select duewheel.maintain(%s)", (now,))
         for topic in self.topics.values():

@@ -26,7 +26,7 @@ from typing import Any
 import psycopg2
 
 from duewheel.store.broker import Broker
-from duewheel.store.values.errors import AlreadyReleased, BrokerUnreachable, LeaseLost, Overtaken
+from duewheel.store.values.errors import AlreadyReleased, BrokerUnreachable, LeaseLost
 from duewheel.store.values.messages import RecallOutcome
 
 TOPIC = "traffic"
@@ -188,20 +188,14 @@ class Worker:
             self.log("lease lost", group=group, bodies=names)
 
     def dawdler(self) -> None:
-        """Receives in a transaction that stays open until others pass it; those that nobody passed count."""
+        """Receives in a transaction that stays open."""
         group = GROUPS[self.chance.randrange(len(GROUPS))]
         with closing(psycopg2.connect(self.dsn)) as connection, connection.cursor() as cursor:
             cursor.execute(_RECEIVE, (TOPIC, group, self.chance.choice([1, 20])))
             messages = cursor.fetchall()
-            # Others pass it after a second.
+            # It holds up nobody who releases.
             time.sleep(self.chance.choice([0, 0.2, 1.3]))
-            try:
-                connection.commit()
-            except psycopg2.Error as error:
-                if error.pgcode != Overtaken.sqlstate:
-                    raise
-                self.log("overtaken", group=group)
-                return
+            connection.commit()
         self.log("received", group=group, early=[], messages=messages)
 
     def ticker(self) -> None:

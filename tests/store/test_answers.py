@@ -169,6 +169,7 @@ def test_x16_an_ack_without_a_transaction_may_be_repeated(topic: Broker) -> None
 
 def test_x16_in_sql_an_ack_may_be_repeated_where_that_is_said(topic: Broker, clock: Clock) -> None:
     send_numbered(topic, 2)
+    topic.tick("t")
     with connected(topic.dsn) as service:
         rows = ask(service, "select receipt_handle from duewheel.receive('t', 'g', now => %s)", clock())
         handles = [handle for (handle,) in rows]

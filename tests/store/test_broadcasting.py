@@ -234,6 +234,7 @@ def test_an_instance_works_from_sql(topic: Broker, dsn: str) -> None:
             (NOW,),
         )
         assert cursor.fetchall() == [(True,)]
+        topic.tick("t")
         cursor.execute(
             "select convert_from(body, 'UTF8') from duewheel.receive('t', 'g/one', now => %s)", (NOW,)
         )

@@ -12,9 +12,10 @@ import psycopg2
 import pytest
 from tests.clock import NOW, Clock
 from tests.logins import login
-from tests.waiting import ask, beside, connected, until, until_blocked
+from tests.waiting import ask, beside, connected, until, until_somebody_waits
 
 from duewheel.store.broker import Broker
+from duewheel.store.database.connections import OWN_TRANSACTION
 from duewheel.store.operations import recalling
 from duewheel.store.operations.recalling import BulkRecall
 from duewheel.store.values.errors import (
@@ -219,18 +220,13 @@ def test_x05_what_is_released_while_a_chunk_is_written_is_not_counted_as_recalle
             " from unnest(array['300 ms', '1 hour']::interval[]) d",
         )
         ask(wheel, "select pg_advisory_xact_lock(duewheel.tick_lock_class(), topic_id) from duewheel.topic")
-        pid = other.info.backend_pid
         with beside() as begin:
-            answer = begin(
-                lambda: ask(
-                    other, "select * from duewheel.recall_many('t', key_prefix => 'k', deferred => false)"
-                )
-            )
-            until_blocked(broker.dsn, pid)
+            answer = begin(lambda: broker.recall_many("t", key_prefix="k"))
+            until_somebody_waits(broker.dsn)
             until(lambda: ask(watcher, "select 1 where clock_timestamp() > %s", soon[0]), "the instant")
-            ask(wheel, "select duewheel.tick('t')")
+            ask(wheel, f"{OWN_TRANSACTION}select duewheel.tick_topic(topic_id) from duewheel.topic")
             wheel.commit()
-            assert answer.result() == [(2, 1, 1)]
+            assert answer.result() == BulkRecall(2, 1, 1)
         assert [row[0] for row in ask(other, "select deliver_at from duewheel.recall")] == [later[0]]
     (message,) = broker.consumer("t", "g").receive()
     assert message.deliver_at == soon[0]

@@ -370,6 +370,7 @@ def test_programs_in_any_language_consume_in_order(steps: Broker, clock: Clock) 
 
     def call(connection: DriverConnection, most: int) -> list[tuple[str, str, int]]:
         clock.advance(timedelta(milliseconds=1))
+        steps.tick("steps")
         return [
             (handle, bytes(body).decode(), attempt)
             for handle, body, attempt in ask(
@@ -403,6 +404,7 @@ def test_ranges_of_a_fifo_topic_are_leased_without_splitting_a_message_group(
     names = [f"{group}{n}" for n in range(5) for group in "abcd"]
     send(steps, *names)
     clock.advance(SECOND)
+    steps.tick("steps")
     with steps.connection() as connection:
         ranges = ask(
             connection,

@@ -54,6 +54,7 @@ def send(broker: Broker, keys: range, **fields: Any) -> list[str]:
 def leased(broker: Broker, consumer: Consumer, most: int = 1_000_000) -> list[int]:
     """The keys of what is leased now, lease by lease; each lease has as many as it says."""
     keys = []
+    broker.tick(TOPIC)
     with broker.connection() as connection, connection.cursor() as cursor:
         cursor.execute(EVENLY, (consumer.group_id, consumer.topic_id, most))
         for topic_id, queue, n, count in cursor.fetchall():
@@ -75,6 +76,7 @@ def test_many_are_leased_up_to_the_limit_and_the_rest_after_them(broker: Broker,
 
 
 def test_no_message_is_read_to_be_leased(broker: Broker, consumer: Consumer, dsn: str) -> None:
+    broker.tick(TOPIC)
     with closing(psycopg2.connect(dsn)) as vacuum:
         vacuum.autocommit = True
         with vacuum.cursor() as cursor:

@@ -15,6 +15,7 @@ from tests.waiting import until
 
 from duewheel.store.broker import Broker
 from duewheel.store.consuming import consumer as consumer_module
+from duewheel.store.database.connections import OWN_TRANSACTION
 from duewheel.store.values.backoff import Restraint
 from duewheel.store.wheel.runner import WheelRunner
 
@@ -119,7 +120,8 @@ def test_what_falls_into_a_wheels_rest_is_left_to_it_for_a_second_more_at_most(
     ticked_at = clock.advance(SECOND)
     ids = (consumer.group_id, consumer.topic_id)
     with session.cursor() as cursor:
-        cursor.execute("select duewheel.tick_topic(%s, %s, true)", (consumer.topic_id, ticked_at))
+        tick = f"{OWN_TRANSACTION}select duewheel.tick_topic(%s, %s, true)"
+        cursor.execute(tick, (consumer.topic_id, ticked_at))
     consumer.ack(consumer.receive())
     clock.advance(MILLISECONDS)
     timed_broker.send("t", b"", delay=MILLISECONDS)

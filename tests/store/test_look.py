@@ -59,7 +59,7 @@ def test_what_was_ticked_deleted_or_is_a_dead_letter_is_not_due(timed_broker: Br
         timed_broker.send(name, b"1", delay=SECOND)
     timed_broker.send("ticked", b"2", delay=5 * SECOND)
     clock.advance(2 * SECOND)
-    rows(timed_broker, "select duewheel.tick('ticked', %s)", clock())
+    rows(timed_broker, "call duewheel.tick('ticked', %s)", clock())
     timed_broker.delete_topic("deleted")
     to = clock() + SECOND
     due = [(waiting, clock() - SECOND)]
@@ -79,7 +79,7 @@ def test_x13_what_is_due_just_behind_a_tick_ahead_of_the_clock_is_due_now(
     (number,) = make_topics(timed_broker, "t")
     timed_broker.send("t", b"1", delay=timedelta(0))
     clock.advance(60 * SECOND)
-    rows(timed_broker, "select duewheel.tick('t', %s)", clock())
+    rows(timed_broker, "call duewheel.tick('t', %s)", clock())
     hi = clock()
     clock.advance(-50 * SECOND)
     timed_broker.send("t", b"2", delay=timedelta(0))

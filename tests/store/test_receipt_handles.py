@@ -45,6 +45,7 @@ def test_a_handle_may_hold_the_largest_numbers(topic: Broker, clock: Clock) -> N
         ask(service, "alter sequence duewheel.message_block maxvalue 140737488355327")
         ask(service, "select setval('duewheel.message_block', 140737488350000)")
         topic.send("t", b"")
+        topic.tick("t")
         rows = ask(service, "select receipt_handle from duewheel.receive('t', 'g', now => %s)", clock())
         ((handle,),) = rows
         assert len(handle.split(".")[-1]) == 19

@@ -62,6 +62,7 @@ def orders(timed_broker: Broker, clock: Clock) -> Broker:
 
 def received(ask: Ask, clock: Clock, **given: object) -> list[str]:
     names = "".join(f", {name} => %s" for name in given)
+    ask("call duewheel.tick('t', %s)", clock())
     rows = ask(
         f"select convert_from(body, 'UTF8') from duewheel.receive('t', 'g', now => %s{names})",
         clock(),
@@ -109,6 +110,7 @@ def test_the_lease_knows_its_filter(orders: Broker, ask: Ask, clock: Clock) -> N
 
 def test_jobs_lease_by_a_filter_too(orders: Broker, ask: Ask, clock: Clock) -> None:
     consumer = orders.consumer("t", "g")
+    orders.tick("t")
     rows = ask(
         "select lease_count from duewheel.lease_range("
         "%s, %s, null, 100, 1, '1 minute', 'job', %s, '$.amount == 50')",

@@ -9,6 +9,7 @@ import psycopg2
 import pytest
 from tests.waiting import ask, connected, until
 
+from duewheel.store.database.connections import OWN_TRANSACTION
 from duewheel.store.operations import reporting
 from duewheel.store.operations.reporting import claim_report
 
@@ -66,7 +67,7 @@ def test_a_release_that_commits_late_is_in_the_next_report(broker: Broker) -> No
     with connected(broker.dsn) as slow, broker.connection() as connection:
         slow.autocommit = False
         ((began,),) = ask(slow, "select transaction_timestamp()")
-        ask(slow, "select duewheel.tick('t')")
+        ask(slow, f"{OWN_TRANSACTION}select duewheel.tick_topic(topic_id) from duewheel.topic")
         until_clock(connection, began + timedelta(seconds=2.2))
         report_until(broker.dsn, timedelta(minutes=1))
         assert ask(connection, "select until_at from duewheel.claim_report('1 second')") == [(began,)]
@@ -84,7 +85,7 @@ def test_what_was_released_is_counted_and_not_guessed(broker: Broker) -> None:
     assert len(sent) == 12_000
     with broker.connection() as connection:
         until_clock(connection, sent[-1].deliver_at)
-        ask(connection, "select duewheel.tick('t')")
+        ask(connection, "call duewheel.tick('t')")
     assert released(broker.dsn, since) == (12_000, True)
     # Without the time for it, it says that it is an estimate, and of what size.
     guessed, exact = released(broker.dsn, since, max_ms=1)
@@ -98,7 +99,7 @@ def test_every_topic_is_in_the_report_however_short_the_time(broker: Broker) -> 
         broker.create_topic(f"t{number}")
         broker.send(f"t{number}", b"x", delay_level=0)
         with broker.connection() as connection:
-            ask(connection, "select duewheel.tick(%s)", f"t{number}")
+            ask(connection, "call duewheel.tick(%s)", f"t{number}")
     with broker.connection() as connection:
         assert ask(
             connection,

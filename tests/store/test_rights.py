@@ -175,7 +175,7 @@ PRODUCER_MAY_NOT: dict[str, tuple[Callable[[Broker], object], str]] = {
     "create_topic": (lambda b: b.create_topic("u"), "duewheel_admin"),
     "update_topic": (lambda b: b.update_topic("t", retention=LATER), "duewheel_admin"),
     "delete_topic": (lambda b: b.delete_topic("t"), "duewheel_admin"),
-    "tick": (lambda b: b.tick("t"), "duewheel_admin"),
+    "tick": (lambda b: b.tick("t"), "duewheel_consumer"),
     "groups": (lambda b: b.groups(), "duewheel_consumer"),
     "redrive": (lambda b: b.redrive("g"), "duewheel_admin"),
     "add_schedule": (lambda b: b.add_schedule("s", "t", b"", every=LATER), "duewheel_admin"),
@@ -309,7 +309,7 @@ CONSUMER_MAY_NOT: dict[str, tuple[Callable[[Broker], object], str]] = {
     **{
         name: PRODUCER_MAY_NOT[name]
         for name in (
-            *("create_topic", "update_topic", "delete_topic", "tick", "maintain"),
+            *("create_topic", "update_topic", "delete_topic", "maintain"),
             *("redrive", "add_schedule", "remove_schedule", "update_settings", "rebase", "upgrade"),
         )
     },
@@ -452,6 +452,13 @@ def functions(dsn: str) -> list[tuple[str, str, bool, list[str], bool, list[str]
 def test_what_a_role_may_execute_runs_with_a_search_path_of_its_own(dsn: str) -> None:
     login(dsn, None)
     plain = {name for (name,) in execute(dsn, "select unnest(duewheel.plain_functions())")}
+    procedures = {
+        name
+        for (name,) in execute(
+            dsn,
+            "select proname::text from pg_proc where pronamespace = 'duewheel'::regnamespace and prokind = 'p'",
+        )
+    }
     listed: dict[str, set[str]] = {}
     for name, role in execute(dsn, "select * from duewheel.entry_points()"):
         listed.setdefault(str(name), set()).add(str(role))
@@ -462,8 +469,9 @@ def test_what_a_role_may_execute_runs_with_a_search_path_of_its_own(dsn: str) ->
         if name in plain:
             assert (definer, roles) == (False, sorted(ROLES)), signature
         elif name in listed:
-            assert definer, signature
-            assert "search_path=pg_catalog, pg_temp" in settings, signature
+            # A procedure that commits runs with the rights of the caller.
+            assert definer is (name not in procedures), signature
+            assert ("search_path=pg_catalog, pg_temp" in settings) is (name not in procedures), signature
             # An administrator is a member of both others.
             assert set(roles) == listed[name] | {"duewheel_admin"}, signature
         else:
@@ -646,7 +654,7 @@ def test_an_upgrade_takes_rights_away_that_a_role_is_not_to_have(dsn: str) -> No
     before = functions(dsn)
     others = "duewheel.maintain(timestamptz), duewheel.make_slots_ahead(timestamptz)"
     execute(dsn, f"grant execute on function {others} to duewheel_consumer")
-    execute(dsn, "grant execute on function duewheel.tick(text, timestamptz) to nobody_login")
+    execute(dsn, "grant execute on function duewheel.settings() to nobody_login")
     execute(dsn, "grant select, insert on duewheel.waiting, duewheel.message to duewheel_producer")
     execute(dsn, "update duewheel.broker set functions_checksum = 'of the version before'")
     migration.upgrade(dsn)
@@ -659,5 +667,5 @@ def test_an_upgrade_takes_rights_away_that_a_role_is_not_to_have(dsn: str) -> No
         (True,)
     ]
     # What an administrator gave a login beside the roles is theirs.
-    kept = "select has_function_privilege('nobody_login', 'duewheel.tick(text, timestamptz)', 'execute')"
+    kept = "select has_function_privilege('nobody_login', 'duewheel.settings()', 'execute')"
     assert execute(dsn, kept) == [(True,)]

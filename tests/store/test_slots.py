@@ -20,6 +20,7 @@ from tests.waiting import ask, beside, connected, until_blocked
 
 from duewheel.store import RecallOutcome
 from duewheel.store.broker import Broker
+from duewheel.store.database.connections import OWN_TRANSACTION
 
 ALL = "select * from duewheel.any_message order by topic_id, queue, deliver_at, seq"
 SLOTS = "select starts_at, ends_at from duewheel.slot order by starts_at"
@@ -291,9 +292,7 @@ def test_x05_a_bulk_recall_gets_what_is_moved_between_its_chunks(
     )
     topic.send("t", b"near", delay=DAY, tag="x", key="k")
     come_near(topic, clock, DAY)
-    chunk = (
-        "select recalled, next from duewheel.recall_chunk('t', %s, %s, null, null, false, false, 7, %s, %s)"
-    )
+    chunk = f"{OWN_TRANSACTION}select recalled, next from duewheel.recall_chunk('t', %s, %s, null, null, false, false, 7, %s, %s)"
     recalled, number, position = 0, 0, None
     while True:
         if number == chunks_before:

@@ -223,7 +223,7 @@ def test_what_is_sent_behind_the_newest_tick_comes_at_its_instant(
 ) -> None:
     """The clock was ahead when the topic was released."""
     broker.send(TOPIC, b"", delay=timedelta(minutes=30))
-    fetch(connection, "select duewheel.tick(%s, now() + interval '1 hour')", (TOPIC,))
+    fetch(connection, "call duewheel.tick(%s, now() + interval '1 hour')", (TOPIC,))
     parts = {stage(connection, [{"key": "a", "delay_microseconds": MINUTE}]): 1}
     publish(connection, parts)
     assert fetch(connection, "select count(*) from duewheel.held_back", ()) == [(1,)]

@@ -44,6 +44,7 @@ def test_x18_whom_an_open_transaction_is_in_the_way_of_hears_so_after_ten_second
     for group in ("read", "taken-over"):
         topic.consumer("t", group)
     topic.send("t", b"first", delay=NOTHING)
+    topic.tick("t")
     topic.consumer("t", "taken-over", name="me").receive(1, HOUR)
     with (
         connected(topic.dsn, autocommit=False) as making,

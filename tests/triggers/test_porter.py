@@ -145,9 +145,9 @@ class SlowLink:
     def over(self, call: Callable[..., Any]) -> Callable[..., Any]:
         """The call, made over the link."""
 
-        def slow(*arguments: Any) -> Any:
+        def slow(*arguments: Any, **options: Any) -> Any:
             self.seconds += LOOKING_SECONDS
-            return call(*arguments)
+            return call(*arguments, **options)
 
         return slow
 

@@ -1,31 +1,10 @@
 -- Advisory lock keys. Tick locks use the two-integer form under one class; the others the bigint form under a prefix.
 
--- The topic's tick lock: exclusive while ticking, shared while a recall commits.
+-- The topic's tick lock: exclusive while a tick is made and committed, shared while a recall commits. Both end with a
+-- transaction that does nothing else.
 create or replace function duewheel.tick_lock_class() returns integer
 language sql immutable parallel safe
 return 1146438743;  -- the letters DUEW
-
--- The lock of those who pass it, and pass so many of themselves.
-create or replace function duewheel.tick_lock_class(p_passed integer) returns integer
-language sql immutable parallel safe
-return duewheel.tick_lock_class() + case when p_passed > 0 then p_passed + 1 else 0 end;
-
--- Takes one of these locks of a topic for the transaction, exclusive or shared, where it is free.
-create or replace function duewheel.try_topic_lock(p_class integer, p_topic_id integer, p_shared boolean)
-returns boolean
-language sql volatile
-return case when p_shared then pg_try_advisory_xact_lock_shared(p_class, p_topic_id)
-            else pg_try_advisory_xact_lock(p_class, p_topic_id) end;
-
--- How many may stay open before those who pass them go on without a lock.
-create or replace function duewheel.most_passing() returns integer
-language sql immutable parallel safe
-return 3;
-
--- Exclusive while a transaction commits a tick of the topic, shared while it commits a recall.
-create or replace function duewheel.tick_commit_class() returns integer
-language sql immutable parallel safe
-return 1146438744;
 
 -- Shared by the sessions of wheels that look after all topics, as long as they listen.
 create or replace function duewheel.wheel_lock_key() returns bigint
@@ -87,6 +66,24 @@ begin
             message = format('the transaction runs in isolation level %s; ticks, receives, answers and recalls need '
                              'READ COMMITTED', current_setting('transaction_isolation')),
             hint = 'Call it in a transaction of its own, or SET TRANSACTION ISOLATION LEVEL READ COMMITTED.';
+    end if;
+end
+$$;
+
+-- A tick holds its topic's lock until it is committed, so it stands in a transaction of its own: nobody's open
+-- transaction then keeps others from ticking. The procedures below and the wheel say that they have begun one, in a
+-- setting that ends with it. The arithmetic of ticks needs it, too: the transaction has no id before the clock is read.
+create or replace function duewheel.require_own_transaction() returns void
+language plpgsql as $$
+begin
+    perform duewheel.require_read_committed();
+    if current_setting('duewheel.own_transaction', true) is distinct from 'on'
+       or pg_current_xact_id_if_assigned() is not null then
+        raise exception using
+            errcode = 'DW021',
+            message = 'messages are released in a transaction of its own, and this one may go on or has done something '
+                      'else',
+            hint = 'call duewheel.tick(topic), outside of a transaction block.';
     end if;
 end
 $$;

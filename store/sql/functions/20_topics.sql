@@ -260,7 +260,6 @@ begin
     delete from duewheel.tick t where t.topic_id = any (v_topic_ids);
     delete from duewheel.straggler s where s.topic_id = any (v_topic_ids);
     delete from duewheel.held_back b where b.topic_id = any (v_topic_ids);
-    delete from duewheel.overtaken o where o.topic_id = any (v_topic_ids);
     delete from duewheel.recall r where r.topic_id = any (v_topic_ids);
     delete from duewheel.bulk_recall r where r.topic_id = any (v_topic_ids);
     delete from duewheel.idempotency i where i.topic_id = any (v_topic_ids);

@@ -1,12 +1,28 @@
 -- Recall. The row in duewheel.recall holds only if the message's topic had not been ticked past it when the recall
 -- committed: the check runs at COMMIT under the shared tick lock, so a recall in a long transaction holds up no one.
 
+-- Held through the COMMIT of a recall: of it and a tick, one sees what the other did. A prepared transaction would hold
+-- it without end, and has had its check: where there can be any, a notification keeps this transaction from being
+-- prepared. SET CONSTRAINTS has the check run before the COMMIT: a session that does that and then waits for long is
+-- ended by the server.
+create or replace function duewheel.lock_recall_commit(p_topic_id integer) returns void
+language plpgsql as $$
+begin
+    if current_setting('max_prepared_transactions') <> '0' then
+        perform pg_notify('duewheel_unprepared', '');
+    end if;
+    if current_setting('idle_in_transaction_session_timeout')::interval not between '1 ms' and '5 seconds' then
+        perform set_config('idle_in_transaction_session_timeout', '5s', true);
+    end if;
+    perform duewheel.lock_ticking(p_topic_id, true);
+end
+$$;
+
 create or replace function duewheel.check_recall_in_time() returns trigger
 language plpgsql as $$
 begin
     perform duewheel.require_read_committed();
-    perform duewheel.lock_ticking(new.topic_id, true);
-    perform duewheel.lock_tick_commit(new.topic_id, true);
+    perform duewheel.lock_recall_commit(new.topic_id);
     -- A rewind also takes retries back that are released and nobody has; it holds the locks under which they are given
     -- out.
     if duewheel.is_released(new.topic_id, new.queue, new.deliver_at, new.seq) and not exists (
@@ -59,12 +75,6 @@ begin
         on conflict on constraint recall_pkey do nothing;
         if not found then
             return 'recalled_before';
-        end if;
-        if not p_deferred then
-            perform duewheel.lock_ticking(p_topic_id, true);
-            if duewheel.is_released(p_topic_id, p_queue, p_deliver_at, p_seq) then
-                raise exception using errcode = 'DW012';
-            end if;
         end if;
     exception when sqlstate 'DW012' then
         return 'already_released';

@@ -10,8 +10,7 @@ declare
     v_hi timestamptz;
 begin
     perform duewheel.require_read_committed();
-    perform duewheel.lock_ticking(new.topic_id, true);
-    perform duewheel.lock_tick_commit(new.topic_id, true);
+    perform duewheel.lock_recall_commit(new.topic_id);
     select t.hi into v_hi from duewheel.newest_tick(new.topic_id) t;
     if v_hi >= new.first_deliver_at then
         raise exception using
@@ -117,7 +116,10 @@ begin
     if p_now is not null then
         perform duewheel.require_clock_right(p_now);
     end if;
-    -- The topic's wheel waits for a chunk.
+    if not (p_deferred or p_dry_run) then
+        -- The topic's wheel waits for the chunk.
+        perform duewheel.require_own_transaction();
+    end if;
     if p_limit is null or p_limit not between 1 and 10000 then
         raise exception using
             errcode = 'DW010',

@@ -217,8 +217,7 @@ begin
     values (group_id, topic_id, retry_topic_id, dead_letter_topic_id, case when v_broadcasting then v_now end);
     made := true;
     if p_start = 'latest' or p_start_at is not null then
-        -- After the lock no tick of this topic is on its way.
-        perform duewheel.lock_ticking(topic_id, true);
+        perform duewheel.await_tick(topic_id);
         select case when p_start_at is null then r.hi else v_start_at end, r.straggler_id
         into v_start_at, v_straggler_id
         from duewheel.released_before(v_topic.topic_id, p_start_at) r;

@@ -9,52 +9,6 @@ create or replace function duewheel.wheel_comes_by(p_hi timestamptz, p_granulari
 language sql immutable parallel safe
 return p_hi + p_granularity + least(p_granularity, interval '1 second');
 
--- Ticks the topic and the group's retries where something may have come due. Answers whether anything was released
--- here.
-create or replace function duewheel.tick_subscription(p_group_id integer, p_topic_id integer, p_now timestamptz)
-returns boolean
-language plpgsql as $$
-declare
-    v_now constant timestamptz := coalesce(p_now, clock_timestamp() - interval '1 microsecond');
-    v_released boolean := false;
-    v_topic record;
-    v_tick record;
-begin
-    for v_topic in
-        -- A message due for a second shows that the holder of the lock does not get on: this receive then waits for it.
-        select t.topic_id, least(due.deliver_at, held.deliver_at) < v_now - interval '1 second' as is_overdue
-        from duewheel.topic t
-        left join lateral (
-            select k.hi, k.open_count, k.by_wheel from duewheel.newest_tick(t.topic_id) k
-        ) k on true
-        left join lateral (
-            select b.deliver_at from duewheel.held_back b
-            where b.topic_id = t.topic_id and (b.deliver_at <= v_now or t.message_type = 'FIFO')
-            order by b.deliver_at limit 1
-        ) held on true
-        left join lateral (
-            select m.deliver_at from generate_series(0, t.queues - 1) q cross join lateral (
-                select m.deliver_at from duewheel.any_message m
-                where m.topic_id = t.topic_id and m.queue = q::smallint and m.deliver_at > coalesce(k.hi, '-infinity')
-                  and m.deliver_at <= v_now
-                order by m.deliver_at, m.seq limit 1) m
-            limit 1
-        ) due on true
-        where t.topic_id in (
-            p_topic_id,
-            (select s.retry_topic_id from duewheel.subscription s
-             where s.group_id = p_group_id and s.topic_id = p_topic_id))
-          -- A wheel that has just ticked comes again by itself.
-          and (p_now is not null or k.by_wheel is not true or v_now >= duewheel.wheel_comes_by(k.hi, t.granularity))
-          and (k.open_count > 0 or due.deliver_at is not null or held.deliver_at is not null)
-    loop
-        v_tick := duewheel.tick_topic(v_topic.topic_id, p_now, false, coalesce(v_topic.is_overdue, false));
-        v_released := v_released or v_tick.released;
-    end loop;
-    return v_released;
-end
-$$;
-
 -- Answers how many queues a subscription reads, its topic's and one for retries, the topic of the retries, and its
 -- type.
 create or replace function duewheel.check_receive(
@@ -134,7 +88,7 @@ end;
 -- one queue of the retries, here -1, the others are the topic's. One look without locks, so that a receive locks no
 -- queue in vain.
 create or replace function duewheel.ready_queues(
-    p_group_id integer, p_topic_id integer, p_queues integer, p_first_source integer, p_now timestamptz
+    p_group_id integer, p_topic_id integer, p_queues integer, p_first_source integer
 ) returns setof smallint
 language sql stable
 begin atomic
@@ -144,7 +98,6 @@ begin atomic
        or (select true from duewheel.straggler s
            where s.topic_id = p.topic_id and s.queue = p.queue and s.straggler_id > p.straggler_to
            order by s.straggler_id limit 1)
-       or exists (select from duewheel.ends_in(p_group_id, p.topic_id, p.queue, p.revived_to, p_now))
     order by (p.ordinal - p_first_source % (p_queues + 1) + p_queues + 1) % (p_queues + 1);
 end;
 
@@ -160,8 +113,8 @@ create or replace function duewheel.receive_batch(
     -- False: the lease need not be on disk when the call returns. A crash that loses it delivers again.
     p_durable boolean,
     p_now timestamptz default null,
-    -- False: release nothing; for callers that have just done so.
-    p_tick boolean default true,
+    -- True: the walk begins in the queue p_first_source, of which the caller has just got a full batch.
+    p_stays boolean default false,
     -- No lease covers more.
     p_chunk integer default 1000000,
     p_rows boolean default true,
@@ -175,11 +128,11 @@ declare
     v_retry_topic_id integer;
     v_listed boolean;
     v_kept_from timestamptz;
-    v_released boolean := false;
-    -- The walk: the queues it goes to, how far it is, and how often queues were added. -1 is the retries' one queue.
+    -- The walk: the queues it goes to, how far it is, and whether all with messages were added. -1 is the one queue of
+    -- the retries.
     v_walk smallint[] := '{}';
     v_step integer := 0;
-    v_round integer := 0;
+    v_looked boolean := false;
     v_topic_id integer;
     v_queue smallint;
     v_tags text[];
@@ -200,10 +153,7 @@ declare
     v_last_straggler bigint;
     v_seen_below xid8;
     v_no_recalls boolean;
-    v_has_ended boolean;
     v_revived_to timestamptz;
-    v_revived integer := 0;
-    v_revive_room integer := duewheel.revive_limit();
     v_room bigint;
     v_count bigint;
     v_done boolean;
@@ -231,34 +181,23 @@ begin
         from duewheel.check_receive(p_group_id, p_topic_id, p_max, p_chunk, p_invisible, p_now) checked
         join duewheel.topic t on t.topic_id = p_topic_id;
     end if;
-    if p_tick then
-        v_released := duewheel.tick_subscription(p_group_id, p_topic_id, p_now);
-    end if;
     if v_listed then
         -- Retries stand in the backlogs; what is ready there is not seen from outside, so the walk goes to every queue.
         perform duewheel.fifo_take_back(p_group_id, p_topic_id, v_retry_topic_id);
         v_walk := array(
             select ((p_first_source + turn - 1) % v_queues)::smallint
                    from generate_series(v_queues, 2 * v_queues - 1) turn);
-        v_round := 2;
-    elsif not p_tick then
-        -- A caller that is busy with a queue: it needs no look at the others as long as that fills its batches.
+        v_looked := true;
+    elsif p_stays then
+        -- It needs no look at the others as long as that fills its batches.
         v_walk := array[(p_first_source % (v_queues + 1) - 1)::smallint];
     end if;
     while v_leased < p_max loop
         if v_step = cardinality(v_walk) then
-            v_round := v_round + 1;
-            if v_round = 1 then
-                v_walk := v_walk || array(
-                    select * from duewheel.ready_queues(p_group_id, p_topic_id, v_queues, p_first_source,
-                                                        coalesce(p_now, clock_timestamp())));
-            elsif v_round = 2 and v_revived > 0 then
-                -- Messages that were revived on the way are due again.
-                v_released := (duewheel.tick_topic(v_retry_topic_id, p_now, false, false)).released or v_released;
-                v_walk := v_walk || -1::smallint;
-            else
-                exit;
-            end if;
+            exit when v_looked;
+            v_looked := true;
+            v_walk := v_walk || array(
+                select * from duewheel.ready_queues(p_group_id, p_topic_id, v_queues, p_first_source));
             continue;
         end if;
         v_step := v_step + 1;
@@ -282,25 +221,12 @@ begin
         select * into v_n, v_at, v_seq, v_straggler, v_revived_to, v_hi, v_has_messages, v_last_straggler, v_seen_below,
                       v_no_recalls
         from duewheel.queue_state(p_group_id, v_topic_id, v_queue);
-        continue when not found;
-        v_has_ended := false;
+        continue when not found or not (v_listed or v_has_messages or v_last_straggler > v_straggler);
         -- Ten times a second will do in a queue that is being read: this look costs as much as reading one message.
-        if v_now >= v_revived_to + interval '100 milliseconds' then
-            perform from duewheel.ends_in(p_group_id, v_topic_id, v_queue, v_revived_to, v_now) limit 1;
-            v_has_ended := found;
-            if not v_has_ended then
-                v_revived_to := v_now;
-            end if;
-        end if;
-        if v_has_ended then
-            continue when not (v_listed or v_has_messages or v_last_straggler > v_straggler)
-                and (v_revive_room = 0
-                     or not duewheel.has_ended_leases(p_group_id, v_topic_id, v_queue, v_revived_to, v_now));
-            select v_revived + r.messages, v_revive_room - r.leases, r.revived_to
-            into v_revived, v_revive_room, v_revived_to
-            from duewheel.revive_leases(p_group_id, v_topic_id, v_queue, v_revived_to, v_now, p_now, v_revive_room) r;
-        else
-            continue when not (v_listed or v_has_messages or v_last_straggler > v_straggler);
+        -- Leases that have ended are left to a wheel, or to duewheel.tick.
+        if v_now >= v_revived_to + interval '100 milliseconds'
+           and not duewheel.has_ended_leases(p_group_id, v_topic_id, v_queue, v_revived_to, v_now) then
+            v_revived_to := v_now;
         end if;
         if v_kept_from > v_at and v_topic_id = p_topic_id then
             -- A broadcasting instance that is behind: what was recalled before is forgotten.
@@ -394,11 +320,9 @@ begin
             v_leased := v_leased + v_count;
             v_done := v_done or v_leased >= p_max;
 
-            -- Without messages only the position moves on, past what is recalled or of other tags, and the mark up to
-            -- which ended leases were looked at.
+            -- Without messages only the position moves on, past what is recalled or of other tags.
             if v_count > 0 or v_straggler > v_from_straggler
-               or ((v_listed or v_n = v_first_n)
-                   and ((v_at, v_seq) <> (v_from_at, v_from_seq) or (v_done and v_has_ended and v_n = v_first_n)))
+               or ((v_listed or v_n = v_first_n) and (v_at, v_seq) <> (v_from_at, v_from_seq))
             then
                 v_n := v_n + 1;
                 insert into duewheel.lease
@@ -419,8 +343,7 @@ begin
             exit when v_done;
         end loop;
     end loop;
-    -- A tick must be on disk before its messages are handed out, or a recall could come after them.
-    if not p_durable and not v_released then
+    if not p_durable then
         perform set_config('synchronous_commit', 'off', true);
     end if;
 end
@@ -440,7 +363,7 @@ begin atomic
     select (r.lease).topic_id, (r.lease).queue::smallint, (r.lease).n, (r.lease).token, (r.lease).expires_at,
            (r.lease).message_count
     from duewheel.receive_batch(
-        p_group_id, p_topic_id, p_tags, p_max, p_invisible, p_consumer, 0, true, p_now, true, p_chunk, false,
+        p_group_id, p_topic_id, p_tags, p_max, p_invisible, p_consumer, 0, true, p_now, false, p_chunk, false,
         p_filter) r;
 end;
 

@@ -2,8 +2,8 @@
 -- with the token -1; nothing that was written before is changed.
 
 -- Where a group that has read everything released before an instant stands in a topic: a late tick's messages count by
--- when they were released. Without an instant: behind everything that is released. The caller holds the topic's tick
--- lock.
+-- when they were released. Without an instant: behind everything that is released. The caller has waited for a tick
+-- that was on its way.
 create or replace function duewheel.released_before(
     p_topic_id integer, p_at timestamptz, out hi timestamptz, out straggler_id bigint
 )
@@ -206,6 +206,14 @@ begin
         from duewheel.straggler s
         cross join lateral duewheel.message_at(s.topic_id, s.queue, s.deliver_at, s.seq) m
         where s.topic_id = v_position.topic_id and s.queue = 0 and s.straggler_id > v_position.straggler_to
+        union all
+        -- Committed late, and not found by a tick yet.
+        select m.topic_id, m.queue, m.deliver_at, m.seq, m.origin_topic_id, m.origin_queue, m.origin_deliver_at,
+               m.origin_seq
+        from duewheel.newest_tick(v_position.topic_id) t
+        cross join lateral duewheel.late_messages(t, pg_current_snapshot()) l
+        cross join lateral duewheel.message_at(t.topic_id, l.queue, l.deliver_at, l.seq) m
+        where (l.deliver_at, l.seq) <= (v_position.to_at, v_position.to_seq)
     ) m
     where duewheel.comes_after(m.origin_topic_id, m.origin_queue, m.origin_deliver_at, m.origin_seq, p_hi,
                                p_straggler_id)
@@ -288,14 +296,7 @@ begin
         leases_ended := 0;
         messages_returned := 0;
         perform duewheel.lock_subscription((v_group.subscription).group_id, v_topic.topic_id);
-        -- No tick is on its way from here on: of the topic, whose ticks are counted, and of the retries, where after
-        -- this tick everything due is released.
-        perform duewheel.lock_ticking(v_topic.topic_id, true);
-        if (v_group.subscription).retry_topic_id is not null then
-            -- Just before now: what is put back below comes after this tick.
-            perform duewheel.tick_topic(
-                (v_group.subscription).retry_topic_id, rewind.now - interval '1 microsecond', false);
-        end if;
+        perform duewheel.await_tick(v_topic.topic_id);
         v_to := duewheel.released_before(v_topic.topic_id, rewind.to_at);
         if rewind.start = 'earliest' then
             v_to.hi := coalesce(v_topic.kept_from - interval '1 microsecond', '-infinity');

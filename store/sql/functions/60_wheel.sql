@@ -109,9 +109,7 @@ begin
         join duewheel.consumer_group g on g.group_id = s.group_id
         where t.name = v_pair.topic and t.deleted_at is null and g.name = v_pair.consumer_group;
         continue when not found;
-        perform duewheel.tick_subscription(v_subscription.group_id, v_subscription.topic_id, p_now);
         v_now := coalesce(p_now, clock_timestamp());
-        perform duewheel.revive(v_subscription.group_id, v_subscription.topic_id, p_now);
         topic := v_pair.topic;
         consumer_group := v_pair.consumer_group;
         ready := 0;

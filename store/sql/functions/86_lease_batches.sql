@@ -135,7 +135,6 @@ begin
     end if;
     select c.message_type into v_type
     from duewheel.check_receive(p_group_id, p_topic_id, p_max, 1, p_invisible, p_now) c;
-    perform duewheel.tick_subscription(p_group_id, p_topic_id, p_now);
     for v_position in select * from duewheel.positions(p_group_id, p_topic_id) loop
         exit when v_ready >= v_limit;
         select count(*) into v_found from (

@@ -112,7 +112,6 @@ begin
             message = 'the topic is of type FIFO, whose retries keep the order of each message group; a stream cannot',
             hint = 'Receive its messages in batches.';
     end if;
-    perform duewheel.tick_subscription(p_group_id, p_topic_id, null);
     perform duewheel.lock_queues(p_group_id, p_topic_id);
     -- A rewind leaves the retries where they are.
     select max(l.consumer) filter (where p.ordinal > 0),
@@ -169,12 +168,11 @@ end
 $$;
 
 -- How far a stream that stands at these places may read: at most p_limit messages on, stragglers counted; null for all
--- that is released. p_release false: what came due since is not released, as a stream of what was there asks for.
--- p_stream null: for a look, by whoever it may be. p_to_*: not further than these places, which an unlimited look
--- answered.
+-- that is released. p_stream null: for a look, by whoever it may be. p_to_*: not further than these places, which an
+-- unlimited look answered.
 create or replace function duewheel.stream_latest(
     p_group_id integer, p_topic_id integer, p_stream text, p_topic_ids integer[], p_queues integer[], p_ats bigint[],
-    p_seqs bigint[], p_stragglers bigint[], p_limit bigint default null, p_release boolean default true,
+    p_seqs bigint[], p_stragglers bigint[], p_limit bigint default null,
     p_to_topic_ids integer[] default null, p_to_queues integer[] default null, p_to_ats bigint[] default null,
     p_to_stragglers bigint[] default null
 ) returns table (topic_id integer, queue integer, at bigint, seq bigint, straggler bigint)
@@ -191,9 +189,6 @@ begin
     perform duewheel.require_read_committed();
     if p_stream is not null then
         perform duewheel.require_stream(p_group_id, p_topic_id, p_stream);
-    end if;
-    if p_release then
-        perform duewheel.tick_subscription(p_group_id, p_topic_id, null);
     end if;
     for v_source in
         select p.topic_id, p.queue, duewheel.stream_instant(s.at) as at,

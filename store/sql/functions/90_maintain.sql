@@ -28,10 +28,10 @@ begin
     get diagnostics v_rows = row_count;
     if v_rows > 0 then
         insert into duewheel.tick
-            (topic_id, tick_id, after_tick_id, lo, hi, snapshot, tick_xid, open_count, ticked_at, by_wheel, stragglers,
+            (topic_id, tick_id, lo, hi, snapshot, tick_xid, open_count, ticked_at, by_wheel, stragglers,
              queue_hi)
         overriding system value
-        values (p_topic_id, v_tick_id, v_last.tick_id, v_last.hi, v_last.hi, v_last.snapshot, v_last.tick_xid,
+        values (p_topic_id, v_tick_id, v_last.hi, v_last.hi, v_last.snapshot, v_last.tick_xid,
                 v_last.open_count, p_now, false, v_rows, v_last.queue_hi);
     end if;
     return v_rows;
@@ -62,7 +62,7 @@ begin
     end if;
     swept := 0;
     more := false;
-    perform duewheel.require_read_committed();
+    perform duewheel.require_own_transaction();
     -- One upkeep at a time; a second has nothing to do.
     if not pg_try_advisory_xact_lock(duewheel.tick_lock_class(), -2) then
         return;
@@ -78,6 +78,11 @@ begin
             limit 1) any_row
         where t.deleted_at is null and t.message_type <> 'DEAD_LETTER' and t.topic_id <> all (v_slot.swept_topic_ids)
         order by t.topic_id limit 1;
+        if v_topic_id is not null and v_sealed > 0 then
+            -- A tick is a transaction of its own.
+            more := true;
+            return;
+        end if;
         if v_topic_id is not null then
             select t.tick_xid into v_past from duewheel.tick_over(v_topic_id, v_slot.ends_at) t;
             if v_past is null then
@@ -88,7 +93,7 @@ begin
             elsif v_past >= (select pg_snapshot_xmin(t.snapshot) from duewheel.newest_tick(v_topic_id) t) then
                 -- Of those that were open then no tick has said yet what they left: it is released before the slot may
                 -- go.
-                perform duewheel.tick_topic(v_topic_id, v_now, false, true, true);
+                perform duewheel.tick_topic(v_topic_id, sweep.now, false, true, true);
             else
                 perform duewheel.lock_ticking(v_topic_id, false);
                 swept := duewheel.sweep_topic(v_slot, v_topic_id, v_now);
@@ -215,7 +220,6 @@ begin
 
     delete from duewheel.idempotency i where i.until_at < v_now;
     perform duewheel.forget_staged(v_now);
-    delete from duewheel.overtaken o where o.xid < pg_snapshot_xmin(pg_current_snapshot());
     delete from duewheel.dropped_slot d where d.dropped_at < v_now - interval '365 days';
     perform duewheel.trim_logs(v_now);
 

@@ -69,11 +69,9 @@ begin
     order by m.deliver_at, m.seq;
     get diagnostics released_late = row_count;
     insert into duewheel.tick
-        (topic_id, tick_id, after_tick_id, lo, hi, snapshot, tick_xid, open_count, ticked_at, by_wheel, stragglers,
-         queue_hi)
+        (topic_id, tick_id, lo, hi, snapshot, tick_xid, open_count, ticked_at, by_wheel, stragglers, queue_hi)
     overriding system value
-    select k.topic_id, n.tick_id, k.tick_id, k.hi, k.hi, k.snapshot, k.tick_xid, 0, v_now, false, late.stragglers,
-           k.queue_hi
+    select k.topic_id, n.tick_id, k.hi, k.hi, k.snapshot, k.tick_xid, 0, v_now, false, late.stragglers, k.queue_hi
     from unnest(v_topic_ids, v_tick_ids) n (topic_id, tick_id)
     cross join lateral (
         select k.* from duewheel.newest_tick(n.topic_id) k) k
@@ -93,8 +91,6 @@ begin
         get diagnostics v_rows = row_count;
         messages := messages + v_rows;
     end loop;
-    -- Who was passed, and who passed, did so in the other cluster.
-    delete from duewheel.overtaken;
     update duewheel.tick t set snapshot = '4:4:', tick_xid = '4', open_count = 0, by_wheel = false;
     get diagnostics ticks = row_count;
     -- No transaction of this cluster has answered.

@@ -69,6 +69,7 @@ begin atomic
         ('reject_messages', 'duewheel_consumer'),
         ('release_lateness', 'duewheel_consumer'),
         ('releases_between', 'duewheel_consumer'),
+        ('revive_chunk', 'duewheel_consumer'),
         ('running_leases', 'duewheel_consumer'),
         ('set_retry_policy', 'duewheel_consumer'),
         ('settings', 'duewheel_consumer'),
@@ -82,8 +83,15 @@ begin atomic
         ('stream_rows', 'duewheel_consumer'),
         ('stream_start', 'duewheel_consumer'),
         ('subscribe', 'duewheel_consumer'),
+        ('subscriptions_named', 'duewheel_consumer'),
         ('take_over', 'duewheel_consumer'),
+        ('tick', 'duewheel_consumer'),
+        ('tick_group', 'duewheel_consumer'),
+        ('tick_groups', 'duewheel_consumer'),
+        ('tick_topic', 'duewheel_consumer'),
         ('topic_stats', 'duewheel_consumer'),
+        ('topic_with_retries', 'duewheel_consumer'),
+        ('topics_to_tick', 'duewheel_consumer'),
         ('turning_wheels', 'duewheel_consumer'),
         ('waiting_retries', 'duewheel_consumer'),
         ('wheels', 'duewheel_consumer'),
@@ -117,13 +125,10 @@ begin atomic
         ('remove_schedule', 'duewheel_admin'),
         ('resume_schedule', 'duewheel_admin'),
         ('revive', 'duewheel_admin'),
-        ('revive_chunk', 'duewheel_admin'),
         ('rewind', 'duewheel_admin'),
         ('schedules', 'duewheel_admin'),
         ('sweep', 'duewheel_admin'),
         ('settle_far', 'duewheel_admin'),
-        ('tick', 'duewheel_admin'),
-        ('tick_topic', 'duewheel_admin'),
         ('topic_by_name', 'duewheel_admin'),
         ('update_settings', 'duewheel_admin'),
         ('update_topic', 'duewheel_admin')
@@ -184,20 +189,22 @@ begin
     end loop;
 
     revoke all on schema duewheel from public;
-    revoke all on all functions in schema duewheel from public;
+    revoke all on all routines in schema duewheel from public;
     foreach v_role in array v_roles loop
         continue when to_regrole(v_role) is null;
-        execute format('revoke all on all functions in schema duewheel from %I', v_role);
+        execute format('revoke all on all routines in schema duewheel from %I', v_role);
         execute format('revoke all on all tables in schema duewheel from %I', v_role);
     end loop;
     for v_function in
         select p.oid::regprocedure as signature, p.prorettype = 'trigger'::regtype as is_trigger,
+               p.prokind = 'p' as is_procedure,
                p.proname = any (duewheel.plain_functions()) as is_plain,
                array(select e.role_name from duewheel.entry_points() e where e.function_name = p.proname) as roles
         from pg_proc p
-        where p.pronamespace = 'duewheel'::regnamespace and p.prokind = 'f'
+        where p.pronamespace = 'duewheel'::regnamespace
     loop
-        if v_function.is_trigger or cardinality(v_function.roles) > 0 then
+        -- A procedure that commits runs with the caller's rights.
+        if not v_function.is_procedure and (v_function.is_trigger or cardinality(v_function.roles) > 0) then
             execute format('alter function %s security definer set search_path = pg_catalog, pg_temp',
                            v_function.signature);
         end if;
@@ -206,7 +213,7 @@ begin
         end if;
         foreach v_role in array v_function.roles loop
             if to_regrole(v_role) is not null then
-                execute format('grant execute on function %s to %I', v_function.signature, v_role);
+                execute format('grant execute on routine %s to %I', v_function.signature, v_role);
             end if;
         end loop;
     end loop;

@@ -86,8 +86,9 @@ comment on function duewheel.remove_schedule is
     'Removes a schedule; returns the number of messages, sent ahead, that it took back.';
 
 -- Upkeep
-comment on function duewheel.tick is
-    'Releases the due messages of a topic, and says whether there were any.';
+comment on procedure duewheel.tick is
+    'Releases the due messages of a topic and of its groups'' retries, and says whether there were any. It commits, so '
+    'it is called outside of a transaction block. Where no wheel turns, a program calls it before it receives.';
 comment on function duewheel.sweep is
     'Looks in slots that are over for messages that no tick covered, and releases them.';
 comment on function duewheel.maintain is

@@ -2,8 +2,6 @@
 create table duewheel.tick (
     topic_id integer not null,
     tick_id bigint generated always as identity,
-    -- The tick that this one went by, null for the first of a topic. At COMMIT the two must be neighbours.
-    after_tick_id bigint,
     lo timestamptz not null,
     -- Never falls from one tick of a topic to the next.
     hi timestamptz not null,
@@ -46,13 +44,3 @@ create table duewheel.held_back (
     seq bigint not null,
     primary key (topic_id, deliver_at, queue, seq)
 );
-
--- Somebody passed a topic's tick lock, which an open transaction had held for longer than a second. What that
--- transaction ticked or recalled cannot be committed any more.
-create table duewheel.overtaken (
-    topic_id integer not null,
-    -- The transaction that passed.
-    xid xid8 not null default pg_current_xact_id(),
-    at timestamptz not null default clock_timestamp()
-);
-create index overtaken_topic on duewheel.overtaken (topic_id, xid);

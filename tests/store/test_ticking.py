@@ -1,0 +1,188 @@
+"""A tick is a transaction of its own, so nobody's open transaction keeps others from releasing."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import psycopg2
+import pytest
+from tests.waiting import STOP, ask, beside, connected, until
+
+from duewheel.store import ClockSetBack, RecallOutcome, TickInTransaction
+from duewheel.store.broker import Broker
+from duewheel.store.database.connections import OWN_TRANSACTION
+from duewheel.store.values.errors import from_database
+
+HOUR = timedelta(hours=1)
+NOTHING = timedelta(0)
+
+#: The advisory locks that a session holds.
+LOCKS = "select count(*) from pg_locks where locktype = 'advisory' and pid = %s"
+
+
+@pytest.fixture
+def topic(broker: Broker) -> Broker:
+    broker.create_topic("t", queues=1)
+    broker.consumer("t", "g")
+    broker.consumer("t", "other")
+    return broker
+
+
+def until_stopped(dsn: str) -> None:
+    """Return once a backend waits for lock 1."""
+    with connected(dsn) as console:
+        until(
+            lambda: ask(
+                console,
+                "select 1 from pg_locks where locktype = 'advisory' and not granted"
+                " and (classid, objid, objsubid) = (0, 1, 1)",
+            ),
+            "a backend to be stopped",
+        )
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "call duewheel.tick('t')",
+        "call duewheel.tick_group(1, 1)",
+        "call duewheel.tick_groups(array['t'], array['g'])",
+    ],
+)
+def test_x18_a_tick_in_a_transaction_block_is_refused_and_locks_nothing(topic: Broker, call: str) -> None:
+    topic.send("t", b"first", delay=NOTHING)
+    with connected(topic.dsn, autocommit=False) as holder, connected(topic.dsn) as console:
+        with pytest.raises(psycopg2.errors.InvalidTransactionTermination):
+            ask(holder, call)
+        assert ask(console, LOCKS, holder.info.backend_pid) == [(0,)]
+    assert topic.tick("t")
+
+
+@pytest.mark.parametrize("before", ["select 1", "create temp table order_lines (id integer)"])
+@pytest.mark.parametrize("begun", ["", OWN_TRANSACTION])
+def test_x18_the_function_inside_refuses_a_transaction_that_is_not_its_own(
+    topic: Broker, before: str, begun: str
+) -> None:
+    topic.send("t", b"first", delay=NOTHING)
+    if begun and before == "select 1":
+        # Nothing was done before, and the caller says that it commits at once, as the wheel does.
+        return
+    with connected(topic.dsn, autocommit=False) as holder:
+        ask(holder, before)
+        with pytest.raises(psycopg2.Error) as caught:
+            ask(holder, f"{begun}select duewheel.tick_topic(1)")
+    assert isinstance(from_database(caught.value), TickInTransaction)
+    assert topic.tick("t")
+
+
+def test_x18_each_tick_of_a_procedure_is_committed_by_itself(topic: Broker) -> None:
+    """In a loop of statements its locks end with each, though the loop goes on."""
+    topic.send("t", b"first", delay=NOTHING)
+    with (
+        connected(topic.dsn) as ticker,
+        connected(topic.dsn, autocommit=False) as blocker,
+        beside() as start,
+    ):
+        ask(blocker, "select pg_advisory_xact_lock(1)")
+        loop = start(
+            lambda: ask(
+                ticker,
+                "do $$ begin call duewheel.tick_group(1, 1); perform pg_advisory_xact_lock(1); end $$",
+            )
+        )
+        until_stopped(topic.dsn)
+        topic.send("t", b"second", delay=NOTHING)
+        assert topic.tick("t")
+        assert len(topic.consumer("t", "other").receive()) == 2
+        blocker.rollback()
+        loop.result()
+
+
+#: A commit with a recall stops until it gets lock 1, before anything is checked.
+STOP_AT_THE_COMMIT = f"""{STOP}
+create constraint trigger a_stop after insert on duewheel.recall deferrable initially deferred
+for each row execute function stop()
+"""
+
+
+@pytest.mark.parametrize("how", ["recall", "recall_key"])
+def test_x01_a_recall_that_is_passed_before_its_commit_answers_that_it_is_too_late(
+    topic: Broker, how: str
+) -> None:
+    sent = topic.send("t", b"due", delay=HOUR, key="k")
+
+    def recall() -> RecallOutcome:
+        return topic.recall(sent.message_id) if how == "recall" else topic.recall_key("t", "k")
+
+    with connected(topic.dsn) as console, connected(topic.dsn, autocommit=False) as blocker:
+        ask(console, STOP_AT_THE_COMMIT)
+        ask(blocker, "select pg_advisory_xact_lock(1)")
+        with beside() as start:
+            answer = start(recall)
+            until_stopped(topic.dsn)
+            ask(console, "call duewheel.tick('t', clock_timestamp() + interval '2 hours')")
+            blocker.rollback()
+            assert answer.result() is RecallOutcome.ALREADY_RELEASED
+    assert [message.body for message in topic.consumer("t", "g").receive()] == [b"due"]
+
+
+def test_x18_a_check_that_was_made_early_holds_up_nobody_for_long(topic: Broker) -> None:
+    """SET CONSTRAINTS has a recall's check run in the midst of a transaction, which then goes to sleep."""
+    sent = topic.send("t", b"waits", delay=HOUR)
+    with connected(topic.dsn, autocommit=False) as connection:
+        assert topic.recall(sent.message_id, connection=connection) is RecallOutcome.RECALLED
+        ask(connection, "set constraints all immediate")
+        topic.send("t", b"second", delay=NOTHING)
+        until(lambda: bool(topic.consumer("t", "other").receive()), "the others to go on")
+        # The server has ended the session.
+        with pytest.raises(psycopg2.Error):
+            ask(connection, "select 1")
+
+
+#: A tick stops behind its row until it gets lock 1.
+STOP_BEHIND_THE_ROW = f"""{STOP}
+create trigger a_stop after insert on duewheel.tick for each row execute function stop()
+"""
+
+
+def test_d16_a_tick_during_which_the_clock_was_set_back_does_not_count(topic: Broker) -> None:
+    """A sender has read an earlier clock than the tick, and neither sees the other."""
+    topic.send("t", b"first", delay=NOTHING)
+    with (
+        connected(topic.dsn) as console,
+        connected(topic.dsn) as ticker,
+        connected(topic.dsn, autocommit=False) as blocker,
+        beside() as start,
+    ):
+        ask(console, STOP_BEHIND_THE_ROW)
+        ask(blocker, "select pg_advisory_xact_lock(1)")
+        tick = start(
+            lambda: ask(ticker, "call duewheel.tick('t', clock_timestamp() + interval '10 seconds')")
+        )
+        until_stopped(topic.dsn)
+        topic.send("t", b"second", delay=NOTHING)
+        blocker.rollback()
+        refusal = tick.exception()
+        assert isinstance(refusal, psycopg2.Error)
+        assert isinstance(from_database(refusal), ClockSetBack)
+        assert ask(console, "select count(*) from duewheel.tick") == [(0,)]
+        ask(console, "call duewheel.tick('t', clock_timestamp() + interval '10 seconds')")
+    bodies = [message.body for message in topic.consumer("t", "other").receive()]
+    assert sorted(bodies) == [b"first", b"second"]
+
+
+def test_d16_a_program_of_sql_without_a_wheel_calls_tick_before_it_receives(topic: Broker) -> None:
+    """What is due, what was not answered in time, and what is to be retried: one call for all."""
+    topic.send("t", b"first", delay=NOTHING)
+    receive = (
+        "select convert_from(body, 'UTF8'), attempt from duewheel.receive('t', 'g', invisible => '1 second')"
+    )
+    with connected(topic.dsn) as program:
+        assert ask(program, receive) == []
+        assert ask(program, "call duewheel.tick('t')") == [(True,)]
+        assert ask(program, receive) == [("first", 1)]
+        again = until(
+            lambda: ask(program, "call duewheel.tick('t')") == [(True,)] and ask(program, receive),
+            "the lease to end",
+        )
+        assert again == [("first", 2)]
