@@ -26,6 +26,12 @@ AT_ONCE = timedelta(0)
 #: Runs the command line with these arguments and ``--json``, and returns the document it wrote.
 Command = Callable[..., Any]
 
+#: Lets a tick stand in a transaction that does other things, too, and is rolled back.
+TICKS_ANYWHERE = """
+create or replace function duewheel.require_own_transaction() returns void
+language plpgsql as $$ begin perform duewheel.require_read_committed(); end $$
+"""
+
 
 def send(broker: Broker, *texts: str, topic: str = "t", **fields: Any) -> None:
     """Sends a message with each text, all in one transaction; due at once unless ``fields`` say otherwise."""

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from tests.acting import TICKS_ANYWHERE
 from tests.conftest import execute
 from tests.waiting import ask, connected
 
@@ -91,7 +92,7 @@ def grown(postgres: EmbeddedPostgres, template_dsn: str) -> Iterator[Grown]:
     now = datetime(2026, 1, 5, 9, 30, tzinfo=UTC)
     try:
         with Broker(dsn, clock=lambda: now) as broker, connected(dsn) as connection:
-            ask(connection, "set duewheel.own_transaction = on")
+            ask(connection, TICKS_ANYWHERE)
             for name in ("grown", "idle"):
                 broker.create_topic(name, queues=QUEUES, max_delay=3660 * DAY)
             consumer = broker.consumer("grown", "g")
@@ -177,6 +178,7 @@ def warm_up(found: Grown) -> None:
     ask(found.connection, TICK, found.topic_id, now)
     ask(found.connection, "select duewheel.send('idle', 'x'::text, delay => '0', now => %s)", now)
     idle = found.broker.consumer("idle", "g")
+    ask(found.connection, TICK, idle.topic_id, now)
     leases = ask(found.connection, LEASE, idle.group_id, idle.topic_id, 10, now)
     ask(found.connection, ACK, idle.group_id, *map(list, zip(*leases, strict=True)), now)
     ask(found.connection, RECEIVE, found.group_id, found.topic_id, 10, now)

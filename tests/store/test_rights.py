@@ -452,13 +452,10 @@ def functions(dsn: str) -> list[tuple[str, str, bool, list[str], bool, list[str]
 def test_what_a_role_may_execute_runs_with_a_search_path_of_its_own(dsn: str) -> None:
     login(dsn, None)
     plain = {name for (name,) in execute(dsn, "select unnest(duewheel.plain_functions())")}
-    procedures = {
-        name
-        for (name,) in execute(
-            dsn,
-            "select proname::text from pg_proc where pronamespace = 'duewheel'::regnamespace and prokind = 'p'",
-        )
-    }
+    kinds = "select proname from pg_proc where prokind = 'p' and pronamespace = 'duewheel'::regnamespace"
+        "select proname::text from pg_proc where pronamespace = 'duewheel'::regnamespace and prokind = 'p'"
+    )
+    procedures = {name for (name,) in execute(dsn, kinds)}
     listed: dict[str, set[str]] = {}
     for name, role in execute(dsn, "select * from duewheel.entry_points()"):
         listed.setdefault(str(name), set()).add(str(role))

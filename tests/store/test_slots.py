@@ -292,7 +292,10 @@ def test_x05_a_bulk_recall_gets_what_is_moved_between_its_chunks(
     )
     topic.send("t", b"near", delay=DAY, tag="x", key="k")
     come_near(topic, clock, DAY)
-    chunk = f"{OWN_TRANSACTION}select recalled, next from duewheel.recall_chunk('t', %s, %s, null, null, false, false, 7, %s, %s)"
+    chunk = (
+        f"{OWN_TRANSACTION}select recalled, next"
+        " from duewheel.recall_chunk('t', %s, %s, null, null, false, false, 7, %s, %s)"
+    )
     recalled, number, position = 0, 0, None
     while True:
         if number == chunks_before:
