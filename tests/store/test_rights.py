@@ -375,7 +375,7 @@ GROUP_CHANGES: dict[str, tuple[Callable[[Broker], object], str]] = {
         "duewheel_admin",
     ),
     "redrive in SQL": (lambda b: execute(b.dsn, "select * from duewheel.redrive('g')"), "duewheel_admin"),
-    "ended leases in SQL": (lambda b: execute(b.dsn, "select duewheel.revive(1, 1)"), "duewheel_admin"),
+    "ended leases in SQL": (lambda b: execute(b.dsn, "select duewheel.revive_chunk(1, 1)"), "duewheel_admin"),
 }
 
 
@@ -641,14 +641,14 @@ def test_an_upgrade_with_new_functions_leaves_logins_their_rights(
 
 
 def test_an_upgrade_takes_rights_away_that_a_role_is_not_to_have(dsn: str) -> None:
-    """As where a function or a view was for a role in the version before, and is not any more."""
+    """As where a function or a view was for a role, and is not any more."""
     login(dsn, None)
     before = functions(dsn)
     others = "duewheel.maintain(timestamptz), duewheel.make_slots_ahead(timestamptz)"
     execute(dsn, f"grant execute on function {others} to duewheel_consumer")
     execute(dsn, "grant execute on function duewheel.tick(text, timestamptz) to nobody_login")
     execute(dsn, "grant select, insert on duewheel.waiting, duewheel.message to duewheel_producer")
-    execute(dsn, "update duewheel.broker set functions_checksum = 'of the version before'")
+    execute(dsn, "update duewheel.broker set functions_checksum = 'of another version'")
     migration.upgrade(dsn)
     assert functions(dsn) == before
     for relation in ("waiting", "message"):
