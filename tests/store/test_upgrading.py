@@ -275,7 +275,7 @@ def test_x18_functions_are_applied_again_beside_an_open_transaction_that_sends_o
         ask(other, "update duewheel.broker set functions_checksum = 'older'")
         ask(mine, OPEN[opened])
         migration.upgrade(orders.dsn)
-        assert caplog.text == ""
+        assert "waits for open transactions" not in caplog.text
         for statement in OPEN.values():
             ask(other, statement)
         mine.commit()
