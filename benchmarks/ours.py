@@ -80,13 +80,13 @@ def fill(
             cursor.execute("SET max_parallel_workers_per_gather = 0")
             cursor.execute("BEGIN")
             cursor.execute(
-                "SELECT topic_id, queues, first_block FROM duewheel.begin_send(%s, %s, %s)",
+                "SELECT topic_id, queues, first_block FROM duewheel.begin_copy(%s, %s, %s)",
                 (TOPIC, -(-count // 65536), at),
             )
             topic_id, queues, first_block = cursor.fetchone() or (None, None, None)
             hours = int(within / timedelta(hours=1)) + 1
             cursor.execute(
-                "SELECT duewheel.make_slots(%s::timestamptz[])",
+                "SELECT duewheel.make_slot(i) FROM unnest(%s::timestamptz[]) i",
                 ([start + timedelta(hours=hour) for hour in range(hours)] + [start + within],),
             )
             cursor.execute(

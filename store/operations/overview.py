@@ -139,15 +139,14 @@ class TurningWheel:
     """A wheel that is connected.
 
     Attributes:
-        name: the machine and the process it turns in, as ``HOST:PID``; None for wheels of an older version,
-            which of one login and machine cannot be told apart.
+        name: the machine and the process it turns in, as ``HOST:PID``.
         login: the database user.
         client_address: the machine; None by a Unix socket, or where this login may not see it.
         connections: how many sessions it has.
         started_at, active_at: when the oldest session began and the newest statement ended, in UTC.
     """
 
-    name: str | None
+    name: str
     login: str
     client_address: str | None
     connections: int

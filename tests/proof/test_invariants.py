@@ -300,7 +300,7 @@ def test_message_numbers_are_unique_under_senders_of_one_and_of_many(
                 rows = ask(
                     connection,
                     "select b.first_block from generate_series(1, %s) n,"
-                    " lateral duewheel.begin_send(case when n > 0 then %s end, %s) b",
+                    " lateral duewheel.begin_copy(case when n > 0 then %s end, %s) b",
                     times, topic, blocks,
                 )  # fmt: skip
             return [first + offset for (first,) in rows for offset in range(blocks)]

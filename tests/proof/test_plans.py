@@ -149,11 +149,9 @@ LEASE = (
 ACK = "select duewheel.answer('ack', %s, %s, %s, %s, %s::bigint[], null, null, null, null, %s)"
 RECEIVE = "select * from duewheel.receive_batch(%s, %s, null, %s, '60 s', 'c', 0, true, %s)"
 NEXT_DUE = "select duewheel.next_due(%s, %s, %s)"
-DUE_INSTANTS = "select * from duewheel.due_instants(null, %s)"
 DUE_SOON = "select * from duewheel.due_soon(%s, %s)"
 DUE_TOPICS = "select * from duewheel.due_topics(0, 500, null, %s)"
-LEASE_ENDS = "select * from duewheel.lease_ends(null, %s)"
-LEASE_ENDS_SOON = "select * from duewheel.lease_ends(%s, %s)"
+LEASE_ENDS = "select * from duewheel.lease_ends(%s, %s)"
 DOORBELLS = "select * from duewheel.doorbells(array['grown'], array['g'], %s)"
 FIND = "select * from duewheel.find(%s)"
 FIND_KEY = "select * from duewheel.find_key('grown', %s)"
@@ -183,11 +181,9 @@ def warm_up(found: Grown) -> None:
     ask(found.connection, ACK, idle.group_id, *map(list, zip(*leases, strict=True)), now)
     ask(found.connection, RECEIVE, found.group_id, found.topic_id, 10, now)
     ask(found.connection, NEXT_DUE, found.group_id, found.topic_id, now)
-    ask(found.connection, DUE_INSTANTS, now)
     ask(found.connection, DUE_SOON, now, now)
     ask(found.connection, DUE_TOPICS, now)
-    ask(found.connection, LEASE_ENDS, now)
-    ask(found.connection, LEASE_ENDS_SOON, now, now)
+    ask(found.connection, LEASE_ENDS, now, now)
     ask(found.connection, DOORBELLS, now)
     ask(found.connection, FIND, receipt)
     ask(found.connection, FIND_KEY, "none")
@@ -338,9 +334,7 @@ def test_looking_up(grown: Grown) -> None:
 def test_what_the_wheel_and_the_doorbells_ask(grown: Grown) -> None:
     soon = grown.now + timedelta(seconds=3)
     check(grown, PAGES_OF_ONE_CALL, NEXT_DUE, grown.group_id, grown.topic_id, grown.now)
-    check(grown, PAGES_OF_ONE_CALL, LEASE_ENDS, soon)
-    check(grown, PAGES_OF_ONE_CALL, LEASE_ENDS_SOON, grown.now, soon)
-    check(grown, PAGES_OF_ONE_CALL, DUE_INSTANTS, soon)
+    check(grown, PAGES_OF_ONE_CALL, LEASE_ENDS, grown.now, soon)
     check(grown, PAGES_OF_ONE_CALL, DUE_SOON, grown.now, soon)
     check(grown, PAGES_OF_ONE_CALL, DUE_TOPICS, soon)
     check(grown, PAGES_OF_ONE_CALL, DOORBELLS, grown.now)

@@ -142,5 +142,3 @@ def test_d07_the_end_of_a_lease_is_found_by_when_it_is(timed_broker: Broker, clo
     everything = start + 60 * SECOND
     assert rows(timed_broker, LEASE_ENDS_OF_TOPICS, 0, number, everything) == [(number, start + 20 * SECOND)]
     assert rows(timed_broker, LEASE_ENDS_OF_TOPICS, number, number + 1, everything) == []
-    # As programs of the version before ask.
-    assert rows(timed_broker, LEASE_ENDS, None, everything) == [(number, start + 20 * SECOND)]

@@ -64,7 +64,7 @@ def drained(consumer: Consumer, count: int) -> Counter[bytes]:
 CALLS = {
     "send": "duewheel.send('t', 'x', delay => '1 s')",
     "send_bytes": "duewheel.send('t', '\\x00'::bytea, delay => '1 s')",
-    "begin_send": "duewheel.begin_send('t', 1)",
+    "begin_copy": "duewheel.begin_copy('t', 1)",
     "recall": "duewheel.recall('{X}')",
     "recall_key": "duewheel.recall_key('t', 'k')",
     "reschedule": "duewheel.reschedule('{X}', delay => '2 s')",
@@ -85,7 +85,6 @@ CALLS = {
     "topic_stats": "duewheel.topic_stats()",
     "group_stats": "duewheel.group_stats()",
     "doorbells": "duewheel.doorbells(array['t'], array['g'])",
-    "due_instants": "duewheel.due_instants(null, now())",
     "due_soon": "duewheel.due_soon(now(), now())",
     "due_topics": "duewheel.due_topics(0, 1, null, now())",
 }

@@ -73,7 +73,7 @@ def test_leases_that_end_one_after_another_are_revived_in_that_order(topic: Brok
         clock.advance(timedelta(microseconds=10))
     clock.advance(HOUR)
     with connected(topic.dsn) as wheel:
-        revive = "select duewheel.revive(%s, %s, %s)"
+        revive = "select messages from duewheel.revive_chunk(%s, %s, %s)"
         answers = [ask(wheel, revive, consumer.group_id, consumer.topic_id, clock())[0][0] for _ in range(3)]
         assert answers == [200, 50, 0]
         ((looked_at,),) = ask(

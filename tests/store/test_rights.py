@@ -375,7 +375,7 @@ GROUP_CHANGES: dict[str, tuple[Callable[[Broker], object], str]] = {
         "duewheel_admin",
     ),
     "redrive in SQL": (lambda b: execute(b.dsn, "select * from duewheel.redrive('g')"), "duewheel_admin"),
-    "ended leases in SQL": (lambda b: execute(b.dsn, "select duewheel.revive(1, 1)"), "duewheel_admin"),
+    "ended leases in SQL": (lambda b: execute(b.dsn, "select duewheel.revive_chunk(1, 1)"), "duewheel_admin"),
 }
 
 
@@ -453,8 +453,6 @@ def test_what_a_role_may_execute_runs_with_a_search_path_of_its_own(dsn: str) ->
     login(dsn, None)
     plain = {name for (name,) in execute(dsn, "select unnest(duewheel.plain_functions())")}
     kinds = "select proname from pg_proc where prokind = 'p' and pronamespace = 'duewheel'::regnamespace"
-        "select proname::text from pg_proc where pronamespace = 'duewheel'::regnamespace and prokind = 'p'"
-    )
     procedures = {name for (name,) in execute(dsn, kinds)}
     listed: dict[str, set[str]] = {}
     for name, role in execute(dsn, "select * from duewheel.entry_points()"):
@@ -646,14 +644,14 @@ def test_an_upgrade_with_new_functions_leaves_logins_their_rights(
 
 
 def test_an_upgrade_takes_rights_away_that_a_role_is_not_to_have(dsn: str) -> None:
-    """As where a function or a view was for a role in the version before, and is not any more."""
+    """As where a function or a view was for a role, and is not any more."""
     login(dsn, None)
     before = functions(dsn)
     others = "duewheel.maintain(timestamptz), duewheel.make_slots_ahead(timestamptz)"
     execute(dsn, f"grant execute on function {others} to duewheel_consumer")
     execute(dsn, "grant execute on function duewheel.settings() to nobody_login")
     execute(dsn, "grant select, insert on duewheel.waiting, duewheel.message to duewheel_producer")
-    execute(dsn, "update duewheel.broker set functions_checksum = 'of the version before'")
+    execute(dsn, "update duewheel.broker set functions_checksum = 'of another version'")
     migration.upgrade(dsn)
     assert functions(dsn) == before
     for relation in ("waiting", "message"):

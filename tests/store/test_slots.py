@@ -324,7 +324,7 @@ def test_x05_a_bulk_recall_gets_what_is_moved_between_its_chunks(
 
 
 def test_a_slot_takes_the_room_that_its_neighbours_leave(topic: Broker, clock: Clock) -> None:
-    """Hourly slots of a version before stand at places of their own."""
+    """Whatever their widths are, and wherever they stand."""
     midnight = datetime(2026, 3, 1, tzinfo=UTC)
     hourly = [midnight + hours * HOUR for hours in (0, 7, 8, 23)]
     for start in hourly:
@@ -333,7 +333,7 @@ def test_a_slot_takes_the_room_that_its_neighbours_leave(topic: Broker, clock: C
         rows(topic, made, start, start + HOUR)
         rows(topic, "insert into duewheel.slot values (%s, %s, %s)", start, start + HOUR, name)
     at = [midnight + hours * HOUR for hours in (-1, 1, 9, 6.99, 23.5, 24)]
-    rows(topic, "select duewheel.make_slots(%s)", at)
+    rows(topic, "select duewheel.make_slot(i) from unnest(%s) i", at)
     slots = rows(
         topic, SLOTS + " offset (select count(*) from duewheel.slot where starts_at < '2026-02-28') limit 8"
     )

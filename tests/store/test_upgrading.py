@@ -89,7 +89,7 @@ def test_programs_of_this_version_go_on_beside_those_of_the_next(
 
 #: What any program tries again: it could not be serialized, was the victim of a deadlock, or was held up by
 #: the upgrade for over a second in the midst of a receive, so that another one went on.
-RETRYABLE = ("40001", "40P01", "DW021")
+RETRYABLE = ("40001", "40P01")
 SEND = "select duewheel.send('traffic', %s::text, delay => %s)"
 #: While its tables change, an upgrade holds up others as long as it takes to apply it.
 PATIENCE = "set lock_timeout = '60s'"
@@ -275,7 +275,7 @@ def test_x18_functions_are_applied_again_beside_an_open_transaction_that_sends_o
         ask(other, "update duewheel.broker set functions_checksum = 'older'")
         ask(mine, OPEN[opened])
         migration.upgrade(orders.dsn)
-        assert caplog.text == ""
+        assert "waits for open transactions" not in caplog.text
         for statement in OPEN.values():
             ask(other, statement)
         mine.commit()

@@ -1109,8 +1109,7 @@ export interface components {
          * @description A wheel that is connected.
          *
          *     Attributes:
-         *         name: the machine and the process it turns in, as ``HOST:PID``; None for wheels of an older version,
-         *             which of one login and machine cannot be told apart.
+         *         name: the machine and the process it turns in, as ``HOST:PID``.
          *         login: the database user.
          *         client_address: the machine; None by a Unix socket, or where this login may not see it.
          *         connections: how many sessions it has.
@@ -1126,7 +1125,7 @@ export interface components {
             /** Login */
             login: string;
             /** Name */
-            name: string | null;
+            name: string;
             /** Started At */
             started_at: string | null;
         };

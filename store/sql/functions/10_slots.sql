@@ -60,15 +60,6 @@ begin
 end
 $$;
 
--- Lets a transaction that has sent before see a slot made since: it goes by the list of slots it began with, as long as
--- it asks for no lock it does not hold. This is one.
-create or replace function duewheel.notice_slot(p_table_name text) returns void
-language plpgsql as $$
-begin
-    execute format('lock table duewheel.%I in row exclusive mode', p_table_name);
-end
-$$;
-
 -- Puts a message into its slot, or where that is not made yet among the far ones.
 create or replace function duewheel.place_message() returns trigger
 language plpgsql as $$
@@ -153,14 +144,6 @@ begin
     values (v_slot.starts_at, v_slot.ends_at, v_slot.table_name);
     insert into duewheel.closed_slot (starts_at) values (v_slot.starts_at);
     return v_slot;
-end
-$$;
-
--- For programs of the version before, which make the slots that they send into.
-create or replace function duewheel.make_slots(p_instants timestamptz[]) returns void
-language plpgsql as $$
-begin
-    perform duewheel.notice_slot((duewheel.make_slot(i)).table_name) from unnest(p_instants) i;
 end
 $$;
 

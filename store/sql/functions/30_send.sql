@@ -156,21 +156,6 @@ begin
 end
 $$;
 
--- The same for programs of the version before, which hold nothing back: they send only after what is released.
-create or replace function duewheel.begin_send(
-    p_topic text, p_block_count integer, p_now timestamptz default null,
-    out topic_id integer, out message_type text, out queues integer, out first_block bigint, out xid xid8,
-    out now_at timestamptz, out floor_at timestamptz, out max_delay interval, out out_of_range text,
-    out delay_levels interval[], out quiet_until timestamptz, out notify_before timestamptz
-)
-language sql
-begin atomic
-    select b.topic_id, b.message_type, b.queues, b.first_block, b.xid, b.now_at,
-           greatest(b.floor_at, b.released_to + interval '1 microsecond'), b.max_delay, b.out_of_range, b.delay_levels,
-           b.quiet_until, b.notify_before
-    from duewheel.begin_copy(p_topic, p_block_count, p_now) b;
-end;
-
 -- Of a COPY: what is due from the floor on and before this instant goes into duewheel.message, whose slots are there;
 -- the rest into duewheel.far_message. It is the first end of a slot that no other follows.
 create or replace function duewheel.near_until(p_floor_at timestamptz) returns timestamptz

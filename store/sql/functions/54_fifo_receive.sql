@@ -215,21 +215,3 @@ begin
             v_state.revived_to, v_state.revived_to);
 end
 $$;
-
--- For receives that had begun when an upgrade came. They go on with the text they began with, which asks for this.
-create or replace function duewheel.receive_fifo(
-    p_group_id integer, p_topic_id integer, p_tags text[], p_max bigint, p_invisible interval, p_consumer text,
-    p_first_source integer, p_durable boolean, p_now timestamptz default null, p_tick boolean default true,
-    p_chunk integer default 1000000, p_rows boolean default true, p_filter jsonpath default null
-) returns table (
-    lease duewheel.lease_handle, deliver_at timestamptz, seq bigint, born_at timestamptz, asked_at timestamptz,
-        tag text,
-    key text, properties jsonb, message_group text, body bytea, attempt integer, origin_id text
-)
-language sql
-begin atomic
-    select * from duewheel.receive_batch(
-        p_group_id, p_topic_id, p_tags, p_max, p_invisible, p_consumer, p_first_source, p_durable, p_now, p_tick,
-            p_chunk,
-        p_rows, p_filter);
-end;

@@ -378,34 +378,21 @@ begin
 end
 $$;
 
--- The wheels that turn, each by the name that it gives its sessions: of those of an older version, which give none, one
--- row for each user and machine. An address that the caller may not see, or a connection by a Unix socket, is null.
+-- The wheels that turn, each by the name that it gives its sessions. An address that the caller may not see, or a
+-- connection by a Unix socket, is null.
 create or replace function duewheel.wheels() returns table (
     name text, login text, client_address text, connections bigint, started_at timestamptz, active_at timestamptz
 )
 language sql stable
 begin atomic
-    select nullif(substr(a.application_name, length('duewheel wheel on ') + 1), ''), a.usename::text,
+    select substr(a.application_name, length('duewheel wheel on ') + 1), a.usename::text,
            case when pg_has_role(session_user, 'pg_read_all_stats', 'usage') or a.usename = session_user
                then host(a.client_addr) end,
            count(*), min(a.backend_start), max(a.state_change)
     from pg_stat_activity a
-    where a.datname = current_database()
-      and (a.application_name = 'duewheel wheel' or starts_with(a.application_name, 'duewheel wheel on '))
+    where a.datname = current_database() and starts_with(a.application_name, 'duewheel wheel on ')
     group by a.application_name, a.usename, a.client_addr
     order by min(a.backend_start);
-end;
-
--- The same by user and machine, for programs of the version before.
-create or replace function duewheel.turning_wheels() returns table (
-    login text, client_address text, connections bigint, started_at timestamptz, active_at timestamptz
-)
-language sql stable
-begin atomic
-    select w.login, w.client_address, sum(w.connections)::bigint, min(w.started_at), max(w.active_at)
-    from duewheel.wheels() w
-    group by w.login, w.client_address
-    order by min(w.started_at);
 end;
 
 -- The leases that run: of at most max_looked_at that may, by their ends, those that are not answered as a whole; of one

@@ -4,15 +4,13 @@
 --
 -- The functions below are the entry points. They run with their owner's rights and a search path of their own, so a
 -- role needs nothing but EXECUTE, and no object of a caller's can slip under a name they use. All other functions are
--- called by these alone. Functions that programs of the version before call stay in the list until the version
--- after.
+-- called by these alone.
 
 create or replace function duewheel.entry_points() returns table (function_name text, role_name text)
 language sql immutable
 begin atomic
     select e.* from (values
         ('begin_copy', 'duewheel_producer'),
-        ('begin_send', 'duewheel_producer'),
         ('near_until', 'duewheel_producer'),
         ('check_bulk_recall', 'duewheel_producer'),
         ('discard_staged', 'duewheel_producer'),
@@ -92,7 +90,6 @@ begin atomic
         ('topic_stats', 'duewheel_consumer'),
         ('topic_with_retries', 'duewheel_consumer'),
         ('topics_to_tick', 'duewheel_consumer'),
-        ('turning_wheels', 'duewheel_consumer'),
         ('waiting_retries', 'duewheel_consumer'),
         ('wheels', 'duewheel_consumer'),
 
@@ -106,14 +103,12 @@ begin atomic
         ('create_topic', 'duewheel_admin'),
         ('delete_group', 'duewheel_admin'),
         ('delete_topic', 'duewheel_admin'),
-        ('due_instants', 'duewheel_admin'),
         ('due_schedules', 'duewheel_admin'),
         ('due_soon', 'duewheel_admin'),
         ('due_topics', 'duewheel_admin'),
         ('lease_ends', 'duewheel_admin'),
         ('lease_ends_of_topics', 'duewheel_admin'),
         ('maintain', 'duewheel_admin'),
-        ('make_slots', 'duewheel_admin'),
         ('hold_back', 'duewheel_admin'),
         ('next_instant', 'duewheel_admin'),
         ('notify_due', 'duewheel_admin'),

@@ -166,7 +166,7 @@ function Wheels({ view }: { view: Schemas["Overview"] }) {
             {view.wheels.map((one) => (
               <Row
                 cells={[
-                  one.name ?? "not named: of an older version",
+                  one.name,
                   one.client_address ?? "the database’s machine, or hidden from the page’s login",
                   one.login,
                   one.connections,
