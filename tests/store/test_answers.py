@@ -345,34 +345,6 @@ def test_an_answer_reads_no_more_the_more_answers_the_lease_has(topic: Broker) -
     assert topic.stats().topics[0].groups[0].inflight == 0
 
 
-def test_answers_of_the_first_schema_still_count(topic: Broker, clock: Clock) -> None:
-    """There an answer to single messages is an event that lists them."""
-    send_numbered(topic, 4)
-    consumer = topic.consumer("t", "g")
-    batch = consumer.receive(invisible=MINUTE)
-    lease = batch[0].lease
-    with connected(topic.dsn) as before:
-        ask(
-            before,
-            "insert into duewheel.lease_event (topic_id, group_id, queue, n, kind, at, seqs, xid)"
-            " values (%s, %s, %s, %s, 'acked', %s, %s, null)",
-            *(lease.topic_id, lease.group_id, lease.queue, lease.n, clock(), list(lease.seqs or ())),
-        )
-    assert topic.stats().topics[0].groups[0].inflight == 3
-    assert topic.history(batch[0].message_id)[-1].state == "Acked"
-    consumer.ack(batch[0])
-    with pytest.raises(LeaseLost, match="1 of the messages were answered before"):
-        consumer.nack(batch[0])
-    with connected(topic.dsn, autocommit=False) as mine, pytest.raises(AlreadyAnswered):
-        consumer.ack(batch[0], connection=mine)
-    consumer.ack(batch[1])
-    consumer.ack(batch[:2])
-    assert topic.stats().topics[0].groups[0].inflight == 2
-    clock.advance(MINUTE)
-    assert sorted(message.body for message in consumer.receive()) == [b"2", b"3"]
-    assert topic.stats().topics[0].groups[0].inflight == 2
-
-
 def test_answers_go_with_their_lease(topic: Broker, clock: Clock) -> None:
     send_numbered(topic, 3)
     consumer = topic.consumer("t", "g")

@@ -37,8 +37,8 @@ def topic(broker: Broker) -> Broker:
 def outcomes(broker: Broker, group: str = "g") -> Counter[str]:
     """What became of the leased messages."""
     with broker.connection() as connection, connection.cursor() as cursor:
-        cursor.execute("select kind, coalesce(cardinality(seqs), 0) from duewheel.lease_event")
-        return Counter(kind for kind, _ in cursor.fetchall())
+        cursor.execute("select kind from duewheel.lease_event")
+        return Counter(kind for (kind,) in cursor.fetchall())
 
 
 def test_d14_a_listener_gets_each_message_and_success_acks_it(topic: Broker) -> None:

@@ -17,17 +17,29 @@ begin atomic
            and e.kind = 'deferred'));
 end;
 
+-- Whether an event of this kind ends its lease: no later one changes that.
+create or replace function duewheel.is_final(p_kind text) returns boolean
+language sql immutable parallel safe
+return p_kind in ('acked', 'failed', 'returned', 'expired', 'rewound');
+
+-- The event that ended a lease. A look-up by the key; as a join the events of all leases would be read.
+create or replace function duewheel.final_event(p_group_id integer, p_topic_id integer, p_queue integer, p_n bigint)
+returns setof duewheel.lease_event
+language sql stable rows 1
+begin atomic
+    select * from duewheel.lease_event e
+    where e.topic_id = p_topic_id and e.group_id = p_group_id and e.queue = p_queue and e.n = p_n
+      and duewheel.is_final(e.kind)
+    order by e.event_id limit 1;
+end;
+
 -- Whether a lease ended by p_to, with no final answer and no later end.
 create or replace function duewheel.lease_has_ended(
     p_group_id integer, p_topic_id integer, p_queue integer, p_n bigint, p_to timestamptz
 ) returns boolean
 language sql stable
 begin atomic
-    select (
-        select true from duewheel.lease_event e
-        where e.topic_id = p_topic_id and e.group_id = p_group_id and e.queue = p_queue and e.n = p_n
-          and (e.kind in ('expired', 'rewound') or (e.kind in ('acked', 'failed', 'returned') and e.seqs is null))
-        limit 1) is null
+    select not exists (select from duewheel.final_event(p_group_id, p_topic_id, p_queue, p_n))
       and duewheel.lease_end(p_group_id, p_topic_id, p_queue, p_n) <= p_to;
 end;
 
@@ -408,11 +420,7 @@ begin atomic
         ) l
     ) l
     cross join lateral (
-        select (
-            select true from duewheel.lease_event e
-            where e.topic_id = p_topic_id and e.group_id = p_group_id and e.queue = p_queue and e.n = l.n
-              and (e.kind in ('expired', 'rewound') or (e.kind in ('acked', 'failed', 'returned') and e.seqs is null))
-            limit 1) is null as is_open
+        select not exists (select from duewheel.final_event(p_group_id, p_topic_id, p_queue, l.n)) as is_open
     ) o
     where o.is_open or l.place = 16
     order by l.expires_at limit 1;

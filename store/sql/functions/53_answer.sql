@@ -4,17 +4,14 @@
 -- An answer to all that is left of a lease is one row of lease_event, which is final. Answers to single messages stand
 -- in lease_answer, where each is found by its message: an answer costs the same however many the lease has already.
 
--- Answers that single messages of a lease have. Events of schema 0001 list the messages in seqs.
+-- Answers that single messages of a lease have.
 create or replace function duewheel.message_answers(
     p_group_id integer, p_topic_id integer, p_queue integer, p_n bigint
 ) returns table (seq bigint, kind text, at timestamptz, reason text, xid xid8)
 language sql stable
 begin atomic
     select a.seq, a.kind, a.at, a.reason, a.xid from duewheel.lease_answer a
-    where a.topic_id = p_topic_id and a.group_id = p_group_id and a.queue = p_queue and a.n = p_n
-    union all
-    select s.seq, e.kind, e.at, e.reason, e.xid from duewheel.lease_event e, unnest(e.seqs) s (seq)
-    where e.topic_id = p_topic_id and e.group_id = p_group_id and e.queue = p_queue and e.n = p_n;
+    where a.topic_id = p_topic_id and a.group_id = p_group_id and a.queue = p_queue and a.n = p_n;
 end;
 
 -- The answer that one message of a lease has. A range and an order, so that no plan takes the index by count.
@@ -23,22 +20,15 @@ create or replace function duewheel.message_answer(
 ) returns table (kind text, at timestamptz, reason text, xid xid8)
 language sql stable
 begin atomic
-    (select a.kind, a.at, a.reason, a.xid from duewheel.lease_answer a
-     where a.topic_id = p_topic_id and a.group_id = p_group_id and a.queue = p_queue and a.n = p_n
-       and a.seq >= p_seq and a.seq <= p_seq
-     order by a.seq limit 1)
-    union all
-    (select e.kind, e.at, e.reason, e.xid from duewheel.lease_event e
-     where e.topic_id = p_topic_id and e.group_id = p_group_id and e.queue = p_queue and e.n = p_n
-       and p_seq = any (e.seqs)
-     order by e.event_id limit 1)
-    limit 1;
+    select a.kind, a.at, a.reason, a.xid from duewheel.lease_answer a
+    where a.topic_id = p_topic_id and a.group_id = p_group_id and a.queue = p_queue and a.n = p_n
+      and a.seq >= p_seq and a.seq <= p_seq
+    order by a.seq limit 1;
 end;
 
--- How many rows of lease_answer a lease has.
-create or replace function duewheel.last_answered_count(
-    p_group_id integer, p_topic_id integer, p_queue integer, p_n bigint
-) returns integer
+-- How many messages of a lease have an answer of their own.
+create or replace function duewheel.answered_count(p_group_id integer, p_topic_id integer, p_queue integer, p_n bigint)
+returns integer
 language sql stable
 begin atomic
     select coalesce((
@@ -47,23 +37,13 @@ begin atomic
         order by a.answered_count desc limit 1), 0);
 end;
 
--- How many messages of a lease have an answer of their own.
-create or replace function duewheel.answered_count(p_group_id integer, p_topic_id integer, p_queue integer, p_n bigint)
-returns integer
-language sql stable
-begin atomic
-    select duewheel.last_answered_count(p_group_id, p_topic_id, p_queue, p_n) + (
-        select count(distinct s.seq)::integer from duewheel.lease_event e, unnest(e.seqs) s (seq)
-        where e.topic_id = p_topic_id and e.group_id = p_group_id and e.queue = p_queue and e.n = p_n);
-end;
-
 -- Notes an answer to some messages of a lease, which have none yet. The caller holds the lease's lock.
 create or replace function duewheel.add_message_answers(
     p_lease duewheel.lease, p_seqs bigint[], p_kind text, p_at timestamptz, p_reason text
 ) returns void
 language plpgsql as $$
 declare
-    v_count constant integer := duewheel.last_answered_count(
+    v_count constant integer := duewheel.answered_count(
         (p_lease).group_id, (p_lease).topic_id, (p_lease).queue, (p_lease).n);
 begin
     insert into duewheel.lease_answer (topic_id, group_id, queue, n, seq, answered_count, kind, at, reason)
@@ -205,9 +185,7 @@ begin
                bool_or(e.is_own) is true as is_held, count(e.expires_at) > 0 as is_moved
         into v_events
         from (
-            select e.kind, e.expires_at, e.xid = v_own_xid as is_own,
-                   e.kind in ('expired', 'rewound') or (e.kind in ('acked', 'failed', 'returned') and e.seqs is null)
-                       as is_final
+            select e.kind, e.expires_at, e.xid = v_own_xid as is_own, duewheel.is_final(e.kind) as is_final
             from duewheel.lease_event e
             where e.topic_id = v_lease.topic_id and e.group_id = p_group_id and e.queue = v_lease.queue
               and e.n = v_lease.n

@@ -244,11 +244,7 @@ begin
         select l.n, l.message_count from duewheel.lease l
         where l.topic_id = h.topic_id and l.group_id = p_group_id and l.queue = h.queue and l.n = h.n
           and l.token = h.token) l on true
-    left join lateral (
-        select e.kind from duewheel.lease_event e
-        where e.topic_id = h.topic_id and e.group_id = p_group_id and e.queue = h.queue and e.n = h.n
-          and (e.kind in ('expired', 'rewound') or (e.kind in ('acked', 'failed', 'returned') and e.seqs is null))
-        order by e.event_id limit 1) e on true
+    left join lateral duewheel.final_event(p_group_id, h.topic_id, h.queue, h.n) e on true
     order by h.place;
 end
 $$;

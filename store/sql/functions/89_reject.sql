@@ -10,7 +10,7 @@ language plpgsql set plan_cache_mode = force_generic_plan as $$
 declare
     v_now constant timestamptz := coalesce(p_now, clock_timestamp());
     v_due_at constant timestamptz := v_now + duewheel.span(p_delay);
-    v_answered constant integer := duewheel.last_answered_count(
+    v_answered constant integer := duewheel.answered_count(
         (p_lease).group_id, (p_lease).topic_id, (p_lease).queue, (p_lease).n);
     v_group duewheel.consumer_group;
     v_subscription duewheel.subscription;
@@ -72,9 +72,7 @@ begin
             hint = 'Give receipt handles as they were read.';
     end if;
     if exists (
-        select from duewheel.lease_event e
-        where e.topic_id = p_topic_id and e.group_id = p_group_id and e.queue = p_queue and e.n = p_n
-          and e.kind in ('failed', 'returned') and e.seqs is null)
+        select from duewheel.final_event(p_group_id, p_topic_id, p_queue, p_n) e where e.kind in ('failed', 'returned'))
     then
         return;
     end if;
