@@ -17,7 +17,6 @@ function has to cope with getting a message again.
 from __future__ import annotations
 
 import time
-from collections import Counter
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
@@ -31,6 +30,7 @@ from duewheel.hooks.rendered import as_span
 from duewheel.operators.calling import call
 from duewheel.operators.consuming import ConsumingOperator, FailedForGood, Held, MessagesFailed, as_reason
 from duewheel.store.consuming.lease_keeper import LeaseKeeper
+from duewheel.store.consuming.lease_states import raise_if_lost
 from duewheel.store.values.errors import DueWheelError, InvalidArgument
 from duewheel.store.values.limits import LONGEST_WAIT, MOST_RECEIVED
 from duewheel.store.values.reasons import reason_of
@@ -48,6 +48,8 @@ if TYPE_CHECKING:
 
 __all__ = ["ConsumeMessagesOperator", "MessagesFailed"]
 
+NACK_WAIT = timedelta(seconds=30)
+"""How long a nack waits for open transactions that answer messages of the batch."""
 LOGGED_MESSAGES = 5
 """The log names this many messages of a batch."""
 
@@ -266,10 +268,10 @@ class ConsumeMessagesOperator(ConsumingOperator):
             keeper.stop()
             if not self._killed:
                 if apart is None:
-                    nack = partial(consumer.nack, held.messages, reason=reason_of(error))
+                    nack = partial(_nack_held, consumer, batch, reason_of(error))
                 else:
                     nack = partial(_nack_apart, consumer, batch, apart, error)
-                self._give_messages_back(consumer, held.messages, held.count, error, context, nack)
+                self._give_messages_back(consumer, batch, held.count, error, context, nack)
             raise
         finally:
             self._held = None
@@ -309,7 +311,6 @@ class ConsumeMessagesOperator(ConsumingOperator):
     ) -> list[Any]:
         results: list[Any] = []
         failed = apart.failed
-        unanswered = Counter(message.lease.place for message in batch)
         stopped_groups: set[str | None] = set()
         for message in batch:
             held.keeper.raise_if_lost()
@@ -326,12 +327,7 @@ class ConsumeMessagesOperator(ConsumingOperator):
                 stopped_groups.add(message.message_group)
                 continue
             self._require_room(result)
-            place = message.lease.place
-            unanswered[place] -= 1
             held.count -= 1
-            if not unanswered[place]:
-                # This answer ends a lease; a batch has one lease for each queue.
-                held.keep_only([lease for lease in batch.leases if unanswered[lease.place]])
             self._persistently(partial(consumer.ack, message))
             apart.acked.add(message)
             self._acked = (self._acked or 0) + 1
@@ -383,7 +379,7 @@ class ConsumeMessagesOperator(ConsumingOperator):
         nack: Callable[[], None],
     ) -> None:
         def keep(duration: timedelta) -> int:
-            consumer.change_invisible_duration(messages, duration)
+            raise_if_lost(consumer.answer_held("extend", messages, duration=duration))
             return count
 
         def nack_and_say() -> None:
@@ -408,6 +404,11 @@ class _Apart:
     acked: set[Message] = field(default_factory=set)
     current: Message | None = None
     """The message that the function got last."""
+
+
+def _nack_held(consumer: Consumer, batch: Batch, reason: str) -> None:
+    """Nack what the function has not answered itself."""
+    raise_if_lost(consumer.answer_held("nack", batch, reason=reason, wait=NACK_WAIT))
 
 
 def _nack_apart(consumer: Consumer, batch: Batch, apart: _Apart, error: BaseException) -> None:

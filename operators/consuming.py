@@ -49,6 +49,7 @@ from duewheel.operators.calling import check_call
 from duewheel.operators.lineage import read_lineage
 from duewheel.operators.links import TopicLink
 from duewheel.operators.outlets import tell_outlets
+from duewheel.store.consuming.lease_states import raise_if_lost
 from duewheel.store.values.backoff import Backoff
 from duewheel.store.values.errors import BrokerUnreachable, DueWheelError, InvalidArgument
 from duewheel.store.values.limits import LONGEST_INVISIBLE, SHORTEST_INVISIBLE
@@ -65,10 +66,12 @@ if TYPE_CHECKING:
     from duewheel.store.consuming.consumer import Answered, Consumer
     from duewheel.store.consuming.lease_keeper import LeaseKeeper
     from duewheel.store.values.instants import Instant
-    from duewheel.store.values.leases import Lease
 
 LATE_TRY = timedelta(minutes=2)
 """How much later than its ``retry_delay`` the next try may begin and still find its messages."""
+
+PULL_BACK_SECONDS = 1.5
+"""How long a killed task waits for open transactions that answer its messages."""
 
 LONGEST_OUTPUT_NAME = 512
 """The longest key of an XCom that Airflow's database stores, in characters."""
@@ -141,12 +144,6 @@ class Held:
     messages: Answered
     count: int
     keeper: LeaseKeeper
-    is_answered: Callable[[], bool] = lambda: False
-
-    def keep_only(self, leases: Sequence[Lease]) -> None:
-        """Keep only these leases, since an answer to all fails if one of them has already ended."""
-        self.messages = leases
-        self.keeper.keep_only(leases)
 
 
 class ConsumingOperator(BaseOperator):
@@ -467,7 +464,7 @@ class ConsumingOperator(BaseOperator):
         """
         self._killed = True
         held, self._held = self._held, None
-        if held is None or held.is_answered():
+        if held is None:
             return
         held.keeper.stop()
         from duewheel.store import Broker
@@ -475,7 +472,14 @@ class ConsumingOperator(BaseOperator):
         try:
             with Broker(held.dsn) as broker:
                 consumer = broker.consumer(self.topic, self.group, tags=self.tags, filter=self.filter)
-                consumer.nack(held.messages, delay=timedelta(0), reason="the task was killed")
+                states = consumer.answer_held(
+                    "nack",
+                    held.messages,
+                    delay=timedelta(0),
+                    reason="the task was killed",
+                    wait=timedelta(seconds=PULL_BACK_SECONDS),
+                )
+            raise_if_lost(states)
         except DueWheelError as error:
             self.log.warning(
                 "The lease on %d messages of topic %s for group %s could not be given back: %s",

@@ -33,8 +33,9 @@ from duewheel.hooks.broker import DueWheelHook
 from duewheel.hooks.declared import check_count
 from duewheel.hooks.spark_connection import SparkPlace, spark_place
 from duewheel.operators.calling import call
-from duewheel.operators.consuming import ConsumingOperator
+from duewheel.operators.consuming import PULL_BACK_SECONDS, ConsumingOperator
 from duewheel.operators.links import SparkUiLink, TopicLink
+from duewheel.store.consuming.lease_states import HELD
 from duewheel.store.values.errors import DueWheelError, InvalidArgument, LeaseLost
 from duewheel.store.values.reasons import reason_of
 
@@ -55,8 +56,6 @@ if TYPE_CHECKING:
 CANCEL_SECONDS = 3.0
 """How long a killed task waits for Spark to accept the order to stop; Airflow gives a task 5 seconds in
 all."""
-PULL_BACK_SECONDS = 1.5
-"""How long a killed task then waits for the transactions of its Spark tasks to end."""
 WATCH_SECONDS = 1.0
 """How often the lease is checked while a job runs."""
 DEFAULT_MASTER = "local[2]"
@@ -461,7 +460,6 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
         connections of its own and shares no lock with that work.
         """
         # Imported here: see execute.
-        from duewheel.spark.lease_states import HELD, nack_unanswered
         from duewheel.spark.session import cancel_jobs
         from duewheel.store import Broker
 
@@ -481,12 +479,13 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
             return
         running.keeper.stop()
         try:
-            # No listener, and not the consumer's own method, because nothing here may wait for long.
-            with Broker(running.dsn, listen=False) as broker, broker.connection() as connection:
-                states = nack_unanswered(
-                    connection,
+            # No listener, because nothing here may wait for long.
+            with Broker(running.dsn, listen=False) as broker:
+                consumer = broker.consumer(self.topic, self.group, tags=self.tags, filter=self.filter)
+                states = consumer.answer_held(
+                    "nack",
                     running.batch.leases,
-                    timedelta(0),
+                    delay=timedelta(0),
                     reason="the task was killed",
                     wait=timedelta(seconds=PULL_BACK_SECONDS),
                 )

@@ -15,7 +15,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from psycopg2.extensions import TRANSACTION_STATUS_IDLE
 from pyspark.sql import DataFrame, SparkSession
@@ -24,20 +24,7 @@ from pyspark.sql import functions as f
 from duewheel.spark.data_source import FORMAT
 from duewheel.spark.lease_partition import DEFAULT_BATCH_BYTES
 from duewheel.spark.lease_plan import deal_out, plan_leases
-from duewheel.spark.lease_states import (
-    GIVEN_BACK,
-    HELD,
-    OPEN,
-    BatchOutcome,
-    LeaseState,
-    extend_unanswered,
-    handle_prefix,
-    lease_states,
-    lost_error,
-    nack_unanswered,
-    outcome_of,
-    refusal,
-)
+from duewheel.spark.lease_states import BatchOutcome, handle_prefix, lease_states, outcome_of, refusal
 from duewheel.spark.leasing import lease_messages
 from duewheel.spark.message_columns import ALL_COLUMNS, check_columns
 from duewheel.spark.partition_work import FailedPart, Part, PartitionsFailed, Work, partition_work
@@ -46,6 +33,14 @@ from duewheel.spark.rejecting import HANDLE, REASON, checked_delay, named_messag
 from duewheel.store.broker import Broker
 from duewheel.store.consuming.consumer import Consumer
 from duewheel.store.consuming.lease_keeper import LeaseKeeper
+from duewheel.store.consuming.lease_states import (
+    GIVEN_BACK,
+    HELD,
+    OPEN,
+    LeaseState,
+    lost_error,
+    raise_if_lost,
+)
 from duewheel.store.database.connections import DriverConnection, driver_connection
 from duewheel.store.leases import to_json
 from duewheel.store.values.errors import InvalidArgument, LeaseLost
@@ -55,9 +50,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from duewheel.store.database.connections import CallerConnection
-    from duewheel.store.values.messages import Message
 
 log = logging.getLogger(__name__)
+
+NACK_WAIT = timedelta(seconds=30)
+"""How long a nack waits for open transactions that answer leases of the batch."""
 
 
 class LeasedBatch:
@@ -249,8 +246,9 @@ class LeasedBatch:
 
         The keeper that the block gets says whether a lease was lost (``lost``, ``raise_if_lost``).
         """
-        leases = cast("Sequence[Message]", self.leases)
-        with LeaseKeeper(_Unanswered(self._broker, self), leases, self._invisible) as keeper:
+        keeper = LeaseKeeper(self._consumer, self.leases, self._invisible)
+        keeper.may_be_given_back = self._rejects
+        with keeper:
             self._keeper = keeper
             try:
                 yield keeper
@@ -293,9 +291,7 @@ class LeasedBatch:
         self._stop_keeper()
         with self._broker.connection() as connection:
             states = lease_states(connection, self.leases, self._broker.now())
-        lost = lost_error(states)
-        if lost is not None:
-            raise lost
+        raise_if_lost(states)
         held = [state.lease for state in states if state.state in (HELD, OPEN)]
         if held:
             self._consumer.ack(held)
@@ -320,12 +316,9 @@ class LeasedBatch:
         for lease in self.leases:
             by_reason.setdefault(own.get(lease, reason), []).append(lease)
         states: list[LeaseState] = []
-        with self._broker.connection() as connection:
-            for said, leases in by_reason.items():
-                states += nack_unanswered(connection, leases, delay, reason=said, now=self._broker.now())
-        lost = lost_error(states)
-        if lost is not None:
-            raise lost
+        for said, leases in by_reason.items():
+            states += self._consumer.answer_held("nack", leases, delay=delay, reason=said, wait=NACK_WAIT)
+        raise_if_lost(states)
         if states and all(state.state not in (HELD, OPEN) for state in states):
             raise LeaseLost(
                 f"all messages of the batch were answered before ({states[0].state}): "
@@ -371,13 +364,10 @@ class LeasedBatch:
         named = named_messages(messages, reason)
         span = checked_delay(delay)
         given = named.columns[0]
-        # From now on the keeper does not take leases that are given back for lost.
-        self._rejects = True
+        self.let_others_reject()
         with self._broker.connection() as connection:
             states = lease_states(connection, self.leases, self._broker.now())
-        lost = lost_error(states)
-        if lost is not None:
-            raise lost
+        raise_if_lost(states)
         held = [state.lease for state in states if state.state == HELD]
         # Messages rejected before belong to the batch, too, and stay rejected.
         known = self._dataframe(
@@ -434,18 +424,14 @@ class LeasedBatch:
     def keep(self, duration: timedelta) -> int:
         """Extend all unanswered leases to last ``duration`` from now; returns how many they are."""
         self._stop_keeper()
-        with self._broker.connection() as connection:
-            states = extend_unanswered(connection, self.leases, duration, self._broker.now())
-        return states.count(HELD)
-
-    @property
-    def rejects(self) -> bool:
-        """Whether messages are rejected, so that a lease may be given back as a whole."""
-        return self._rejects
+        states = self._consumer.answer_held("extend", self.leases, duration=duration)
+        return sum(state.state == HELD for state in states)
 
     def let_others_reject(self) -> None:
-        """Do not take a lease that is given back for lost, because another process rejects messages."""
+        """Do not take a lease that is given back for lost from now on, because messages are rejected."""
         self._rejects = True
+        if self._keeper is not None:
+            self._keeper.may_be_given_back = True
 
     def loss(self, states: Sequence[LeaseState]) -> LeaseLost | None:
         """The error to raise when messages may be with others although the work itself gave none of them
@@ -472,24 +458,3 @@ class LeasedBatch:
         # An extension beside an answer would find the lease gone and call it lost.
         if self._keeper is not None:
             self._keeper.stop()
-
-
-class _Unanswered:
-    """The part of a batch that the keeper extends: lease by lease, only those without an answer."""
-
-    def __init__(self, broker: Broker, batch: LeasedBatch) -> None:
-        self._broker = broker
-        self._batch = batch
-
-    def change_invisible_duration(self, messages: Sequence[Message], duration: timedelta) -> None:
-        """Extend the leases that are held; acked ones no longer need it."""
-        del messages
-        leases = self._batch.leases
-        with self._broker.connection() as connection:
-            found = extend_unanswered(connection, leases, duration, self._broker.now())
-        states = [LeaseState(lease, state, 0) for lease, state in zip(leases, found, strict=True)]
-        lost = lost_error(states)
-        if lost is None and not self._batch.rejects and any(state.state in GIVEN_BACK for state in states):
-            lost = LeaseLost("messages of the batch were given back (nacked), and may be with others by now")
-        if lost is not None:
-            raise lost

@@ -7,6 +7,7 @@ A task that Spark runs again finds its messages rejected and changes nothing.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -145,7 +146,8 @@ class _Rejecting:
                 else:
                     lease = [int(part) for part in handles[0].split(".")[:5]]
                     seqs = [int(handle.rpartition(".")[2]) for handle in handles]
-                    fetch(connection, _REJECT, (*lease, seqs, reasons, self.delay, self.now))
+                    named = (json.dumps([seqs]), self.delay, self.now, json.dumps([reasons]))
+                    fetch(connection, _REJECT, (*lease, *named))
         except errors.BrokerUnreachable:
             # The task runs again.
             raise

@@ -24,12 +24,14 @@ import threading
 import time
 from collections.abc import Iterable
 from contextlib import nullcontext
+from dataclasses import replace
 from datetime import timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from psycopg2.extensions import TRANSACTION_STATUS_IDLE
 
+from duewheel.store.consuming.lease_states import LeaseState
 from duewheel.store.consuming.signals import Signals, Stop
 from duewheel.store.consuming.ticking import tick_group
 from duewheel.store.database.connections import Database, Rows, driver_connection
@@ -117,8 +119,8 @@ _ACK_AND_RECEIVE = Prepared(
     f"""
 select {RECEIVED_COLUMNS}
 from (
-    select length(duewheel.answer(
-        %s, %s, %s::int[], %s::int[], %s::bigint[], %s::bigint[], %s::jsonb, %s, %s, %s, %s)::text) as nothing
+    select cardinality(duewheel.answer(
+        %s, %s, %s::int[], %s::int[], %s::bigint[], %s::bigint[], %s::jsonb, %s, %s, %s, %s)) as nothing
     offset 0
 ) acked
 cross join lateral duewheel.receive_batch(
@@ -138,6 +140,14 @@ _ANSWER = Prepared(
 select duewheel.answer(%s, %s, %s::int[], %s::int[], %s::bigint[], %s::bigint[], %s::jsonb, %s, %s, %s, %s)
 """,
 )
+
+_ANSWER_HELD = """
+select unnest(duewheel.answer(
+    %s, %s, %s::int[], %s::int[], %s::bigint[], %s::bigint[], %s::jsonb, %s, %s, %s, %s, p_wait => %s))
+"""
+
+# Each answered lease holds a lock until the call ends, and all sessions share one table of locks.
+_LEASES_PER_CALL = 500
 
 
 class Consumer:
@@ -427,6 +437,46 @@ class Consumer:
         """
         self._answer("extend", messages, duration=to_span(duration, "duration"), connection=connection)
 
+    def answer_held(
+        self,
+        action: str,
+        messages: Answered,
+        *,
+        delay: timedelta | None = None,
+        reason: str | None = None,
+        duration: timedelta | None = None,
+        wait: timedelta = timedelta(0),
+    ) -> list[LeaseState]:
+        """Answer those of the leases that are held, and leave the others as they are.
+
+        For a batch whose parts are answered one by one. It is always whole leases that are answered: what has
+        no answer in them.
+
+        Args:
+            action: ``nack``, with ``delay`` and ``reason``, or ``extend``, with ``duration``.
+            messages: a batch, messages, or leases.
+            delay, reason: as of :meth:`nack`.
+            duration: as of :meth:`change_invisible_duration`.
+            wait: how long to wait in all for open transactions that answer one of the leases. Leases of
+                transactions that are still open afterwards stay as they are.
+
+        Returns:
+            The state that each lease had before.
+
+        Example::
+
+            states = consumer.answer_held("extend", batch, duration=timedelta(minutes=5))
+            held = [state.lease for state in states if state.state == "held"]
+        """
+        leases = [replace(lease, seqs=None) for lease in _sorted(messages)]
+        states = []
+        for start in range(0, len(leases), _LEASES_PER_CALL):
+            some = leases[start : start + _LEASES_PER_CALL]
+            answer = self._answer_of(action, some, delay=delay, reason=reason, duration=duration)
+            rows = self._database.rows(_ANSWER_HELD, (*(answer or ()), wait))
+            states += [LeaseState(lease, state) for lease, (state,) in zip(some, rows, strict=True)]
+        return states
+
     def __repr__(self) -> str:
         return f"Consumer(topic={self.topic!r}, group={self.group!r}, tags={self.tags!r})"
 
@@ -534,9 +584,7 @@ class Consumer:
         duration: timedelta | None = None,
     ) -> _Answer | None:
         """The parameters of an answer; None when it names no messages."""
-        leases = lease_handles.joined(_leases(messages))
-        # Always in this order: two answers to the same leases wait for each other and never in a circle.
-        leases.sort(key=lambda lease: (lease.topic_id, lease.queue, lease.n))
+        leases = _sorted(messages)
         if not leases:
             return None
         for lease in leases:
@@ -568,6 +616,14 @@ class Consumer:
             self._database.rows(_ANSWER, answer, connection)
         else:
             self._database.read(_ANSWER, answer, connection)
+
+
+def _sorted(messages: Answered) -> list[Lease]:
+    """The leases, always in this order: two answers to the same leases never wait for each other in a
+    circle."""
+    leases = lease_handles.joined(_leases(messages))
+    leases.sort(key=lambda lease: (lease.topic_id, lease.queue, lease.n))
+    return leases
 
 
 def _leases(messages: Answered) -> Iterable[Lease]:

@@ -11,11 +11,9 @@ or when nothing could be extended for a whole duration, it sets :attr:`LeaseKeep
 the broker refuses its ack all the same. Only its owner, a lost lease, or the end of the process ends the
 keeper: a killed process stops extending, and its messages come back by themselves.
 
-An extension that runs beside an ack would find the lease gone and call it lost, so the context is left first
-and the messages are acked afterwards. Work that answers lease by lease calls :meth:`LeaseKeeper.keep_only`
-before the answer that ends one. Work that acks a whole lease in a transaction of its own ends that one alone.
-A fence may stand inside it: an extension waits a second at most for the transaction that holds the lease, and
-counts if that one rolls back.
+Work may ack leases while they are kept, one by one or in a transaction of its own: the keeper extends those
+that are left, and waits for no transaction. Messages that are given back while they are kept count as lost,
+unless :attr:`LeaseKeeper.may_be_given_back` says otherwise.
 """
 
 from __future__ import annotations
@@ -23,8 +21,9 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Self
 
+from duewheel.store.consuming.lease_states import given_back_error, lost_error
 from duewheel.store.values.errors import LeaseLost
 from duewheel.store.values.leases import Lease
 
@@ -33,22 +32,13 @@ if TYPE_CHECKING:
     from datetime import timedelta
     from types import TracebackType
 
+    from duewheel.store.consuming.consumer import Consumer
     from duewheel.store.values.messages import Message
 
 log = logging.getLogger(__name__)
 
-WAS_ACKED = "answered before (acked)"
-"""The broker's word for a lease that was acked, as by work that acks in a transaction of its own."""
-
 EXTENSIONS_PER_LEASE = 3
 RETRIES_PER_LEASE = 12
-
-
-class Extends(Protocol):
-    """The part of a consumer that the keeper needs: the one call that extends a lease."""
-
-    def change_invisible_duration(self, messages: Sequence[Any], duration: timedelta) -> None:
-        """Let the messages stay invisible for ``duration`` from now on."""
 
 
 class LeaseKeeper:
@@ -70,11 +60,10 @@ class LeaseKeeper:
         consumer.ack(batch)
     """
 
-    def __init__(self, consumer: Extends, messages: Sequence[Message | Lease], invisible: timedelta) -> None:
+    def __init__(self, consumer: Consumer, messages: Sequence[Message | Lease], invisible: timedelta) -> None:
         self._consumer = consumer
         self._messages = messages
         self._invisible = invisible
-        self._acked: set[tuple[int, int, int]] = set()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._keep, name="duewheel-lease-keeper", daemon=True)
         self.lost = threading.Event()
@@ -83,6 +72,8 @@ class LeaseKeeper:
         """Set after each extension. A watcher may clear it and wait for the next one."""
         self.error: LeaseLost | None = None
         """Why the lease was lost, or ``None``."""
+        self.may_be_given_back = False
+        """Whether to take a lease that is given back for answered and not for lost."""
 
     def __enter__(self) -> Self:
         if self._messages:
@@ -100,16 +91,6 @@ class LeaseKeeper:
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join()
 
-    def keep_only(self, messages: Sequence[Message | Lease]) -> None:
-        """Extend only the leases of these messages from now on; the others are about to be answered.
-
-        Args:
-            messages: messages or leases; with none of them the keeper waits for its end.
-
-        Takes no lock, so a signal handler that stops the keeper may interrupt it.
-        """
-        self._messages = messages
-
     def raise_if_lost(self) -> None:
         """Do nothing while the lease is held.
 
@@ -125,16 +106,8 @@ class LeaseKeeper:
         pause_seconds = lease_seconds / EXTENSIONS_PER_LEASE
         while not self._stop.wait(pause_seconds):
             asked_at = time.monotonic()
-            messages = self._messages
             try:
-                self._extend(messages)
-            except LeaseLost as error:
-                if messages is not self._messages:
-                    # A lease was answered meanwhile, so none was extended: those that are left are now.
-                    pause_seconds = 0
-                    continue
-                self._give_up(error)
-                return
+                states = self._consumer.answer_held("extend", self._messages, duration=self._invisible)
             except Exception as error:  # noqa: BLE001 - a keeper that dies loses the lease
                 if time.monotonic() >= held_until:
                     self._give_up(self._outage(error))
@@ -142,28 +115,15 @@ class LeaseKeeper:
                 log.warning("Extending a lease failed, trying again: %s", error)
                 pause_seconds = lease_seconds / RETRIES_PER_LEASE
             else:
+                lost = lost_error(states)
+                if lost is None and not self.may_be_given_back:
+                    lost = given_back_error(states)
+                if lost is not None:
+                    self._give_up(lost)
+                    return
                 held_until = asked_at + lease_seconds
                 pause_seconds = lease_seconds / EXTENSIONS_PER_LEASE
                 self.extended.set()
-
-    def _extend(self, messages: Sequence[Message | Lease]) -> None:
-        """Extend all in one statement; where that is refused, lease by lease, leaving out what was acked."""
-        left = messages
-        if self._acked:
-            left = [each for each in messages if _lease_of(each).place not in self._acked]
-        try:
-            self._consumer.change_invisible_duration(left, self._invisible)
-        except LeaseLost:
-            by_lease: dict[tuple[int, int, int], list[Message | Lease]] = {}
-            for each in left:
-                by_lease.setdefault(_lease_of(each).place, []).append(each)
-            for place, of_lease in by_lease.items():
-                try:
-                    self._consumer.change_invisible_duration(of_lease, self._invisible)
-                except LeaseLost as error:
-                    if WAS_ACKED not in str(error):
-                        raise
-                    self._acked.add(place)
 
     def _outage(self, error: Exception) -> LeaseLost:
         count = sum(each.count if isinstance(each, Lease) else 1 for each in self._messages)
@@ -177,7 +137,3 @@ class LeaseKeeper:
         log.error("%s", error)
         self.error = error
         self.lost.set()
-
-
-def _lease_of(each: Message | Lease) -> Lease:
-    return each if isinstance(each, Lease) else each.lease

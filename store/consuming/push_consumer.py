@@ -17,7 +17,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
 from queue import SimpleQueue
@@ -25,6 +25,7 @@ from types import TracebackType
 from typing import Self
 
 from duewheel.store.consuming.consumer import LONGEST_PAUSE_SECONDS, Consumer
+from duewheel.store.consuming.lease_states import lost_error
 from duewheel.store.consuming.signals import Stop
 from duewheel.store.values.errors import InvalidArgument, LeaseLost
 from duewheel.store.values.instants import to_span
@@ -284,11 +285,11 @@ class PushConsumer:
         return self._receiver is not None and self._receiver.is_alive()
 
     def _extend(self, messages: list[Message]) -> None:
-        # One by one: a lease that is lost must not keep the others from being extended.
-        for lease in {replace(message.lease, seqs=None) for message in messages}:
-            try:
-                self.consumer.change_invisible_duration(lease, self._invisible)
-            except LeaseLost as error:
-                log.warning("a lease is lost, its messages come again: %s", error)
-            except Exception:
-                log.exception("a lease could not be extended")
+        try:
+            states = self.consumer.answer_held("extend", messages, duration=self._invisible)
+        except Exception:
+            log.exception("the leases could not be extended")
+            return
+        lost = lost_error(states)
+        if lost is not None:
+            log.warning("%s", lost)

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from datetime import timedelta
 from itertools import pairwise
-from typing import Any
 
 import psycopg2
 import pytest
 from tests.acting import send_numbered
 from tests.clock import Clock
+from tests.leasing import wait_for_extensions
 from tests.waiting import ask, beside, connected, until_blocked
 
 from duewheel.store.broker import Broker
+from duewheel.store.consuming import lease_keeper
 from duewheel.store.consuming.consumer import Consumer
 from duewheel.store.consuming.lease_keeper import LeaseKeeper
 from duewheel.store.database.connections import DriverConnection, translating_errors
@@ -298,23 +298,17 @@ def test_x16_a_fence_holds_up_nobody_but_those_who_answer_the_lease(topic: Broke
     consumer.ack(fenced)
 
 
-def test_x16_a_fence_inside_a_lease_keeper_ends(topic: Broker) -> None:
-    """The keeper's extension is on its way when the block is left, and the transaction is still open."""
+def test_x16_a_lease_keeper_waits_for_no_fence(topic: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It extends the lease beside an open transaction that has fenced it."""
+    monkeypatch.setattr(lease_keeper, "EXTENSIONS_PER_LEASE", 360_000)
     send_numbered(topic, 1)
     consumer = topic.consumer("t", "g")
     batch = consumer.receive(invisible=HOUR)
-    extending = threading.Event()
-
-    class Announced:
-        def change_invisible_duration(self, messages: Any, duration: timedelta) -> None:
-            extending.set()
-            consumer.change_invisible_duration(messages, HOUR)
-
     with connected(topic.dsn, autocommit=False) as mine:
-        with LeaseKeeper(Announced(), batch, timedelta(milliseconds=3)) as keeper:
+        with LeaseKeeper(consumer, batch, HOUR) as keeper:
             consumer.fence(batch, connection=mine)
-            extending.clear()
-            assert extending.wait(60)
+            # The first of two extensions may have been under way.
+            wait_for_extensions(keeper, 2)
         assert not keeper.lost.is_set()
         consumer.ack(batch, connection=mine)
         mine.commit()
@@ -344,34 +338,6 @@ def test_an_answer_reads_no_more_the_more_answers_the_lease_has(topic: Broker) -
     assert max(each[-20:]) <= max(each[:20]) <= 20
     consumer.ack(batch[-1])
     assert topic.stats().topics[0].groups[0].inflight == 0
-
-
-def test_answers_of_the_first_schema_still_count(topic: Broker, clock: Clock) -> None:
-    """There an answer to single messages is an event that lists them."""
-    send_numbered(topic, 4)
-    consumer = topic.consumer("t", "g")
-    batch = consumer.receive(invisible=MINUTE)
-    lease = batch[0].lease
-    with connected(topic.dsn) as before:
-        ask(
-            before,
-            "insert into duewheel.lease_event (topic_id, group_id, queue, n, kind, at, seqs, xid)"
-            " values (%s, %s, %s, %s, 'acked', %s, %s, null)",
-            *(lease.topic_id, lease.group_id, lease.queue, lease.n, clock(), list(lease.seqs or ())),
-        )
-    assert topic.stats().topics[0].groups[0].inflight == 3
-    assert topic.history(batch[0].message_id)[-1].state == "Acked"
-    consumer.ack(batch[0])
-    with pytest.raises(LeaseLost, match="1 of the messages were answered before"):
-        consumer.nack(batch[0])
-    with connected(topic.dsn, autocommit=False) as mine, pytest.raises(AlreadyAnswered):
-        consumer.ack(batch[0], connection=mine)
-    consumer.ack(batch[1])
-    consumer.ack(batch[:2])
-    assert topic.stats().topics[0].groups[0].inflight == 2
-    clock.advance(MINUTE)
-    assert sorted(message.body for message in consumer.receive()) == [b"2", b"3"]
-    assert topic.stats().topics[0].groups[0].inflight == 2
 
 
 def test_answers_go_with_their_lease(topic: Broker, clock: Clock) -> None:

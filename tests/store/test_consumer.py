@@ -302,10 +302,10 @@ def test_messages_of_several_leases_are_answered_in_one_step(timed_broker: Broke
     assert sorted(bodies(consumer.receive())) == [b"g", b"h"]
 
 
-def lease_events(broker: Broker) -> list[tuple[Any, ...]]:
+def lease_events(broker: Broker) -> list[str]:
     with broker.connection() as connection, connection.cursor() as cursor:
-        cursor.execute("select kind, seqs from duewheel.lease_event order by event_id")
-        return cursor.fetchall()
+        cursor.execute("select kind from duewheel.lease_event order by event_id")
+        return [kind for (kind,) in cursor.fetchall()]
 
 
 @pytest.mark.parametrize("how", ["the batch", "its messages", "its messages, shuffled", "its leases", "JSON"])
@@ -322,7 +322,7 @@ def test_a_whole_lease_is_one_row_however_it_is_named(topic: Broker, how: str) -
             "JSON": from_json(to_json(batch.leases)),
         }[how]
     )
-    assert lease_events(topic) == [("acked", None)]
+    assert lease_events(topic) == ["acked"]
 
 
 def test_a_batch_is_acked_by_the_receive_of_the_next(topic: Broker) -> None:
@@ -331,9 +331,9 @@ def test_a_batch_is_acked_by_the_receive_of_the_next(topic: Broker) -> None:
     first = consumer.receive(max_messages=2)
     second = consumer.receive(max_messages=2, acked=first)
     assert (bodies(first), bodies(second)) == ([b"a", b"b"], [b"c"])
-    assert lease_events(topic) == [("acked", None)]
+    assert lease_events(topic) == ["acked"]
     assert bodies(consumer.receive(acked=second)) == []
-    assert lease_events(topic) == [("acked", None), ("acked", None)]
+    assert lease_events(topic) == ["acked", "acked"]
 
 
 def test_x10_a_receive_whose_ack_comes_too_late_leases_nothing(topic: Broker, clock: Clock) -> None:

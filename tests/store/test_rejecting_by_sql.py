@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,10 @@ if TYPE_CHECKING:
 
 TOPIC = "orders"
 COUNT = 500
-REJECT = "select duewheel.reject_messages(%s, %s, %s, %s, %s, %s::bigint[], %s::text[], interval '0')"
+REJECT = (
+    "select duewheel.answer('reject', %s, array[%s], array[%s], array[%s::bigint], array[%s::bigint],"
+    " %s::jsonb, interval '0', p_reasons => %s::jsonb)"
+)
 FETCHED = "select sum(idx_tup_fetch) from pg_stat_xact_user_tables where relname like 'message%'"
 
 
@@ -45,7 +49,7 @@ def reject(broker: Broker, batch: Batch, reasons: Sequence[str | None], numbers:
     with broker.connection() as connection, connection.cursor() as cursor:
         cursor.execute("begin")
         # What fails leaves it open, and the pool rolls back.
-        cursor.execute(REJECT, (*parameters, list(numbers), list(reasons)))
+        cursor.execute(REJECT, (*parameters, json.dumps([numbers]), json.dumps([reasons])))
         cursor.execute(FETCHED)
         ((fetched,),) = cursor.fetchall()
         cursor.execute("commit")

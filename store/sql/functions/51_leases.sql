@@ -17,17 +17,29 @@ begin atomic
            and e.kind = 'deferred'));
 end;
 
+-- Whether an event of this kind ends its lease: no later one changes that.
+create or replace function duewheel.is_final(p_kind text) returns boolean
+language sql immutable parallel safe
+return p_kind in ('acked', 'failed', 'returned', 'expired', 'rewound');
+
+-- The event that ended a lease. A look-up by the key; as a join the events of all leases would be read.
+create or replace function duewheel.final_event(p_group_id integer, p_topic_id integer, p_queue integer, p_n bigint)
+returns setof duewheel.lease_event
+language sql stable rows 1
+begin atomic
+    select * from duewheel.lease_event e
+    where e.topic_id = p_topic_id and e.group_id = p_group_id and e.queue = p_queue and e.n = p_n
+      and duewheel.is_final(e.kind)
+    order by e.event_id limit 1;
+end;
+
 -- Whether a lease ended by p_to, with no final answer and no later end.
 create or replace function duewheel.lease_has_ended(
     p_group_id integer, p_topic_id integer, p_queue integer, p_n bigint, p_to timestamptz
 ) returns boolean
 language sql stable
 begin atomic
-    select (
-        select true from duewheel.lease_event e
-        where e.topic_id = p_topic_id and e.group_id = p_group_id and e.queue = p_queue and e.n = p_n
-          and (e.kind in ('expired', 'rewound') or (e.kind in ('acked', 'failed', 'returned') and e.seqs is null))
-        limit 1) is null
+    select not exists (select from duewheel.final_event(p_group_id, p_topic_id, p_queue, p_n))
       and duewheel.lease_end(p_group_id, p_topic_id, p_queue, p_n) <= p_to;
 end;
 
@@ -230,9 +242,9 @@ return greatest(p_floor, p_born_at, case
 
 -- Sends the messages of a lease on: as retries due at p_due_at, or after the policy's interval where that is null, or
 -- to the dead letters once the retries are used up. p_seqs: only these, which have no answer yet; null: all without
--- one.
+-- one. p_reasons: one for each of p_seqs, or one for all. Answers how many they are.
 create or replace function duewheel.retry_messages(
-    p_lease duewheel.lease, p_seqs bigint[], p_reason text, p_due_at timestamptz, p_now timestamptz
+    p_lease duewheel.lease, p_seqs bigint[], p_reasons text[], p_due_at timestamptz, p_now timestamptz
 ) returns integer
 language plpgsql as $$
 declare
@@ -241,12 +253,9 @@ declare
     v_now timestamptz;
     v_group duewheel.consumer_group;
     v_subscription duewheel.subscription;
-    v_dues timestamptz[];
+    v_answered bigint[];
     v_count integer;
 begin
-    if (p_lease).listed then
-        return (duewheel.fifo_fail(p_lease, p_seqs, p_reason, p_due_at, p_now)).failed;
-    end if;
     v_now := coalesce(p_now, clock_timestamp());
     select * into v_group from duewheel.consumer_group g where g.group_id = (p_lease).group_id;
     select * into v_subscription from duewheel.subscription s
@@ -256,27 +265,26 @@ begin
         -- Broadcasting: what failed is passed over.
         return 0;
     end if;
-    -- Drawn once; a lease always yields its messages in the same order.
-    v_dues := array(
-        select duewheel.retry_due_at(v_group, m.attempt, p_due_at, v_now, v_now, m.born_at, random())
-        from duewheel.lease_rows((p_lease).group_id, (p_lease).topic_id, (p_lease).queue, (p_lease).n) m
-        where case when p_seqs is not null then m.seq = any (p_seqs) else m.seq not in (
+    if p_seqs is null then
+        v_answered := array(
             select a.seq
-            from duewheel.message_answers((p_lease).group_id, (p_lease).topic_id, (p_lease).queue, (p_lease).n) a) end);
+            from duewheel.message_answers((p_lease).group_id, (p_lease).topic_id, (p_lease).queue, (p_lease).n) a);
+    end if;
     insert into duewheel.any_message
         (topic_id, queue, deliver_at, seq, born_at, tag, key, properties, message_group, body, attempt,
          origin_topic_id, origin_queue, origin_deliver_at, origin_seq, reason)
     select case when m.attempt > v_group.max_retries then v_subscription.dead_letter_topic_id
                 else v_subscription.retry_topic_id end,
-           0, v_dues[row_number() over ()], nextval('duewheel.message_block') * 65536, m.born_at, m.tag, m.key,
+           0, duewheel.retry_due_at(v_group, m.attempt, p_due_at, v_now, v_now, m.born_at, random()),
+           nextval('duewheel.message_block') * 65536, m.born_at, m.tag, m.key,
            m.properties, m.message_group, m.body,
            case when m.attempt > v_group.max_retries then m.attempt else m.attempt + 1 end,
            coalesce(m.origin_topic_id, (p_lease).topic_id), coalesce(m.origin_queue, (p_lease).queue),
-           coalesce(m.origin_deliver_at, m.deliver_at), coalesce(m.origin_seq, m.seq), p_reason
+           coalesce(m.origin_deliver_at, m.deliver_at), coalesce(m.origin_seq, m.seq),
+           case when cardinality(p_reasons) = 1 then p_reasons[1] else chosen.reason end
     from duewheel.lease_rows((p_lease).group_id, (p_lease).topic_id, (p_lease).queue, (p_lease).n) m
-    where case when p_seqs is not null then m.seq = any (p_seqs) else m.seq not in (
-        select a.seq
-        from duewheel.message_answers((p_lease).group_id, (p_lease).topic_id, (p_lease).queue, (p_lease).n) a) end;
+    left join unnest(p_seqs, p_reasons) chosen (seq, reason) on chosen.seq = m.seq
+    where case when p_seqs is null then m.seq <> all (v_answered) else chosen.seq is not null end;
     get diagnostics v_count = row_count;
     if v_count > 0 and coalesce(p_due_at, v_now) < v_now + duewheel.wheel_reach() then
         perform duewheel.notify_due(v_subscription.retry_topic_id, greatest(v_now, p_due_at));
@@ -303,6 +311,7 @@ language plpgsql as $$
 declare
     v_ended record;
     v_lease duewheel.lease;
+    v_reason text;
 begin
     leases := 0;
     messages := 0;
@@ -328,8 +337,10 @@ begin
         continue when not duewheel.lease_has_ended(p_group_id, p_topic_id, p_queue, v_ended.n, p_to);
         select * into v_lease from duewheel.lease l
         where l.topic_id = p_topic_id and l.group_id = p_group_id and l.queue = p_queue and l.n = v_ended.n;
-        messages := messages + duewheel.retry_messages(
-            v_lease, null, format('not answered until %s', v_lease.expires_at), '-infinity', p_now);
+        v_reason := format('not answered until %s', v_lease.expires_at);
+        messages := messages + case when v_lease.listed
+            then (duewheel.fifo_fail(v_lease, null, array[v_reason], '-infinity', p_now)).failed
+            else duewheel.retry_messages(v_lease, null, array[v_reason], '-infinity', p_now) end;
         insert into duewheel.lease_event (topic_id, group_id, queue, n, kind, at)
         values (p_topic_id, p_group_id, p_queue, v_ended.n, 'expired', p_to);
     end loop;
@@ -408,11 +419,7 @@ begin atomic
         ) l
     ) l
     cross join lateral (
-        select (
-            select true from duewheel.lease_event e
-            where e.topic_id = p_topic_id and e.group_id = p_group_id and e.queue = p_queue and e.n = l.n
-              and (e.kind in ('expired', 'rewound') or (e.kind in ('acked', 'failed', 'returned') and e.seqs is null))
-            limit 1) is null as is_open
+        select not exists (select from duewheel.final_event(p_group_id, p_topic_id, p_queue, l.n)) as is_open
     ) o
     where o.is_open or l.place = 16
     order by l.expires_at limit 1;

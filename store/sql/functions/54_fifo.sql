@@ -52,14 +52,9 @@ create or replace function duewheel.fifo_holds(
     p_group_id integer, p_topic_id integer, p_queue integer, p_n bigint, p_message_group text
 ) returns boolean
 language plpgsql stable as $$
-declare
-    v_final boolean;
 begin
-    select bool_or(e.kind in ('expired', 'rewound') or (e.seqs is null and e.kind in ('acked', 'failed', 'returned')))
-    into v_final
-    from duewheel.lease_event e
-    where e.topic_id = p_topic_id and e.group_id = p_group_id and e.queue = p_queue and e.n = p_n;
-    if v_final then
+    perform from duewheel.final_event(p_group_id, p_topic_id, p_queue, p_n);
+    if found then
         return false;
     end if;
     perform from duewheel.lease_message m

@@ -29,11 +29,9 @@ begin
               and duewheel.fifo_is_free(p_group_id, p_topic_id, p_queue, b.message_group, p_below_n, p_now)
             order by b.blocked_n, b.message_group limit p_limit) b
         -- Behind a lease without any answer nothing is free yet. Lease 0 is that of messages that were sent on again.
-        where w.blocked_n = 0 or (
-            select true from duewheel.lease_event e
-            where e.topic_id = p_topic_id and e.group_id = p_group_id and e.queue = p_queue and e.n = w.blocked_n
-              and e.kind not in ('extended', 'deferred') limit 1)
-           or duewheel.last_answered_count(p_group_id, p_topic_id, p_queue, w.blocked_n) > 0
+        where w.blocked_n = 0
+           or exists (select from duewheel.final_event(p_group_id, p_topic_id, p_queue, w.blocked_n))
+           or duewheel.answered_count(p_group_id, p_topic_id, p_queue, w.blocked_n) > 0
         limit p_limit
     ), due as (
         select b.message_group, b.due_at from duewheel.fifo_backlog b

@@ -3,9 +3,10 @@
 -- Puts back what an answer gives back of a FIFO lease, in its place: the messages p_seqs, or all without an answer for
 -- null, for a retry due at p_due_at, or after the group's interval where that is null; the unanswered ones behind them
 -- in their message groups, without a retry. The last retry of a message ends it as a dead letter, and its message group
--- goes on. Answers the numbers of those that were put back without a retry.
+-- goes on. p_reasons: one for each of p_seqs, or one for all. Answers the numbers of those that were put back without a
+-- retry.
 create or replace function duewheel.fifo_fail(
-    p_lease duewheel.lease, p_seqs bigint[], p_reason text, p_due_at timestamptz, p_now timestamptz,
+    p_lease duewheel.lease, p_seqs bigint[], p_reasons text[], p_due_at timestamptz, p_now timestamptz,
     out failed integer, out returned bigint[]
 )
 language plpgsql as $$
@@ -40,8 +41,10 @@ begin
         when p_due_at = '-infinity' then least(v_now, (p_lease).expires_at)
         else p_due_at end;
     with open_message as materialized (
-        select m.*, p_seqs is null or m.seq = any (p_seqs) as has_failed
+        select m.*, p_seqs is null or chosen.seq is not null as has_failed,
+               case when cardinality(p_reasons) = 1 then p_reasons[1] else chosen.reason end as reason
         from duewheel.lease_message m
+        left join unnest(p_seqs, p_reasons) chosen (seq, reason) on chosen.seq = m.seq
         where m.topic_id = (p_lease).topic_id and m.group_id = (p_lease).group_id and m.queue = (p_lease).queue
           and m.n >= (p_lease).n and m.n <= (p_lease).n and m.seq <> all (v_answered)
         order by m.n, m.place_n, m.deliver_at, m.seq
@@ -63,7 +66,7 @@ begin
                m.born_at,
                m.tag, m.key, m.properties, m.message_group, m.body, t.attempt,
                coalesce(m.origin_topic_id, m.topic_id), coalesce(m.origin_queue, m.queue),
-               coalesce(m.origin_deliver_at, m.deliver_at), coalesce(m.origin_seq, m.seq), p_reason
+               coalesce(m.origin_deliver_at, m.deliver_at), coalesce(m.origin_seq, m.seq), t.reason
         from touched t
         cross join lateral duewheel.message_at(t.source_topic_id, t.source_queue, t.deliver_at, t.seq) m
         where t.is_dead
@@ -77,7 +80,7 @@ begin
                case when row_number() over (
                         partition by t.message_group order by t.place_n, t.deliver_at, t.seq) = 1
                     then case when t.has_failed then v_due_at else v_now end end,
-               case when t.has_failed then p_reason end
+               case when t.has_failed then t.reason end
         from touched t where not t.is_dead
     )
     select count(*) filter (where t.has_failed), coalesce(array_agg(t.seq) filter (where not t.has_failed), '{}'),

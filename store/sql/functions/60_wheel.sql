@@ -20,12 +20,7 @@ begin
     ) l
     cross join lateral (
         select duewheel.lease_end(l.group_id, l.topic_id, l.queue, l.n) as expires_at
-        -- A look-up by the key for each lease; as a join the events of all leases would be read.
-        where (
-            select true from duewheel.lease_event e
-            where e.topic_id = l.topic_id and e.group_id = l.group_id and e.queue = l.queue and e.n = l.n
-              and (e.kind in ('expired', 'rewound') or (e.kind in ('acked', 'failed', 'returned') and e.seqs is null))
-            limit 1) is null
+        where not exists (select from duewheel.final_event(l.group_id, l.topic_id, l.queue, l.n))
     ) e
     join duewheel.topic t on t.topic_id = l.topic_id
     join duewheel.subscription s on s.group_id = l.group_id and s.topic_id = coalesce(t.parent_topic_id, t.topic_id)

@@ -145,10 +145,8 @@ begin atomic
     (select a.kind, a.at, a.reason
      from duewheel.message_answer((p_lease).group_id, (p_lease).topic_id, (p_lease).queue, (p_lease).n, p_seq) a)
     union all
-    (select e.kind, e.at, e.reason from duewheel.lease_event e
-     where e.topic_id = (p_lease).topic_id and e.group_id = (p_lease).group_id and e.queue = (p_lease).queue
-       and e.n = (p_lease).n and e.kind not in ('extended', 'deferred') and e.seqs is null
-     order by e.event_id limit 1)
+    select e.kind, e.at, e.reason
+    from duewheel.final_event((p_lease).group_id, (p_lease).topic_id, (p_lease).queue, (p_lease).n) e
     limit 1;
 end;
 

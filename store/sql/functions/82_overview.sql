@@ -337,8 +337,8 @@ begin
                 order by l.n desc limit max_leases
             ) l
             left join lateral (
-                select e.at, e.kind, coalesce(cardinality(e.seqs), l.message_count - duewheel.last_answered_count(
-                           l.group_id, l.topic_id, l.queue, l.n)) as answered
+                select e.at, e.kind, l.message_count - duewheel.answered_count(
+                           l.group_id, l.topic_id, l.queue, l.n) as answered
                 from duewheel.lease_event e
                 where e.topic_id = l.topic_id and e.group_id = l.group_id and e.queue = l.queue and e.n = l.n
                   and e.kind in ('acked', 'failed', 'expired')
@@ -434,10 +434,7 @@ begin
     cross join lateral (select duewheel.lease_end(l.group_id, l.topic_id, l.queue, l.n)) ended (at)
     where ended.at > v_now
       and (of_group is null or g.name = of_group) and (of_topic is null or coalesce(parent.name, t.name) = of_topic)
-      and not exists (
-          select from duewheel.lease_event e
-          where e.topic_id = l.topic_id and e.group_id = l.group_id and e.queue = l.queue and e.n = l.n
-            and (e.kind in ('expired', 'rewound') or (e.kind in ('acked', 'failed', 'returned') and e.seqs is null)))
+      and not exists (select from duewheel.final_event(l.group_id, l.topic_id, l.queue, l.n))
       and duewheel.answered_count(l.group_id, l.topic_id, l.queue, l.n) < l.message_count
     order by ended.at limit max_leases;
 end

@@ -35,7 +35,7 @@ create index lease_reach on duewheel.lease (topic_id, group_id, queue, to_at, to
 -- Between two rewinds the ranges follow each other.
 create index lease_rewound on duewheel.lease (topic_id, group_id, queue, n) where token = -1;
 
--- What became of a lease. Final kinds: acked, failed and returned with null seqs, expired, rewound.
+-- What became of a lease. Final kinds: acked, failed, returned, expired, rewound.
 -- Returned: the messages wait again at once, without a retry. Rewound: the group was set back to an earlier instant.
 create table duewheel.lease_event (
     n bigint not null,
@@ -50,8 +50,6 @@ create table duewheel.lease_event (
     group_id integer not null,
     queue smallint not null,
     kind text not null check (kind in ('acked', 'failed', 'extended', 'deferred', 'expired', 'returned', 'rewound')),
-    -- The messages it is about; null for all that had no answer before.
-    seqs bigint[],
     reason text,
     primary key (topic_id, group_id, queue, n, event_id)
 );

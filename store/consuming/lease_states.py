@@ -1,0 +1,75 @@
+"""The state of a lease, as an answer that passes over the leases answered already reports it.
+
+Parts of a batch are answered one by one, by tasks that may run twice and by other members of the group. So a
+call that extends or gives back the whole batch answers only the leases that are held. The broker looks and
+answers in one step, under the lease's lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from duewheel.store.values.errors import LeaseLost
+from duewheel.store.values.leases import Lease
+
+HELD = "held"
+ACKED = "acked"
+OPEN = "open"
+GIVEN_BACK = ("failed", "returned")
+LOST = {
+    "over": "ended unanswered",
+    "expired": "ended unanswered, and its messages were delivered again",
+    "rewound": "ended as its group was rewound",
+    "unknown": "is unknown to the broker",
+}
+"""States of a lease whose messages another consumer may have by now, each with its wording in an error."""
+
+
+@dataclass(frozen=True)
+class LeaseState:
+    """A lease and its state.
+
+    Attributes:
+        lease: the lease.
+        state: ``held``, ``acked``, ``failed``, ``returned``, ``open`` while a transaction has it, or one of
+            :data:`LOST`.
+    """
+
+    lease: Lease
+    state: str
+
+
+def lost_error(states: Iterable[LeaseState]) -> LeaseLost | None:
+    """The error to raise when one of the leases was lost, or None."""
+    lost = [state for state in states if state.state in LOST]
+    if not lost:
+        return None
+    first = lost[0]
+    return LeaseLost(
+        f"{len(lost)} leases were lost: lease {first.lease.n} on queue {first.lease.queue} of topic number "
+        f"{first.lease.topic_id} {LOST[first.state]}. Their {sum(state.lease.count for state in lost)} "
+        "messages may be with others: take a longer invisible duration, or keep the leases alive"
+    )
+
+
+def raise_if_lost(states: Iterable[LeaseState]) -> None:
+    """Do nothing unless one of the leases was lost.
+
+    Raises:
+        LeaseLost: it was; the message names one.
+    """
+    lost = lost_error(states)
+    if lost is not None:
+        raise lost
+
+
+def given_back_error(states: Iterable[LeaseState]) -> LeaseLost | None:
+    """The error to raise when messages were given back that should still be held, or None."""
+    given_back = [state for state in states if state.state in GIVEN_BACK]
+    if not given_back:
+        return None
+    return LeaseLost(
+        f"{sum(state.lease.count for state in given_back)} of the messages were given back (nacked), and "
+        "are delivered again: take a new batch"
+    )
