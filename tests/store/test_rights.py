@@ -375,7 +375,6 @@ GROUP_CHANGES: dict[str, tuple[Callable[[Broker], object], str]] = {
         "duewheel_admin",
     ),
     "redrive in SQL": (lambda b: execute(b.dsn, "select * from duewheel.redrive('g')"), "duewheel_admin"),
-    "ended leases in SQL": (lambda b: execute(b.dsn, "select duewheel.revive_chunk(1, 1)"), "duewheel_admin"),
 }
 
 
