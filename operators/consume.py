@@ -4,10 +4,10 @@ The lease on the batch is kept alive by a thread while the function runs, howeve
 function returns, the batch is acked as a whole; when it raises, the task fails. While Airflow has tries left,
 the messages are kept for the next try; after the last try they are nacked, and come back after the retry
 interval of their group. When the task is killed, it gives its lease back: the messages are ready again at
-once, for the task's next try or for any other consumer of the group.
+once, for the task's next try or for any other consumer of the group, and no attempt is counted.
 
 With ``one_by_one``, the function gets one message at a time, and each is answered by itself: a failed message
-holds up no other.
+holds up no other. Messages that the function did not get before the task ended use up no attempt either.
 
 A worker that dies suddenly stops extending the lease. The next try of the task takes the lease over; without
 a next try, the lease ends by itself. So each message is worked on at least once and never lost, and the
@@ -28,7 +28,14 @@ from duewheel.hooks.broker import DueWheelHook
 from duewheel.hooks.declared import check_callable, check_flags, check_not_given_later, check_span
 from duewheel.hooks.rendered import as_span
 from duewheel.operators.calling import call
-from duewheel.operators.consuming import ConsumingOperator, FailedForGood, Held, MessagesFailed, as_reason
+from duewheel.operators.consuming import (
+    NOT_BEGUN,
+    ConsumingOperator,
+    FailedForGood,
+    Held,
+    MessagesFailed,
+    as_reason,
+)
 from duewheel.store.consuming.lease_keeper import LeaseKeeper
 from duewheel.store.consuming.lease_states import raise_if_lost
 from duewheel.store.values.errors import DueWheelError, InvalidArgument
@@ -412,11 +419,10 @@ def _nack_held(consumer: Consumer, batch: Batch, reason: str) -> None:
 
 
 def _nack_apart(consumer: Consumer, batch: Batch, apart: _Apart, error: BaseException) -> None:
-    """Nack each failed message with its own reason, the message being worked on with the error, and then the
-    rest.
+    """Nack each failed message with its own reason, the message being worked on with the error, and give back
+    the rest, which the function never got.
 
-    A message that comes back has used up an attempt, so the reason of the rest says that the function never
-    got it. A lost lease does not keep the others from being answered.
+    A lost lease does not keep the others from being answered.
 
     Raises:
         DueWheelError: some messages could not be answered; all others are.
@@ -424,25 +430,18 @@ def _nack_apart(consumer: Consumer, batch: Batch, apart: _Apart, error: BaseExce
     failed = dict(apart.failed)
     if apart.current is not None and apart.current not in apart.acked:
         failed.setdefault(apart.current, error)
-    # On a FIFO topic the messages behind a failed one go back with it, and keep their attempt.
-    behind = {message.message_group for message in failed} if consumer.is_fifo else set()
-    rest: dict[tuple[int, int, int], list[Message]] = {}
-    for message in batch:
-        if message not in failed and message not in apart.acked and message.message_group not in behind:
-            rest.setdefault(message.lease.place, []).append(message)
-            if consumer.is_fifo:
-                behind.add(message.message_group)
-    answers = [partial(consumer.nack, message, reason=as_reason(why)) for message, why in failed.items()]
-    not_begun = f"the function did not get it before the task ended: {reason_of(error)}"
-    answers += [partial(consumer.nack, messages, reason=not_begun) for messages in rest.values()]
     refused: DueWheelError | None = None
-    for answer in answers:
+    for message, why in failed.items():
         try:
-            answer()
+            consumer.nack(message, reason=as_reason(why))
         except DueWheelError as again:
             refused = refused or again
+    states = consumer.answer_held(
+        "give_back", batch, reason=f"{NOT_BEGUN}: {reason_of(error)}", wait=NACK_WAIT
+    )
     if refused is not None:
         raise refused
+    raise_if_lost(states)
 
 
 def _named(message: Message) -> str:

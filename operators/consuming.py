@@ -73,6 +73,9 @@ LATE_TRY = timedelta(minutes=2)
 PULL_BACK_SECONDS = 1.5
 """How long a killed task waits for open transactions that answer its messages."""
 
+NOT_BEGUN = "the function did not get it before the task ended"
+"""The reason noted for messages that are given back, before the error of the task."""
+
 LONGEST_OUTPUT_NAME = 512
 """The longest key of an XCom that Airflow's database stores, in characters."""
 
@@ -473,9 +476,8 @@ class ConsumingOperator(BaseOperator):
             with Broker(held.dsn) as broker:
                 consumer = broker.consumer(self.topic, self.group, tags=self.tags, filter=self.filter)
                 states = consumer.answer_held(
-                    "nack",
+                    "give_back",
                     held.messages,
-                    delay=timedelta(0),
                     reason="the task was killed",
                     wait=timedelta(seconds=PULL_BACK_SECONDS),
                 )

@@ -33,7 +33,7 @@ from duewheel.hooks.broker import DueWheelHook
 from duewheel.hooks.declared import check_count
 from duewheel.hooks.spark_connection import SparkPlace, spark_place
 from duewheel.operators.calling import call
-from duewheel.operators.consuming import PULL_BACK_SECONDS, ConsumingOperator
+from duewheel.operators.consuming import NOT_BEGUN, PULL_BACK_SECONDS, ConsumingOperator
 from duewheel.operators.links import SparkUiLink, TopicLink
 from duewheel.store.consuming.lease_states import HELD
 from duewheel.store.values.errors import DueWheelError, InvalidArgument, LeaseLost
@@ -220,6 +220,7 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
         self.spark_ui_address: str | None = None
         self._submission: Submission | None = None
         self._running: RunningJob | None = None
+        self._begun = False
         self._spark: SparkSession | None = None
         self._context: Context | None = None
 
@@ -359,6 +360,7 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
 
         spark = self._session(stack, place)
         with _ended_with_the_lease(keeper, partial(cancel_jobs, spark)):
+            self._begun = True
             self.handle(spark, batch.dataframe(spark), batch)
 
     def _submit(
@@ -384,6 +386,7 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
         self._submission = submission = Submission(application, given)
         try:
             with _ended_with_the_lease(keeper, partial(submission.end, CANCEL_SECONDS)):
+                self._begun = True
                 submission.run(self.log.info, self._keep_ui_address)
         except ApplicationFailed:
             # Messages that it answered before it failed are not given back.
@@ -395,6 +398,7 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
             self._submission = None
 
     def _work(self, dsn: str, batch: LeasedBatch, run: Callable[[LeaseKeeper], None]) -> None:
+        self._begun = False
         with batch.kept_alive() as keeper:
             self._running = RunningJob(dsn, batch, keeper)
             try:
@@ -436,7 +440,10 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
             return
         acked = batch.answered
         try:
-            batch.nack(reason=reason_of(cause))
+            if self._begun:
+                batch.nack(reason=reason_of(cause))
+            else:
+                batch.give_back(reason=f"{NOT_BEGUN}: {reason_of(cause)}")
         except LeaseLost as error:
             if acked:
                 self.log.info("The function had acked its %d messages before it failed", batch.count)
@@ -444,7 +451,7 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
             self.log.warning("Could not nack all of %d messages: %s", batch.count, error)
         outcome = batch.outcome()
         self.log.info(
-            "After %s: of %d messages, %d had been acked, %d were nacked, %d are unanswered, %d were lost",
+            "After %s: of %d messages, %d had been acked, %d given back, %d are unanswered, %d were lost",
             type(cause).__name__,
             batch.count,
             outcome.acked,
@@ -483,9 +490,8 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
             with Broker(running.dsn, listen=False) as broker:
                 consumer = broker.consumer(self.topic, self.group, tags=self.tags, filter=self.filter)
                 states = consumer.answer_held(
-                    "nack",
+                    "give_back",
                     running.batch.leases,
-                    delay=timedelta(0),
                     reason="the task was killed",
                     wait=timedelta(seconds=PULL_BACK_SECONDS),
                 )

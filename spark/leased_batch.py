@@ -326,6 +326,28 @@ class LeasedBatch:
             )
         self.answered = True
 
+    def give_back(self, *, reason: str | None = None) -> None:
+        """Give back all messages that have no answer and were not worked on: they are ready again at once, as
+        the same attempt.
+
+        Args:
+            reason: to be read in the messages' history.
+
+        Raises:
+            LeaseLost: a lease had ended. Leases still held were given back.
+
+        Example::
+
+            try:
+                spark = spark_session("late orders")
+            except Exception:
+                batch.give_back(reason="Spark did not start")
+                raise
+        """
+        self._stop_keeper()
+        raise_if_lost(self._consumer.answer_held("give_back", self.leases, reason=reason, wait=NACK_WAIT))
+        self.answered = True
+
     def reject(
         self, messages: DataFrame, reason: str | None = None, *, delay: timedelta | None = None
     ) -> int:

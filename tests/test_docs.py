@@ -51,6 +51,7 @@ SQL_FUNCTIONS = frozenset(
         "delete_group",
         "delete_topic",
         "fence",
+        "give_back",
         "find",
         "find_key",
         "group_stats",

@@ -422,6 +422,34 @@ class Consumer:
             connection=connection,
         )
 
+    def give_back(
+        self, messages: Answered, *, reason: str | None = None, connection: CallerConnection | None = None
+    ) -> None:
+        """Say that there was no work on these messages: they are ready again at once, as the same attempt.
+
+        On a FIFO topic the messages received behind these in their message groups go back with them.
+
+        Args:
+            messages: a batch, messages, or leases.
+            reason: to be read in the message's history.
+            connection: a transaction of the caller, as for :meth:`ack`.
+
+        Raises:
+            LeaseLost: a lease had ended or was answered before; nothing is changed, for none of the messages.
+            InvalidArgument: this is a broadcasting consumer, which gets no message again.
+
+        Example::
+
+            for number, message in enumerate(batch):
+                if stopping.is_set():
+                    consumer.give_back(batch[number:])
+                    break
+                handle(message)
+                consumer.ack(message)
+        """
+        check_text(reason, "reason", optional=True)
+        self._answer("give_back", messages, reason=reason, connection=connection)
+
     def change_invisible_duration(
         self, messages: Answered, duration: timedelta, *, connection: CallerConnection | None = None
     ) -> None:
@@ -453,7 +481,8 @@ class Consumer:
         no answer in them.
 
         Args:
-            action: ``nack``, with ``delay`` and ``reason``, or ``extend``, with ``duration``.
+            action: ``nack``, with ``delay`` and ``reason``, ``give_back``, with ``reason``, or ``extend``,
+                with ``duration``.
             messages: a batch, messages, or leases.
             delay, reason: as of :meth:`nack`.
             duration: as of :meth:`change_invisible_duration`.
@@ -611,7 +640,7 @@ class Consumer:
     def _say(self, answer: _Answer | None, connection: CallerConnection | None = None) -> None:
         if answer is None:
             return
-        if answer[0] == "nack":
+        if answer[0] in ("nack", "give_back"):
             # Not to be repeated: the second one would find the lease answered.
             self._database.rows(_ANSWER, answer, connection)
         else:

@@ -133,12 +133,14 @@ class Subscription:
             lease.acked.add(message.identity)
         lease.ended_by_ack = not lease.unanswered()
 
-    def fail(self, lease: Lease, messages: list[Message], due_at: datetime) -> None:
-        """These failed; what is behind them in the lease goes back too."""
+    def fail(self, lease: Lease, messages: list[Message], due_at: datetime | None) -> None:
+        """These failed, or for None are given back; what is behind them in the lease goes back too."""
         touched: set[str] = set()
         for message in lease.unanswered():
             if message in messages:
-                if message.attempt > self.max_retries:
+                if due_at is None:
+                    message.state = State.OPEN
+                elif message.attempt > self.max_retries:
                     message.state = State.DEAD
                 else:
                     message.attempt += 1

@@ -204,6 +204,15 @@ def _is_ready(copy: Copy, now: datetime, retries_to: datetime) -> bool:
     return copy.state is State.INFLIGHT and copy.lease is not None and copy.lease.ends_at <= now
 
 
+def give_back(copies: Sequence[Copy], now: datetime, floor: datetime) -> None:
+    """Let copies come again at once, as the same attempt."""
+    for copy in copies:
+        copy.lease = None
+        copy.state = State.RETRY
+        copy.due_at = max(floor, now)
+        copy.slots.add(slot_of(copy.due_at))
+
+
 def fail(
     copies: Sequence[Copy], max_retries: int, due_at: datetime | None, now: datetime, floor: datetime
 ) -> None:

@@ -234,6 +234,18 @@ class FifoAgainstModel(RuleBasedStateMachine):
         else:
             self.refused("nack", received)
 
+    @rule(choice=CHOICE, mask=CHOICE)
+    def give_back(self, choice: int, mask: int) -> None:
+        given = self.answer(choice, mask)
+        if given is None:
+            return
+        lease, received, messages = given
+        if lease.is_live(self.now) and not any(message.identity in lease.answered for message in messages):
+            self.consumers[1].give_back(received)
+            self.model.fail(lease, messages, None)
+        else:
+            self.refused("give_back", received)
+
     @rule(choice=CHOICE, duration=SPANS)
     def extend(self, choice: int, duration: timedelta) -> None:
         given = self.answer(choice, 0)

@@ -26,7 +26,19 @@ from hypothesis.stateful import (
 )
 from tests.clock import Clock
 from tests.proof.playing import play
-from tests.proof.store_model import DAY, HOUR, MICROSECOND, Copy, Lease, Message, State, Topic, fail, slot_of
+from tests.proof.store_model import (
+    DAY,
+    HOUR,
+    MICROSECOND,
+    Copy,
+    Lease,
+    Message,
+    State,
+    Topic,
+    fail,
+    give_back,
+    slot_of,
+)
 
 from duewheel.embedded.postgres import EmbeddedPostgres
 from duewheel.store.broker import Broker
@@ -341,8 +353,8 @@ class StoreAgainstModel(RuleBasedStateMachine):
         assert len(got) == min(most, len(ready)), f"ready and not given out: {missing}"
         firsts = [
             (m.queue, m.deliver_at, m.seq)
-            for m in (topic.messages[message.message_id] for message in received if message.attempt == 1)
-            if not m.straggler
+            for m in (topic.messages[message.message_id] for message in received)
+            if m.copies[group].state is State.WAITING and not m.straggler
         ]
         for queue in range(topic.queues):
             places = [place for place in firsts if place[0] == queue]
@@ -370,10 +382,11 @@ class StoreAgainstModel(RuleBasedStateMachine):
         assert received.attempt == copy.attempt
         assert received.reconsume_times == copy.attempt - 1
         assert (received.body, received.key, received.tag) == (message.body, message.key, message.tag)
-        reached = topic.released_to if copy.attempt == 1 else received.deliver_at
+        is_first = copy.state is State.WAITING
+        reached = topic.released_to if is_first else received.deliver_at
         assert reached is not None
         assert received.deliver_at <= reached
-        assert received.deliver_at == (message.deliver_at if copy.attempt == 1 else copy.due_at)
+        assert received.deliver_at == (message.deliver_at if is_first else copy.due_at)
 
     @precondition(lambda self: self.hands)
     @rule(choice=CHOICE, part=st.integers(0, 7), whole=st.booleans())
@@ -402,6 +415,17 @@ class StoreAgainstModel(RuleBasedStateMachine):
             self.send_on(topic, failed, due_at, self.now, floor)
 
     @precondition(lambda self: self.hands)
+    @rule(choice=CHOICE, part=st.integers(0, 7), whole=st.booleans())
+    def give_back(self, choice: int, part: int, whole: bool) -> None:
+        topic, group, messages = self.hand(choice, part, whole)
+        floor = self.now
+        before = {m.message_id: topic.messages[m.message_id].copies[group] for m in messages}
+        if self.answered(topic, group, messages, "give_back", lambda c: c.give_back(messages, reason="no")):
+            for identity, copy in before.items():
+                if copy.state is State.INFLIGHT:
+                    give_back([copy], self.now, max(floor, topic.messages[identity].born_at))
+
+    @precondition(lambda self: self.hands)
     @rule(choice=CHOICE, duration=SPANS)
     def extend(self, choice: int, duration: timedelta) -> None:
         topic, group, messages = self.hand(choice, 0, True)
@@ -427,7 +451,7 @@ class StoreAgainstModel(RuleBasedStateMachine):
             whole = len(named) == len(lease.holds)
             if lease.final == "acked" and kind == "ack":
                 continue
-            answered = lease.failed | (lease.acked if kind == "nack" else set())
+            answered = lease.failed | (lease.acked if kind != "ack" else set())
             if not lease.is_live(self.now) or (not whole and answered.intersection(named)):
                 refused = True
             changes.append((lease, named, whole))
@@ -693,7 +717,7 @@ class StoreAgainstModel(RuleBasedStateMachine):
     def due_of_retry(self, name: str, group: str, message: Message, copy: Copy) -> datetime:
         ((due_at,),) = self.ask(
             "select deliver_at from duewheel.any_message where topic_id = %s and origin_seq = %s"
-            " and origin_deliver_at = %s and attempt = %s",
+            " and origin_deliver_at = %s and attempt = %s order by seq desc limit 1",
             (self.retry_topics[name, group], message.seq, message.deliver_at, copy.attempt),
         )
         assert isinstance(due_at, datetime)

@@ -310,6 +310,62 @@ def test_r12_the_consumer_that_started_last_decides_for_the_whole_group(
         fail_until_dead(first, clock, list(new.waits))
 
 
+def test_r13_a_message_that_is_given_back_has_used_up_no_attempt(topic: Broker, clock: Clock) -> None:
+    consumer = topic.consumer("t", "g", retry=RetryPolicy.unordered(1))
+    sent = [topic.send("t", body, delay=AT_ONCE) for body in ("a", "b", "c")]
+    for _ in range(3):
+        batch = consumer.receive()
+        assert sorted((m.body, m.attempt) for m in batch) == [(b"a", 1), (b"b", 1), (b"c", 1)]
+        consumer.give_back(batch[0])
+        consumer.give_back(batch[1:], reason="no time")
+        clock.advance(MICROSECOND)
+    # Nor is the last attempt lost.
+    consumer.nack(consumer.receive(), delay=AT_ONCE)
+    for _ in range(3):
+        batch = consumer.receive()
+        assert {(message.attempt, message.reconsume_times) for message in batch} == {(2, 1)}
+        assert sorted(message.message_id for message in batch) == sorted(one.message_id for one in sent)
+        consumer.give_back(batch)
+        with pytest.raises(LeaseLost, match=r"answered before \(returned\)"):
+            consumer.give_back(batch)
+        clock.advance(MICROSECOND)
+    (group,) = topic.stats().topics[0].groups
+    assert (group.inflight, group.waiting_retry) == (0, 0)
+    assert not topic.dead_letters("g")
+    batch = consumer.receive(invisible=SECOND)
+    clock.advance(SECOND)
+    with pytest.raises(LeaseLost):
+        consumer.give_back(batch)
+    assert not consumer.receive()
+    assert len(topic.dead_letters("g")) == 3
+
+
+def test_r07_a_message_that_is_given_back_keeps_its_place_in_its_message_group(
+    timed_broker: Broker, clock: Clock
+) -> None:
+    timed_broker.create_topic("steps", message_type="FIFO", queues=1)
+    for body in ("a1", "a2", "b1", "a3"):
+        timed_broker.send("steps", body, message_group=body[0])
+    consumer = timed_broker.consumer("steps", "g")
+    clock.advance(MICROSECOND)
+    batch = consumer.receive()
+    (second,) = (message for message in batch if message.body == b"a2")
+    consumer.give_back(second, reason="no time")
+    consumer.ack([message for message in batch if message.body in (b"a1", b"b1")])
+    again = consumer.receive()
+    assert [(message.body, message.attempt) for message in again] == [(b"a2", 1), (b"a3", 1)]
+    reasons = {
+        message.body: [
+            entry.reason for entry in timed_broker.history(message.message_id) if entry.state == "Ready"
+        ]
+        for message in again
+    }
+    assert reasons[b"a2"][-1] == "no time"
+    assert reasons[b"a3"][-1] == "one before it in its message group was given back"
+    consumer.give_back(again)
+    assert [(message.body, message.attempt) for message in consumer.receive()] == [(b"a2", 1), (b"a3", 1)]
+
+
 def test_r13_a_consumer_can_ask_how_often_a_message_was_retried(topic: Broker, clock: Clock) -> None:
     topic.send("t", b"x", delay=AT_ONCE)
     consumer = topic.consumer("t", "g")

@@ -374,7 +374,7 @@ def test_x09_kill_ends_the_job_and_pulls_the_lease_back(
     with pytest.raises(Exception, match="cancelled"):
         killed.execute(CONTEXT)
     killer.join()
-    assert {message.attempt for message in consumer.receive()} == {2}
+    assert {message.attempt for message in consumer.receive()} == {1}
 
 
 def test_x10_jobs_end_when_the_lease_is_lost(
@@ -574,7 +574,7 @@ def test_x09_kill_ends_the_application_and_pulls_the_lease_back(
     drivers = [program for program in programs if str(begun_path) in _command(program)]
     _, alive = psutil.wait_procs(drivers, timeout=PATIENCE_SECONDS)
     assert alive == []
-    assert {message.attempt for message in consumer.receive()} == {2}
+    assert {message.attempt for message in consumer.receive()} == {1}
 
 
 def _command(program: psutil.Process) -> list[str]:

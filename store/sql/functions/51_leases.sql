@@ -240,11 +240,18 @@ return greatest(p_floor, p_born_at, case
         (p_group).retry_intervals[least(p_attempt, cardinality((p_group).retry_intervals))]
             * (1 + (p_group).retry_jitter * (2 * p_random - 1)), interval '0')) end);
 
+-- The reason noted for a message that was given back: its next delivery is the same attempt.
+create or replace function duewheel.given_back_reason() returns text
+language sql immutable
+return 'given back';
+
 -- Sends the messages of a lease on: as retries due at p_due_at, or after the policy's interval where that is null, or
 -- to the dead letters once the retries are used up. p_seqs: only these, which have no answer yet; null: all without
--- one. p_reasons: one for each of p_seqs, or one for all. Answers how many they are.
+-- one. p_reasons: one for each of p_seqs, or one for all. Messages that are given back keep their attempt and are due
+-- at once. Answers how many they are.
 create or replace function duewheel.retry_messages(
-    p_lease duewheel.lease, p_seqs bigint[], p_reasons text[], p_due_at timestamptz, p_now timestamptz
+    p_lease duewheel.lease, p_seqs bigint[], p_reasons text[], p_due_at timestamptz, p_now timestamptz,
+    p_given_back boolean default false
 ) returns integer
 language plpgsql as $$
 declare
@@ -254,9 +261,11 @@ declare
     v_group duewheel.consumer_group;
     v_subscription duewheel.subscription;
     v_answered bigint[];
+    v_due_at timestamptz;
     v_count integer;
 begin
     v_now := coalesce(p_now, clock_timestamp());
+    v_due_at := case when p_given_back then v_now else p_due_at end;
     select * into v_group from duewheel.consumer_group g where g.group_id = (p_lease).group_id;
     select * into v_subscription from duewheel.subscription s
     where s.group_id = (p_lease).group_id and (s.topic_id = (p_lease).topic_id
@@ -273,21 +282,22 @@ begin
     insert into duewheel.any_message
         (topic_id, queue, deliver_at, seq, born_at, tag, key, properties, message_group, body, attempt,
          origin_topic_id, origin_queue, origin_deliver_at, origin_seq, reason)
-    select case when m.attempt > v_group.max_retries then v_subscription.dead_letter_topic_id
-                else v_subscription.retry_topic_id end,
-           0, duewheel.retry_due_at(v_group, m.attempt, p_due_at, v_now, v_now, m.born_at, random()),
+    select case when next.is_dead then v_subscription.dead_letter_topic_id else v_subscription.retry_topic_id end,
+           0, duewheel.retry_due_at(v_group, m.attempt, v_due_at, v_now, v_now, m.born_at, random()),
            nextval('duewheel.message_block') * 65536, m.born_at, m.tag, m.key,
            m.properties, m.message_group, m.body,
-           case when m.attempt > v_group.max_retries then m.attempt else m.attempt + 1 end,
+           case when p_given_back or next.is_dead then m.attempt else m.attempt + 1 end,
            coalesce(m.origin_topic_id, (p_lease).topic_id), coalesce(m.origin_queue, (p_lease).queue),
            coalesce(m.origin_deliver_at, m.deliver_at), coalesce(m.origin_seq, m.seq),
-           case when cardinality(p_reasons) = 1 then p_reasons[1] else chosen.reason end
+           case when p_given_back then duewheel.given_back_reason()
+                when cardinality(p_reasons) = 1 then p_reasons[1] else chosen.reason end
     from duewheel.lease_rows((p_lease).group_id, (p_lease).topic_id, (p_lease).queue, (p_lease).n) m
     left join unnest(p_seqs, p_reasons) chosen (seq, reason) on chosen.seq = m.seq
+    cross join lateral (select m.attempt > v_group.max_retries and not p_given_back as is_dead) next
     where case when p_seqs is null then m.seq <> all (v_answered) else chosen.seq is not null end;
     get diagnostics v_count = row_count;
-    if v_count > 0 and coalesce(p_due_at, v_now) < v_now + duewheel.wheel_reach() then
-        perform duewheel.notify_due(v_subscription.retry_topic_id, greatest(v_now, p_due_at));
+    if v_count > 0 and coalesce(v_due_at, v_now) < v_now + duewheel.wheel_reach() then
+        perform duewheel.notify_due(v_subscription.retry_topic_id, greatest(v_now, v_due_at));
     end if;
     return v_count;
 end
@@ -339,7 +349,7 @@ begin
         where l.topic_id = p_topic_id and l.group_id = p_group_id and l.queue = p_queue and l.n = v_ended.n;
         v_reason := format('not answered until %s', v_lease.expires_at);
         messages := messages + case when v_lease.listed
-            then (duewheel.fifo_fail(v_lease, null, array[v_reason], '-infinity', p_now)).failed
+            then (duewheel.fifo_put_back(v_lease, null, array[v_reason], '-infinity', p_now)).failed
             else duewheel.retry_messages(v_lease, null, array[v_reason], '-infinity', p_now) end;
         insert into duewheel.lease_event (topic_id, group_id, queue, n, kind, at)
         values (p_topic_id, p_group_id, p_queue, v_ended.n, 'expired', p_to);

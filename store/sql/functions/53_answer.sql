@@ -1,4 +1,4 @@
--- Answers to leases: ack, nack, reject, extend, fence. Guarded by the lease being current: after its end, or a final
+-- Answers to leases: ack, nack, reject, give back, extend, fence. Guarded by the lease being current: after its end, or a final
 -- answer, LeaseLost.
 --
 -- An answer to all that is left of a lease is one row of lease_event, which is final. Answers to single messages stand
@@ -90,11 +90,11 @@ end;
 create or replace function duewheel.check_answer(p_action text, p_delay interval, p_duration interval) returns text
 language plpgsql as $$
 begin
-    if p_action in ('ack', 'ack_once', 'nack', 'reject', 'extend', 'fence') is not true then
+    if p_action in ('ack', 'ack_once', 'nack', 'reject', 'give_back', 'extend', 'fence') is not true then
         raise exception using
             errcode = 'DW010',
-            message = format('the answer is "%s"; it is "ack", "ack_once", "nack", "reject", "extend" or "fence"',
-                             p_action),
+            message = format('the answer is "%s"; it is "ack", "ack_once", "nack", "reject", "give_back", "extend" or '
+                             '"fence"', p_action),
             hint = 'Give one of these.';
     end if;
     if p_action = 'extend' then
@@ -106,7 +106,8 @@ begin
             hint = 'Give a delay within the limit, or none for the group''s retry intervals.';
     end if;
     return case when p_action in ('ack', 'ack_once') then 'acked' when p_action in ('nack', 'reject') then 'failed'
-                when p_action = 'extend' then 'extended' else 'fenced' end;
+                when p_action = 'give_back' then 'returned' when p_action = 'extend' then 'extended'
+                else 'fenced' end;
 end
 $$;
 
@@ -222,7 +223,35 @@ begin
 end
 $$;
 
--- Notes an ack or a nack that counts, and sends on what failed. p_open_seqs: messages without an answer yet; null: all
+-- Puts back messages of a FIFO lease that failed or are given back, with those behind them in their message groups.
+create or replace function duewheel.add_fifo_returns(
+    p_kind text, p_lease duewheel.lease, p_open_seqs bigint[], p_reasons text[], p_due_at timestamptz,
+    p_at timestamptz, p_now timestamptz
+) returns void
+language plpgsql as $$
+declare
+    v_returned bigint[];
+begin
+    v_returned := (duewheel.fifo_put_back(p_lease, p_open_seqs, p_reasons, p_due_at, p_now,
+                                          p_kind = 'returned')).returned;
+    perform duewheel.add_message_answers(p_lease, v_returned, 'returned', p_at, array[format(
+        'one before it in its message group %s', case p_kind when 'failed' then 'failed' else 'was given back' end)]);
+end
+$$;
+
+-- Refuses to give back messages of a broadcasting instance, which gets no message again.
+create or replace function duewheel.require_retries(p_group_id integer) returns void
+language plpgsql as $$
+begin
+    if exists (select from duewheel.consumer_group g where g.group_id = p_group_id and g.mode = 'broadcasting') then
+        raise exception using
+            errcode = 'DW010', message = 'a broadcasting consumer gets no message again, so it can give none back',
+            hint = 'Ack what is done with, and let the lease of the rest end.';
+    end if;
+end
+$$;
+
+-- Notes an ack, a nack or a giving back that counts, and sends on what comes again. p_open_seqs: messages without an answer yet; null: all
 -- that are left. p_reasons: one for each of p_open_seqs, or one for all.
 create or replace function duewheel.add_answer(
     p_kind text, p_lease duewheel.lease, p_open_seqs bigint[], p_reasons text[], p_delay interval,
@@ -232,12 +261,13 @@ language plpgsql as $$
 declare
     v_due_at constant timestamptz := p_at + duewheel.span(p_delay);
     v_seqs bigint[] := p_open_seqs;
-    v_returned bigint[];
     v_is_last boolean;
 begin
-    if p_kind = 'failed' and (p_lease).listed then
-        v_returned := (duewheel.fifo_fail(p_lease, v_seqs, p_reasons, v_due_at, p_now)).returned;
-        perform duewheel.add_message_answers(p_lease, v_returned, 'returned', p_at, array[null]::text[]);
+    if p_kind = 'returned' then
+        perform duewheel.require_retries((p_lease).group_id);
+    end if;
+    if p_kind <> 'acked' and (p_lease).listed then
+        perform duewheel.add_fifo_returns(p_kind, p_lease, v_seqs, p_reasons, v_due_at, p_at, p_now);
     end if;
     v_is_last := v_seqs is null or (p_lease).message_count = cardinality(v_seqs) + duewheel.answered_count(
         (p_lease).group_id, (p_lease).topic_id, (p_lease).queue, (p_lease).n);
@@ -245,8 +275,8 @@ begin
         -- The lease is answered as a whole.
         v_seqs := null;
     end if;
-    if p_kind = 'failed' and not (p_lease).listed then
-        perform duewheel.retry_messages(p_lease, v_seqs, p_reasons, v_due_at, p_now);
+    if p_kind <> 'acked' and not (p_lease).listed then
+        perform duewheel.retry_messages(p_lease, v_seqs, p_reasons, v_due_at, p_now, p_kind = 'returned');
     end if;
     if v_seqs is not null then
         perform duewheel.add_message_answers(p_lease, v_seqs, p_kind, p_at, p_reasons);
@@ -348,6 +378,7 @@ end
 $$;
 
 -- "ack" may be repeated, and so may "reject", which is "nack" for single messages of jobs that may run again.
+-- "give_back" says that there was no work: the messages are ready again at once, and no attempt is counted.
 -- "ack_once" and "fence" are refused where another transaction has answered; they wait for one that is open. "fence"
 -- answers nothing: it takes the lease's lock and looks. The transaction then has the lease until it commits or rolls
 -- back, and may answer it after the end of the lease, as nobody can revive it meanwhile.

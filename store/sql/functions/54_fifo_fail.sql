@@ -1,12 +1,13 @@
--- Messages of a FIFO lease that failed, and those behind them.
+-- Messages of a FIFO lease that failed or were given back, and those behind them.
 
 -- Puts back what an answer gives back of a FIFO lease, in its place: the messages p_seqs, or all without an answer for
 -- null, for a retry due at p_due_at, or after the group's interval where that is null; the unanswered ones behind them
 -- in their message groups, without a retry. The last retry of a message ends it as a dead letter, and its message group
--- goes on. p_reasons: one for each of p_seqs, or one for all. Answers the numbers of those that were put back without a
--- retry.
-create or replace function duewheel.fifo_fail(
+-- goes on. p_reasons: one for each of p_seqs, or one for all. p_given_back: p_seqs are put back without a retry, too.
+-- Answers the numbers of those that were put back with these.
+create or replace function duewheel.fifo_put_back(
     p_lease duewheel.lease, p_seqs bigint[], p_reasons text[], p_due_at timestamptz, p_now timestamptz,
+    p_given_back boolean default false,
     out failed integer, out returned bigint[]
 )
 language plpgsql as $$
@@ -41,7 +42,8 @@ begin
         when p_due_at = '-infinity' then least(v_now, (p_lease).expires_at)
         else p_due_at end;
     with open_message as materialized (
-        select m.*, p_seqs is null or chosen.seq is not null as has_failed,
+        select m.*, p_seqs is null or chosen.seq is not null as is_chosen,
+               (p_seqs is null or chosen.seq is not null) and not p_given_back as has_failed,
                case when cardinality(p_reasons) = 1 then p_reasons[1] else chosen.reason end as reason
         from duewheel.lease_message m
         left join unnest(p_seqs, p_reasons) chosen (seq, reason) on chosen.seq = m.seq
@@ -54,7 +56,7 @@ begin
                (m.has_failed and m.attempt > v_group.ordered_max_retries) or not exists (
                     select from duewheel.message_at(m.source_topic_id, m.source_queue, m.deliver_at, m.seq)) as is_dead
         from (
-            select m.*, bool_or(m.has_failed) over (
+            select m.*, bool_or(m.is_chosen) over (
                 partition by m.message_group order by m.place_n, m.deliver_at, m.seq) as is_behind
             from open_message m
         ) m where m.is_behind
@@ -83,7 +85,7 @@ begin
                case when t.has_failed then t.reason end
         from touched t where not t.is_dead
     )
-    select count(*) filter (where t.has_failed), coalesce(array_agg(t.seq) filter (where not t.has_failed), '{}'),
+    select count(*) filter (where t.has_failed), coalesce(array_agg(t.seq) filter (where not t.is_chosen), '{}'),
            array_agg(distinct t.message_group) filter (where not t.is_dead)
     into failed, returned, v_message_groups
     from touched t;

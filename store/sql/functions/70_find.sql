@@ -249,12 +249,16 @@ begin
                row_number() over (partition by h.group_id, h.attempt order by h.outcome_at, h.n) as place
         from held h where h.kind in ('failed', 'expired')
     ), sent_on as (
-        select c.*, c.reason = duewheel.rewound_reason() as is_rewound,
-               row_number() over (
+        select c.*, row_number() over (
                    partition by c.group_id, c.attempt - (c.message_type = 'RETRY')::integer,
-                                c.redriven_at is null and c.reason is distinct from duewheel.rewound_reason()
+                                c.redriven_at is null and c.put_back is null
                    order by c.seq) as place
-        from chain c where c.message_type is not null
+        from (
+            -- What its lease became, where the message came again without a failure.
+            select c.*, case c.reason when duewheel.rewound_reason() then 'rewound'
+                                      when duewheel.given_back_reason() then 'returned' end as put_back
+            from chain c
+        ) c where c.message_type is not null
     ), rewind as (
         select c.group_id, l.leased_at, l.n
         from chain c
@@ -282,9 +286,9 @@ begin
         union all
         select c.group_id, case when c.message_type = 'RETRY' then 'WaitingRetry' else 'DLQ' end,
                coalesce(c.redriven_at, case
-                   when c.is_rewound then (
+                   when c.put_back is not null then (
                        select max(h.outcome_at) from held h
-                       where h.group_id = c.group_id and h.kind = 'rewound' and h.attempt = c.attempt
+                       where h.group_id = c.group_id and h.kind = c.put_back and h.attempt = c.attempt
                          and h.outcome_at <= c.deliver_at)
                    else coalesce(
                        (select f.outcome_at from failure f
@@ -294,7 +298,12 @@ begin
                         where f.group_id = c.group_id and f.attempt = c.attempt and f.listed
                           and f.outcome_at <= c.deliver_at)) end),
                case when c.message_type = 'RETRY' then c.deliver_at end, c.attempt, null,
-               case when c.redriven_at is null then c.reason else concat_ws(': ', 'redriven', c.reason) end,
+               case when c.put_back = 'returned' then concat_ws(': ', c.reason, (
+                        select h.reason from held h
+                        where h.group_id = c.group_id and h.kind = 'returned' and h.attempt = c.attempt
+                          and h.outcome_at <= c.deliver_at
+                        order by h.outcome_at desc, h.n desc limit 1))
+                    when c.redriven_at is null then c.reason else concat_ws(': ', 'redriven', c.reason) end,
                -- A dead letter comes after everything that its attempt went through.
                case when c.message_type <> 'RETRY' then duewheel.last_seq() end, 1
         from sent_on c
@@ -333,7 +342,7 @@ begin
             and n.attempt = h.attempt + 1))
         union all
         select h.group_id, 'Ready', h.outcome_at, null, h.attempt, null,
-               case h.kind when 'returned' then 'one before it in its message group failed'
+               case h.kind when 'returned' then coalesce(h.reason, duewheel.given_back_reason())
                            else duewheel.rewound_reason() end, h.n, 4
         from held h
         where h.listed and (h.kind = 'returned' or (h.kind = 'rewound' and not exists (

@@ -345,6 +345,7 @@ begin
                 union all
                 select max(a.at), a.kind, count(*) from duewheel.lease_answer a
                 where a.topic_id = l.topic_id and a.group_id = l.group_id and a.queue = l.queue and a.n = l.n
+                  and a.kind <> 'returned'
                 group by a.kind
             ) a on true
             where l.message_count > 0 and l.leased_at >= v_from

@@ -315,8 +315,7 @@ begin
             where m.deliver_at >= (p_slot).starts_at and m.deliver_at < (p_slot).ends_at
               and not exists (
                 select from duewheel.message_answer(v_subscription.group_id, v_position.topic_id, v_position.queue,
-                                                    ended.n, m.seq) a
-                where a.kind in ('acked', 'failed'));
+                                                    ended.n, m.seq));
             messages := messages + v_count;
         end loop;
         if messages > 0 then

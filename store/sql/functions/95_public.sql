@@ -163,6 +163,14 @@ begin atomic
     select duewheel.answer_handles('nack', receipt_handles, delay, reason, null, now);
 end;
 
+create or replace function duewheel.give_back(
+    receipt_handles text[], reason text default null, now timestamptz default null
+) returns void
+language sql
+begin atomic
+    select duewheel.answer_handles('give_back', receipt_handles, null, reason, null, now);
+end;
+
 create or replace function duewheel.change_invisible_duration(
     receipt_handles text[], duration interval, now timestamptz default null
 ) returns void

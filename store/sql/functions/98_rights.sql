@@ -38,6 +38,7 @@ begin atomic
         ('find', 'duewheel_consumer'),
         ('find_key', 'duewheel_consumer'),
         ('flow_histogram', 'duewheel_consumer'),
+        ('give_back', 'duewheel_consumer'),
         ('group_doorbells', 'duewheel_consumer'),
         ('group_stats', 'duewheel_consumer'),
         ('history', 'duewheel_consumer'),
