@@ -13,6 +13,7 @@ Whatever else a run or its programs write lies in one folder, which goes with th
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import shutil
@@ -60,6 +61,10 @@ os.environ["AIRFLOW__CORE__LOAD_EXAMPLES"] = "False"
 os.environ["SPARK_SUBMIT_OPTS"] = f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Djava.io.tmpdir={RUN_FOLDER}"
 #: However slow the machine: DAG files are imported, and not given up.
 os.environ["AIRFLOW__CORE__DAGBAG_IMPORT_TIMEOUT"] = "300"
+
+#: Py4J says at INFO that it closes a connection, also when the interpreter exits. The stream to which Airflow's
+#: logging writes is closed by then, and each such line would become an error of 20 lines.
+logging.getLogger("py4j").setLevel(logging.WARNING)
 
 
 #: Lists the packages of the system that tests need.
