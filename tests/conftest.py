@@ -62,8 +62,8 @@ os.environ["SPARK_SUBMIT_OPTS"] = f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Dj
 #: However slow the machine: DAG files are imported, and not given up.
 os.environ["AIRFLOW__CORE__DAGBAG_IMPORT_TIMEOUT"] = "300"
 
-#: Py4J says at INFO that it closes a connection, also when the interpreter exits. The stream to which Airflow's
-#: logging writes is closed by then, and each such line would become an error of 20 lines.
+#: Py4J says at INFO that it closes a connection, also when the interpreter exits. The stream to which
+#: Airflow's logging writes is closed by then, and each such line would become an error of 20 lines.
 logging.getLogger("py4j").setLevel(logging.WARNING)
 
 
