@@ -27,6 +27,7 @@ demo: page ## Run the main job end to end: an unpaid order is cancelled by its t
 # The quick tests on all processors, then the others one by one: each of those keeps several processes busy. Exit status
 # 5 says that PYTEST_ARGS choose none of a half.
 test: page ## Run every test
+	@.ci/system_packages install tests || [ -z "$$CI" ]
 	@$(RUN) pytest -m "$(QUICK)" -n auto $(PYTEST_ARGS); quick=$$?; \
 	$(RUN) pytest -m "not ($(QUICK))" $(PYTEST_ARGS); rest=$$?; \
 	case $$quick$$rest in 00|05|50) ;; *) exit 1 ;; esac

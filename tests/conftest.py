@@ -13,13 +13,16 @@ Whatever else a run or its programs write lies in one folder, which goes with th
 
 from __future__ import annotations
 
+import logging
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
+from functools import cache
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -58,6 +61,52 @@ os.environ["AIRFLOW__CORE__LOAD_EXAMPLES"] = "False"
 os.environ["SPARK_SUBMIT_OPTS"] = f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Djava.io.tmpdir={RUN_FOLDER}"
 #: However slow the machine: DAG files are imported, and not given up.
 os.environ["AIRFLOW__CORE__DAGBAG_IMPORT_TIMEOUT"] = "300"
+
+#: Py4J says at INFO that it closes a connection, also when the interpreter exits. The stream to which
+#: Airflow's logging writes is closed by then, and each such line would become an error of 20 lines.
+logging.getLogger("py4j").setLevel(logging.WARNING)
+
+
+#: Lists the packages of the system that tests need.
+SYSTEM_PACKAGES = Path(__file__).parents[1] / ".ci" / "system_packages"
+BRINGS_THEM = "As root on Debian, `.ci/system_packages install` brings what is missing."
+
+
+@cache
+def missing_packages() -> frozenset[str]:
+    """Debian's packages that tests need and this machine does not have."""
+    said = subprocess.run([str(SYSTEM_PACKAGES), "tests"], check=True, capture_output=True, text=True)
+    return frozenset(said.stdout.split())
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """A build leaves no test out."""
+    if os.environ.get("CI") and missing_packages():
+        raise pytest.UsageError(f"missing: {', '.join(sorted(missing_packages()))}. {BRINGS_THEM}")
+
+
+def pytest_report_header() -> list[str]:
+    """Says which tests are left out, and the command that brings them."""
+    told = [
+        f"left out, as {package} is missing: {path.relative_to(SYSTEM_PACKAGES.parents[1])}"
+        for path in sorted(Path(__file__).parent.rglob("test_*.py"))
+        for needed in re.findall(r"mark\.needs\(([^)]*)\)", path.read_text())
+        for package in sorted(missing_packages())
+        if f'"{package}"' in needed
+    ]
+    return [*told, BRINGS_THEM] if told else []
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leaves out the tests whose packages are missing."""
+    left_out = [
+        item
+        for item in items
+        if any(missing_packages().intersection(mark.args) for mark in item.iter_markers("needs"))
+    ]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
 
 
 def pytest_unconfigure() -> None:

@@ -46,6 +46,6 @@ def test_fixtures_and_helpers_exist() -> None:
 
 
 def test_marks_are_all_listed(pytestconfig: pytest.Config) -> None:
-    marks = {line.split(":")[0] for line in pytestconfig.getini("markers")}
+    marks = {re.split("[:(]", line)[0] for line in pytestconfig.getini("markers")}
     for (mark,) in (quoted(cells[0]) for cells in rows("mark")):
         assert mark in marks

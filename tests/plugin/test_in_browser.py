@@ -30,7 +30,7 @@ from duewheel.store.operations import overview
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Locator, Page, Route
 
-pytestmark = [pytest.mark.airflow, pytest.mark.slow]
+pytestmark = [pytest.mark.airflow, pytest.mark.slow, pytest.mark.needs("chromium")]
 
 # On a busy machine an answer takes longer than the five seconds that are usual.
 expect.set_options(timeout=30_000)

@@ -241,15 +241,6 @@ def test_x12_a_redrive_in_an_open_transaction_holds_up_only_the_same_letters(bro
     assert Counter(letter.redriven_at is None for letter in broker.dead_letters("g")) == {True: 1, False: 2}
 
 
-def test_x12_a_redrive_keeps_to_its_rate(broker: Broker) -> None:
-    broker.create_topic("t")
-    consumer_of(broker)
-    kill(broker, [f"{number}" for number in range(11)])
-    began = time.monotonic()
-    assert broker.redrive("g", per_second=20) == Redriven(11, 11)
-    assert time.monotonic() - began >= 0.5 - 0.1
-
-
 def test_x12_the_history_tells_of_a_redrive(topic: Broker, clock: Clock) -> None:
     (identity,) = kill(topic, ["a"])
     clock.advance(HOUR)
