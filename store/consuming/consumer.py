@@ -25,7 +25,6 @@ import time
 from collections.abc import Iterable
 from contextlib import nullcontext
 from datetime import timedelta
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from psycopg2.extensions import TRANSACTION_STATUS_IDLE
@@ -192,6 +191,7 @@ class Consumer:
         self._first_source = next(self._next_source) % 64
         by_name = isinstance(start, str)
         check_text(start if by_name else "earliest", "start")
+        self._is_fifo: bool | None = None
         self.group_id: int
         self.topic_id: int
         ((self.group_id, self.topic_id, is_new),) = database.rows(
@@ -209,12 +209,14 @@ class Consumer:
         if retry is not None:
             self._set_retry_policy(retry, is_new=is_new)
 
-    @cached_property
+    @property
     def is_fifo(self) -> bool:
         """Whether the topic is of type FIFO, where a message group comes in order, to one holder at a
         time."""
-        answer: bool = self._database.read("select duewheel.is_fifo(%s)", (self.topic_id,))[0][0]
-        return answer
+        # Not a cached_property: up to Python 3.11 all of them share a lock, which a child of fork inherits.
+        if self._is_fifo is None:
+            self._is_fifo = self._database.read("select duewheel.is_fifo(%s)", (self.topic_id,))[0][0]
+        return self._is_fifo
 
     def receive(
         self,
