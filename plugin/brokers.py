@@ -22,6 +22,7 @@ from sqlalchemy import select
 
 from duewheel.hooks.broker import DueWheelHook, address_of
 from duewheel.store import Broker
+from duewheel.store.database.forking import begin_in_each_process
 
 STATEMENT_TIMEOUT_SECONDS: Final = 5
 #: How long a request waits for the requests before it.
@@ -48,6 +49,9 @@ class Brokers:
     """The brokers of a process, by the ids of their connections."""
 
     def __init__(self) -> None:
+        begin_in_each_process(self._begin)
+
+    def _begin(self) -> None:
         self._lock = threading.Lock()
         self._sessions: dict[str, _Session] = {}
 

@@ -26,7 +26,6 @@ from collections.abc import Iterable
 from contextlib import nullcontext
 from dataclasses import replace
 from datetime import timedelta
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from psycopg2.extensions import TRANSACTION_STATUS_IDLE
@@ -203,6 +202,7 @@ class Consumer:
         self._first_source = next(self._next_source) % 64
         by_name = isinstance(start, str)
         check_text(start if by_name else "earliest", "start")
+        self._is_fifo: bool | None = None
         self.group_id: int
         self.topic_id: int
         ((self.group_id, self.topic_id, is_new),) = database.rows(
@@ -220,12 +220,14 @@ class Consumer:
         if retry is not None:
             self._set_retry_policy(retry, is_new=is_new)
 
-    @cached_property
+    @property
     def is_fifo(self) -> bool:
         """Whether the topic is of type FIFO, where a message group comes in order, to one holder at a
         time."""
-        answer: bool = self._database.read("select duewheel.is_fifo(%s)", (self.topic_id,))[0][0]
-        return answer
+        # Not a cached_property: up to Python 3.11 all of them share a lock, which a child of fork inherits.
+        if self._is_fifo is None:
+            self._is_fifo = self._database.read("select duewheel.is_fifo(%s)", (self.topic_id,))[0][0]
+        return self._is_fifo
 
     def receive(
         self,

@@ -9,7 +9,6 @@ waiting is bounded by time alone.
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ from typing import Final
 
 import psycopg2
 
+from duewheel.store.database.forking import begin_in_each_process
 from duewheel.store.database.listening import GAP, Notification, NotificationListener
 from duewheel.store.values.errors import BrokerUnreachable, said
 
@@ -127,14 +127,16 @@ class Signals:
     def __init__(self, dsn: str, *, listen: bool) -> None:
         self._dsn = dsn
         self._listen = listen
+        self._closed = False
+        begin_in_each_process(self._begin)
+
+    def _begin(self) -> None:
         self._lock = threading.Lock()
         # With when they came back, as monotonic seconds; the newest is lent first, so spare ones grow old.
         self._idle: list[tuple[float, NotificationListener]] = []
         # Closes those that are idle for too long; there while any are idle.
         self._closer: threading.Thread | None = None
         self._close_now = threading.Event()
-        self._process = os.getpid()
-        self._closed = False
 
     @contextmanager
     def lend(self, topic_id: int) -> Iterator[Signal]:
@@ -157,20 +159,13 @@ class Signals:
         with self._lock:
             self._closed = True
             idle, self._idle = self._idle, []
-            inherited = self._process != os.getpid()
         self._close_now.set()
-        if not inherited:
-            for _, listener in idle:
-                listener.close()
+        for _, listener in idle:
+            listener.close()
 
     def _take(self) -> tuple[NotificationListener, bool]:
         """A listener, and whether it has only just begun to listen."""
         with self._lock:
-            if self._process != os.getpid():
-                # The sockets are shared with the parent process: forget them without a word to the server.
-                self._idle = []
-                self._closer = None
-                self._process = os.getpid()
             if self._idle:
                 return self._idle.pop()[1], False
         try:

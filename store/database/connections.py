@@ -7,7 +7,7 @@ are as old. Only a read is then tried again on a fresh connection. Whether a bro
 unknown, and the caller is told so.
 
 With ``connection=`` a call runs in the caller's own transaction instead, which is never committed or rolled
-back here. A process that was forked leaves the parent's connections alone and opens its own.
+back here. A child of ``fork`` leaves the parent's connections alone and opens its own.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ import psycopg2
 import psycopg2.extensions
 from psycopg2.extensions import TRANSACTION_STATUS_IDLE, make_dsn, parse_dsn
 
+from duewheel.store.database.forking import begin_in_each_process
 from duewheel.store.database.prepared import Prepared
 from duewheel.store.database.unreachable import advice_for
 from duewheel.store.values.errors import (
@@ -120,6 +121,7 @@ class PooledConnection(DriverConnection):
     """A connection of the pool, with what is made once for it.
 
     Attributes:
+        process: the process that opened it, and alone may use it.
         prepared: the names of the statements that its session has prepared.
         short: a cursor for statements that return a few short values, which it holds on to until the next.
     """
@@ -127,6 +129,7 @@ class PooledConnection(DriverConnection):
     def __init__(self, dsn: str, **options: Any) -> None:
         super().__init__(dsn, **options)
         self.autocommit = True
+        self.process = os.getpid()
         self.prepared: set[str] = set()
         self.short = cursor_of(self)
         self._poller = select.poll()
@@ -171,10 +174,12 @@ class Database:
         self._address = make_dsn(self.dsn, fallback_application_name="duewheel", client_encoding="UTF8")
         self._on_first_connection = on_first_connection
         self._prepares = prepare
+        self._closed = False
+        begin_in_each_process(self._begin)
+
+    def _begin(self) -> None:
         self._lock = threading.Lock()
         self._idle: list[PooledConnection] = []
-        self._process = os.getpid()
-        self._closed = False
 
     def now(self) -> datetime | None:
         """The injected instant, or None for the database's clock."""
@@ -277,10 +282,8 @@ class Database:
         with self._lock:
             self._closed = True
             idle, self._idle = self._idle, []
-            inherited = self._process != os.getpid()
-        if not inherited:
-            for connection in idle:
-                connection.close()
+        for connection in idle:
+            connection.close()
 
     def verify(self, connection: DriverConnection) -> None:
         """Check the database by its first connection, once for this object."""
@@ -299,10 +302,6 @@ class Database:
         with self._lock:
             if self._closed:
                 raise InvalidArgument("this broker is closed: make another one")
-            if self._process != os.getpid():
-                # The sockets are shared with the parent process: forget them without a word to the server.
-                self._idle = []
-                self._process = os.getpid()
             while self._idle:
                 connection = self._idle.pop()
                 if not connection.closed and not connection.has_been_told():
@@ -311,6 +310,9 @@ class Database:
         return self.connect()
 
     def _give_back(self, connection: PooledConnection) -> None:
+        if connection.process != os.getpid():
+            # Lent before a fork, and the parent's: not a word to the server.
+            return
         if connection.closed:
             with self._lock:
                 idle, self._idle = self._idle, []

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
+import signal
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import ExitStack, closing
 from datetime import datetime, timedelta
 from pathlib import Path
+from threading import Event
 
 import psycopg2
 import pytest
 from psycopg2.extensions import TRANSACTION_STATUS_IDLE
-from tests.waiting import ask, connected, until
+from tests.waiting import PATIENCE_SECONDS, ask, connected, until
 
 from duewheel.store.broker import Broker
 from duewheel.store.database.connections import IDLE_CONNECTIONS, Database, libpq_dsn
@@ -186,26 +189,91 @@ def test_many_threads_have_a_connection_each(broker: Broker) -> None:
     assert broker.stats().topics[0].waiting == 64
 
 
-def test_a_forked_process_opens_its_own_connections(broker: Broker) -> None:
-    broker.create_topic("t")
+def in_a_child(act: Callable[[], str]) -> str:
+    """The answer of a child of fork, empty where it failed; a child that hangs is killed."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
         # Nothing of the test runner may run in here.
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(int(PATIENCE_SECONDS))
         try:
-            broker.send("t", b"", delay=HOUR)
-            with broker.connection() as connection:
-                os.write(writer, str(backend(connection)).encode())
-            broker.close()
+            os.write(writer, act().encode())
         finally:
             os._exit(0)
     os.close(writer)
     with os.fdopen(reader) as said:
-        other = int(said.read())
-    os.waitpid(child, 0)
+        answer = said.read()
+    _, status = os.waitpid(child, 0)
+    assert status == 0, "the child hung"
+    return answer
+
+
+def test_a_forked_process_opens_its_own_connections(broker: Broker) -> None:
+    broker.create_topic("t")
+
+    def act() -> str:
+        broker.send("t", b"", delay=HOUR)
+        with broker.connection() as connection:
+            session = backend(connection)
+        broker.close()
+        return str(session)
+
+    other = int(in_a_child(act))
     with broker.connection() as connection:
         assert backend(connection) != other
     assert broker.stats().topics[0].waiting == 1
+
+
+def test_a_connection_lent_before_a_fork_stays_the_parents(broker: Broker) -> None:
+    with ExitStack() as block:
+        connection = block.enter_context(broker.connection())
+        inherited = backend(connection)
+
+        def act() -> str:
+            block.close()
+            with broker.connection() as own:
+                session = backend(own)
+            broker.close()
+            return str(session)
+
+        assert int(in_a_child(act)) != inherited
+        assert ask(connection, "select pg_backend_pid()") == [(inherited,)]
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
+def test_a_child_does_not_wait_for_a_lock_that_a_thread_of_its_parent_held(broker: Broker) -> None:
+    broker.create_topic("t", message_type="NORMAL")
+    consumer = broker.consumer("t", "g")
+    # Leaves an idle listener behind, and the thread that closes it.
+    consumer.receive(wait=timedelta(milliseconds=1))
+    held, done = Event(), Event()
+
+    def hold() -> None:
+        with ExitStack() as locks:
+            for part in (broker._database, broker._signals):
+                locks.enter_context(part._lock)
+            held.set()
+            done.wait(PATIENCE_SECONDS)
+
+    def act() -> str:
+        broker.send("t", b"from the child")
+        batch = consumer.receive(wait=timedelta(seconds=30))
+        consumer.ack(batch)
+        broker.close()
+        return batch[0].body.decode()
+
+    with ThreadPoolExecutor(1) as thread:
+        holding = thread.submit(hold)
+        assert held.wait(PATIENCE_SECONDS)
+        try:
+            assert in_a_child(act) == "from the child"
+        finally:
+            done.set()
+        holding.result()
+    # And the parent goes on with its own connections.
+    broker.send("t", b"from the parent")
+    assert [message.body for message in consumer.receive(wait=timedelta(seconds=30))] == [b"from the parent"]
 
 
 def test_a_closed_broker_says_so(broker: Broker) -> None:
