@@ -16,7 +16,7 @@ from tests.waiting import ask, beside, connected, until, until_blocked
 
 from duewheel.store.broker import Broker
 from duewheel.store.operations import recalling
-from duewheel.store.operations.recalling import BulkRecall
+from duewheel.store.values.bulk_results import BulkRecall
 from duewheel.store.values.errors import (
     AlreadyReleased,
     InvalidArgument,
