@@ -12,7 +12,8 @@ from duewheel.cli.options import dry_run_option, group_option, limit_option, top
 from duewheel.cli.parameters import instant
 from duewheel.cli.progress import progress
 from duewheel.store import Broker
-from duewheel.store.operations.dead_letters import Redriven, redrive_portions
+from duewheel.store.operations.dead_letters import redrive_portions
+from duewheel.store.values.bulk_results import Redriven
 
 _COLUMNS = ("dead_at", "message_id", "topic", "key", "attempt", "redriven_at", "reason", "body")
 _REDRIVEN = {None: None, "open": False, "redriven": True}

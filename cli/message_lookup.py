@@ -12,7 +12,7 @@ from duewheel.cli.broker_command import with_broker
 from duewheel.cli.options import key_option, limit_option, topic_option
 from duewheel.cli.parameters import instant
 from duewheel.store import Broker, UnknownMessage
-from duewheel.store.operations.lookups import ListedMessage
+from duewheel.store.values.stored_messages import ListedMessage
 
 _FOUND_COLUMNS = ("message_id", "key", "tag", "deliver_at", "recalled", "released", "body")
 _LISTED_COLUMNS = ("message_id", "topic", "key", "tag", "deliver_at", "released", "recalled")

@@ -18,9 +18,8 @@ from duewheel.plugin.problems import of_database, unavailable
 from duewheel.plugin.rights import Acting
 from duewheel.plugin.seeing import brokers
 from duewheel.store import AlreadyReleased, Broker, DueWheelError, NotAllowed, UnknownMessage
-from duewheel.store.operations.dead_letters import Redriven
-from duewheel.store.operations.groups import Rewound
 from duewheel.store.operations.recalling import recall_portion
+from duewheel.store.values.bulk_results import Redriven, Rewound
 
 _END = datetime.max.replace(tzinfo=UTC)
 

@@ -21,7 +21,7 @@ from fastapi.responses import StreamingResponse
 from duewheel.plugin.rights import ReadingBodies
 from duewheel.plugin.seeing import OptionalText, brokers
 from duewheel.store.operations import overview
-from duewheel.store.operations.dead_letters import DeadLetter
+from duewheel.store.values.dead_letters import DeadLetter
 
 router = APIRouter(prefix="/api/brokers/{connection_id}")
 

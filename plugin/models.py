@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, model_validator
 
 from duewheel.store.operations import overview
-from duewheel.store.operations.lookups import HistoryEntry, ListedMessage
+from duewheel.store.values.stored_messages import HistoryEntry, ListedMessage
 
 #: How many messages one request may act on.
 MOST_AT_ONCE = 200

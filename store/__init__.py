@@ -22,13 +22,9 @@ if TYPE_CHECKING:
     from duewheel.embedded.postgres import EmbeddedPostgresError as EmbeddedPostgresError
     from duewheel.store.broker import Broker as Broker
     from duewheel.store.consuming.consumer import Consumer as Consumer
-    from duewheel.store.consuming.doorbells import Doorbell as Doorbell
-    from duewheel.store.operations.groups import Group as Group
-    from duewheel.store.operations.groups import Rewound as Rewound
-    from duewheel.store.operations.lookups import MessagePage as MessagePage
-    from duewheel.store.operations.recalling import BulkRecall as BulkRecall
-    from duewheel.store.operations.schedules import Misfire as Misfire
-    from duewheel.store.operations.schedules import Schedule as Schedule
+    from duewheel.store.values.bulk_results import BulkRecall as BulkRecall
+    from duewheel.store.values.bulk_results import Rewound as Rewound
+    from duewheel.store.values.doorbells import Doorbell as Doorbell
     from duewheel.store.values.errors import AlreadyAnswered as AlreadyAnswered
     from duewheel.store.values.errors import AlreadyReleased as AlreadyReleased
     from duewheel.store.values.errors import BodyTooLarge as BodyTooLarge
@@ -62,6 +58,7 @@ if TYPE_CHECKING:
     from duewheel.store.values.errors import UnknownTopic as UnknownTopic
     from duewheel.store.values.errors import WrongIsolationLevel as WrongIsolationLevel
     from duewheel.store.values.errors import WrongMessageType as WrongMessageType
+    from duewheel.store.values.groups import Group as Group
     from duewheel.store.values.messages import Batch as Batch
     from duewheel.store.values.messages import ConsumeMode as ConsumeMode
     from duewheel.store.values.messages import Message as Message
@@ -73,6 +70,9 @@ if TYPE_CHECKING:
     from duewheel.store.values.messages import SendOutcome as SendOutcome
     from duewheel.store.values.messages import SendReceipt as SendReceipt
     from duewheel.store.values.retry_policy import RetryPolicy as RetryPolicy
+    from duewheel.store.values.schedules import Misfire as Misfire
+    from duewheel.store.values.schedules import Schedule as Schedule
+    from duewheel.store.values.stored_messages import MessagePage as MessagePage
     from duewheel.store.wheel.upkeep import Maintenance as Maintenance
 
 # Each public name and the module it lives in, below duewheel.
@@ -85,17 +85,17 @@ _HOMES = {
     "BrokerMoved": "store.values.errors",
     "BrokerNotUpgraded": "store.values.errors",
     "BrokerUnreachable": "store.values.errors",
-    "BulkRecall": "store.operations.recalling",
+    "BulkRecall": "store.values.bulk_results",
     "ConsumeMode": "store.values.messages",
     "Consumer": "store.consuming.consumer",
     "ClockSetBack": "store.values.errors",
     "DelayOutOfRange": "store.values.errors",
-    "Doorbell": "store.consuming.doorbells",
+    "Doorbell": "store.values.doorbells",
     "DueWheelError": "store.values.errors",
     "EmbeddedPostgres": "embedded.postgres",
     "EmbeddedPostgresError": "embedded.postgres",
     "ExtraMissing": "store.values.errors",
-    "Group": "store.operations.groups",
+    "Group": "store.values.groups",
     "GroupBusy": "store.values.errors",
     "InvalidArgument": "store.values.errors",
     "InvalidDelayLevel": "store.values.errors",
@@ -108,9 +108,9 @@ _HOMES = {
     "LeaseLost": "store.values.errors",
     "Maintenance": "store.wheel.upkeep",
     "Message": "store.values.messages",
-    "MessagePage": "store.operations.lookups",
+    "MessagePage": "store.values.stored_messages",
     "MessageType": "store.values.messages",
-    "Misfire": "store.operations.schedules",
+    "Misfire": "store.values.schedules",
     "NewMessage": "store.values.messages",
     "NotAllowed": "store.values.errors",
     "NulInText": "store.values.errors",
@@ -119,8 +119,8 @@ _HOMES = {
     "PropertiesTooLarge": "store.values.errors",
     "RecallOutcome": "store.values.messages",
     "RetryPolicy": "store.values.retry_policy",
-    "Rewound": "store.operations.groups",
-    "Schedule": "store.operations.schedules",
+    "Rewound": "store.values.bulk_results",
+    "Schedule": "store.values.schedules",
     "ScheduleExists": "store.values.errors",
     "StagingFailed": "store.values.errors",
     "SendOutcome": "store.values.messages",

@@ -237,8 +237,9 @@ def test_every_public_name_is_in_the_python_reference() -> None:
 
 
 def public(kind: type) -> set[str]:
-    """The names of a class's own methods and properties that are for callers."""
-    return {name for name in vars(kind) if not name.startswith("_")}
+    """The names of a class's methods and properties that are for callers; not those of Python's classes."""
+    ours = [one for one in kind.__mro__ if one.__module__.startswith("duewheel.")]
+    return {name for one in ours for name in vars(one) if not name.startswith("_")}
 
 
 def methods(kind: type) -> set[str]:

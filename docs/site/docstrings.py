@@ -69,7 +69,7 @@ def undocumented(package: griffe.Object, names: Sequence[str]) -> list[str]:
     missing = []
     for name in names:
         shown = package[name.removeprefix(f"{package.name}.")]
-        members = shown.members.values() if shown.is_class else ()
+        members = shown.all_members.values() if shown.is_class else ()
         own = [member for member in members if not member.name.startswith("_") and not _is_plain(member)]
         missing += [each.path for each in (shown, *own) if not each.has_docstring]
     return missing

@@ -28,6 +28,13 @@ TITLES = {
 }
 #: The page that explains, with examples, how the names belong together.
 EXPLAINED = {"store": "python", "errors": "errors", "spark": "spark"}
+# The methods of a broker stand in its parts.
+_OPTIONS = {
+    "duewheel.store.Broker": """
+    options:
+      inherited_members: true
+      members_order: alphabetical"""
+}
 _INTRODUCTION = (
     "Made from the docstrings. [An overview](../{overview}.md) says how the names belong together."
 )
@@ -57,7 +64,7 @@ def python_pages() -> dict[str, str]:
             [
                 f"# {TITLES[page]}",
                 _INTRODUCTION.format(overview=EXPLAINED.get(page, "airflow")),
-                *(f"::: {name}" for name in names),
+                *(f"::: {name}{_OPTIONS.get(name, '')}" for name in names),
             ]
         )
         for page, names in public_names().items()

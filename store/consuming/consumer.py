@@ -35,7 +35,6 @@ from duewheel.store.consuming.signals import Signals, Stop
 from duewheel.store.consuming.ticking import tick_group
 from duewheel.store.database.connections import Database, Rows, driver_connection
 from duewheel.store.database.prepared import Prepared
-from duewheel.store.values import filters
 from duewheel.store.values import leases as lease_handles
 from duewheel.store.values import tags as tag_expressions
 from duewheel.store.values.backoff import Backoff, Restraint
@@ -45,10 +44,10 @@ from duewheel.store.values.instants import Instant, to_datetime, to_span
 from duewheel.store.values.leases import Lease
 from duewheel.store.values.limits import LONGEST_WAIT, MOST_RECEIVED
 from duewheel.store.values.messages import ROW_COLUMNS, Batch, ConsumeMode, Message, leases_of, named
-from duewheel.store.values.retry_policy import NO_LIMIT, RetryPolicy
 
 if TYPE_CHECKING:
     from duewheel.store.database.connections import CallerConnection
+    from duewheel.store.values.retry_policy import RetryPolicy
 
 log = logging.getLogger(__name__)
 
@@ -187,7 +186,11 @@ class Consumer:
         self.filter = filter
         self.mode = named(ConsumeMode, mode, "mode")
         self._tag_list = tag_expressions.parse(tags)
-        self._path = None if filter is None else filters.to_jsonpath(filter)
+        self._path: str | None = None
+        if filter is not None:
+            from duewheel.store.values.filters import to_jsonpath
+
+            self._path = to_jsonpath(filter)
         if retry is not None and self.mode is ConsumeMode.BROADCASTING:
             raise InvalidArgument(
                 "a broadcasting consumer does not retry failed messages: leave retry out, or use clustering"
@@ -513,6 +516,8 @@ class Consumer:
 
     def _set_retry_policy(self, retry: RetryPolicy, *, is_new: bool) -> None:
         """Set the retry policy of the whole group, and log the policy that it overrides."""
+        from duewheel.store.values.retry_policy import NO_LIMIT, RetryPolicy
+
         changed, max_retries, waits, jitter, set_by, set_at = self._database.rows(
             _SET_RETRY_POLICY,
             (

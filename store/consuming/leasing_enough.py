@@ -19,8 +19,8 @@ from duewheel.store.values.messages import Batch
 if TYPE_CHECKING:
     from datetime import timedelta
 
-    from duewheel.store.broker import Broker
     from duewheel.store.consuming.consumer import Consumer
+    from duewheel.store.database.connected import Connected
     from duewheel.store.database.connections import Rows
 
 _RECEIVE = f"""
@@ -30,7 +30,7 @@ from duewheel.receive_batch(%s, %s, %s::text[], %s, %s, %s, %s, true, %s, false,
 
 
 def lease_enough(
-    broker: Broker, consumer: Consumer, at_least: int, at_most: int, invisible: timedelta
+    broker: Connected, consumer: Consumer, at_least: int, at_most: int, invisible: timedelta
 ) -> Batch:
     """Lease the messages that are ready, if there are enough.
 

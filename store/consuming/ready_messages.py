@@ -16,7 +16,7 @@ from duewheel.store.values.filters import to_jsonpath
 from duewheel.store.values.tags import EVERY
 
 if TYPE_CHECKING:
-    from duewheel.store.broker import Broker
+    from duewheel.store.database.connected import Connected
 
 _RECEIVE = """
 select message_id, key, tag
@@ -40,7 +40,7 @@ class ReadyMessage:
 
 
 def ready_messages(
-    broker: Broker,
+    broker: Connected,
     topic: str,
     group: str,
     max_messages: int,

@@ -8,34 +8,56 @@ predecessor are refused: it may be alive, and only cut off from the program that
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import TYPE_CHECKING
 
-from duewheel.store.consuming.consumer import RECEIVED_COLUMNS, Consumer
+from duewheel.store.database.connected import Connected
 from duewheel.store.database.connections import Database, Rows
 from duewheel.store.values.instants import to_span
 from duewheel.store.values.leases import Lease
 from duewheel.store.values.messages import Batch, whole_lease
 
-_TAKE_OVER = f"""
-select {RECEIVED_COLUMNS}
-from duewheel.take_over(%s, %s, %s, %s, %s, %s)
-"""
+if TYPE_CHECKING:
+    from duewheel.store.consuming.consumer import Consumer
 
 
-def take_over(database: Database, consumer: Consumer, invisible: timedelta) -> Batch:
-    """Take the live leases of the consumer's name; see :meth:`duewheel.store.broker.Broker.take_over`."""
-    rows = _taken(database, consumer, invisible, with_messages=True)
-    return Batch(rows, topic=consumer.topic, group=consumer.group, group_id=consumer.group_id)
+class TakingOver(Connected):
+    """Taking over the work of a consumer that may be gone."""
 
+    def take_over(self, consumer: Consumer, invisible: timedelta = timedelta(seconds=60)) -> Batch:
+        """Take the leases that a consumer of the same name and group holds, to go on with its work.
 
-def take_over_leases(database: Database, consumer: Consumer, invisible: timedelta) -> list[Lease]:
-    """The same without the messages; see :meth:`duewheel.store.broker.Broker.take_over_leases`."""
-    rows = _taken(database, consumer, invisible, with_messages=False)
-    return [whole_lease(consumer.group_id, row[-1]) for row in rows]
+        For the successor of a consumer that may be gone, such as the next try of a task. The successor gets
+        the same messages, without a further attempt counted, and later answers of the predecessor are
+        refused.
+
+        Args:
+            consumer: the consumer that goes on; all others of its name lose their leases.
+            invisible: how long the leases last from now on, 1 s to 12 h.
+
+        Returns:
+            The messages that have no answer yet; empty when no live lease has that name.
+
+        Example::
+
+            consumer = broker.consumer("order-timeout", "canceller", name="worker-7")
+            batch = broker.take_over(consumer) or consumer.receive()
+        """
+        rows = _taken(self._database, consumer, invisible, with_messages=True)
+        return Batch(rows, topic=consumer.topic, group=consumer.group, group_id=consumer.group_id)
+
+    def take_over_leases(
+        self, consumer: Consumer, invisible: timedelta = timedelta(seconds=60)
+    ) -> list[Lease]:
+        """As :meth:`take_over`, without the messages: for jobs that read their leases by themselves."""
+        rows = _taken(self._database, consumer, invisible, with_messages=False)
+        return [whole_lease(consumer.group_id, row[-1]) for row in rows]
 
 
 def _taken(database: Database, consumer: Consumer, invisible: timedelta, *, with_messages: bool) -> Rows:
+    from duewheel.store.consuming.consumer import RECEIVED_COLUMNS
+
     return database.rows(
-        _TAKE_OVER,
+        f"select {RECEIVED_COLUMNS} from duewheel.take_over(%s, %s, %s, %s, %s, %s)",
         (
             consumer.group_id,
             consumer.topic_id,

@@ -13,21 +13,10 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from duewheel.store.database.connections import Database
 
-_TICK: Final = "call duewheel.tick(%s, %s)"
 #: Takes the numbers of the group and the topic, and the instant that counts as now or None.
 TICK_GROUP: Final = "call duewheel.tick_group(%s, %s, %s)"
 #: Takes the names of topics and of their groups, and the instant.
 TICK_GROUPS: Final = "call duewheel.tick_groups(%s::text[], %s::text[], %s)"
-
-
-def tick(database: Database, topic: str) -> bool:
-    """Release what is due on a topic and for its groups; true if anything was.
-
-    Raises:
-        UnknownTopic: there is none of this name.
-    """
-    ((released,),) = database.rows(_TICK, (topic, database.now()))
-    return bool(released)
 
 
 def tick_group(database: Database, group_id: int, topic_id: int) -> None:

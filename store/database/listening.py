@@ -12,7 +12,6 @@ It survives the loss of its connection: it connects again, with growing pauses, 
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
 import select
@@ -164,6 +163,9 @@ class NotificationListener:
 
         Nothing blocks the loop: it watches the file descriptor, and connecting happens in a worker thread.
         """
+        # Programs that wait in threads need not load it.
+        import asyncio
+
         while True:
             for notification in self._take():
                 yield notification
@@ -234,6 +236,8 @@ class NotificationListener:
 
 
 async def _readable(descriptor: int) -> None:
+    import asyncio
+
     loop = asyncio.get_running_loop()
     ready = asyncio.Event()
     loop.add_reader(descriptor, ready.set)

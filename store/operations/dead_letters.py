@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
-from duewheel.store.database.connections import Database, Rows, fetch
-from duewheel.store.operations.lookups import properties_of
+from duewheel.store.database.connected import Connected
 from duewheel.store.values.bodies import check_text
 from duewheel.store.values.errors import InvalidArgument
 from duewheel.store.values.instants import Instant, to_datetime
 from duewheel.store.values.limits import FASTEST_REDRIVE, SLOWEST_REDRIVE
 
 if TYPE_CHECKING:
-    from duewheel.store.broker import Broker
+    from duewheel.store.values.bulk_results import Redriven
+    from duewheel.store.values.dead_letters import DeadLetter
 
 _DEAD_LETTERS = """
 select topic, message_id, key, tag, properties::text, body, born_at, dead_at, attempt, reason, redriven_at
@@ -32,111 +30,110 @@ CHUNK = 1_000
 _CHUNKS_PER_SECOND = 10
 
 
-@dataclass(frozen=True, slots=True)
-class DeadLetter:
-    """A message whose last retry failed, kept for its group.
+class DeadLetters(Connected):
+    """The dead letters of groups."""
 
-    Attributes:
-        topic, message_id, key, tag, properties, body: of the message that was sent.
-        born_at: when it was sent, in UTC.
-        dead_at: when it became a dead letter, in UTC.
-        attempt: how often it had been delivered.
-        reason: why the last delivery failed: the text of the error, or that no answer came.
-        redriven_at: when it was sent again, in UTC; None where it was not. If it failed again, there is
-            another dead letter of the same message.
-    """
+    def dead_letters(
+        self,
+        group: str,
+        topic: str | None = None,
+        *,
+        max_messages: int = 100,
+        redriven: bool | None = None,
+    ) -> list[DeadLetter]:
+        """The dead letters of a consumer group that are kept, oldest first.
 
-    topic: str
-    message_id: str
-    key: str | None
-    tag: str | None
-    properties: dict[str, Any]
-    body: bytes
-    born_at: datetime
-    dead_at: datetime
-    attempt: int
-    reason: str | None
-    redriven_at: datetime | None
+        Args:
+            group: the group.
+            topic: dead letters of this topic only; None is all topics that the group reads.
+            max_messages: at most so many, 1 to 10 000.
+            redriven: False for dead letters that were not sent again, True for those that were; None is both.
 
+        Raises:
+            UnknownGroup: there is none of this name.
+        """
+        from duewheel.store.values.dead_letters import letter_of
 
-def dead_letters(
-    database: Database, group: str, topic: str | None, max_messages: int, redriven: bool | None
-) -> list[DeadLetter]:
-    """The dead letters of a group; see :meth:`duewheel.store.broker.Broker.dead_letters`."""
-    check_text(group, "group")
-    check_text(topic, "topic", optional=True)
-    if type(max_messages) is not int or not 1 <= max_messages <= 10_000:
-        raise InvalidArgument(f"max_messages is {max_messages!r}, the limit is 1 to 10000")
-    return [letter_of(row) for row in database.read(_DEAD_LETTERS, (group, topic, max_messages, redriven))]
+        check_text(group, "group")
+        check_text(topic, "topic", optional=True)
+        if type(max_messages) is not int or not 1 <= max_messages <= 10_000:
+            raise InvalidArgument(f"max_messages is {max_messages!r}, the limit is 1 to 10000")
+        return [
+            letter_of(row)
+            for row in self._database.read(_DEAD_LETTERS, (group, topic, max_messages, redriven))
+        ]
 
+    def redrive(
+        self,
+        group: str,
+        topic: str | None = None,
+        *,
+        message_ids: Sequence[str] | None = None,
+        tag: str | None = None,
+        key_prefix: str | None = None,
+        reason_contains: str | None = None,
+        dead_from: Instant | None = None,
+        dead_until: Instant | None = None,
+        max_messages: int | None = None,
+        per_second: float | None = None,
+        dry_run: bool = False,
+    ) -> Redriven:
+        """Send dead letters of a group again, each once, however often and by however many callers.
 
-def letter_of(row: Sequence[Any]) -> DeadLetter:
-    """A dead letter of the columns that :class:`DeadLetter` has, in their order; the properties as text."""
-    topic, identity, key, tag, properties, body, born_at, dead_at, attempt, reason, redriven_at = row
-    return DeadLetter(
-        topic,
-        identity,
-        key,
-        tag,
-        properties_of(properties),
-        bytes(body),
-        to_datetime(born_at),
-        to_datetime(dead_at),
-        attempt,
-        reason,
-        None if redriven_at is None else to_datetime(redriven_at),
-    )
+        A dead letter that was sent again comes to the group at once, with its id, its last error and one
+        attempt more. If it fails again, it is a new dead letter. The call works in chunks; each chunk is a
+        transaction that sends messages and notes which. After an interruption the finished chunks count, and
+        the next call sends the rest. Messages that become dead letters during the call are left alone.
 
+        Args:
+            group: the group.
+            topic: dead letters of this topic only; None is all topics that the group reads.
+            message_ids: these messages only, by the ids that the senders were given.
+            tag: the tag.
+            key_prefix: the beginning of the key, literally.
+            reason_contains: a part of the reason, literally.
+            dead_from, dead_until: they became dead letters from the first instant on and before the second.
+            max_messages: at most so many, the oldest.
+            per_second: how many a second, 0.001 to 1 000 000; the call lasts as long as that takes. None is
+                no pause.
+            dry_run: only count.
 
-@dataclass(frozen=True, slots=True)
-class Redriven:
-    """The result of a redrive.
+        Returns:
+            How many matched, and how many of them this call has sent again.
 
-    Attributes:
-        matched: the dead letters that the criteria chose and that had not been sent again.
-        redriven: those of them that this call sent again; 0 in a dry run, fewer than ``matched`` where
-            another redrive ran at the same time.
-    """
+        Raises:
+            UnknownGroup, UnknownTopic: there is none of this name.
+            InvalidArgument: not a message id, an empty window, or a number out of its limits.
+            InvalidInstant: a value that cannot be an instant.
 
-    matched: int
-    redriven: int
+        Example::
 
+            broker.redrive("cancel-unpaid-orders", reason_contains="timeout", per_second=50)
+        """
+        from duewheel.store.values.bulk_results import Redriven
 
-def redrive(database: Database, group: str, topic: str | None, **asked: Any) -> Redriven:
-    """Send dead letters again; see :meth:`duewheel.store.broker.Broker.redrive`."""
-    matched = redriven = 0
-    for portion in _portions(database.rows, database.now, group, topic, **asked):
-        matched += portion.matched
-        redriven += portion.redriven
-    return Redriven(matched, redriven)
+        matched = redriven = 0
+        for portion in redrive_portions(
+            self,
+            group,
+            topic,
+            message_ids=message_ids,
+            tag=tag,
+            key_prefix=key_prefix,
+            reason_contains=reason_contains,
+            dead_from=dead_from,
+            dead_until=dead_until,
+            max_messages=max_messages,
+            per_second=per_second,
+            dry_run=dry_run,
+        ):
+            matched += portion.matched
+            redriven += portion.redriven
+        return Redriven(matched, redriven)
 
 
 def redrive_portions(
-    broker: Broker, group: str, topic: str | None = None, **asked: Any
-) -> Iterator[Redriven]:
-    """Send dead letters again, one transaction after the other, for who tells how far it is.
-
-    Args:
-        broker: the broker.
-        group, topic, asked: as for :meth:`duewheel.store.broker.Broker.redrive`, all of them.
-
-    Yields:
-        The result of each transaction; their sum is the result of the redrive.
-
-    Raises:
-        As :meth:`duewheel.store.broker.Broker.redrive`.
-    """
-
-    def ask(statement: str, parameters: Sequence[Any]) -> Rows:
-        with broker.connection() as connection:
-            return fetch(connection, statement, parameters)
-
-    return _portions(ask, broker.now, group, topic, **asked)
-
-
-def _portions(
-    ask: Callable[[str, Sequence[Any]], Rows],
-    now: Callable[[], datetime | None],
+    broker: Connected,
     group: str,
     topic: str | None,
     *,
@@ -150,6 +147,22 @@ def _portions(
     per_second: float | None,
     dry_run: bool,
 ) -> Iterator[Redriven]:
+    """Send dead letters again, one transaction after the other, for who tells how far it is.
+
+    Args:
+        broker: the broker.
+        group, topic, message_ids, tag, key_prefix, reason_contains, dead_from, dead_until, max_messages,
+            per_second, dry_run: as for :meth:`duewheel.store.broker.Broker.redrive`.
+
+    Yields:
+        The result of each transaction; their sum is the result of the redrive.
+
+    Raises:
+        As :meth:`duewheel.store.broker.Broker.redrive`.
+    """
+    from duewheel.store.values.bulk_results import Redriven
+
+    database = broker._database
     check_text(group, "group")
     check_text(topic, "topic", optional=True)
     check_text(tag, "tag", optional=True)
@@ -173,7 +186,7 @@ def _portions(
     after: str | None = None
     while True:
         room = chunk if most is None else min(chunk, most - matched)
-        found, sent, after = ask(_REDRIVE, (*criteria, room, dry_run, after, now()))[0]
+        found, sent, after = database.rows(_REDRIVE, (*criteria, room, dry_run, after, database.now()))[0]
         matched += found
         redriven += sent
         yield Redriven(found, sent)

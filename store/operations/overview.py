@@ -11,14 +11,14 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from duewheel.store.database.connections import Rows, fetch
-from duewheel.store.operations.dead_letters import DeadLetter, letter_of
 from duewheel.store.values.bodies import check_text
+from duewheel.store.values.dead_letters import DeadLetter, letter_of
 from duewheel.store.values.errors import InvalidArgument
 from duewheel.store.values.instants import to_datetime
 from duewheel.store.values.messages import MessageType
 
 if TYPE_CHECKING:
-    from duewheel.store.broker import Broker
+    from duewheel.store.database.connected import Connected
 
 _NOW = "select clock_timestamp()"
 _DUE = """
@@ -260,7 +260,7 @@ class NamedMessage:
     leased_at: datetime | None
 
 
-def now(broker: Broker) -> datetime:
+def now(broker: Connected) -> datetime:
     """The database's instant in UTC: the only one that says what is due.
 
     Raises:
@@ -270,7 +270,7 @@ def now(broker: Broker) -> datetime:
 
 
 def due_histogram(
-    broker: Broker,
+    broker: Connected,
     from_at: datetime,
     step: timedelta,
     steps: int,
@@ -306,13 +306,13 @@ def due_histogram(
     )
 
 
-def flow_histogram(broker: Broker, from_at: datetime, step: timedelta, steps: int) -> list[FlowStep]:
+def flow_histogram(broker: Connected, from_at: datetime, step: timedelta, steps: int) -> list[FlowStep]:
     """The messages that groups received, acked and failed in each step: the newest 1 000 leases of a
     queue."""
     return [FlowStep(*row) for row in _read(broker, _FLOW, (from_at, step, steps))]
 
 
-def lateness(broker: Broker, since_at: datetime) -> list[Lateness]:
+def lateness(broker: Connected, since_at: datetime) -> list[Lateness]:
     """How late the newest ticks of each topic since an instant were; at most 50 for each."""
     return [
         Lateness(topic, ticks, p50, p99, to_datetime(newest_at), by_wheel)
@@ -320,7 +320,7 @@ def lateness(broker: Broker, since_at: datetime) -> list[Lateness]:
     ]
 
 
-def turning_wheels(broker: Broker) -> list[TurningWheel]:
+def turning_wheels(broker: Connected) -> list[TurningWheel]:
     """The wheels that are connected, the one that turns longest first."""
     return [
         TurningWheel(name, login, address, connections, _utc(started_at), _utc(active_at))
@@ -328,14 +328,14 @@ def turning_wheels(broker: Broker) -> list[TurningWheel]:
     ]
 
 
-def overdue_topics(broker: Broker, due_until: datetime) -> list[str]:
+def overdue_topics(broker: Connected, due_until: datetime) -> list[str]:
     """The topics with waiting messages that were due by an instant, the longest overdue first; at most
     200."""
     return [name for (name,) in _read(broker, _OVERDUE, (due_until,))]
 
 
 def running_leases(
-    broker: Broker, max_leases: int = 200, group: str | None = None, topic: str | None = None
+    broker: Connected, max_leases: int = 200, group: str | None = None, topic: str | None = None
 ) -> list[RunningLease]:
     """The leases that run, those that end first at the top; of one group or topic, or of all."""
     check_text(group, "group", optional=True)
@@ -348,7 +348,7 @@ def running_leases(
 
 
 def waiting_retries(
-    broker: Broker, group: str | None = None, topic: str | None = None, max_messages: int = 100
+    broker: Connected, group: str | None = None, topic: str | None = None, max_messages: int = 100
 ) -> list[WaitingRetry]:
     """The messages that wait for their next attempt, the next one first.
 
@@ -364,7 +364,7 @@ def waiting_retries(
     ]
 
 
-def topic_page(broker: Broker, after: str | None = None, max_topics: int = 100) -> list[TopicNumbers]:
+def topic_page(broker: Connected, after: str | None = None, max_topics: int = 100) -> list[TopicNumbers]:
     """The numbers of the topics whose names follow ``after``, by name."""
     check_text(after, "after", optional=True)
     return [
@@ -375,14 +375,14 @@ def topic_page(broker: Broker, after: str | None = None, max_topics: int = 100) 
     ]
 
 
-def topic_names(broker: Broker, after: str | None = None, max_topics: int = 100) -> list[str]:
+def topic_names(broker: Connected, after: str | None = None, max_topics: int = 100) -> list[str]:
     """The names of the topics that follow ``after``, in the order of :func:`topic_page`."""
     check_text(after, "after", optional=True)
     return [name for (name,) in _read(broker, _NAMES, (after or "", _limited(max_topics)))]
 
 
 def group_numbers(
-    broker: Broker, after_topic: str | None = None, until_topic: str | None = None
+    broker: Connected, after_topic: str | None = None, until_topic: str | None = None
 ) -> list[GroupNumbers]:
     """The numbers of the groups on the topics behind ``after_topic`` up to ``until_topic``, by group."""
     check_text(after_topic, "after_topic", optional=True)
@@ -396,7 +396,7 @@ def group_numbers(
 
 
 def listed_dead_letters(
-    broker: Broker,
+    broker: Connected,
     group: str,
     topic: str | None = None,
     max_messages: int = 100,
@@ -421,7 +421,7 @@ def listed_dead_letters(
 
 
 def dead_letter_page(
-    broker: Broker,
+    broker: Connected,
     group: str,
     topic: str | None = None,
     redriven: bool | None = None,
@@ -456,7 +456,7 @@ def dead_letter_page(
 
 
 def _dead_letters(
-    broker: Broker,
+    broker: Connected,
     statement: str,
     group: str,
     topic: str | None,
@@ -475,7 +475,7 @@ def _dead_letters(
 
 
 def messages_by_name(
-    broker: Broker,
+    broker: Connected,
     name: str,
     topic: str,
     group: str | None = None,
@@ -506,7 +506,7 @@ def messages_by_name(
     return sorted(found, key=lambda one: (one.leased_at is not None, one.leased_at or one.born_at))
 
 
-def _read(broker: Broker, statement: str, parameters: tuple[object, ...]) -> Rows:
+def _read(broker: Connected, statement: str, parameters: tuple[object, ...]) -> Rows:
     with broker.connection() as connection:
         return fetch(connection, statement, parameters)
 

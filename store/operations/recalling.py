@@ -9,11 +9,11 @@ never delivered. Until the commit the topic's wheel does not wait for the transa
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from duewheel.store.database.connected import Connected
 from duewheel.store.database.connections import OWN_TRANSACTION, Database, Rows, fetch
 from duewheel.store.values.bodies import check_text
 from duewheel.store.values.delivery_time import when
@@ -22,8 +22,8 @@ from duewheel.store.values.instants import Instant, to_datetime
 from duewheel.store.values.messages import RecallOutcome, SendOutcome, SendReceipt
 
 if TYPE_CHECKING:
-    from duewheel.store.broker import Broker
     from duewheel.store.database.connections import CallerConnection
+    from duewheel.store.values.bulk_results import BulkRecall
 
 #: How many messages a bulk recall takes back in one transaction: so long the topic's wheel may have to wait.
 CHUNK = 10_000
@@ -48,116 +48,206 @@ select message_id, deliver_at, outcome from duewheel.reschedule_key_once(%s, %s,
 """
 
 
-@dataclass(frozen=True, slots=True)
-class BulkRecall:
-    """The result of a bulk recall.
+class Recalling(Connected):
+    """Taking messages back, and moving them to another instant."""
 
-    Attributes:
-        matched: the messages that the criteria chose and that had not been recalled before.
-        recalled: those of them that were taken back and are never delivered; 0 in a dry run.
-        already_released: those for which it is too late: released before the call or during it.
-    """
+    def recall(self, message_id: str, *, connection: CallerConnection | None = None) -> RecallOutcome:
+        """Take a waiting message back.
 
-    matched: int
-    recalled: int
-    already_released: int
+        Args:
+            message_id: the id from a receipt.
+            connection: a transaction of the caller. The recall counts when it commits; if the message has
+                been released by then, the commit fails with SQLSTATE DW012.
 
+        Returns:
+            ``recalled``: the message is never delivered. ``already_released``: too late. ``not_found``: no
+            such message exists.
 
-def recall(database: Database, message_id: str, connection: CallerConnection | None = None) -> RecallOutcome:
-    """Take one message back; see :meth:`duewheel.store.broker.Broker.recall`."""
-    check_text(message_id, "message_id")
-    statement = "select duewheel.recall(%s, %s, %s)"
-    parameters = (message_id, connection is not None, database.now())
-    return _outcome(database, statement, parameters, connection)
+        Raises:
+            InvalidArgument: not a message id.
 
+        Example::
 
-def recall_key(
-    database: Database, topic: str, key: str, connection: CallerConnection | None = None
-) -> RecallOutcome:
-    """Take back the messages that wait under a key; see :meth:`duewheel.store.broker.Broker.recall_key`."""
-    check_text(topic, "topic")
-    check_text(key, "key")
-    statement = "select duewheel.recall_key(%s, %s, %s, %s)"
-    parameters = (topic, key, connection is not None, database.now())
-    return _outcome(database, statement, parameters, connection)
+            if broker.recall(receipt.message_id) is RecallOutcome.ALREADY_RELEASED: ...
+        """
+        check_text(message_id, "message_id")
+        statement = "select duewheel.recall(%s, %s, %s)"
+        parameters = (message_id, connection is not None, self._database.now())
+        return _outcome(self._database, statement, parameters, connection)
 
+    def recall_key(
+        self, topic: str, key: str, *, connection: CallerConnection | None = None
+    ) -> RecallOutcome:
+        """Take back all messages that wait under a key.
 
-def reschedule(
-    database: Database,
-    message_id: str,
-    delay: timedelta | None,
-    deliver_at: Instant | None,
-    connection: CallerConnection | None = None,
-    idempotency_key: str | None = None,
-) -> SendReceipt:
-    """Move a message to another instant; see :meth:`duewheel.store.broker.Broker.reschedule`."""
-    check_text(message_id, "message_id")
-    check_text(idempotency_key, "idempotency_key", optional=True)
-    delay, at, _ = when(delay, deliver_at, None)
-    if idempotency_key is None:
-        rows = database.rows(_RESCHEDULE, (message_id, at, delay, database.now()), connection)
-    else:
-        once = (message_id, idempotency_key, at, delay, database.now())
-        rows = database.rows(_RESCHEDULE_ONCE, once, connection)
-    ((identity, new_at, outcome),) = rows
-    return SendReceipt(identity, new_at, SendOutcome(outcome))
+        Args:
+            topic: where it was sent to.
+            key: the key it was sent with.
+            connection: a transaction of the caller, as for :meth:`recall`.
 
+        Returns:
+            ``recalled`` if a message waited, ``already_released`` if all messages had been released, else
+            ``not_found``.
 
-def reschedule_key(
-    database: Database,
-    topic: str,
-    key: str,
-    delay: timedelta | None,
-    deliver_at: Instant | None,
-    connection: CallerConnection | None = None,
-    idempotency_key: str | None = None,
-) -> list[SendReceipt]:
-    """Move the messages that wait under a key; see :meth:`duewheel.store.broker.Broker.reschedule_key`."""
-    check_text(topic, "topic")
-    check_text(key, "key")
-    check_text(idempotency_key, "idempotency_key", optional=True)
-    delay, at, _ = when(delay, deliver_at, None)
-    if idempotency_key is None:
-        rows = database.rows(_RESCHEDULE_KEY, (topic, key, at, delay, database.now()), connection)
-    else:
-        once = (topic, key, idempotency_key, at, delay, database.now())
-        rows = database.rows(_RESCHEDULE_KEY_ONCE, once, connection)
-    return [SendReceipt(identity, new_at, SendOutcome(outcome)) for identity, new_at, outcome in rows]
+        Raises:
+            UnknownTopic: there is none of this name.
+        """
+        check_text(topic, "topic")
+        check_text(key, "key")
+        statement = "select duewheel.recall_key(%s, %s, %s, %s)"
+        parameters = (topic, key, connection is not None, self._database.now())
+        return _outcome(self._database, statement, parameters, connection)
 
+    def reschedule(
+        self,
+        message_id: str,
+        *,
+        delay: timedelta | None = None,
+        deliver_at: Instant | None = None,
+        connection: CallerConnection | None = None,
+        idempotency_key: str | None = None,
+    ) -> SendReceipt:
+        """Move a waiting message to another instant, in one step.
 
-def recall_many(
-    database: Database,
-    topic: str,
-    *,
-    tag: str | None,
-    key_prefix: str | None,
-    due_from: Instant | None,
-    due_until: Instant | None,
-    everything: bool,
-    dry_run: bool,
-    connection: CallerConnection | None = None,
-) -> BulkRecall:
-    """Take many messages back; see :meth:`duewheel.store.broker.Broker.recall_many`."""
-    check_text(topic, "topic")
-    criteria = _criteria(tag, key_prefix, due_from, due_until)
-    if connection is not None:
-        asked = (topic, *criteria, everything, dry_run, database.now())
-        return BulkRecall(*database.rows(_MANY, asked, connection)[0])
-    database.read(_CHECK, (*criteria, everything))
-    matched = recalled = already_released = 0
-    after: str | None = None
-    while True:
-        parameters = (topic, *criteria, dry_run, CHUNK, after, database.now())
-        ((found, taken_back, too_late, after),) = _final(partial(database.rows, _CHUNK, parameters))
-        matched += found
-        recalled += taken_back
-        already_released += too_late
-        if after is None:
-            return BulkRecall(matched, recalled, already_released)
+        Args:
+            message_id: the id from a receipt.
+            delay: how long from now.
+            deliver_at: or the new instant.
+            connection: a transaction of the caller, as for :meth:`recall`.
+            idempotency_key: a second call with the same key returns the receipt of the first move, for as
+                long as the moved message is kept.
+
+        Returns:
+            The receipt of the message at its new instant, with a new id.
+
+        Raises:
+            AlreadyReleased: too late.
+            UnknownMessage: there is no such message, or it was recalled.
+            DelayOutOfRange, InvalidInstant: as for :meth:`send`.
+        """
+        check_text(message_id, "message_id")
+        check_text(idempotency_key, "idempotency_key", optional=True)
+        delay, at, _ = when(delay, deliver_at, None)
+        if idempotency_key is None:
+            rows = self._database.rows(_RESCHEDULE, (message_id, at, delay, self._database.now()), connection)
+        else:
+            once = (message_id, idempotency_key, at, delay, self._database.now())
+            rows = self._database.rows(_RESCHEDULE_ONCE, once, connection)
+        ((identity, new_at, outcome),) = rows
+        return SendReceipt(identity, new_at, SendOutcome(outcome))
+
+    def reschedule_key(
+        self,
+        topic: str,
+        key: str,
+        *,
+        delay: timedelta | None = None,
+        deliver_at: Instant | None = None,
+        connection: CallerConnection | None = None,
+        idempotency_key: str | None = None,
+    ) -> list[SendReceipt]:
+        """Move all messages that wait under a key to another instant, in one step.
+
+        Args:
+            topic: where it was sent to.
+            key: the key it was sent with.
+            delay: how long from now.
+            deliver_at: or the new instant.
+            connection: a transaction of the caller, as for :meth:`recall`.
+            idempotency_key: a second call with the same key returns the receipts of the first move, for as
+                long as the moved messages are kept.
+
+        Returns:
+            A receipt for each message that was moved, in the order in which they had been due; usually one.
+
+        Raises:
+            AlreadyReleased: too late, for all of them or for one just now; none is moved.
+            UnknownMessage: there is none, or all were recalled.
+            UnknownTopic: there is none of this name.
+            DelayOutOfRange, InvalidInstant: as for :meth:`send`.
+
+        Example::
+
+            broker.reschedule_key("orders.timeout", "4711", delay=timedelta(hours=1))
+        """
+        check_text(topic, "topic")
+        check_text(key, "key")
+        check_text(idempotency_key, "idempotency_key", optional=True)
+        delay, at, _ = when(delay, deliver_at, None)
+        if idempotency_key is None:
+            rows = self._database.rows(
+                _RESCHEDULE_KEY, (topic, key, at, delay, self._database.now()), connection
+            )
+        else:
+            once = (topic, key, idempotency_key, at, delay, self._database.now())
+            rows = self._database.rows(_RESCHEDULE_KEY_ONCE, once, connection)
+        return [SendReceipt(identity, new_at, SendOutcome(outcome)) for identity, new_at, outcome in rows]
+
+    def recall_many(
+        self,
+        topic: str,
+        *,
+        tag: str | None = None,
+        key_prefix: str | None = None,
+        due_from: Instant | None = None,
+        due_until: Instant | None = None,
+        everything: bool = False,
+        dry_run: bool = False,
+        connection: CallerConnection | None = None,
+    ) -> BulkRecall:
+        """Take back all waiting messages that meet every criterion given, or count them.
+
+        Without ``connection`` this works in transactions of 10 000 messages, so that the topic's wheel never
+        waits for more than one of these, about a tenth of a second. After an interruption the finished
+        transactions count; run it again for the rest. A message that is sent while it runs may be taken back
+        or not.
+
+        Args:
+            topic: the topic they were sent to.
+            tag: the tag.
+            key_prefix: the beginning of the key, literally; ``%`` and ``_`` stand for themselves.
+            due_from, due_until: a delivery instant from the first and before the second. Without
+                ``due_from``, released messages are counted as far back as they are kept.
+            everything: all waiting messages; instead of criteria.
+            dry_run: only count.
+            connection: a transaction of the caller, which then does all of it, while nobody waits for it. If
+                one of the messages has been released by the commit, the commit fails with SQLSTATE DW012.
+
+        Returns:
+            How many matched, how many of them were taken back and are never delivered, and for how many it
+            was too late.
+
+        Raises:
+            UnknownTopic: there is none of this name.
+            InvalidArgument: no criterion, an empty window, or criteria beside ``everything``.
+            InvalidTag, InvalidKey, InvalidInstant: a value that cannot be a tag, key or instant.
+
+        Example::
+
+            broker.recall_many("orders.timeout", key_prefix="shop-7/", dry_run=True)
+        """
+        from duewheel.store.values.bulk_results import BulkRecall
+
+        check_text(topic, "topic")
+        criteria = _criteria(tag, key_prefix, due_from, due_until)
+        if connection is not None:
+            asked = (topic, *criteria, everything, dry_run, self._database.now())
+            return BulkRecall(*self._database.rows(_MANY, asked, connection)[0])
+        self._database.read(_CHECK, (*criteria, everything))
+        matched = recalled = already_released = 0
+        after: str | None = None
+        while True:
+            parameters = (topic, *criteria, dry_run, CHUNK, after, self._database.now())
+            ((found, taken_back, too_late, after),) = _final(partial(self._database.rows, _CHUNK, parameters))
+            matched += found
+            recalled += taken_back
+            already_released += too_late
+            if after is None:
+                return BulkRecall(matched, recalled, already_released)
 
 
 def recall_portion(
-    broker: Broker,
+    broker: Connected,
     topic: str,
     *,
     tag: str | None,
@@ -182,6 +272,8 @@ def recall_portion(
         UnknownTopic: there is none of this name.
         InvalidArgument: an empty window.
     """
+    from duewheel.store.values.bulk_results import BulkRecall
+
     check_text(topic, "topic")
     criteria = _criteria(tag, key_prefix, due_from, due_until)
     with broker.connection() as connection:

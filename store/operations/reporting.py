@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from duewheel.store.database.connections import fetch, transaction
 
 if TYPE_CHECKING:
-    from duewheel.store.broker import Broker
+    from duewheel.store.database.connected import Connected
 
 _CLAIM = "select since_at, until_at from duewheel.claim_report(%s)"
 _RELEASES = "select topic_name, messages, exact, late from duewheel.releases_between(%s, %s)"
@@ -66,7 +66,7 @@ class Report:
     expired: tuple[Expired, ...]
 
 
-def claim_report(broker: Broker, at_least: timedelta) -> Report | None:
+def claim_report(broker: Connected, at_least: timedelta) -> Report | None:
     """The events since the last report; None if the last report is less than ``at_least`` ago, as another
     program has made it. Events older than 10 minutes, or than twice ``at_least``, are left out.
 

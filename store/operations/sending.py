@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import psycopg2
 
+from duewheel.store.database.connected import Connected
 from duewheel.store.database.connections import (
     Database,
     DriverConnection,
@@ -29,11 +30,10 @@ from duewheel.store.database.connections import (
     transaction,
 )
 from duewheel.store.database.prepared import Prepared
-from duewheel.store.operations import copying
 from duewheel.store.values.bodies import check_text, properties_to_json, to_bytes
 from duewheel.store.values.delivery_time import bounded, when
 from duewheel.store.values.errors import BrokerUnreachable, DueWheelError, InvalidArgument
-from duewheel.store.values.instants import span_to_microseconds, to_datetime, to_microseconds
+from duewheel.store.values.instants import Instant, span_to_microseconds, to_datetime, to_microseconds
 from duewheel.store.values.messages import (
     GivenMessage,
     NewMessage,
@@ -107,30 +107,129 @@ class _Call(NamedTuple):
     now: datetime | None
 
 
-def send(
-    database: Database, topic: str, message: NewMessage, connection: CallerConnection | None
-) -> SendReceipt:
-    """Send one message; see :meth:`duewheel.store.broker.Broker.send`."""
-    check_text(topic, "topic")
-    now = database.now()
-    if now is not None or _needs_all_columns(message):
-        return _receipt(database.row(_SEND, _call(topic, message, now), connection))
-    delay, deliver_at, key = message.delay, message.deliver_at, message.key
-    if key is not None:
-        check_text(key, "key")
-    parameters = (
-        topic,
-        to_bytes(message.body),
-        None if delay is None else span_to_microseconds(bounded(delay)),
-        None if deliver_at is None else to_microseconds(deliver_at),
-        key,
-    )
-    identity, outcome = database.row(_SEND_PLAIN, parameters, connection)
-    return SendReceipt(
-        identity,
-        deliver_at_of(identity),
-        SendOutcome.SENT if outcome == "sent" else SendOutcome(outcome),
-    )
+class Sending(Connected):
+    """Sending messages."""
+
+    def send(
+        self,
+        topic: str,
+        body: object,
+        *,
+        delay: timedelta | None = None,
+        deliver_at: Instant | None = None,
+        delay_level: int | None = None,
+        key: str | None = None,
+        tag: str | None = None,
+        properties: Mapping[str, Any] | None = None,
+        message_group: str | None = None,
+        idempotency_key: str | None = None,
+        on_conflict: OnConflict | str = OnConflict.ALLOW,
+        connection: CallerConnection | None = None,
+    ) -> SendReceipt:
+        """Send one message; to a DELAY topic with one of ``delay``, ``deliver_at`` and ``delay_level``.
+
+        Args:
+            topic: the topic.
+            body: bytes, a str (sent as UTF-8) or a JSON-able value; at most 4 MiB.
+            delay: how long from now, by the database's clock.
+            deliver_at: the instant: an aware datetime, a pendulum instant, or an int of Unix milliseconds.
+                One in the past is delivered at once.
+            delay_level: 1 to 18 for 1 s to 2 h, or one of the topic's own ``delay_levels``; 0 is no delay, a
+                level above the last counts as the last.
+            key: the sender's own name for the message, 1 to 255 characters, to find and recall it by.
+            tag: 1 to 127 characters without spaces and ``|``, for consumers to choose by.
+            properties: names and JSON-able values, at most 16 KiB as JSON.
+            message_group: messages of one group go to one queue.
+            idempotency_key: a second send with the same key sends nothing and returns the receipt of the
+                first.
+            on_conflict: what to do when a message with the same key waits: "allow", "keep" or "replace".
+            connection: a transaction of the caller, a psycopg2 connection or a SQLAlchemy ``Connection`` or
+                ``Session``: the message exists if and when that commits.
+
+        Returns:
+            The id and the delivery instant.
+
+        Raises:
+            UnknownTopic, WrongMessageType, DelayOutOfRange, InvalidDelayLevel, InvalidInstant, BodyTooLarge,
+            PropertiesTooLarge, InvalidKey, InvalidTag, NulInText, InvalidArgument: a parameter is wrong;
+                nothing is sent.
+
+        Example::
+
+            broker.send("orders.timeout", b"4711", delay=timedelta(minutes=30), connection=connection)
+        """
+        message = NewMessage(
+            body,
+            delay=delay,
+            deliver_at=deliver_at,
+            delay_level=delay_level,
+            key=key,
+            tag=tag,
+            properties=properties,
+            message_group=message_group,
+            idempotency_key=idempotency_key,
+            on_conflict=on_conflict,
+        )
+        check_text(topic, "topic")
+        now = self._database.now()
+        if now is not None or _needs_all_columns(message):
+            return _receipt(self._database.row(_SEND, _call(topic, message, now), connection))
+        if key is not None:
+            check_text(key, "key")
+        parameters = (
+            topic,
+            to_bytes(message.body),
+            None if delay is None else span_to_microseconds(bounded(delay)),
+            None if deliver_at is None else to_microseconds(deliver_at),
+            key,
+        )
+        identity, outcome = self._database.row(_SEND_PLAIN, parameters, connection)
+        return SendReceipt(
+            identity,
+            deliver_at_of(identity),
+            SendOutcome.SENT if outcome == "sent" else SendOutcome(outcome),
+        )
+
+    def send_many(
+        self,
+        topic: str,
+        messages: Iterable[NewMessage | Mapping[str, Any]],
+        connection: CallerConnection | None = None,
+    ) -> Sequence[SendReceipt]:
+        """Send many messages at once: all of them or, with an error, none.
+
+        Args:
+            topic: the topic.
+            messages: mappings with the names of :meth:`send`'s parameters, or ``NewMessage``; at most
+                a million.
+            connection: a transaction of the caller, as for :meth:`send`.
+
+        Returns:
+            The receipts, in the order given.
+
+        Raises:
+            DueWheelError: as for :meth:`send`; its ``index`` names the message it is about. Nothing is sent.
+
+        Example::
+
+            broker.send_many("orders.timeout", [{"body": b"1", "delay": timedelta(minutes=30)}, ...])
+        """
+        check_text(topic, "topic")
+        given = list(messages)
+        if len(given) > MAX_MESSAGES:
+            raise InvalidArgument(
+                f"{len(given)} messages were given, the limit of one call is {MAX_MESSAGES}: "
+                "send them in parts"
+            )
+        if not given:
+            return []
+        sent = _one_by_one if _need_look_ups(given) else _together
+        if connection is not None:
+            caller = driver_connection(connection)
+            self._database.verify(caller)
+            return sent(self._database, caller, topic, given)
+        with self._database.lend() as lent:
+            return sent(self._database, lent, topic, given)
 
 
 def _needs_all_columns(message: NewMessage) -> bool:
@@ -145,36 +244,14 @@ def _needs_all_columns(message: NewMessage) -> bool:
     )
 
 
-def send_many(
-    database: Database,
-    topic: str,
-    messages: Iterable[GivenMessage],
-    connection: CallerConnection | None = None,
-) -> Sequence[SendReceipt]:
-    """Send many messages in one transaction; see :meth:`duewheel.store.broker.Broker.send_many`."""
-    check_text(topic, "topic")
-    given = list(messages)
-    if len(given) > MAX_MESSAGES:
-        raise InvalidArgument(
-            f"{len(given)} messages were given, the limit of one call is {MAX_MESSAGES}: send them in parts"
-        )
-    if not given:
-        return []
-    sent = _one_by_one if _need_look_ups(given) else _together
-    if connection is not None:
-        caller = driver_connection(connection)
-        database.verify(caller)
-        return sent(database, caller, topic, given)
-    with database.lend() as lent:
-        return sent(database, lent, topic, given)
-
-
 def _together(
     database: Database,
     connection: DriverConnection,
     topic: str,
     messages: list[GivenMessage],
 ) -> Sequence[SendReceipt]:
+    from duewheel.store.operations import copying
+
     with transaction(connection) as cursor:
         begun = copying.begin(cursor, topic, len(messages), database.now())
         if begun.may_copy:

@@ -104,3 +104,8 @@ _minus: Callable[[datetime, datetime], timedelta] = datetime.__sub__
 _divided: Callable[[timedelta, timedelta], int] = timedelta.__floordiv__
 _FIRST = (datetime.min.replace(tzinfo=UTC) - EPOCH) // _MICROSECOND
 _LAST = (datetime.max.replace(tzinfo=UTC) - EPOCH) // _MICROSECOND
+
+
+def utc(at: datetime | None) -> datetime | None:
+    """An instant of the database in UTC; None stays None."""
+    return None if at is None else to_datetime(at)

@@ -40,7 +40,7 @@ from duewheel.store.database.connections import OWN_TRANSACTION, fetch, libpq_ds
 from duewheel.store.database.database_clock import ClockReading
 from duewheel.store.database.listening import GAP, Notification, NotificationListener, connect
 from duewheel.store.database.prepared import Prepared
-from duewheel.store.operations import schedules
+from duewheel.store.operations import occurrences
 from duewheel.store.values.backoff import Backoff
 from duewheel.store.values.errors import said
 from duewheel.store.wheel import upkeep
@@ -303,7 +303,7 @@ class _Questions:
                 upkeep.warn(upkeep.maintenance(report), log)
                 log.info("Maintained: %s", report)
             case SendOccurrences():
-                one_round = schedules.send_occurrences(connection, topics=self._topics)
+                one_round = occurrences.send_occurrences(connection, topics=self._topics)
                 pause = 0.0 if one_round.more else one_round.pause.total_seconds()
                 return OccurrencesAnswer(pause * 1_000)
         return DoneAnswer()

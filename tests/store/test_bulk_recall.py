@@ -17,7 +17,7 @@ from tests.waiting import ask, beside, connected, until, until_somebody_waits
 from duewheel.store.broker import Broker
 from duewheel.store.database.connections import OWN_TRANSACTION
 from duewheel.store.operations import recalling
-from duewheel.store.operations.recalling import BulkRecall
+from duewheel.store.values.bulk_results import BulkRecall
 from duewheel.store.values.errors import (
     AlreadyReleased,
     InvalidArgument,

@@ -15,7 +15,7 @@ from tests.waiting import ask, beside, connected, until
 from duewheel.store.broker import Broker
 from duewheel.store.consuming.consumer import Consumer
 from duewheel.store.operations import dead_letters
-from duewheel.store.operations.dead_letters import Redriven
+from duewheel.store.values.bulk_results import Redriven
 from duewheel.store.values.errors import (
     InvalidArgument,
     InvalidInstant,

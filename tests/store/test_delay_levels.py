@@ -9,8 +9,8 @@ from tests.clock import NOW
 from tests.waiting import ask, connected
 
 from duewheel.store.broker import Broker
-from duewheel.store.operations.topics import Topic
 from duewheel.store.values.errors import DelayOutOfRange, TopicExists
+from duewheel.store.values.topics import Topic
 
 SECOND = timedelta(seconds=1)
 HOUR = timedelta(hours=1)

@@ -9,11 +9,11 @@ import pytest
 from tests.clock import NOW, Clock
 
 from duewheel.store.broker import Broker
-from duewheel.store.consuming.doorbells import Doorbell
 from duewheel.store.operations.stats import GroupStats
-from duewheel.store.operations.topics import Topic
+from duewheel.store.values.doorbells import Doorbell
 from duewheel.store.values.errors import InvalidArgument, NulInText, TopicExists, UnknownGroup, UnknownTopic
 from duewheel.store.values.messages import MessageType, OutOfRange
+from duewheel.store.values.topics import Topic
 
 SECOND = timedelta(seconds=1)
 HOUR = timedelta(hours=1)

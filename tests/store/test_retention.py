@@ -13,9 +13,9 @@ from tests.logged import logged
 from tests.waiting import ask, connected
 
 from duewheel.store.broker import Broker
-from duewheel.store.operations.settings import WhenFull
 from duewheel.store.values.errors import InvalidArgument
 from duewheel.store.values.retry_policy import RetryPolicy
+from duewheel.store.values.settings import WhenFull
 from duewheel.store.wheel.runner import WheelRunner
 from duewheel.store.wheel.upkeep import Maintenance
 
@@ -125,7 +125,7 @@ def test_d09_unread_messages_go_with_a_warning(topic: Broker, clock: Clock) -> N
     topic.consumer("t", "late")
     pass_by(topic, clock)
     assert read(topic, most=EACH + 2) == EACH + 2
-    with logged("duewheel.store.broker", "Maintenance: dropped slot") as warned:
+    with logged("duewheel.store.wheel.turning", "Maintenance: dropped slot") as warned:
         done = full(topic, by=900_000)
         warned.wait()
     assert done.dropped_when_full == SLOTS[:2]

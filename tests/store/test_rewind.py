@@ -20,7 +20,7 @@ from tests.waiting import until
 
 from duewheel.store.broker import Broker
 from duewheel.store.consuming.consumer import Consumer
-from duewheel.store.operations.groups import Rewound
+from duewheel.store.values.bulk_results import Rewound
 from duewheel.store.values.errors import (
     GroupBusy,
     InvalidArgument,

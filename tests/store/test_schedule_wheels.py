@@ -17,7 +17,7 @@ import pytest
 from tests.waiting import ask, connected, until
 
 from duewheel.store.broker import Broker
-from duewheel.store.operations import schedules
+from duewheel.store.operations import occurrences
 from duewheel.store.wheel.runner import WheelRunner
 
 TOPIC = "pulses"
@@ -26,8 +26,8 @@ SECOND = timedelta(seconds=1)
 TURN_A_WHEEL = """
 import sys, threading
 from datetime import timedelta
-from duewheel.store.operations import schedules
-schedules.HORIZON = timedelta(seconds=2)
+from duewheel.store.operations import occurrences
+occurrences.HORIZON = timedelta(seconds=2)
 from duewheel.store.wheel.runner import WheelRunner
 WheelRunner(sys.argv[1]).run(threading.Event())
 """
@@ -36,7 +36,7 @@ WheelRunner(sys.argv[1]).run(threading.Event())
 @pytest.fixture
 def short_horizon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Occurrences are sent 2 s ahead, so that a few seconds show many rounds."""
-    monkeypatch.setattr(schedules, "HORIZON", 2 * SECOND)
+    monkeypatch.setattr(occurrences, "HORIZON", 2 * SECOND)
 
 
 @contextmanager

@@ -10,7 +10,7 @@ import pytest
 from tests.waiting import ask, beside, connected
 
 from duewheel.store.broker import Broker
-from duewheel.store.operations.schedules import HORIZON, OCCURRENCES_AT_ONCE, Misfire
+from duewheel.store.operations.occurrences import HORIZON, OCCURRENCES_AT_ONCE
 from duewheel.store.values.errors import (
     InvalidArgument,
     InvalidKey,
@@ -21,6 +21,7 @@ from duewheel.store.values.errors import (
     UnknownTopic,
     WrongMessageType,
 )
+from duewheel.store.values.schedules import Misfire
 
 if TYPE_CHECKING:
     from tests.clock import Clock
@@ -183,7 +184,7 @@ def test_d18_a_long_gap_is_sent_in_transactions_of_bounded_size(timed: Broker, c
 
 
 def test_d18_schedules_that_were_missed_for_long_do_not_hold_up_others(timed: Broker, clock: Clock) -> None:
-    from duewheel.store.operations import schedules
+    from duewheel.store.operations import occurrences
 
     for n in range(3):
         timed.add_schedule(f"behind-{n}", TOPIC, b"", every=SECOND, misfire="all")
@@ -191,7 +192,7 @@ def test_d18_schedules_that_were_missed_for_long_do_not_hold_up_others(timed: Br
     timed.add_schedule("punctual", TOPIC, b"", every=90 * SECOND)
     clock.advance(MINUTE)
     with timed.connection() as connection:
-        one_round = schedules.send_occurrences(connection, now=clock())
+        one_round = occurrences.send_occurrences(connection, now=clock())
     assert one_round.more
     assert one_round.sent == 3 * OCCURRENCES_AT_ONCE + 1
 

@@ -1,0 +1,198 @@
+"""Schedules: one message for each occurrence of a cron expression or a fixed interval.
+
+The database keeps the schedules and sends. It cannot work out when a schedule next occurs on the wall clock
+of a time zone; this module does. The next occurrence is sent a little ahead, at most `HORIZON` before it is
+due, as an ordinary delay message, which the wheel then releases to the millisecond. Each step names the
+occurrence from which it was worked out, and the database takes the step only while that is still the next
+one. So any number of wheels may do the same, and any of them may be killed at any point.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final, NamedTuple
+
+import psycopg2
+
+from duewheel.store.database.connections import DriverConnection, fetch
+from duewheel.store.values.cron import LONGEST_EVERY, SHORTEST_EVERY, Cron, Every, Rule
+from duewheel.store.values.errors import DueWheelError, InvalidSchedule, said
+from duewheel.store.values.schedules import Misfire
+
+log = logging.getLogger(__name__)
+
+#: How far ahead occurrences are sent; less on a topic whose `max_delay` is less.
+HORIZON: Final = timedelta(seconds=60)
+#: An occurrence that is later than this when its turn to be sent comes is a misfire.
+GRACE: Final = timedelta(seconds=60)
+#: The longest time between two looks at the schedules.
+LONGEST_PAUSE: Final = timedelta(seconds=2)
+#: How many occurrences of a schedule are sent in one transaction, and how many schedules have a turn in a
+#: round.
+OCCURRENCES_AT_ONCE: Final = 200
+SCHEDULES_AT_ONCE: Final = 500
+
+
+_DUE = """
+select schedule_id, generation, name, cron, (extract(epoch from every) * 1000000)::bigint, time_zone,
+    anchor_at, misfire, next_at, (extract(epoch from reach) * 1000000)::bigint, now_at
+from duewheel.due_schedules(%s, %s, %s, %s, %s, %s)
+"""
+
+_ADVANCE = "select duewheel.advance_schedule(%s, %s, %s, %s::timestamptz[], %s, %s)"
+
+
+class Plan(NamedTuple):
+    """The occurrences of a schedule to send now, and the one after them."""
+
+    occurrences: list[datetime]
+    next_at: datetime | None
+
+
+class Round(NamedTuple):
+    """The result of a round over the schedules.
+
+    ``sent`` counts messages, ``more`` says that there was more to send than a round takes, and ``pause`` is
+    the time for which there is nothing to send.
+    """
+
+    sent: int
+    more: bool
+    pause: timedelta
+
+
+@dataclass(frozen=True, slots=True)
+class _DueSchedule:
+    """A row of ``_DUE``: a schedule with an occurrence that may have to be sent."""
+
+    schedule_id: int
+    generation: int
+    name: str
+    cron: str | None
+    every_us: int | None
+    time_zone: str
+    anchor_at: datetime
+    misfire: str
+    next_at: datetime
+    reach_us: int
+    now_at: datetime
+
+    @property
+    def reach(self) -> timedelta:
+        return timedelta(microseconds=self.reach_us)
+
+
+def plan(rule: Rule, next_at: datetime, now: datetime, until: datetime, misfire: Misfire) -> Plan:
+    """The plan of a schedule up to an instant; pure.
+
+    Args:
+        rule: when it occurs.
+        next_at: its next occurrence that has not been sent.
+        now: the instant it is.
+        until: how far ahead to send, inclusive.
+        misfire: what to do when `next_at` is more than `GRACE` ago.
+    """
+    at: datetime | None = next_at
+    if next_at < now - GRACE:
+        if misfire is Misfire.SKIP:
+            at = rule.first_from(now - GRACE)
+        elif misfire is Misfire.ONCE:
+            at = rule.last_until(now, since=next_at)
+    occurrences: list[datetime] = []
+    while at is not None and at <= until and len(occurrences) < OCCURRENCES_AT_ONCE:
+        occurrences.append(at)
+        at = rule.next_after(at)
+    return Plan(occurrences, at)
+
+
+def send_occurrences(
+    connection: DriverConnection,
+    *,
+    now: datetime | None = None,
+    topics: Sequence[str] | None = None,
+    schedule_id: int | None = None,
+) -> Round:
+    """One round over the schedules: sends the occurrences within reach, those that waited longest first.
+
+    A schedule is sent ahead as soon as its next occurrence is nearer than half of its reach, and then up to
+    the whole of it, so one that fires every second has its turn twice a minute. A schedule that cannot be
+    sent is logged and does not stop the others.
+
+    Args:
+        connection: an autocommit connection; each schedule is a transaction of its own.
+        now: the instant it is; None is the database's clock.
+        topics: names of the topics to look after; None is all.
+        schedule_id: look after this schedule alone, and as far as its reach; None is all.
+
+    Raises:
+        DueWheelError, psycopg2.Error: the database cannot be asked.
+    """
+    parameters = (
+        HORIZON,
+        LONGEST_PAUSE,
+        SCHEDULES_AT_ONCE,
+        None if topics is None else list(topics),
+        schedule_id,
+        now,
+    )
+    found = fetch(connection, _DUE, parameters)
+    sent = 0
+    more = False
+    pause = LONGEST_PAUSE
+    for row in found:
+        due = _DueSchedule(*row)
+        notice = due.reach if schedule_id is not None else due.reach / 2
+        if due.next_at > due.now_at + notice:
+            pause = min(pause, due.next_at - due.now_at - notice)
+            continue
+        try:
+            planned, count = _send_one(connection, due, now)
+        except (DueWheelError, psycopg2.Error) as error:
+            if connection.closed:
+                raise
+            log.warning("Schedule %s cannot be sent; it is tried again: %s", due.name, said(error))
+            continue
+        if count is None:
+            # Another program is sending this schedule.
+            continue
+        sent += count
+        if planned.next_at is not None:
+            if planned.next_at <= due.now_at + due.reach and count:
+                more = True
+            else:
+                pause = min(pause, max(timedelta(0), planned.next_at - due.now_at - due.reach / 2))
+    # A schedule without a turn in a full round has one in the next.
+    more = more or (len(found) == SCHEDULES_AT_ONCE and sent > 0)
+    return Round(sent, more, pause)
+
+
+def _send_one(
+    connection: DriverConnection, due: _DueSchedule, now: datetime | None
+) -> tuple[Plan, int | None]:
+    every = None if due.every_us is None else timedelta(microseconds=due.every_us)
+    rule = rule_of(due.cron, every, due.time_zone, due.anchor_at)
+    planned = plan(rule, due.next_at, due.now_at, due.now_at + due.reach, Misfire(due.misfire))
+    parameters = (due.schedule_id, due.generation, due.next_at, planned.occurrences, planned.next_at, now)
+    ((count,),) = fetch(connection, _ADVANCE, parameters)
+    if count is not None and due.next_at < due.now_at - GRACE and due.misfire != Misfire.ALL:
+        resumed_at = planned.occurrences[0] if planned.occurrences else planned.next_at
+        if resumed_at != due.next_at:
+            log.warning(
+                "Schedule %s was not sent in time: its occurrences from %s to before %s are passed over (%s)",
+                due.name,
+                due.next_at,
+                resumed_at,
+                due.misfire,
+            )
+    return planned, count
+
+
+def rule_of(cron: str | None, every: timedelta | None, time_zone: str, anchor: datetime) -> Rule:
+    if cron is not None:
+        return Cron(cron, time_zone)
+    if every is None:
+        raise InvalidSchedule(f"a schedule needs cron, or every from {SHORTEST_EVERY} to {LONGEST_EVERY}")
+    return Every(every, anchor)

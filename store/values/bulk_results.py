@@ -1,0 +1,50 @@
+"""The results of calls about many messages."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class BulkRecall:
+    """The result of a bulk recall.
+
+    Attributes:
+        matched: the messages that the criteria chose and that had not been recalled before.
+        recalled: those of them that were taken back and are never delivered; 0 in a dry run.
+        already_released: those for which it is too late: released before the call or during it.
+    """
+
+    matched: int
+    recalled: int
+    already_released: int
+
+
+@dataclass(frozen=True, slots=True)
+class Redriven:
+    """The result of a redrive.
+
+    Attributes:
+        matched: the dead letters that the criteria chose and that had not been sent again.
+        redriven: those of them that this call sent again; 0 in a dry run, fewer than ``matched`` where
+            another redrive ran at the same time.
+    """
+
+    matched: int
+    redriven: int
+
+
+@dataclass(frozen=True, slots=True)
+class Rewound:
+    """The result of a rewind.
+
+    Attributes:
+        leases_ended: leases that were not answered; a later answer is refused.
+        messages_returned: messages of these leases that were released before the instant: they are ready
+            again.
+        retries_taken_back: retries of messages that come again by the new position.
+    """
+
+    leases_ended: int
+    messages_returned: int
+    retries_taken_back: int

@@ -1,0 +1,36 @@
+"""What a consumer group has to do on a topic."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from duewheel.store.values.tags import EVERY
+
+
+@dataclass(frozen=True, slots=True)
+class Doorbell:
+    """The ready messages of a topic for a group; instants in UTC.
+
+    Attributes:
+        topic: the topic's name.
+        group: the group's name.
+        ready: how many messages are ready and not leased, counted up to 10 000. Where tags or a filter were
+            given, only the messages that they choose count; on a FIFO topic all count.
+        oldest_deliver_at: the instant of the oldest of these, None where there is none.
+        next_at: when a message could next become ready, None where none is known for the next minute.
+        inflight: whether messages of the group are being consumed.
+        holders: the names of the consumers that have them, in order.
+        tags: the tag expression of the question.
+        filter: the filter of the question.
+    """
+
+    topic: str
+    group: str
+    ready: int
+    oldest_deliver_at: datetime | None
+    next_at: datetime | None
+    inflight: bool
+    holders: tuple[str, ...] = ()
+    tags: str = EVERY
+    filter: str | None = None

@@ -1,0 +1,123 @@
+"""Messages as the broker stores them, and the states that they were in."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from duewheel.store.values.instants import to_datetime, utc
+
+
+@dataclass(frozen=True, slots=True)
+class StoredMessage:
+    """A message as the broker stores it, apart from its consumers; instants in UTC.
+
+    Attributes:
+        topic, message_id, key, tag, properties, body, message_group: as it was sent.
+        born_at: when it was sent.
+        deliver_at: the delivery instant.
+        asked_at: the instant that was asked for, where it differs.
+        recalled: whether it was recalled, and so is never delivered.
+        released: whether consumers have received it, or may at any moment.
+    """
+
+    topic: str
+    message_id: str
+    key: str | None
+    tag: str | None
+    properties: dict[str, Any]
+    body: bytes
+    born_at: datetime
+    deliver_at: datetime
+    asked_at: datetime | None
+    message_group: str | None
+    recalled: bool
+    released: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ListedMessage:
+    """A message in a list, without its body; instants in UTC.
+
+    Attributes:
+        topic, message_id, key, tag: as it was sent.
+        born_at: when it was sent.
+        deliver_at: the delivery instant.
+        released: whether consumers have received it, or may at any moment.
+        recalled: whether it was recalled, and so is never delivered.
+    """
+
+    topic: str
+    message_id: str
+    key: str | None
+    tag: str | None
+    born_at: datetime
+    deliver_at: datetime
+    released: bool
+    recalled: bool
+
+
+@dataclass(frozen=True, slots=True)
+class MessagePage:
+    """Some messages of a list.
+
+    Attributes:
+        messages: in the order of topic and instant, or with a key prefix of topic and key. There may be fewer
+            than asked for, or none, before the end of the list.
+        next: the value to give as ``after`` for the next page; None at the end.
+    """
+
+    messages: tuple[ListedMessage, ...]
+    next: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryEntry:
+    """One state of a message, for one consumer group or for all.
+
+    Attributes:
+        consumer_group: the group whose state it is; None is the message's own, before any group has it.
+        state: Initialized, Timing, Ready, Inflight, Acked, WaitingRetry, DLQ or Deleted; in broadcasting
+            Skipped for a failed message.
+        at: since when, in UTC; None where the logs do not say.
+        until_at: for Timing and WaitingRetry the delivery instant, for Inflight the end of the lease.
+        attempt: the number of the delivery, from 1.
+        consumer: the present or past holder of the lease.
+        reason: why it is in this state; for a retry the error of the previous attempt.
+    """
+
+    consumer_group: str | None
+    state: str
+    at: datetime | None
+    until_at: datetime | None
+    attempt: int | None
+    consumer: str | None
+    reason: str | None
+
+
+def stored(row: Sequence[Any]) -> StoredMessage:
+    """A message of the columns that :class:`StoredMessage` has, in their order; the properties as text."""
+    topic, identity, key, tag, properties, body, born_at, deliver_at, asked_at, *rest = row
+    group, recalled, released = rest
+    return StoredMessage(
+        topic,
+        identity,
+        key,
+        tag,
+        properties_of(properties),
+        bytes(body),
+        to_datetime(born_at),
+        to_datetime(deliver_at),
+        utc(asked_at),
+        group,
+        recalled,
+        released,
+    )
+
+
+def properties_of(text: str | None) -> dict[str, Any]:
+    """Properties as a dictionary, from their JSON text; null means no properties."""
+    return {} if text is None else json.loads(text)
