@@ -1,4 +1,5 @@
-"""Postgres servers that are copies of another one: standbys, and clusters restored from a backup."""
+"""Postgres servers that are copies of another one, standbys and clusters restored from a backup; and one that
+compiles its plans, as Debian's and managed servers do."""
 
 from __future__ import annotations
 
@@ -47,25 +48,33 @@ def base_backup(server: EmbeddedPostgres, data: Path, *options: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-class CopiedServer:
-    """A server on a copy of another one's cluster, with its users and passwords.
+class Server:
+    """A server on a cluster.
 
     Attributes:
         pid: its process id.
+
+    Args:
+        programs: the folder of its programs.
+        data: the cluster's folder.
+        dsn: the address of a database of it; the port is filled in.
+        settings: settings beside those that every test server has.
     """
 
-    def __init__(self, data: Path, original: EmbeddedPostgres, database: str) -> None:
-        self._port = free_port()
-        self._dsn = make_dsn(original.dsn(database), port=self._port)
+    def __init__(self, programs: Path, data: Path, dsn: str, **settings: object) -> None:
+        port = free_port()
+        self._dsn = make_dsn(dsn, port=port)
         account = server_account()
-        settings = {"port": self._port, "listen_addresses": "127.0.0.1", "unix_socket_directories": ""}
         settings |= {
+            "port": port,
+            "listen_addresses": "127.0.0.1",
+            "unix_socket_directories": "",
             "fsync": "off",
             "max_connections": 200,
             "max_locks_per_transaction": 256,
             "timezone": "UTC",
         }
-        command = [str(binaries() / "postgres"), "-D", str(data)]
+        command = [str(programs / "postgres"), "-D", str(data)]
         for name, value in settings.items():
             command += ["-c", f"{name}={value}"]
         self._log = data / "server.log"
@@ -89,8 +98,8 @@ class CopiedServer:
         """The address of the database."""
         return self._dsn
 
-    def wait_until_ready(self, *, promoted: bool) -> None:
-        """Returns when it answers, as the standby it is or after its promotion."""
+    def wait_until_ready(self, *, promoted: bool = True) -> None:
+        """Returns when it answers, as the standby it is or else as a server of its own."""
 
         def is_ready() -> bool:
             assert self._process.poll() is None, self._log.read_text()
@@ -115,10 +124,58 @@ class CopiedServer:
 
 
 @contextmanager
-def copied_server(data: Path, original: EmbeddedPostgres, dsn: str) -> Iterator[CopiedServer]:
-    """A server on a copied cluster, for the length of the block."""
-    server = CopiedServer(data, original, parse_dsn(dsn)["dbname"])
+def copied_server(data: Path, original: EmbeddedPostgres, dsn: str) -> Iterator[Server]:
+    """A server on a copied cluster, with its users and passwords, for the length of the block."""
+    server = Server(binaries(), data, original.dsn(parse_dsn(dsn)["dbname"]))
     try:
         yield server
+    finally:
+        server.stop()
+
+
+def debian_programs() -> Path:
+    """The folder of the programs of Debian's newest Postgres, which can compile plans."""
+    found = [
+        programs
+        for programs in Path("/usr/lib/postgresql").glob("*/bin")
+        if (programs / "postgres").exists() and (programs.parent / "lib" / "llvmjit.so").exists()
+    ]
+    assert found, "Debian's Postgres is not installed: apt-get install postgresql"
+    return max(found, key=lambda programs: int(programs.parent.name))
+
+
+@contextmanager
+def jit_server(data: Path) -> Iterator[str]:
+    """The address of a database on a server that compiles dear plans, and counts what it has compiled."""
+    account = server_account()
+    programs = debian_programs()
+    own_folder(data)
+    done = subprocess.run(
+        [
+            *(str(programs / "initdb"), f"--pgdata={data}", "--username=postgres", "--auth=trust"),
+            *("--encoding=UTF8", "--locale=C.UTF-8", "--no-sync"),
+        ],
+        user=account.pw_uid if account else None,
+        group=account.pw_gid if account else None,
+        extra_groups=[] if account else None,
+        cwd=data,
+        env={"PATH": os.defpath},
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    server = Server(
+        programs,
+        data,
+        "postgresql://postgres@127.0.0.1/postgres",
+        autovacuum="off",
+        shared_preload_libraries="pg_stat_statements",
+        **{"pg_stat_statements.track": "all", "pg_stat_statements.max": 50000},
+        track_functions="all",
+    )
+    try:
+        server.wait_until_ready()
+        yield server.dsn
     finally:
         server.stop()

@@ -279,11 +279,12 @@ BY_TYPE = {
 NEVER = ("42", "XX", "0A", "53", "57", "58")
 
 
-def calls(dsn: str) -> list[tuple[str, str]]:
-    """For each text parameter of an entry point, what it is and the statement with one parameter for it."""
+def entry_points(dsn: str) -> list[tuple[str, list[str], list[str], list[str]]]:
+    """Each with its call, up to the parameters, their names, their types, and a value for each."""
     with closing(psycopg2.connect(dsn)) as connection, connection.cursor() as cursor:
         cursor.execute(
-            "select p.proname::text, case p.prokind when 'p' then 'call' else 'select * from' end,"
+            "select format('%s duewheel.%I', case p.prokind when 'p' then 'call' else 'select * from' end,"
+            " p.proname),"
             " coalesce(p.proargnames[1:p.pronargs], '{}'),"
             " array(select format_type(t, null)"
             " from unnest(p.proargtypes) with ordinality a (t, n) order by n)"
@@ -292,19 +293,27 @@ def calls(dsn: str) -> list[tuple[str, str]]:
             " order by p.oid::regprocedure::text"
         )
         found = cursor.fetchall()
+    return [
+        (
+            *(call, names, types),
+            [
+                f"({BY_NAME.get(name, BY_TYPE.get(kind, 'null'))})::{kind}"
+                for name, kind in zip(names, types, strict=True)
+            ],
+        )
+        for call, names, types in found
+    ]
+
+
+def calls(dsn: str) -> list[tuple[str, str]]:
+    """For each text parameter of an entry point, what it is and the statement with one parameter for it."""
     statements = []
-    for function, verb, names, types in found:
-        values = [
-            f"({BY_NAME.get(name, BY_TYPE.get(kind, 'null'))})::{kind}"
-            for name, kind in zip(names, types, strict=True)
-        ]
+    for call, names, types, values in entry_points(dsn):
         for place, kind in enumerate(types):
             if kind in ("text", "text[]"):
                 given = values.copy()
                 given[place] = "%s::text" if kind == "text" else "array[%s]::text[]"
-                statements.append(
-                    (f"{function}.{names[place]}", f"{verb} duewheel.{function}({', '.join(given)})")
-                )
+                statements.append((f"{call}.{names[place]}", f"{call}({', '.join(given)})"))
     return statements
 
 

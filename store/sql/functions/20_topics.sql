@@ -59,7 +59,8 @@ declare
     v_topic duewheel.topic;
 begin
     perform duewheel.require_home();
-    select * into v_topic from duewheel.topic t where t.name = p_name and t.deleted_at is null;
+    -- With the collation of the index: p_name has that of the caller's column.
+    select * into v_topic from duewheel.topic t where t.name = p_name collate "default" and t.deleted_at is null;
     if not found then
         raise exception using
             errcode = 'DW001',

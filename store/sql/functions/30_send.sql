@@ -93,9 +93,7 @@ end;
 -- Makes messages of this transaction come at their instants even if the topic is released farther, as the clock was
 -- ahead then.
 create or replace function duewheel.hold_back(p_topic_id integer, p_hi timestamptz) returns void
-language plpgsql
-set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
-as $$
+language plpgsql set plan_cache_mode = force_generic_plan as $$
 begin
     insert into duewheel.held_back (topic_id, queue, deliver_at, seq)
     select m.topic_id, m.queue, m.deliver_at, m.seq from duewheel.any_message m
@@ -114,8 +112,7 @@ create or replace function duewheel.begin_copy(
     -- duewheel.far_message. For messages due up to released_to duewheel.hold_back is to be called.
     out near_until timestamptz, out released_to timestamptz
 )
--- One plan for all, by the keys, though tables were small when it was made.
-language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_sort = off as $$
+language plpgsql set plan_cache_mode = force_generic_plan as $$
 #variable_conflict use_column
 declare
     v_topic duewheel.topic;
@@ -209,7 +206,7 @@ begin
         select duewheel.message_id(i.topic_id, i.queue, i.deliver_at, i.seq), i.deliver_at, 'duplicate'
         into v_receipt
         from duewheel.idempotency i
-        where i.topic_id = p_topic_id and i.idempotency_key = p_idempotency_key;
+        where i.topic_id = p_topic_id and i.idempotency_key = p_idempotency_key collate "default";
         if found then
             return v_receipt;
         end if;
@@ -233,8 +230,9 @@ create or replace function duewheel.send(
     on_conflict text default 'allow',
     now timestamptz default null
 ) returns duewheel.send_receipt
--- One plan for all, by the keys, though tables were small when it was made.
-language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_sort = off as $$
+-- One plan for all, by the keys, though tables were small when it was made. Each setting costs a call most of a
+-- microsecond: of those that 96_plans.sql gives to others, these are needed.
+language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off as $$
 #variable_conflict use_column
 declare
     -- The transaction id is taken before the clock is read.
@@ -280,7 +278,8 @@ begin
         select s.ends_at, (select true from duewheel.closed_slot c where c.starts_at = s.starts_at) is null as is_open
         from duewheel.slot s where s.starts_at <= p.deliver_at order by s.starts_at desc limit 1
     ) s on true
-    where t.name = send.topic and t.deleted_at is null;
+    -- With the collation of the index: all texts have that of the columns that the caller takes some of them from.
+    where t.name = send.topic collate "default" and t.deleted_at is null;
     if v_topic.is_plain then
         insert into duewheel.message (topic_id, queue, deliver_at, seq, born_at, asked_at, key, body)
         values (v_topic.topic_id, v_topic.queue, v_topic.deliver_at, v_topic.block * 65536, v_now,
@@ -323,7 +322,7 @@ begin
             v_kept := duewheel.parse_message_id(v_receipt.message_id);
             update duewheel.idempotency i
             set queue = v_kept.queue, deliver_at = v_kept.deliver_at, seq = v_kept.seq
-            where i.topic_id = v_topic.topic_id and i.idempotency_key = send.idempotency_key;
+            where i.topic_id = v_topic.topic_id and i.idempotency_key = send.idempotency_key collate "default";
             return v_receipt;
         end if;
     end if;

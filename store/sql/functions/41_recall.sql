@@ -150,7 +150,7 @@ begin
                     where r.topic_id = m.topic_id and r.queue = m.queue and r.deliver_at = m.deliver_at
                     and r.seq = m.seq limit 1), false) as recalled_before
         from duewheel.any_message m
-        where m.topic_id = v_topic.topic_id and m.key = recall_key.key
+        where m.topic_id = v_topic.topic_id and m.key = recall_key.key collate "C"
         order by recalled_before, m.deliver_at desc, m.seq desc
     loop
         if v_message.recalled_before then
@@ -174,7 +174,7 @@ $$;
 create or replace function duewheel.resolve_key_conflict(
     p_topic_id integer, p_key text, p_on_conflict text, p_now timestamptz
 ) returns duewheel.send_receipt
-language plpgsql as $$
+language plpgsql set plan_cache_mode = force_generic_plan as $$
 declare
     v_message record;
     v_receipt duewheel.send_receipt;
@@ -196,7 +196,7 @@ begin
     v_receipt.outcome := 'sent';
     for v_message in
         select m.queue, m.deliver_at, m.seq from duewheel.any_message m
-        where m.topic_id = p_topic_id and m.key = p_key
+        where m.topic_id = p_topic_id and m.key = p_key collate "C"
           and not duewheel.is_released(m.topic_id, m.queue, m.deliver_at, m.seq)
           and not exists (
             select from duewheel.recall r
@@ -281,7 +281,7 @@ begin
     -- Read to the end first: a new instant may need a new slot.
     v_message_ids := array(
         select duewheel.message_id(m.topic_id, m.queue, m.deliver_at, m.seq) from duewheel.any_message m
-        where m.topic_id = v_topic.topic_id and m.key = reschedule_key.key
+        where m.topic_id = v_topic.topic_id and m.key = reschedule_key.key collate "C"
           and not duewheel.is_released(m.topic_id, m.queue, m.deliver_at, m.seq)
           and not exists (
             select from duewheel.recall r
@@ -296,7 +296,7 @@ begin
     end if;
     if exists (
         select from duewheel.any_message m
-        where m.topic_id = v_topic.topic_id and m.key = reschedule_key.key
+        where m.topic_id = v_topic.topic_id and m.key = reschedule_key.key collate "C"
           and not exists (
             select from duewheel.recall r
             where r.topic_id = m.topic_id and r.queue = m.queue and r.deliver_at = m.deliver_at and r.seq = m.seq)

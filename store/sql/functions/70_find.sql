@@ -39,7 +39,7 @@ begin
                        and r.seq = m.seq limit 1), false),
            duewheel.release_of(m.topic_id, m.queue, m.deliver_at, m.seq, m.xid) is not null
     from (
-        select * from duewheel.any_message m where m.topic_id = p_topic_id and m.key = p_key
+        select * from duewheel.any_message m where m.topic_id = p_topic_id and m.key = p_key collate "C"
         union all
         select m.* from duewheel.message_at(p_topic_id, p_queue::smallint, p_deliver_at, p_seq) m where p_key is null
     ) m
