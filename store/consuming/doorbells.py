@@ -19,7 +19,7 @@ from duewheel.store.values.instants import to_datetime
 
 _DOORBELLS = """
 select place, ready, oldest_deliver_at, inflight, next_at, holders
-from duewheel.group_doorbells(%s::text[], %s::text[], %s::jsonb, %s::text[], %s)
+from duewheel.group_doorbells(%s::text[], %s::text[], %s::jsonb, %s::jsonpath[], %s)
 """
 
 
