@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _DOORBELLS = """
 select place, ready, oldest_deliver_at, inflight, next_at, holders
-from duewheel.group_doorbells(%s::text[], %s::text[], %s::jsonb, %s::text[], %s)
+from duewheel.group_doorbells(%s::text[], %s::text[], %s::jsonb, %s::jsonpath[], %s)
 """
 
 

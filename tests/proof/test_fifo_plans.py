@@ -23,7 +23,7 @@ BEHIND_ONE = 50_000
 WAITING_GROUPS = 5_000
 SECOND = timedelta(seconds=1)
 PAGES_OF_ONE_CALL = 1_500
-DOORBELLS = "select * from duewheel.doorbells(array['steps'], array['g'], %s)"
+DOORBELLS = "select * from duewheel.group_doorbells(array['steps'], array['g'], p_now => %s)"
 
 
 @pytest.fixture(scope="module")

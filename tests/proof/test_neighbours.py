@@ -168,7 +168,7 @@ class Session:
         yield "revive", "select * from duewheel.revive_chunk(%s, %s, %s)", (*own, SOON + timedelta(minutes=2))
         yield (
             "doorbells",
-            f"select * from duewheel.doorbells(array['{self.kind}'], array['own'], %s)",
+            f"select * from duewheel.group_doorbells(array['{self.kind}'], array['own'], p_now => %s)",
             (SOON,),
         )
         yield (

@@ -491,6 +491,7 @@ class StoreAgainstModel(RuleBasedStateMachine):
             self.observe_revivals(topic, bell.group, now)
             if topic.groups[bell.group] is EVERYTHING:
                 note(f"{bell}")
+                assert bell.ready == expected[bell.topic, bell.group]
         assert len(bells) == len(pairs)
 
     @rule()

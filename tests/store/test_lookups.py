@@ -6,9 +6,12 @@ from datetime import UTC, timedelta
 from typing import Any
 
 import pytest
+from tests.acting import rows
 from tests.clock import NOW, Clock
+from tests.waiting import connected
 
 from duewheel.store.broker import Broker
+from duewheel.store.operations import overview
 from duewheel.store.operations.stats import GroupStats
 from duewheel.store.values.doorbells import Doorbell
 from duewheel.store.values.errors import InvalidArgument, NulInText, TopicExists, UnknownGroup, UnknownTopic
@@ -117,6 +120,92 @@ def test_doorbells_say_what_is_ready_and_in_nobodys_hands(topic: Broker, clock: 
     topic.consumer("t", "g").receive()
     (taken,) = topic.doorbells(["t"], ["g"])
     assert (taken.ready, taken.inflight) == (0, True)
+
+
+@pytest.mark.parametrize("message_type", ["DELAY", "FIFO"])
+def test_x08_a_message_that_came_late_is_ready_once(
+    timed_broker: Broker, clock: Clock, dsn: str, message_type: str
+) -> None:
+    timed_broker.create_topic("t", message_type=message_type, queues=1)
+    consumer = timed_broker.consumer("t", "g")
+    delay = SECOND if message_type == "DELAY" else None
+    with connected(dsn, autocommit=False) as slow:
+        late = [
+            timed_broker.send("t", b"late", delay=delay, message_group=str(n), connection=slow)
+            for n in range(2)
+        ]
+        timed_broker.send_many(
+            "t", [{"body": b"", "delay": delay, "message_group": f"in time {n}"} for n in "12"]
+        )
+        clock.advance(SECOND)
+        timed_broker.tick("t")
+        slow.commit()
+    # Committed, and no tick has seen it yet.
+    ((group_id, topic_id),) = rows(timed_broker, "select group_id, topic_id from duewheel.subscription")
+    count = "select ready from duewheel.count_ready(%s, %s, 0::smallint, %s, 10000)"
+    assert rows(timed_broker, count, group_id, topic_id, clock()) == [(2,)]
+    clock.advance(SECOND)
+    timed_broker.tick("t")
+    (bell,) = timed_broker.doorbells(["t"], ["g"])
+    (chosen,) = timed_broker.doorbells(["t"], ["g"], ["*"], ["amount is null or amount > 1"])
+    ((numbers,),) = [one.groups for one in timed_broker.stats().topics]
+    assert {bell.ready, chosen.ready, numbers.ready} == {4}
+    assert bell.oldest_deliver_at == late[0].deliver_at
+    assert len(consumer.receive()) == 4
+    (bell,) = timed_broker.doorbells(["t"], ["g"])
+    assert bell.ready == 0
+
+
+def test_x01_a_message_that_came_late_and_was_recalled_is_not_ready(
+    topic: Broker, clock: Clock, dsn: str
+) -> None:
+    consumer = topic.consumer("t", "g")
+    topic.send("t", b"", delay=HOUR)
+    clock.advance(HOUR)
+    topic.tick("t")
+    clock.advance(-HOUR)
+    sent = [topic.send("t", b"behind", delay=SECOND * n).message_id for n in (1, 2)]
+    topic.recall(sent[0])
+    clock.advance(HOUR + SECOND)
+    (bell,) = topic.doorbells(["t"], ["g"])
+    assert bell.ready == len(consumer.receive()) == 2
+
+
+def test_x08_a_message_that_is_held_back_waits(topic: Broker, clock: Clock) -> None:
+    """The clock was ahead when the topic was released."""
+    topic.consumer("t", "g")
+    topic.send("t", b"", delay=HOUR)
+    clock.advance(HOUR)
+    topic.tick("t")
+    clock.advance(-HOUR)
+    held = [topic.send("t", b"behind", delay=SECOND * n, key=f"k{n}").message_id for n in (1, 2)]
+    ahead = topic.send("t", b"ahead", delay=2 * HOUR, key="k3").message_id
+
+    def listed(state: str, **where: Any) -> list[str]:
+        found, after = [], None
+        while True:
+            page = topic.list_messages(state=state, after=after, max_messages=1, **where)
+            found += [one.message_id for one in page.messages]
+            if (after := page.next) is None:
+                return found
+
+    for where in ({}, {"topic": "t"}, {"key_prefix": "k"}, {"due_until": NOW + 3 * HOUR}):
+        assert listed("waiting", **where) == [*held, ahead]
+    assert listed("waiting", due_from=NOW + 2 * SECOND) == [held[1], ahead]
+    assert set(listed("released")).isdisjoint(held)
+    (numbers,) = topic.stats().topics
+    assert (numbers.waiting, numbers.waiting_is_exact) == (3, True)
+    assert numbers.next_due_at == NOW + SECOND
+    assert overview.overdue_topics(topic, NOW + SECOND) == ["t"]
+    assert overview.overdue_topics(topic, NOW) == []
+    topic.recall(held[0])
+    assert overview.overdue_topics(topic, NOW + SECOND) == []
+    assert listed("waiting") == [held[1], ahead]
+    clock.advance(2 * SECOND)
+    topic.tick("t")
+    assert listed("waiting") == [ahead]
+    (numbers,) = topic.stats().topics
+    assert (numbers.waiting, numbers.next_due_at) == (1, NOW + 2 * HOUR)
 
 
 def test_doorbells_come_in_pairs(topic: Broker) -> None:

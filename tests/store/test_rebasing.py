@@ -84,7 +84,7 @@ CALLS = {
     "dead_letters": "duewheel.dead_letters('g')",
     "topic_stats": "duewheel.topic_stats()",
     "group_stats": "duewheel.group_stats()",
-    "doorbells": "duewheel.doorbells(array['t'], array['g'])",
+    "group_doorbells": "duewheel.group_doorbells(array['t'], array['g'])",
     "due_soon": "duewheel.due_soon(now(), now())",
     "due_topics": "duewheel.due_topics(0, 1, null, now())",
 }

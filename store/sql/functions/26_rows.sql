@@ -32,7 +32,8 @@ end
 $$;
 
 -- The messages of a queue behind (p_at, p_seq) and up to (p_to, p_to_seq) that their ticks released, for a group to
--- lease. p_seen_below: every tick from the first one behind (p_at, p_seq) on sees the transactions below this. p_every:
+-- lease. p_seen_below: every tick from the first one behind (p_at, p_seq) on sees the transactions below this; null
+-- where all messages are released that lie there. p_every:
 -- neither tags nor a filter choose among the messages; p_no_recalls: none of them is recalled. The comparison of the
 -- pair goes first: an index scan stops at the first bound that was written, and a flood may share one instant. The
 -- limit in the look for a recall keeps the planner from hashing all recalls.
@@ -50,7 +51,7 @@ begin atomic
     where m.topic_id = p_topic_id and m.queue = p_queue
       and (m.deliver_at, m.seq) > (p_at, p_seq) and m.deliver_at >= p_at
       and m.deliver_at <= p_to and (m.deliver_at, m.seq) <= (p_to, p_to_seq)
-      and (m.xid < p_seen_below or pg_visible_in_snapshot(m.xid, (
+      and (p_seen_below is null or m.xid < p_seen_below or pg_visible_in_snapshot(m.xid, (
             select t.snapshot from duewheel.tick_over(p_topic_id, m.deliver_at) t)))
       and (p_every or ((p_tags is null or m.tag = any (p_tags))
            and (p_filter is null or coalesce(m.properties, '{}') @@ p_filter)))
@@ -87,4 +88,29 @@ begin atomic
       and (select true from duewheel.recall r
            where r.topic_id = p_topic_id and r.queue = p_queue
              and r.deliver_at = m.deliver_at and r.seq = m.seq limit 1) is null;
+end;
+
+-- The messages of a queue that wait, behind (p_at, p_seq) and before p_until, at most p_limit of those that are held
+-- back and then as many that are due after p_hi, how far the topic is released.
+create or replace function duewheel.waiting_rows(
+    p_topic_id integer, p_queue smallint, p_hi timestamptz, p_at timestamptz, p_seq bigint, p_until timestamptz,
+    p_limit integer
+) returns setof duewheel.any_message
+language sql stable
+begin atomic
+    (select m.*
+     from (
+        select b.deliver_at, b.seq from duewheel.held_back b
+        where b.topic_id = p_topic_id and b.queue = p_queue and b.deliver_at >= p_at and b.deliver_at < p_until
+          and (b.deliver_at, b.seq) > (p_at, p_seq)
+        order by b.deliver_at, b.seq limit p_limit
+     ) b
+     cross join lateral duewheel.message_at(p_topic_id, p_queue, b.deliver_at, b.seq) m)
+    union all
+    (select * from duewheel.any_message m
+     -- One bound, behind both: an index scan begins at the pair, however far ahead the other one is.
+     where m.topic_id = p_topic_id and m.queue = p_queue
+       and (m.deliver_at, m.seq) > (greatest(p_hi, p_at), case when p_at > p_hi then p_seq else duewheel.last_seq() end)
+       and m.deliver_at >= greatest(p_hi, p_at) and m.deliver_at < p_until
+     order by m.deliver_at, m.seq limit p_limit);
 end;

@@ -401,14 +401,6 @@ begin
 end
 $$;
 
--- The same, for programs that do not ask whether there is more: their wheel comes again when it looks for ended leases.
-create or replace function duewheel.revive(p_group_id integer, p_topic_id integer, p_now timestamptz default null)
-returns integer
-language sql
-begin atomic
-    select c.messages from duewheel.revive_chunk(p_group_id, p_topic_id, p_now) c;
-end;
-
 -- When a lease of a queue ends that is not answered yet, in (p_after, p_to]. Of the leases that were to end by then it
 -- looks at sixteen. Where these are answered, nothing ends before the last of them, and it is worth no look within a
 -- second.

@@ -390,9 +390,8 @@ begin
             return v_now;
         end if;
         if v_fifo and v_position.topic_id = p_topic_id then
-            if (select r.ready > 0 or r.has_more
-                from duewheel.fifo_ready(p_group_id, p_topic_id, v_position.queue, v_position.to_at, v_position.to_seq,
-                                         v_position.straggler_to, v_position.hi, v_now, 1) r) then
+            if (select c.ready > 0 or c.unread >= 10000
+                from duewheel.count_ready(p_group_id, p_topic_id, v_position.queue, v_now, 1) c) then
                 return v_now;
             end if;
             v_next := least(v_next, duewheel.fifo_next_retry(p_group_id, p_topic_id, v_position.queue, v_now, v_to));

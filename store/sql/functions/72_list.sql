@@ -1,67 +1,94 @@
 -- Listing messages by pages, in the order of topic and instant, or with a key prefix of topic and key. A page continues
 -- where the one before ended, by the message id, so it costs the same wherever it is and whatever waits.
 
--- The next messages of a topic after a message: at most p_limit, in the order of their instants or, with a key prefix,
--- keys. Without sorting, keys come from their own index; by another, all that is due in the window would be read.
-create or replace function duewheel.messages_after(
-    p_topic duewheel.topic, p_from timestamptz, p_until timestamptz, p_key_prefix text, p_key text, p_at timestamptz,
-    p_seq bigint, p_limit integer
-) returns setof duewheel.any_message
+-- The next messages of a topic that may be in a state, behind (p_at, p_seq) and before p_until, in the order of their
+-- instants: those that wait, those that were recalled, or all. A recalled one that is gone, as retention has taken it,
+-- has no born_at. p_hi: how far the topic is released.
+create or replace function duewheel.listed_after(
+    p_topic duewheel.topic, p_state text, p_hi timestamptz, p_until timestamptz, p_at timestamptz, p_seq bigint,
+    p_limit integer
+) returns table (queue smallint, deliver_at timestamptz, seq bigint, key text, tag text, born_at timestamptz)
 language plpgsql stable set plan_cache_mode = force_generic_plan as $$
+#variable_conflict use_column
+begin
+    return query
+    select m.queue, m.deliver_at, m.seq, m.key, m.tag, m.born_at
+    from generate_series(0, (p_topic).queues - 1) q
+    cross join lateral (
+        (select m.queue, m.deliver_at, m.seq, m.key, m.tag, m.born_at
+         from duewheel.waiting_rows((p_topic).topic_id, q::smallint, p_hi, p_at, p_seq, p_until, p_limit) m
+         where p_state = 'waiting')
+        union all
+        (select m.queue, m.deliver_at, m.seq, m.key, m.tag, m.born_at from duewheel.any_message m
+         where p_state in ('released', 'all') and m.topic_id = (p_topic).topic_id and m.queue = q::smallint
+           and m.deliver_at >= p_at and m.deliver_at < p_until and (m.deliver_at, m.seq) > (p_at, p_seq)
+         order by m.deliver_at, m.seq limit p_limit)
+        union all
+        (select r.queue, r.deliver_at, r.seq, m.key, m.tag, m.born_at
+         from (
+            select r.queue, r.deliver_at, r.seq from duewheel.recall r
+            where p_state = 'recalled' and r.topic_id = (p_topic).topic_id and r.queue = q::smallint
+              and r.deliver_at >= p_at and r.deliver_at < p_until and (r.deliver_at, r.seq) > (p_at, p_seq)
+            order by r.deliver_at, r.seq limit p_limit
+         ) r
+         left join lateral duewheel.message_at((p_topic).topic_id, r.queue, r.deliver_at, r.seq) m on true)
+    ) m
+    order by m.deliver_at, m.seq limit p_limit;
+end
+$$;
+
+-- The next messages of a topic whose keys have a prefix, behind (p_key, p_at, p_seq), in the order of their keys: those
+-- that are due in [p_from, p_until). Without sorting, keys come from their own index; by another, all that is due in
+-- the window would be read.
+create or replace function duewheel.keyed_after(
+    p_topic duewheel.topic, p_key_prefix text, p_from timestamptz, p_until timestamptz, p_key text, p_at timestamptz,
+    p_seq bigint, p_limit integer
+) returns table (queue smallint, deliver_at timestamptz, seq bigint, key text, tag text, born_at timestamptz)
+language plpgsql stable set plan_cache_mode = force_generic_plan as $$
+#variable_conflict use_column
 declare
     v_last_key constant text := duewheel.last_key_with(p_key_prefix);
 begin
-    if p_key_prefix is null then
+    if v_last_key is not null then
         return query
-        select m.* from generate_series(0, (p_topic).queues - 1) q cross join lateral (
-            select m.* from duewheel.any_message m
-            where m.topic_id = (p_topic).topic_id and m.queue = q::smallint
-              and m.deliver_at >= greatest(p_from, p_at) and m.deliver_at < p_until
-              and (m.deliver_at, m.seq) > (p_at, p_seq)
-            order by m.deliver_at, m.seq limit p_limit) m
-        order by m.deliver_at, m.seq limit p_limit;
-    elsif v_last_key is not null then
-        return query
-        select m.* from duewheel.any_message m
-        where m.topic_id = (p_topic).topic_id and m.key >= coalesce(p_key, p_key_prefix) and m.key <= v_last_key
-          and starts_with(m.key, p_key_prefix)
-          and (m.key, m.deliver_at, m.seq) > (coalesce(p_key, p_key_prefix), p_at, p_seq)
+        select m.queue, m.deliver_at, m.seq, m.key, m.tag, m.born_at from duewheel.any_message m
+        where m.topic_id = (p_topic).topic_id and m.key >= p_key and m.key <= v_last_key
+          and starts_with(m.key, p_key_prefix) and (m.key, m.deliver_at, m.seq) > (p_key, p_at, p_seq)
           and m.deliver_at >= p_from and m.deliver_at < p_until
         order by m.key, m.deliver_at, m.seq limit p_limit;
     else
         return query
-        select m.* from duewheel.any_message m
-        where m.topic_id = (p_topic).topic_id and m.key >= coalesce(p_key, p_key_prefix)
-          and starts_with(m.key, p_key_prefix)
-          and (m.key, m.deliver_at, m.seq) > (coalesce(p_key, p_key_prefix), p_at, p_seq)
+        select m.queue, m.deliver_at, m.seq, m.key, m.tag, m.born_at from duewheel.any_message m
+        where m.topic_id = (p_topic).topic_id and m.key >= p_key
+          and starts_with(m.key, p_key_prefix) and (m.key, m.deliver_at, m.seq) > (p_key, p_at, p_seq)
           and m.deliver_at >= p_from and m.deliver_at < p_until
         order by m.key, m.deliver_at, m.seq limit p_limit;
     end if;
 end
 $$;
 
--- As messages_after, of those that were recalled. A message that is gone, as retention has taken it, has no born_at.
-create or replace function duewheel.recalled_after(
-    p_topic duewheel.topic, p_from timestamptz, p_until timestamptz, p_at timestamptz, p_seq bigint, p_limit integer
-) returns table (
-    topic_id integer, queue smallint, deliver_at timestamptz, seq bigint, key text, tag text, born_at timestamptz
+-- Where a list continues: behind a message. Without one it begins before all.
+create or replace function duewheel.list_place(
+    p_message_id text, out topic_name text, out key text, out deliver_at timestamptz, out seq bigint
 )
 language plpgsql stable set plan_cache_mode = force_generic_plan as $$
 #variable_conflict use_column
+declare
+    v_id record;
 begin
-    return query
-    select (p_topic).topic_id, r.queue, r.deliver_at, r.seq, m.key, m.tag, m.born_at
-    from (
-        select r.* from generate_series(0, (p_topic).queues - 1) q cross join lateral (
-            select r.queue, r.deliver_at, r.seq from duewheel.recall r
-            where r.topic_id = (p_topic).topic_id and r.queue = q::smallint
-              and r.deliver_at >= greatest(p_from, p_at) and r.deliver_at < p_until
-              and (r.deliver_at, r.seq) > (p_at, p_seq)
-            order by r.deliver_at, r.seq limit p_limit) r
-        order by r.deliver_at, r.seq limit p_limit
-    ) r
-    left join lateral duewheel.message_at((p_topic).topic_id, r.queue, r.deliver_at, r.seq) m on true
-    order by r.deliver_at, r.seq;
+    if p_message_id is null then
+        return;
+    end if;
+    v_id := duewheel.parse_message_id(p_message_id);
+    select t.name, m.key, m.deliver_at, m.seq into topic_name, key, deliver_at, seq
+    from duewheel.message_at(v_id.topic_id, v_id.queue::smallint, v_id.deliver_at, v_id.seq) m
+    join duewheel.topic t on t.topic_id = m.topic_id;
+    if not found then
+        raise exception using
+            errcode = 'DW013',
+            message = format('there is no message %s to continue after', p_message_id),
+            hint = 'It may have been dropped when its retention ended; begin with the first page.';
+    end if;
 end
 $$;
 
@@ -90,20 +117,21 @@ as $$
 declare
     -- So many are looked at for a page.
     c_looked_at constant integer := 10000;
+    -- By the recalls, which are few, and not by the messages.
+    c_by_recall constant boolean := list_messages.state = 'recalled' and list_messages.key_prefix is null;
     v_topic duewheel.topic;
-    v_after_topic duewheel.topic;
-    v_after record;
+    v_topic_name text;
     v_key text;
-    v_at timestamptz := '-infinity';
-    v_seq bigint := -1;
+    v_at timestamptz;
+    v_seq bigint;
+    v_from timestamptz;
+    v_until timestamptz;
     v_hi timestamptz;
     v_message record;
     v_step integer := least(1000, list_messages.max_messages);
     v_found integer;
     v_looked_at integer := 0;
     v_listed integer := 0;
-    -- By the recalls, which are few, and not by the messages.
-    v_by_recall constant boolean := list_messages.state = 'recalled' and list_messages.key_prefix is null;
 begin
     perform duewheel.require_home();
     if list_messages.topic is not null then
@@ -123,61 +151,47 @@ begin
             hint = 'Ask for further pages.';
     end if;
     perform duewheel.check_message('', list_messages.key_prefix, list_messages.tag, null, null, null);
-    if list_messages.after_message_id is not null then
-        v_after := duewheel.parse_message_id(list_messages.after_message_id);
-        select m.key, m.deliver_at, m.seq into v_key, v_at, v_seq from duewheel.any_message m
-        where m.topic_id = v_after.topic_id and m.queue = v_after.queue and m.deliver_at = v_after.deliver_at
-          and m.seq = v_after.seq;
-        if not found then
-            raise exception using
-                errcode = 'DW013',
-                message = format('there is no message %s to continue after', list_messages.after_message_id),
-                hint = 'It may have been dropped when its retention ended; begin with the first page.';
-        end if;
-        select * into v_after_topic from duewheel.topic t where t.topic_id = v_after.topic_id;
-    end if;
+    select * into v_topic_name, v_key, v_at, v_seq from duewheel.list_place(list_messages.after_message_id);
     for v_topic in
         select * from duewheel.topic t
         where t.deleted_at is null and t.message_type not in ('RETRY', 'DEAD_LETTER')
           and (list_messages.topic is null or t.name = list_messages.topic)
-          and t.name >= coalesce(v_after_topic.name, '')
-          and (not v_by_recall or (select true from duewheel.recall r where r.topic_id = t.topic_id limit 1))
+          and t.name >= coalesce(v_topic_name, '')
+          and (not c_by_recall or (select true from duewheel.recall r where r.topic_id = t.topic_id limit 1))
         order by t.name
     loop
-        if v_topic.topic_id is distinct from v_after_topic.topic_id then
-            v_key := null;
-            v_at := '-infinity';
+        select coalesce(max(t.hi), '-infinity') into v_hi from duewheel.newest_tick(v_topic.topic_id) t;
+        v_from := greatest(list_messages.due_from, v_topic.kept_from, '-infinity');
+        v_until := least(list_messages.due_until, case list_messages.state when 'released'
+                         then v_hi + interval '1 microsecond' else 'infinity' end);
+        if list_messages.key_prefix is not null and list_messages.state = 'waiting' then
+            v_from := greatest(v_from, least(v_hi, (
+                select min(b.deliver_at) from duewheel.held_back b where b.topic_id = v_topic.topic_id)));
+        end if;
+        if v_topic.name is distinct from v_topic_name or (list_messages.key_prefix is null and v_at < v_from) then
+            v_key := list_messages.key_prefix;
+            v_at := v_from;
             v_seq := -1;
         end if;
-        select coalesce(max(t.hi), '-infinity') into v_hi from duewheel.newest_tick(v_topic.topic_id) t;
         loop
             v_found := 0;
             for v_message in
-                select m.topic_id, m.queue, m.deliver_at, m.seq, m.key, m.tag, m.born_at,
-                       r.seq is not null as is_recalled,
-                       m.deliver_at <= v_hi and duewheel.is_released(m.topic_id, m.queue, m.deliver_at, m.seq)
+                select m.*, r.seq is not null as is_recalled,
+                       m.deliver_at <= v_hi and duewheel.is_released(v_topic.topic_id, m.queue, m.deliver_at, m.seq)
                            as is_released
                 from (
-                    select m.topic_id, m.queue, m.deliver_at, m.seq, m.key, m.tag, m.born_at
-                    from duewheel.messages_after(
-                        v_topic,
-                        greatest(list_messages.due_from, v_topic.kept_from,
-                                 case list_messages.state when 'waiting' then v_hi else '-infinity' end),
-                        least(list_messages.due_until,
-                              case list_messages.state when 'released' then v_hi + interval '1 microsecond'
-                              else 'infinity' end),
-                        list_messages.key_prefix, v_key, v_at, v_seq, v_step) m
-                    where not v_by_recall
+                    select * from duewheel.listed_after(
+                        v_topic, list_messages.state, v_hi, v_until, v_at, v_seq, v_step)
+                    where list_messages.key_prefix is null
                     union all
-                    select * from duewheel.recalled_after(
-                        v_topic, greatest(list_messages.due_from, v_topic.kept_from, '-infinity'),
-                        coalesce(list_messages.due_until, 'infinity'), v_at, v_seq, v_step)
-                    where v_by_recall
+                    select * from duewheel.keyed_after(
+                        v_topic, list_messages.key_prefix, v_from, v_until, v_key, v_at, v_seq, v_step)
+                    where list_messages.key_prefix is not null
                 ) m
                 -- A look-up for each row, and never all recalls there are.
                 left join lateral (
                     select r.seq from duewheel.recall r
-                    where r.topic_id = m.topic_id and r.queue = m.queue and r.deliver_at = m.deliver_at
+                    where r.topic_id = v_topic.topic_id and r.queue = m.queue and r.deliver_at = m.deliver_at
                       and r.seq = m.seq limit 1
                 ) r on true
                 order by case when list_messages.key_prefix is not null then m.key end, m.deliver_at, m.seq
@@ -188,7 +202,7 @@ begin
                 v_at := v_message.deliver_at;
                 v_seq := v_message.seq;
                 topic_name := v_topic.name;
-                message_id := duewheel.message_id(v_message.topic_id, v_message.queue, v_message.deliver_at,
+                message_id := duewheel.message_id(v_topic.topic_id, v_message.queue, v_message.deliver_at,
                                                   v_message.seq);
                 key := v_message.key;
                 tag_name := v_message.tag;
@@ -198,11 +212,8 @@ begin
                 recalled := v_message.is_recalled;
                 listed := v_message.born_at is not null
                     and (list_messages.tag is null or v_message.tag is not distinct from list_messages.tag)
-                    and case list_messages.state
-                        when 'waiting' then not v_message.is_recalled and not v_message.is_released
-                        when 'released' then not v_message.is_recalled and v_message.is_released
-                        when 'recalled' then v_message.is_recalled
-                        else true end;
+                    and list_messages.state in ('all', case when recalled then 'recalled' when released then 'released'
+                                                            else 'waiting' end);
                 v_listed := v_listed + listed::integer;
                 if listed or v_looked_at >= c_looked_at then
                     return next;

@@ -1,7 +1,8 @@
 -- Numbers that stay cheap with any number of waiting messages: counts up to a limit are exact, above it an estimate.
 -- Topics and groups come by pages, in the order of their names.
 
--- How many messages of a topic are due after p_after: counted up to 10 000, else estimated from the tables' sizes.
+-- How many messages of a topic wait that is released up to p_after, recalled ones included: counted up to 10 000, else
+-- estimated from the tables' sizes.
 create or replace function duewheel.count_waiting(
     p_topic_id integer, p_after timestamptz, out waiting bigint, out exact boolean
 )
@@ -12,10 +13,7 @@ begin
     select count(*) into waiting from (
         select from duewheel.topic t
         cross join lateral generate_series(0, t.queues - 1) q
-        cross join lateral (
-            select from duewheel.any_message m
-            where m.topic_id = p_topic_id and m.queue = q::smallint and m.deliver_at > p_after
-            order by m.deliver_at limit 10001) m
+        cross join lateral duewheel.waiting_rows(p_topic_id, q::smallint, p_after, '-infinity', 0, 'infinity', 10001) m
         where t.topic_id = p_topic_id limit 10001) m;
     exact := waiting <= 10000;
     if not exact then
@@ -59,10 +57,9 @@ begin
     ) k on true
     cross join lateral (
         select min(m.deliver_at) as next_due_at
-        from generate_series(0, t.queues - 1) q cross join lateral (
-            select m.deliver_at from duewheel.any_message m
-            where m.topic_id = t.topic_id and m.queue = q::smallint and m.deliver_at > coalesce(k.hi, '-infinity')
-            order by m.deliver_at limit 1) m
+        from generate_series(0, t.queues - 1) q
+        cross join lateral duewheel.waiting_rows(
+            t.topic_id, q::smallint, coalesce(k.hi, '-infinity'), '-infinity', 0, 'infinity', 1) m
     ) due
     cross join lateral (
         select w.waiting, w.exact from duewheel.count_waiting(t.topic_id, coalesce(k.hi, '-infinity')) w
@@ -71,37 +68,6 @@ begin
         select 0, true where due.next_due_at is null
     ) w
     order by t.name;
-end
-$$;
-
--- The messages of one queue that are ready for a group and not leased, counted up to 10 000, with the oldest of them.
-create or replace function duewheel.count_ready(
-    p_topic_id integer, p_queue smallint, p_to_at timestamptz, p_to_seq bigint, p_straggler_to bigint, p_hi timestamptz,
-    p_queue_hi timestamptz, p_limit bigint,
-    out ready bigint, out oldest_deliver_at timestamptz
-)
-language plpgsql stable set plan_cache_mode = force_generic_plan as $$
-declare
-    v_late bigint;
-    v_oldest timestamptz;
-begin
-    ready := 0;
-    if (p_queue_hi, duewheel.last_seq()) > (p_to_at, p_to_seq) then
-        select count(*), min(m.deliver_at) into ready, oldest_deliver_at from (
-            select m.deliver_at from duewheel.any_message m
-            where m.topic_id = p_topic_id and m.queue = p_queue and m.deliver_at >= p_to_at
-              and (m.deliver_at, m.seq) > (p_to_at, p_to_seq) and m.deliver_at <= p_hi
-              and (select true from duewheel.recall r
-                   where r.topic_id = p_topic_id and r.queue = p_queue and r.deliver_at = m.deliver_at and r.seq = m.seq
-                   limit 1) is null
-            order by m.deliver_at, m.seq limit p_limit) m;
-    end if;
-    select count(*), min(s.deliver_at) into v_late, v_oldest from (
-        select s.deliver_at from duewheel.straggler s
-        where s.topic_id = p_topic_id and s.queue = p_queue and s.straggler_id > p_straggler_to
-        order by s.straggler_id limit p_limit - ready) s;
-    ready := ready + v_late;
-    oldest_deliver_at := least(oldest_deliver_at, v_oldest);
 end
 $$;
 
@@ -145,19 +111,12 @@ begin
                coalesce(sum(i.inflight), 0)::bigint as inflight
         from duewheel.positions(s.group_id, s.topic_id) p
         left join lateral (
-            select f.ready, f.oldest_deliver_at
-            from duewheel.fifo_ready(s.group_id, p.topic_id, p.queue, p.to_at, p.to_seq, p.straggler_to, p.hi, v_now,
-                                     10000) f
-            where s.is_fifo and p.topic_id = s.topic_id
-            union all
             select c.ready, c.oldest_deliver_at
-            from duewheel.count_ready(p.topic_id, p.queue, p.to_at, p.to_seq, p.straggler_to, p.hi, p.queue_hi,
-                                      10000) c
-            where not (s.is_fifo and p.topic_id = s.topic_id)
-              and ((p.queue_hi, duewheel.last_seq()) > (p.to_at, p.to_seq) or exists (
-                    select from duewheel.straggler g
-                    where g.topic_id = p.topic_id and g.queue = p.queue and g.straggler_id > p.straggler_to
-                    order by g.straggler_id limit 1))
+            from duewheel.count_ready(s.group_id, p.topic_id, p.queue, v_now, 10000) c
+            where s.is_fifo or (p.queue_hi, duewheel.last_seq()) > (p.to_at, p.to_seq) or exists (
+                select from duewheel.straggler g
+                where g.topic_id = p.topic_id and g.queue = p.queue and g.straggler_id > p.straggler_to
+                order by g.straggler_id limit 1)
         ) c on true
         left join lateral (
             select sum(l.message_count - duewheel.answered_count(s.group_id, p.topic_id, p.queue, l.n)) as inflight
@@ -172,9 +131,10 @@ begin
     cross join lateral (
         -- Counted where there is one; a function for each that has none would cost more than all look-ups.
         select case when (
-                select true from duewheel.any_message m
-                where m.topic_id = s.retry_topic_id and m.queue = 0 and m.deliver_at > k.retries_to
-                order by m.deliver_at limit 1
+                select true
+                from duewheel.waiting_rows(
+                    s.retry_topic_id, 0::smallint, k.retries_to, '-infinity', 0, 'infinity', 1) m
+                limit 1
             ) then (duewheel.count_waiting(s.retry_topic_id, k.retries_to)).waiting - (
                 -- A rewind took them back.
                 select count(*) from duewheel.recall r

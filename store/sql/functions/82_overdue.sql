@@ -21,19 +21,17 @@ begin
     return query
     select t.name, d.due_at
     from (
-        select t.topic_id, t.name, t.queues from duewheel.topic t
+        select t.topic_id, t.name, t.queues, coalesce((
+                   select k.hi from duewheel.newest_tick(t.topic_id) k), '-infinity') as hi
+        from duewheel.topic t
         where t.deleted_at is null and t.message_type not in ('RETRY', 'DEAD_LETTER')
+        offset 0
     ) t
-    left join lateral (
-        select k.hi from duewheel.newest_tick(t.topic_id) k
-    ) k on true
     cross join lateral (
         select min(m.deliver_at) as due_at
-        from generate_series(0, t.queues - 1) q cross join lateral (
-            select m.deliver_at from duewheel.any_message m
-            where m.topic_id = t.topic_id and m.queue = q::smallint
-              and m.deliver_at > coalesce(k.hi, '-infinity') and m.deliver_at <= overdue_topics.due_until
-            order by m.deliver_at limit 1) m
+        from generate_series(0, t.queues - 1) q
+        cross join lateral duewheel.waiting_rows(
+            t.topic_id, q::smallint, t.hi, '-infinity', 0, due_until + interval '1 microsecond', 1) m
     ) d
     where d.due_at is not null
       and (
@@ -44,11 +42,8 @@ begin
                          select true from duewheel.recall r
                          where r.topic_id = t.topic_id and r.queue = m.queue and r.deliver_at = m.deliver_at
                            and r.seq = m.seq limit 1) as is_recalled
-              from (
-                  select m.queue, m.deliver_at, m.seq from duewheel.any_message m
-                  where m.topic_id = t.topic_id and m.queue = q::smallint
-                    and m.deliver_at >= d.due_at and m.deliver_at <= overdue_topics.due_until
-                  order by m.deliver_at, m.seq limit 1000) m) m)
+              from duewheel.waiting_rows(
+                  t.topic_id, q::smallint, t.hi, '-infinity', 0, due_until + interval '1 microsecond', 1000) m) m)
     order by d.due_at, t.name limit overdue_topics.max_topics;
 end
 $$;

@@ -469,12 +469,13 @@ begin
     join duewheel.topic t on t.topic_id = s.topic_id
     left join lateral duewheel.newest_tick(s.retry_topic_id) k on true
     cross join lateral (
-        select * from duewheel.any_message m
-        where m.topic_id = s.retry_topic_id and m.queue = 0 and m.deliver_at > coalesce(k.hi, '-infinity')
-          and not exists (
-              select from duewheel.recall r
-              where r.topic_id = m.topic_id and r.queue = m.queue and r.deliver_at = m.deliver_at and r.seq = m.seq)
-        order by m.deliver_at, m.seq limit max_messages) m
+        -- Of 10 000, as a rewind may have taken many back.
+        select * from duewheel.waiting_rows(
+            s.retry_topic_id, 0::smallint, coalesce(k.hi, '-infinity'), '-infinity', 0, 'infinity', 10000) m
+        where (select true from duewheel.recall r
+               where r.topic_id = m.topic_id and r.queue = m.queue and r.deliver_at = m.deliver_at and r.seq = m.seq
+               limit 1) is null
+        limit max_messages) m
     where s.retry_topic_id is not null and (v_group_id is null or s.group_id = v_group_id)
       and (waiting_retries.topic is null or t.name = waiting_retries.topic)
     order by m.deliver_at, m.seq limit max_messages;

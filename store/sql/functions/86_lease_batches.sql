@@ -119,11 +119,12 @@ declare
     v_limit constant bigint := least(greatest(p_max, 1), v_leases * v_largest);
     -- Fewer messages than this are read while they are leased.
     v_many constant integer := 1000;
+    -- Of a queue, where tags or a filter choose.
+    v_most_looked_at constant bigint := 1000000;
     v_every constant boolean := p_tags is null and p_filter is null;
     v_type text;
     v_chunk integer;
     v_position record;
-    v_found bigint;
     v_ready bigint := 0;
     v_retries bigint := 0;
     v_has_ended boolean := false;
@@ -137,31 +138,12 @@ begin
     from duewheel.check_receive(p_group_id, p_topic_id, p_max, 1, p_invisible, p_now) c;
     for v_position in select * from duewheel.positions(p_group_id, p_topic_id) loop
         exit when v_ready >= v_limit;
-        select count(*) into v_found from (
-            select from duewheel.straggler s
-            where s.topic_id = v_position.topic_id and s.queue = v_position.queue
-              and s.straggler_id > v_position.straggler_to
-            order by s.straggler_id limit v_limit - v_ready) s;
-        v_ready := v_ready + v_found;
-        if v_every or v_position.ordinal = 0 then
-            -- By the primary key alone. Retries were chosen when they came first.
-            select count(*) into v_found from (
-                select from duewheel.any_message m
-                where m.topic_id = v_position.topic_id and m.queue = v_position.queue
-                  and (m.deliver_at, m.seq) > (v_position.to_at, v_position.to_seq)
-                  and m.deliver_at >= v_position.to_at and m.deliver_at <= v_position.hi
-                order by m.deliver_at, m.seq limit v_limit - v_ready) m;
-        else
-            select count(*) into v_found from (
-                select from duewheel.any_message m
-                where m.topic_id = v_position.topic_id and m.queue = v_position.queue
-                  and (m.deliver_at, m.seq) > (v_position.to_at, v_position.to_seq)
-                  and m.deliver_at >= v_position.to_at and m.deliver_at <= v_position.hi
-                  and (p_tags is null or m.tag = any (p_tags))
-                  and (p_filter is null or coalesce(m.properties, '{}') @@ p_filter)
-                order by m.deliver_at, m.seq limit v_limit - v_ready) m;
-        end if;
-        v_ready := v_ready + v_found;
+        -- Retries were chosen when they came first.
+        v_ready := v_ready + (duewheel.count_unread(
+            p_group_id, v_position.topic_id, v_position.queue,
+            case when v_every or v_position.ordinal = 0 then v_limit - v_ready else v_most_looked_at end,
+            case when v_position.ordinal > 0 then p_tags end,
+            case when v_position.ordinal > 0 then p_filter end)).wanted;
         if v_position.ordinal = 0 then
             v_retries := v_ready;
         end if;

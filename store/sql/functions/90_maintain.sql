@@ -270,60 +270,34 @@ end;
 -- How many messages of a slot each clustering group has still to read, or to answer for.
 create or replace function duewheel.slot_unread(p_slot duewheel.slot)
 returns table (topic text, consumer_group text, messages bigint)
-language plpgsql stable as $$
-#variable_conflict use_column
-declare
-    v_subscription record;
-    v_position record;
-    v_count bigint;
-begin
-    for v_subscription in
-        select s.group_id, s.topic_id, t.name as topic, g.name as consumer_group
+language sql stable
+begin atomic
+    select u.* from (
+        select t.name as topic, g.name as consumer_group, (
+                select count(*) from duewheel.fifo_backlog b
+                where b.group_id = s.group_id and b.topic_id = s.topic_id
+                  and b.deliver_at >= (p_slot).starts_at and b.deliver_at < (p_slot).ends_at
+            ) + (
+                select count(*) from duewheel.positions(s.group_id, s.topic_id) p
+                cross join lateral duewheel.unread_rows(
+                    s.group_id, p.topic_id, p.queue, null, p_from => (p_slot).starts_at, p_until => (p_slot).ends_at)
+            ) + (
+                select count(*) from duewheel.positions(s.group_id, s.topic_id) p
+                cross join lateral duewheel.ended_leases(
+                    s.group_id, p.topic_id, p.queue, p.revived_to, 'infinity') ended (n)
+                cross join lateral duewheel.lease_rows(s.group_id, p.topic_id, p.queue, ended.n) m
+                where m.deliver_at >= (p_slot).starts_at and m.deliver_at < (p_slot).ends_at
+                  and not exists (
+                    select from duewheel.message_answer(s.group_id, p.topic_id, p.queue, ended.n, m.seq) a
+                    where a.kind in ('acked', 'failed'))
+            ) as messages
         from duewheel.subscription s
         join duewheel.topic t on t.topic_id = s.topic_id and t.deleted_at is null
         join duewheel.consumer_group g on g.group_id = s.group_id and g.mode = 'clustering'
-        order by t.name, g.name
-    loop
-        topic := v_subscription.topic;
-        consumer_group := v_subscription.consumer_group;
-        select count(*) into messages from duewheel.fifo_backlog b
-        where b.group_id = v_subscription.group_id and b.topic_id = v_subscription.topic_id
-          and b.deliver_at >= (p_slot).starts_at and b.deliver_at < (p_slot).ends_at;
-        for v_position in select * from duewheel.positions(v_subscription.group_id, v_subscription.topic_id) loop
-            -- Released late and not read; what is released late and lies behind the position was read as such, or waits
-            -- here.
-            select count(*) into v_count from duewheel.straggler s
-            where s.topic_id = v_position.topic_id and s.queue = v_position.queue
-              and s.straggler_id > v_position.straggler_to
-              and s.deliver_at >= (p_slot).starts_at and s.deliver_at < (p_slot).ends_at;
-            messages := messages + v_count;
-            select count(*) into v_count from duewheel.any_message m
-            where m.topic_id = v_position.topic_id and m.queue = v_position.queue
-              and m.deliver_at >= (p_slot).starts_at and m.deliver_at < (p_slot).ends_at
-              and (m.deliver_at, m.seq) > (v_position.to_at, v_position.to_seq)
-              and not exists (select from duewheel.recall r where r.topic_id = m.topic_id and r.queue = m.queue
-                              and r.deliver_at = m.deliver_at and r.seq = m.seq)
-              and not exists (select from duewheel.straggler s where s.topic_id = m.topic_id and s.queue = m.queue
-                              and s.deliver_at = m.deliver_at and s.seq = m.seq);
-            messages := messages + v_count;
-            select count(*) into v_count
-            from duewheel.ended_leases(v_subscription.group_id, v_position.topic_id, v_position.queue,
-                                       v_position.revived_to,
-                                       'infinity') ended (n)
-            cross join lateral duewheel.lease_rows(v_subscription.group_id, v_position.topic_id, v_position.queue,
-                                                   ended.n) m
-            where m.deliver_at >= (p_slot).starts_at and m.deliver_at < (p_slot).ends_at
-              and not exists (
-                select from duewheel.message_answer(v_subscription.group_id, v_position.topic_id, v_position.queue,
-                                                    ended.n, m.seq));
-            messages := messages + v_count;
-        end loop;
-        if messages > 0 then
-            return next;
-        end if;
-    end loop;
-end
-$$;
+    ) u
+    where u.messages > 0
+    order by u.topic, u.consumer_group;
+end;
 
 -- Whether a group has still to read messages of one of its queues that are due in [p_from, p_until), or to answer for
 -- what it read there.

@@ -1,0 +1,110 @@
+-- Ready: what a group could receive now.
+
+-- The messages of a queue that are released, and that a group has not received: of those due in [p_from, p_until) the
+-- first p_limit in the order of their instants, and as many of those that came late. Recalled ones are left out.
+-- is_wanted: it has such a tag and such properties.
+create or replace function duewheel.unread_rows(
+    p_group_id integer, p_topic_id integer, p_queue smallint, p_limit bigint, p_tags text[] default null,
+    p_filter jsonpath default null, p_from timestamptz default '-infinity', p_until timestamptz default 'infinity'
+) returns table (deliver_at timestamptz, message_group text, is_wanted boolean)
+language sql stable
+begin atomic
+    select m.deliver_at, m.message_group,
+           (p_tags is null or coalesce(m.tag = any (p_tags), false))
+           and (p_filter is null or coalesce(coalesce(m.properties, '{}') @@ p_filter, false))
+    -- Asked once, not for each message.
+    from (select * from duewheel.queue_state(p_group_id, p_topic_id, p_queue) offset 0) p
+    cross join lateral (
+        (select r.deliver_at, r.tag, r.properties, r.message_group
+         from duewheel.range_rows(
+             p_topic_id, p_queue, greatest(p.to_at, p_from - interval '1 microsecond'),
+             case when p.to_at >= p_from then p.to_seq else duewheel.last_seq() end,
+             least(p.hi, p_until - interval '1 microsecond'), duewheel.last_seq(), p.seen_below, true, null, null,
+             p.no_recalls) r
+         where p.has_messages
+         order by r.deliver_at, r.seq limit p_limit)
+        union all
+        (select s.deliver_at, s.tag, s.properties, s.message_group
+         from duewheel.straggler_rows(
+             p_topic_id, p_queue, p.straggler_to, p.last_straggler, true, null, null) s
+         where s.deliver_at >= p_from and s.deliver_at < p_until
+         order by s.straggler_id limit p_limit)
+    ) m;
+end;
+
+-- How many of the first p_limit unread messages of a queue have such a tag and such properties, the oldest of these,
+-- and how many there were to look at. Without tags, a filter, recalls and latecomers the primary key alone is read.
+create or replace function duewheel.count_unread(
+    p_group_id integer, p_topic_id integer, p_queue smallint, p_limit bigint, p_tags text[] default null,
+    p_filter jsonpath default null,
+    out wanted bigint, out oldest_deliver_at timestamptz, out unread bigint
+)
+language plpgsql stable set plan_cache_mode = force_generic_plan as $$
+declare
+    v_at record;
+begin
+    if p_tags is null and p_filter is null then
+        select * into v_at from duewheel.queue_state(p_group_id, p_topic_id, p_queue) p
+        where p.no_recalls and p.last_straggler = p.straggler_to
+          and duewheel.is_released_whole(p_topic_id, p_queue, p.to_at, p.hi);
+        if found then
+            select count(*), min(m.deliver_at), count(*) into wanted, oldest_deliver_at, unread
+            from (
+                select m.deliver_at
+                from duewheel.range_rows(p_topic_id, p_queue, v_at.to_at, v_at.to_seq, v_at.hi, duewheel.last_seq(),
+                                         null, true, null, null, true) m
+                order by m.deliver_at, m.seq limit p_limit
+            ) m;
+            return;
+        end if;
+    end if;
+    select count(*) filter (where m.is_wanted), min(m.deliver_at) filter (where m.is_wanted), count(*)
+    into wanted, oldest_deliver_at, unread
+    from duewheel.unread_rows(p_group_id, p_topic_id, p_queue, p_limit, p_tags, p_filter) m;
+end
+$$;
+
+-- How many messages of a queue are ready for a group, the oldest of them, and how many unread ones it looked at: as
+-- count_unread says. On a FIFO topic all tags count, and only messages whose message group is free: those in the
+-- backlog, and those among the first 10 000 unread ones, up to p_limit together.
+create or replace function duewheel.count_ready(
+    p_group_id integer, p_topic_id integer, p_queue smallint, p_now timestamptz, p_limit bigint,
+    p_tags text[] default null, p_filter jsonpath default null,
+    out ready bigint, out oldest_deliver_at timestamptz, out unread bigint
+)
+language plpgsql stable set plan_cache_mode = force_generic_plan as $$
+declare
+    v_backlog record;
+begin
+    if not duewheel.is_fifo(p_topic_id) then
+        select c.wanted, c.oldest_deliver_at, c.unread into ready, oldest_deliver_at, unread
+        from duewheel.count_unread(p_group_id, p_topic_id, p_queue, p_limit, p_tags, p_filter) c;
+        return;
+    end if;
+    select count(*) as ready, min(b.deliver_at) as oldest_deliver_at into v_backlog
+    from duewheel.fifo_backlog_rows(
+        p_group_id, p_topic_id, p_queue,
+        array(select * from duewheel.fifo_free_groups(p_group_id, p_topic_id, p_queue, null, p_now, p_limit)),
+        p_now, p_limit) b;
+    with unread_of_group as materialized (
+        select coalesce(m.message_group, '') as message_group, count(*) as messages, min(m.deliver_at) as deliver_at
+        from duewheel.unread_rows(p_group_id, p_topic_id, p_queue, 10000) m
+        group by 1
+    )
+    select coalesce(sum(u.messages) filter (where f.is_free), 0), min(u.deliver_at) filter (where f.is_free),
+           coalesce(sum(u.messages), 0)
+    into ready, oldest_deliver_at, unread
+    from unread_of_group u
+    cross join lateral (
+        select case
+            when (select true from duewheel.fifo_backlog b
+                  where b.topic_id = p_topic_id and b.group_id = p_group_id and b.queue = p_queue
+                    and b.message_group = u.message_group limit 1)
+                then duewheel.fifo_is_free(p_group_id, p_topic_id, p_queue, u.message_group, null, p_now)
+            else duewheel.fifo_holder(p_group_id, p_topic_id, p_queue, u.message_group) is null
+        end as is_free offset 0
+    ) f;
+    ready := least(ready + v_backlog.ready, p_limit);
+    oldest_deliver_at := least(oldest_deliver_at, v_backlog.oldest_deliver_at);
+end
+$$;
