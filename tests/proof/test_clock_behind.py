@@ -383,8 +383,8 @@ class SteppingClock(RuleBasedStateMachine):
     def send_in_order(self, message_group: str) -> None:
         body = self.body()
         receipt = self.broker.send("steps", body, message_group=message_group)
-        reached = receipt.deliver_at <= self.clock()
-        self.sent.append(Sent(body, receipt.message_id, receipt.deliver_at, message_group, reached))
+        # Without a delay it may come at once; its instant is not before that of the message ahead of it.
+        self.sent.append(Sent(body, receipt.message_id, receipt.deliver_at, message_group, reached=True))
 
     # --- taking back
 
