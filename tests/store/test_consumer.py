@@ -304,7 +304,7 @@ def test_messages_of_several_leases_are_answered_in_one_step(timed_broker: Broke
 
 def lease_events(broker: Broker) -> list[str]:
     with broker.connection() as connection, connection.cursor() as cursor:
-        cursor.execute("select kind from duewheel.lease_event order by event_id")
+        cursor.execute("select kind from duewheel.lease_event order by at")
         return [kind for (kind,) in cursor.fetchall()]
 
 

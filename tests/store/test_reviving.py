@@ -10,6 +10,7 @@ from tests.clock import Clock
 from tests.waiting import ask, connected
 
 from duewheel.store.broker import Broker
+from duewheel.store.database.connections import DriverConnection
 
 MINUTE = timedelta(minutes=1)
 HOUR = timedelta(hours=1)
@@ -80,3 +81,69 @@ def test_leases_that_end_one_after_another_are_revived_in_that_order(topic: Brok
             wheel, "select max(revived_to) from duewheel.lease where topic_id = %s", consumer.topic_id
         )
         assert looked_at == clock()
+
+
+def test_the_reason_of_a_retry_names_the_end_that_its_lease_was_extended_to(
+    topic: Broker, clock: Clock
+) -> None:
+    send_numbered(topic, 1)
+    consumer = topic.consumer("t", "g")
+    (message,) = consumer.receive(invisible=MINUTE)
+    clock.advance(MINUTE / 2)
+    consumer.change_invisible_duration(message, HOUR)
+    ends_at = clock() + HOUR
+    clock.advance(2 * HOUR)
+    assert len(consumer.receive()) == 1
+    (waited,) = (entry for entry in topic.history(message.message_id) if entry.state == "WaitingRetry")
+    with connected(topic.dsn) as connection:
+        assert ask(connection, "select 'not answered until ' || %s::timestamptz", ends_at) == [
+            (waited.reason,)
+        ]
+
+
+def test_x13_a_lease_taken_or_shortened_after_the_clock_was_set_back_is_revived(
+    topic: Broker, clock: Clock
+) -> None:
+    """It ends before an instant up to which consumers have looked at the ends of leases already."""
+    send_numbered(topic, 3)
+    consumer = topic.consumer("t", "g")
+    (first,) = consumer.receive(1, HOUR)
+    (second,) = consumer.receive(1, HOUR)
+    clock.advance(-MINUTE)
+    consumer.change_invisible_duration(second, timedelta(seconds=1))
+    consumer.receive(1, timedelta(seconds=1))
+    consumer.ack(first)
+    clock.advance(HOUR)
+    assert sorted(message.attempt for message in consumer.receive()) == [2, 2]
+
+
+def rows_read(connection: DriverConnection) -> int:
+    """Rows and index look-ups of leases that the open transaction has read."""
+    ((rows,),) = ask(
+        connection,
+        "select sum(coalesce(idx_tup_fetch, 0) + coalesce(idx_scan, 0) + seq_tup_read)"
+        " from pg_stat_xact_user_tables where relname like 'lease%'",
+    )
+    return int(rows)
+
+
+def test_x16_a_fence_costs_others_the_same_however_long_it_is_held(topic: Broker, clock: Clock) -> None:
+    """Rows that a second of it costs a wheel, a consumer and an extension."""
+    send_numbered(topic, 1)
+    consumer = topic.consumer("t", "g")
+    batch = consumer.receive(invisible=timedelta(seconds=2))
+    read = []
+    with connected(topic.dsn, autocommit=False) as mine, connected(topic.dsn, autocommit=False) as others:
+        consumer.fence(batch, connection=mine)
+        for _ in range(60):
+            clock.advance(timedelta(seconds=1, microseconds=1))
+            before = rows_read(others)
+            for call in ("duewheel.revive_chunk(%s, %s, %s)", "duewheel.next_due(%s, %s, %s)"):
+                ask(others, f"select * from {call}", *(consumer.group_id, consumer.topic_id, clock()))
+            read.append(rows_read(others) - before)
+            others.commit()
+        consumer.ack(batch, connection=mine)
+        mine.commit()
+    assert max(read[-20:]) <= max(read[:20])
+    clock.advance(HOUR)
+    assert not consumer.receive()

@@ -9,28 +9,23 @@ begin atomic
         coalesce(
             (select e.expires_at from duewheel.lease_event e
              where e.topic_id = p_topic_id and e.group_id = p_group_id and e.queue = p_queue and e.n = p_n
-               and e.kind = 'extended' order by e.event_id desc limit 1),
+               and e.event_id > 0 order by e.event_id desc limit 1),
             (select l.expires_at from duewheel.lease l
              where l.topic_id = p_topic_id and l.group_id = p_group_id and l.queue = p_queue and l.n = p_n)),
-        (select max(e.expires_at) from duewheel.lease_event e
+        (select e.expires_at from duewheel.lease_event e
          where e.topic_id = p_topic_id and e.group_id = p_group_id and e.queue = p_queue and e.n = p_n
-           and e.kind = 'deferred'));
+           and e.event_id < 0 order by e.event_id limit 1));
 end;
 
--- Whether an event of this kind ends its lease: no later one changes that.
-create or replace function duewheel.is_final(p_kind text) returns boolean
-language sql immutable parallel safe
-return p_kind in ('acked', 'failed', 'returned', 'expired', 'rewound');
-
--- The event that ended a lease. A look-up by the key; as a join the events of all leases would be read.
+-- The event that ended a lease.
 create or replace function duewheel.final_event(p_group_id integer, p_topic_id integer, p_queue integer, p_n bigint)
 returns setof duewheel.lease_event
 language sql stable rows 1
 begin atomic
     select * from duewheel.lease_event e
     where e.topic_id = p_topic_id and e.group_id = p_group_id and e.queue = p_queue and e.n = p_n
-      and duewheel.is_final(e.kind)
-    order by e.event_id limit 1;
+      and e.event_id = 0
+    limit 1;
 end;
 
 -- Whether a lease ended by p_to, with no final answer and no later end.
@@ -94,6 +89,31 @@ begin
 end
 $$;
 
+-- Notes that a lease is not to be revived before p_to, although its time is over.
+create or replace function duewheel.add_deferral(
+    p_group_id integer, p_topic_id integer, p_queue integer, p_n bigint, p_at timestamptz, p_to timestamptz
+) returns void
+language sql
+begin atomic
+    insert into duewheel.lease_event (topic_id, group_id, queue, n, event_id, kind, at, expires_at)
+    values (p_topic_id, p_group_id, p_queue, p_n, -nextval('duewheel.lease_event_number'), 'deferred', p_at, p_to);
+end;
+
+-- Notes that a lease ends at p_to. Where a clock that was ahead has let consumers look at the ends up to a later
+-- instant, it ends after that one: they do not look back.
+create or replace function duewheel.add_extension(
+    p_group_id integer, p_topic_id integer, p_queue integer, p_n bigint, p_at timestamptz, p_to timestamptz
+) returns void
+language sql
+begin atomic
+    insert into duewheel.lease_event (topic_id, group_id, queue, n, event_id, kind, at, expires_at)
+    values (p_topic_id, p_group_id, p_queue, p_n, nextval('duewheel.lease_event_number'), 'extended', p_at, greatest(
+        p_to, (
+            select l.revived_to + interval '1 microsecond' from duewheel.lease l
+            where l.topic_id = p_topic_id and l.group_id = p_group_id and l.queue = p_queue
+            order by l.n desc limit 1)));
+end;
+
 -- At COMMIT of an extension: an end that has passed meanwhile, or may before the COMMIT is done, is put off. Consumers
 -- look at the ends up to their clock's time, and see nothing of this one.
 create or replace function duewheel.put_off_passed_end() returns trigger
@@ -102,9 +122,8 @@ begin
     if new.expires_at <= clock_timestamp() + interval '3 seconds' and new.at >= transaction_timestamp()
        and clock_timestamp() > transaction_timestamp() + interval '0.5 seconds'
     then
-        insert into duewheel.lease_event (topic_id, group_id, queue, n, kind, at, expires_at)
-        values (new.topic_id, new.group_id, new.queue, new.n, 'deferred', clock_timestamp(),
-                clock_timestamp() + interval '3 seconds');
+        perform duewheel.add_deferral(new.group_id, new.topic_id, new.queue, new.n, clock_timestamp(),
+                                      clock_timestamp() + interval '3 seconds');
     end if;
     return null;
 end
@@ -321,6 +340,7 @@ language plpgsql as $$
 declare
     v_ended record;
     v_lease duewheel.lease;
+    v_end timestamptz;
     v_reason text;
 begin
     leases := 0;
@@ -339,17 +359,18 @@ begin
         leases := leases + 1;
         if not pg_try_advisory_xact_lock(duewheel.lease_lock_key(p_group_id, p_topic_id, p_queue, v_ended.n)) then
             -- Fenced or being answered in a transaction that is still open: look again in a second.
-            insert into duewheel.lease_event (topic_id, group_id, queue, n, kind, at, expires_at)
-            values (p_topic_id, p_group_id, p_queue, v_ended.n, 'deferred', p_to, p_to + interval '1 second');
+            perform duewheel.add_deferral(p_group_id, p_topic_id, p_queue, v_ended.n, p_to,
+                                          p_to + interval '1 second');
             continue;
         end if;
         -- Under the lock: an answer may have been committed since.
         continue when not duewheel.lease_has_ended(p_group_id, p_topic_id, p_queue, v_ended.n, p_to);
         select * into v_lease from duewheel.lease l
         where l.topic_id = p_topic_id and l.group_id = p_group_id and l.queue = p_queue and l.n = v_ended.n;
-        v_reason := format('not answered until %s', v_lease.expires_at);
+        v_end := duewheel.lease_end(p_group_id, p_topic_id, p_queue, v_ended.n);
+        v_reason := format('not answered until %s', v_end);
         messages := messages + case when v_lease.listed
-            then (duewheel.fifo_put_back(v_lease, null, array[v_reason], '-infinity', p_now)).failed
+            then (duewheel.fifo_put_back(v_lease, null, array[v_reason], v_end, p_now)).failed
             else duewheel.retry_messages(v_lease, null, array[v_reason], '-infinity', p_now) end;
         insert into duewheel.lease_event (topic_id, group_id, queue, n, kind, at)
         values (p_topic_id, p_group_id, p_queue, v_ended.n, 'expired', p_to);

@@ -222,6 +222,8 @@ begin
                       v_no_recalls
         from duewheel.queue_state(p_group_id, v_topic_id, v_queue);
         continue when not found or not (v_listed or v_has_messages or v_last_straggler > v_straggler);
+        -- Leases that are taken after a clock was set back end before the mark, and must be found.
+        v_revived_to := least(v_revived_to, v_now);
         -- Ten times a second will do in a queue that is being read: this look costs as much as reading one message.
         -- Leases that have ended are left to a wheel, or to duewheel.tick.
         if v_now >= v_revived_to + interval '100 milliseconds'

@@ -1,5 +1,5 @@
--- Answers to leases: ack, nack, reject, give back, extend, fence. Guarded by the lease being current: after its end, or a final
--- answer, LeaseLost.
+-- Answers to leases: ack, nack, reject, give back, extend, fence. Guarded by the lease being current: after its end,
+-- or a final answer, LeaseLost.
 --
 -- An answer to all that is left of a lease is one row of lease_event, which is final. Answers to single messages stand
 -- in lease_answer, where each is found by its message: an answer costs the same however many the lease has already.
@@ -251,8 +251,8 @@ begin
 end
 $$;
 
--- Notes an ack, a nack or a giving back that counts, and sends on what comes again. p_open_seqs: messages without an answer yet; null: all
--- that are left. p_reasons: one for each of p_open_seqs, or one for all.
+-- Notes an ack, a nack or a giving back that counts, and sends on what comes again. p_open_seqs: messages without an
+-- answer yet; null: all that are left. p_reasons: one for each of p_open_seqs, or one for all.
 create or replace function duewheel.add_answer(
     p_kind text, p_lease duewheel.lease, p_open_seqs bigint[], p_reasons text[], p_delay interval,
     p_at timestamptz, p_now timestamptz
@@ -361,8 +361,7 @@ begin
                 format('%s%s,', coalesce(nullif(current_setting('duewheel.fenced', true), ''), ','), p_key), true);
         end if;
     elsif p_action = 'extend' then
-        insert into duewheel.lease_event (topic_id, group_id, queue, n, kind, at, expires_at)
-        values (v_lease.topic_id, p_group_id, v_lease.queue, v_lease.n, p_kind, p_at, p_at + p_duration);
+        perform duewheel.add_extension(p_group_id, p_topic_id, p_queue, p_n, p_at, p_at + p_duration);
     else
         if cardinality(p_reasons) > 1 then
             v_reasons := array(

@@ -37,10 +37,7 @@ begin
         return;
     end if;
     v_due_at := case
-        when p_due_at is null then v_now + v_group.ordered_interval
-        -- Ended: due since then.
-        when p_due_at = '-infinity' then least(v_now, (p_lease).expires_at)
-        else p_due_at end;
+        when p_due_at is null then v_now + v_group.ordered_interval else p_due_at end;
     with open_message as materialized (
         select m.*, p_seqs is null or chosen.seq is not null as is_chosen,
                (p_seqs is null or chosen.seq is not null) and not p_given_back as has_failed,

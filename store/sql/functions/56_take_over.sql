@@ -71,8 +71,8 @@ begin
         v_token := duewheel.new_token();
         update duewheel.lease l set token = v_token
         where l.topic_id = v_live.topic_id and l.group_id = p_group_id and l.queue = v_live.queue and l.n = v_live.n;
-        insert into duewheel.lease_event (topic_id, group_id, queue, n, kind, at, expires_at)
-        values (v_live.topic_id, p_group_id, v_live.queue, v_live.n, 'extended', v_now, v_now + p_invisible);
+        perform duewheel.add_extension(p_group_id, v_live.topic_id, v_live.queue, v_live.n, v_now,
+                                       v_now + p_invisible);
         return query
         select (v_live.topic_id, v_live.queue, v_live.n, v_token, v_now + p_invisible, v_count)::duewheel.lease_handle,
                null::timestamptz, null::bigint, null::timestamptz, null::timestamptz, null::text, null::text,

@@ -37,9 +37,12 @@ create index lease_rewound on duewheel.lease (topic_id, group_id, queue, n) wher
 
 -- What became of a lease. Final kinds: acked, failed, returned, expired, rewound.
 -- Returned: the messages wait again at once, without a retry. Rewound: the group was set back to an earlier instant.
+create sequence duewheel.lease_event_number;
 create table duewheel.lease_event (
     n bigint not null,
-    event_id bigint generated always as identity,
+    -- 0: it ended the lease, and there is no other such event. Above 0: extensions, below: deferrals; of both, the
+    -- newest is the farthest from 0. So each of the three is found by a look-up, however many of the others there are.
+    event_id bigint not null default 0,
     at timestamptz not null,
     -- extended and deferred: the new end of the lease.
     expires_at timestamptz,
