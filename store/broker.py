@@ -48,10 +48,10 @@ if TYPE_CHECKING:
     from duewheel.store.operations.dead_letters import DeadLetter, Redriven
     from duewheel.store.operations.groups import Group, Rewound
     from duewheel.store.operations.lookups import HistoryEntry, MessagePage, StoredMessage
+    from duewheel.store.operations.overview import Stats
     from duewheel.store.operations.recalling import BulkRecall
     from duewheel.store.operations.schedules import Misfire, Schedule
     from duewheel.store.operations.settings import Settings, WhenFull
-    from duewheel.store.operations.stats import Stats
     from duewheel.store.operations.topics import Topic
     from duewheel.store.values.retry_policy import RetryPolicy
     from duewheel.store.wheel.runner import WheelRunner
@@ -621,7 +621,7 @@ class Broker:
         max_messages: int = 100,
         redriven: bool | None = None,
     ) -> list[DeadLetter]:
-        """The dead letters of a consumer group that are kept, oldest first.
+        """The dead letters of a consumer group that are kept, of each topic the oldest first.
 
         Args:
             group: the group.
@@ -698,7 +698,7 @@ class Broker:
 
     def stats(self) -> Stats:
         """Numbers about all topics and groups; as cheap with ten million waiting messages as with ten."""
-        return operations.stats.stats(self._database)
+        return operations.overview.stats(self._database)
 
     # --- consuming
 

@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from duewheel.store.operations import dead_letters as dead_letters
     from duewheel.store.operations import groups as groups
     from duewheel.store.operations import lookups as lookups
+    from duewheel.store.operations import overview as overview
     from duewheel.store.operations import recalling as recalling
     from duewheel.store.operations import schedules as schedules
     from duewheel.store.operations import sending as sending
     from duewheel.store.operations import settings as settings
-    from duewheel.store.operations import stats as stats
     from duewheel.store.operations import topics as topics
 
 

@@ -77,15 +77,15 @@ def test_the_broker_imports_an_operation_when_it_is_used() -> None:
     program = (
         "import sys; from duewheel.store import Broker, operations;"
         "loaded = lambda: [name for name in sys.modules if name.startswith('duewheel.store.operations.')];"
-        "print(loaded(), operations.stats.__name__, loaded())"
+        "print(loaded(), operations.topics.__name__, loaded())"
     )
     printed = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     ).stdout
-    stats = "duewheel.store.operations.stats"
-    assert printed.strip() == f"[] {stats} ['{stats}']"
-    with pytest.raises(AttributeError, match="no attribute 'staats'"):
-        duewheel.store.operations.staats  # type: ignore[attr-defined]  # noqa: B018
+    topics = "duewheel.store.operations.topics"
+    assert printed.strip() == f"[] {topics} ['{topics}']"
+    with pytest.raises(AttributeError, match="no attribute 'toopics'"):
+        duewheel.store.operations.toopics  # type: ignore[attr-defined]  # noqa: B018
 
 
 def test_the_picture_of_the_folders_is_the_tree() -> None:
