@@ -38,7 +38,7 @@ def dead_letter() -> None:
 def list_dead_letters(
     broker: Broker, answer: Answer, group: str, topic: str | None, max_messages: int, which: str | None
 ) -> None:
-    """List the dead letters of a consumer group, the oldest first.
+    """List the dead letters of a consumer group, of each topic the oldest first.
 
     \b
     duewheel dead-letter list --group cancel-unpaid-orders --topic order-timeout --open

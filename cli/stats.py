@@ -11,7 +11,7 @@ from duewheel.cli.answer import Answer, as_mapping
 from duewheel.cli.broker_command import with_broker
 from duewheel.cli.options import topic_option
 from duewheel.store import Broker, UnknownTopic
-from duewheel.store.operations.stats import TopicStats
+from duewheel.store.operations.overview import TopicStats
 
 TOPIC_COLUMNS = ("topic", "message_type", "waiting", "next_due_at", "released_to", "stragglers")
 GROUP_COLUMNS = ("group", "topic", "ready", "oldest_deliver_at", "inflight", "waiting_retry", "dead")
@@ -62,4 +62,4 @@ def topic_rows(topics: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 def group_rows(topics: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return a row for each group on each topic."""
-    return [as_mapping(group) | {"topic": topic["topic"]} for topic in topics for group in topic["groups"]]
+    return [as_mapping(group) for topic in topics for group in topic["groups"]]

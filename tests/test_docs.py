@@ -47,7 +47,7 @@ SQL_FUNCTIONS = frozenset(
         "ack",
         "change_invisible_duration",
         "create_topic",
-        "dead_letters",
+        "dead_letter_page",
         "delete_group",
         "delete_topic",
         "fence",
@@ -181,7 +181,7 @@ def test_sql_types_and_views_are_listed_with_their_columns(cursor: extensions.cu
           and c.relname <> 'any_message'
         group by 1
         """,
-        (["send_receipt", "received_message", "described_message", "dead_letter"],),
+        (["send_receipt", "received_message", "described_message"],),
     )
     defined = {
         name: columns.replace("timestamp with time zone", "timestamptz")

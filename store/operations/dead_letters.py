@@ -16,10 +16,13 @@ if TYPE_CHECKING:
     from duewheel.store.values.bulk_results import Redriven
     from duewheel.store.values.dead_letters import DeadLetter
 
-_DEAD_LETTERS = """
-select topic, message_id, key, tag, properties::text, body, born_at, dead_at, attempt, reason, redriven_at
-from duewheel.dead_letters(%s, %s, %s, %s)
+_PAGE = """
+select topic_name, message_id, key, tag, properties::text, body, born_at, dead_at, attempt, reason,
+       redriven_at, place::text
+from duewheel.dead_letter_page(%s, %s, %s, %s::jsonb, %s)
 """
+#: So many at most are asked for at once.
+_PAGE_MESSAGES = 1_000
 _REDRIVE = """
 select matched, redriven, next::text
 from duewheel.redrive_chunk(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s::jsonb, %s)
@@ -58,10 +61,16 @@ class DeadLetters(Connected):
         check_text(topic, "topic", optional=True)
         if type(max_messages) is not int or not 1 <= max_messages <= 10_000:
             raise InvalidArgument(f"max_messages is {max_messages!r}, the limit is 1 to 10000")
-        return [
-            letter_of(row)
-            for row in self._database.read(_DEAD_LETTERS, (group, topic, max_messages, redriven))
-        ]
+        found: list[DeadLetter] = []
+        after: str | None = None
+        while len(found) < max_messages:
+            room = min(_PAGE_MESSAGES, max_messages - len(found))
+            rows = self._database.read(_PAGE, (group, topic, redriven, after, room))
+            if not rows:
+                break
+            found += [letter_of(columns) for *columns, _ in rows if columns[0] is not None]
+            after = rows[-1][-1]
+        return found
 
     def redrive(
         self,

@@ -10,7 +10,7 @@ from duewheel.store.values.errors import InvalidArgument
 from duewheel.store.values.instants import Instant, to_datetime, utc
 
 if TYPE_CHECKING:
-    from duewheel.store.operations.stats import Stats
+    from duewheel.store.operations.overview import Stats
     from duewheel.store.values.stored_messages import HistoryEntry, MessagePage, StoredMessage
 
 _COLUMNS = """
@@ -148,6 +148,6 @@ class Lookups(Connected):
 
     def stats(self) -> Stats:
         """Numbers about all topics and groups; as cheap with ten million waiting messages as with ten."""
-        from duewheel.store.operations import stats
+        from duewheel.store.operations import overview
 
-        return stats.stats(self._database)
+        return overview.stats(self._database)

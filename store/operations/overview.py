@@ -1,4 +1,5 @@
-"""The numbers of a page at a glance: due messages by time, lateness, answers, and the holders of leases.
+"""The numbers of topics and groups, and those of a page at a glance: due messages by time, lateness, answers,
+and the holders of leases.
 
 Everything here reads, and is bounded by rows and by time in the database: with ten million waiting messages a
 look costs as much as with ten. Where a bound was met, the answer says so.
@@ -6,11 +7,12 @@ look costs as much as with ten. Where a bound was met, the answer says so.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from duewheel.store.database.connections import Rows, fetch
+from duewheel.store.database.connections import Database, Rows, fetch
 from duewheel.store.values.bodies import check_text
 from duewheel.store.values.dead_letters import DeadLetter, letter_of
 from duewheel.store.values.errors import InvalidArgument
@@ -201,7 +203,17 @@ class WaitingRetry:
 
 @dataclass(frozen=True, slots=True)
 class TopicNumbers:
-    """A topic's numbers, as those of :class:`duewheel.store.operations.stats.TopicStats`."""
+    """The numbers of a topic; instants in UTC.
+
+    Attributes:
+        topic: the topic's name.
+        message_type: the type of its messages.
+        waiting: messages that are not released yet; recalled ones are among them.
+        waiting_is_exact: whether they were counted; else the number is an estimate.
+        next_due_at: when the next of them is due.
+        released_to: everything due up to here is released.
+        stragglers: messages whose transaction committed after their instant had been ticked.
+    """
 
     topic: str
     message_type: MessageType
@@ -214,7 +226,16 @@ class TopicNumbers:
 
 @dataclass(frozen=True, slots=True)
 class GroupNumbers:
-    """A group's numbers on a topic, as those of :class:`duewheel.store.operations.stats.GroupStats`."""
+    """The numbers of a consumer group on one topic; instants in UTC.
+
+    Attributes:
+        group, topic: whose they are.
+        ready: messages that are released and not leased yet; counted up to 10 000 for each queue.
+        oldest_deliver_at: the instant of the oldest of these.
+        inflight: messages under a lease without an answer.
+        waiting_retry: messages that wait for their next attempt.
+        dead: dead letters that were not sent again.
+    """
 
     group: str
     topic: str
@@ -223,6 +244,28 @@ class GroupNumbers:
     inflight: int
     waiting_retry: int
     dead: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopicStats(TopicNumbers):
+    """A topic with its groups.
+
+    Attributes:
+        groups: the consumer groups that read it.
+    """
+
+    groups: tuple[GroupNumbers, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """The numbers of a broker.
+
+    Attributes:
+        topics: all topics, by name.
+    """
+
+    topics: tuple[TopicStats, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -364,15 +407,25 @@ def waiting_retries(
     ]
 
 
+def stats(database: Database) -> Stats:
+    """The numbers of all topics; see :meth:`duewheel.store.broker.Broker.stats`."""
+    groups: dict[str, list[GroupNumbers]] = {}
+    for row in database.read(_GROUPS, (database.now(), None, None)):
+        numbers = _group(row)
+        groups.setdefault(numbers.topic, []).append(numbers)
+    return Stats(
+        tuple(
+            TopicStats(*_topic(row), groups=tuple(groups.get(row[0], ())))
+            for row in database.read(_TOPICS, (database.now(), None, None))
+        )
+    )
+
+
 def topic_page(broker: Connected, after: str | None = None, max_topics: int = 100) -> list[TopicNumbers]:
     """The numbers of the topics whose names follow ``after``, by name."""
     check_text(after, "after", optional=True)
-    return [
-        TopicNumbers(topic, MessageType(kind), waiting, exact, _utc(next_at), _utc(released_to), stragglers)
-        for topic, kind, waiting, exact, next_at, released_to, stragglers in _read(
-            broker, _TOPICS, (broker.now(), after, _limited(max_topics))
-        )
-    ]
+    rows = _read(broker, _TOPICS, (broker.now(), after, _limited(max_topics)))
+    return [TopicNumbers(*_topic(row)) for row in rows]
 
 
 def topic_names(broker: Connected, after: str | None = None, max_topics: int = 100) -> list[str]:
@@ -387,12 +440,7 @@ def group_numbers(
     """The numbers of the groups on the topics behind ``after_topic`` up to ``until_topic``, by group."""
     check_text(after_topic, "after_topic", optional=True)
     check_text(until_topic, "until_topic", optional=True)
-    return [
-        GroupNumbers(group, topic, ready, _utc(oldest), inflight, waiting_retry, dead)
-        for group, topic, ready, oldest, inflight, waiting_retry, dead in _read(
-            broker, _GROUPS, (broker.now(), after_topic, until_topic)
-        )
-    ]
+    return [_group(row) for row in _read(broker, _GROUPS, (broker.now(), after_topic, until_topic))]
 
 
 def listed_dead_letters(
@@ -515,6 +563,16 @@ def _limited(count: int) -> int:
     if type(count) is not int or not 1 <= count <= 1_000:
         raise InvalidArgument(f"{count!r} rows were asked for, the limit is 1 to 1000: ask for fewer")
     return count
+
+
+def _topic(row: Sequence[Any]) -> tuple[Any, ...]:
+    topic, kind, waiting, is_exact, next_due_at, released_to, stragglers = row
+    return topic, MessageType(kind), waiting, is_exact, _utc(next_due_at), _utc(released_to), stragglers
+
+
+def _group(row: Sequence[Any]) -> GroupNumbers:
+    group, topic, ready, oldest_at, *counts = row
+    return GroupNumbers(group, topic, ready, _utc(oldest_at), *counts)
 
 
 def _utc(at: datetime | None) -> datetime | None:

@@ -156,7 +156,7 @@ class Session:
         yield "receive nothing", receive, (*own, 10, SOON)
         yield "history of a retry", f"select * from duewheel.history({found}, %s)", ("one", SOON)
         yield "history of one acked", f"select * from duewheel.history({found}, %s)", ("two", SOON)
-        yield "dead_letters", "select * from duewheel.dead_letters('own', %s)", (self.kind,)
+        yield "dead_letters", "select * from duewheel.dead_letter_page('own', %s)", (self.kind,)
         yield (
             "redrive",
             "select * from duewheel.redrive('own', %s, dry_run => true, now => %s)",

@@ -12,7 +12,7 @@ from tests.waiting import connected
 
 from duewheel.store.broker import Broker
 from duewheel.store.operations import overview
-from duewheel.store.operations.stats import GroupStats
+from duewheel.store.operations.overview import GroupNumbers
 from duewheel.store.values.doorbells import Doorbell
 from duewheel.store.values.errors import InvalidArgument, NulInText, TopicExists, UnknownGroup, UnknownTopic
 from duewheel.store.values.messages import MessageType, OutOfRange
@@ -105,7 +105,9 @@ def test_numbers_of_topics_and_groups(topic: Broker, clock: Clock) -> None:
     assert (found.waiting, found.waiting_is_exact) == (6, True)
     assert (found.next_due_at, found.released_to) == (NOW + 5 * SECOND, NOW + 4 * SECOND)
     assert found.groups == (
-        GroupStats("g", ready=1, oldest_deliver_at=NOW + 4 * SECOND, inflight=2, waiting_retry=1, dead=0),
+        GroupNumbers(
+            "g", "t", ready=1, oldest_deliver_at=NOW + 4 * SECOND, inflight=2, waiting_retry=1, dead=0
+        ),
     )
 
 

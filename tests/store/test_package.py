@@ -81,7 +81,7 @@ def test_a_program_that_only_sends_imports_only_the_parts_of_the_broker() -> Non
             f"duewheel.store.values.{name}"
             for name in ("bulk_results", "cron", "filters", "groups", "topics")
         ),
-        *(f"duewheel.store.operations.{name}" for name in ("copying", "occurrences", "overview", "stats")),
+        *(f"duewheel.store.operations.{name}" for name in ("copying", "occurrences", "overview")),
         *(f"duewheel.store.consuming.{name}" for name in ("consumer", "push_consumer", "lease_keeper")),
         *(f"duewheel.store.wheel.{name}" for name in ("runner", "upkeep")),
         *(f"duewheel.store.database.{name}" for name in ("migration", "rebasing", "schema_state")),

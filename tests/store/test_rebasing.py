@@ -81,7 +81,7 @@ CALLS = {
     "find": "duewheel.find('{X}')",
     "find_key": "duewheel.find_key('t', 'k')",
     "history": "duewheel.history('{X}')",
-    "dead_letters": "duewheel.dead_letters('g')",
+    "dead_letter_page": "duewheel.dead_letter_page('g')",
     "topic_stats": "duewheel.topic_stats()",
     "group_stats": "duewheel.group_stats()",
     "group_doorbells": "duewheel.group_doorbells(array['t'], array['g'])",

@@ -17,9 +17,6 @@ begin
         create type duewheel.leased_message as (
             lease duewheel.lease_handle, deliver_at timestamptz, seq bigint, born_at timestamptz, asked_at timestamptz,
             tag text, key text, properties jsonb, message_group text, body bytea, attempt integer, origin_id text);
-        create type duewheel.dead_letter as (
-            topic text, message_id text, key text, tag text, properties jsonb, body bytea, born_at timestamptz,
-            dead_at timestamptz, attempt integer, reason text, redriven_at timestamptz);
     end if;
 end
 $$;

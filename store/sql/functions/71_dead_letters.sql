@@ -1,26 +1,105 @@
 -- Dead letters: the messages whose retries are used up, kept for their group.
 
--- The dead letters of a group that are kept, oldest first: all, or those that were or were not redriven.
-create or replace function duewheel.dead_letters(
-    consumer_group text, topic text default null, max_messages integer default 100, redriven boolean default null
-) returns setof duewheel.dead_letter
-language plpgsql stable as $$
+-- A page of a group's dead letters: of one topic, the oldest first, then of the next topic. It ends after max_messages,
+-- or before the message whose body would make it larger than max_bytes; one message always fits. The next page comes
+-- after place, as the last row has it. A filter that is rare ends a page too: after max_looked_at dead letters the last
+-- row has a place and nothing else.
+create or replace function duewheel.dead_letter_page(
+    consumer_group text, topic text default null, redriven boolean default null,
+    after jsonb default null, max_messages integer default 500, max_bytes bigint default 4194304,
+    reason_contains text default null, with_bodies boolean default true, max_looked_at integer default 10000,
+    key_prefix text default null
+) returns table (
+    topic_name text, message_id text, key text, tag text, properties jsonb, body bytea, born_at timestamptz,
+    dead_at timestamptz, attempt integer, reason text, redriven_at timestamptz, place jsonb
+)
+language plpgsql stable
+set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
+as $$
 #variable_conflict use_column
 declare
-    v_group duewheel.consumer_group := duewheel.group_by_name(dead_letters.consumer_group);
+    v_group duewheel.consumer_group := duewheel.group_by_name(dead_letter_page.consumer_group);
+    v_after_topic constant integer := coalesce((dead_letter_page.after ->> 'topic')::integer, 0);
+    v_left integer := dead_letter_page.max_looked_at;
+    v_count integer := 0;
+    v_bytes bigint := 0;
+    v_subscription record;
+    v_letter record;
 begin
-    return query
-    select t.name, duewheel.message_id(m.origin_topic_id, m.origin_queue, m.origin_deliver_at, m.origin_seq), m.key,
-           m.tag,
-           m.properties, m.body, m.born_at, m.deliver_at, m.attempt, m.reason, r.redriven_at
-    from duewheel.subscription s
-    join duewheel.topic t on t.topic_id = s.topic_id
-    join duewheel.any_message m on m.topic_id = s.dead_letter_topic_id and m.queue = 0
-    left join duewheel.redrive r on r.topic_id = m.topic_id and r.deliver_at = m.deliver_at and r.seq = m.seq
-    where s.group_id = v_group.group_id and (dead_letters.topic is null or t.name = dead_letters.topic)
-      and (dead_letters.redriven is null or dead_letters.redriven = (r.seq is not null))
-    order by m.deliver_at, m.seq
-    limit dead_letters.max_messages;
+    perform duewheel.require_home();
+    if (max_messages between 1 and 1000 and max_bytes between 1 and 1073741824
+        and max_looked_at between 1 and 1000000) is not true
+    then
+        raise exception using
+            errcode = 'DW010',
+            message = format('%s dead letters of %s bytes, of %s looked at: the limits are 1 to 1000, 1 to 1073741824 '
+                             'bytes and 1 to 1000000', max_messages, max_bytes, max_looked_at),
+            hint = 'Give numbers within the limits.';
+    end if;
+    for v_subscription in
+        select s.dead_letter_topic_id, t.name,
+               case when s.dead_letter_topic_id = v_after_topic
+                    then (dead_letter_page.after ->> 'at')::timestamptz else '-infinity' end as after_at,
+               case when s.dead_letter_topic_id = v_after_topic
+                    then (dead_letter_page.after ->> 'seq')::bigint else 0 end as after_seq
+        from duewheel.subscription s join duewheel.topic t on t.topic_id = s.topic_id
+        where s.group_id = v_group.group_id and s.dead_letter_topic_id >= v_after_topic
+          and (dead_letter_page.topic is null or t.name = dead_letter_page.topic)
+        order by s.dead_letter_topic_id
+    loop
+        for v_letter in
+            select m.*, r.redriven_at
+            from (
+                select * from duewheel.any_message m
+                where m.topic_id = v_subscription.dead_letter_topic_id and m.queue = 0
+                  and (m.deliver_at, m.seq) > (v_subscription.after_at, v_subscription.after_seq)
+                  and m.deliver_at >= v_subscription.after_at
+                order by m.deliver_at, m.seq limit v_left
+            ) m
+            left join lateral (
+                select r.redriven_at from duewheel.redrive r
+                where r.topic_id = m.topic_id and r.deliver_at = m.deliver_at and r.seq = m.seq limit 1) r on true
+            order by m.deliver_at, m.seq
+        loop
+            v_left := v_left - 1;
+            place := jsonb_build_object(
+                'topic', v_subscription.dead_letter_topic_id, 'at', v_letter.deliver_at, 'seq', v_letter.seq);
+            continue when dead_letter_page.redriven <> (v_letter.redriven_at is not null);
+            continue when dead_letter_page.key_prefix is not null
+                and not coalesce(starts_with(v_letter.key, dead_letter_page.key_prefix), false);
+            continue when dead_letter_page.reason_contains is not null
+                and coalesce(strpos(v_letter.reason, dead_letter_page.reason_contains), 0) = 0;
+            v_count := v_count + 1;
+            if with_bodies then
+                v_bytes := v_bytes + octet_length(v_letter.body);
+                if v_bytes > max_bytes and v_count > 1 then
+                    return;
+                end if;
+                body := v_letter.body;
+            end if;
+            topic_name := v_subscription.name;
+            message_id := duewheel.message_id(
+                v_letter.origin_topic_id, v_letter.origin_queue, v_letter.origin_deliver_at, v_letter.origin_seq);
+            key := v_letter.key;
+            tag := v_letter.tag;
+            properties := v_letter.properties;
+            born_at := v_letter.born_at;
+            dead_at := v_letter.deliver_at;
+            attempt := v_letter.attempt;
+            reason := v_letter.reason;
+            redriven_at := v_letter.redriven_at;
+            return next;
+            if v_count = max_messages then
+                return;
+            end if;
+        end loop;
+        if v_left = 0 then
+            return query select null::text, null::text, null::text, null::text, null::jsonb, null::bytea,
+                                null::timestamptz, null::timestamptz, null::integer, null::text, null::timestamptz,
+                                place;
+            return;
+        end if;
+    end loop;
 end
 $$;
 

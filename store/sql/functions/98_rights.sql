@@ -30,7 +30,6 @@ begin atomic
         ('answer', 'duewheel_consumer'),
         ('change_invisible_duration', 'duewheel_consumer'),
         ('dead_letter_page', 'duewheel_consumer'),
-        ('dead_letters', 'duewheel_consumer'),
         ('due_histogram', 'duewheel_consumer'),
         ('expired_between', 'duewheel_consumer'),
         ('fence', 'duewheel_consumer'),

@@ -68,8 +68,8 @@ comment on function duewheel.history is
     'The states of a message in the order of time, for each consumer group.';
 comment on function duewheel.list_messages is
     'A page of messages, without bodies, by topic and instant, or by topic and key.';
-comment on function duewheel.dead_letters is
-    'The dead letters of a consumer group, with reason and attempts.';
+comment on function duewheel.dead_letter_page is
+    'A page of the dead letters of a consumer group, with reason and attempts.';
 comment on function duewheel.redrive is
     'Sends dead letters that meet every criterion given to their group again, each once.';
 comment on function duewheel.lateness is
