@@ -415,7 +415,7 @@ def stats(database: Database) -> Stats:
         groups.setdefault(numbers.topic, []).append(numbers)
     return Stats(
         tuple(
-            TopicStats(*_topic(row), groups=tuple(groups.get(row[0], ())))
+            TopicStats(*_topic(row), tuple(groups.get(row[0], ())))
             for row in database.read(_TOPICS, (database.now(), None, None))
         )
     )
@@ -565,7 +565,9 @@ def _limited(count: int) -> int:
     return count
 
 
-def _topic(row: Sequence[Any]) -> tuple[Any, ...]:
+def _topic(
+    row: Sequence[Any],
+) -> tuple[str, MessageType, int, bool, datetime | None, datetime | None, int]:
     topic, kind, waiting, is_exact, next_due_at, released_to, stragglers = row
     return topic, MessageType(kind), waiting, is_exact, _utc(next_due_at), _utc(released_to), stragglers
 
