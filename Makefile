@@ -13,10 +13,9 @@ OLDEST_TESTS := tests/hooks tests/triggers tests/sensors tests/operators tests/d
     tests/plugin/test_provider_info.py tests/plugin/test_page.py
 MERMAID := plugin/ui/node_modules/@mermaid-js/tiny/dist/mermaid.tiny.js
 PYTEST_ARGS ?=
-QUICK := not slow and not airflow and not spark and not demo
 
 .DEFAULT_GOAL := help
-.PHONY: help demo docs page page-check test test-quick test-oldest lint format types contracts bench lock release clean
+.PHONY: help demo docs page page-check test test-quick test-long test-oldest lint format types contracts bench lock release clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -24,16 +23,16 @@ help: ## Show this list
 demo: page ## Run the main job end to end: an unpaid order is cancelled by its timeout message
 	$(RUN) duewheel.cli demo $(if $(ORDERS),--orders $(ORDERS)) $(if $(filter-out 0,$(KEEP)),--keep)
 
-# The quick tests on all processors, then the others one by one: each of those keeps several processes busy. Exit status
-# 5 says that PYTEST_ARGS choose none of a half.
-test: page ## Run every test
+test: page ## Run the tests; at most 15 minutes on two quiet cores
 	@.ci/system_packages install tests || [ -z "$$CI" ]
-	@$(RUN) pytest -m "$(QUICK)" -n auto $(PYTEST_ARGS); quick=$$?; \
-	$(RUN) pytest -m "not ($(QUICK))" $(PYTEST_ARGS); rest=$$?; \
-	case $$quick$$rest in 00|05|50) ;; *) exit 1 ;; esac
+	@$(RUN) tests test $(PYTEST_ARGS)
 
-test-quick: $(VENV)/installed ## Run the tests that need neither Airflow nor Spark nor patience
-	$(RUN) pytest -m "$(QUICK)" -n auto $(PYTEST_ARGS)
+test-quick: page ## Run the tests that need neither Airflow nor Spark nor patience
+	@$(RUN) tests quick $(PYTEST_ARGS)
+
+test-long: page ## Run what `make test` leaves out: soaks, outages, longer plays of the models
+	@.ci/system_packages install tests || [ -z "$$CI" ]
+	@$(RUN) tests long $(PYTEST_ARGS)
 
 # In an environment of its own: everything as locked, but for Airflow.
 test-oldest: $(VENV)/installed ## Run Airflow's tests on the oldest Airflow that is supported

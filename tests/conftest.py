@@ -97,8 +97,12 @@ def pytest_report_header() -> list[str]:
     return [*told, BRINGS_THEM] if told else []
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leaves out the tests whose packages are missing."""
+    """Marks the tests that use the session of Spark, and leaves out those whose packages are missing."""
+    for item in items:
+        if "spark" in getattr(item, "fixturenames", ()):
+            item.add_marker("spark")
     left_out = [
         item
         for item in items

@@ -26,7 +26,6 @@ from duewheel.cli.demo.processes import session_members
 from duewheel.cli.demo.workplace import Note, Workplace
 
 pytestmark = [
-    pytest.mark.demo,
     pytest.mark.airflow,
     pytest.mark.spark,
     pytest.mark.slow,

@@ -484,6 +484,7 @@ class SteppingClock(RuleBasedStateMachine):
 
 
 @pytest.mark.slow
+@pytest.mark.tenfold
 @pytest.mark.timeout(1_200)
 def test_x13_a_clock_that_steps_to_and_fro_loses_and_doubles_nothing(
     postgres: EmbeddedPostgres, fresh_database: Callable[[], tuple[str, str]]

@@ -204,6 +204,7 @@ def account(going: Traffic, broker: Broker, *, server_died: bool) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.tenfold
 def test_nothing_is_lost_doubled_or_early_with_everything_at_once(dsn: str, tmp_path: Path) -> None:
     ends = time.monotonic() + SECONDS
     with traffic_on(dsn, tmp_path) as going, Broker(dsn) as broker:
@@ -231,6 +232,7 @@ def runs_no_more(server: EmbeddedPostgres, pid: int) -> bool:
 
 
 @pytest.mark.slow
+@pytest.mark.tenfold
 def test_d16_nothing_accepted_is_lost_when_the_server_is_killed(tmp_path: Path) -> None:
     """With fsync on, as in production: what a sender was answered survives."""
     logs = tmp_path / "logs"

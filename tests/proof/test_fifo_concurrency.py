@@ -141,6 +141,7 @@ def consume_on(consumer: Consumer, ledger: Ledger, seed: int, stop: threading.Ev
 
 
 @pytest.mark.slow
+@pytest.mark.tenfold
 def test_message_groups_stay_in_order_whatever_happens(broker: Broker) -> None:
     broker.create_topic("steps", message_type="FIFO", queues=2, granularity=timedelta(milliseconds=5))
     broker.consumer("steps", "g")

@@ -301,6 +301,7 @@ class FifoAgainstModel(RuleBasedStateMachine):
 
 
 @pytest.mark.slow
+@pytest.mark.tenfold
 def test_a_fifo_topic_does_what_the_model_does(
     postgres: EmbeddedPostgres, fresh_database: Callable[[], tuple[str, str]]
 ) -> None:

@@ -131,7 +131,7 @@ class Traffic:
                         self.acked.update(message.body for message in done)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_x14_a_promoted_standby_delivers_what_had_reached_it_exactly_once(folder: Path) -> None:
     settings = {
         "wal_level": "replica",
@@ -207,7 +207,7 @@ def test_x14_a_promoted_standby_delivers_what_had_reached_it_exactly_once(folder
     assert not came.keys() & (recalled | traffic.rolled_back)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_x14_a_recovery_to_an_instant_is_the_broker_of_that_instant(folder: Path) -> None:
     archive = own_folder(folder / "archive")
     settings = {"archive_mode": "on", "archive_command": f"cp %p {archive}/%f", "wal_level": "replica"}

@@ -726,6 +726,7 @@ class StoreAgainstModel(RuleBasedStateMachine):
 
 
 @pytest.mark.slow
+@pytest.mark.tenfold
 def test_the_store_does_what_the_model_does(
     postgres: EmbeddedPostgres, fresh_database: Callable[[], tuple[str, str]]
 ) -> None:

@@ -110,7 +110,7 @@ def test_w04_levels_and_free_instants_side_by_side(topic: Broker, clock: Clock) 
         assert bodies(taken(consumer)) == [body]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_w05_millions_wait_and_each_comes_at_its_millisecond(timed_broker: Broker, clock: Clock) -> None:
     """Two million messages, one for each of the next two million milliseconds."""
     timed_broker.create_topic("t", queues=2)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from duewheel.store.broker import Broker
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(1200)]
+pytestmark = pytest.mark.timeout(1200)
 
 SWITCH = "spark.sql.python.filterPushdown.enabled"
 

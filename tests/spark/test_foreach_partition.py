@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from duewheel.store.database.connections import DriverConnection
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(1200)]
+pytestmark = pytest.mark.timeout(1200)
 
 TOPIC = "orders"
 GROUP = "canceller"

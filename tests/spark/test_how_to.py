@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from duewheel.store.database.connections import DriverConnection
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(1200)]
+pytestmark = pytest.mark.timeout(1200)
 
 HOW_TO = Path(__file__).parents[2] / "docs" / "how-to"
 TOPIC = "order-timeout"

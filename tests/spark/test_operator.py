@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from duewheel.store.consuming.consumer import Consumer
     from duewheel.store.database.connections import DriverConnection
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(1200)]
+pytestmark = pytest.mark.timeout(1200)
 
 TOPIC = "orders"
 GROUP = "canceller"
@@ -450,6 +450,7 @@ with submitted_batch() as (spark, messages, batch):
 """
 
 
+@pytest.mark.spark
 def test_application_works_on_the_batch_by_the_spark_connection(
     broker: Broker,
     consumer: Consumer,
@@ -506,6 +507,7 @@ sys.exit(int(sys.argv[1]))
 """
 
 
+@pytest.mark.slow
 def test_exit_code_of_an_application_decides_on_what_it_has_not_answered(
     broker: Broker, consumer: Consumer, tmp_path: Path
 ) -> None:
@@ -550,6 +552,7 @@ threading.Event().wait()
 """
 
 
+@pytest.mark.slow
 def test_x09_kill_ends_the_application_and_pulls_the_lease_back(
     consumer: Consumer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -725,6 +728,7 @@ SparkConsumeMessagesOperator(
 """
 
 
+@pytest.mark.spark
 def test_x11_killed_driver_leaves_nothing_behind_and_its_messages_come_again(
     broker: Broker, consumer: Consumer, tmp_path: Path
 ) -> None:

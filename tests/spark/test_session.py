@@ -13,7 +13,7 @@ from duewheel.spark.session import PASSWORDS, spark_session
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(1200)]
+pytestmark = pytest.mark.timeout(1200)
 
 
 def test_session_of_another_thread_is_left_running(spark: SparkSession) -> None:

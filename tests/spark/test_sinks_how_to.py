@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from duewheel.store.broker import Broker
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(1200)]
+pytestmark = pytest.mark.timeout(1200)
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "spark-sinks.md"
 TOPIC = "order-timeout"

@@ -14,7 +14,7 @@ from duewheel.spark.submission import Application, ApplicationFailed, Submission
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(60)]
+pytestmark = pytest.mark.timeout(60)
 
 BATCH = SubmittedBatch("dbname=x", "orders", "canceller", "*", None, None, "[]", 60.0, 4)
 

@@ -36,7 +36,7 @@ from duewheel.store.values.errors import InvalidArgument, NotAllowed, StagingFai
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(1200)]
+pytestmark = pytest.mark.timeout(1200)
 
 TOPIC = "orders"
 WRITTEN = StructType([StructField("body", StringType()), StructField("delay", LongType())])

@@ -89,7 +89,7 @@ def test_upgrading_again_changes_nothing(dsn: str) -> None:
     assert execute(dsn, "select xmin::text from duewheel.broker") == before
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_twenty_processes_upgrade_at_once(empty_dsn: str, dsn: str) -> None:
     # Forked by a program that has done nothing but its imports, which would take each of them a second.
     program = """

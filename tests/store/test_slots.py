@@ -373,7 +373,9 @@ def test_slots_never_overlap_and_hold_the_instant_they_are_made_for(topic: Broke
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("retention_days", [3, 40, 3660])
+@pytest.mark.parametrize(
+    "retention_days", [*(pytest.param(n, marks=pytest.mark.long) for n in (3, 40)), 3660]
+)
 def test_x17_ten_years_of_messages_take_at_most_sixty_tables(
     timed_broker: Broker, clock: Clock, retention_days: int
 ) -> None:

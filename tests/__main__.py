@@ -1,0 +1,109 @@
+"""Runs the tests as the targets of make do: ``python -m tests quick|test|long [ARGUMENTS OF PYTEST]``.
+
+A test that needs one process and little time runs beside others, on all processors. Each of the rest keeps
+several processes busy: these run one by one in two lanes, of which one is Airflow's. While they run, each
+says which of its files are done; its failures come at its end, in one piece.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from types import MappingProxyType
+from typing import NamedTuple
+
+QUICK = "not slow and not airflow and not spark and not long"
+PATIENTLY = ("--timeout", "1800")
+OTHERS = f"not airflow and not long and not ({QUICK})"
+#: Pytest's status where its arguments choose none of the tests.
+NONE_CHOSEN = 5
+
+
+class Part(NamedTuple):
+    """One run of pytest."""
+
+    name: str
+    marks: str
+    options: Sequence[str] = ()
+
+
+class Run(NamedTuple):
+    """The parts of a target, one after the other, and the lanes of a part beside each other."""
+
+    told: str
+    parts: Sequence[Sequence[Part]]
+    environment: Mapping[str, str] = MappingProxyType({})
+
+
+ON_ALL_PROCESSORS = Part("quick", QUICK, ("-n", "auto"))
+RUNS = {
+    "quick": Run(
+        "About 3 minutes on two quiet cores. Left to `make test`: Airflow, Spark, servers that are killed.",
+        [[ON_ALL_PROCESSORS]],
+    ),
+    "test": Run(
+        "About 15 minutes on two quiet cores. Left to `make test-long`: soaks, standbys, a whole Airflow"
+        " whose parts are killed, and the models' and races' longer plays.",
+        [[ON_ALL_PROCESSORS], [Part("airflow", "airflow and not long"), Part("others", OTHERS)]],
+    ),
+    "long": Run(
+        "About 45 minutes on two quiet cores: what `make test` leaves out.",
+        [
+            [
+                Part("airflow", "airflow and long", PATIENTLY),
+                Part("others", "not airflow and (long or tenfold)", PATIENTLY),
+            ]
+        ],
+        {"DUEWHEEL_MODEL_EXAMPLES": "250", "DUEWHEEL_RACES": "10000", "DUEWHEEL_SOAK_SECONDS": "100"},
+    ),
+}
+
+
+def follow(part: Part, arguments: Sequence[str], environment: Mapping[str, str]) -> tuple[str, int]:
+    """Run a part, tell how far it is, and return what it says at its end, and its status."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "pytest", "-m", part.marks, *part.options, *arguments],
+        env={**os.environ, **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert process.stdout is not None
+    titles, said = 0, []
+    for line in process.stdout:
+        titles += line.startswith("===")
+        # The first title is that of the run itself; its progress ends with the second.
+        if titles > 1:
+            said.append(line)
+        elif line.strip():
+            print(f"{part.name:>7} | {line}", end="", flush=True)
+    return "".join(said), process.wait()
+
+
+def main(name: str, arguments: Sequence[str]) -> int:
+    """Run a target's tests, and return the exit status."""
+    run = RUNS[name]
+    print(run.told, flush=True)
+    results: list[str] = []
+    statuses: list[int] = []
+    for lanes in run.parts:
+        with ThreadPoolExecutor() as threads:
+            running = [threads.submit(follow, part, arguments, run.environment) for part in lanes]
+            for part, ends in zip(lanes, running, strict=True):
+                said, status = ends.result()
+                print(f"\n{said}", flush=True)
+                results.append(
+                    f"{part.name:>7} | {said.splitlines()[-1].strip('= ') if said else 'no result'}"
+                )
+                statuses.append(status)
+    print("\n".join(results))
+    if set(statuses) == {NONE_CHOSEN}:
+        return NONE_CHOSEN
+    return int(not {0, NONE_CHOSEN}.issuperset(statuses))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1], sys.argv[2:]))
