@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from duewheel.store.database.connected import Connected
+from duewheel.store.database.records import columns, records
 from duewheel.store.values.bodies import check_text
 from duewheel.store.values.errors import InvalidArgument
-from duewheel.store.values.instants import Instant, to_datetime, utc
+from duewheel.store.values.instants import Instant, to_datetime
 
 if TYPE_CHECKING:
     from duewheel.store.operations.overview import Stats
@@ -19,13 +20,6 @@ released
 """
 _FIND = f"select {_COLUMNS} from duewheel.find(%s)"
 _FIND_KEY = f"select {_COLUMNS} from duewheel.find_key(%s, %s)"
-_LIST = """
-select topic_name, message_id, key, tag_name, born_at, deliver_at, released, recalled, listed
-from duewheel.list_messages(%s, %s, %s, %s, %s, %s, %s, %s)
-"""
-_HISTORY = """
-select consumer_group, state, at, until_at, attempt, consumer, reason from duewheel.history(%s, %s)
-"""
 
 
 class Lookups(Connected):
@@ -102,8 +96,9 @@ class Lookups(Connected):
             raise InvalidArgument(
                 f"max_messages is {max_messages!r}, the limit is 1 to 1000: ask for further pages"
             )
+        selected = columns(ListedMessage, topic="topic_name", tag="tag_name")
         rows = self._database.read(
-            _LIST,
+            f"select {selected}, listed from duewheel.list_messages(%s, %s, %s, %s, %s, %s, %s, %s)",
             (
                 topic,
                 state,
@@ -118,15 +113,7 @@ class Lookups(Connected):
         listed = [row[:-1] for row in rows if row[-1]]
         # A full page, or one that ends with what does not match, may have more behind it.
         has_more = len(listed) == max_messages or len(listed) < len(rows)
-        return MessagePage(
-            tuple(
-                ListedMessage(
-                    name, identity, key, tag, to_datetime(born_at), to_datetime(deliver_at), out, back
-                )
-                for name, identity, key, tag, born_at, deliver_at, out, back in listed
-            ),
-            rows[-1][1] if has_more else None,
-        )
+        return MessagePage(tuple(records(ListedMessage, listed)), rows[-1][1] if has_more else None)
 
     def history(self, message_id: str) -> list[HistoryEntry]:
         """The history of a message: one entry for each state and group, by time.
@@ -139,12 +126,8 @@ class Lookups(Connected):
         from duewheel.store.values.stored_messages import HistoryEntry
 
         check_text(message_id, "message_id")
-        return [
-            HistoryEntry(group, state, utc(at), utc(until_at), attempt, consumer, reason)
-            for group, state, at, until_at, attempt, consumer, reason in self._database.read(
-                _HISTORY, (message_id, self._database.now())
-            )
-        ]
+        statement = f"select {columns(HistoryEntry)} from duewheel.history(%s, %s)"
+        return records(HistoryEntry, self._database.read(statement, (message_id, self._database.now())))
 
     def stats(self) -> Stats:
         """Numbers about all topics and groups; as cheap with ten million waiting messages as with ten."""

@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from duewheel.store.database.connections import Database, Rows, fetch
+from duewheel.store.database.records import columns, records
 from duewheel.store.values.bodies import check_text
 from duewheel.store.values.dead_letters import DeadLetter, letter_of
 from duewheel.store.values.errors import InvalidArgument
@@ -21,23 +22,13 @@ from duewheel.store.values.messages import MessageType
 
 if TYPE_CHECKING:
     from duewheel.store.database.connected import Connected
+    from duewheel.store.database.records import One
 
 _NOW = "select clock_timestamp()"
 _DUE = """
 select topic_name, step_number, messages, exact from duewheel.due_histogram(%s, %s, %s, %s, max_ms => %s)
 """
-_FLOW = "select step_number, received, acked, failed from duewheel.flow_histogram(%s, %s, %s)"
-_LATENESS = "select topic_name, ticks, p50, p99, newest_at, by_wheel from duewheel.release_lateness(%s)"
-_WHEELS = "select name, login, client_address, connections, started_at, active_at from duewheel.wheels()"
 _OVERDUE = "select topic_name from duewheel.overdue_topics(%s)"
-_LEASES = """
-select consumer_group, topic, queue, consumer, leased_at, expires_at, messages, answered, is_retry
-from duewheel.running_leases(%s, %s, of_group => %s, of_topic => %s)
-"""
-_RETRIES = """
-select group_name, topic_name, message_id, key, tag, attempt, deliver_at, reason
-from duewheel.waiting_retries(%s, %s, %s)
-"""
 _TOPICS = """
 select topic, message_type, waiting, waiting_is_exact, next_due_at, released_to, stragglers
 from duewheel.topic_stats(%s, %s, %s)
@@ -47,19 +38,10 @@ _GROUPS = """
 select consumer_group, topic, ready, oldest_deliver_at, inflight, waiting_retry, dead
 from duewheel.group_stats(%s, %s, %s)
 """
-_DEAD_LETTERS = """
-select topic_name, message_id, key, tag, born_at, dead_at, attempt, reason, redriven_at, place::text
-from duewheel.dead_letter_page(
-    %s, %s, %s, %s::jsonb, %s, reason_contains => %s, key_prefix => %s, with_bodies => false)
-"""
 _DEAD_LETTER_PAGE = """
 select topic_name, message_id, key, tag, properties::text, body, born_at, dead_at, attempt, reason,
        redriven_at, place::text
 from duewheel.dead_letter_page(%s, %s, %s, %s::jsonb, %s, reason_contains => %s, key_prefix => %s)
-"""
-_BY_NAME = """
-select message_id, key, tag, born_at, deliver_at, attempt, leased_at
-from duewheel.messages_by_name(%s, %s, %s, %s, %s)
 """
 
 
@@ -352,23 +334,18 @@ def due_histogram(
 def flow_histogram(broker: Connected, from_at: datetime, step: timedelta, steps: int) -> list[FlowStep]:
     """The messages that groups received, acked and failed in each step: the newest 1 000 leases of a
     queue."""
-    return [FlowStep(*row) for row in _read(broker, _FLOW, (from_at, step, steps))]
+    source = "flow_histogram(%s, %s, %s)"
+    return _records(broker, FlowStep, source, (from_at, step, steps), step="step_number")
 
 
 def lateness(broker: Connected, since_at: datetime) -> list[Lateness]:
     """How late the newest ticks of each topic since an instant were; at most 50 for each."""
-    return [
-        Lateness(topic, ticks, p50, p99, to_datetime(newest_at), by_wheel)
-        for topic, ticks, p50, p99, newest_at, by_wheel in _read(broker, _LATENESS, (since_at,))
-    ]
+    return _records(broker, Lateness, "release_lateness(%s)", (since_at,), topic="topic_name")
 
 
 def turning_wheels(broker: Connected) -> list[TurningWheel]:
     """The wheels that are connected, the one that turns longest first."""
-    return [
-        TurningWheel(name, login, address, connections, _utc(started_at), _utc(active_at))
-        for name, login, address, connections, started_at, active_at in _read(broker, _WHEELS, ())
-    ]
+    return _records(broker, TurningWheel, "wheels()", ())
 
 
 def overdue_topics(broker: Connected, due_until: datetime) -> list[str]:
@@ -383,11 +360,9 @@ def running_leases(
     """The leases that run, those that end first at the top; of one group or topic, or of all."""
     check_text(group, "group", optional=True)
     check_text(topic, "topic", optional=True)
-    rows = _read(broker, _LEASES, (broker.now(), _limited(max_leases), group, topic))
-    return [
-        RunningLease(group, topic, queue, consumer, to_datetime(since), to_datetime(until), *counts)
-        for group, topic, queue, consumer, since, until, *counts in rows
-    ]
+    source = "running_leases(%s, %s, of_group => %s, of_topic => %s)"
+    parameters = (broker.now(), _limited(max_leases), group, topic)
+    return _records(broker, RunningLease, source, parameters, group="consumer_group")
 
 
 def waiting_retries(
@@ -400,11 +375,8 @@ def waiting_retries(
     """
     check_text(group, "group", optional=True)
     check_text(topic, "topic", optional=True)
-    rows = _read(broker, _RETRIES, (group, topic, _limited(max_messages)))
-    return [
-        WaitingRetry(whose, name, identity, key, tag, attempt, to_datetime(due_at), reason)
-        for whose, name, identity, key, tag, attempt, due_at, reason in rows
-    ]
+    source, parameters = "waiting_retries(%s, %s, %s)", (group, topic, _limited(max_messages))
+    return _records(broker, WaitingRetry, source, parameters, group="group_name", topic="topic_name")
 
 
 def stats(database: Database) -> Stats:
@@ -454,16 +426,15 @@ def listed_dead_letters(
     key_prefix: str | None = None,
 ) -> tuple[list[ListedDeadLetter], str | None]:
     """A page of a group's dead letters without their bodies; else as :func:`dead_letter_page`."""
+    statement = f"""
+    select {columns(ListedDeadLetter, topic="topic_name")}, place::text
+    from duewheel.dead_letter_page(
+        %s, %s, %s, %s::jsonb, %s, reason_contains => %s, key_prefix => %s, with_bodies => false)
+    """
     rows = _dead_letters(
-        broker, _DEAD_LETTERS, group, topic, max_messages, redriven, reason_contains, after, key_prefix
+        broker, statement, group, topic, max_messages, redriven, reason_contains, after, key_prefix
     )
-    found = [
-        ListedDeadLetter(
-            name, identity, key, tag, to_datetime(born), to_datetime(dead), tries, why, _utc(again)
-        )
-        for name, identity, key, tag, born, dead, tries, why, again, _ in rows
-        if identity is not None
-    ]
+    found = records(ListedDeadLetter, (row for *row, _ in rows if row[0] is not None))
     there_may_be_more = len(found) == max_messages or len(found) < len(rows)
     return found, rows[-1][-1] if there_may_be_more else None
 
@@ -546,17 +517,22 @@ def messages_by_name(
     """
     for value, what, optional in ((name, "name", False), (topic, "topic", False), (group, "group", True)):
         check_text(value, what, optional=optional)
-    rows = _read(broker, _BY_NAME, (name, topic, group, since_at or "-infinity", until_at or "infinity"))
-    found = [
-        NamedMessage(identity, key, tag, to_datetime(born_at), to_datetime(due_at), attempt, _utc(leased_at))
-        for identity, key, tag, born_at, due_at, attempt, leased_at in rows
-    ]
+    parameters = (name, topic, group, since_at or "-infinity", until_at or "infinity")
+    found = _records(broker, NamedMessage, "messages_by_name(%s, %s, %s, %s, %s)", parameters)
     return sorted(found, key=lambda one: (one.leased_at is not None, one.leased_at or one.born_at))
 
 
 def _read(broker: Connected, statement: str, parameters: tuple[object, ...]) -> Rows:
     with broker.connection() as connection:
         return fetch(connection, statement, parameters)
+
+
+def _records(
+    broker: Connected, kind: type[One], source: str, parameters: tuple[object, ...], **called: str
+) -> list[One]:
+    """A dataclass for each row of a function of the schema; ``called`` as for :func:`columns`."""
+    rows = _read(broker, f"select {columns(kind, **called)} from duewheel.{source}", parameters)
+    return records(kind, rows)
 
 
 def _limited(count: int) -> int:

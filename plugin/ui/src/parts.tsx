@@ -150,52 +150,58 @@ const PALETTES: Record<string, string> = {
 
 export const State = ({ of }: { of: string }) => <Badge colorPalette={PALETTES[of] ?? "gray"}>{of}</Badge>;
 
+/** A column of a table: its head, and the cell of a row. False leaves the column out. */
+export type Column<One> = false | undefined | [head: ReactNode, cell: (one: One, index: number) => ReactNode];
+
 /** A table that scrolls sideways by itself where the window is narrow. */
-export function Rows({
-  children,
+export function Rows<One>({
+  columns,
   empty,
-  heads,
+  keyOf,
   label,
+  rows,
 }: {
-  children: ReactNode[];
+  columns: Column<One>[];
   empty: string;
-  heads: ReactNode[];
+  keyOf: (one: One, index: number) => string | number;
   label: string;
+  rows: One[];
 }) {
-  if (children.length === 0)
+  if (rows.length === 0)
     return (
       <Text color="fg.muted" fontSize="sm" role="status">
         {empty}
       </Text>
     );
+  const shown = columns.filter((column) => Array.isArray(column));
   return (
     <Table.ScrollArea aria-label={label} role="region" tabIndex={0}>
       <Table.Root aria-label={label} size="sm">
         <Table.Header>
           <Table.Row>
-            {heads.map((head, index) => (
-              // The heads of a table never change their order.
-              <Table.ColumnHeader key={index} whiteSpace="nowrap">
+            {shown.map(([head], place) => (
+              // The columns of a table never change their order.
+              <Table.ColumnHeader key={place} whiteSpace="nowrap">
                 {head}
               </Table.ColumnHeader>
             ))}
           </Table.Row>
         </Table.Header>
-        <Table.Body>{children}</Table.Body>
+        <Table.Body>
+          {rows.map((one, index) => (
+            <Table.Row key={keyOf(one, index)}>
+              {shown.map(([, cell], place) => (
+                <Table.Cell css={{ overflowWrap: "break-word" }} key={place} maxW="22rem" verticalAlign="top">
+                  {cell(one, index)}
+                </Table.Cell>
+              ))}
+            </Table.Row>
+          ))}
+        </Table.Body>
       </Table.Root>
     </Table.ScrollArea>
   );
 }
-
-export const Row = ({ cells }: { cells: ReactNode[] }) => (
-  <Table.Row>
-    {cells.map((cell, index) => (
-      <Table.Cell css={{ overflowWrap: "break-word" }} key={index} maxW="22rem" verticalAlign="top">
-        {cell}
-      </Table.Cell>
-    ))}
-  </Table.Row>
-);
 
 const MOST_SHOWN = 200;
 

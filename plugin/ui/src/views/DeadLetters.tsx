@@ -4,7 +4,7 @@ import { Failure, type Schemas, addressOf, get, ofBroker, post } from "../api";
 import { useAddress } from "../address";
 import { Asking, type Course } from "../Asking";
 import { count } from "../format";
-import { Answered, Filter, MessageLink, Pages, Row, Rows, Section, When, useChoice } from "../parts";
+import { Answered, Filter, MessageLink, Pages, Rows, Section, When, useChoice } from "../parts";
 import { useAnswer } from "../useAnswer";
 import { Choose } from "./Messages";
 
@@ -48,34 +48,31 @@ function Choices({ broker }: { broker: string }) {
       {(page) => (
         <>
           <Rows
+            columns={[
+              [
+                "Group",
+                (one) => (
+                  <Text
+                    as="button"
+                    color="fg.info"
+                    onClick={() => address.set({ after: null, group: one.group, topic: one.topic })}
+                  >
+                    {one.group}
+                  </Text>
+                ),
+              ],
+              ["Topic", (one) => one.topic],
+              ["Dead", (one) => count(one.dead)],
+            ]}
             empty={
               page.next === null && after === ""
                 ? "No group has dead letters."
                 : "None on these 200 topics. Look at the other pages."
             }
-            heads={["Group", "Topic", "Dead"]}
+            keyOf={(one) => `${one.group} ${one.topic}`}
             label="Groups with dead letters"
-          >
-            {page.groups
-              .filter((one) => one.dead > 0)
-              .map((one) => (
-                <Row
-                  cells={[
-                    <Text
-                      as="button"
-                      color="fg.info"
-                      key="group"
-                      onClick={() => address.set({ after: null, group: one.group, topic: one.topic })}
-                    >
-                      {one.group}
-                    </Text>,
-                    one.topic,
-                    count(one.dead),
-                  ]}
-                  key={`${one.group} ${one.topic}`}
-                />
-              ))}
-          </Rows>
+            rows={page.groups.filter((one) => one.dead > 0)}
+          />
           <Pages next={page.next} />
         </>
       )}
@@ -151,50 +148,40 @@ function List({ broker, group, mayAct, mayReadBodies }: Rights & { broker: strin
             </Flex>
           )}
           <Rows
+            columns={[
+              mayAct && [
+                <Choose checked={choice.all} key="all" label="Choose all" toggle={choice.toggleAll} />,
+                (one) => (
+                  <Choose
+                    checked={choice.has(one.message_id)}
+                    label={`Choose ${one.key ?? one.message_id}`}
+                    toggle={() => choice.toggle(one.message_id)}
+                  />
+                ),
+              ],
+              ["Dead since", (one) => <When at={one.dead_at} />],
+              ["Topic", (one) => one.topic],
+              ["Key", (one) => one.key],
+              ["Attempts", (one) => one.attempt],
+              [
+                "Reason",
+                (one) => (
+                  <Text lineClamp={3} title={one.reason ?? ""}>
+                    {one.reason ?? ""}
+                  </Text>
+                ),
+              ],
+              ["Id", (one) => <MessageLink id={one.message_id} />],
+            ]}
             empty={
               next === null
                 ? "No matching dead letters of this group, or all were sent again."
                 : "No match on this page. Go on to the next."
             }
-            heads={[
-              ...(mayAct
-                ? [<Choose checked={choice.all} key="all" label="Choose all" toggle={choice.toggleAll} />]
-                : []),
-              "Dead since",
-              "Topic",
-              "Key",
-              "Attempts",
-              "Reason",
-              "Id",
-            ]}
+            keyOf={(one) => `${one.message_id} ${one.dead_at}`}
             label="Dead letters"
-          >
-            {letters.map((one) => (
-              <Row
-                cells={[
-                  ...(mayAct
-                    ? [
-                        <Choose
-                          checked={choice.has(one.message_id)}
-                          key="choose"
-                          label={`Choose ${one.key ?? one.message_id}`}
-                          toggle={() => choice.toggle(one.message_id)}
-                        />,
-                      ]
-                    : []),
-                  <When at={one.dead_at} key="dead" />,
-                  one.topic,
-                  one.key ?? "",
-                  one.attempt,
-                  <Text key="reason" lineClamp={3} title={one.reason ?? ""}>
-                    {one.reason ?? ""}
-                  </Text>,
-                  <MessageLink id={one.message_id} key="id" />,
-                ]}
-                key={`${one.message_id} ${one.dead_at}`}
-              />
-            ))}
-          </Rows>
+            rows={letters}
+          />
           <Pages next={next} />
         </>
       )}

@@ -4,7 +4,7 @@ import { Failure, type Schemas, get, ofBroker, post } from "../api";
 import { useAddress } from "../address";
 import { Asking } from "../Asking";
 import { count, fromLocal } from "../format";
-import { Answered, PageLink, Pages, Row, Rows, Section, When } from "../parts";
+import { Answered, PageLink, Pages, Rows, Section, When } from "../parts";
 import { useAnswer } from "../useAnswer";
 
 export function GroupRows({
@@ -16,36 +16,45 @@ export function GroupRows({
   groups: Schemas["GroupNumbers"][];
   nowAt?: string;
 }) {
-  const heads = ["Group", "Topic", "Ready", "Oldest of these", "In hand", "Wait for a retry", "Dead"];
   return (
     <Rows
-      empty="No groups yet: a group is made by its first consumer."
-      heads={actions ? [...heads, "Actions"] : heads}
-      label="Consumer groups"
-    >
-      {groups.map((one) => (
-        <Row
-          cells={[
-            one.group,
-            one.topic,
-            // Counted up to 10 000 for each queue and slot.
-            count(one.ready),
-            <When at={one.oldest_deliver_at} key="oldest" nowAt={nowAt} />,
-            <PageLink key="inflight" to={{ group: one.group, topic: one.topic }} view="leases">
+      columns={[
+        ["Group", (one) => one.group],
+        ["Topic", (one) => one.topic],
+        // Counted up to 10 000 for each queue and slot.
+        ["Ready", (one) => count(one.ready)],
+        ["Oldest of these", (one) => <When at={one.oldest_deliver_at} nowAt={nowAt} />],
+        [
+          "In hand",
+          (one) => (
+            <PageLink to={{ group: one.group, topic: one.topic }} view="leases">
               {count(one.inflight)}
-            </PageLink>,
-            <PageLink key="retries" to={{ group: one.group, topic: one.topic }} view="retries">
+            </PageLink>
+          ),
+        ],
+        [
+          "Wait for a retry",
+          (one) => (
+            <PageLink to={{ group: one.group, topic: one.topic }} view="retries">
               {count(one.waiting_retry)}
-            </PageLink>,
-            <PageLink key="dead" to={{ group: one.group, topic: one.topic }} view="dead">
+            </PageLink>
+          ),
+        ],
+        [
+          "Dead",
+          (one) => (
+            <PageLink to={{ group: one.group, topic: one.topic }} view="dead">
               {count(one.dead)}
-            </PageLink>,
-            ...(actions ? [actions(one)] : []),
-          ]}
-          key={`${one.group} ${one.topic}`}
-        />
-      ))}
-    </Rows>
+            </PageLink>
+          ),
+        ],
+        actions && ["Actions", actions],
+      ]}
+      empty="No groups yet: a group is made by its first consumer."
+      keyOf={(one) => `${one.group} ${one.topic}`}
+      label="Consumer groups"
+      rows={groups}
+    />
   );
 }
 

@@ -2,7 +2,7 @@ import { type Schemas, get, ofBroker } from "../api";
 import { Flex } from "@chakra-ui/react";
 import { useAddress } from "../address";
 import { count } from "../format";
-import { Answered, Consumer, Filter, Row, Rows, Section, Shown, When } from "../parts";
+import { Answered, Consumer, Filter, Rows, Section, Shown, When } from "../parts";
 import { useAnswer } from "../useAnswer";
 
 export function Leases({ broker }: { broker: string }) {
@@ -23,26 +23,21 @@ export function Leases({ broker }: { broker: string }) {
         {(page) => (
           <>
             <Rows
+              columns={[
+                ["Ends", (one) => <When at={one.expires_at} nowAt={page.now_at} />],
+                ["Group", (one) => one.group],
+                ["Topic", (one) => one.topic],
+                ["Queue", (one) => one.queue],
+                ["Consumer", (one) => <Consumer name={one.consumer} />],
+                ["Since", (one) => <When at={one.leased_at} nowAt={page.now_at} />],
+                ["Answered", (one) => `${count(one.answered)} of ${count(one.messages)}`],
+                ["", (one) => (one.is_retry ? "retries" : "")],
+              ]}
               empty="No consumer has messages in hand."
-              heads={["Ends", "Group", "Topic", "Queue", "Consumer", "Since", "Answered", ""]}
+              keyOf={(one) => `${one.group} ${one.topic} ${one.queue} ${one.is_retry} ${one.leased_at}`}
               label="Leases"
-            >
-              {page.leases.map((one) => (
-                <Row
-                  cells={[
-                    <When at={one.expires_at} key="ends" nowAt={page.now_at} />,
-                    one.group,
-                    one.topic,
-                    one.queue,
-                    <Consumer key="consumer" name={one.consumer} />,
-                    <When at={one.leased_at} key="since" nowAt={page.now_at} />,
-                    `${count(one.answered)} of ${count(one.messages)}`,
-                    one.is_retry ? "retries" : "",
-                  ]}
-                  key={`${one.group} ${one.topic} ${one.queue} ${one.is_retry} ${one.leased_at}`}
-                />
-              ))}
-            </Rows>
+              rows={page.leases}
+            />
             <Shown first="that end first" of={page.leases} />
           </>
         )}

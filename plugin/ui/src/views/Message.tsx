@@ -2,7 +2,7 @@ import { Box, DataList, Flex, Text } from "@chakra-ui/react";
 import { type Schemas, get, ofBroker } from "../api";
 import { useAddress } from "../address";
 import { count } from "../format";
-import { Answered, Consumer, PageLink, Row, Rows, Section, State, When } from "../parts";
+import { Answered, Consumer, PageLink, Rows, Section, State, When } from "../parts";
 import { useAnswer } from "../useAnswer";
 import { RedriveOne } from "./DeadLetters";
 import { DeliverNow, Recall, Reschedule, stateOf } from "./Messages";
@@ -35,49 +35,43 @@ export function Message({ broker, mayAct }: { broker: string; mayAct: boolean })
             </Section>
             <Section title="History">
               <Rows
-                empty="No events are known."
-                heads={[
-                  ...["State", "At", "Until", "Group", "Attempt", "Consumer", "Reason"],
-                  ...(dead.size > 0 ? ["Actions"] : []),
-                ]}
-                label="History"
-              >
-                {one.history.map((entry, index) => (
-                  <Row
-                    cells={[
-                      <State key="state" of={entry.state} />,
-                      <When at={entry.at} key="at" nowAt={one.now_at} />,
-                      <When at={entry.until_at} key="until" nowAt={one.now_at} />,
+                columns={[
+                  ["State", (entry) => <State of={entry.state} />],
+                  ["At", (entry) => <When at={entry.at} nowAt={one.now_at} />],
+                  ["Until", (entry) => <When at={entry.until_at} nowAt={one.now_at} />],
+                  [
+                    "Group",
+                    (entry) =>
                       entry.consumer_group === null ? (
                         ""
                       ) : (
-                        <PageLink key="group" to={{ group: entry.consumer_group }} view="dead">
+                        <PageLink to={{ group: entry.consumer_group }} view="dead">
                           {entry.consumer_group}
                         </PageLink>
                       ),
-                      entry.attempt ?? "",
-                      <Consumer key="consumer" name={entry.consumer} />,
-                      <Text key="reason" whiteSpace="pre-wrap">
-                        {entry.reason ?? ""}
-                      </Text>,
-                      ...(dead.size === 0
-                        ? []
-                        : [
-                            dead.get(entry.consumer_group) === index && entry.consumer_group !== null ? (
-                              <RedriveOne
-                                broker={broker}
-                                done={answer.again}
-                                group={entry.consumer_group}
-                                id={one.message_id}
-                                key="redrive"
-                              />
-                            ) : null,
-                          ]),
-                    ]}
-                    key={index}
-                  />
-                ))}
-              </Rows>
+                  ],
+                  ["Attempt", (entry) => entry.attempt],
+                  ["Consumer", (entry) => <Consumer name={entry.consumer} />],
+                  ["Reason", (entry) => <Text whiteSpace="pre-wrap">{entry.reason ?? ""}</Text>],
+                  dead.size > 0 && [
+                    "Actions",
+                    (entry, index) =>
+                      dead.get(entry.consumer_group) === index &&
+                      entry.consumer_group !== null && (
+                        <RedriveOne
+                          broker={broker}
+                          done={answer.again}
+                          group={entry.consumer_group}
+                          id={one.message_id}
+                        />
+                      ),
+                  ],
+                ]}
+                empty="No events are known."
+                keyOf={(_, index) => index}
+                label="History"
+                rows={one.history}
+              />
             </Section>
             <Section title="Body">
               <BodyText body={one.body} />

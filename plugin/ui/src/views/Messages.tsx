@@ -6,7 +6,7 @@ import { Asking, type Course } from "../Asking";
 import { count, fromLocal } from "../format";
 import { InstantField } from "../InstantField";
 import { actOnEach, told } from "../outcomes";
-import { Answered, Filter, MessageLink, Pages, Row, Rows, Section, State, When, useChoice } from "../parts";
+import { Answered, Filter, MessageLink, Pages, Rows, Section, State, When, useChoice } from "../parts";
 import { useAnswer } from "../useAnswer";
 
 const AT_ONCE = 200;
@@ -16,7 +16,6 @@ const MOST = 10_000;
 const COUNTED = 1_000_000;
 const STATES = ["waiting", "released", "recalled", "all"];
 
-type Listed = Schemas["ListedMessage"];
 type Where = Record<"due_from" | "due_until" | "key_prefix" | "state" | "tag" | "topic", string>;
 
 export const stateOf = (one: { recalled: boolean; released: boolean }) =>
@@ -144,48 +143,31 @@ function List({
         </Flex>
       )}
       <Rows
-        empty={page.next ? "No match on this page. Go on to the next." : "No messages match."}
-        heads={[
-          ...(mayAct
-            ? [<Choose checked={choice.all} key="all" label="Choose all" toggle={choice.toggleAll} />]
-            : []),
-          "Due",
-          "Topic",
-          "Key",
-          "Tag",
-          "State",
-          "Sent",
-          "Id",
+        columns={[
+          mayAct && [
+            <Choose checked={choice.all} key="all" label="Choose all" toggle={choice.toggleAll} />,
+            (one) =>
+              stateOf(one) === "waiting" && (
+                <Choose
+                  checked={choice.has(one.message_id)}
+                  label={`Choose ${one.key ?? one.message_id}`}
+                  toggle={() => choice.toggle(one.message_id)}
+                />
+              ),
+          ],
+          ["Due", (one) => <When at={one.deliver_at} nowAt={page.now_at} />],
+          ["Topic", (one) => one.topic],
+          ["Key", (one) => one.key],
+          ["Tag", (one) => one.tag],
+          ["State", (one) => <State of={stateOf(one)} />],
+          ["Sent", (one) => <When at={one.born_at} />],
+          ["Id", (one) => <MessageLink id={one.message_id} />],
         ]}
+        empty={page.next ? "No match on this page. Go on to the next." : "No messages match."}
+        keyOf={(one) => one.message_id}
         label="Messages"
-      >
-        {page.messages.map((one: Listed) => (
-          <Row
-            cells={[
-              ...(mayAct
-                ? [
-                    stateOf(one) === "waiting" ? (
-                      <Choose
-                        checked={choice.has(one.message_id)}
-                        key="choose"
-                        label={`Choose ${one.key ?? one.message_id}`}
-                        toggle={() => choice.toggle(one.message_id)}
-                      />
-                    ) : null,
-                  ]
-                : []),
-              <When at={one.deliver_at} key="due" nowAt={page.now_at} />,
-              one.topic,
-              one.key ?? "",
-              one.tag ?? "",
-              <State key="state" of={stateOf(one)} />,
-              <When at={one.born_at} key="born" />,
-              <MessageLink id={one.message_id} key="id" />,
-            ]}
-            key={one.message_id}
-          />
-        ))}
-      </Rows>
+        rows={page.messages}
+      />
       <Pages next={page.next} />
     </>
   );

@@ -3,7 +3,7 @@ import { type Schemas, get, ofBroker } from "../api";
 import { useAddress } from "../address";
 import { Chart, type Series } from "../Chart";
 import { away, count, span } from "../format";
-import { Answered, Filter, PageLink, Row, Rows, Section, Warning, When } from "../parts";
+import { Answered, Filter, PageLink, Rows, Section, Warning, When } from "../parts";
 import { useAnswer } from "../useAnswer";
 import { GroupRows } from "./Groups";
 
@@ -100,25 +100,25 @@ export function Overview({ broker }: { broker: string }) {
             </Section>
             <Section title="Lateness of release">
               <Rows
-                empty="Nothing was released in the last hour."
-                heads={["Topic", "p50", "p99", "Released by", "Newest"]}
-                label="Lateness of release by topic"
-              >
-                {view.lateness.map((one) => (
-                  <Row
-                    cells={[
-                      <PageLink key="topic" to={{ state: "released", topic: one.topic }} view="messages">
+                columns={[
+                  [
+                    "Topic",
+                    (one) => (
+                      <PageLink to={{ state: "released", topic: one.topic }} view="messages">
                         {one.topic}
-                      </PageLink>,
-                      span(one.p50_seconds),
-                      span(one.p99_seconds),
-                      one.by_wheel ? "wheel" : "receivers",
-                      away(one.newest_at, view.now_at),
-                    ]}
-                    key={one.topic}
-                  />
-                ))}
-              </Rows>
+                      </PageLink>
+                    ),
+                  ],
+                  ["p50", (one) => span(one.p50_seconds)],
+                  ["p99", (one) => span(one.p99_seconds)],
+                  ["Released by", (one) => (one.by_wheel ? "wheel" : "receivers")],
+                  ["Newest", (one) => away(one.newest_at, view.now_at)],
+                ]}
+                empty="Nothing was released in the last hour."
+                keyOf={(one) => one.topic}
+                label="Lateness of release by topic"
+                rows={view.lateness}
+              />
             </Section>
           </Grid>
           <Section
@@ -159,24 +159,22 @@ function Wheels({ view }: { view: Schemas["Overview"] }) {
           </Text>
         ) : (
           <Rows
+            columns={[
+              ["Machine and process", (one) => one.name],
+              [
+                "Address",
+                (one) => one.client_address ?? "the database’s machine, or hidden from the page’s login",
+              ],
+              ["Login", (one) => one.login],
+              ["Sessions", (one) => one.connections],
+              ["Turning since", (one) => <When at={one.started_at} nowAt={view.now_at} />],
+              ["Last active", (one) => (one.active_at === null ? "–" : away(one.active_at, view.now_at))],
+            ]}
             empty=""
-            heads={["Machine and process", "Address", "Login", "Sessions", "Turning since", "Last active"]}
+            keyOf={(one) => `${one.name} ${one.login} ${one.client_address}`}
             label="Wheels"
-          >
-            {view.wheels.map((one) => (
-              <Row
-                cells={[
-                  one.name,
-                  one.client_address ?? "the database’s machine, or hidden from the page’s login",
-                  one.login,
-                  one.connections,
-                  <When at={one.started_at} key="since" nowAt={view.now_at} />,
-                  one.active_at === null ? "–" : away(one.active_at, view.now_at),
-                ]}
-                key={`${one.name} ${one.login} ${one.client_address}`}
-              />
-            ))}
-          </Rows>
+            rows={view.wheels}
+          />
         )}
       </Section>
     </>

@@ -1,7 +1,7 @@
 import { Flex } from "@chakra-ui/react";
 import { type Schemas, get, ofBroker } from "../api";
 import { useAddress } from "../address";
-import { Answered, Filter, MessageLink, Row, Rows, Section, Shown, When } from "../parts";
+import { Answered, Filter, MessageLink, Rows, Section, Shown, When } from "../parts";
 import { useAnswer } from "../useAnswer";
 
 export function Retries({ broker }: { broker: string }) {
@@ -22,25 +22,20 @@ export function Retries({ broker }: { broker: string }) {
         {(page) => (
           <>
             <Rows
+              columns={[
+                ["Next attempt", (one) => <When at={one.deliver_at} />],
+                ["Attempt", (one) => one.attempt],
+                ["Group", (one) => one.group],
+                ["Topic", (one) => one.topic],
+                ["Key", (one) => one.key],
+                ["Reason", (one) => one.reason],
+                ["Id", (one) => <MessageLink id={one.message_id} />],
+              ]}
               empty="No messages wait for a retry."
-              heads={["Next attempt", "Attempt", "Group", "Topic", "Key", "Reason", "Id"]}
+              keyOf={(one) => `${one.group} ${one.message_id} ${one.attempt}`}
               label="Retries"
-            >
-              {page.retries.map((one) => (
-                <Row
-                  cells={[
-                    <When at={one.deliver_at} key="at" />,
-                    one.attempt,
-                    one.group,
-                    one.topic,
-                    one.key ?? "",
-                    one.reason ?? "",
-                    <MessageLink id={one.message_id} key="id" />,
-                  ]}
-                  key={`${one.group} ${one.message_id} ${one.attempt}`}
-                />
-              ))}
-            </Rows>
+              rows={page.retries}
+            />
             <Shown first="that are next" of={page.retries} />
           </>
         )}

@@ -2,7 +2,7 @@ import { Text } from "@chakra-ui/react";
 import { type Schemas, get, ofBroker, post } from "../api";
 import { Asking } from "../Asking";
 import { span } from "../format";
-import { Answered, PageLink, Row, Rows, Section, When } from "../parts";
+import { Answered, PageLink, Rows, Section, When } from "../parts";
 import { useAnswer } from "../useAnswer";
 
 export function Schedules({ broker, mayAct }: { broker: string; mayAct: boolean }) {
@@ -16,43 +16,41 @@ export function Schedules({ broker, mayAct }: { broker: string; mayAct: boolean 
       <Answered answer={answer}>
         {(page) => (
           <Rows
-            empty="No schedules yet: add one with `duewheel schedule add`."
-            heads={[
-              "Schedule",
-              "Topic",
-              "Occurs",
-              "Next",
-              "Last",
-              "Missed ones",
-              ...(mayAct ? ["Actions"] : []),
-            ]}
-            label="Schedules"
-          >
-            {page.schedules.map((one) => (
-              <Row
-                cells={[
-                  one.name,
-                  <PageLink key="topic" to={{ topic: one.topic }} view="messages">
+            columns={[
+              ["Schedule", (one) => one.name],
+              [
+                "Topic",
+                (one) => (
+                  <PageLink to={{ topic: one.topic }} view="messages">
                     {one.topic}
-                  </PageLink>,
+                  </PageLink>
+                ),
+              ],
+              [
+                "Occurs",
+                (one) =>
                   one.cron ? `${one.cron} (${one.timezone})` : `every ${span(one.every_seconds ?? 0)}`,
+              ],
+              [
+                "Next",
+                (one) =>
                   one.paused_at ? (
-                    <Text key="paused">
+                    <Text>
                       paused since <When at={one.paused_at} />
                     </Text>
                   ) : (
-                    <When at={one.next_at} key="next" />
+                    <When at={one.next_at} />
                   ),
-                  <When at={one.last_at} key="last" />,
-                  one.misfire,
-                  ...(mayAct
-                    ? [<Switch broker={broker} done={answer.again} key="switch" schedule={one} />]
-                    : []),
-                ]}
-                key={one.name}
-              />
-            ))}
-          </Rows>
+              ],
+              ["Last", (one) => <When at={one.last_at} />],
+              ["Missed ones", (one) => one.misfire],
+              mayAct && ["Actions", (one) => <Switch broker={broker} done={answer.again} schedule={one} />],
+            ]}
+            empty="No schedules yet: add one with `duewheel schedule add`."
+            keyOf={(one) => one.name}
+            label="Schedules"
+            rows={page.schedules}
+          />
         )}
       </Answered>
     </Section>

@@ -1,6 +1,6 @@
 import { Text } from "@chakra-ui/react";
 import { type Schemas, get, getOfAirflow, ofBroker } from "../api";
-import { Answered, MessageLink, Row, Rows, Section, When } from "../parts";
+import { Answered, MessageLink, Rows, Section, When } from "../parts";
 import { type Task, resourceOf } from "../tasks";
 import { useAnswer } from "../useAnswer";
 
@@ -66,48 +66,34 @@ function Both({ broker, where }: { broker: string; where: Record<string, string 
         <>
           <Section title="Messages that this task instance received">
             <Rows
+              columns={[
+                ["Received", (one) => <When at={one.leased_at} nowAt={nowAt} />],
+                ["Key", (one) => one.key],
+                ["Tag", (one) => one.tag],
+                ["Attempt", (one) => one.attempt],
+                ["Due", (one) => <When at={one.deliver_at} />],
+                ["Id", (one) => <MessageLink broker={broker} id={one.message_id} />],
+              ]}
               empty="None that the broker still knows of."
-              heads={["Received", "Key", "Tag", "Attempt", "Due", "Id"]}
+              keyOf={(one) => `${one.message_id} ${one.leased_at}`}
               label="Received messages"
-            >
-              {messages
-                .filter((one) => one.leased_at !== null)
-                .map((one) => (
-                  <Row
-                    cells={[
-                      <When at={one.leased_at} key="leased" nowAt={nowAt} />,
-                      one.key ?? "",
-                      one.tag ?? "",
-                      one.attempt,
-                      <When at={one.deliver_at} key="due" />,
-                      <MessageLink broker={broker} id={one.message_id} key="id" />,
-                    ]}
-                    key={`${one.message_id} ${one.leased_at}`}
-                  />
-                ))}
-            </Rows>
+              rows={messages.filter((one) => one.leased_at !== null)}
+            />
           </Section>
           <Section title="Messages that it sent">
             <Rows
+              columns={[
+                ["Sent", (one) => <When at={one.born_at} nowAt={nowAt} />],
+                ["Key", (one) => one.key],
+                ["Tag", (one) => one.tag],
+                ["Due", (one) => <When at={one.deliver_at} nowAt={nowAt} />],
+                ["Id", (one) => <MessageLink broker={broker} id={one.message_id} />],
+              ]}
               empty="None that the broker still knows of."
-              heads={["Sent", "Key", "Tag", "Due", "Id"]}
+              keyOf={(one) => one.message_id}
               label="Sent messages"
-            >
-              {messages
-                .filter((one) => one.leased_at === null)
-                .map((one) => (
-                  <Row
-                    cells={[
-                      <When at={one.born_at} key="born" nowAt={nowAt} />,
-                      one.key ?? "",
-                      one.tag ?? "",
-                      <When at={one.deliver_at} key="due" nowAt={nowAt} />,
-                      <MessageLink broker={broker} id={one.message_id} key="id" />,
-                    ]}
-                    key={one.message_id}
-                  />
-                ))}
-            </Rows>
+              rows={messages.filter((one) => one.leased_at === null)}
+            />
           </Section>
         </>
       )}

@@ -1,7 +1,7 @@
 import { type Schemas, get, ofBroker } from "../api";
 import { useAddress } from "../address";
 import { count } from "../format";
-import { Answered, PageLink, Pages, Row, Rows, Section, When } from "../parts";
+import { Answered, PageLink, Pages, Rows, Section, When } from "../parts";
 import { useAnswer } from "../useAnswer";
 
 export function Topics({ broker }: { broker: string }) {
@@ -15,26 +15,26 @@ export function Topics({ broker }: { broker: string }) {
         {(page) => (
           <>
             <Rows
-              empty="No topics yet: make one with `duewheel topic create`."
-              heads={["Topic", "Type", "Waiting", "Next due", "Released up to", "Stragglers"]}
-              label="Topics"
-            >
-              {page.topics.map((one) => (
-                <Row
-                  cells={[
-                    <PageLink key="topic" to={{ topic: one.topic }} view="messages">
+              columns={[
+                [
+                  "Topic",
+                  (one) => (
+                    <PageLink to={{ topic: one.topic }} view="messages">
                       {one.topic}
-                    </PageLink>,
-                    one.message_type,
-                    count(one.waiting, one.waiting_is_exact),
-                    <When at={one.next_due_at} key="next" />,
-                    <When at={one.released_to} key="released" />,
-                    count(one.stragglers),
-                  ]}
-                  key={one.topic}
-                />
-              ))}
-            </Rows>
+                    </PageLink>
+                  ),
+                ],
+                ["Type", (one) => one.message_type],
+                ["Waiting", (one) => count(one.waiting, one.waiting_is_exact)],
+                ["Next due", (one) => <When at={one.next_due_at} />],
+                ["Released up to", (one) => <When at={one.released_to} />],
+                ["Stragglers", (one) => count(one.stragglers)],
+              ]}
+              empty="No topics yet: make one with `duewheel topic create`."
+              keyOf={(one) => one.topic}
+              label="Topics"
+              rows={page.topics}
+            />
             <Pages next={page.next} />
           </>
         )}

@@ -1,0 +1,32 @@
+"""Rows of SQL functions as dataclasses: the fields are the one list of the columns on Python's side."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import fields
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from duewheel.store.values.instants import to_datetime
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+    One = TypeVar("One", bound=DataclassInstance)
+
+
+def columns(kind: type[DataclassInstance], **called: str) -> str:
+    """The select list for a dataclass: the columns of its fields, in their order.
+
+    Args:
+        kind: the dataclass.
+        called: for fields that the SQL function calls otherwise, the name of its column.
+    """
+    return ", ".join(called.get(field.name, field.name) for field in fields(kind))
+
+
+def records(kind: type[One], rows: Iterable[Sequence[Any]]) -> list[One]:
+    """The dataclass for each row of :func:`columns`; instants in UTC."""
+    return [
+        kind(*(to_datetime(value) if isinstance(value, datetime) else value for value in row)) for row in rows
+    ]
