@@ -57,7 +57,7 @@ RUNS = {
                 Part("others", "not airflow and (long or tenfold)", PATIENTLY),
             ]
         ],
-        {"DUEWHEEL_MODEL_EXAMPLES": "250", "DUEWHEEL_RACES": "10000", "DUEWHEEL_SOAK_SECONDS": "100"},
+        {"DUEWHEEL_MODEL_TIMES": "10", "DUEWHEEL_RACES": "10000", "DUEWHEEL_SOAK_SECONDS": "100"},
     ),
 }
 

@@ -23,13 +23,16 @@ def play(
     *,
     steps: int,
 ) -> None:
-    """Let a machine play 25 fixed times, or ``DUEWHEEL_MODEL_EXAMPLES`` random ones, of ``steps`` steps."""
+    """Let a machine play 25 fixed times, or so many times more, or ``DUEWHEEL_MODEL_EXAMPLES`` random ones.
 
+    ``DUEWHEEL_MODEL_TIMES=10`` plays 250 fixed times. Each play has ``steps`` steps.
+    """
     examples = os.environ.get("DUEWHEEL_MODEL_EXAMPLES")
+    fixed = 25 * int(os.environ.get("DUEWHEEL_MODEL_TIMES", "1"))
     run_state_machine_as_test(
         lambda: machine(fresh_database, partial(drop_database, postgres)),
         settings=settings(
-            max_examples=int(examples or 25),
+            max_examples=int(examples or fixed),
             stateful_step_count=steps,
             derandomize=examples is None,
             database=None,
