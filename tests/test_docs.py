@@ -222,7 +222,7 @@ def test_commands_are_listed_with_their_options() -> None:
         }
         for call, command in commands(main, "duewheel")
     }
-    assert listed == defined
+    assert listed == defined, "the tables of commands in docs/reference/command-line.md"
 
 
 def test_extras_are_those_of_the_package() -> None:

@@ -7,9 +7,11 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
+from importlib import import_module
+from pkgutil import walk_packages
 from select import select
 from typing import Any
 
@@ -18,29 +20,16 @@ import psycopg2
 import pytest
 from click.testing import Result
 from psycopg2.extensions import make_dsn
+from tests.cli.commands import COMMANDS
 from tests.logins import login
 
+import duewheel.cli
 from duewheel.cli.main import main
 from duewheel.store import Broker, EmbeddedPostgres
 from duewheel.store.database import migration
 
 Run = Callable[..., Result]
 RunJson = Callable[..., Any]
-
-
-def all_commands(
-    group: click.Group, path: tuple[str, ...] = ()
-) -> Iterator[tuple[tuple[str, ...], click.Command]]:
-    context = click.Context(group)
-    for name in group.list_commands(context):
-        command = group.get_command(context, name)
-        assert command is not None
-        yield (*path, name), command
-        if isinstance(command, click.Group):
-            yield from all_commands(command, (*path, name))
-
-
-COMMANDS = dict(all_commands(main))
 
 
 @pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
@@ -60,6 +49,36 @@ def test_help_explains_with_an_example(path: tuple[str, ...], run: Run) -> None:
 )
 def test_every_command_can_answer_in_json(path: tuple[str, ...]) -> None:
     assert "as_json" in {parameter.name for parameter in COMMANDS[path].params}
+
+
+def test_a_command_that_a_module_defines_can_be_called() -> None:
+    modules = [
+        import_module(found.name)
+        for found in walk_packages(duewheel.cli.__path__, "duewheel.cli.")
+        if not found.name.endswith("__main__")
+    ]
+    defined = {
+        f"{module.__name__}.{name}": value
+        for module in modules
+        for name, value in vars(module).items()
+        if isinstance(value, click.Command) and value is not main
+    }
+    callable_ones = {id(command) for command in COMMANDS.values()}
+    assert [name for name, command in defined.items() if id(command) not in callable_ones] == [], (
+        "add it to its noun (@NOUN.command()), or a new noun to _COMMANDS in cli/main.py"
+    )
+
+
+@pytest.mark.parametrize(
+    "path",
+    [path for path, one in COMMANDS.items() if isinstance(one, click.Group) and path != ("demo",)],
+    ids=" ".join,
+)
+def test_the_help_of_a_noun_names_its_verbs(path: tuple[str, ...]) -> None:
+    noun = COMMANDS[path]
+    assert isinstance(noun, click.Group)
+    named = re.findall(r"[a-z-]+", (noun.help or "").partition(": ")[2].partition(".")[0])
+    assert sorted(named) == sorted(noun.commands), "name them in the first sentence of its docstring"
 
 
 def test_module_runs_as_a_program() -> None:

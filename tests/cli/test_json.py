@@ -9,7 +9,9 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import click
 from click.testing import Result
+from tests.cli.commands import COMMANDS
 
 from duewheel.store import Broker, RetryPolicy
 
@@ -38,6 +40,12 @@ def documented() -> dict[str, tuple[type, set[str]]]:
 
 def test_every_command_answers_as_documented(run: Run, broker: Broker, tmp_path: Path) -> None:
     shapes = documented()
+    # The pages of the demo say what it answers, and a file of messages is another way to send.
+    assert set(shapes) - {"message send --file"} == {
+        " ".join(path)
+        for path, command in COMMANDS.items()
+        if path[0] != "demo" and not isinstance(command, click.Group)
+    }, "add the command to the table of the section JSON in docs/reference/command-line.md"
     file = tmp_path / "messages.jsonl"
     file.write_text('{"body": "a", "key": "a"}\n')
     # What a wheel and a watch answer with stands where they are run.
