@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,21 +10,15 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from benchmarks.bench import Bench
-from duewheel.cli.demo.airflow_api import AirflowApi
-from duewheel.cli.demo.airflow_standalone import USER, AirflowStandalone, Settings
-from duewheel.embedded.machine import free_port
+from duewheel.cli.demo.airflow_standalone import AirflowStandalone, Settings
 from duewheel.store import Broker
-
-START_SECONDS = 600.0
 
 
 @dataclass
 class AirflowStand:
-    """A complete Airflow that has read the DAGs; its database is at `settings.database_dsn`."""
+    """A complete Airflow that has read the DAGs."""
 
     airflow: AirflowStandalone
-    api: AirflowApi
-    settings: Settings
     broker: Broker
 
 
@@ -36,7 +28,7 @@ def airflow_stand(
     topic: str,
     dags: Callable[[Path], str],
     names: tuple[str, ...],
-    kind: type[Settings] = Settings,
+    **variables: str,
 ) -> Iterator[AirflowStand]:
     """Start an Airflow, and stop it at the end of the block.
 
@@ -45,10 +37,10 @@ def airflow_stand(
         topic: a topic to make.
         dags: gives the text of the DAG file, for Airflow's home folder.
         names: the DAGs in it.
-        kind: the settings of this Airflow.
+        variables: environment variables of this Airflow.
 
     Raises:
-        TimeoutError: it did not start.
+        AirflowFailedError: it did not start.
     """
     with (
         TemporaryDirectory(prefix="duewheel-bench-") as directory,
@@ -60,20 +52,9 @@ def airflow_stand(
         (home / "dags").mkdir()
         (home / "dags" / "measured.py").write_text(dags(home))
         broker.create_topic(topic)
-        settings = kind(home, address, free_port(), home / "dags", dsn, secrets.token_hex(8))
-        airflow = AirflowStandalone(settings)
-        api = AirflowApi(settings.url, USER, settings.password)
-        try:
-            airflow.migrate(threading.Event())
-            airflow.start()
-            started = happens(lambda: not airflow.unhealthy(), START_SECONDS) and happens(
-                lambda: all(api.knows_dag(name) for name in names), START_SECONDS
-            )
-            if not started:
-                raise TimeoutError(f"Airflow did not start within {START_SECONDS:.0f} s")
-            yield AirflowStand(airflow, api, settings, broker)
-        finally:
-            airflow.stop()
+        with AirflowStandalone(Settings(home, address, home / "dags", dsn, variables=variables)) as airflow:
+            airflow.bring_up(names)
+            yield AirflowStand(airflow, broker)
 
 
 def happens(condition: Callable[[], bool], limit_seconds: float) -> bool:

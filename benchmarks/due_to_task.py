@@ -181,8 +181,8 @@ def _stand(bench: Bench) -> Iterator[Stand]:
         return DAGS.format(notes=home / "notes", instants=home / "instants")
 
     with airflow_stand(bench, TOPIC, dags, ("duewheel", "at_once")) as stand:
-        home = stand.settings.home
-        yield Stand(stand.api, stand.broker, home / "notes", home / "instants")
+        home = stand.airflow.settings.home
+        yield Stand(stand.airflow.api, stand.broker, home / "notes", home / "instants")
 
 
 def due_to_task(bench: Bench) -> Iterator[Row]:

@@ -15,14 +15,11 @@ by duewheel alone.
 
 from __future__ import annotations
 
-import json
 import statistics
 import subprocess
 import sys
 import threading
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
@@ -39,7 +36,8 @@ from benchmarks.bench import Bench, Subject, seconds
 from benchmarks.measure import Goal, Row, percentile, thousands
 from benchmarks.program import main
 from benchmarks.server import connect
-from duewheel.cli.demo.airflow_standalone import USER, AirflowStandalone, Settings
+from duewheel.cli.demo.airflow_api import AirflowRefusedError
+from duewheel.cli.demo.airflow_standalone import AirflowStandalone
 from duewheel.store import Broker
 
 TOPIC, GROUP = "timeouts", "canceller"
@@ -122,13 +120,6 @@ class Measured:
     rows_left: float = inf
 
 
-class Roomy(Settings):
-    """An Airflow whose triggerer takes every trigger there is."""
-
-    def environment(self) -> dict[str, str]:
-        return super().environment() | {"AIRFLOW__TRIGGERER__CAPACITY": "1000000"}
-
-
 @dataclass
 class Stand:
     """The Airflow that is measured, with its database and the broker."""
@@ -136,7 +127,6 @@ class Stand:
     airflow: AirflowStandalone
     metadata: Connection
     broker: Broker
-    token: str
 
     def rows(self) -> int:
         """The rows in all of Airflow's tables except those about Airflow itself, such as heartbeats."""
@@ -175,10 +165,13 @@ class Stand:
 @contextmanager
 def _stand(bench: Bench) -> Iterator[Stand]:
     with (
-        airflow_stand(bench, TOPIC, lambda _: DAGS, ("duewheel", *WAYS), Roomy) as stand,
-        closing(connect(stand.settings.database_dsn)) as metadata,
+        # A triggerer that takes every trigger there is.
+        airflow_stand(
+            bench, TOPIC, lambda _: DAGS, ("duewheel", *WAYS), AIRFLOW__TRIGGERER__CAPACITY="1000000"
+        ) as stand,
+        closing(connect(stand.airflow.settings.database_dsn)) as metadata,
     ):
-        measured = Stand(stand.airflow, metadata, stand.broker, _token(stand.settings))
+        measured = Stand(stand.airflow, metadata, stand.broker)
         measured.ask(PROBE)
         yield measured
 
@@ -287,25 +280,12 @@ def _recall(stand: Stand, way: str, run_id: str) -> bool:
     path = f"/api/v2/dags/{way}/dagRuns/{run_id}"
     try:
         if way == "run_after":
-            _request(stand.airflow.settings, "DELETE", path, None, stand.token)
+            stand.airflow.api.call("DELETE", path)
         else:
-            _request(stand.airflow.settings, "PATCH", path, b'{"state": "success"}', stand.token)
-    except urllib.error.HTTPError:
+            stand.airflow.api.call("PATCH", path, {"state": "success"})
+    except AirflowRefusedError:
         return False
     return True
-
-
-def _token(settings: Settings) -> str:
-    login = json.dumps({"username": USER, "password": settings.password}).encode()
-    return str(json.loads(_request(settings, "POST", "/auth/token", login))["access_token"])
-
-
-def _request(settings: Settings, method: str, path: str, body: bytes | None = None, token: str = "") -> bytes:
-    headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {})
-    request = urllib.request.Request(settings.url + path, data=body, method=method, headers=headers)
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    with opener.open(request, timeout=60) as response:
-        return bytes(response.read())
 
 
 def _until_due(first_at: datetime, window: float) -> None:

@@ -18,29 +18,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from airflow.sdk import Connection
-from psycopg2.extensions import parse_dsn
+from duewheel.cli.demo.airflow_standalone import connection_json
+
+__all__ = ["AirflowHome", "RunResult", "connection_json"]
 
 RUN_DAG = Path(__file__).parent / "run_dag.py"
 
 #: Nothing waits for it unless something is broken.
 PATIENCE_SECONDS = 600
-
-
-def connection_json(dsn: str, **extras: object) -> str:
-    """An Airflow connection to the broker at ``dsn``, as the value of an ``AIRFLOW_CONN_...`` variable."""
-    named = parse_dsn(dsn)
-    connection = Connection(
-        conn_id="any",
-        conn_type="duewheel",
-        host=named.get("host"),
-        port=int(named["port"]) if "port" in named else None,
-        login=named.get("user"),
-        password=named.get("password"),
-        schema=named["dbname"],
-        extra=json.dumps(extras),
-    )
-    return connection.as_json()
 
 
 @dataclass(frozen=True)

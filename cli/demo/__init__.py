@@ -3,7 +3,7 @@
 commands            the command line
 flow                what each command does
 supervisor          the process that owns all others, and ends them whatever happens
-airflow_standalone  Airflow's four components on the embedded Postgres
+airflow_standalone  Airflow's parts, for the tests and the benchmarks as well
 airflow_api         the calls of Airflow's REST API
 steps               place, pay, watch
 orders, sql/        what the database is asked

@@ -1,4 +1,4 @@
-"""The few calls of Airflow's public REST API (v2) that the demo makes.
+"""Calls of Airflow's public REST API (v2).
 
 The module uses `urllib`, so the command line needs no HTTP library. Proxies are never used, because the
 demo's Airflow listens on the loopback interface only.
@@ -49,18 +49,18 @@ class AirflowApi:
 
     def health(self) -> dict[str, str]:
         """Return the state of each part, such as `{"scheduler": "healthy", ...}`."""
-        parts: dict[str, dict[str, str] | None] = self._call("GET", "/api/v2/monitor/health", log_in=False)
+        parts: dict[str, dict[str, str] | None] = self.call("GET", "/api/v2/monitor/health", log_in=False)
         return {name: str(part["status"]) for name, part in parts.items() if part}
 
     def warm_up(self) -> None:
         """Send a first request to the API that tasks use, because building that API at its first request
         takes seconds."""
-        self._call("GET", "/execution/health", log_in=False)
+        self.call("GET", "/execution/health", log_in=False)
 
     def knows_dag(self, dag_id: str) -> bool:
         """Whether the DAG has been parsed and stored."""
         try:
-            self._call("GET", f"/api/v2/dags/{dag_id}")
+            self.call("GET", f"/api/v2/dags/{dag_id}")
         except AirflowRefusedError as refusal:
             if refusal.status == 404:
                 return False
@@ -69,46 +69,68 @@ class AirflowApi:
 
     def import_errors(self) -> dict[str, str]:
         """Return file name -> stack trace of every DAG file that failed to import."""
-        answer = self._call("GET", "/api/v2/importErrors")
+        answer = self.call("GET", "/api/v2/importErrors")
         return {error["filename"]: error["stack_trace"] for error in answer["import_errors"]}
 
     def start_run(self, dag_id: str, parameters: Mapping[str, object]) -> str:
         """Start a run of the DAG with these parameters; return the run's id."""
         body = {"logical_date": None, "conf": dict(parameters)}
-        return str(self._call("POST", f"/api/v2/dags/{dag_id}/dagRuns", body)["dag_run_id"])
+        return str(self.call("POST", f"/api/v2/dags/{dag_id}/dagRuns", body)["dag_run_id"])
 
     def run_state(self, dag_id: str, run_id: str) -> str:
         """Return `queued`, `running`, `success` or `failed`."""
-        return str(self._call("GET", f"/api/v2/dags/{dag_id}/dagRuns/{run_id}")["state"])
+        return str(self.call("GET", f"/api/v2/dags/{dag_id}/dagRuns/{run_id}")["state"])
 
     def run_states(self, dag_id: str, *, since: str) -> dict[str, int]:
         """Return how many of the DAG's runs since `since` (ISO 8601) are in each state."""
         query = urlencode({"run_after_gte": since, "order_by": "-run_after", "limit": _PAGE})
         counts: dict[str, int] = {}
-        for run in self._call("GET", f"/api/v2/dags/{dag_id}/dagRuns?{query}")["dag_runs"]:
+        for run in self.call("GET", f"/api/v2/dags/{dag_id}/dagRuns?{query}")["dag_runs"]:
             counts[run["state"]] = counts.get(run["state"], 0) + 1
         return counts
 
-    def _call(
-        self, method: str, path: str, body: dict[str, Any] | None = None, *, log_in: bool = True
-    ) -> Any:
-        headers = {"Content-Type": "application/json"}
+    def call(self, method: str, path: str, body: object = None, *, log_in: bool = True) -> Any:
+        """Return the JSON that Airflow answers, None where it is empty.
+
+        Raises:
+            AirflowRefusedError: it answered with an error.
+            AirflowUnreachableError: it did not answer.
+        """
+        status, text = self.answer(method, path, body, log_in=log_in)
+        if status >= 400:
+            raise AirflowRefusedError(status, f"{method} {path}: {status} {text.decode(errors='replace')}")
+        return json.loads(text) if text else None
+
+    def answer(
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        *,
+        headers: Mapping[str, str] | None = None,
+        log_in: bool = True,
+    ) -> tuple[int, bytes]:
+        """Return the status and the content of any answer; a body is sent as JSON, and bytes as they are.
+
+        Raises:
+            AirflowUnreachableError: there was none.
+        """
+        sent = {"Content-Type": "application/json", **(headers or {})}
         if log_in:
-            headers["Authorization"] = f"Bearer {self._access_token()}"
-        data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(self._url + path, data=data, headers=headers, method=method)
+            sent["Authorization"] = f"Bearer {self._access_token()}"
+        data = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
+        request = urllib.request.Request(self._url + path, data=data, headers=sent, method=method)
         try:
             with self._opener.open(request, timeout=_TIMEOUT_SECONDS) as response:
-                return json.load(response)
+                return response.status, response.read()
         except urllib.error.HTTPError as error:
-            detail = error.read().decode(errors="replace")
-            raise AirflowRefusedError(error.code, f"{method} {path}: {error.code} {detail}") from error
+            return error.code, error.read()
         except (urllib.error.URLError, OSError) as error:
             raise AirflowUnreachableError(f"no answer from Airflow at {self._url}: {error}") from error
 
     def _access_token(self) -> str:
         if self._token is None:
-            self._token = str(self._call("POST", "/auth/token", self._login, log_in=False)["access_token"])
+            self._token = str(self.call("POST", "/auth/token", self._login, log_in=False)["access_token"])
         return self._token
 
 

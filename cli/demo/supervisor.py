@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import secrets
 import sys
 import threading
 import time
@@ -33,7 +32,6 @@ from duewheel.cli.demo.airflow_standalone import (
 )
 from duewheel.cli.demo.workplace import Note, Workplace, own_note
 from duewheel.cli.stopping import stopped_by_signal
-from duewheel.embedded.machine import free_port
 from duewheel.store import Broker, DueWheelError, EmbeddedPostgres
 
 BROKER_DATABASE = "duewheel"
@@ -73,19 +71,14 @@ class Supervisor:
             dsn = postgres.ensure_database(BROKER_DATABASE)
             with Broker(dsn) as broker:
                 broker.upgrade()
-        password = secrets.token_urlsafe(9)
-        airflow = AirflowStandalone(
-            Settings(
-                home=self._workplace.airflow_home,
-                database_dsn=postgres.ensure_database(METADATA_DATABASE),
-                port=free_port(),
-                dags_folder=Path(duewheel.dags.__path__[0]).resolve(),
-                broker_dsn=dsn,
-                password=password,
-            )
+        settings = Settings(
+            home=self._workplace.airflow_home,
+            database_dsn=postgres.ensure_database(METADATA_DATABASE),
+            dags_folder=Path(duewheel.dags.__path__[0]).resolve(),
+            broker_dsn=dsn,
         )
-        everything.callback(airflow.stop)
-        self._say(dsn=dsn, url=airflow.settings.url, user=USER, password=password)
+        airflow = everything.enter_context(AirflowStandalone(settings))
+        self._say(dsn=dsn, url=settings.url, user=USER, password=settings.password)
         with self._step("Airflow's tables"):
             airflow.migrate(self._stopping)
         if self._stopping.is_set():

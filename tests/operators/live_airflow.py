@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
@@ -11,28 +11,18 @@ from urllib.parse import quote
 import psutil
 from tests.waiting import ask, connected, until
 
-from duewheel.cli.demo.airflow_api import AirflowApi
-from duewheel.cli.demo.airflow_standalone import USER, AirflowStandalone, Settings
+from duewheel.cli.demo.airflow_standalone import AirflowStandalone, Settings
 from duewheel.cli.demo.processes import Child, end_sessions, session_members
 
 TRIGGERER = ("triggerer", "--skip-serve-logs")
 
 
-@dataclass(frozen=True)
-class HurriedSettings(Settings):
-    """Settings under which a lost triggerer is missed within seconds, and a cleared task hears it soon."""
-
-    pipes: Path
-    """Where tasks note what they are given, and find the pipes over which they are told to go on."""
-
-    def environment(self) -> dict[str, str]:
-        """Return the whole environment of the parts."""
-        return super().environment() | {
-            "DUEWHEEL_TEST_DIRECTORY": str(self.pipes),
-            "AIRFLOW__TRIGGERER__JOB_HEARTBEAT_SEC": "1",
-            "AIRFLOW__TRIGGERER__TRIGGERER_HEALTH_CHECK_THRESHOLD": "4",
-            "AIRFLOW__WORKERS__MIN_HEARTBEAT_INTERVAL": "1",
-        }
+#: A lost triggerer is missed within seconds, and a cleared task hears it soon.
+HURRIED = {
+    "AIRFLOW__TRIGGERER__JOB_HEARTBEAT_SEC": "1",
+    "AIRFLOW__TRIGGERER__TRIGGERER_HEALTH_CHECK_THRESHOLD": "4",
+    "AIRFLOW__WORKERS__MIN_HEARTBEAT_INTERVAL": "1",
+}
 
 
 class Given(NamedTuple):
@@ -47,13 +37,14 @@ class LiveAirflow(AirflowStandalone):
 
     Args:
         settings: where it lives.
+        pipes: where tasks note what they are given, and find the pipes over which they are told to go on.
     """
 
-    def __init__(self, settings: HurriedSettings) -> None:
-        super().__init__(settings)
-        self._pipes = settings.pipes
+    def __init__(self, settings: Settings, pipes: Path) -> None:
+        variables = {**HURRIED, "DUEWHEEL_TEST_DIRECTORY": str(pipes)}
+        super().__init__(replace(settings, variables=variables))
+        self._pipes = pipes
         self._triggerers: dict[int, Child] = {}
-        self.api = AirflowApi(settings.url, USER, settings.password)
 
     def until(self, happened: Callable[[], object], what: str) -> None:
         """Return when ``happened()`` is true: the parts of Airflow give no sign of their own."""
@@ -62,7 +53,7 @@ class LiveAirflow(AirflowStandalone):
 
     def call(self, method: str, path: str, body: dict[str, Any]) -> Any:
         """Ask the public API for a change."""
-        return self.api._call(method, f"/api/v2/{path}", body)
+        return self.api.call(method, f"/api/v2/{path}", body)
 
     def change_run(self, method: str, dag_id: str, run: str, what: str, body: dict[str, Any]) -> None:
         """Ask the public API for a change of a run."""

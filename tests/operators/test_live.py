@@ -7,10 +7,8 @@ handled twice but after its lease was given back.
 from __future__ import annotations
 
 import os
-import secrets
 import shutil
 import signal
-import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
@@ -21,11 +19,12 @@ from zoneinfo import ZoneInfo
 import pytest
 from tests.conftest import temporary_server
 from tests.console import Shell, section
-from tests.operators.live_airflow import HurriedSettings, LiveAirflow
+from tests.operators.live_airflow import LiveAirflow
 from tests.pages import examples
 from tests.waiting import ask, connected
 
 import duewheel.dags
+from duewheel.cli.demo.airflow_standalone import Settings
 from duewheel.dags import (
     clean_up_orders,
     inspect_returns,
@@ -33,7 +32,6 @@ from duewheel.dags import (
     send_invoices,
 )
 from duewheel.dags.shop import GROUP, statement
-from duewheel.embedded.machine import free_port
 from duewheel.store import Broker, EmbeddedPostgres, NewMessage
 from duewheel.store.database import migration
 
@@ -133,27 +131,12 @@ def airflow(
         assert stands in readme_dags
         readme_dags = readme_dags.replace(stands, here)
     (home / "dags" / "readme.py").write_text(readme_dags)
-    live = LiveAirflow(
-        HurriedSettings(
-            home=home,
-            database_dsn=metadata.ensure_database("airflow_live"),
-            port=free_port(),
-            dags_folder=home / "dags",
-            broker_dsn=broker.dsn,
-            password=secrets.token_hex(8),
-            pipes=pipes,
-        )
-    )
-    try:
-        live.migrate(threading.Event())
-        live.start()
+    database = metadata.ensure_database("airflow_live")
+    with LiveAirflow(Settings(home, database, home / "dags", broker.dsn), pipes) as live:
+        live.bring_up((*DAG_IDS, *EXAMPLE_DAG_IDS))
         live.know_triggerer()
         live.add_triggerer()
-        until(lambda: not live.unhealthy(), live)
-        until(lambda: all(live.api.knows_dag(dag_id) for dag_id in (*DAG_IDS, *EXAMPLE_DAG_IDS)), live)
         yield live
-    finally:
-        live.stop()
 
 
 def runs(airflow: LiveAirflow, dag_id: str) -> dict[str, int]:

@@ -3,23 +3,15 @@
 from __future__ import annotations
 
 import json
-import secrets
-import sys
-import urllib.error
-import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 from tests.airflow_runs import AirflowHome, connection_json
-from tests.waiting import until
 
-from duewheel.cli.demo.airflow_api import AirflowApi, AirflowUnreachableError
-from duewheel.cli.demo.processes import end, start
-from duewheel.embedded.machine import free_port
+from duewheel.cli.demo.airflow_api import AirflowApi
+from duewheel.cli.demo.airflow_standalone import AirflowStandalone, Settings
 
 #: Airflow's roles, each the name of the user who has it.
 ROLES = ("viewer", "user", "op", "admin")
@@ -27,14 +19,24 @@ ROLES = ("viewer", "user", "op", "admin")
 PREFIX = "/shop"
 
 
-@dataclass(frozen=True)
-class AirflowServer:
-    """The API server's address, and what its users log in with."""
+class AirflowServer(AirflowStandalone):
+    """The API server alone.
 
-    url: str
-    password: str
-    home: AirflowHome
-    pid: int = 0
+    Attributes:
+        url: its address.
+        password: what its users log in with.
+        home: its home folder, for runs of DAGs that it knows.
+    """
+
+    def __init__(self, settings: Settings, home: AirflowHome) -> None:
+        super().__init__(settings)
+        self.url, self.password, self.home = settings.url, settings.password, home
+        self._users = {role: AirflowApi(settings.url, role, settings.password) for role in ROLES}
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self.sessions["api-server"][0]
 
     def call(
         self,
@@ -45,43 +47,13 @@ class AirflowServer:
         role: str | None = "admin",
         headers: Mapping[str, str] | None = None,
     ) -> tuple[int, Any]:
-        """One request as the user of a role, or as nobody; its status and what it answered.
-
-        A body is sent as JSON, and bytes as they are.
-        """
-        sent = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
-        request = urllib.request.Request(
-            self.url + path,
-            data=sent,
-            headers={"Content-Type": "application/json", **(headers or {})},
-            method=method,
-        )
-        if role is not None:
-            request.add_header("Authorization", f"Bearer {self._token(role)}")
-        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        """One request as the user of a role, or as nobody; its status and what it answered."""
+        api = self._users[role or "viewer"]
+        status, text = api.answer(method, path, body, headers=headers, log_in=role is not None)
         try:
-            with opener.open(request, timeout=60) as response:
-                text = response.read()
-                status: int = response.status
-        except urllib.error.HTTPError as error:
-            text, status = error.read(), error.code
-        return status, _as_json(text)
-
-    def _token(self, role: str) -> str:
-        return _token(self.url, role, self.password)
-
-
-@cache
-def _token(url: str, role: str, password: str) -> str:
-    """One login is good for all calls of a user."""
-    return AirflowApi(url, role, password)._access_token()
-
-
-def _as_json(text: bytes) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text.decode(errors="replace")
+            return status, json.loads(text)
+        except ValueError:
+            return status, text.decode(errors="replace")
 
 
 @contextmanager
@@ -93,45 +65,20 @@ def airflow_server(directory: Path, brokers: Mapping[str, str]) -> Iterator[Airf
         brokers: a connection id and a broker's address each; the first is ``duewheel_default``.
     """
     home = AirflowHome(directory, brokers["duewheel_default"])
-    port = free_port()
-    server = AirflowServer(f"http://127.0.0.1:{port}{PREFIX}", secrets.token_urlsafe(9), home)
-    passwords = directory / "passwords.json"
-    passwords.write_text(json.dumps(dict.fromkeys(ROLES, server.password)))
-    environment = {
-        **home.environment,
-        **{f"AIRFLOW_CONN_{name.upper()}": connection_json(dsn) for name, dsn in brokers.items()},
-        # A connection of another type is none of the page's business.
-        "AIRFLOW_CONN_SOMETHING_ELSE": json.dumps({"conn_type": "postgres", "host": "h", "schema": "s"}),
-        "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": ",".join(f"{role}:{role}" for role in ROLES),
-        "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(passwords),
-        "AIRFLOW__API__HOST": "127.0.0.1",
-        "AIRFLOW__API__PORT": str(port),
-        "AIRFLOW__API__BASE_URL": server.url,
-        "AIRFLOW__API__WORKERS": "1",
-        "AIRFLOW__API__SECRET_KEY": secrets.token_hex(32),
-        "AIRFLOW__API_AUTH__JWT_SECRET": secrets.token_hex(32),
-        "NO_PROXY": "127.0.0.1,localhost",
-        "no_proxy": "127.0.0.1,localhost",
-    }
-    log = directory / "api-server.log"
-    child = start(
-        "api-server", [sys.executable, "-m", "airflow", "api-server"], environment=environment, log=log
+    settings = Settings(
+        home=directory,
+        database_dsn=f"sqlite:///{directory / 'airflow.db'}",
+        dags_folder=home.dags,
+        broker_dsn=brokers["duewheel_default"],
+        users={role: role for role in ROLES},
+        path=PREFIX,
+        variables={
+            **{f"AIRFLOW_CONN_{name.upper()}": connection_json(dsn) for name, dsn in brokers.items()},
+            # A connection of another type is none of the page's business.
+            "AIRFLOW_CONN_SOMETHING_ELSE": json.dumps({"conn_type": "postgres", "host": "h", "schema": "s"}),
+        },
     )
-    try:
-
-        def answers() -> bool:
-            assert child.process.poll() is None, f"the API server ended:\n{log.read_text()[-5_000:]}"
-            return _answers(server.url)
-
-        until(answers, "the API server to answer", pause_seconds=0.2)
-        yield replace(server, pid=child.process.pid)
-    finally:
-        end([child], grace_seconds=5)
-
-
-def _answers(url: str) -> bool:
-    try:
-        AirflowApi(url).health()
-    except AirflowUnreachableError:
-        return False
-    return True
+    with AirflowServer(settings, home) as server:
+        server.start(["api-server"])
+        server.wait_for(lambda: not server.unhealthy(), "its API server")
+        yield server

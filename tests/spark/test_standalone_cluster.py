@@ -26,7 +26,7 @@ from duewheel.operators.spark import SparkConsumeMessagesOperator
 if TYPE_CHECKING:
     from duewheel.store.broker import Broker
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(1200)]
 
 COUNT = 1_200
 SPARK_HOME = Path(pyspark.__file__).parent

@@ -440,6 +440,7 @@ def has_files(folder: Path, enough: int) -> bool:
     return len(list(folder.glob("files/*.json"))) >= enough
 
 
+@pytest.mark.long
 def test_x14_killed_stream_goes_on_without_loss_or_doubles(
     orders: Broker, spark: SparkSession, tmp_path: Path
 ) -> None:

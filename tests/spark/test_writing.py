@@ -338,6 +338,7 @@ with spark_session("killed") as spark:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_x16_killed_driver_sends_all_or_nothing_and_its_next_run_the_rest(
     broker: Broker, spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -1,0 +1,43 @@
+"""`make test` and `make test-long` together run every test, and each says last what became of them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from itertools import product
+from pathlib import Path
+
+from tests.__main__ import RUNS
+
+MARKS = ("slow", "airflow", "spark", "long", "tenfold")
+
+
+def chosen_by(run: str, marks: dict[str, bool]) -> list[str]:
+    """The parts of a run that choose a test with these marks."""
+    # The grammar of pytest's expressions is Python's.
+    parts = [part for lanes in RUNS[run].parts for part in lanes]
+    return [part.name for part in parts if eval(part.marks, {}, marks)]
+
+
+def test_every_test_is_in_one_part_and_those_of_the_long_run_in_no_other() -> None:
+    for values in product([False, True], repeat=len(MARKS)):
+        marks = dict(zip(MARKS, values, strict=True))
+        assert len(chosen_by("test", marks)) == (not marks["long"]), marks
+        assert len(chosen_by("long", marks)) == (marks["long"] or marks["tenfold"]), marks
+        assert set(chosen_by("quick", marks)) <= set(chosen_by("test", marks)), marks
+
+
+def test_the_first_line_says_what_is_left_out_and_the_last_lines_are_the_results() -> None:
+    root = Path(__file__).parents[1]
+    said = subprocess.run(
+        [sys.executable, "-m", "tests", "test", "tests/test_languages.py", "-k", "psql or nothing"],
+        cwd=root,
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    first, *_, quick, airflow, others = said.stdout.splitlines()
+    assert first == RUNS["test"].told
+    assert quick.startswith("  quick | no tests ran")
+    assert airflow.startswith("airflow | 4 deselected")
+    assert others.startswith(" others | 1 passed, 3 deselected")
