@@ -6,6 +6,7 @@ from datetime import timedelta
 
 import psycopg2
 import pytest
+from tests.clock import Clock
 from tests.waiting import STOP, ask, beside, connected, until
 
 from duewheel.store import ClockSetBack, RecallOutcome, TickInTransaction
@@ -186,3 +187,24 @@ def test_d16_a_program_of_sql_without_a_wheel_calls_tick_before_it_receives(topi
             "the lease to end",
         )
         assert again == [("first", 2)]
+
+
+def test_x07_an_idempotency_key_stands_for_the_message_that_was_sent_behind_a_tick(
+    timed_broker: Broker, clock: Clock
+) -> None:
+    timed_broker.create_topic("t")
+    timed_broker.send("t", b"first", delay=NOTHING)
+    send = (
+        "select message_id from duewheel.send("
+        "'t', 'x'::text, delay => '0', idempotency_key => 'task 1', now => %s)"
+    )
+    with connected(timed_broker.dsn, autocommit=False) as connection:
+        # The tick sees what its own transaction sends, so that is put behind it.
+        ask(connection, f"{OWN_TRANSACTION}select duewheel.tick_topic(1, %s)", clock())
+        ((sent,),) = ask(connection, send, clock())
+        connection.commit()
+        ((again,),) = ask(connection, send, clock())
+    assert again == sent
+    found = timed_broker.find(again)
+    assert found is not None
+    assert found.body == b"x"

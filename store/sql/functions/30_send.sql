@@ -305,6 +305,10 @@ begin
         v_deliver_at := duewheel.fifo_floor(v_topic.topic_id, array[v_queue], v_deliver_at);
     end if;
 
+    if v_deliver_at <= v_topic.hi then
+        v_deliver_at := duewheel.place_behind(v_topic.topic_id, v_deliver_at, v_topic.hi);
+    end if;
+
     if send.idempotency_key is not null then
         v_receipt := duewheel.claim_idempotency_key(
             v_topic.topic_id, send.idempotency_key, v_queue, v_deliver_at, v_topic.block * 65536,
@@ -329,9 +333,8 @@ begin
 
     if v_deliver_at <= v_topic.hi then
         -- Released that far while the clock was ahead: it comes at its instant all the same.
-        v_deliver_at := duewheel.place_behind(v_topic.topic_id, v_deliver_at, v_topic.hi);
         insert into duewheel.held_back (topic_id, queue, deliver_at, seq)
-        select v_topic.topic_id, v_queue, v_deliver_at, v_topic.block * 65536 where v_deliver_at <= v_topic.hi;
+        values (v_topic.topic_id, v_queue, v_deliver_at, v_topic.block * 65536);
     end if;
     if (duewheel.open_slot_at(v_deliver_at)).starts_at is not null then
         insert into duewheel.message
