@@ -27,9 +27,7 @@ if TYPE_CHECKING:
 MOST_PARTITIONS = 10_000
 """The largest number of partitions that a batch may be dealt out to."""
 
-_LEASE_RANGE = (Path(__file__).parent / "lease_range.sql").read_text()
 _LEASE_EVENLY = (Path(__file__).parent / "lease_evenly.sql").read_text()
-_LEASE_ONCE = (Path(__file__).parent / "lease_once.sql").read_text()
 
 
 def lease_messages(
@@ -38,7 +36,6 @@ def lease_messages(
     *,
     max_messages: int = 10_000,
     invisible: timedelta = timedelta(minutes=10),
-    messages_per_lease: int | None = None,
     now: datetime | None = None,
     partitions: int = 4,
     once_since: datetime | None = None,
@@ -50,8 +47,6 @@ def lease_messages(
         consumer: gives the topic, the group, the tags and the filter; the leases are answered with it.
         max_messages: how many messages to lease at most; no upper limit.
         invisible: how long the leases last unless extended, 1 s to 12 h.
-        messages_per_lease: how many messages one lease covers at most, 1 to 1 000 000; None chooses a number
-            that deals them out evenly.
         now: the instant to take for now; None is the database's clock.
         partitions: among how many partitions the leases are to be dealt out, 1 to 10 000.
         once_since: None takes new leases. With an instant, the call returns the leases that a consumer of
@@ -81,18 +76,16 @@ def lease_messages(
         consumer.topic_id,
         tag_expressions.parse(consumer.tags),
         max_messages,
-        partitions if messages_per_lease is None else min(messages_per_lease, max_messages),
+        partitions,
         to_span(invisible, "invisible"),
         consumer.name,
         now,
         None if consumer.filter is None else filters.to_jsonpath(consumer.filter),
+        once_since,
     )
-    statement = _LEASE_EVENLY if messages_per_lease is None else _LEASE_RANGE
-    if once_since is not None:
-        statement, parameters = _LEASE_ONCE, (*parameters, once_since)
     with broker.connection() as connection:
         fetch(connection, TICK_GROUP, (consumer.group_id, consumer.topic_id, now))
-        rows = fetch(connection, statement, parameters)
+        rows = fetch(connection, _LEASE_EVENLY, parameters)
     return [
         Lease(consumer.group_id, topic_id, queue, n, token, expires_at, count)
         for topic_id, queue, n, token, expires_at, count in rows

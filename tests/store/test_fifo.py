@@ -408,7 +408,8 @@ def test_ranges_of_a_fifo_topic_are_leased_without_splitting_a_message_group(
     with steps.connection() as connection:
         ranges = ask(
             connection,
-            "select lease_n, lease_count from duewheel.lease_range(%s, %s, null, 100, 3, '60 s', 'job', %s)",
+            "select (lease).n, (lease).message_count"
+            " from duewheel.receive_batch(%s, %s, null, 100, '60 s', 'job', 0, true, %s, true, 3, false)",
             consumer.group_id, consumer.topic_id, clock(),
         )  # fmt: skip
         read = [

@@ -112,10 +112,10 @@ def test_jobs_lease_by_a_filter_too(orders: Broker, ask: Ask, clock: Clock) -> N
     consumer = orders.consumer("t", "g")
     orders.tick("t")
     rows = ask(
-        "select lease_count from duewheel.lease_range("
+        "select lease_count from duewheel.lease_evenly("
         "%s, %s, null, 100, 1, '1 minute', 'job', %s, '$.amount == 50')",
         consumer.group_id,
         consumer.topic_id,
         clock(),
     )
-    assert rows == [(1,), (1,)]
+    assert rows == [(2,)]

@@ -61,6 +61,44 @@ begin atomic
               and r.deliver_at = m.deliver_at and r.seq = m.seq limit 1) is null);
 end;
 
+-- The same rows by the primary key alone, which reads no message: only their places. Right where all of them are for
+-- the group, and duewheel.has_unseen, asked after this has begun, says no.
+create or replace function duewheel.range_places(
+    p_topic_id integer, p_queue smallint, p_at timestamptz, p_seq bigint, p_to timestamptz
+) returns setof duewheel.leased_message
+language sql stable
+begin atomic
+    select null::duewheel.lease_handle, m.deliver_at, m.seq, null::timestamptz, null::timestamptz, null::text,
+           null::text, null::jsonb, null::text, null::bytea, null::integer, null::text
+    from duewheel.any_message m
+    where m.topic_id = p_topic_id and m.queue = p_queue
+      and (m.deliver_at, m.seq) > (p_at, p_seq) and m.deliver_at >= p_at and m.deliver_at <= p_to;
+end;
+
+-- Whether a message of a queue that is due in [p_from, p_to] may be one that its tick does not see: it is a straggler
+-- of a later tick, waits to be one, or the newest tick does not see it either.
+create or replace function duewheel.has_unseen(
+    p_topic_id integer, p_queue smallint, p_from timestamptz, p_to timestamptz
+) returns boolean
+language sql stable
+begin atomic
+    select exists (
+        select from duewheel.straggler s
+        where s.topic_id = p_topic_id and s.queue = p_queue and s.deliver_at >= p_from and s.deliver_at <= p_to
+        order by s.deliver_at, s.seq limit 1
+    ) or exists (
+        select from duewheel.held_back b
+        where b.topic_id = p_topic_id and b.deliver_at >= p_from and b.deliver_at <= p_to
+        order by b.deliver_at limit 1
+    ) or (
+        -- A transaction that is open for long lets many be sent behind it, and this is no way to look through them.
+        select count(*) >= 10000 or coalesce(bool_or(m.deliver_at <= p_to), false) from (
+            select m.deliver_at from duewheel.any_message m
+            where m.topic_id = p_topic_id and m.xid >= (
+                select pg_snapshot_xmin(t.snapshot) from duewheel.newest_tick(p_topic_id) t)
+            order by m.xid limit 10000) m);
+end;
+
 -- The same of the stragglers of a queue in (p_from, p_to].
 create or replace function duewheel.straggler_rows(
     p_topic_id integer, p_queue smallint, p_from bigint, p_to bigint, p_every boolean, p_tags text[], p_filter jsonpath

@@ -158,6 +158,8 @@ declare
     v_count bigint;
     v_done boolean;
     v_rows refcursor;
+    -- The cursor is one for the whole queue, and reads no messages.
+    v_by_place boolean;
     v_row duewheel.leased_message;
     v_handle duewheel.lease_handle;
     v_leased bigint := 0;
@@ -236,6 +238,17 @@ begin
             v_seq := duewheel.last_seq();
         end if;
         v_first_n := v_n;
+        v_by_place := not p_rows and v_every and v_no_recalls and v_has_messages and not v_listed
+            and v_last_straggler = v_straggler;
+        if v_by_place then
+            open v_rows no scroll for
+                select * from duewheel.range_places(v_topic_id, v_queue, v_at, v_seq, v_hi) m
+                order by m.deliver_at, m.seq;
+            v_by_place := not duewheel.has_unseen(v_topic_id, v_queue, v_at, v_hi);
+            if not v_by_place then
+                close v_rows;
+            end if;
+        end if;
 
         loop
             v_room := least(p_max - v_leased, p_chunk);
@@ -276,7 +289,7 @@ begin
                 close v_rows;
             elsif (v_hi, duewheel.last_seq()) > (v_at, v_seq) then
                 -- The range of a full batch ends at its last message, any other at the end of what may be read.
-                if v_room = 1 and v_every and v_no_recalls then
+                if v_room = 1 and v_every and v_no_recalls and not v_by_place then
                     -- The same rows, without a cursor, and without conditions that are true.
                     select * into v_row
                     from duewheel.range_rows(v_topic_id, v_queue, v_at, v_seq, v_hi, duewheel.last_seq(), v_seen_below,
@@ -284,11 +297,13 @@ begin
                     order by m.deliver_at, m.seq limit 1;
                     v_done := not found;
                 else
-                    open v_rows no scroll for
-                        select * from duewheel.range_rows(
-                            v_topic_id, v_queue, v_at, v_seq, v_hi, duewheel.last_seq(), v_seen_below, v_every, v_tags,
-                            v_filter, v_no_recalls) m
-                        order by m.deliver_at, m.seq;
+                    if not v_by_place then
+                        open v_rows no scroll for
+                            select * from duewheel.range_rows(
+                                v_topic_id, v_queue, v_at, v_seq, v_hi, duewheel.last_seq(), v_seen_below, v_every,
+                                v_tags, v_filter, v_no_recalls) m
+                            order by m.deliver_at, m.seq;
+                    end if;
                     -- All but the last go into the answer at once.
                     if v_room > 1 then
                         if p_rows then
@@ -303,7 +318,9 @@ begin
                         fetch v_rows into v_row;
                         v_done := not found;
                     end if;
-                    close v_rows;
+                    if not v_by_place then
+                        close v_rows;
+                    end if;
                 end if;
                 if v_done then
                     v_at := v_hi;
@@ -344,30 +361,15 @@ begin
             end if;
             exit when v_done;
         end loop;
+        if v_by_place then
+            close v_rows;
+        end if;
     end loop;
     if not p_durable then
         perform set_config('synchronous_commit', 'off', true);
     end if;
 end
 $$;
-
--- Leases up to p_max messages without returning them, at most p_chunk in one lease: for jobs that read their leases in
--- parallel, each by duewheel.lease_query or duewheel.lease_rows. One row per lease.
-create or replace function duewheel.lease_range(
-    p_group_id integer, p_topic_id integer, p_tags text[], p_max bigint, p_chunk integer, p_invisible interval,
-        p_consumer text,
-    p_now timestamptz default null, p_filter jsonpath default null
-) returns table (
-    topic_id integer, queue smallint, lease_n bigint, lease_token bigint, expires_at timestamptz, lease_count integer
-)
-language sql
-begin atomic
-    select (r.lease).topic_id, (r.lease).queue::smallint, (r.lease).n, (r.lease).token, (r.lease).expires_at,
-           (r.lease).message_count
-    from duewheel.receive_batch(
-        p_group_id, p_topic_id, p_tags, p_max, p_invisible, p_consumer, 0, true, p_now, false, p_chunk, false,
-        p_filter) r;
-end;
 
 -- When the group could next have something: now where something is ready, the next due instant or lease end of the next
 -- minute, else null.
