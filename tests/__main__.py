@@ -66,7 +66,7 @@ def follow(part: Part, arguments: Sequence[str], environment: Mapping[str, str])
     """Run a part, tell how far it is, and return what it says at its end, and its status."""
     process = subprocess.Popen(
         [sys.executable, "-m", "pytest", "-m", part.marks, *part.options, *arguments],
-        env={**os.environ, **environment},
+        env={**environment, **os.environ},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
