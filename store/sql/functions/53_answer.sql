@@ -404,7 +404,7 @@ create or replace function duewheel.answer(
 ) returns text[]
 language plpgsql set plan_cache_mode = force_generic_plan as $$
 declare
-    v_kind constant text := duewheel.check_answer(p_action, p_delay, p_duration);
+    v_kind text;
     v_until constant timestamptz := clock_timestamp() + p_wait;
     v_states text[] := '{}';
     v_state text;
@@ -421,6 +421,7 @@ begin
     then
         perform duewheel.require_read_committed();
     end if;
+    v_kind := duewheel.check_answer(p_action, p_delay, p_duration);
     -- A reason is kept with each message of the lease.
     v_reasons := array[left(p_reason, 10000)];
     for i in 1 .. coalesce(array_length(p_ns, 1), 0) loop
