@@ -20,16 +20,15 @@ from duewheel.store.values.bodies import check_text, properties_to_json, to_byte
 from duewheel.store.values.errors import DueWheelError, InvalidArgument, InvalidDelayLevel, InvalidKey
 from duewheel.store.values.instants import to_datetime, to_span
 from duewheel.store.values.limits import (
-    FASTEST_REDRIVE,
     LONGEST_IDEMPOTENCY_KEY,
     LONGEST_KEY,
     LONGEST_MESSAGE_GROUP,
     LONGEST_SETTING,
     MOST_LEVELS,
-    SLOWEST_REDRIVE,
 )
 from duewheel.store.values.messages import OnConflict, named
 from duewheel.store.values.names import check_group_name, check_topic_name
+from duewheel.store.values.numbers import whole_number
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -201,23 +200,6 @@ def check_levels(value: object) -> None:
         check_span(level, f"delay_levels[{place}]", at_least=timedelta(0), at_most=LONGEST_SETTING)
 
 
-def check_rate(value: object) -> None:
-    """Check how many messages a redrive is to send in a second.
-
-    Raises:
-        InvalidArgument: it is no number, or out of its limits.
-    """
-    if value is None:
-        return
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise InvalidArgument(f"per_second is a {type(value).__name__}: give a number, or None for no pause")
-    if not SLOWEST_REDRIVE <= value <= FASTEST_REDRIVE:
-        raise InvalidArgument(
-            f"per_second is {value!r}, the limit is {SLOWEST_REDRIVE} to {FASTEST_REDRIVE} messages in a "
-            "second"
-        )
-
-
 def check_flags(**given: object) -> None:
     """Check arguments that are either True or False; text, even "false", would count as True.
 
@@ -250,10 +232,7 @@ def as_count(value: Any, name: str, *, at_most: int | None = None) -> int:
     """
     text = value.strip() if isinstance(value, str) else None
     count = int(text) if text is not None and text.isascii() and text.isdigit() else value
-    if type(count) is not int or count < 1 or (at_most is not None and count > at_most):
-        limit = "1 or more" if at_most is None else f"1 to {at_most}"
-        raise InvalidArgument(f"{name} is {value!r}, the limit is {limit}: give a whole number")
-    return count
+    return whole_number(count, name, at_most)
 
 
 def check_choice(value: object, name: str, choices: Iterable[str]) -> None:
@@ -333,6 +312,12 @@ def check_when(delay: object, deliver_at: object, delay_level: object) -> None:
     check(delay_level, _judge_level)
 
 
+def _judge_level(given: Any) -> None:
+    level = as_level(given)
+    if level is not None and level < 0:
+        raise InvalidDelayLevel(f"the delay level is {level}; the limit is 0 (not delayed) or more")
+
+
 def _limited(value: object, name: str, at_most: int, error: type[DueWheelError]) -> None:
     """Check a text of 1 to ``at_most`` characters."""
 
@@ -342,16 +327,6 @@ def _limited(value: object, name: str, at_most: int, error: type[DueWheelError])
             raise error(f"the {name} has {len(given)} characters; the limit is 1 to {at_most}")
 
     check(value, judge)
-
-
-def _judge_level(given: Any) -> None:
-    level = as_level(given)
-    if level is None:
-        return
-    if type(level) is not int:
-        raise InvalidDelayLevel(f"delay_level is a {type(level).__name__}: give 0 (no delay) to 18")
-    if level < 0:
-        raise InvalidDelayLevel(f"the delay level is {level}; the limit is 0 (not delayed) or more")
 
 
 def _required(value: object, name: str, judge: Callable[[Any], object]) -> None:

@@ -114,20 +114,20 @@ def as_level(value: int | str | None) -> int | None:
     as None.
 
     Raises:
-        InvalidDelayLevel: the text is no whole number.
+        InvalidDelayLevel: anything else.
 
     Example:
         >>> as_level("3")
         3
     """
-    if not isinstance(value, str):
-        return value
-    text = value.strip()
-    if not text or text == "None":
+    level: object = value.strip() if isinstance(value, str) else value
+    if level in (None, "", "None"):
         return None
-    if not WHOLE_NUMBER.fullmatch(text):
+    if isinstance(level, str) and WHOLE_NUMBER.fullmatch(level):
+        level = int(level)
+    if type(level) is not int:
         raise InvalidDelayLevel(f"delay_level {value!r} is not a whole number: give 0 (no delay) to 18")
-    return int(text)
+    return level
 
 
 def as_body(value: Any) -> Any:

@@ -16,12 +16,12 @@ from duewheel.hooks.declared import (
     check_group,
     check_instant,
     check_not_given_later,
-    check_rate,
     check_topic,
 )
 from duewheel.hooks.rendered import as_instant
 from duewheel.operators.links import DeadLettersLink
 from duewheel.store.values.bodies import check_text
+from duewheel.store.values.numbers import redrive_rate
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -107,7 +107,7 @@ class RedriveDeadLettersOperator(BaseOperator):
             check_instant(instant, name)
         check_count(max_messages, "max_messages")
         check_not_given_later(self, per_second=per_second, dry_run=dry_run)
-        check_rate(per_second)
+        redrive_rate(per_second)
         check_flags(dry_run=dry_run)
         self.group = group
         self.topic = topic

@@ -69,7 +69,7 @@ class DueHistogram(Model):
     complete: bool
 
 
-class Lateness(Model):
+class TopicLateness(Model):
     """How late the newest ticks of a topic were."""
 
     topic: str
@@ -88,7 +88,7 @@ class Overview(Model):
     due: DueHistogram
     past: DueHistogram
     flow: list[overview.FlowStep]
-    lateness: list[Lateness]
+    lateness: list[TopicLateness]
     wheels: list[overview.TurningWheel]
     overdue: list[str]
     groups: list[overview.GroupNumbers]

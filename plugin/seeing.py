@@ -349,7 +349,7 @@ def _overview(broker: Broker, span: str, topic: str | None) -> models.Overview:
         past=_histogram(overview.due_histogram(broker, past_from, _MINUTE, 60, topic, _PAST_MS)),
         flow=overview.flow_histogram(broker, past_from, _MINUTE, 60),
         lateness=[
-            models.Lateness(
+            models.TopicLateness(
                 topic=one.topic,
                 ticks=one.ticks,
                 p50_seconds=one.p50.total_seconds(),

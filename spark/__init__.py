@@ -19,28 +19,19 @@ if TYPE_CHECKING:
     from duewheel.spark.session import spark_session as spark_session
     from duewheel.spark.submitted import submitted_batch as submitted_batch
 
-# Each public name and the module it lives in, below duewheel.
-_HOMES = {
-    "BatchOutcome": "spark.lease_states",
-    "JavaNotFound": "embedded.java",
-    "LeasedBatch": "spark.leased_batch",
-    "PartitionsFailed": "spark.partition_work",
-    "register": "spark.session",
-    "reject": "spark.rejecting",
-    "spark_session": "spark.session",
-    "submitted_batch": "spark.submitted",
+# The public names of each module, below duewheel.
+_PUBLIC = {
+    "embedded.java": "JavaNotFound",
+    "spark.lease_states": "BatchOutcome",
+    "spark.leased_batch": "LeasedBatch",
+    "spark.partition_work": "PartitionsFailed",
+    "spark.rejecting": "reject",
+    "spark.session": "register spark_session",
+    "spark.submitted": "submitted_batch",
 }
+_HOMES = {name: home for home, names in _PUBLIC.items() for name in names.split()}
 
-__all__ = [
-    "BatchOutcome",
-    "JavaNotFound",
-    "LeasedBatch",
-    "PartitionsFailed",
-    "register",
-    "reject",
-    "spark_session",
-    "submitted_batch",
-]
+__all__ = sorted(_HOMES)
 
 
 def __getattr__(name: str) -> object:

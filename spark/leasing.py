@@ -16,9 +16,9 @@ from duewheel.store.consuming.ticking import TICK_GROUP
 from duewheel.store.database.connections import fetch
 from duewheel.store.values import filters
 from duewheel.store.values import tags as tag_expressions
-from duewheel.store.values.errors import InvalidArgument
 from duewheel.store.values.instants import to_span
 from duewheel.store.values.leases import Lease
+from duewheel.store.values.numbers import whole_number
 
 if TYPE_CHECKING:
     from duewheel.store.broker import Broker
@@ -65,12 +65,8 @@ def lease_messages(
         leases = lease_messages(broker, consumer, max_messages=1_000_000)
         consumer.ack(leases)
     """
-    if type(max_messages) is not int or max_messages < 1:
-        raise InvalidArgument(f"max_messages is {max_messages!r}: give a whole number of 1 or more")
-    if type(partitions) is not int or not 1 <= partitions <= MOST_PARTITIONS:
-        raise InvalidArgument(
-            f"partitions is {partitions!r}: give a whole number from 1 to {MOST_PARTITIONS}"
-        )
+    whole_number(max_messages, "max_messages")
+    whole_number(partitions, "partitions", MOST_PARTITIONS)
     parameters: tuple[object, ...] = (
         consumer.group_id,
         consumer.topic_id,

@@ -28,7 +28,7 @@ from duewheel.store.operations.lookups import Lookups
 from duewheel.store.operations.recalling import Recalling
 from duewheel.store.operations.schedules import Schedules
 from duewheel.store.operations.sending import Sending
-from duewheel.store.operations.settings import BrokerSettings
+from duewheel.store.operations.settings import Configuring
 from duewheel.store.operations.topics import Topics
 from duewheel.store.values.extras import extra
 from duewheel.store.wheel.turning import Turning
@@ -49,7 +49,7 @@ class Broker(
     Groups,
     Doorbells,
     Schedules,
-    BrokerSettings,
+    Configuring,
     Turning,
 ):
     """A broker in a Postgres database.

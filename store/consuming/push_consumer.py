@@ -31,6 +31,7 @@ from duewheel.store.values.errors import InvalidArgument, LeaseLost
 from duewheel.store.values.instants import to_span
 from duewheel.store.values.limits import LONGEST_WAIT
 from duewheel.store.values.messages import Batch, Message
+from duewheel.store.values.numbers import whole_number
 from duewheel.store.values.reasons import reason_of, storable
 
 log = logging.getLogger(__name__)
@@ -85,8 +86,7 @@ class PushConsumer:
         invisible: timedelta,
         consume_timeout: timedelta,
     ) -> None:
-        if type(threads) is not int or not 1 <= threads <= 256:
-            raise InvalidArgument(f"threads is {threads!r}, the limit is 1 to 256")
+        whole_number(threads, "threads", 256)
         self.consumer = consumer
         self._listener = listener
         self._invisible = to_span(invisible, "invisible")

@@ -10,7 +10,7 @@ from duewheel.store.database.connected import Connected
 from duewheel.store.values.bodies import check_text
 from duewheel.store.values.errors import InvalidArgument
 from duewheel.store.values.instants import Instant, to_datetime
-from duewheel.store.values.limits import FASTEST_REDRIVE, SLOWEST_REDRIVE
+from duewheel.store.values.numbers import redrive_rate, whole_number
 
 if TYPE_CHECKING:
     from duewheel.store.values.bulk_results import Redriven
@@ -59,12 +59,11 @@ class DeadLetters(Connected):
 
         check_text(group, "group")
         check_text(topic, "topic", optional=True)
-        if type(max_messages) is not int or not 1 <= max_messages <= 10_000:
-            raise InvalidArgument(f"max_messages is {max_messages!r}, the limit is 1 to 10000")
+        most = whole_number(max_messages, "max_messages", 10_000)
         found: list[DeadLetter] = []
         after: str | None = None
-        while len(found) < max_messages:
-            room = min(_PAGE_MESSAGES, max_messages - len(found))
+        while len(found) < most:
+            room = min(_PAGE_MESSAGES, most - len(found))
             rows = self._database.read(_PAGE, (group, topic, redriven, after, room))
             if not rows:
                 break
@@ -187,8 +186,8 @@ def redrive_portions(
         None if dead_from is None else to_datetime(dead_from, "dead_from"),
         None if dead_until is None else to_datetime(dead_until, "dead_until"),
     )
-    most = _whole(max_messages)
-    pace = _rate(per_second)
+    most = None if max_messages is None else whole_number(max_messages, "max_messages")
+    pace = redrive_rate(per_second)
     chunk = CHUNK if pace is None else max(1, min(CHUNK, int(pace / _CHUNKS_PER_SECOND)))
     began = time.monotonic()
     matched = redriven = 0
@@ -214,20 +213,3 @@ def _ids(message_ids: Sequence[str] | None) -> list[str] | None:
     for message_id in message_ids:
         check_text(message_id, "message_ids")
     return list(message_ids)
-
-
-def _whole(max_messages: int | None) -> int | None:
-    if max_messages is not None and (type(max_messages) is not int or max_messages < 1):
-        raise InvalidArgument(f"max_messages is {max_messages!r}: give 1 or more, or None for all")
-    return max_messages
-
-
-def _rate(per_second: float | None) -> float | None:
-    if per_second is None:
-        return None
-    if type(per_second) not in (int, float) or not SLOWEST_REDRIVE <= per_second <= FASTEST_REDRIVE:
-        raise InvalidArgument(
-            f"per_second is {per_second!r}, the limit is {SLOWEST_REDRIVE} to {FASTEST_REDRIVE} messages in "
-            "a second: give a number within the limit, or None to send without a pause"
-        )
-    return float(per_second)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from duewheel.store.database.connected import Connected
 from duewheel.store.database.records import columns, records
 from duewheel.store.values.bodies import check_text
-from duewheel.store.values.errors import InvalidArgument
 from duewheel.store.values.instants import Instant, to_datetime
+from duewheel.store.values.numbers import whole_number
 
 if TYPE_CHECKING:
     from duewheel.store.operations.overview import Stats
@@ -92,10 +92,7 @@ class Lookups(Connected):
         for value, name in ((topic, "topic"), (key_prefix, "key_prefix"), (tag, "tag"), (after, "after")):
             check_text(value, name, optional=True)
         check_text(state, "state")
-        if type(max_messages) is not int or not 1 <= max_messages <= 1_000:
-            raise InvalidArgument(
-                f"max_messages is {max_messages!r}, the limit is 1 to 1000: ask for further pages"
-            )
+        whole_number(max_messages, "max_messages", 1_000, "ask for further pages")
         selected = columns(ListedMessage, topic="topic_name", tag="tag_name")
         rows = self._database.read(
             f"select {selected}, listed from duewheel.list_messages(%s, %s, %s, %s, %s, %s, %s, %s)",

@@ -99,7 +99,7 @@ class FlowStep:
 
 
 @dataclass(frozen=True, slots=True)
-class Lateness:
+class TopicLateness:
     """How late the newest ticks of a topic were.
 
     Attributes:
@@ -338,9 +338,9 @@ def flow_histogram(broker: Connected, from_at: datetime, step: timedelta, steps:
     return _records(broker, FlowStep, source, (from_at, step, steps), step="step_number")
 
 
-def lateness(broker: Connected, since_at: datetime) -> list[Lateness]:
+def lateness(broker: Connected, since_at: datetime) -> list[TopicLateness]:
     """How late the newest ticks of each topic since an instant were; at most 50 for each."""
-    return _records(broker, Lateness, "release_lateness(%s)", (since_at,), topic="topic_name")
+    return _records(broker, TopicLateness, "release_lateness(%s)", (since_at,), topic="topic_name")
 
 
 def turning_wheels(broker: Connected) -> list[TurningWheel]:

@@ -9,21 +9,21 @@ from duewheel.store.values.errors import InvalidArgument
 from duewheel.store.values.messages import named
 
 if TYPE_CHECKING:
-    from duewheel.store.values.settings import Settings, WhenFull
+    from duewheel.store.values.settings import BrokerSettings, WhenFull
 
 
-class BrokerSettings(Connected):
+class Configuring(Connected):
     """The operations on the broker's own settings."""
 
-    def settings(self) -> Settings:
+    def settings(self) -> BrokerSettings:
         """The broker's own settings, and how large its messages are on disk."""
-        from duewheel.store.values.settings import Settings, WhenFull
+        from duewheel.store.values.settings import BrokerSettings, WhenFull
 
         rows = self._database.read(
             "select retention_bytes, when_full, message_bytes from duewheel.settings()", ()
         )
         retention_bytes, when_full, message_bytes = rows[0]
-        return Settings(retention_bytes, WhenFull(when_full), message_bytes)
+        return BrokerSettings(retention_bytes, WhenFull(when_full), message_bytes)
 
     def update_settings(
         self, *, retention_bytes: int | None = None, when_full: WhenFull | str | None = None

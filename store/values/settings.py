@@ -16,7 +16,7 @@ class WhenFull(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class BrokerSettings:
     """The settings of a broker.
 
     Attributes:

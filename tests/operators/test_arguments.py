@@ -131,7 +131,7 @@ def test_d12_tags_are_refused_in_the_words_of_the_database(broker: Broker, tag: 
     [
         ({"per_second": 0}, "per_second is 0, the limit is 0.001 to 1000000 messages in a second"),
         ({"per_second": "{{ params.rate }}"}, "per_second of RedriveDeadLettersOperator is not templated"),
-        ({"per_second": "50"}, "per_second is a str: give a number"),
+        ({"per_second": "50"}, "per_second is '50', the limit is 0.001 to 1000000"),
         ({"max_messages": 0}, "max_messages is 0, the limit is 1 or more"),
         ({"dead_from": 1_654_773_600}, "dead_from 1654773600 is 1970-01-20 as Unix milliseconds"),
         ({"reason_contains": 5}, "reason_contains is a int: give a str"),

@@ -23,7 +23,7 @@ LISTS = (
     (overview.ListedDeadLetter, "dead_letter_page", "DeadLetters"),
     (overview.NamedMessage, "messages_by_name", "TaskMessages"),
     (overview.TurningWheel, "wheels", "Overview"),
-    (overview.Lateness, "release_lateness", "Overview"),
+    (overview.TopicLateness, "release_lateness", "Overview"),
     (ListedMessage, "list_messages", "Messages"),
     (HistoryEntry, "history", "Message"),
 )
@@ -36,7 +36,7 @@ NO_FIELD = {
 
 #: Fields that a list leaves out, as there is no room for them.
 NOT_SHOWN = {
-    overview.Lateness: {"ticks"},
+    overview.TopicLateness: {"ticks"},
     overview.ListedDeadLetter: {"tag", "born_at", "redriven_at"},
     overview.WaitingRetry: {"tag"},
 }

@@ -597,27 +597,6 @@ export interface components {
             until_at: string | null;
         };
         /**
-         * Lateness
-         * @description How late the newest ticks of a topic were.
-         */
-        Lateness: {
-            /** By Wheel */
-            by_wheel: boolean;
-            /**
-             * Newest At
-             * Format: date-time
-             */
-            newest_at: string;
-            /** P50 Seconds */
-            p50_seconds: number;
-            /** P99 Seconds */
-            p99_seconds: number;
-            /** Ticks */
-            ticks: number;
-            /** Topic */
-            topic: string;
-        };
-        /**
          * Leases
          * @description The open leases, those that end first at the top.
          */
@@ -866,7 +845,7 @@ export interface components {
             /** Groups */
             groups: components["schemas"]["GroupNumbers"][];
             /** Lateness */
-            lateness: components["schemas"]["Lateness"][];
+            lateness: components["schemas"]["TopicLateness"][];
             /** More Groups */
             more_groups: boolean;
             /**
@@ -1074,6 +1053,27 @@ export interface components {
              * Format: date-time
              */
             now_at: string;
+        };
+        /**
+         * TopicLateness
+         * @description How late the newest ticks of a topic were.
+         */
+        TopicLateness: {
+            /** By Wheel */
+            by_wheel: boolean;
+            /**
+             * Newest At
+             * Format: date-time
+             */
+            newest_at: string;
+            /** P50 Seconds */
+            p50_seconds: number;
+            /** P99 Seconds */
+            p99_seconds: number;
+            /** Ticks */
+            ticks: number;
+            /** Topic */
+            topic: string;
         };
         /**
          * TopicNumbers

@@ -1,0 +1,44 @@
+"""Numbers that callers give, checked in one way."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from duewheel.store.values.errors import InvalidArgument
+from duewheel.store.values.limits import FASTEST_REDRIVE, SLOWEST_REDRIVE
+
+
+def whole_number(
+    value: Any, name: str, at_most: int | None = None, advice: str = "give a whole number"
+) -> int:
+    """A whole number of 1 or more.
+
+    Args:
+        value: the number.
+        name: the parameter's name, for the error.
+        at_most: its limit; None: none.
+        advice: what to do, for the error.
+
+    Raises:
+        InvalidArgument: another type, or out of its limits.
+    """
+    if type(value) is not int or value < 1 or (at_most is not None and value > at_most):
+        limit = "1 or more" if at_most is None else f"1 to {at_most}"
+        raise InvalidArgument(f"{name} is {value!r}, the limit is {limit}: {advice}")
+    return value
+
+
+def redrive_rate(per_second: Any) -> float | None:
+    """How many messages a redrive sends in a second; None is no pause.
+
+    Raises:
+        InvalidArgument: no number, or out of its limits.
+    """
+    if per_second is None:
+        return None
+    if type(per_second) not in (int, float) or not SLOWEST_REDRIVE <= per_second <= FASTEST_REDRIVE:
+        raise InvalidArgument(
+            f"per_second is {per_second!r}, the limit is {SLOWEST_REDRIVE} to {FASTEST_REDRIVE} messages in "
+            "a second: give a number within the limit, or None to send without a pause"
+        )
+    return float(per_second)
