@@ -120,6 +120,8 @@ class StoreAgainstModel(RuleBasedStateMachine):
                 )
                 self.retry_topics[name, group] = number
         self.ask("update duewheel.consumer_group set max_retries = %s", (MAX_RETRIES,))
+        # Each look at a key marks what is over.
+        self.ask("create or replace function duewheel.key_mark_after() returns integer return 0")
         self.broker.maintain()
 
     # --- time

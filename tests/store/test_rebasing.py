@@ -162,6 +162,8 @@ def test_rebase_knows_every_column_that_holds_transaction_ids(dsn: str) -> None:
     )
     assert [name for (name,) in rows] == [
         "far_message.xid",
+        "key_mark.but_xids",
+        "key_mark.snapshot",
         "lease_answer.xid",
         "lease_event.xid",
         "message.xid",

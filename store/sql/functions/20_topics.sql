@@ -263,6 +263,7 @@ begin
     delete from duewheel.held_back b where b.topic_id = any (v_topic_ids);
     delete from duewheel.recall r where r.topic_id = any (v_topic_ids);
     delete from duewheel.bulk_recall r where r.topic_id = any (v_topic_ids);
+    delete from duewheel.key_mark k where k.topic_id = any (v_topic_ids);
     delete from duewheel.idempotency i where i.topic_id = any (v_topic_ids);
     delete from duewheel.published_batch p where p.topic_id = any (v_topic_ids);
     delete from duewheel.redrive r where r.topic_id = any (v_topic_ids);

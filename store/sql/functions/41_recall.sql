@@ -135,33 +135,22 @@ language plpgsql set plan_cache_mode = force_generic_plan as $$
 #variable_conflict use_column
 declare
     v_topic duewheel.topic := duewheel.topic_to_recall_from(recall_key.topic);
-    v_message record;
-    v_outcome text := 'not_found';
+    v_waiting record;
+    v_outcome text;
     v_one text;
 begin
     if recall_key.now is not null then
         perform duewheel.require_clock_right(recall_key.now);
     end if;
     perform duewheel.require_read_committed();
-    for v_message in
-        select m.queue, m.deliver_at, m.seq,
-               coalesce((
-                    select true from duewheel.recall r
-                    where r.topic_id = m.topic_id and r.queue = m.queue and r.deliver_at = m.deliver_at
-                    and r.seq = m.seq limit 1), false) as recalled_before
-        from duewheel.any_message m
-        where m.topic_id = v_topic.topic_id and m.key = recall_key.key collate "C"
-        order by recalled_before, m.deliver_at desc, m.seq desc
-    loop
-        if v_message.recalled_before then
-            v_outcome := case v_outcome when 'not_found' then 'recalled' else v_outcome end;
-            continue;
-        end if;
+    v_waiting := duewheel.messages_of_key(v_topic.topic_id, recall_key.key);
+    v_outcome := v_waiting.otherwise;
+    for i in 1 .. cardinality(v_waiting.seqs) loop
         v_one := replace(
-            duewheel.recall_position(v_topic.topic_id, v_message.queue, v_message.deliver_at, v_message.seq,
+            duewheel.recall_position(v_topic.topic_id, v_waiting.queues[i], v_waiting.ats[i], v_waiting.seqs[i],
                                      recall_key.deferred, recall_key.now),
             'recalled_before', 'recalled');
-        if v_one = 'recalled' or v_outcome = 'not_found' then
+        if v_one = 'recalled' or i = 1 then
             v_outcome := v_one;
         end if;
     end loop;
@@ -176,7 +165,7 @@ create or replace function duewheel.resolve_key_conflict(
 ) returns duewheel.send_receipt
 language plpgsql set plan_cache_mode = force_generic_plan as $$
 declare
-    v_message record;
+    v_waiting record;
     v_receipt duewheel.send_receipt;
 begin
     if p_on_conflict is null or p_on_conflict not in ('keep', 'replace') then
@@ -193,21 +182,14 @@ begin
     end if;
     perform duewheel.require_read_committed();
     perform pg_advisory_xact_lock(duewheel.key_lock_key(p_topic_id, p_key));
+    v_waiting := duewheel.messages_of_key(p_topic_id, p_key);
     v_receipt.outcome := 'sent';
-    for v_message in
-        select m.queue, m.deliver_at, m.seq from duewheel.any_message m
-        where m.topic_id = p_topic_id and m.key = p_key collate "C"
-          and not duewheel.is_released(m.topic_id, m.queue, m.deliver_at, m.seq)
-          and not exists (
-            select from duewheel.recall r
-            where r.topic_id = m.topic_id and r.queue = m.queue and r.deliver_at = m.deliver_at and r.seq = m.seq)
-        order by m.deliver_at, m.seq
-    loop
+    for i in 1 .. cardinality(v_waiting.seqs) loop
         if p_on_conflict = 'keep' then
-            return (duewheel.message_id(p_topic_id, v_message.queue, v_message.deliver_at, v_message.seq),
-                    v_message.deliver_at, 'kept')::duewheel.send_receipt;
+            return (duewheel.message_id(p_topic_id, v_waiting.queues[i], v_waiting.ats[i], v_waiting.seqs[i]),
+                    v_waiting.ats[i], 'kept')::duewheel.send_receipt;
         end if;
-        if duewheel.recall_position(p_topic_id, v_message.queue, v_message.deliver_at, v_message.seq, true, p_now)
+        if duewheel.recall_position(p_topic_id, v_waiting.queues[i], v_waiting.ats[i], v_waiting.seqs[i], true, p_now)
            = 'recalled' then
             v_receipt.outcome := 'replaced';
         end if;
@@ -269,8 +251,7 @@ language plpgsql set plan_cache_mode = force_generic_plan as $$
 #variable_conflict use_column
 declare
     v_topic duewheel.topic := duewheel.topic_to_recall_from(reschedule_key.topic);
-    v_message_ids text[];
-    v_message_id text;
+    v_waiting record;
 begin
     if reschedule_key.now is not null then
         perform duewheel.require_clock_right(reschedule_key.now);
@@ -278,29 +259,16 @@ begin
     perform duewheel.require_read_committed();
     -- One at a time with sends that keep or replace what waits under the key.
     perform pg_advisory_xact_lock(duewheel.key_lock_key(v_topic.topic_id, reschedule_key.key));
-    -- Read to the end first: a new instant may need a new slot.
-    v_message_ids := array(
-        select duewheel.message_id(m.topic_id, m.queue, m.deliver_at, m.seq) from duewheel.any_message m
-        where m.topic_id = v_topic.topic_id and m.key = reschedule_key.key collate "C"
-          and not duewheel.is_released(m.topic_id, m.queue, m.deliver_at, m.seq)
-          and not exists (
-            select from duewheel.recall r
-            where r.topic_id = m.topic_id and r.queue = m.queue and r.deliver_at = m.deliver_at and r.seq = m.seq)
-        order by m.deliver_at, m.seq);
-    foreach v_message_id in array v_message_ids loop
-        return next duewheel.reschedule(v_message_id, reschedule_key.deliver_at, reschedule_key.delay,
-                                        reschedule_key.now);
+    v_waiting := duewheel.messages_of_key(v_topic.topic_id, reschedule_key.key);
+    for i in 1 .. cardinality(v_waiting.seqs) loop
+        return next duewheel.reschedule(
+            duewheel.message_id(v_topic.topic_id, v_waiting.queues[i], v_waiting.ats[i], v_waiting.seqs[i]),
+            reschedule_key.deliver_at, reschedule_key.delay, reschedule_key.now);
     end loop;
-    if cardinality(v_message_ids) > 0 then
+    if cardinality(v_waiting.seqs) > 0 then
         return;
     end if;
-    if exists (
-        select from duewheel.any_message m
-        where m.topic_id = v_topic.topic_id and m.key = reschedule_key.key collate "C"
-          and not exists (
-            select from duewheel.recall r
-            where r.topic_id = m.topic_id and r.queue = m.queue and r.deliver_at = m.deliver_at and r.seq = m.seq)
-    ) then
+    if v_waiting.otherwise = 'already_released' then
         raise exception using
             errcode = 'DW012',
             message = format('every message with the key "%s" has been released already', reschedule_key.key),

@@ -29,6 +29,9 @@ create or replace function duewheel.describe_messages(
 ) returns setof duewheel.described_message
 language plpgsql stable set plan_cache_mode = force_generic_plan as $$
 #variable_conflict use_column
+declare
+    v_hi constant timestamptz := coalesce(
+        (select t.hi from duewheel.newest_tick(p_topic_id) t), '-infinity');
 begin
     return query
     select t.name, duewheel.message_id(m.topic_id, m.queue, m.deliver_at, m.seq), m.key, m.tag, m.properties, m.body,
@@ -37,7 +40,8 @@ begin
            coalesce((select true from duewheel.recall r
                      where r.topic_id = m.topic_id and r.queue = m.queue and r.deliver_at = m.deliver_at
                        and r.seq = m.seq limit 1), false),
-           duewheel.release_of(m.topic_id, m.queue, m.deliver_at, m.seq, m.xid) is not null
+           m.deliver_at <= v_hi
+           and duewheel.release_of(m.topic_id, m.queue, m.deliver_at, m.seq, m.xid) is not null
     from (
         select * from duewheel.any_message m where m.topic_id = p_topic_id and m.key = p_key collate "C"
         union all

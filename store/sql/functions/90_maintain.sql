@@ -219,6 +219,7 @@ begin
     end loop;
 
     delete from duewheel.idempotency i where i.until_at < v_now;
+    delete from duewheel.key_mark k where k.marked_at < v_now - interval '7 days';
     perform duewheel.forget_staged(v_now);
     delete from duewheel.dropped_slot d where d.dropped_at < v_now - interval '365 days';
     perform duewheel.trim_logs(v_now);

@@ -34,8 +34,8 @@ create table duewheel.message (
 
 -- Stragglers are found by exact look-ups of the transactions that were open at a tick.
 create index message_xid on duewheel.message (topic_id, xid, deliver_at);
--- The sender's own key.
-create index message_key on duewheel.message (topic_id, key) where key is not null;
+-- The sender's own key; of each key, what a transaction sent.
+create index message_key on duewheel.message (topic_id, key, xid) where key is not null;
 -- The chain of retries and dead letters of one message.
 create index message_origin on duewheel.message (origin_seq) where origin_seq is not null;
 
