@@ -104,7 +104,7 @@ from duewheel.message m cross join lateral (
     where k.topic_id = m.topic_id and k.hi >= m.deliver_at order by k.hi, k.tick_id limit 1) k
 where substr(m.key, 7)::int % 2 = 1
 """
-DUEWHEEL_RECALL_REST = "select duewheel.recall_key(%s, key, false) from unnest(%s::text[]) key"
+DUEWHEEL_RECALL_REST = "select duewheel.recall_key(%s, key) from unnest(%s::text[]) key"
 RECALL_REST = "delete from dag_run where dag_id = %s and substr(run_id, 7)::int %% 2 = 0 and state = any (%s)"
 
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from duewheel.embedded.postgres import EmbeddedPostgresError as EmbeddedPostgresError
     from duewheel.store.broker import Broker as Broker
     from duewheel.store.consuming.consumer import Consumer as Consumer
+    from duewheel.store.consuming.lease_states import LeaseState as LeaseState
     from duewheel.store.values.bulk_results import BulkRecall as BulkRecall
     from duewheel.store.values.bulk_results import Rewound as Rewound
     from duewheel.store.values.doorbells import Doorbell as Doorbell
@@ -80,6 +81,7 @@ _PUBLIC = {
     "embedded.postgres": "EmbeddedPostgres EmbeddedPostgresError",
     "store.broker": "Broker",
     "store.consuming.consumer": "Consumer",
+    "store.consuming.lease_states": "LeaseState",
     "store.values.bulk_results": "BulkRecall Rewound",
     "store.values.doorbells": "Doorbell",
     "store.values.errors": (

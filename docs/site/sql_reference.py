@@ -16,7 +16,9 @@ from duewheel.store.values.errors import roles_of_functions
 PAGE = "reference/api/sql.md"
 _COMMENTS = ROOT / "store" / "sql" / "functions" / "99_comments.sql"
 _WIDTH = 96
-_COMMENT = re.compile(r"comment on function duewheel\.(\w+).*? is\s+'((?:[^']|'')*)';", re.DOTALL)
+_COMMENT = re.compile(
+    r"comment on (?:function|procedure) duewheel\.(\w+).*? is\s+'((?:[^']|'')*)';", re.DOTALL
+)
 
 
 def sql_page() -> str:
@@ -55,7 +57,7 @@ def _chapters() -> dict[str, dict[str, str]]:
 def _signatures() -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for line in (ROOT / "tests" / "store" / "schema.txt").read_text().splitlines():
-        if match := re.match(r"function ((\w+)\(.*)", line):
+        if match := re.match(r"(?:function|procedure) ((\w+)\(.*)", line):
             found.setdefault(match[2], []).append(_readable(match[1]))
     return found
 
@@ -63,6 +65,8 @@ def _signatures() -> dict[str, list[str]]:
 def _readable(signature: str) -> str:
     """As one would write it: Postgres writes the type behind each default, and types by their long names."""
     signature = signature.replace("timestamp with time zone", "timestamptz").replace(" DEFAULT ", " = ")
+    # A procedure has its answer among its parameters.
+    signature = re.sub(r"\bIN (?=\w)", "", signature).removesuffix(" returns ").replace("INOUT ", "inout ")
     return re.sub(r"(= (?:'[^']*'|NULL))::\w+(?:\[\])?", r"\1", signature).replace("= NULL", "= null")
 
 

@@ -71,8 +71,8 @@ class Recalling(Connected):
             if broker.recall(receipt.message_id) is RecallOutcome.ALREADY_RELEASED: ...
         """
         check_text(message_id, "message_id")
-        statement = "select duewheel.recall(%s, %s, %s)"
-        parameters = (message_id, connection is not None, self._database.now())
+        statement = "select duewheel.recall(%s, %s)"
+        parameters = (message_id, self._database.now())
         return _outcome(self._database, statement, parameters, connection)
 
     def recall_key(
@@ -94,8 +94,8 @@ class Recalling(Connected):
         """
         check_text(topic, "topic")
         check_text(key, "key")
-        statement = "select duewheel.recall_key(%s, %s, %s, %s)"
-        parameters = (topic, key, connection is not None, self._database.now())
+        statement = "select duewheel.recall_key(%s, %s, %s)"
+        parameters = (topic, key, self._database.now())
         return _outcome(self._database, statement, parameters, connection)
 
     def reschedule(

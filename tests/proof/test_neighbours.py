@@ -126,7 +126,7 @@ class Session:
                 ),
             )
         yield "find_key", f"select * from duewheel.find_key('{self.kind}', %s)", ("one",)
-        yield "recall_key", f"select duewheel.recall_key('{self.kind}', %s, false, %s)", ("three", NOW)
+        yield "recall_key", f"select duewheel.recall_key('{self.kind}', %s, %s)", ("three", NOW)
         if self.kind == "DELAY":
             far = "(select message_id from duewheel.find_key('DELAY', 'far') limit 1)"
             yield (
@@ -140,11 +140,11 @@ class Session:
             yield "find far", f"select * from duewheel.find({far})", ()
             yield "history far", f"select * from duewheel.history({far}, %s)", (NOW,)
             yield "reschedule far", f"select duewheel.reschedule({far}, delay => '5 days', now => %s)", (NOW,)
-            yield "recall far", f"select duewheel.recall({far}, false, %s)", (NOW,)
+            yield "recall far", f"select duewheel.recall({far}, %s)", (NOW,)
         found = f"(select message_id from duewheel.find_key('{self.kind}', %s))"
         yield "find", f"select * from duewheel.find({found})", ("one",)
         yield "history", f"select * from duewheel.history({found}, %s)", ("one", NOW)
-        yield "recall", f"select duewheel.recall({found}, false, %s)", ("three", NOW)
+        yield "recall", f"select duewheel.recall({found}, %s)", ("three", NOW)
         yield "list", "select * from duewheel.list_messages(%s, key_prefix => 'tw')", (self.kind,)
         yield "tick", "select duewheel.tick_topic(%s, %s)", (self.topic_id, SOON)
         yield "idle tick", "select duewheel.tick_topic(%s, %s)", (self.topic_id, SOON)

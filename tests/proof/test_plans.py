@@ -155,8 +155,8 @@ LEASE_ENDS = "select * from duewheel.lease_ends(%s, %s)"
 DOORBELLS = "select * from duewheel.group_doorbells(array['grown'], array['g'], p_now => %s)"
 FIND = "select * from duewheel.find(%s)"
 FIND_KEY = "select * from duewheel.find_key('grown', %s)"
-RECALL = "select duewheel.recall(%s, false, %s)"
-RECALL_KEY = "select duewheel.recall_key('grown', %s, false, %s)"
+RECALL = "select duewheel.recall(%s, %s)"
+RECALL_KEY = "select duewheel.recall_key('grown', %s, %s)"
 RECALL_CHUNK = (
     "select matched from duewheel.recall_chunk('grown', null, %s, %s, %s, false, false, %s, null, %s)"
 )

@@ -329,6 +329,7 @@ def test_r13_a_message_that_is_given_back_has_used_up_no_attempt(topic: Broker, 
         with pytest.raises(LeaseLost, match=r"answered before \(returned\)"):
             consumer.give_back(batch)
         clock.advance(MICROSECOND)
+    topic.tick("t")
     (group,) = topic.stats().topics[0].groups
     assert (group.inflight, group.waiting_retry) == (0, 0)
     assert not topic.dead_letters("g")

@@ -49,11 +49,10 @@ begin
 end
 $$;
 
--- Recalls one message by its position: recalled, recalled_before (by somebody else) or already_released. Not deferred:
--- the answer is final once the caller commits, and the topic's wheel waits until then. The row comes before the lock:
--- another recall of the message that is still open is waited for without holding up the wheel.
+-- Recalls one message by its position: recalled, recalled_before (by another call) or already_released. Another recall
+-- of the message that is still open is waited for.
 create or replace function duewheel.recall_position(
-    p_topic_id integer, p_queue integer, p_deliver_at timestamptz, p_seq bigint, p_deferred boolean, p_now timestamptz
+    p_topic_id integer, p_queue integer, p_deliver_at timestamptz, p_seq bigint, p_now timestamptz
 ) returns text
 language plpgsql as $$
 declare
@@ -69,23 +68,14 @@ begin
     if v_released then
         return 'already_released';
     end if;
-    begin
-        insert into duewheel.recall (topic_id, queue, deliver_at, seq, recalled_at)
-        values (p_topic_id, p_queue, p_deliver_at, p_seq, coalesce(p_now, clock_timestamp()))
-        on conflict on constraint recall_pkey do nothing;
-        if not found then
-            return 'recalled_before';
-        end if;
-    exception when sqlstate 'DW012' then
-        return 'already_released';
-    end;
-    return 'recalled';
+    insert into duewheel.recall (topic_id, queue, deliver_at, seq, recalled_at)
+    values (p_topic_id, p_queue, p_deliver_at, p_seq, coalesce(p_now, clock_timestamp()))
+    on conflict on constraint recall_pkey do nothing;
+    return case when found then 'recalled' else 'recalled_before' end;
 end
 $$;
 
-create or replace function duewheel.recall(
-    message_id text, deferred boolean default true, now timestamptz default null
-) returns text
+create or replace function duewheel.recall(message_id text, now timestamptz default null) returns text
 language plpgsql set plan_cache_mode = force_generic_plan as $$
 #variable_conflict use_column
 declare
@@ -103,7 +93,7 @@ begin
         return 'not_found';
     end if;
     return replace(
-        duewheel.recall_position(v_id.topic_id, v_id.queue, v_id.deliver_at, v_id.seq, recall.deferred, recall.now),
+        duewheel.recall_position(v_id.topic_id, v_id.queue, v_id.deliver_at, v_id.seq, recall.now),
         'recalled_before', 'recalled');
 end
 $$;
@@ -128,9 +118,7 @@ $$;
 
 -- Recalls every waiting message of a key. The answer is recalled if one waited, else already_released if one had been
 -- released, else recalled if they had been recalled before, else not_found.
-create or replace function duewheel.recall_key(
-    topic text, key text, deferred boolean default true, now timestamptz default null
-) returns text
+create or replace function duewheel.recall_key(topic text, key text, now timestamptz default null) returns text
 language plpgsql set plan_cache_mode = force_generic_plan as $$
 #variable_conflict use_column
 declare
@@ -148,7 +136,7 @@ begin
     for i in 1 .. cardinality(v_waiting.seqs) loop
         v_one := replace(
             duewheel.recall_position(v_topic.topic_id, v_waiting.queues[i], v_waiting.ats[i], v_waiting.seqs[i],
-                                     recall_key.deferred, recall_key.now),
+                                     recall_key.now),
             'recalled_before', 'recalled');
         if v_one = 'recalled' or i = 1 then
             v_outcome := v_one;
@@ -189,7 +177,7 @@ begin
             return (duewheel.message_id(p_topic_id, v_waiting.queues[i], v_waiting.ats[i], v_waiting.seqs[i]),
                     v_waiting.ats[i], 'kept')::duewheel.send_receipt;
         end if;
-        if duewheel.recall_position(p_topic_id, v_waiting.queues[i], v_waiting.ats[i], v_waiting.seqs[i], true, p_now)
+        if duewheel.recall_position(p_topic_id, v_waiting.queues[i], v_waiting.ats[i], v_waiting.seqs[i], p_now)
            = 'recalled' then
             v_receipt.outcome := 'replaced';
         end if;
@@ -223,7 +211,7 @@ begin
             message = format('there is no delay message %s', reschedule.message_id),
             hint = 'It may have been dropped when its retention ended; look it up with find.';
     end if;
-    v_outcome := duewheel.recall_position(v_id.topic_id, v_id.queue, v_id.deliver_at, v_id.seq, true, reschedule.now);
+    v_outcome := duewheel.recall_position(v_id.topic_id, v_id.queue, v_id.deliver_at, v_id.seq, reschedule.now);
     -- Also where another transaction took it back just now: whoever recalls a message has it, and nobody sends it
     -- again.
     if v_outcome = 'recalled_before' then

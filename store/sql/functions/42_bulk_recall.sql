@@ -142,8 +142,7 @@ begin
             v_held := v_held + 1;
             if p_dry_run then
                 already_released := already_released - 1;
-            elsif duewheel.recall_position(v_topic.topic_id, v_some.queue, v_some.deliver_at, v_some.seq, p_deferred,
-                                           p_now)
+            elsif duewheel.recall_position(v_topic.topic_id, v_some.queue, v_some.deliver_at, v_some.seq, p_now)
                   = 'recalled' then
                 v_held_recalled := v_held_recalled + 1;
             end if;
@@ -298,7 +297,7 @@ $$;
 create or replace function duewheel.recall_many(
     topic text, tag text default null, key_prefix text default null, due_from timestamptz default null,
     due_until timestamptz default null, everything boolean default false, dry_run boolean default false,
-    deferred boolean default true, now timestamptz default null,
+    now timestamptz default null,
     out matched bigint, out recalled bigint, out already_released bigint
 )
 language plpgsql as $$
@@ -316,7 +315,7 @@ begin
     already_released := 0;
     loop
         v_chunk := duewheel.recall_chunk(topic, tag, key_prefix, due_from, due_until, coalesce(dry_run, false),
-                                         coalesce(deferred, true), 10000, v_after, recall_many.now);
+                                         true, 10000, v_after, recall_many.now);
         matched := matched + v_chunk.matched;
         recalled := recalled + v_chunk.recalled;
         already_released := already_released + v_chunk.already_released;

@@ -59,7 +59,7 @@ begin
     if reschedule_key_once.now is not null then
         perform duewheel.require_clock_right(reschedule_key_once.now);
     end if;
-    perform duewheel.check_message(''::bytea, null, reschedule_key_once.key, null, null, v_claim);
+    perform duewheel.check_message(''::bytea, reschedule_key_once.key, null, null, null, v_claim);
     if v_claim is null then
         return query select * from duewheel.reschedule_key(
             reschedule_key_once.topic, reschedule_key_once.key, reschedule_key_once.deliver_at,

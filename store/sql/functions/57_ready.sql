@@ -44,10 +44,14 @@ declare
     v_at record;
 begin
     if p_tags is null and p_filter is null then
-        select * into v_at from duewheel.queue_state(p_group_id, p_topic_id, p_queue) p
-        where p.no_recalls and p.last_straggler = p.straggler_to
-          and duewheel.is_released_whole(p_topic_id, p_queue, p.to_at, p.hi);
-        if found then
+        -- Of a snapshot that lists none, the ends are the same.
+        select p.to_at, p.to_seq, p.hi, r.snapshot,
+               pg_snapshot_xmin(r.snapshot) < pg_snapshot_xmax(r.snapshot) as had_open into v_at
+        from duewheel.queue_state(p_group_id, p_topic_id, p_queue) p
+        cross join lateral duewheel.released_whole(p_topic_id, p_queue, p.to_at, p.hi) r
+        where p.no_recalls and p.last_straggler = p.straggler_to;
+        if found and (not v_at.had_open
+                      or not duewheel.has_latecomers(p_topic_id, v_at.snapshot, v_at.to_at, v_at.hi)) then
             select count(*), min(m.deliver_at), count(*) into wanted, oldest_deliver_at, unread
             from (
                 select m.deliver_at

@@ -111,12 +111,14 @@ begin
                coalesce(sum(i.inflight), 0)::bigint as inflight
         from duewheel.positions(s.group_id, s.topic_id) p
         left join lateral (
+            -- Counted where there is something: with the offset, the condition comes before the count.
             select c.ready, c.oldest_deliver_at
             from duewheel.count_ready(s.group_id, p.topic_id, p.queue, v_now, 10000) c
             where s.is_fifo or (p.queue_hi, duewheel.last_seq()) > (p.to_at, p.to_seq) or exists (
                 select from duewheel.straggler g
                 where g.topic_id = p.topic_id and g.queue = p.queue and g.straggler_id > p.straggler_to
                 order by g.straggler_id limit 1)
+            offset 0
         ) c on true
         left join lateral (
             select sum(l.message_count - duewheel.answered_count(s.group_id, p.topic_id, p.queue, l.n)) as inflight

@@ -28,10 +28,16 @@ begin
         offset 0
     ) t
     cross join lateral (
-        select min(m.deliver_at) as due_at
-        from generate_series(0, t.queues - 1) q
-        cross join lateral duewheel.waiting_rows(
-            t.topic_id, q::smallint, t.hi, '-infinity', 0, due_until + interval '1 microsecond', 1) m
+        select least((
+                select min(m.deliver_at) from generate_series(0, t.queues - 1) q cross join lateral (
+                    select m.deliver_at from duewheel.any_message m
+                    where m.topic_id = t.topic_id and m.queue = q::smallint
+                      and m.deliver_at > t.hi and m.deliver_at <= overdue_topics.due_until
+                    order by m.deliver_at limit 1) m
+            ), (
+                select b.deliver_at from duewheel.held_back b
+                where b.topic_id = t.topic_id and b.deliver_at <= overdue_topics.due_until
+                order by b.deliver_at limit 1)) as due_at
     ) d
     where d.due_at is not null
       and (

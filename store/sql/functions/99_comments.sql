@@ -89,8 +89,7 @@ comment on function duewheel.remove_schedule is
 
 -- Upkeep
 comment on procedure duewheel.tick is
-    'Releases the due messages of a topic and of its groups'' retries, and says whether there were any. It commits, so '
-    'it is called outside of a transaction block. Where no wheel turns, a program calls it before it receives.';
+    'Releases what is due on a topic and for its groups, and says whether anything was. It commits by itself.';
 comment on function duewheel.sweep is
     'Looks in slots that are over for messages that no tick covered, and releases them.';
 comment on function duewheel.maintain is
