@@ -35,7 +35,7 @@ from duewheel.dags.shop import GROUP, statement
 from duewheel.store import Broker, EmbeddedPostgres, NewMessage
 from duewheel.store.database import migration
 
-pytestmark = [pytest.mark.airflow, pytest.mark.slow, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.airflow, pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(1200)]
 
 DAGS = Path(__file__).parent / "live_dags.py"
 DAG_IDS = ("killed_live", "side_by_side", "refused", "tagged", "counted", "held")
