@@ -554,7 +554,8 @@ class Consumer:
     def _leased(self, max_messages: int, invisible: timedelta, answer: _Answer | None, *, tick: bool) -> Rows:
         now = self._database.now()
         looked_at = time.monotonic()
-        tick = now is not None or (tick and looked_at >= self._tick_at)
+        rests = now is None and tick and looked_at < self._tick_at
+        tick = now is not None or (tick and not rests)
         if tick:
             tick_group(self._database, self.group_id, self.topic_id)
         parameters = (
@@ -582,6 +583,9 @@ class Consumer:
         else:
             self._first_source = next(self._next_source) % 64
             self._tick_at = looked_at + _TICK_SECONDS if full else 0.0
+        if rests and not rows:
+            # The batches are not full any more: what came due in the rest is released at once.
+            return self._leased(max_messages, invisible, None, tick=True)
         return rows
 
     def _batch(self, rows: Rows) -> Batch:

@@ -529,3 +529,12 @@ def test_a_receive_locks_only_queues_in_which_there_is_something(broker: Broker,
     receipts = [broker.send("t", "x") for _ in range(2)]
     assert broker.tick("t")
     assert queue_locks() == {int(receipt.message_id[8:12], 16) for receipt in receipts}
+
+
+def test_d15_what_comes_due_after_a_full_batch_is_there_for_the_next_receive(broker: Broker) -> None:
+    """A consumer whose batches come back full releases only now and then, and finds what is due."""
+    broker.create_topic("t", queues=1)
+    consumer = broker.consumer("t", "g")
+    for body in (b"1", b"2", b"3"):
+        broker.send("t", body, delay=timedelta(0))
+        assert bodies(consumer.receive(max_messages=1)) == [body]

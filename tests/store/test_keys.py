@@ -131,7 +131,7 @@ def test_x04_what_waits_is_kept_however_often_its_key_was_marked(marking: Broker
     assert waiting(marking) == [b"4"]
 
 
-def test_x21_a_key_answers_for_messages_that_were_marked_until_they_are_dropped(
+def test_x02_a_key_answers_for_messages_that_were_marked_until_they_are_dropped(
     marking: Broker, clock: Clock
 ) -> None:
     marking.update_topic("t", retention=timedelta(hours=2))
