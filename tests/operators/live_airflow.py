@@ -22,6 +22,8 @@ HURRIED = {
     "AIRFLOW__TRIGGERER__JOB_HEARTBEAT_SEC": "1",
     "AIRFLOW__TRIGGERER__TRIGGERER_HEALTH_CHECK_THRESHOLD": "4",
     "AIRFLOW__WORKERS__MIN_HEARTBEAT_INTERVAL": "1",
+    # A DAG whose runs Airflow has miscounted, as parts of it were killed, is started again by its next parse.
+    "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "60",
 }
 
 

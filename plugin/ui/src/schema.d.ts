@@ -533,7 +533,15 @@ export interface components {
         };
         /**
          * GroupNumbers
-         * @description A group's numbers on a topic, as those of :class:`duewheel.store.operations.stats.GroupStats`.
+         * @description The numbers of a consumer group on one topic; instants in UTC.
+         *
+         *     Attributes:
+         *         group, topic: whose they are.
+         *         ready: messages that are released and not leased yet; counted up to 10 000 for each queue.
+         *         oldest_deliver_at: the instant of the oldest of these.
+         *         inflight: messages under a lease without an answer.
+         *         waiting_retry: messages that wait for their next attempt.
+         *         dead: dead letters that were not sent again.
          */
         GroupNumbers: {
             /** Dead */
@@ -1077,7 +1085,16 @@ export interface components {
         };
         /**
          * TopicNumbers
-         * @description A topic's numbers, as those of :class:`duewheel.store.operations.stats.TopicStats`.
+         * @description The numbers of a topic; instants in UTC.
+         *
+         *     Attributes:
+         *         topic: the topic's name.
+         *         message_type: the type of its messages.
+         *         waiting: messages that are not released yet; recalled ones are among them.
+         *         waiting_is_exact: whether they were counted; else the number is an estimate.
+         *         next_due_at: when the next of them is due.
+         *         released_to: everything due up to here is released.
+         *         stragglers: messages whose transaction committed after their instant had been ticked.
          */
         TopicNumbers: {
             message_type: components["schemas"]["MessageType"];
