@@ -238,7 +238,9 @@ class Recalling(Connected):
         after: str | None = None
         while True:
             parameters = (topic, *criteria, dry_run, CHUNK, after, self._database.now())
-            ((found, taken_back, too_late, after),) = _final(partial(self._database.rows, _CHUNK, parameters))
+            ((found, taken_back, too_late, after),) = decided(
+                partial(self._database.rows, _CHUNK, parameters)
+            )
             matched += found
             recalled += taken_back
             already_released += too_late
@@ -279,7 +281,7 @@ def recall_portion(
     with broker.connection() as connection:
         fetch(connection, _CHECK, (*criteria, all(one is None for one in criteria)))
         asked = (topic, *criteria, dry_run, CHUNK, after, broker.now())
-        *numbers, following = _final(lambda: fetch(connection, _CHUNK, asked))[0]
+        *numbers, following = decided(lambda: fetch(connection, _CHUNK, asked))[0]
     return BulkRecall(*numbers), following
 
 
@@ -287,10 +289,10 @@ def _outcome(
     database: Database, statement: str, parameters: Sequence[Any], connection: CallerConnection | None
 ) -> RecallOutcome:
     ask = partial(database.rows, statement, parameters, connection)
-    return RecallOutcome((ask() if connection is not None else _final(ask))[0][0])
+    return RecallOutcome((ask() if connection is not None else decided(ask))[0][0])
 
 
-def _final(ask: Callable[[], Rows]) -> Rows:
+def decided(ask: Callable[[], Rows]) -> Rows:
     """The answer of a recall in its own transaction; asked again if a release passed it before its commit."""
     try:
         return ask()

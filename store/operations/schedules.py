@@ -13,6 +13,7 @@ import psycopg2
 
 from duewheel.store.database.connected import Connected
 from duewheel.store.database.connections import Database
+from duewheel.store.operations.recalling import decided
 from duewheel.store.values.bodies import check_text, properties_to_json, to_bytes
 from duewheel.store.values.errors import InvalidSchedule
 from duewheel.store.values.instants import Instant, to_datetime, to_span, utc
@@ -201,7 +202,8 @@ class Schedules(Connected):
             UnknownSchedule: there is none of this name.
         """
         check_text(name, "name")
-        self._database.rows("select duewheel.remove_schedule(%s, %s)", (name, self._database.now()))
+        remove = "select duewheel.remove_schedule(%s, %s)"
+        decided(lambda: self._database.rows(remove, (name, self._database.now())))
 
     def pause_schedule(self, name: str) -> None:
         """Pause a schedule and take back messages it has sent ahead; no effect on a paused one.
@@ -210,7 +212,8 @@ class Schedules(Connected):
             UnknownSchedule: there is none of this name.
         """
         check_text(name, "name")
-        self._database.rows("select duewheel.pause_schedule(%s, %s)", (name, self._database.now()))
+        pause = "select duewheel.pause_schedule(%s, %s)"
+        decided(lambda: self._database.rows(pause, (name, self._database.now())))
 
     def resume_schedule(self, name: str) -> None:
         """Resume a paused schedule from now; occurrences during the pause are not made up for.
