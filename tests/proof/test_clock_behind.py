@@ -397,8 +397,12 @@ class SteppingClock(RuleBasedStateMachine):
         message = self.pick(choice)
         if message is None:
             return
+        is_kept = self.broker.find(message.identity) is not None
         answer = self.broker.recall(message.identity)
-        if message.recalled or not message.reached:
+        if not is_kept:
+            assert message.recalled or all(message.came.values()), "dropped before all had it"
+            assert answer is RecallOutcome.NOT_FOUND
+        elif message.recalled or not message.reached:
             assert answer is RecallOutcome.RECALLED
         elif any(message.came.values()):
             assert answer is RecallOutcome.ALREADY_RELEASED
