@@ -94,8 +94,10 @@ def consume(desk: Desk, dsn: str, consumers: int) -> None:
     done = Done()
     lock = threading.Lock()
 
+    broker = Broker(dsn)
+
     def take(consumer_name: str) -> None:
-        with Broker(dsn) as broker:
+        with broker.connection():
             consumer = broker.consumer(ours.TOPIC, ours.GROUP, name=consumer_name)
             desk.start.wait()
             while not desk.stop.is_set():

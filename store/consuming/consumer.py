@@ -6,8 +6,9 @@ after one second, whichever is first. So it is punctual without a wheel, and a l
 second and no message. Where a wheel turns, the consumer leaves releasing to it, and looks for itself only
 when something is overdue.
 
-A release wakes all consumers that wait. A consumer that came too late for the messages of the last releases
-lets the others go first: it asks after a random pause, which grows as long as it comes in vain.
+A release wakes one waiting consumer of each group and broker, and one whose batch is full wakes the next. So
+brokers of many programs compete: a consumer that came too late for the messages of the last releases lets the
+others go first. It asks after a random pause, which grows as long as it comes in vain.
 
 A lease covers many messages and is answered with one row when all of them are answered alike. An answer after
 the lease ended is refused. A consumer may be used by many threads at once.
@@ -31,7 +32,7 @@ from typing import TYPE_CHECKING, Any
 from psycopg2.extensions import TRANSACTION_STATUS_IDLE
 
 from duewheel.store.consuming.lease_states import LeaseState
-from duewheel.store.consuming.signals import Signals, Stop
+from duewheel.store.consuming.signals import Signal, Signals, Stop
 from duewheel.store.consuming.ticking import tick_group
 from duewheel.store.database.connections import Database, Rows, driver_connection
 from duewheel.store.database.prepared import Prepared
@@ -299,58 +300,21 @@ class Consumer:
             )
         invisible = to_span(invisible, "invisible")
         answer = self._answer_of("ack", acked)
-        until = time.monotonic() + wait.total_seconds()
         if stop is not None and stop.is_set():
             self._say(answer)
             return self._batch([])
-        rows = self._leased(max_messages, invisible, answer, tick=not self._is_turning())
+        if not wait:
+            rows = self._leased(max_messages, invisible, answer, tick=not self._is_turning())
+        else:
+            until = time.monotonic() + wait.total_seconds()
+            with (
+                self._signals.lend(self.topic_id, self.group_id) as signal,
+                stop.ends(signal) if isinstance(stop, Stop) else nullcontext(),
+            ):
+                rows = self._await_rows(max_messages, invisible, answer, until, stop, signal)
         if rows:
             self._restraint.reset()
-        if rows or not wait:
-            return self._batch(rows)
-        with (
-            self._signals.lend(self.topic_id) as signal,
-            stop.ends(signal) if isinstance(stop, Stop) else nullcontext(),
-        ):
-            crowded = Backoff(_FIRST_PAUSE_SECONDS, _LAST_PAUSE_SECONDS)
-            leaves_ticking = True
-            # Something may have been released since the look before.
-            asks = signal.catch_up() or signal.is_new
-            while True:
-                self._wheel_at = max(self._wheel_at, signal.wheel_at)
-                if stop is not None and stop.is_set():
-                    return self._batch([])
-                if asks:
-                    tick = not (leaves_ticking and self._is_turning())
-                    rows = self._leased(max_messages, invisible, None, tick=tick)
-                asks = True
-                left = until - time.monotonic()
-                if rows:
-                    self._restraint.reset()
-                if rows or left <= 0 or (stop is not None and stop.is_set()):
-                    return self._batch(rows)
-                pause = min(left, LONGEST_PAUSE_SECONDS)
-                leaves_ticking = True
-                # The wheel says when to look; to ask what is next would cost more than the look.
-                woken = self._is_turning() and signal.wait(min(pause, _GRACE_SECONDS))
-                if not woken:
-                    to_next = self._seconds_to_next()
-                    if to_next is None:
-                        crowded.reset()
-                    elif to_next > 0:
-                        crowded.reset()
-                        leaves_ticking = False
-                        pause = min(pause, to_next + (_GRACE_SECONDS if self._is_turning() else 0.0))
-                    elif self._is_turning():
-                        leaves_ticking = to_next > -_GRACE_SECONDS
-                        pause = min(pause, max(self._restraint.pause_seconds(), crowded.next_seconds()))
-                    else:
-                        pause = min(pause, crowded.next_seconds())
-                    woken = signal.wait(pause)
-                if woken:
-                    leaves_ticking = True
-                    time.sleep(min(self._restraint.pause_seconds(), left))
-                signal.catch_up()
+        return self._batch(rows)
 
     def ack(self, messages: Answered, *, connection: CallerConnection | None = None) -> None:
         """Say that the work on these messages is done; they are not delivered to this group again.
@@ -587,6 +551,53 @@ class Consumer:
             # The batches are not full any more: what came due in the rest is released at once.
             return self._leased(max_messages, invisible, None, tick=True)
         return rows
+
+    def _await_rows(
+        self,
+        max_messages: int,
+        invisible: timedelta,
+        answer: _Answer | None,
+        until: float,
+        stop: threading.Event | None,
+        signal: Signal,
+    ) -> Rows:
+        """Look again and again, when something was released or is due; empty when the time is over."""
+        crowded = Backoff(_FIRST_PAUSE_SECONDS, _LAST_PAUSE_SECONDS)
+        leaves_ticking = True
+        while True:
+            self._wheel_at = max(self._wheel_at, signal.wheel_at)
+            tick = not (leaves_ticking and self._is_turning())
+            rows = self._leased(max_messages, invisible, answer, tick=tick)
+            answer = None
+            if len(rows) > max_messages:
+                signal.pass_on()
+            left = until - time.monotonic()
+            if rows or left <= 0 or (stop is not None and stop.is_set()):
+                return rows
+            pause = min(left, LONGEST_PAUSE_SECONDS)
+            leaves_ticking = True
+            # The wheel says when to look; to ask what is next would cost more than the look.
+            woken = self._is_turning() and signal.wait(min(pause, _GRACE_SECONDS))
+            if not woken:
+                to_next = self._seconds_to_next()
+                if to_next is None:
+                    crowded.reset()
+                elif to_next > 0:
+                    crowded.reset()
+                    leaves_ticking = False
+                    pause = min(pause, to_next + (_GRACE_SECONDS if self._is_turning() else 0.0))
+                elif self._is_turning():
+                    leaves_ticking = to_next > -_GRACE_SECONDS
+                    pause = min(pause, max(self._restraint.pause_seconds(), crowded.next_seconds()))
+                else:
+                    pause = min(pause, crowded.next_seconds())
+                woken = signal.wait(pause)
+            if woken:
+                leaves_ticking = True
+                time.sleep(min(self._restraint.pause_seconds(), left))
+            if stop is not None and stop.is_set():
+                return []
+            signal.catch_up()
 
     def _batch(self, rows: Rows) -> Batch:
         return Batch(rows, topic=self.topic, group=self.group, group_id=self.group_id)

@@ -1,17 +1,21 @@
 """Waiting until a topic releases something, without asking again and again.
 
 A tick that releases messages notifies the channel ``duewheel_released`` with its topic's number, followed by
-a 1 if the tick is a wheel's. A waiter borrows a listener, a connection of its own that sleeps in the kernel
-until a notification comes or the time is over. A few listeners stay open, one for each consumer that waits at
-the same time. Behind a pooler that shares sessions (PgBouncer by transaction) nothing can listen: there the
-waiting is bounded by time alone.
+a 1 if the tick is a wheel's. All consumers of one broker that wait share one listener, a connection that
+sleeps in the kernel until a notification comes. One of the waiting threads leads: it reads the listener. A
+release wakes one consumer of each group, the leader before the one that has waited longest, and when the
+leader goes to look for messages, another waiting thread leads. A consumer whose batch came back full wakes
+the next one. So a release that is little work for one consumer does not wake them all.
+
+Behind a pooler that shares sessions (PgBouncer by transaction) nothing can listen: there the waiting is
+bounded by time alone.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
@@ -23,69 +27,53 @@ from duewheel.store.values.errors import BrokerUnreachable, said
 
 CHANNEL = "duewheel_released"
 
-#: How long a listener that nobody uses stays open; it is closed after at most twice as long.
+#: How long a listener that nobody reads stays open; it is closed after at most twice as long.
 IDLE_SECONDS: Final = 15.0
 
 
 class Signal:
-    """Waits for one topic.
+    """Waits for what one topic releases to one group, from its making on; for one thread.
 
     Args:
-        listener: hears the channel; None where nothing can listen.
+        signals: with the listener.
         topic_id: the topic's number; releases of other topics do not wake.
-        is_new: whether the listener has only just begun to listen.
-
-    Attributes:
-        is_new: whether a release before the block may have been unheard.
-        wheel_at: when a wheel was last heard to release something of the topic, as monotonic seconds.
+        group_id: the group's number; of the signals of a group each release wakes one.
     """
 
-    def __init__(self, listener: NotificationListener | None, topic_id: int, *, is_new: bool = False) -> None:
-        self.is_new = is_new
-        self._listener = listener
-        self._payload = str(topic_id)
-        self._payload_of_wheel = f"{topic_id} 1"
-        # Where there is no listener to interrupt.
-        self._interrupted = threading.Event()
-        self.wheel_at = float("-inf")
+    def __init__(self, signals: Signals, topic_id: int, group_id: int) -> None:
+        self.key = (topic_id, group_id)
+        self._signals = signals
+        # Under the lock of the signals: whether there is something to look for, whether the wait is to end
+        # all the same, and whether its thread sleeps on `wakes`.
+        self.is_woken = False
+        self.is_interrupted = False
+        self.sleeps = False
+        self.wakes = threading.Event()
 
-    def catch_up(self) -> bool:
-        """Consume the notifications so far, so that they wake no later wait: a look at the tables now sees
-        their releases.
+    @property
+    def wheel_at(self) -> float:
+        """When a wheel was last heard to release something of the topic, as monotonic seconds."""
+        return self._signals.wheel_at(self.key[0])
 
-        Returns:
-            Whether the topic may have released something.
-        """
-        return self._listener is not None and self._concerns(self._listener.wait(0))
+    def catch_up(self) -> None:
+        """Forget the releases so far, as a look at the tables now sees them."""
+        self._signals.catch_up(self)
 
     def wait(self, seconds: float) -> bool:
-        """Sleep until the topic releases something, or may have unheard: True; or the time is over: False."""
-        if self._listener is None:
-            self._interrupted.wait(seconds)
-            self._interrupted.clear()
-            return False
-        until = time.monotonic() + seconds
-        while True:
-            heard = self._listener.wait(until - time.monotonic())
-            if not heard:
-                return False
-            if self._concerns(heard):
-                return True
+        """Sleep until the topic releases something, or may have unheard: True; or the time is over: False.
+
+        Raises:
+            BrokerUnreachable: there is no listener yet, and the server does not answer.
+        """
+        return self._signals.wait(self, seconds)
+
+    def pass_on(self) -> None:
+        """Wake another consumer of the group that waits, as there may be more than this one took."""
+        self._signals.pass_on(self)
 
     def interrupt(self) -> None:
         """End the wait going on, or the next one when none is; from any thread."""
-        if self._listener is None:
-            self._interrupted.set()
-        else:
-            self._listener.interrupt()
-
-    def _concerns(self, heard: list[Notification]) -> bool:
-        """Whether the topic may have released something."""
-        payloads = {one.payload for one in heard}
-        if self._payload_of_wheel in payloads:
-            self.wheel_at = time.monotonic()
-            return True
-        return self._payload in payloads or GAP in heard
+        self._signals.interrupt(self)
 
 
 class Stop(threading.Event):
@@ -111,13 +99,12 @@ class Stop(threading.Event):
         try:
             yield
         finally:
-            # From here on another signal may have the listener.
             with self._guard:
                 self._signal = None
 
 
 class Signals:
-    """The listeners of one broker.
+    """The signals of one broker, and their listener.
 
     Args:
         dsn: of the database.
@@ -132,73 +119,189 @@ class Signals:
 
     def _begin(self) -> None:
         self._lock = threading.Lock()
-        # With when they came back, as monotonic seconds; the newest is lent first, so spare ones grow old.
-        self._idle: list[tuple[float, NotificationListener]] = []
-        # Closes those that are idle for too long; there while any are idle.
+        # In the order in which they last began to wait.
+        self._lent: dict[Signal, None] = {}
+        self._wheel_at: dict[int, float] = {}
+        # The thread of the leader alone reads the listener, without the lock; whether it does so now.
+        self._leader: Signal | None = None
+        self._reads = False
+        self._listener: NotificationListener | None = None
+        self._read_at = 0.0
+        # Closes the listener when nobody has read it for long; there while it is open.
         self._closer: threading.Thread | None = None
         self._close_now = threading.Event()
 
     @contextmanager
-    def lend(self, topic_id: int) -> Iterator[Signal]:
-        """A signal for the length of the block; any release after its beginning wakes it.
-
-        Raises:
-            BrokerUnreachable: there is no idle listener, and the server does not answer.
-        """
-        if not self._listen:
-            yield Signal(None, topic_id)
-            return
-        listener, is_new = self._take()
+    def lend(self, topic_id: int, group_id: int) -> Iterator[Signal]:
+        """A signal for the length of the block; any release after its beginning wakes it, or another one of
+        its group."""
+        signal = Signal(self, topic_id, group_id)
+        with self._lock:
+            self._lent[signal] = None
         try:
-            yield Signal(listener, topic_id, is_new=is_new)
+            yield signal
         finally:
-            self._give_back(listener)
+            with self._lock:
+                self._lent.pop(signal, None)
+                if signal.is_woken:
+                    # Its thread has not looked for what it was woken for.
+                    self._wake_one(signal.key)
 
     def close(self) -> None:
-        """Close the idle listeners; those in use are closed when they come back."""
+        """Close the listener, and end the waits."""
         with self._lock:
             self._closed = True
-            idle, self._idle = self._idle, []
+            self._wake_all()
+            if self._leader is None:
+                self._close_listener()
         self._close_now.set()
-        for _, listener in idle:
-            listener.close()
 
-    def _take(self) -> tuple[NotificationListener, bool]:
-        """A listener, and whether it has only just begun to listen."""
+    def wheel_at(self, topic_id: int) -> float:
+        """When a wheel was last heard to release something of a topic, as monotonic seconds."""
+        return self._wheel_at.get(topic_id, float("-inf"))
+
+    def catch_up(self, signal: Signal) -> None:
+        """Forget the releases that a signal was told of, or would be."""
         with self._lock:
-            if self._idle:
-                return self._idle.pop()[1], False
+            if self._leader is None and self._listener is not None:
+                self._tell(self._listener.wait(0), signal)
+            signal.is_woken = False
+
+    def pass_on(self, signal: Signal) -> None:
+        """Wake another signal of the group."""
+        with self._lock:
+            self._wake_one(signal.key, but=signal)
+
+    def interrupt(self, signal: Signal) -> None:
+        """End the wait of a signal, or its next one."""
+        with self._lock:
+            signal.is_interrupted = True
+            self._rouse(signal)
+
+    def wait(self, signal: Signal, seconds: float) -> bool:
+        """Sleep until a signal is woken: True; or it is interrupted, or its time is over: False."""
+        until = time.monotonic() + seconds
+        with self._lock:
+            # Behind those that have waited for longer.
+            self._lent[signal] = self._lent.pop(signal)
         try:
-            return NotificationListener(self._dsn, [CHANNEL], application_name="duewheel consumer"), True
+            while not self._is_over(signal, until):
+                if self._leader is signal:
+                    self._read(signal, until)
+                else:
+                    signal.wakes.wait(until - time.monotonic())
+        finally:
+            with self._lock:
+                self._leave(signal)
+                woken, signal.is_woken, signal.is_interrupted = signal.is_woken, False, False
+        return woken
+
+    def _is_over(self, signal: Signal, until: float) -> bool:
+        """Whether a wait has come to its end; if not, the signal reads the listener or sleeps."""
+        with self._lock:
+            if signal.is_woken or signal.is_interrupted or time.monotonic() >= until:
+                return True
+            if self._listen and self._leader is None:
+                self._leader = signal
+            signal.sleeps = self._leader is not signal
+            if not signal.sleeps:
+                self._reads = True
+            signal.wakes.clear()
+            return False
+
+    def _leave(self, signal: Signal) -> None:
+        """Note that a signal does not wait any more; where nobody leads, the one that waits for the longest
+        does."""
+        signal.sleeps = False
+        if self._leader is signal:
+            self._leader = None
+            self._reads = False
+        if self._leader is None:
+            if self._closed:
+                self._close_listener()
+            for other in self._lent:
+                if other.sleeps:
+                    other.wakes.set()
+                    return
+
+    def _read(self, leader: Signal, until: float) -> None:
+        """Wait for notifications, and tell all of them."""
+        if self._listener is None:
+            self._listener = self._open()
+            # Releases before this are unheard.
+            heard = [GAP]
+        else:
+            heard = self._listener.wait(until - time.monotonic())
+        with self._lock:
+            self._reads = False
+            self._tell(heard, leader)
+
+    def _tell(self, heard: Iterable[Notification], leader: Signal) -> None:
+        """Wake one signal of each group whose topic may have released something, the leader before others."""
+        self._read_at = time.monotonic()
+        topic_ids = {signal.key[0] for signal in self._lent}
+        for one in set(heard):
+            if one == GAP:
+                self._wake_all()
+                continue
+            name, _, by_wheel = one.payload.partition(" ")
+            # Anybody may notify a channel of any text.
+            topic_id = next((topic_id for topic_id in topic_ids if str(topic_id) == name), None)
+            if topic_id is None:
+                continue
+            if by_wheel == "1":
+                self._wheel_at[topic_id] = self._read_at
+            for key in {signal.key for signal in self._lent if signal.key[0] == topic_id}:
+                self._wake_one(key, first=leader)
+
+    def _wake_all(self) -> None:
+        for signal in self._lent:
+            signal.is_woken = True
+            self._rouse(signal)
+
+    def _wake_one(
+        self, key: tuple[int, int], *, first: Signal | None = None, but: Signal | None = None
+    ) -> None:
+        """Wake one of those that wait; where none does, one that looks at the tables will look again."""
+        signals = [signal for signal in self._lent if signal.key == key and signal is not but]
+        if not signals or any(signal.is_woken for signal in signals):
+            return
+        signals.sort(key=lambda signal: (signal is not first, not signal.sleeps, signal is not self._leader))
+        signals[0].is_woken = True
+        self._rouse(signals[0])
+
+    def _rouse(self, signal: Signal) -> None:
+        """Let a signal that waits see that it is woken or interrupted."""
+        signal.wakes.set()
+        if signal is self._leader and self._reads and self._listener is not None:
+            self._listener.interrupt()
+
+    def _open(self) -> NotificationListener:
+        """A listener, and a thread that closes it when it is idle."""
+        try:
+            listener = NotificationListener(self._dsn, [CHANNEL], application_name="duewheel consumer")
         except psycopg2.OperationalError as error:
             raise BrokerUnreachable(
                 f"the database cannot be reached ({said(error)}): check that the server runs, then try again"
             ) from error
-
-    def _give_back(self, listener: NotificationListener) -> None:
         with self._lock:
-            keep = not self._closed
-            if keep:
-                self._idle.append((time.monotonic(), listener))
-                if self._closer is None:
-                    self._closer = threading.Thread(
-                        target=self._close_idle, name="duewheel listeners", daemon=True
-                    )
-                    self._closer.start()
-        if not keep:
-            listener.close()
+            if self._closer is None:
+                self._closer = threading.Thread(
+                    target=self._close_idle, name="duewheel listener", daemon=True
+                )
+                self._closer.start()
+        return listener
+
+    def _close_listener(self) -> None:
+        if self._listener is not None:
+            self._listener.close()
+            self._listener = None
 
     def _close_idle(self) -> None:
-        """Close listeners that have been idle for long, until none is."""
+        """Close the listener when nobody has read it for long."""
         while not self._close_now.wait(IDLE_SECONDS):
-            latest = time.monotonic() - IDLE_SECONDS
             with self._lock:
-                old = [listener for since, listener in self._idle if since <= latest]
-                self._idle = [(since, listener) for since, listener in self._idle if since > latest]
-                none_left = not self._idle
-                if none_left:
+                if self._leader is None and self._read_at <= time.monotonic() - IDLE_SECONDS:
+                    self._close_listener()
                     self._closer = None
-            for listener in old:
-                listener.close()
-            if none_left:
-                return
+                    return

@@ -1,15 +1,19 @@
-"""The listeners of consumers that wait: kept for the next receive, and closed when nobody uses them."""
+"""The listener of consumers that wait: shared by all, kept for the next receive, closed if unread."""
 
 from __future__ import annotations
 
+import queue
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 import pytest
-from tests.waiting import ask, connected, until
+from tests.waiting import PATIENCE_SECONDS, ask, connected, until
 
 from duewheel.store.broker import Broker
+from duewheel.store.consuming.consumer import Consumer
+from duewheel.store.consuming.signals import Signal, Signals
 from duewheel.store.database.connections import DriverConnection
 
 SHORT = timedelta(milliseconds=10)
@@ -28,9 +32,15 @@ def console(broker: Broker) -> Iterator[DriverConnection]:
         yield connection
 
 
+def begin_to_listen(consumer: Consumer, console: DriverConnection) -> None:
+    """Receive until that takes so short that time is left to wait."""
+    while not ask(console, LISTENERS):
+        assert not consumer.receive(wait=SHORT)
+
+
 def test_the_next_receive_waits_with_the_same_listener(broker: Broker, console: DriverConnection) -> None:
     consumer = broker.consumer("t", "g")
-    consumer.receive(wait=SHORT)
+    begin_to_listen(consumer, console)
     ((first, _),) = ask(console, LISTENERS)
     consumer.receive(wait=SHORT)
     ((second, _),) = ask(console, LISTENERS)
@@ -44,7 +54,7 @@ def test_a_listener_that_nobody_reads_is_closed(
     consumer = broker.consumer("t", "g")
     for _ in range(2):
         # Also the one that is made after that.
-        consumer.receive(wait=SHORT)
+        begin_to_listen(consumer, console)
         until(lambda: not ask(console, LISTENERS), "the listener to be closed")
     broker.send("t", b"1", delay=timedelta(milliseconds=100))
     assert len(consumer.receive(wait=timedelta(seconds=30))) == 1
@@ -55,7 +65,7 @@ def test_a_consumer_that_stopped_receiving_does_not_hold_up_the_notifications_of
 ) -> None:
     """A server that cannot write to a listener keeps what comes after, and lets no dead row be cleared."""
     monkeypatch.setattr("duewheel.store.consuming.signals.IDLE_SECONDS", 1.0)
-    broker.consumer("t", "g").receive(wait=SHORT)
+    begin_to_listen(broker.consumer("t", "g"), console)
     ask(console, FLOOD)
     until(lambda: ask(console, "select pg_notification_queue_usage()") == [(0.0,)], "the queue to be empty")
     until(lambda: not any(xmin for _, xmin in ask(console, LISTENERS)), "nobody to hold a snapshot")
@@ -66,6 +76,108 @@ def test_a_broker_that_is_closed_leaves_neither_listener_nor_thread(
 ) -> None:
     before = set(threading.enumerate())
     with Broker(broker.dsn) as other:
-        other.consumer("t", "g").receive(wait=SHORT)
+        begin_to_listen(other.consumer("t", "g"), console)
     until(lambda: not ask(console, LISTENERS), "the listener to be closed")
     until(lambda: set(threading.enumerate()) <= before, "the thread to end")
+
+
+class Waiters:
+    """Threads that wait for signals of one listener, and say which of them were woken."""
+
+    def __init__(self, signals: Signals, threads: ThreadPoolExecutor) -> None:
+        self._signals = signals
+        self._threads = threads
+        self._leave = threading.Event()
+        self.woken: queue.Queue[str] = queue.Queue()
+
+    def wait(self, name: str, topic_id: int, group_id: int, *, looks: bool = True) -> Signal:
+        """Begin to wait in a thread; returns when it waits. Without `looks` it leaves by another way."""
+        lent: queue.Queue[Signal] = queue.Queue()
+
+        def run() -> None:
+            with self._signals.lend(topic_id, group_id) as signal:
+                lent.put(signal)
+                if not looks:
+                    self._leave.wait()
+                elif signal.wait(PATIENCE_SECONDS):
+                    self.woken.put(name)
+
+        self._threads.submit(run)
+        signal = lent.get()
+        if looks:
+            until(lambda: signal.sleeps or self._signals._reads, f"{name} to wait")
+        return signal
+
+    def leave(self) -> None:
+        """End the threads that do not look."""
+        self._leave.set()
+
+
+@pytest.fixture
+def waiters(broker: Broker) -> Iterator[Waiters]:
+    signals = Signals(broker.dsn, listen=True)
+    with signals.lend(0, 0) as signal:
+        # The first one begins to listen, and looks for what it may not have heard.
+        assert signal.wait(PATIENCE_SECONDS)
+    with ThreadPoolExecutor(8) as threads:
+        yield Waiters(signals, threads)
+        signals.close()
+
+
+def release(console: DriverConnection, topic_id: int) -> None:
+    ask(console, f"select 1 from pg_notify('duewheel_released', '{topic_id} 1')")
+
+
+def test_a_release_wakes_one_waiting_consumer_of_each_group(
+    waiters: Waiters, console: DriverConnection
+) -> None:
+    for name in ("first", "second", "third"):
+        waiters.wait(name, 1, 1)
+    waiters.wait("other group", 1, 2)
+    waiters.wait("other topic", 2, 1)
+    release(console, 1)
+    assert {waiters.woken.get(), waiters.woken.get()} == {"first", "other group"}
+    # Whoever leads now hears the next one.
+    release(console, 1)
+    assert waiters.woken.get() in ("second", "third")
+    release(console, 2)
+    assert waiters.woken.get() == "other topic"
+    assert waiters.woken.empty()
+
+
+def test_a_consumer_that_found_a_full_batch_wakes_the_next(
+    waiters: Waiters, console: DriverConnection
+) -> None:
+    full = waiters.wait("full", 1, 1, looks=False)
+    waiters.wait("other group", 1, 2)
+    waiters.wait("next", 1, 1)
+    full.pass_on()
+    assert waiters.woken.get() == "next"
+    waiters.leave()
+    release(console, 1)
+    assert waiters.woken.get() == "other group"
+
+
+def test_a_consumer_that_leaves_without_a_look_hands_on_what_it_was_woken_for(
+    waiters: Waiters, console: DriverConnection
+) -> None:
+    waiters.wait("leaving", 1, 1, looks=False)
+    reader = waiters.wait("other topic", 2, 1)
+    release(console, 1)
+    release(console, 2)
+    assert waiters.woken.get() == "other topic"
+    assert not reader.is_woken
+    waiters.wait("next", 1, 1)
+    waiters.leave()
+    assert waiters.woken.get() == "next"
+
+
+def test_a_strangers_notification_wakes_nobody(waiters: Waiters, console: DriverConnection) -> None:
+    waiters.wait("waiting", 1, 1)
+    for payload in ("", "x 1", "1x", "²", "-1"):
+        ask(console, f"select 1 from pg_notify('duewheel_released', '{payload}')")
+    waiters.wait("reader", 2, 1)
+    release(console, 2)
+    assert waiters.woken.get() == "reader"
+    release(console, 1)
+    assert waiters.woken.get() == "waiting"
