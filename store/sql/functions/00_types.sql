@@ -17,6 +17,11 @@ begin
         create type duewheel.leased_message as (
             lease duewheel.lease_handle, deliver_at timestamptz, seq bigint, born_at timestamptz, asked_at timestamptz,
             tag text, key text, properties jsonb, message_group text, body bytea, attempt integer, origin_id text);
+        -- Where a receive stands in a queue while it walks over it: what duewheel.queue_state says, and the clock.
+        create type duewheel.queue_walk as (
+            topic_id integer, queue smallint, now_at timestamptz, n bigint, to_at timestamptz, to_seq bigint,
+            straggler_to bigint, revived_to timestamptz, hi timestamptz, has_messages boolean, last_straggler bigint,
+            seen_below xid8, no_recalls boolean);
     end if;
 end
 $$;

@@ -9,11 +9,11 @@ create or replace function duewheel.wheel_comes_by(p_hi timestamptz, p_granulari
 language sql immutable parallel safe
 return p_hi + p_granularity + least(p_granularity, interval '1 second');
 
--- Answers how many queues a subscription reads, its topic's and one for retries, the topic of the retries, and its
--- type.
+-- What a walk over the queues of a subscription needs to know: how many its topic has, the topic of its retries, whether
+-- its topic is of type FIFO, and from when on a broadcasting instance reads.
 create or replace function duewheel.check_receive(
     p_group_id integer, p_topic_id integer, p_max bigint, p_chunk integer, p_invisible interval, p_now timestamptz,
-    out sources integer, out retry_topic_id integer, out message_type text
+    out queues integer, out retry_topic_id integer, out is_fifo boolean, out kept_from timestamptz
 )
 language plpgsql as $$
 #variable_conflict use_column
@@ -21,6 +21,9 @@ declare
     v_seen_at timestamptz;
 begin
     perform duewheel.require_read_committed();
+    if p_now is not null then
+        perform duewheel.require_clock_right(p_now);
+    end if;
     if p_max is null or p_max < 1 or p_chunk is null or p_chunk < 1 or p_chunk > 1000000 then
         raise exception using
             errcode = 'DW010',
@@ -28,8 +31,8 @@ begin
             hint = 'Give numbers within the limits.';
     end if;
     perform duewheel.check_invisible(p_invisible);
-    select t.queues + 1, s.retry_topic_id, t.message_type, s.seen_at
-    into sources, retry_topic_id, message_type, v_seen_at
+    select t.queues, s.retry_topic_id, t.message_type = 'FIFO', t.kept_from, s.seen_at
+    into queues, retry_topic_id, is_fifo, kept_from, v_seen_at
     from duewheel.subscription s join duewheel.topic t on t.topic_id = s.topic_id
     where s.group_id = p_group_id and s.topic_id = p_topic_id and t.deleted_at is null;
     if not found then
@@ -101,6 +104,134 @@ begin atomic
     order by (p.ordinal - p_first_source % (p_queues + 1) + p_queues + 1) % (p_queues + 1);
 end;
 
+-- The queues that a receive walks over, in their order.
+create or replace function duewheel.queues_to_walk(
+    p_group_id integer, p_topic_id integer, p_queues integer, p_is_fifo boolean, p_first_source integer
+) returns smallint[]
+language plpgsql as $$
+begin
+    if p_is_fifo then
+        -- The backlogs are not seen from outside, so the walk goes to every queue. Retries stand in the backlogs, too.
+        return array(
+            select ((p_first_source + turn - 1) % p_queues)::smallint
+            from generate_series(p_queues, 2 * p_queues - 1) turn);
+    end if;
+    return array(select * from duewheel.ready_queues(p_group_id, p_topic_id, p_queues, p_first_source));
+end
+$$;
+
+-- Takes the lock of a queue and reads where the group stands there; null where another consumer is reading now, which
+-- leaves nothing for this one, or where there is nothing.
+create or replace function duewheel.enter_queue(
+    p_group_id integer, p_topic_id integer, p_queue smallint, p_is_fifo boolean, p_kept_from timestamptz,
+    p_now timestamptz
+) returns duewheel.queue_walk
+language plpgsql as $$
+declare
+    v_walk duewheel.queue_walk;
+begin
+    if not pg_try_advisory_xact_lock(duewheel.queue_lock_key(p_group_id, p_topic_id, p_queue)) then
+        return null;
+    end if;
+    select p_topic_id, p_queue, coalesce(p_now, clock_timestamp()), s.* into v_walk
+    from duewheel.queue_state(p_group_id, p_topic_id, p_queue) s;
+    if (p_is_fifo or v_walk.has_messages or v_walk.last_straggler > v_walk.straggler_to) is not true
+       or v_walk.n is null then
+        return null;
+    end if;
+    -- Leases that are taken after a clock was set back end before the mark, and must be found.
+    v_walk.revived_to := least(v_walk.revived_to, v_walk.now_at);
+    -- Ten times a second will do in a queue that is being read: this look costs as much as reading one message. Leases
+    -- that have ended are left to a wheel, or to duewheel.tick.
+    if v_walk.now_at >= v_walk.revived_to + interval '100 milliseconds'
+       and not duewheel.has_ended_leases(p_group_id, p_topic_id, p_queue, v_walk.revived_to, v_walk.now_at) then
+        v_walk.revived_to := v_walk.now_at;
+    end if;
+    if p_kept_from > v_walk.to_at then
+        -- A broadcasting instance that is behind: what was recalled before is forgotten.
+        v_walk.to_at := p_kept_from - interval '1 microsecond';
+        v_walk.to_seq := duewheel.last_seq();
+    end if;
+    return v_walk;
+end
+$$;
+
+-- A cursor over the next stragglers, which are late already and go first. straggler_to: the last of p_room, whether they
+-- are for the group or not.
+create or replace function duewheel.open_stragglers(
+    p_walk duewheel.queue_walk, p_room bigint, p_tags text[], p_filter jsonpath, out straggler_to bigint,
+    out rows refcursor
+)
+language plpgsql as $$
+begin
+    select coalesce(max(s.straggler_id), (p_walk).last_straggler) into straggler_to from (
+        select s.straggler_id from duewheel.straggler s
+        where s.topic_id = (p_walk).topic_id and s.queue = (p_walk).queue
+          and s.straggler_id > (p_walk).straggler_to and s.straggler_id <= (p_walk).last_straggler
+        order by s.straggler_id limit p_room) s;
+    open rows no scroll for
+        select null::duewheel.lease_handle, r.deliver_at, r.seq, r.born_at, r.asked_at, r.tag, r.key, r.properties,
+               r.message_group, r.body, r.attempt, r.origin_id
+        from duewheel.straggler_rows(
+            (p_walk).topic_id, (p_walk).queue, (p_walk).straggler_to, straggler_to,
+            p_tags is null and p_filter is null, p_tags, p_filter) r
+        order by r.straggler_id;
+end
+$$;
+
+-- A cursor over the released messages of a queue behind the position. Without p_rows, and where all of them are for the
+-- group, it reads their places alone, and no message.
+create or replace function duewheel.open_range(
+    p_walk duewheel.queue_walk, p_tags text[], p_filter jsonpath, p_rows boolean
+) returns refcursor
+language plpgsql as $$
+declare
+    v_every constant boolean := p_tags is null and p_filter is null;
+    v_rows refcursor;
+begin
+    if not p_rows and v_every and (p_walk).no_recalls then
+        open v_rows no scroll for
+            select * from duewheel.range_places(
+                (p_walk).topic_id, (p_walk).queue, (p_walk).to_at, (p_walk).to_seq, (p_walk).hi) m
+            order by m.deliver_at, m.seq;
+        if not duewheel.has_unseen((p_walk).topic_id, (p_walk).queue, (p_walk).to_at, (p_walk).hi) then
+            return v_rows;
+        end if;
+        close v_rows;
+        v_rows := null;
+    end if;
+    open v_rows no scroll for
+        select * from duewheel.range_rows(
+            (p_walk).topic_id, (p_walk).queue, (p_walk).to_at, (p_walk).to_seq, (p_walk).hi, duewheel.last_seq(),
+            (p_walk).seen_below, v_every, p_tags, p_filter, (p_walk).no_recalls) m
+        order by m.deliver_at, m.seq;
+    return v_rows;
+end
+$$;
+
+-- Notes what is taken of a queue, from p_from to where the walk is now: the next lease. One without messages only moves
+-- the position.
+create or replace function duewheel.note_lease(
+    p_group_id integer, p_from duewheel.queue_walk, p_walk duewheel.queue_walk, p_count bigint, p_invisible interval,
+    p_tags text[], p_filter jsonpath, p_consumer text, p_is_fifo boolean
+) returns duewheel.lease_handle
+language plpgsql as $$
+declare
+    v_handle duewheel.lease_handle;
+begin
+    insert into duewheel.lease
+        (topic_id, group_id, queue, n, token, from_at, from_seq, to_at, to_seq, straggler_from, straggler_to,
+         message_count, tags, filter, consumer, listed, leased_at, expires_at, revived_to)
+    values ((p_walk).topic_id, p_group_id, (p_walk).queue, (p_walk).n,
+            case when p_count > 0 then duewheel.new_token() else 0 end, (p_from).to_at, (p_from).to_seq,
+            (p_walk).to_at, (p_walk).to_seq, (p_from).straggler_to, (p_walk).straggler_to, p_count, p_tags, p_filter,
+            p_consumer, p_is_fifo, (p_walk).now_at,
+            case when p_count > 0 then (p_walk).now_at + p_invisible else (p_walk).now_at end, (p_walk).revived_to)
+    returning topic_id, queue, n, token, expires_at, message_count into v_handle;
+    return case when p_count > 0 then v_handle end;
+end
+$$;
+
 -- Leases the next messages of a subscription: walks over its queues, each under its lock, and notes what it takes of
 -- each as a range, or on a FIFO topic message by message (duewheel.fifo_lease). One lease covers a range, or
 -- stragglers. For every lease a row with its handle comes back (the message's columns null), and with p_rows before it
@@ -122,246 +253,126 @@ create or replace function duewheel.receive_batch(
     p_filter jsonpath default null
 ) returns setof duewheel.leased_message
 language plpgsql set plan_cache_mode = force_generic_plan as $$
-#variable_conflict use_column
 declare
-    v_queues integer;
-    v_retry_topic_id integer;
-    v_listed boolean;
-    v_kept_from timestamptz;
-    -- The walk: the queues it goes to, how far it is, and whether all with messages were added. -1 is the one queue of
-    -- the retries.
-    v_walk smallint[] := '{}';
+    v_reads record;
+    -- The queues of the walk, how far it is, and whether it knows all that have messages. -1 is the one queue of the
+    -- retries.
+    v_queues smallint[];
     v_step integer := 0;
-    v_looked boolean := false;
-    v_topic_id integer;
-    v_queue smallint;
+    v_knows_all boolean;
+    v_is_retry boolean;
+    -- In one queue: where the group stands, and where its first lease and its newest began.
+    v_walk duewheel.queue_walk;
+    v_first_n bigint;
+    v_from duewheel.queue_walk;
     v_tags text[];
     v_filter jsonpath;
-    v_every boolean;
-    v_now timestamptz;
-    -- Where the group stands in a queue, what it begins from there, and what one lease begins from.
-    v_n bigint;
-    v_at timestamptz;
-    v_seq bigint;
-    v_straggler bigint;
-    v_first_n bigint;
-    v_from_at timestamptz;
-    v_from_seq bigint;
-    v_from_straggler bigint;
-    v_hi timestamptz;
-    v_has_messages boolean;
-    v_last_straggler bigint;
-    v_seen_below xid8;
-    v_no_recalls boolean;
-    v_revived_to timestamptz;
+    v_taken record;
+    v_rows refcursor;
+    v_last duewheel.leased_message;
     v_room bigint;
     v_count bigint;
-    v_done boolean;
-    v_rows refcursor;
-    -- The cursor is one for the whole queue, and reads no messages.
-    v_by_place boolean;
-    v_row duewheel.leased_message;
     v_handle duewheel.lease_handle;
     v_leased bigint := 0;
     v_parked bigint := 0;
 begin
-    if p_now is not null then
-        perform duewheel.require_clock_right(p_now);
+    v_reads := duewheel.check_receive(p_group_id, p_topic_id, p_max, p_chunk, p_invisible, p_now);
+    if v_reads.is_fifo then
+        perform duewheel.fifo_take_back(p_group_id, p_topic_id, v_reads.retry_topic_id);
     end if;
-    select t.queues, s.retry_topic_id, t.message_type = 'FIFO', t.kept_from
-    into v_queues, v_retry_topic_id, v_listed, v_kept_from
-    from duewheel.subscription s join duewheel.topic t on t.topic_id = s.topic_id
-    where s.group_id = p_group_id and s.topic_id = p_topic_id and t.deleted_at is null and s.seen_at is null;
-    -- Plain arguments need no closer look.
-    if (v_queues > 0 and p_max >= 1 and p_chunk between 1 and 1000000
-        and p_invisible between interval '1 second' and interval '12 hours'
-        and current_setting('transaction_isolation') = 'read committed'
-        and current_setting('duewheel.home', true) = 'duewheel.broker'::regclass::oid::text) is not true
-    then
-        select checked.sources - 1, checked.retry_topic_id, checked.message_type = 'FIFO', t.kept_from
-        into v_queues, v_retry_topic_id, v_listed, v_kept_from
-        from duewheel.check_receive(p_group_id, p_topic_id, p_max, p_chunk, p_invisible, p_now) checked
-        join duewheel.topic t on t.topic_id = p_topic_id;
-    end if;
-    if v_listed then
-        -- Retries stand in the backlogs; what is ready there is not seen from outside, so the walk goes to every queue.
-        perform duewheel.fifo_take_back(p_group_id, p_topic_id, v_retry_topic_id);
-        v_walk := array(
-            select ((p_first_source + turn - 1) % v_queues)::smallint
-                   from generate_series(v_queues, 2 * v_queues - 1) turn);
-        v_looked := true;
-    elsif p_stays then
+    v_knows_all := v_reads.is_fifo or not p_stays;
+    v_queues := case when v_knows_all
+        then duewheel.queues_to_walk(p_group_id, p_topic_id, v_reads.queues, v_reads.is_fifo, p_first_source)
         -- It needs no look at the others as long as that fills its batches.
-        v_walk := array[(p_first_source % (v_queues + 1) - 1)::smallint];
-    end if;
+        else array[(p_first_source % (v_reads.queues + 1) - 1)::smallint] end;
     while v_leased < p_max loop
-        if v_step = cardinality(v_walk) then
-            exit when v_looked;
-            v_looked := true;
-            v_walk := v_walk || array(
-                select * from duewheel.ready_queues(p_group_id, p_topic_id, v_queues, p_first_source));
+        if v_step = cardinality(v_queues) then
+            exit when v_knows_all;
+            v_knows_all := true;
+            v_queues := v_queues
+                || duewheel.queues_to_walk(p_group_id, p_topic_id, v_reads.queues, false, p_first_source);
             continue;
         end if;
         v_step := v_step + 1;
-        v_queue := v_walk[v_step];
-        if v_queue >= 0 then
-            v_topic_id := p_topic_id;
-            v_tags := p_tags;
-            v_filter := p_filter;
-        else
-            -- A group without retries has no such topic.
-            continue when v_retry_topic_id is null;
-            v_topic_id := v_retry_topic_id;
-            v_queue := 0;
-            v_tags := null;
-            v_filter := null;
-        end if;
-        v_every := v_tags is null and v_filter is null;
-        -- Where another consumer is reading now, there is nothing for this one.
-        continue when not pg_try_advisory_xact_lock(duewheel.queue_lock_key(p_group_id, v_topic_id, v_queue));
-        v_now := coalesce(p_now, clock_timestamp());
-        select * into v_n, v_at, v_seq, v_straggler, v_revived_to, v_hi, v_has_messages, v_last_straggler, v_seen_below,
-                      v_no_recalls
-        from duewheel.queue_state(p_group_id, v_topic_id, v_queue);
-        continue when not found or not (v_listed or v_has_messages or v_last_straggler > v_straggler);
-        -- Leases that are taken after a clock was set back end before the mark, and must be found.
-        v_revived_to := least(v_revived_to, v_now);
-        -- Ten times a second will do in a queue that is being read: this look costs as much as reading one message.
-        -- Leases that have ended are left to a wheel, or to duewheel.tick.
-        if v_now >= v_revived_to + interval '100 milliseconds'
-           and not duewheel.has_ended_leases(p_group_id, v_topic_id, v_queue, v_revived_to, v_now) then
-            v_revived_to := v_now;
-        end if;
-        if v_kept_from > v_at and v_topic_id = p_topic_id then
-            -- A broadcasting instance that is behind: what was recalled before is forgotten.
-            v_at := v_kept_from - interval '1 microsecond';
-            v_seq := duewheel.last_seq();
-        end if;
-        v_first_n := v_n;
-        v_by_place := not p_rows and v_every and v_no_recalls and v_has_messages and not v_listed
-            and v_last_straggler = v_straggler;
-        if v_by_place then
-            open v_rows no scroll for
-                select * from duewheel.range_places(v_topic_id, v_queue, v_at, v_seq, v_hi) m
-                order by m.deliver_at, m.seq;
-            v_by_place := not duewheel.has_unseen(v_topic_id, v_queue, v_at, v_hi);
-            if not v_by_place then
-                close v_rows;
-            end if;
-        end if;
-
+        v_is_retry := v_queues[v_step] < 0;
+        -- A group without retries has no such topic.
+        continue when v_is_retry and v_reads.retry_topic_id is null;
+        v_walk := duewheel.enter_queue(
+            p_group_id, case when v_is_retry then v_reads.retry_topic_id else p_topic_id end,
+            greatest(v_queues[v_step], 0::smallint), v_reads.is_fifo,
+            case when not v_is_retry then v_reads.kept_from end, p_now);
+        continue when v_walk.n is null;
+        v_tags := case when not v_is_retry then p_tags end;
+        v_filter := case when not v_is_retry then p_filter end;
+        v_first_n := v_walk.n;
+        v_rows := null;
         loop
+            v_from := v_walk;
             v_room := least(p_max - v_leased, p_chunk);
-            v_from_at := v_at;
-            v_from_seq := v_seq;
-            v_from_straggler := v_straggler;
             v_count := 0;
-            v_done := false;
-            if v_listed then
-                select * into v_at, v_seq, v_straggler, v_parked, v_count
-                from duewheel.fifo_lease(
-                    p_group_id, p_topic_id, v_queue, v_n + 1, v_room, v_now, v_hi, v_has_messages, v_last_straggler,
-                    v_every, v_tags, v_filter, v_at, v_seq, v_straggler, v_parked);
-                v_has_messages := (v_hi, duewheel.last_seq()) > (v_at, v_seq);
-                v_done := v_count < v_room;
+            if v_reads.is_fifo then
+                v_taken := duewheel.fifo_lease(p_group_id, v_walk, v_room, v_tags, v_filter, v_parked);
+                v_walk := v_taken.walk;
+                v_parked := v_taken.parked;
+                v_count := v_taken.leased;
                 if p_rows and v_count > 0 then
-                    return query select * from duewheel.fifo_rows(p_group_id, p_topic_id, v_queue, v_n + 1);
-                end if;
-            elsif v_last_straggler > v_straggler then
-                -- They are late already and go first.
-                select coalesce(max(s.straggler_id), v_last_straggler) into v_straggler from (
-                    select s.straggler_id from duewheel.straggler s
-                    where s.topic_id = v_topic_id and s.queue = v_queue
-                      and s.straggler_id > v_from_straggler and s.straggler_id <= v_last_straggler
-                    order by s.straggler_id limit v_room) s;
-                open v_rows no scroll for
-                    select null::duewheel.lease_handle, r.deliver_at, r.seq, r.born_at, r.asked_at, r.tag, r.key,
-                           r.properties, r.message_group, r.body, r.attempt, r.origin_id
-                    from duewheel.straggler_rows(
-                        v_topic_id, v_queue, v_from_straggler, v_straggler, v_every, v_tags, v_filter) r
-                    order by r.straggler_id;
-                if p_rows then
-                    return query execute format('fetch all from %I', v_rows);
-                else
-                    move forward all from v_rows;
-                end if;
-                get diagnostics v_count = row_count;
-                close v_rows;
-            elsif (v_hi, duewheel.last_seq()) > (v_at, v_seq) then
-                -- The range of a full batch ends at its last message, any other at the end of what may be read.
-                if v_room = 1 and v_every and v_no_recalls and not v_by_place then
-                    -- The same rows, without a cursor, and without conditions that are true.
-                    select * into v_row
-                    from duewheel.range_rows(v_topic_id, v_queue, v_at, v_seq, v_hi, duewheel.last_seq(), v_seen_below,
-                                             true, null, null, true) m
-                    order by m.deliver_at, m.seq limit 1;
-                    v_done := not found;
-                else
-                    if not v_by_place then
-                        open v_rows no scroll for
-                            select * from duewheel.range_rows(
-                                v_topic_id, v_queue, v_at, v_seq, v_hi, duewheel.last_seq(), v_seen_below, v_every,
-                                v_tags, v_filter, v_no_recalls) m
-                            order by m.deliver_at, m.seq;
-                    end if;
-                    -- All but the last go into the answer at once.
-                    if v_room > 1 then
-                        if p_rows then
-                            return query execute format('fetch %s from %I', v_room - 1, v_rows);
-                        else
-                            move forward (v_room - 1) from v_rows;
-                        end if;
-                        get diagnostics v_count = row_count;
-                    end if;
-                    v_done := v_count < v_room - 1;
-                    if not v_done then
-                        fetch v_rows into v_row;
-                        v_done := not found;
-                    end if;
-                    if not v_by_place then
-                        close v_rows;
-                    end if;
-                end if;
-                if v_done then
-                    v_at := v_hi;
-                    v_seq := duewheel.last_seq();
-                else
-                    v_count := v_room;
-                    v_at := v_row.deliver_at;
-                    v_seq := v_row.seq;
-                    if p_rows then
-                        return next v_row;
-                    end if;
+                    return query select * from duewheel.fifo_rows(p_group_id, p_topic_id, v_walk.queue, v_walk.n + 1);
                 end if;
             else
-                v_done := true;
+                if v_walk.last_straggler > v_walk.straggler_to then
+                    v_taken := duewheel.open_stragglers(v_walk, v_room, v_tags, v_filter);
+                    v_rows := v_taken.rows;
+                elsif (v_walk.hi, duewheel.last_seq()) > (v_walk.to_at, v_walk.to_seq) then
+                    v_rows := coalesce(v_rows, duewheel.open_range(v_walk, v_tags, v_filter, p_rows));
+                else
+                    exit;
+                end if;
+                -- All but the last go into the answer at once.
+                if v_room > 1 then
+                    if p_rows then
+                        return query execute format('fetch %s from %I', v_room - 1, v_rows);
+                    else
+                        move forward (v_room - 1) from v_rows;
+                    end if;
+                    get diagnostics v_count = row_count;
+                end if;
+                fetch v_rows into v_last;
+                if found then
+                    v_count := v_count + 1;
+                    if p_rows then
+                        return next v_last;
+                    end if;
+                end if;
+                if v_walk.last_straggler > v_walk.straggler_to then
+                    v_walk.straggler_to := v_taken.straggler_to;
+                    close v_rows;
+                    v_rows := null;
+                elsif v_count = v_room then
+                    v_walk.to_at := v_last.deliver_at;
+                    v_walk.to_seq := v_last.seq;
+                else
+                    -- A batch that is not full ends where the queue may be read to.
+                    v_walk.to_at := v_walk.hi;
+                    v_walk.to_seq := duewheel.last_seq();
+                end if;
             end if;
             v_leased := v_leased + v_count;
-            v_done := v_done or v_leased >= p_max;
-
             -- Without messages only the position moves on, past what is recalled or of other tags.
-            if v_count > 0 or v_straggler > v_from_straggler
-               or ((v_listed or v_n = v_first_n) and (v_at, v_seq) <> (v_from_at, v_from_seq))
+            if v_count > 0 or v_walk.straggler_to > v_from.straggler_to
+               or ((v_reads.is_fifo or v_walk.n = v_first_n)
+                   and (v_walk.to_at, v_walk.to_seq) <> (v_from.to_at, v_from.to_seq))
             then
-                v_n := v_n + 1;
-                insert into duewheel.lease
-                    (topic_id, group_id, queue, n, token, from_at, from_seq, to_at, to_seq, straggler_from,
-                     straggler_to,
-                     message_count, tags, filter, consumer, listed, leased_at, expires_at, revived_to)
-                values (v_topic_id, p_group_id, v_queue, v_n, case when v_count > 0 then duewheel.new_token()
-                        else 0 end,
-                        v_from_at, v_from_seq, v_at, v_seq, v_from_straggler, v_straggler, v_count, v_tags, v_filter,
-                        p_consumer, v_listed, v_now, case when v_count > 0 then v_now + p_invisible else v_now end,
-                        v_revived_to)
-                returning topic_id, queue, n, token, expires_at, message_count into v_handle;
+                v_walk.n := v_walk.n + 1;
+                v_handle := duewheel.note_lease(p_group_id, v_from, v_walk, v_count, p_invisible, v_tags, v_filter,
+                                                p_consumer, v_reads.is_fifo);
                 if v_count > 0 then
                     return next (v_handle, null, null, null, null, null, null, null, null, null, null,
                                  null)::duewheel.leased_message;
                 end if;
             end if;
-            exit when v_done;
+            exit when v_leased >= p_max or (v_reads.is_fifo and v_count < v_room);
         end loop;
-        if v_by_place then
+        if v_rows is not null then
             close v_rows;
         end if;
     end loop;

@@ -108,53 +108,54 @@ begin
 end
 $$;
 
--- Puts messages into the lease p_n, at most p_room: what waits in the backlog and what is new in turn, half of the room
--- each, so that a message group with a long backlog and the others all go on. at, seq and straggler: the group's
+-- Puts messages into the lease that follows a walk, at most p_room: what waits in the backlog and what is new in turn,
+-- half of the room each, so that a message group with a long backlog and the others all go on. walk: the group's
 -- position, which moves over what is seen; parked: how many messages of others this receive has put into the backlog,
 -- at most 10 000.
 create or replace function duewheel.fifo_lease(
-    p_group_id integer, p_topic_id integer, p_queue smallint, p_n bigint, p_room bigint, p_now timestamptz,
-    p_hi timestamptz, p_has_messages boolean, p_last_straggler bigint, p_every boolean, p_tags text[],
-        p_filter jsonpath,
-    inout at timestamptz, inout seq bigint, inout straggler bigint, inout parked bigint, out leased bigint
+    p_group_id integer, inout walk duewheel.queue_walk, p_room bigint, p_tags text[], p_filter jsonpath,
+    inout parked bigint, out leased bigint
 )
 language plpgsql as $$
 declare
-    v_more boolean := p_has_messages or p_last_straggler > straggler;
-    v_share constant bigint := case when v_more then (p_room + p_n % 2) / 2 else p_room end;
+    v_n constant bigint := walk.n + 1;
+    v_every constant boolean := p_tags is null and p_filter is null;
+    v_more boolean := walk.has_messages or walk.last_straggler > walk.straggler_to;
+    v_share constant bigint := case when v_more then (p_room + v_n % 2) / 2 else p_room end;
     v_shared bigint := 0;
     v_limit bigint;
     v_read record;
     v_sorted record;
 begin
     if v_share > 0 then
-        v_shared := duewheel.fifo_lease_backlog(p_group_id, p_topic_id, p_queue, p_n, p_now, v_share);
+        v_shared := duewheel.fifo_lease_backlog(p_group_id, walk.topic_id, walk.queue, v_n, walk.now_at, v_share);
     end if;
     leased := v_shared;
     v_limit := greatest(p_room - leased, 16);
     while v_more and leased < p_room and parked < 10000 loop
-        v_read := duewheel.fifo_read(p_topic_id, p_queue, at, seq, straggler, p_last_straggler, p_hi, v_limit, p_every,
-                                     p_tags, p_filter);
-        v_sorted := duewheel.fifo_sort_in(p_group_id, p_topic_id, p_queue, p_n, p_room - leased, v_read.ats,
-                                          v_read.seqs,
-                                          v_read.message_groups, v_read.attempts);
+        v_read := duewheel.fifo_read(walk.topic_id, walk.queue, walk.to_at, walk.to_seq, walk.straggler_to,
+                                     walk.last_straggler, walk.hi, v_limit, v_every, p_tags, p_filter);
+        v_sorted := duewheel.fifo_sort_in(p_group_id, walk.topic_id, walk.queue, v_n, p_room - leased, v_read.ats,
+                                          v_read.seqs, v_read.message_groups, v_read.attempts);
         leased := leased + v_sorted.leased;
         parked := parked + v_sorted.sorted - v_sorted.leased;
         if v_sorted.sorted = coalesce(cardinality(v_read.ats), 0) then
-            at := v_read.to_at;
-            seq := v_read.to_seq;
-            straggler := v_read.to_straggler;
+            walk.to_at := v_read.to_at;
+            walk.to_seq := v_read.to_seq;
+            walk.straggler_to := v_read.to_straggler;
         elsif v_read.straggler_ids is null then
-            at := v_read.ats[v_sorted.sorted];
-            seq := v_read.seqs[v_sorted.sorted];
+            walk.to_at := v_read.ats[v_sorted.sorted];
+            walk.to_seq := v_read.seqs[v_sorted.sorted];
         else
-            straggler := v_read.straggler_ids[v_sorted.sorted];
+            walk.straggler_to := v_read.straggler_ids[v_sorted.sorted];
         end if;
         v_limit := least(v_limit * 4, 10000);
-        v_more := p_last_straggler > straggler or (p_hi, duewheel.last_seq()) > (at, seq);
+        walk.has_messages := (walk.hi, duewheel.last_seq()) > (walk.to_at, walk.to_seq);
+        v_more := walk.last_straggler > walk.straggler_to or walk.has_messages;
     end loop;
     if leased < p_room and v_share < p_room and v_shared = v_share then
-        leased := leased + duewheel.fifo_lease_backlog(p_group_id, p_topic_id, p_queue, p_n, p_now, p_room - leased);
+        leased := leased + duewheel.fifo_lease_backlog(p_group_id, walk.topic_id, walk.queue, v_n, walk.now_at,
+                                                       p_room - leased);
     end if;
 end
 $$;
