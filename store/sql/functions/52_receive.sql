@@ -9,8 +9,8 @@ create or replace function duewheel.wheel_comes_by(p_hi timestamptz, p_granulari
 language sql immutable parallel safe
 return p_hi + p_granularity + least(p_granularity, interval '1 second');
 
--- What a walk over the queues of a subscription needs to know: how many its topic has, the topic of its retries, whether
--- its topic is of type FIFO, and from when on a broadcasting instance reads.
+-- The facts that a walk over the queues of a subscription needs: how many its topic has, the topic of its retries,
+-- whether its topic is of type FIFO, and from when on a broadcasting instance reads.
 create or replace function duewheel.check_receive(
     p_group_id integer, p_topic_id integer, p_max bigint, p_chunk integer, p_invisible interval, p_now timestamptz,
     out queues integer, out retry_topic_id integer, out is_fifo boolean, out kept_from timestamptz
@@ -156,8 +156,8 @@ begin
 end
 $$;
 
--- A cursor over the next stragglers, which are late already and go first. straggler_to: the last of p_room, whether they
--- are for the group or not.
+-- A cursor over the next stragglers, which are late already and go first. straggler_to: the last of p_room, whether
+-- they are for the group or not.
 create or replace function duewheel.open_stragglers(
     p_walk duewheel.queue_walk, p_room bigint, p_tags text[], p_filter jsonpath, out straggler_to bigint,
     out rows refcursor
