@@ -46,9 +46,9 @@ create table duewheel.far_message (like duewheel.message including defaults incl
 -- Upkeep asks for what is due before the end of the last slot, of all topics.
 create index far_message_due on duewheel.far_message (deliver_at);
 
--- The messages of both; what is inserted here goes into the right one. A view that every send and receive uses can be
--- changed only when no open transaction has sent or received, so it is made here and not with the functions. A revision
--- that changes the columns of duewheel.message drops it and makes it again.
+-- The messages of both. A view that every send and receive uses can be changed only when no open transaction has sent or
+-- received, so it is made here and not with the functions. A revision that changes the columns of duewheel.message drops
+-- it and makes it again.
 create view duewheel.any_message as
 select * from duewheel.message
 union all
