@@ -21,8 +21,6 @@ begin atomic
         ('recall_many', 'duewheel_producer'),
         ('reschedule', 'duewheel_producer'),
         ('reschedule_key', 'duewheel_producer'),
-        ('reschedule_key_once', 'duewheel_producer'),
-        ('reschedule_once', 'duewheel_producer'),
         ('send', 'duewheel_producer'),
         ('stage_part', 'duewheel_producer'),
 

@@ -27,13 +27,11 @@ comment on function duewheel.recall_key is
 comment on function duewheel.recall_many is
     'Takes back all messages that wait and meet every criterion given; without one it requires everything => true.';
 comment on function duewheel.reschedule is
-    'Moves a message that waits to another instant. The receipt has a new id. Too late raises DW012.';
-comment on function duewheel.reschedule_once is
-    'As reschedule; a second call with the same idempotency key returns the receipt of the first move.';
+    'Moves a message that waits to another instant. The receipt has a new id, and the same idempotency key again '
+    'returns it. Too late raises DW012.';
 comment on function duewheel.reschedule_key is
-    'Moves all messages that wait under a key to another instant.';
-comment on function duewheel.reschedule_key_once is
-    'As reschedule_key; a second call with the same idempotency key returns the receipts of the first move.';
+    'Moves all messages that wait under a key to another instant; the same idempotency key again moves '
+    'nothing.';
 
 -- Consuming
 comment on function duewheel.receive is
