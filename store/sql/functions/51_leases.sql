@@ -149,7 +149,6 @@ declare
     v_lease duewheel.lease;
     v_first_at timestamptz;
     v_last_at timestamptz;
-    v_filter text := '';
 begin
     perform duewheel.require_home();
     select * into v_lease from duewheel.lease l
@@ -171,43 +170,24 @@ begin
             ' order by h.place_n, h.deliver_at, h.seq',
             v_first_at, v_last_at, p_topic_id, p_group_id, p_queue, p_n);
     end if;
-    if v_lease.tags is not null then
-        v_filter := v_filter || format(' and m.tag = any (%L::text[])', v_lease.tags);
-    end if;
-    if v_lease.filter is not null then
-        v_filter := v_filter || format(' and coalesce(m.properties, ''{}'') @@ %L::jsonpath', v_lease.filter);
-    end if;
-    if v_lease.straggler_to > v_lease.straggler_from or exists (
-        select from duewheel.recall r
-        where r.topic_id = p_topic_id and r.queue = p_queue and r.deliver_at >= v_lease.from_at
-          and r.deliver_at <= v_lease.to_at
-    ) then
-        v_filter := v_filter
-            || ' and not exists (select from duewheel.recall r where r.topic_id = m.topic_id and r.queue = m.queue'
-               ' and r.deliver_at = m.deliver_at and r.seq = m.seq)';
-    end if;
     if v_lease.straggler_to > v_lease.straggler_from then
         return format(
-            'select m.* from duewheel.straggler s cross join lateral (select * from duewheel.any_message m'
-            ' where m.topic_id = s.topic_id and m.queue = s.queue and m.deliver_at >= s.deliver_at'
-            ' and m.deliver_at <= s.deliver_at and m.seq = s.seq order by m.deliver_at, m.seq limit 1) m'
-            ' where s.topic_id = %s and s.queue = %s and s.straggler_id > %s and s.straggler_id <= %s%s'
-            ' order by s.straggler_id',
-            p_topic_id, p_queue, v_lease.straggler_from, v_lease.straggler_to, v_filter);
+            'select (s.message).* from duewheel.straggler_rows('
+            '%s, %s::smallint, %s, %s, %L, %L::text[], %L::jsonpath) s order by s.straggler_id',
+            p_topic_id, p_queue, v_lease.straggler_from, v_lease.straggler_to,
+            num_nonnulls(v_lease.tags, v_lease.filter) = 0, v_lease.tags, v_lease.filter);
     end if;
-    -- Ids below the xmin of the first tick that reaches into the lease are seen by all its ticks. The comparison of the
-    -- pair goes first: an index scan stops at the first bound that was written, and a flood may share one instant.
+    -- Ids below the xmin of the first tick that reaches into the lease are seen by all its ticks.
     return format(
-        'select * from duewheel.any_message m where m.topic_id = %s and m.queue = %s'
-        ' and (m.deliver_at, m.seq) > (%L::timestamptz, %s) and m.deliver_at >= %L'
-        ' and (m.deliver_at, m.seq) <= (%L::timestamptz, %s) and m.deliver_at <= %L'
-        ' and (m.xid < %L::xid8 or pg_visible_in_snapshot(m.xid, (select t.snapshot from duewheel.tick t'
-        ' where t.topic_id = %s and t.hi >= m.deliver_at order by t.hi, t.tick_id limit 1)))%s'
-        ' order by m.deliver_at, m.seq',
-        p_topic_id, p_queue, v_lease.from_at, v_lease.from_seq, v_lease.from_at, v_lease.to_at,
-        v_lease.to_seq, v_lease.to_at,
-        (select pg_snapshot_xmin(t.snapshot) from duewheel.tick_over(p_topic_id, v_lease.from_at) t),
-        p_topic_id, v_filter);
+        'select * from duewheel.released_rows(%s, %s::smallint, %L::timestamptz, %s, %L::timestamptz, %s, %L::xid8, %L,'
+        ' %L::text[], %L::jsonpath, %L) m order by m.deliver_at, m.seq',
+        p_topic_id, p_queue, v_lease.from_at, v_lease.from_seq, v_lease.to_at, v_lease.to_seq,
+        coalesce((select pg_snapshot_xmin(t.snapshot) from duewheel.tick_over(p_topic_id, v_lease.from_at) t), '0'),
+        num_nonnulls(v_lease.tags, v_lease.filter) = 0, v_lease.tags, v_lease.filter,
+        not exists (
+            select from duewheel.recall r
+            where r.topic_id = p_topic_id and r.queue = p_queue and r.deliver_at >= v_lease.from_at
+              and r.deliver_at <= v_lease.to_at));
 end
 $$;
 

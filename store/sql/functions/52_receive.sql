@@ -275,10 +275,10 @@ begin
                       and s.straggler_id > v_from_straggler and s.straggler_id <= v_last_straggler
                     order by s.straggler_id limit v_room) s;
                 open v_rows no scroll for
-                    select null::duewheel.lease_handle, r.deliver_at, r.seq, r.born_at, r.asked_at, r.tag, r.key,
-                           r.properties, r.message_group, r.body, r.attempt, r.origin_id
+                    select l.*
                     from duewheel.straggler_rows(
                         v_topic_id, v_queue, v_from_straggler, v_straggler, v_every, v_tags, v_filter) r
+                    cross join lateral duewheel.as_leased(r.message) l
                     order by r.straggler_id;
                 if p_rows then
                     return query execute format('fetch all from %I', v_rows);

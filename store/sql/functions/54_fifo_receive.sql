@@ -82,7 +82,8 @@ begin
                array_agg(r.straggler_id)
         into ats, seqs, message_groups, attempts, straggler_ids
         from (
-            select r.deliver_at, r.seq, coalesce(r.message_group, '') as message_group, r.attempt, r.straggler_id
+            select (r.message).deliver_at, (r.message).seq,
+                   coalesce((r.message).message_group, '') as message_group, (r.message).attempt, r.straggler_id
             from duewheel.straggler_rows(p_topic_id, p_queue, p_straggler, to_straggler, p_every, p_tags, p_filter) r
             order by r.straggler_id
         ) r;
@@ -201,7 +202,7 @@ begin
         from duewheel.range_rows(p_retry_topic_id, 0::smallint, v_state.to_at, v_state.to_seq, v_state.hi,
                                  duewheel.last_seq(), v_state.seen_below, true, null, null, false) r
         union all
-        select r.deliver_at, r.seq
+        select (r.message).deliver_at, (r.message).seq
         from duewheel.straggler_rows(p_retry_topic_id, 0::smallint, v_state.straggler_to, v_state.last_straggler, true,
                                      null, null) r
     ) r

@@ -54,11 +54,9 @@ begin
             where e.n = v_live.n);
         if p_rows then
             return query
-            select null::duewheel.lease_handle, m.deliver_at, m.seq, m.born_at, m.asked_at, m.tag, m.key, m.properties,
-                   m.message_group, m.body, m.attempt,
-                   case when m.origin_seq is not null then duewheel.message_id(
-                       m.origin_topic_id, m.origin_queue, m.origin_deliver_at, m.origin_seq) end
+            select l.*
             from duewheel.lease_rows(p_group_id, v_live.topic_id, v_live.queue, v_live.n) m
+            cross join lateral duewheel.as_leased(m) l
             where m.seq not in (
                 select a.seq
                 from duewheel.message_answers(p_group_id, v_live.topic_id, v_live.queue, v_live.n) a);
