@@ -31,16 +31,52 @@ begin
 end
 $$;
 
--- A message as consumers are shown it.
-create or replace function duewheel.as_leased(p_message duewheel.any_message) returns setof duewheel.leased_message
+-- A message as a consumer gets it. p_attempt: the attempt that its message group has come to, on FIFO topics.
+create or replace function duewheel.as_leased(p_message duewheel.any_message, p_attempt integer default null)
+returns setof duewheel.leased_message
 language sql stable rows 1
 begin atomic
     select null::duewheel.lease_handle, p_message.deliver_at, p_message.seq, p_message.born_at, p_message.asked_at,
            p_message.tag, p_message.key, p_message.properties, p_message.message_group, p_message.body,
-           p_message.attempt,
+           coalesce(p_attempt, p_message.attempt),
            case when p_message.origin_seq is not null then duewheel.origin_id(
                p_message.origin_topic_id, p_message.origin_queue, p_message.origin_deliver_at,
                p_message.origin_seq) end;
+end;
+
+-- The row of a lease, behind those of its messages.
+create or replace function duewheel.lease_row(p_lease duewheel.lease_handle) returns duewheel.leased_message
+language plpgsql immutable as $$
+declare
+    v_row duewheel.leased_message;
+begin
+    v_row.lease := p_lease;
+    return v_row;
+end
+$$;
+
+-- A leased message as an SQL program gets it.
+create or replace function duewheel.as_received(
+    p_message duewheel.leased_message, p_lease duewheel.lease_handle, p_group_id integer, p_topic text
+) returns setof duewheel.received_message
+language sql stable rows 1
+begin atomic
+    select concat_ws('.', p_group_id, p_lease.topic_id, p_lease.queue, p_lease.n, p_lease.token, p_message.seq),
+           coalesce(p_message.origin_id,
+                    duewheel.message_id(p_lease.topic_id, p_lease.queue, p_message.deliver_at, p_message.seq)),
+           p_topic, p_message.key, p_message.tag, p_message.properties, p_message.body, p_message.born_at,
+           p_message.deliver_at, p_message.attempt, p_lease.expires_at;
+end;
+
+-- A message as the broker stores it.
+create or replace function duewheel.as_described(
+    p_message duewheel.any_message, p_topic text, p_recalled boolean, p_released boolean
+) returns setof duewheel.described_message
+language sql stable rows 1
+begin atomic
+    select p_topic, duewheel.message_id(p_message.topic_id, p_message.queue, p_message.deliver_at, p_message.seq),
+           p_message.key, p_message.tag, p_message.properties, p_message.body, p_message.born_at, p_message.deliver_at,
+           p_message.asked_at, p_message.message_group, p_recalled, p_released;
 end;
 
 -- The messages of a queue behind (p_at, p_seq) and up to (p_to, p_to_seq) that their ticks released. p_seen_below:

@@ -235,9 +235,12 @@ language plpgsql as $$
 #variable_conflict use_column
 declare
     v_id record := duewheel.parse_message_id(reschedule.message_id);
-    v_message record;
+    v_message duewheel.any_message;
+    v_topic duewheel.topic;
     v_outcome text;
     v_receipt duewheel.send_receipt;
+    v_now timestamptz;
+    v_asked_at timestamptz;
 begin
     if reschedule.now is not null then
         perform duewheel.require_clock_right(reschedule.now);
@@ -249,10 +252,11 @@ begin
             return v_receipt;
         end if;
     end if;
-    select t.name, m.tag, m.key, m.properties, m.message_group, m.body into v_message
-    from duewheel.any_message m join duewheel.topic t on t.topic_id = m.topic_id
-    where m.topic_id = v_id.topic_id and m.queue = v_id.queue and m.deliver_at = v_id.deliver_at and m.seq = v_id.seq
-      and t.message_type = 'DELAY';
+    select t.* into v_topic from duewheel.topic t
+    where t.topic_id = v_id.topic_id and t.message_type = 'DELAY' and t.deleted_at is null;
+    select * into v_message from duewheel.any_message m
+    where m.topic_id = v_topic.topic_id and m.queue = v_id.queue and m.deliver_at = v_id.deliver_at
+      and m.seq = v_id.seq;
     if not found then
         raise exception using
             errcode = 'DW013',
@@ -274,9 +278,22 @@ begin
             message = format('message %s has been released already', reschedule.message_id),
             hint = 'It is delivered; send a new message if another is wanted.';
     end if;
-    v_receipt := duewheel.send(
-        v_message.name, v_message.body, reschedule.delay, reschedule.deliver_at, null, v_message.key, v_message.tag,
-        v_message.properties, v_message.message_group, null, 'allow', reschedule.now);
+    -- The recall has taken the transaction id, before the clock is read.
+    v_now := coalesce(reschedule.now, clock_timestamp());
+    v_asked_at := duewheel.asked_instant(
+        v_topic.name, v_topic.message_type, v_topic.max_delay, v_topic.out_of_range, v_topic.delay_levels, v_now,
+        reschedule.delay, reschedule.deliver_at, null);
+    v_message.born_at := v_now;
+    v_message.xid := pg_current_xact_id();
+    v_message.deliver_at := greatest(v_asked_at, v_now);
+    v_message.asked_at := nullif(v_asked_at, v_message.deliver_at);
+    v_message.seq := nextval('duewheel.message_block') * 65536;
+    v_message := duewheel.place_message(v_message);
+    if v_message.deliver_at < v_now + duewheel.wheel_reach() then
+        perform duewheel.notify_due(v_message.topic_id, v_message.deliver_at);
+    end if;
+    v_receipt := (duewheel.message_id(v_message.topic_id, v_message.queue, v_message.deliver_at, v_message.seq),
+                  v_message.deliver_at, 'sent');
     if reschedule.idempotency_key is not null then
         perform duewheel.note_move(v_id.topic_id, reschedule.idempotency_key, array[v_receipt]);
     end if;

@@ -355,8 +355,7 @@ begin
                         v_revived_to)
                 returning topic_id, queue, n, token, expires_at, message_count into v_handle;
                 if v_count > 0 then
-                    return next (v_handle, null, null, null, null, null, null, null, null, null, null,
-                                 null)::duewheel.leased_message;
+                    return next duewheel.lease_row(v_handle);
                 end if;
             end if;
             exit when v_done;

@@ -165,12 +165,10 @@ create or replace function duewheel.fifo_rows(p_group_id integer, p_topic_id int
 returns setof duewheel.leased_message
 language sql stable
 begin atomic
-    select null::duewheel.lease_handle, m.deliver_at, m.seq, m.born_at, m.asked_at, m.tag, m.key, m.properties,
-           m.message_group, m.body, h.attempt,
-           case when m.origin_seq is not null then duewheel.origin_id(
-               m.origin_topic_id, m.origin_queue, m.origin_deliver_at, m.origin_seq) end
+    select l.*
     from duewheel.lease_message h
     cross join lateral duewheel.message_at(h.source_topic_id, h.source_queue, h.deliver_at, h.seq) m
+    cross join lateral duewheel.as_leased(m, h.attempt) l
     where h.topic_id = p_topic_id and h.group_id = p_group_id and h.queue = p_queue and h.n = p_n
     order by h.place_n, h.deliver_at, h.seq;
 end;

@@ -71,10 +71,8 @@ begin
         where l.topic_id = v_live.topic_id and l.group_id = p_group_id and l.queue = v_live.queue and l.n = v_live.n;
         perform duewheel.add_extension(p_group_id, v_live.topic_id, v_live.queue, v_live.n, v_now,
                                        v_now + p_invisible);
-        return query
-        select (v_live.topic_id, v_live.queue, v_live.n, v_token, v_now + p_invisible, v_count)::duewheel.lease_handle,
-               null::timestamptz, null::bigint, null::timestamptz, null::timestamptz, null::text, null::text,
-               null::jsonb, null::text, null::bytea, null::integer, null::text;
+        return next duewheel.lease_row(
+            (v_live.topic_id, v_live.queue, v_live.n, v_token, v_now + p_invisible, v_count)::duewheel.lease_handle);
     end loop;
 end
 $$;

@@ -9,15 +9,23 @@ comment on function duewheel.delete_topic is
     'Deletes a topic with its messages and subscriptions.';
 
 -- Sending
-comment on function duewheel.send(
-    text, bytea, interval, timestamptz, integer, text, text, jsonb, text, text, text, timestamptz) is
-    'Sends a message in your transaction. A DELAY topic requires one of delay, deliver_at and delay_level.';
-comment on function duewheel.send(
-    text, jsonb, interval, timestamptz, integer, text, text, jsonb, text, text, text, timestamptz) is
-    'Sends a message in your transaction; the JSON is sent as UTF-8 text.';
-comment on function duewheel.send(
-    text, text, interval, timestamptz, integer, text, text, jsonb, text, text, text, timestamptz) is
-    'Sends a message in your transaction; the text is sent as UTF-8.';
+do $$
+declare
+    v_send record;
+begin
+    -- There is one for each type of a body.
+    for v_send in
+        select p.oid::regprocedure as signature, format_type(p.proargtypes[1], null) as body from pg_proc p
+        where p.pronamespace = 'duewheel'::regnamespace and p.proname = 'send'
+    loop
+        execute format('comment on function %s is %L', v_send.signature, case v_send.body
+            when 'bytea' then 'Sends a message in your transaction. A DELAY topic requires one of delay, deliver_at '
+                              'and delay_level.'
+            when 'jsonb' then 'Sends a message in your transaction; the JSON is sent as UTF-8 text.'
+            when 'text' then 'Sends a message in your transaction; the text is sent as UTF-8.' end);
+    end loop;
+end
+$$;
 
 -- Recalling
 comment on function duewheel.recall is

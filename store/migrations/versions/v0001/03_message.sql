@@ -54,5 +54,22 @@ select * from duewheel.message
 union all
 select * from duewheel.far_message;
 
+-- Messages of staged parts, which are not sent yet. A crash of the server takes them.
+create unlogged table duewheel.staged_message (
+    part_id bigint not null,
+    -- 0 for the first message of its part, and so on without a gap.
+    place integer not null,
+    -- When it is to come: one of these in a topic of type DELAY, none in the others.
+    deliver_at timestamptz,
+    delay_microseconds bigint,
+    delay_level integer,
+    tag text,
+    key text,
+    properties jsonb,
+    message_group text,
+    body bytea
+);
+create index staged_message_part on duewheel.staged_message (part_id);
+
 -- One draw reserves 16 blocks of 65536 message numbers: enough for the largest send_many.
 create sequence duewheel.message_block increment by 16;
