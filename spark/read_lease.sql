@@ -5,7 +5,6 @@ select {columns}
 from (
     select case when m.origin_seq is not null
                then duewheel.message_id(m.origin_topic_id, m.origin_queue, m.origin_deliver_at, m.origin_seq)
-           end as origin_id,
-           m.seq, m.key, m.tag, m.properties, m.message_group, m.body, m.born_at, m.deliver_at, m.attempt
+           end as origin_id, m.*
     from ({lease_query}) m
 ) m

@@ -71,8 +71,6 @@ SQL_FUNCTIONS = frozenset(
         "reschedule",
         "remove_schedule",
         "reschedule_key",
-        "reschedule_key_once",
-        "reschedule_once",
         "schedules",
         "rewind",
         "send",

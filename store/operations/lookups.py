@@ -14,12 +14,8 @@ if TYPE_CHECKING:
     from duewheel.store.operations.overview import Stats
     from duewheel.store.values.stored_messages import HistoryEntry, MessagePage, StoredMessage
 
-_COLUMNS = """
-topic, message_id, key, tag, properties::text, body, born_at, deliver_at, asked_at, message_group, recalled,
-released
-"""
-_FIND = f"select {_COLUMNS} from duewheel.find(%s)"
-_FIND_KEY = f"select {_COLUMNS} from duewheel.find_key(%s, %s)"
+_FIND = "select {columns} from duewheel.find(%s)"
+_FIND_KEY = "select {columns} from duewheel.find_key(%s, %s)"
 
 
 class Lookups(Connected):
@@ -31,10 +27,11 @@ class Lookups(Connected):
         Raises:
             InvalidArgument: not a message id.
         """
-        from duewheel.store.values.stored_messages import stored
+        from duewheel.store.values.stored_messages import StoredMessage, stored
 
         check_text(message_id, "message_id")
-        rows = self._database.read(_FIND, (message_id,))
+        found = _FIND.format(columns=columns(StoredMessage, properties="properties::text"))
+        rows = self._database.read(found, (message_id,))
         return stored(rows[0]) if rows else None
 
     def find_key(self, topic: str, key: str) -> list[StoredMessage]:
@@ -43,11 +40,12 @@ class Lookups(Connected):
         Raises:
             UnknownTopic: there is none of this name.
         """
-        from duewheel.store.values.stored_messages import stored
+        from duewheel.store.values.stored_messages import StoredMessage, stored
 
         check_text(topic, "topic")
         check_text(key, "key")
-        return [stored(row) for row in self._database.read(_FIND_KEY, (topic, key))]
+        found = _FIND_KEY.format(columns=columns(StoredMessage, properties="properties::text"))
+        return [stored(row) for row in self._database.read(found, (topic, key))]
 
     def list_messages(
         self,

@@ -34,17 +34,15 @@ _CHUNK = f"""
 select matched, recalled, already_released, next::text
 from duewheel.recall_chunk(%s, %s, %s, %s, %s, %s, false, %s, %s::jsonb, %s)
 """
-_RESCHEDULE = "select message_id, deliver_at, outcome from duewheel.reschedule(%s, %s, %s, %s)"
-_RESCHEDULE_ONCE = "select message_id, deliver_at, outcome from duewheel.reschedule_once(%s, %s, %s, %s, %s)"
+_RESCHEDULE = "select message_id, deliver_at, outcome from duewheel.reschedule(%s, %s, %s, %s, %s)"
 _MANY = """
 select matched, recalled, already_released
 from duewheel.recall_many(%s, tag => %s, key_prefix => %s, due_from => %s, due_until => %s, everything => %s,
     dry_run => %s, now => %s)
 """
 
-_RESCHEDULE_KEY = "select message_id, deliver_at, outcome from duewheel.reschedule_key(%s, %s, %s, %s, %s)"
-_RESCHEDULE_KEY_ONCE = """
-select message_id, deliver_at, outcome from duewheel.reschedule_key_once(%s, %s, %s, %s, %s, %s)
+_RESCHEDULE_KEY = """
+select message_id, deliver_at, outcome from duewheel.reschedule_key(%s, %s, %s, %s, %s, %s)
 """
 
 
@@ -128,12 +126,8 @@ class Recalling(Connected):
         check_text(message_id, "message_id")
         check_text(idempotency_key, "idempotency_key", optional=True)
         delay, at, _ = when(delay, deliver_at, None)
-        if idempotency_key is None:
-            rows = self._database.rows(_RESCHEDULE, (message_id, at, delay, self._database.now()), connection)
-        else:
-            once = (message_id, idempotency_key, at, delay, self._database.now())
-            rows = self._database.rows(_RESCHEDULE_ONCE, once, connection)
-        ((identity, new_at, outcome),) = rows
+        asked = (message_id, at, delay, idempotency_key, self._database.now())
+        ((identity, new_at, outcome),) = self._database.rows(_RESCHEDULE, asked, connection)
         return SendReceipt(identity, new_at, SendOutcome(outcome))
 
     def reschedule_key(
@@ -174,13 +168,8 @@ class Recalling(Connected):
         check_text(key, "key")
         check_text(idempotency_key, "idempotency_key", optional=True)
         delay, at, _ = when(delay, deliver_at, None)
-        if idempotency_key is None:
-            rows = self._database.rows(
-                _RESCHEDULE_KEY, (topic, key, at, delay, self._database.now()), connection
-            )
-        else:
-            once = (topic, key, idempotency_key, at, delay, self._database.now())
-            rows = self._database.rows(_RESCHEDULE_KEY_ONCE, once, connection)
+        asked = (topic, key, at, delay, idempotency_key, self._database.now())
+        rows = self._database.rows(_RESCHEDULE_KEY, asked, connection)
         return [SendReceipt(identity, new_at, SendOutcome(outcome)) for identity, new_at, outcome in rows]
 
     def recall_many(

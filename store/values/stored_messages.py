@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import Any
 
@@ -100,21 +100,16 @@ class HistoryEntry:
 
 def stored(row: Sequence[Any]) -> StoredMessage:
     """A message of the columns that :class:`StoredMessage` has, in their order; the properties as text."""
-    topic, identity, key, tag, properties, body, born_at, deliver_at, asked_at, *rest = row
-    group, recalled, released = rest
+    values = dict(zip((field.name for field in fields(StoredMessage)), row, strict=True))
     return StoredMessage(
-        topic,
-        identity,
-        key,
-        tag,
-        properties_of(properties),
-        bytes(body),
-        to_datetime(born_at),
-        to_datetime(deliver_at),
-        utc(asked_at),
-        group,
-        recalled,
-        released,
+        **values
+        | {
+            "properties": properties_of(values["properties"]),
+            "body": bytes(values["body"]),
+            "born_at": to_datetime(values["born_at"]),
+            "deliver_at": to_datetime(values["deliver_at"]),
+            "asked_at": utc(values["asked_at"]),
+        }
     )
 
 

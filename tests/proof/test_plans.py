@@ -160,7 +160,7 @@ RECALL_KEY = "select duewheel.recall_key('grown', %s, %s)"
 RECALL_CHUNK = (
     "select matched from duewheel.recall_chunk('grown', null, %s, %s, %s, false, false, %s, null, %s)"
 )
-RESCHEDULE_KEY = "select deliver_at from duewheel.reschedule_key('grown', %s, null, '30 minutes', %s)"
+RESCHEDULE_KEY = "select deliver_at from duewheel.reschedule_key('grown', %s, null, '30 minutes', now => %s)"
 
 
 def warm_up(found: Grown) -> None:

@@ -168,6 +168,30 @@ def test_x03_x07_a_move_by_key_may_be_asked_for_again_and_touches_no_other_key(t
     assert topic.send("t", b"e", delay=HOUR, idempotency_key="move/1").message_id == sent.message_id
 
 
+def test_x02_x07_a_move_by_a_key_with_a_space_may_be_asked_for_again(topic: Broker) -> None:
+    topic.send("t", b"a", delay=HOUR, key="order 4711")
+    others = [topic.send("t", b"b", delay=HOUR, key=key) for key in ("order", "4711", "order4711", " ")]
+    (moved,) = topic.reschedule_key("t", "order 4711", delay=2 * HOUR, idempotency_key="move order 4711")
+    others.append(topic.send("t", b"c", delay=HOUR, key="order 4711"))
+    (again,) = topic.reschedule_key("t", "order 4711", delay=3 * HOUR, idempotency_key="move order 4711")
+    assert (again.message_id, again.deliver_at) == (moved.message_id, moved.deliver_at)
+    assert again.outcome is SendOutcome.DUPLICATE
+    for one in (moved, *others):
+        found = topic.find(one.message_id)
+        assert found is not None
+        assert not found.recalled
+
+
+def test_x07_a_move_by_key_that_was_refused_keeps_no_key(topic: Broker, clock: Clock) -> None:
+    with pytest.raises(UnknownMessage):
+        topic.reschedule_key("t", "k", delay=HOUR, idempotency_key="move")
+    topic.send("t", b"a", delay=HOUR, key="k")
+    (moved,) = topic.reschedule_key("t", "k", delay=2 * HOUR, idempotency_key="move")
+    assert moved.outcome is SendOutcome.SENT
+    clock.advance(2 * HOUR)
+    assert received(topic) == [b"a"]
+
+
 def test_x07_a_move_that_was_refused_keeps_no_key(topic: Broker) -> None:
     first = topic.send("t", b"a", delay=HOUR)
     with pytest.raises(DelayOutOfRange):

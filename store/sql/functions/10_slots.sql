@@ -60,42 +60,6 @@ begin
 end
 $$;
 
--- Puts a message into its slot, or where that is not made yet among the far ones.
-create or replace function duewheel.place_message() returns trigger
-language plpgsql as $$
-declare
-    v_hi constant timestamptz := (select t.hi from duewheel.newest_tick(new.topic_id) t);
-    v_slot duewheel.slot;
-begin
-    new.xid := pg_current_xact_id();
-    new.attempt := coalesce(new.attempt, 1);
-    if new.deliver_at <= v_hi then
-        -- Released that far while the clock was ahead: it comes at its instant all the same.
-        new.deliver_at := duewheel.place_behind(new.topic_id, new.deliver_at, v_hi);
-        insert into duewheel.held_back (topic_id, queue, deliver_at, seq)
-        select new.topic_id, new.queue, new.deliver_at, new.seq where new.deliver_at <= v_hi;
-    end if;
-    v_slot := duewheel.open_slot_at(new.deliver_at);
-    if v_slot.starts_at is null then
-        insert into duewheel.far_message select new.*;
-    else
-        insert into duewheel.message select new.*;
-    end if;
-    return new;
-end
-$$;
-
-do $$
-begin
-    if not exists (
-        select from pg_trigger where tgname = 'place_message' and tgrelid = 'duewheel.any_message'::regclass
-    ) then
-        create trigger place_message instead of insert on duewheel.any_message
-        for each row execute function duewheel.place_message();
-    end if;
-end
-$$;
-
 -- In whole days from the start of the year 2000 in UTC.
 create or replace function duewheel.slot_width() returns interval
 language sql stable

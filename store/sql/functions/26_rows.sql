@@ -31,23 +31,66 @@ begin
 end
 $$;
 
--- The messages of a queue behind (p_at, p_seq) and up to (p_to, p_to_seq) that their ticks released, for a group to
--- lease. p_seen_below: every tick from the first one behind (p_at, p_seq) on sees the transactions below this; null
--- where all messages are released that lie there. p_every:
--- neither tags nor a filter choose among the messages; p_no_recalls: none of them is recalled. The comparison of the
--- pair goes first: an index scan stops at the first bound that was written, and a flood may share one instant. The
--- limit in the look for a recall keeps the planner from hashing all recalls.
-create or replace function duewheel.range_rows(
+-- A message as a consumer gets it. p_attempt: the attempt that its message group has come to, on FIFO topics.
+create or replace function duewheel.as_leased(p_message duewheel.any_message, p_attempt integer default null)
+returns setof duewheel.leased_message
+language sql stable rows 1
+begin atomic
+    select null::duewheel.lease_handle, p_message.deliver_at, p_message.seq, p_message.born_at, p_message.asked_at,
+           p_message.tag, p_message.key, p_message.properties, p_message.message_group, p_message.body,
+           coalesce(p_attempt, p_message.attempt),
+           case when p_message.origin_seq is not null then duewheel.origin_id(
+               p_message.origin_topic_id, p_message.origin_queue, p_message.origin_deliver_at,
+               p_message.origin_seq) end;
+end;
+
+-- The row of a lease, behind those of its messages.
+create or replace function duewheel.lease_row(p_lease duewheel.lease_handle) returns duewheel.leased_message
+language plpgsql immutable as $$
+declare
+    v_row duewheel.leased_message;
+begin
+    v_row.lease := p_lease;
+    return v_row;
+end
+$$;
+
+-- A leased message as an SQL program gets it.
+create or replace function duewheel.as_received(
+    p_message duewheel.leased_message, p_lease duewheel.lease_handle, p_group_id integer, p_topic text
+) returns setof duewheel.received_message
+language sql stable rows 1
+begin atomic
+    select concat_ws('.', p_group_id, p_lease.topic_id, p_lease.queue, p_lease.n, p_lease.token, p_message.seq),
+           coalesce(p_message.origin_id,
+                    duewheel.message_id(p_lease.topic_id, p_lease.queue, p_message.deliver_at, p_message.seq)),
+           p_topic, p_message.key, p_message.tag, p_message.properties, p_message.body, p_message.born_at,
+           p_message.deliver_at, p_message.attempt, p_lease.expires_at;
+end;
+
+-- A message as the broker stores it.
+create or replace function duewheel.as_described(
+    p_message duewheel.any_message, p_topic text, p_recalled boolean, p_released boolean
+) returns setof duewheel.described_message
+language sql stable rows 1
+begin atomic
+    select p_topic, duewheel.message_id(p_message.topic_id, p_message.queue, p_message.deliver_at, p_message.seq),
+           p_message.key, p_message.tag, p_message.properties, p_message.body, p_message.born_at, p_message.deliver_at,
+           p_message.asked_at, p_message.message_group, p_recalled, p_released;
+end;
+
+-- The messages of a queue behind (p_at, p_seq) and up to (p_to, p_to_seq) that their ticks released. p_seen_below:
+-- every tick from the first one behind (p_at, p_seq) on sees the transactions below this; null for all messages that
+-- are there. p_every: neither tags nor a filter choose among the messages; p_no_recalls: none of them is recalled. The
+-- comparison of the pair goes first: an index scan stops at the first bound that was written, and a flood may share one
+-- instant. The limit in the look for a recall keeps the planner from hashing all recalls.
+create or replace function duewheel.released_rows(
     p_topic_id integer, p_queue smallint, p_at timestamptz, p_seq bigint, p_to timestamptz, p_to_seq bigint,
     p_seen_below xid8, p_every boolean, p_tags text[], p_filter jsonpath, p_no_recalls boolean
-) returns setof duewheel.leased_message
+) returns setof duewheel.any_message
 language sql stable
 begin atomic
-    select null::duewheel.lease_handle, m.deliver_at, m.seq, m.born_at, m.asked_at, m.tag, m.key, m.properties,
-           m.message_group, m.body, m.attempt,
-           case when m.origin_seq is not null then duewheel.origin_id(
-               m.origin_topic_id, m.origin_queue, m.origin_deliver_at, m.origin_seq) end
-    from duewheel.any_message m
+    select * from duewheel.any_message m
     where m.topic_id = p_topic_id and m.queue = p_queue
       and (m.deliver_at, m.seq) > (p_at, p_seq) and m.deliver_at >= p_at
       and m.deliver_at <= p_to and (m.deliver_at, m.seq) <= (p_to, p_to_seq)
@@ -59,6 +102,19 @@ begin atomic
             select true from duewheel.recall r
             where r.topic_id = p_topic_id and r.queue = p_queue
               and r.deliver_at = m.deliver_at and r.seq = m.seq limit 1) is null);
+end;
+
+-- The same rows for a group to lease.
+create or replace function duewheel.range_rows(
+    p_topic_id integer, p_queue smallint, p_at timestamptz, p_seq bigint, p_to timestamptz, p_to_seq bigint,
+    p_seen_below xid8, p_every boolean, p_tags text[], p_filter jsonpath, p_no_recalls boolean
+) returns setof duewheel.leased_message
+language sql stable
+begin atomic
+    select l.*
+    from duewheel.released_rows(p_topic_id, p_queue, p_at, p_seq, p_to, p_to_seq, p_seen_below, p_every, p_tags,
+                                p_filter, p_no_recalls) m
+    cross join lateral duewheel.as_leased(m) l;
 end;
 
 -- The same rows by the primary key alone, which reads no message: only their places. Right where all of them are for
@@ -102,18 +158,10 @@ end;
 -- The same of the stragglers of a queue in (p_from, p_to].
 create or replace function duewheel.straggler_rows(
     p_topic_id integer, p_queue smallint, p_from bigint, p_to bigint, p_every boolean, p_tags text[], p_filter jsonpath
-) returns table (
-    straggler_id bigint, deliver_at timestamptz, seq bigint, born_at timestamptz, asked_at timestamptz, tag text,
-        key text,
-    properties jsonb, message_group text, body bytea, attempt integer, origin_id text
-)
+) returns table (straggler_id bigint, message duewheel.any_message)
 language sql stable
 begin atomic
-    select s.straggler_id, m.deliver_at, m.seq, m.born_at, m.asked_at, m.tag, m.key, m.properties, m.message_group,
-           m.body,
-           m.attempt,
-           case when m.origin_seq is not null then duewheel.origin_id(
-               m.origin_topic_id, m.origin_queue, m.origin_deliver_at, m.origin_seq) end
+    select s.straggler_id, m
     from (
         select s.straggler_id, s.deliver_at, s.seq from duewheel.straggler s
         where s.topic_id = p_topic_id and s.queue = p_queue and s.straggler_id > p_from and s.straggler_id <= p_to

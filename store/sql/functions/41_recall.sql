@@ -186,25 +186,77 @@ begin
 end
 $$;
 
+-- Claims an idempotency key for a move, which gives a message a new id: a caller that lost the answer could neither
+-- repeat the question by the old id nor know the new one. Answers the receipts of the move that has the key already;
+-- none: it is the caller's, who notes its receipts by note_move. Another try of the same move waits here for the first.
+create or replace function duewheel.claim_move(p_topic_id integer, p_idempotency_key text)
+returns setof duewheel.send_receipt
+language plpgsql as $$
+declare
+    v_receipt duewheel.send_receipt;
+begin
+    perform duewheel.check_message(''::bytea, null, null, null, null, p_idempotency_key);
+    v_receipt := duewheel.claim_idempotency_key(p_topic_id, p_idempotency_key, 0::smallint, 'epoch', 0, 'infinity');
+    if v_receipt.message_id is null then
+        return;
+    end if;
+    return next v_receipt;
+    return query
+    select m.message_id, (duewheel.parse_message_id(m.message_id)).deliver_at, 'duplicate'
+    from duewheel.idempotency i
+    cross join unnest(i.also_moved) with ordinality m (message_id, place)
+    where i.topic_id = p_topic_id and i.idempotency_key = p_idempotency_key collate "default"
+    order by m.place;
+end
+$$;
+
+create or replace function duewheel.note_move(
+    p_topic_id integer, p_idempotency_key text, p_moved duewheel.send_receipt[]
+) returns void
+language plpgsql as $$
+declare
+    v_first constant record := duewheel.parse_message_id(p_moved[1].message_id);
+begin
+    update duewheel.idempotency i
+    set queue = v_first.queue, deliver_at = v_first.deliver_at, seq = v_first.seq,
+        until_at = v_first.deliver_at + (select t.retention from duewheel.topic t where t.topic_id = p_topic_id),
+        also_moved = (select array_agg(m.message_id order by m.place)
+                      from unnest(p_moved) with ordinality m (message_id, deliver_at, outcome, place) where m.place > 1)
+    where i.topic_id = p_topic_id and i.idempotency_key = p_idempotency_key collate "default";
+end
+$$;
+
 -- Recall and send in one step: the same message at another instant.
 create or replace function duewheel.reschedule(
-    message_id text, deliver_at timestamptz default null, delay interval default null, now timestamptz default null
+    message_id text, deliver_at timestamptz default null, delay interval default null,
+    idempotency_key text default null, now timestamptz default null
 ) returns duewheel.send_receipt
 language plpgsql as $$
 #variable_conflict use_column
 declare
     v_id record := duewheel.parse_message_id(reschedule.message_id);
-    v_message record;
+    v_message duewheel.any_message;
+    v_topic duewheel.topic;
     v_outcome text;
+    v_receipt duewheel.send_receipt;
+    v_now timestamptz;
+    v_asked_at timestamptz;
 begin
     if reschedule.now is not null then
         perform duewheel.require_clock_right(reschedule.now);
     end if;
     perform duewheel.require_home();
-    select t.name, m.tag, m.key, m.properties, m.message_group, m.body into v_message
-    from duewheel.any_message m join duewheel.topic t on t.topic_id = m.topic_id
-    where m.topic_id = v_id.topic_id and m.queue = v_id.queue and m.deliver_at = v_id.deliver_at and m.seq = v_id.seq
-      and t.message_type = 'DELAY';
+    if reschedule.idempotency_key is not null then
+        select * into v_receipt from duewheel.claim_move(v_id.topic_id, reschedule.idempotency_key);
+        if found then
+            return v_receipt;
+        end if;
+    end if;
+    select t.* into v_topic from duewheel.topic t
+    where t.topic_id = v_id.topic_id and t.message_type = 'DELAY' and t.deleted_at is null;
+    select * into v_message from duewheel.any_message m
+    where m.topic_id = v_topic.topic_id and m.queue = v_id.queue and m.deliver_at = v_id.deliver_at
+      and m.seq = v_id.seq;
     if not found then
         raise exception using
             errcode = 'DW013',
@@ -226,34 +278,64 @@ begin
             message = format('message %s has been released already', reschedule.message_id),
             hint = 'It is delivered; send a new message if another is wanted.';
     end if;
-    return duewheel.send(v_message.name, v_message.body, reschedule.delay, reschedule.deliver_at, null, v_message.key,
-                         v_message.tag, v_message.properties, v_message.message_group, null, 'allow', reschedule.now);
+    -- The recall has taken the transaction id, before the clock is read.
+    v_now := coalesce(reschedule.now, clock_timestamp());
+    v_asked_at := duewheel.asked_instant(
+        v_topic.name, v_topic.message_type, v_topic.max_delay, v_topic.out_of_range, v_topic.delay_levels, v_now,
+        reschedule.delay, reschedule.deliver_at, null);
+    v_message.born_at := v_now;
+    v_message.xid := pg_current_xact_id();
+    v_message.deliver_at := greatest(v_asked_at, v_now);
+    v_message.asked_at := nullif(v_asked_at, v_message.deliver_at);
+    v_message.seq := nextval('duewheel.message_block') * 65536;
+    v_message := duewheel.place_message(v_message);
+    if v_message.deliver_at < v_now + duewheel.wheel_reach() then
+        perform duewheel.notify_due(v_message.topic_id, v_message.deliver_at);
+    end if;
+    v_receipt := (duewheel.message_id(v_message.topic_id, v_message.queue, v_message.deliver_at, v_message.seq),
+                  v_message.deliver_at, 'sent');
+    if reschedule.idempotency_key is not null then
+        perform duewheel.note_move(v_id.topic_id, reschedule.idempotency_key, array[v_receipt]);
+    end if;
+    return v_receipt;
 end
 $$;
 
 -- Moves every waiting message of a key to another instant; a receipt for each, in the order they were due.
 create or replace function duewheel.reschedule_key(
-    topic text, key text, deliver_at timestamptz default null, delay interval default null, now timestamptz default null
+    topic text, key text, deliver_at timestamptz default null, delay interval default null,
+    idempotency_key text default null, now timestamptz default null
 ) returns setof duewheel.send_receipt
 language plpgsql set plan_cache_mode = force_generic_plan as $$
 #variable_conflict use_column
 declare
     v_topic duewheel.topic := duewheel.topic_to_recall_from(reschedule_key.topic);
     v_waiting record;
+    v_moved duewheel.send_receipt[] := '{}';
 begin
     if reschedule_key.now is not null then
         perform duewheel.require_clock_right(reschedule_key.now);
     end if;
     perform duewheel.require_read_committed();
+    if reschedule_key.idempotency_key is not null then
+        return query select * from duewheel.claim_move(v_topic.topic_id, reschedule_key.idempotency_key);
+        if found then
+            return;
+        end if;
+    end if;
     -- One at a time with sends that keep or replace what waits under the key.
     perform pg_advisory_xact_lock(duewheel.key_lock_key(v_topic.topic_id, reschedule_key.key));
     v_waiting := duewheel.messages_of_key(v_topic.topic_id, reschedule_key.key);
     for i in 1 .. cardinality(v_waiting.seqs) loop
-        return next duewheel.reschedule(
+        v_moved := v_moved || duewheel.reschedule(
             duewheel.message_id(v_topic.topic_id, v_waiting.queues[i], v_waiting.ats[i], v_waiting.seqs[i]),
-            reschedule_key.deliver_at, reschedule_key.delay, reschedule_key.now);
+            reschedule_key.deliver_at, reschedule_key.delay, null, reschedule_key.now);
     end loop;
-    if cardinality(v_waiting.seqs) > 0 then
+    if cardinality(v_moved) > 0 then
+        if reschedule_key.idempotency_key is not null then
+            perform duewheel.note_move(v_topic.topic_id, reschedule_key.idempotency_key, v_moved);
+        end if;
+        return query select * from unnest(v_moved);
         return;
     end if;
     if v_waiting.otherwise = 'already_released' then

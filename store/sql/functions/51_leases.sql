@@ -149,10 +149,6 @@ declare
     v_lease duewheel.lease;
     v_first_at timestamptz;
     v_last_at timestamptz;
-    v_columns constant text :=
-        'm.deliver_at, m.seq, m.born_at, m.asked_at, m.tag, m.key, m.properties, m.message_group, m.body, m.attempt, '
-        'm.origin_topic_id, m.origin_queue, m.origin_deliver_at, m.origin_seq';
-    v_filter text := '';
 begin
     perform duewheel.require_home();
     select * into v_lease from duewheel.lease l
@@ -166,59 +162,47 @@ begin
         select min(m.deliver_at), max(m.deliver_at) into v_first_at, v_last_at from duewheel.lease_message m
         where m.topic_id = p_topic_id and m.group_id = p_group_id and m.queue = p_queue and m.n = p_n;
         return format(
-            'select %s from duewheel.lease_message h join duewheel.any_message m'
+            'select a.* from duewheel.lease_message h join duewheel.any_message m'
             ' on m.topic_id = h.source_topic_id and m.queue = h.source_queue and m.deliver_at = h.deliver_at'
             ' and m.seq = h.seq and m.deliver_at between %L and %L'
+            ' cross join lateral duewheel.with_attempt(m, h.attempt) a'
             ' where h.topic_id = %s and h.group_id = %s and h.queue = %s and h.n = %s'
             ' order by h.place_n, h.deliver_at, h.seq',
-            replace(v_columns, 'm.attempt', 'h.attempt'), v_first_at, v_last_at, p_topic_id, p_group_id, p_queue, p_n);
-    end if;
-    if v_lease.tags is not null then
-        v_filter := v_filter || format(' and m.tag = any (%L::text[])', v_lease.tags);
-    end if;
-    if v_lease.filter is not null then
-        v_filter := v_filter || format(' and coalesce(m.properties, ''{}'') @@ %L::jsonpath', v_lease.filter);
-    end if;
-    if v_lease.straggler_to > v_lease.straggler_from or exists (
-        select from duewheel.recall r
-        where r.topic_id = p_topic_id and r.queue = p_queue and r.deliver_at >= v_lease.from_at
-          and r.deliver_at <= v_lease.to_at
-    ) then
-        v_filter := v_filter
-            || ' and not exists (select from duewheel.recall r where r.topic_id = m.topic_id and r.queue = m.queue'
-               ' and r.deliver_at = m.deliver_at and r.seq = m.seq)';
+            v_first_at, v_last_at, p_topic_id, p_group_id, p_queue, p_n);
     end if;
     if v_lease.straggler_to > v_lease.straggler_from then
         return format(
-            'select %s from duewheel.straggler s cross join lateral (select * from duewheel.any_message m'
-            ' where m.topic_id = s.topic_id and m.queue = s.queue and m.deliver_at >= s.deliver_at'
-            ' and m.deliver_at <= s.deliver_at and m.seq = s.seq order by m.deliver_at, m.seq limit 1) m'
-            ' where s.topic_id = %s and s.queue = %s and s.straggler_id > %s and s.straggler_id <= %s%s'
-            ' order by s.straggler_id',
-            v_columns, p_topic_id, p_queue, v_lease.straggler_from, v_lease.straggler_to, v_filter);
+            'select (s.message).* from duewheel.straggler_rows('
+            '%s, %s::smallint, %s, %s, %L, %L::text[], %L::jsonpath) s order by s.straggler_id',
+            p_topic_id, p_queue, v_lease.straggler_from, v_lease.straggler_to,
+            num_nonnulls(v_lease.tags, v_lease.filter) = 0, v_lease.tags, v_lease.filter);
     end if;
-    -- Ids below the xmin of the first tick that reaches into the lease are seen by all its ticks. The comparison of the
-    -- pair goes first: an index scan stops at the first bound that was written, and a flood may share one instant.
+    -- Ids below the xmin of the first tick that reaches into the lease are seen by all its ticks.
     return format(
-        'select %s from duewheel.any_message m where m.topic_id = %s and m.queue = %s'
-        ' and (m.deliver_at, m.seq) > (%L::timestamptz, %s) and m.deliver_at >= %L'
-        ' and (m.deliver_at, m.seq) <= (%L::timestamptz, %s) and m.deliver_at <= %L'
-        ' and (m.xid < %L::xid8 or pg_visible_in_snapshot(m.xid, (select t.snapshot from duewheel.tick t'
-        ' where t.topic_id = %s and t.hi >= m.deliver_at order by t.hi, t.tick_id limit 1)))%s'
-        ' order by m.deliver_at, m.seq',
-        v_columns, p_topic_id, p_queue, v_lease.from_at, v_lease.from_seq, v_lease.from_at, v_lease.to_at,
-        v_lease.to_seq, v_lease.to_at,
-        (select pg_snapshot_xmin(t.snapshot) from duewheel.tick_over(p_topic_id, v_lease.from_at) t),
-        p_topic_id, v_filter);
+        'select * from duewheel.released_rows(%s, %s::smallint, %L::timestamptz, %s, %L::timestamptz, %s, %L::xid8, %L,'
+        ' %L::text[], %L::jsonpath, %L) m order by m.deliver_at, m.seq',
+        p_topic_id, p_queue, v_lease.from_at, v_lease.from_seq, v_lease.to_at, v_lease.to_seq,
+        coalesce((select pg_snapshot_xmin(t.snapshot) from duewheel.tick_over(p_topic_id, v_lease.from_at) t), '0'),
+        num_nonnulls(v_lease.tags, v_lease.filter) = 0, v_lease.tags, v_lease.filter,
+        not exists (
+            select from duewheel.recall r
+            where r.topic_id = p_topic_id and r.queue = p_queue and r.deliver_at >= v_lease.from_at
+              and r.deliver_at <= v_lease.to_at));
+end
+$$;
+
+-- A message at the attempt that its message group has come to.
+create or replace function duewheel.with_attempt(p_message duewheel.any_message, p_attempt integer)
+returns duewheel.any_message
+language plpgsql immutable as $$
+begin
+    p_message.attempt := p_attempt;
+    return p_message;
 end
 $$;
 
 create or replace function duewheel.lease_rows(p_group_id integer, p_topic_id integer, p_queue integer, p_n bigint)
-returns table (
-    deliver_at timestamptz, seq bigint, born_at timestamptz, asked_at timestamptz, tag text, key text, properties jsonb,
-    message_group text, body bytea, attempt integer, origin_topic_id integer, origin_queue smallint,
-    origin_deliver_at timestamptz, origin_seq bigint
-)
+returns setof duewheel.any_message
 language plpgsql stable as $$
 begin
     return query execute duewheel.lease_query(p_group_id, p_topic_id, p_queue, p_n);
@@ -298,23 +282,17 @@ begin
             select a.seq
             from duewheel.message_answers((p_lease).group_id, (p_lease).topic_id, (p_lease).queue, (p_lease).n) a);
     end if;
-    insert into duewheel.any_message
-        (topic_id, queue, deliver_at, seq, born_at, tag, key, properties, message_group, body, attempt,
-         origin_topic_id, origin_queue, origin_deliver_at, origin_seq, reason)
-    select case when next.is_dead then v_subscription.dead_letter_topic_id else v_subscription.retry_topic_id end,
-           0, duewheel.retry_due_at(v_group, m.attempt, v_due_at, v_now, v_now, m.born_at, random()),
-           nextval('duewheel.message_block') * 65536, m.born_at, m.tag, m.key,
-           m.properties, m.message_group, m.body,
-           case when p_given_back or next.is_dead then m.attempt else m.attempt + 1 end,
-           coalesce(m.origin_topic_id, (p_lease).topic_id), coalesce(m.origin_queue, (p_lease).queue),
-           coalesce(m.origin_deliver_at, m.deliver_at), coalesce(m.origin_seq, m.seq),
-           case when p_given_back then duewheel.given_back_reason()
-                when cardinality(p_reasons) = 1 then p_reasons[1] else chosen.reason end
+    select count(duewheel.send_on(
+        m, case when next.is_dead then v_subscription.dead_letter_topic_id else v_subscription.retry_topic_id end,
+        duewheel.retry_due_at(v_group, m.attempt, v_due_at, v_now, v_now, m.born_at, random()),
+        case when p_given_back or next.is_dead then m.attempt else m.attempt + 1 end,
+        case when p_given_back then duewheel.given_back_reason()
+             when cardinality(p_reasons) = 1 then p_reasons[1] else chosen.reason end))
+    into v_count
     from duewheel.lease_rows((p_lease).group_id, (p_lease).topic_id, (p_lease).queue, (p_lease).n) m
     left join unnest(p_seqs, p_reasons) chosen (seq, reason) on chosen.seq = m.seq
     cross join lateral (select m.attempt > v_group.max_retries and not p_given_back as is_dead) next
     where case when p_seqs is null then m.seq <> all (v_answered) else chosen.seq is not null end;
-    get diagnostics v_count = row_count;
     if v_count > 0 and coalesce(v_due_at, v_now) < v_now + duewheel.wheel_reach() then
         perform duewheel.notify_due(v_subscription.retry_topic_id, greatest(v_now, v_due_at));
     end if;

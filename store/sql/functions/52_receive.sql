@@ -170,11 +170,11 @@ begin
           and s.straggler_id > (p_walk).straggler_to and s.straggler_id <= (p_walk).last_straggler
         order by s.straggler_id limit p_room) s;
     open rows no scroll for
-        select null::duewheel.lease_handle, r.deliver_at, r.seq, r.born_at, r.asked_at, r.tag, r.key, r.properties,
-               r.message_group, r.body, r.attempt, r.origin_id
+        select l.*
         from duewheel.straggler_rows(
             (p_walk).topic_id, (p_walk).queue, (p_walk).straggler_to, straggler_to,
             p_tags is null and p_filter is null, p_tags, p_filter) r
+        cross join lateral duewheel.as_leased(r.message) l
         order by r.straggler_id;
 end
 $$;
@@ -366,8 +366,7 @@ begin
                 v_handle := duewheel.note_lease(p_group_id, v_from, v_walk, v_count, p_invisible, v_tags, v_filter,
                                                 p_consumer, v_reads.is_fifo);
                 if v_count > 0 then
-                    return next (v_handle, null, null, null, null, null, null, null, null, null, null,
-                                 null)::duewheel.leased_message;
+                    return next duewheel.lease_row(v_handle);
                 end if;
             end if;
             exit when v_leased >= p_max or (v_reads.is_fifo and v_count < v_room);

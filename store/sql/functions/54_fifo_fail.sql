@@ -20,6 +20,7 @@ declare
     v_answered bigint[];
     v_due_at timestamptz;
     v_message_groups text[];
+    v_dead_count bigint;
     v_row duewheel.fifo_backlog;
 begin
     returned := '{}';
@@ -57,15 +58,8 @@ begin
                 partition by m.message_group order by m.place_n, m.deliver_at, m.seq) as is_behind
             from open_message m
         ) m where m.is_behind
-    ), dead as (
-        insert into duewheel.any_message
-            (topic_id, queue, deliver_at, seq, born_at, tag, key, properties, message_group, body, attempt,
-             origin_topic_id, origin_queue, origin_deliver_at, origin_seq, reason)
-        select v_dead_letter_topic_id, 0, greatest(v_now, m.born_at), nextval('duewheel.message_block') * 65536,
-               m.born_at,
-               m.tag, m.key, m.properties, m.message_group, m.body, t.attempt,
-               coalesce(m.origin_topic_id, m.topic_id), coalesce(m.origin_queue, m.queue),
-               coalesce(m.origin_deliver_at, m.deliver_at), coalesce(m.origin_seq, m.seq), t.reason
+    ), dead as materialized (
+        select duewheel.send_on(m, v_dead_letter_topic_id, v_now, t.attempt, t.reason) as seq
         from touched t
         cross join lateral duewheel.message_at(t.source_topic_id, t.source_queue, t.deliver_at, t.seq) m
         where t.is_dead
@@ -83,8 +77,8 @@ begin
         from touched t where not t.is_dead
     )
     select count(*) filter (where t.has_failed), coalesce(array_agg(t.seq) filter (where not t.is_chosen), '{}'),
-           array_agg(distinct t.message_group) filter (where not t.is_dead)
-    into failed, returned, v_message_groups
+           array_agg(distinct t.message_group) filter (where not t.is_dead), (select count(d.seq) from dead d)
+    into failed, returned, v_message_groups, v_dead_count
     from touched t;
     -- Messages behind this lease are behind those now.
     for v_row in

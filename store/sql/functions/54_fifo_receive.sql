@@ -82,7 +82,8 @@ begin
                array_agg(r.straggler_id)
         into ats, seqs, message_groups, attempts, straggler_ids
         from (
-            select r.deliver_at, r.seq, coalesce(r.message_group, '') as message_group, r.attempt, r.straggler_id
+            select (r.message).deliver_at, (r.message).seq,
+                   coalesce((r.message).message_group, '') as message_group, (r.message).attempt, r.straggler_id
             from duewheel.straggler_rows(p_topic_id, p_queue, p_straggler, to_straggler, p_every, p_tags, p_filter) r
             order by r.straggler_id
         ) r;
@@ -165,12 +166,10 @@ create or replace function duewheel.fifo_rows(p_group_id integer, p_topic_id int
 returns setof duewheel.leased_message
 language sql stable
 begin atomic
-    select null::duewheel.lease_handle, m.deliver_at, m.seq, m.born_at, m.asked_at, m.tag, m.key, m.properties,
-           m.message_group, m.body, h.attempt,
-           case when m.origin_seq is not null then duewheel.origin_id(
-               m.origin_topic_id, m.origin_queue, m.origin_deliver_at, m.origin_seq) end
+    select l.*
     from duewheel.lease_message h
     cross join lateral duewheel.message_at(h.source_topic_id, h.source_queue, h.deliver_at, h.seq) m
+    cross join lateral duewheel.as_leased(m, h.attempt) l
     where h.topic_id = p_topic_id and h.group_id = p_group_id and h.queue = p_queue and h.n = p_n
     order by h.place_n, h.deliver_at, h.seq;
 end;
@@ -202,7 +201,7 @@ begin
         from duewheel.range_rows(p_retry_topic_id, 0::smallint, v_state.to_at, v_state.to_seq, v_state.hi,
                                  duewheel.last_seq(), v_state.seen_below, true, null, null, false) r
         union all
-        select r.deliver_at, r.seq
+        select (r.message).deliver_at, (r.message).seq
         from duewheel.straggler_rows(p_retry_topic_id, 0::smallint, v_state.straggler_to, v_state.last_straggler, true,
                                      null, null) r
     ) r

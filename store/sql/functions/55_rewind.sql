@@ -145,24 +145,13 @@ begin
         perform duewheel.fifo_mark_first((p_lease).group_id, (p_lease).topic_id, (p_lease).queue, v_message_groups, 0);
         return v_count;
     end if;
-    insert into duewheel.any_message
-        (topic_id, queue, deliver_at, seq, born_at, tag, key, properties, message_group, body, attempt,
-         origin_topic_id, origin_queue, origin_deliver_at, origin_seq, reason)
-    select (p_subscription).retry_topic_id, 0, greatest(v_now, m.born_at), nextval('duewheel.message_block') * 65536,
-           m.born_at, m.tag, m.key, m.properties, m.message_group, m.body, m.attempt,
-           m.origin_topic_id, m.origin_queue, m.origin_deliver_at, m.origin_seq, duewheel.rewound_reason()
-    from (
-        select m.deliver_at, m.seq, m.born_at, m.tag, m.key, m.properties, m.message_group, m.body, m.attempt,
-               coalesce(m.origin_topic_id, (p_lease).topic_id) as origin_topic_id,
-               coalesce(m.origin_queue, (p_lease).queue) as origin_queue,
-               coalesce(m.origin_deliver_at, m.deliver_at) as origin_deliver_at,
-               coalesce(m.origin_seq, m.seq) as origin_seq
-        from duewheel.lease_rows((p_lease).group_id, (p_lease).topic_id, (p_lease).queue, (p_lease).n) m
-        where m.seq <> all (v_answered)
-    ) m
-    where not duewheel.comes_after(m.origin_topic_id, m.origin_queue, m.origin_deliver_at, m.origin_seq, p_hi,
-                                   p_straggler_id);
-    get diagnostics v_count = row_count;
+    select count(duewheel.send_on(m, (p_subscription).retry_topic_id, v_now, m.attempt, duewheel.rewound_reason()))
+    into v_count
+    from duewheel.lease_rows((p_lease).group_id, (p_lease).topic_id, (p_lease).queue, (p_lease).n) m
+    where m.seq <> all (v_answered)
+      and not duewheel.comes_after(
+        coalesce(m.origin_topic_id, m.topic_id), coalesce(m.origin_queue, m.queue),
+        coalesce(m.origin_deliver_at, m.deliver_at), coalesce(m.origin_seq, m.seq), p_hi, p_straggler_id);
     if v_count > 0 then
         perform duewheel.notify_due((p_subscription).retry_topic_id, v_now);
     end if;

@@ -54,11 +54,9 @@ begin
             where e.n = v_live.n);
         if p_rows then
             return query
-            select null::duewheel.lease_handle, m.deliver_at, m.seq, m.born_at, m.asked_at, m.tag, m.key, m.properties,
-                   m.message_group, m.body, m.attempt,
-                   case when m.origin_seq is not null then duewheel.message_id(
-                       m.origin_topic_id, m.origin_queue, m.origin_deliver_at, m.origin_seq) end
+            select l.*
             from duewheel.lease_rows(p_group_id, v_live.topic_id, v_live.queue, v_live.n) m
+            cross join lateral duewheel.as_leased(m) l
             where m.seq not in (
                 select a.seq
                 from duewheel.message_answers(p_group_id, v_live.topic_id, v_live.queue, v_live.n) a);
@@ -73,10 +71,8 @@ begin
         where l.topic_id = v_live.topic_id and l.group_id = p_group_id and l.queue = v_live.queue and l.n = v_live.n;
         perform duewheel.add_extension(p_group_id, v_live.topic_id, v_live.queue, v_live.n, v_now,
                                        v_now + p_invisible);
-        return query
-        select (v_live.topic_id, v_live.queue, v_live.n, v_token, v_now + p_invisible, v_count)::duewheel.lease_handle,
-               null::timestamptz, null::bigint, null::timestamptz, null::timestamptz, null::text, null::text,
-               null::jsonb, null::text, null::bytea, null::integer, null::text;
+        return next duewheel.lease_row(
+            (v_live.topic_id, v_live.queue, v_live.n, v_token, v_now + p_invisible, v_count)::duewheel.lease_handle);
     end loop;
 end
 $$;

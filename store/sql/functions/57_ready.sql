@@ -24,10 +24,10 @@ begin atomic
          where p.has_messages
          order by r.deliver_at, r.seq limit p_limit)
         union all
-        (select s.deliver_at, s.tag, s.properties, s.message_group
+        (select (s.message).deliver_at, (s.message).tag, (s.message).properties, (s.message).message_group
          from duewheel.straggler_rows(
              p_topic_id, p_queue, p.straggler_to, p.last_straggler, true, null, null) s
-         where s.deliver_at >= p_from and s.deliver_at < p_until
+         where (s.message).deliver_at >= p_from and (s.message).deliver_at < p_until
          order by s.straggler_id limit p_limit)
     ) m;
 end;

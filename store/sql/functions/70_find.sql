@@ -34,20 +34,22 @@ declare
         (select t.hi from duewheel.newest_tick(p_topic_id) t), '-infinity');
 begin
     return query
-    select t.name, duewheel.message_id(m.topic_id, m.queue, m.deliver_at, m.seq), m.key, m.tag, m.properties, m.body,
-           m.born_at, m.deliver_at, m.asked_at, m.message_group,
-           -- A look-up for each row: "exists" may be answered by reading all recalls of all topics first.
-           coalesce((select true from duewheel.recall r
-                     where r.topic_id = m.topic_id and r.queue = m.queue and r.deliver_at = m.deliver_at
-                       and r.seq = m.seq limit 1), false),
-           m.deliver_at <= v_hi
-           and duewheel.release_of(m.topic_id, m.queue, m.deliver_at, m.seq, m.xid) is not null
+    select d.*
     from (
-        select * from duewheel.any_message m where m.topic_id = p_topic_id and m.key = p_key collate "C"
+        select m as message from duewheel.any_message m where m.topic_id = p_topic_id and m.key = p_key collate "C"
         union all
-        select m.* from duewheel.message_at(p_topic_id, p_queue::smallint, p_deliver_at, p_seq) m where p_key is null
-    ) m
+        select m from duewheel.message_at(p_topic_id, p_queue::smallint, p_deliver_at, p_seq) m where p_key is null
+    ) f
+    cross join lateral (select (f.message).*) m
     join duewheel.topic t on t.topic_id = p_topic_id
+    cross join lateral duewheel.as_described(
+        f.message, t.name,
+        -- A look-up for each row: "exists" may be answered by reading all recalls of all topics first.
+        coalesce((select true from duewheel.recall r
+                  where r.topic_id = m.topic_id and r.queue = m.queue and r.deliver_at = m.deliver_at
+                    and r.seq = m.seq limit 1), false),
+        m.deliver_at <= v_hi
+        and duewheel.release_of(m.topic_id, m.queue, m.deliver_at, m.seq, m.xid) is not null) d
     where t.message_type not in ('RETRY', 'DEAD_LETTER')
       and not duewheel.is_forgotten(m.topic_id, m.queue, m.deliver_at, m.seq, m.xid)
     order by m.deliver_at, m.seq;

@@ -201,17 +201,12 @@ begin
                 on conflict on constraint redrive_pkey do nothing
                 returning deliver_at, seq, retry_deliver_at, retry_seq
             )
-            insert into duewheel.any_message
-                (topic_id, queue, deliver_at, seq, born_at, tag, key, properties, message_group, body, attempt,
-                 origin_topic_id, origin_queue, origin_deliver_at, origin_seq, reason)
-            select v_subscription.retry_topic_id, 0, c.retry_deliver_at, c.retry_seq, m.born_at, m.tag, m.key,
-                   m.properties,
-                   m.message_group, m.body, m.attempt + 1, m.origin_topic_id, m.origin_queue, m.origin_deliver_at,
-                   m.origin_seq, m.reason
+            select count(duewheel.send_on(
+                m, v_subscription.retry_topic_id, c.retry_deliver_at, m.attempt + 1, m.reason, c.retry_seq))
+            into v_count
             from claimed c
             cross join lateral duewheel.message_at(
                 v_subscription.dead_letter_topic_id, 0::smallint, c.deliver_at, c.seq) m;
-            get diagnostics v_count = row_count;
             redriven := redriven + v_count;
             if v_count > 0 then
                 perform duewheel.notify_due(v_subscription.retry_topic_id, v_due_at);

@@ -290,11 +290,7 @@ end;
 create or replace function duewheel.stream_rows(
     p_topic_id integer, p_queue integer, p_from bigint, p_from_seq bigint, p_to bigint, p_to_seq bigint,
     p_straggler_from bigint, p_straggler_to bigint, p_tags text[] default null, p_filter jsonpath default null
-) returns table (
-    deliver_at timestamptz, seq bigint, born_at timestamptz, asked_at timestamptz, tag text, key text, properties jsonb,
-    message_group text, body bytea, attempt integer, origin_topic_id integer, origin_queue smallint,
-    origin_deliver_at timestamptz, origin_seq bigint
-)
+) returns setof duewheel.any_message
 language plpgsql stable set plan_cache_mode = force_generic_plan as $$
 #variable_conflict use_column
 declare
@@ -304,42 +300,20 @@ declare
 begin
     perform duewheel.require_home();
     return query
-    select m.deliver_at, m.seq, m.born_at, m.asked_at, m.tag, m.key, m.properties, m.message_group, m.body, m.attempt,
-           m.origin_topic_id, m.origin_queue, m.origin_deliver_at, m.origin_seq
-    from (
-        select s.straggler_id, s.deliver_at, s.seq from duewheel.straggler s
-        where s.topic_id = p_topic_id and s.queue = p_queue and s.straggler_id > p_straggler_from
-          and s.straggler_id <= p_straggler_to
-        order by s.straggler_id offset 0
-    ) s
-    -- A look-up by the key for each; as a join all messages of the queue might be read for each.
-    cross join lateral (
-        select * from duewheel.any_message m
-        where m.topic_id = p_topic_id and m.queue = p_queue
-          and m.deliver_at >= s.deliver_at and m.deliver_at <= s.deliver_at and m.seq = s.seq
-        order by m.deliver_at, m.seq limit 1) m
-    where (p_tags is null or m.tag = any (p_tags)) and (p_filter is null or coalesce(m.properties, '{}') @@ p_filter)
-      and (select true from duewheel.recall r
-           where r.topic_id = p_topic_id and r.queue = p_queue and r.deliver_at = m.deliver_at and r.seq = m.seq
-           limit 1) is null
+    select (s.message).*
+    from duewheel.straggler_rows(
+        p_topic_id, p_queue::smallint, p_straggler_from, p_straggler_to, false, p_tags, p_filter) s
     order by s.straggler_id;
     if (v_to, p_to_seq) <= (v_from, p_from_seq) then
         return;
     end if;
     select pg_snapshot_xmin(t.snapshot) into v_xmin from duewheel.tick_over(p_topic_id, v_from) t;
     return query
-    select m.deliver_at, m.seq, m.born_at, m.asked_at, m.tag, m.key, m.properties, m.message_group, m.body, m.attempt,
-           m.origin_topic_id, m.origin_queue, m.origin_deliver_at, m.origin_seq
-    from duewheel.any_message m
-    where m.topic_id = p_topic_id and m.queue = p_queue
-      and (m.deliver_at, m.seq) > (v_from, p_from_seq) and m.deliver_at >= v_from
-      and m.deliver_at <= v_to and (m.deliver_at, m.seq) <= (v_to, p_to_seq)
-      and (m.xid < v_xmin or pg_visible_in_snapshot(m.xid, (
-            select t.snapshot from duewheel.tick_over(p_topic_id, m.deliver_at) t)))
-      and (p_tags is null or m.tag = any (p_tags)) and (p_filter is null or coalesce(m.properties, '{}') @@ p_filter)
-      and (select true from duewheel.recall r
-           where r.topic_id = p_topic_id and r.queue = p_queue and r.deliver_at = m.deliver_at and r.seq = m.seq
-           limit 1) is null
+    select *
+    from duewheel.released_rows(
+        p_topic_id, p_queue::smallint, v_from, p_from_seq, v_to, p_to_seq,
+        -- Where no tick is, nothing is released.
+        coalesce(v_xmin, '0'), false, p_tags, p_filter, false) m
     order by m.deliver_at, m.seq;
 end
 $$;

@@ -17,6 +17,7 @@ declare
     v_subscription duewheel.subscription;
     v_due_at timestamptz;
     v_found bigint;
+    v_count bigint;
 begin
     perform duewheel.require_read_committed();
     if p_delay < interval '0' or p_delay > interval '3660 days' then
@@ -75,21 +76,17 @@ begin
             select v_source.stream, s.seq from unnest(v_source.seqs) s (seq) order by s.seq
             on conflict do nothing returning seq
         )
-        insert into duewheel.any_message
-            (topic_id, queue, deliver_at, seq, born_at, tag, key, properties, message_group, body, attempt,
-             origin_topic_id, origin_queue, origin_deliver_at, origin_seq, reason)
-        select case when m.attempt > v_group.max_retries then v_subscription.dead_letter_topic_id
+        select count(duewheel.send_on(
+            m, case when m.attempt > v_group.max_retries then v_subscription.dead_letter_topic_id
                     else v_subscription.retry_topic_id end,
-               0, duewheel.retry_due_at(v_group, m.attempt, v_due_at, v_now, v_now, m.born_at, random()),
-               nextval('duewheel.message_block') * 65536, m.born_at, m.tag, m.key, m.properties, m.message_group,
-               m.body, case when m.attempt > v_group.max_retries then m.attempt else m.attempt + 1 end,
-               coalesce(m.origin_topic_id, v_source.topic_id), coalesce(m.origin_queue, v_source.queue),
-               coalesce(m.origin_deliver_at, m.deliver_at), coalesce(m.origin_seq, m.seq), s.reason
+            duewheel.retry_due_at(v_group, m.attempt, v_due_at, v_now, v_now, m.born_at, random()),
+            case when m.attempt > v_group.max_retries then m.attempt else m.attempt + 1 end, s.reason))
+        into v_count
         from unnest(v_source.ats, v_source.seqs, v_source.reasons) s (at, seq, reason)
         join fresh using (seq)
         cross join lateral duewheel.message_at(
             v_source.topic_id, v_source.queue::smallint, duewheel.stream_instant(s.at), s.seq) m;
-        if found and coalesce(v_due_at, v_now) < v_now + duewheel.wheel_reach() then
+        if v_count > 0 and coalesce(v_due_at, v_now) < v_now + duewheel.wheel_reach() then
             perform duewheel.notify_due(v_subscription.retry_topic_id, greatest(v_now, v_due_at));
         end if;
     end loop;

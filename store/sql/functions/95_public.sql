@@ -35,24 +35,23 @@ begin
     end if;
     -- A lease's row follows the rows of its messages.
     return query
-    select concat_ws('.', v_subscription.group_id, (m.held).topic_id, (m.held).queue, (m.held).n, (m.held).token,
-                     m.seq),
-           coalesce(m.origin_id,
-                    duewheel.message_id((m.held).topic_id, (m.held).queue, m.deliver_at, m.seq)),
-           receive.topic, m.key, m.tag, m.properties, m.body, m.born_at, m.deliver_at, m.attempt, (m.held).expires_at
+    select a.*
     from (
-        select r.*, first_value(r.lease) over (partition by r.lease_number order by r.place desc) as held
+        select r.message, r.place,
+               first_value((r.message).lease) over (partition by r.lease_number order by r.place desc) as held
         from (
-            select r.*, count(r.lease) over (order by r.place desc) as lease_number
-            from duewheel.receive_batch(
-                v_subscription.group_id, v_subscription.topic_id, duewheel.parse_tags(receive.tags),
-                receive.max_messages, receive.invisible, receive.consumer, (random() * 64)::integer, true,
-                receive.now, p_filter => receive.filter) with ordinality r (lease, deliver_at, seq, born_at, asked_at,
-                                                                            tag, key, properties,
-                                                message_group, body, attempt, origin_id, place)
+            select r.message, r.place, count((r.message).lease) over (order by r.place desc) as lease_number
+            from (
+                select r as message, row_number() over () as place
+                from duewheel.receive_batch(
+                    v_subscription.group_id, v_subscription.topic_id, duewheel.parse_tags(receive.tags),
+                    receive.max_messages, receive.invisible, receive.consumer, (random() * 64)::integer, true,
+                    receive.now, p_filter => receive.filter) r
+            ) r
         ) r
     ) m
-    where m.attempt is not null
+    cross join lateral duewheel.as_received(m.message, m.held, v_subscription.group_id, receive.topic) a
+    where (m.message).attempt is not null
     order by m.place;
 end
 $$;

@@ -21,8 +21,6 @@ begin atomic
         ('recall_many', 'duewheel_producer'),
         ('reschedule', 'duewheel_producer'),
         ('reschedule_key', 'duewheel_producer'),
-        ('reschedule_key_once', 'duewheel_producer'),
-        ('reschedule_once', 'duewheel_producer'),
         ('send', 'duewheel_producer'),
         ('stage_part', 'duewheel_producer'),
 
@@ -123,10 +121,12 @@ begin atomic
     ) e (function_name, role_name);
 end;
 
--- Arithmetic that reads no table, for all three roles: it runs with the caller's own rights, so that it can be inlined.
+-- These run with the caller's own rights, so that they can be inlined, for all three roles: arithmetic, and how the
+-- messages of a lease are found, for logins that may read the tables.
 create or replace function duewheel.plain_functions() returns text[]
 language sql immutable
-return array['from_unix_micros', 'message_id', 'unix_micros'];
+return array['from_unix_micros', 'message_at', 'message_id', 'released_rows', 'straggler_rows', 'tick_over',
+             'unix_micros'];
 
 -- Whether the roles are there and have their rights, and everybody else has none: false after a restore without them,
 -- too. It does not compare which function is for which role, as applying the functions grants all rights again.

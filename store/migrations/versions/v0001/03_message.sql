@@ -46,13 +46,30 @@ create table duewheel.far_message (like duewheel.message including defaults incl
 -- Upkeep asks for what is due before the end of the last slot, of all topics.
 create index far_message_due on duewheel.far_message (deliver_at);
 
--- The messages of both; what is inserted here goes into the right one. A view that every send and receive uses can be
--- changed only when no open transaction has sent or received, so it is made here and not with the functions. A revision
--- that changes the columns of duewheel.message drops it and makes it again.
+-- The messages of both. A view that every send and receive uses can be changed only when no open transaction has sent or
+-- received, so it is made here and not with the functions. A revision that changes the columns of duewheel.message drops
+-- it and makes it again.
 create view duewheel.any_message as
 select * from duewheel.message
 union all
 select * from duewheel.far_message;
+
+-- Messages of staged parts, which are not sent yet. A crash of the server takes them.
+create unlogged table duewheel.staged_message (
+    part_id bigint not null,
+    -- 0 for the first message of its part, and so on without a gap.
+    place integer not null,
+    -- When it is to come: one of these in a topic of type DELAY, none in the others.
+    deliver_at timestamptz,
+    delay_microseconds bigint,
+    delay_level integer,
+    tag text,
+    key text,
+    properties jsonb,
+    message_group text,
+    body bytea
+);
+create index staged_message_part on duewheel.staged_message (part_id);
 
 -- One draw reserves 16 blocks of 65536 message numbers: enough for the largest send_many.
 create sequence duewheel.message_block increment by 16;
