@@ -27,15 +27,9 @@ declare
     v_letter record;
 begin
     perform duewheel.require_home();
-    if (max_messages between 1 and 1000 and max_bytes between 1 and 1073741824
-        and max_looked_at between 1 and 1000000) is not true
-    then
-        raise exception using
-            errcode = 'DW010',
-            message = format('%s dead letters of %s bytes, of %s looked at: the limits are 1 to 1000, 1 to 1073741824 '
-                             'bytes and 1 to 1000000', max_messages, max_bytes, max_looked_at),
-            hint = 'Give numbers within the limits.';
-    end if;
+    perform duewheel.check_limit('max_messages', max_messages, 1, 1000);
+    perform duewheel.check_limit('max_bytes', max_bytes, 1, 1073741824);
+    perform duewheel.check_limit('max_looked_at', max_looked_at, 1, 1000000);
     for v_subscription in
         select s.dead_letter_topic_id, t.name,
                case when s.dead_letter_topic_id = v_after_topic

@@ -144,12 +144,7 @@ begin
                              left(list_messages.state, 80)),
             hint = 'Give one of them.';
     end if;
-    if list_messages.max_messages is null or list_messages.max_messages not between 1 and 1000 then
-        raise exception using
-            errcode = 'DW010',
-            message = format('max_messages is %s; the limit is 1 to 1000', list_messages.max_messages),
-            hint = 'Ask for further pages.';
-    end if;
+    perform duewheel.check_limit('max_messages', list_messages.max_messages, 1, 1000);
     perform duewheel.check_message('', list_messages.key_prefix, list_messages.tag, null, null, null);
     select * into v_topic_name, v_key, v_at, v_seq from duewheel.list_place(list_messages.after_message_id);
     for v_topic in

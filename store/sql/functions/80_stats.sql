@@ -7,8 +7,6 @@ create or replace function duewheel.count_waiting(
     p_topic_id integer, p_after timestamptz, out waiting bigint, out exact boolean
 )
 language plpgsql set plan_cache_mode = force_generic_plan as $$
-declare
-    v_plan jsonb;
 begin
     select count(*) into waiting from (
         select from duewheel.topic t
@@ -17,11 +15,7 @@ begin
         where t.topic_id = p_topic_id limit 10001) m;
     exact := waiting <= 10000;
     if not exact then
-        -- The planner's estimate: it looks at sizes and statistics, not at rows.
-        execute format('explain (format json) select from duewheel.any_message m '
-                       'where m.topic_id = %s and m.deliver_at > %L', p_topic_id, p_after)
-        into v_plan;
-        waiting := greatest(waiting, (v_plan -> 0 -> 'Plan' ->> 'Plan Rows')::bigint);
+        waiting := greatest(waiting, duewheel.estimate_due(p_topic_id, p_after, 'infinity'));
     end if;
 end
 $$;
