@@ -5,18 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from duewheel.store.database.connected import Connected
-from duewheel.store.database.records import columns, records
 from duewheel.store.values.bodies import check_text
 from duewheel.store.values.instants import Instant, to_datetime
 from duewheel.store.values.numbers import whole_number
+from duewheel.store.values.records import columns, records
 
 if TYPE_CHECKING:
     from duewheel.store.operations.overview import Stats
     from duewheel.store.values.stored_messages import HistoryEntry, MessagePage, StoredMessage
 
 _COLUMNS = """
-topic, message_id, key, tag, properties::text, body, born_at, deliver_at, asked_at, message_group, recalled,
-released
+topic, message_id, key, tag, coalesce(properties::text, '{}'), body, born_at, deliver_at, asked_at,
+message_group, recalled, released
 """
 _FIND = f"select {_COLUMNS} from duewheel.find(%s)"
 _FIND_KEY = f"select {_COLUMNS} from duewheel.find_key(%s, %s)"
@@ -34,8 +34,7 @@ class Lookups(Connected):
         from duewheel.store.values.stored_messages import stored
 
         check_text(message_id, "message_id")
-        rows = self._database.read(_FIND, (message_id,))
-        return stored(rows[0]) if rows else None
+        return next(iter(stored(self._database.read(_FIND, (message_id,)))), None)
 
     def find_key(self, topic: str, key: str) -> list[StoredMessage]:
         """The messages with a key that are still kept, in order of delivery.
@@ -47,7 +46,7 @@ class Lookups(Connected):
 
         check_text(topic, "topic")
         check_text(key, "key")
-        return [stored(row) for row in self._database.read(_FIND_KEY, (topic, key))]
+        return stored(self._database.read(_FIND_KEY, (topic, key)))
 
     def list_messages(
         self,

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from duewheel.store.values.instants import to_datetime, utc
+from duewheel.store.values.records import records
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,26 +98,6 @@ class HistoryEntry:
     reason: str | None
 
 
-def stored(row: Sequence[Any]) -> StoredMessage:
-    """A message of the columns that :class:`StoredMessage` has, in their order; the properties as text."""
-    topic, identity, key, tag, properties, body, born_at, deliver_at, asked_at, *rest = row
-    group, recalled, released = rest
-    return StoredMessage(
-        topic,
-        identity,
-        key,
-        tag,
-        properties_of(properties),
-        bytes(body),
-        to_datetime(born_at),
-        to_datetime(deliver_at),
-        utc(asked_at),
-        group,
-        recalled,
-        released,
-    )
-
-
-def properties_of(text: str | None) -> dict[str, Any]:
-    """Properties as a dictionary, from their JSON text; null means no properties."""
-    return {} if text is None else json.loads(text)
+def stored(rows: Iterable[Sequence[Any]]) -> list[StoredMessage]:
+    """A message for each row of the fields of :class:`StoredMessage`; the properties as JSON text."""
+    return records(StoredMessage, rows, properties=json.loads, body=bytes)
