@@ -323,16 +323,13 @@ language plpgsql stable as $$
 #variable_conflict use_column
 declare
     v_id record := duewheel.parse_message_id(history.message_id);
-    v_now constant timestamptz := coalesce(history.now, clock_timestamp());
+    v_now constant timestamptz := duewheel.clock_at(history.now);
     v_message duewheel.any_message;
     v_recalled_at timestamptz;
     v_chain duewheel.chain_link[];
     v_held duewheel.chain_lease[];
     v_states duewheel.message_state[];
 begin
-    if history.now is not null then
-        perform duewheel.require_clock_right(history.now);
-    end if;
     perform duewheel.require_home();
     select * into v_message
     from duewheel.message_at(v_id.topic_id, v_id.queue::smallint, v_id.deliver_at, v_id.seq);

@@ -33,9 +33,7 @@ set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bit
 as $$
 #variable_conflict use_column
 begin
-    if topic_stats.now is not null then
-        perform duewheel.require_clock_right(topic_stats.now);
-    end if;
+    perform duewheel.clock_at(topic_stats.now);
     perform duewheel.require_home();
     return query
     select t.name, t.message_type, w.waiting, w.exact, due.next_due_at, k.hi, (
@@ -78,11 +76,8 @@ set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bit
 as $$
 #variable_conflict use_column
 declare
-    v_now constant timestamptz := coalesce(group_stats.now, clock_timestamp());
+    v_now constant timestamptz := duewheel.clock_at(group_stats.now);
 begin
-    if group_stats.now is not null then
-        perform duewheel.require_clock_right(group_stats.now);
-    end if;
     perform duewheel.require_home();
     -- One statement for all: what has nothing costs a few look-ups, as in a thousand groups most have.
     return query

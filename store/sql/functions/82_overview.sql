@@ -382,11 +382,8 @@ set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bit
 as $$
 #variable_conflict use_column
 declare
-    v_now constant timestamptz := coalesce(running_leases.now, clock_timestamp());
+    v_now constant timestamptz := duewheel.clock_at(running_leases.now);
 begin
-    if running_leases.now is not null then
-        perform duewheel.require_clock_right(running_leases.now);
-    end if;
     perform duewheel.require_home();
     return query
     select g.name, coalesce(parent.name, t.name), l.queue::integer, l.consumer, l.leased_at, ended.at, l.message_count,

@@ -99,9 +99,7 @@ declare
     v_group record;
     v_bad text;
 begin
-    if p_now is not null then
-        perform duewheel.require_clock_right(p_now);
-    end if;
+    perform duewheel.clock_at(p_now);
     select h into v_bad from unnest(p_handles) h where duewheel.is_receipt_handle(h) is not true limit 1;
     if found then
         raise exception using
