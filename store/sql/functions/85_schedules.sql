@@ -314,15 +314,10 @@ begin
     if v_schedule.paused_at is null then
         return;
     end if;
-    schedule_id := v_schedule.schedule_id;
-    generation := v_schedule.generation;
-    cron := v_schedule.cron;
-    every := v_schedule.every;
-    time_zone := v_schedule.time_zone;
-    anchor_at := v_schedule.anchor_at;
-    start_at := v_schedule.start_at;
-    resumes_after := greatest(coalesce(p_now, clock_timestamp()), v_schedule.sent_until);
-    return next;
+    return query
+    select v_schedule.schedule_id, v_schedule.generation, v_schedule.cron, v_schedule.every, v_schedule.time_zone,
+           v_schedule.anchor_at, v_schedule.start_at,
+           greatest(coalesce(p_now, clock_timestamp()), v_schedule.sent_until);
 end
 $$;
 
