@@ -101,7 +101,7 @@ def _frame(seen: dict[str, Any], width: int, away: str = "") -> RenderableType:
 def _heading(seen: dict[str, Any]) -> str:
     wheels, overdue = seen["wheels"], seen["overdue"]
     if wheels:
-        names = ", ".join(sorted({wheel.name or wheel.login for wheel in wheels}))
+        names = ", ".join(sorted({wheel.name for wheel in wheels}))
         said = f"{counted(len(wheels), 'wheel')}: {names}."
     elif overdue:
         said = "No wheel turns, and messages are due: start Airflow's triggerer, or `duewheel wheel run`."

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from duewheel.store.values.dead_letters import DeadLetter
 
 _PAGE = """
-select topic_name, message_id, key, tag, properties::text, body, born_at, dead_at, attempt, reason,
-       redriven_at, place::text
+select topic_name, message_id, key, tag, coalesce(properties::text, '{}'), body, born_at, dead_at,
+       attempt, reason, redriven_at, place::text
 from duewheel.dead_letter_page(%s, %s, %s, %s::jsonb, %s)
 """
 #: So many at most are asked for at once.
@@ -55,7 +55,7 @@ class DeadLetters(Connected):
         Raises:
             UnknownGroup: there is none of this name.
         """
-        from duewheel.store.values.dead_letters import letter_of
+        from duewheel.store.values.dead_letters import letters_of
 
         check_text(group, "group")
         check_text(topic, "topic", optional=True)
@@ -67,7 +67,7 @@ class DeadLetters(Connected):
             rows = self._database.read(_PAGE, (group, topic, redriven, after, room))
             if not rows:
                 break
-            found += [letter_of(columns) for *columns, _ in rows if columns[0] is not None]
+            found += letters_of(row for *row, _ in rows if row[0] is not None)
             after = rows[-1][-1]
         return found
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from duewheel.store.database.connected import Connected
-from duewheel.store.database.records import columns, records
 from duewheel.store.values.bodies import check_text
 from duewheel.store.values.instants import Instant, to_datetime
 from duewheel.store.values.numbers import whole_number
+from duewheel.store.values.records import columns, records
 
 if TYPE_CHECKING:
     from duewheel.store.operations.overview import Stats
@@ -27,12 +27,11 @@ class Lookups(Connected):
         Raises:
             InvalidArgument: not a message id.
         """
-        from duewheel.store.values.stored_messages import StoredMessage, stored
+        from duewheel.store.values.stored_messages import PROPERTIES, StoredMessage, stored
 
         check_text(message_id, "message_id")
-        found = _FIND.format(columns=columns(StoredMessage, properties="properties::text"))
-        rows = self._database.read(found, (message_id,))
-        return stored(rows[0]) if rows else None
+        found = _FIND.format(columns=columns(StoredMessage, properties=PROPERTIES))
+        return next(iter(stored(self._database.read(found, (message_id,)))), None)
 
     def find_key(self, topic: str, key: str) -> list[StoredMessage]:
         """The messages with a key that are still kept, in order of delivery.
@@ -40,12 +39,12 @@ class Lookups(Connected):
         Raises:
             UnknownTopic: there is none of this name.
         """
-        from duewheel.store.values.stored_messages import StoredMessage, stored
+        from duewheel.store.values.stored_messages import PROPERTIES, StoredMessage, stored
 
         check_text(topic, "topic")
         check_text(key, "key")
-        found = _FIND_KEY.format(columns=columns(StoredMessage, properties="properties::text"))
-        return [stored(row) for row in self._database.read(found, (topic, key))]
+        found = _FIND_KEY.format(columns=columns(StoredMessage, properties=PROPERTIES))
+        return stored(self._database.read(found, (topic, key)))
 
     def list_messages(
         self,

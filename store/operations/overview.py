@@ -7,40 +7,31 @@ look costs as much as with ten. Where a bound was met, the answer says so.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from duewheel.store.database.connections import Database, Rows, fetch
-from duewheel.store.database.records import columns, records
 from duewheel.store.values.bodies import check_text
-from duewheel.store.values.dead_letters import DeadLetter, letter_of
+from duewheel.store.values.dead_letters import DeadLetter, letters_of
 from duewheel.store.values.errors import InvalidArgument
 from duewheel.store.values.instants import to_datetime
 from duewheel.store.values.messages import MessageType
+from duewheel.store.values.records import columns, records
 
 if TYPE_CHECKING:
     from duewheel.store.database.connected import Connected
-    from duewheel.store.database.records import One
+    from duewheel.store.values.records import One
 
 _NOW = "select clock_timestamp()"
 _DUE = """
 select topic_name, step_number, messages, exact from duewheel.due_histogram(%s, %s, %s, %s, max_ms => %s)
 """
 _OVERDUE = "select topic_name from duewheel.overdue_topics(%s)"
-_TOPICS = """
-select topic, message_type, waiting, waiting_is_exact, next_due_at, released_to, stragglers
-from duewheel.topic_stats(%s, %s, %s)
-"""
 _NAMES = "select topic from duewheel.topics where topic > %s order by topic limit %s"
-_GROUPS = """
-select consumer_group, topic, ready, oldest_deliver_at, inflight, waiting_retry, dead
-from duewheel.group_stats(%s, %s, %s)
-"""
 _DEAD_LETTER_PAGE = """
-select topic_name, message_id, key, tag, properties::text, body, born_at, dead_at, attempt, reason,
-       redriven_at, place::text
+select topic_name, message_id, key, tag, coalesce(properties::text, '{}'), body, born_at, dead_at,
+       attempt, reason, redriven_at, place::text
 from duewheel.dead_letter_page(%s, %s, %s, %s::jsonb, %s, reason_contains => %s, key_prefix => %s)
 """
 
@@ -285,6 +276,10 @@ class NamedMessage:
     leased_at: datetime | None
 
 
+_TOPICS = f"select {columns(TopicNumbers)} from duewheel.topic_stats(%s, %s, %s)"
+_GROUPS = f"select {columns(GroupNumbers, group='consumer_group')} from duewheel.group_stats(%s, %s, %s)"
+
+
 def now(broker: Connected) -> datetime:
     """The database's instant in UTC: the only one that says what is due.
 
@@ -382,22 +377,18 @@ def waiting_retries(
 def stats(database: Database) -> Stats:
     """The numbers of all topics; see :meth:`duewheel.store.broker.Broker.stats`."""
     groups: dict[str, list[GroupNumbers]] = {}
-    for row in database.read(_GROUPS, (database.now(), None, None)):
-        numbers = _group(row)
-        groups.setdefault(numbers.topic, []).append(numbers)
-    return Stats(
-        tuple(
-            TopicStats(*_topic(row), tuple(groups.get(row[0], ())))
-            for row in database.read(_TOPICS, (database.now(), None, None))
-        )
-    )
+    for one in records(GroupNumbers, database.read(_GROUPS, (database.now(), None, None))):
+        groups.setdefault(one.topic, []).append(one)
+    rows = database.read(_TOPICS, (database.now(), None, None))
+    with_groups = ((*row, tuple(groups.get(row[0], ()))) for row in rows)
+    return Stats(tuple(records(TopicStats, with_groups, message_type=MessageType)))
 
 
 def topic_page(broker: Connected, after: str | None = None, max_topics: int = 100) -> list[TopicNumbers]:
     """The numbers of the topics whose names follow ``after``, by name."""
     check_text(after, "after", optional=True)
     rows = _read(broker, _TOPICS, (broker.now(), after, _limited(max_topics)))
-    return [TopicNumbers(*_topic(row)) for row in rows]
+    return records(TopicNumbers, rows, message_type=MessageType)
 
 
 def topic_names(broker: Connected, after: str | None = None, max_topics: int = 100) -> list[str]:
@@ -412,7 +403,7 @@ def group_numbers(
     """The numbers of the groups on the topics behind ``after_topic`` up to ``until_topic``, by group."""
     check_text(after_topic, "after_topic", optional=True)
     check_text(until_topic, "until_topic", optional=True)
-    return [_group(row) for row in _read(broker, _GROUPS, (broker.now(), after_topic, until_topic))]
+    return records(GroupNumbers, _read(broker, _GROUPS, (broker.now(), after_topic, until_topic)))
 
 
 def listed_dead_letters(
@@ -470,8 +461,7 @@ def dead_letter_page(
     rows = _dead_letters(
         broker, _DEAD_LETTER_PAGE, group, topic, max_messages, redriven, reason_contains, after, key_prefix
     )
-    letters = [letter_of(columns) for *columns, _ in rows if columns[0] is not None]
-    return letters, rows[-1][-1] if rows else None
+    return letters_of(row for *row, _ in rows if row[0] is not None), rows[-1][-1] if rows else None
 
 
 def _dead_letters(
@@ -539,19 +529,3 @@ def _limited(count: int) -> int:
     if type(count) is not int or not 1 <= count <= 1_000:
         raise InvalidArgument(f"{count!r} rows were asked for, the limit is 1 to 1000: ask for fewer")
     return count
-
-
-def _topic(
-    row: Sequence[Any],
-) -> tuple[str, MessageType, int, bool, datetime | None, datetime | None, int]:
-    topic, kind, waiting, is_exact, next_due_at, released_to, stragglers = row
-    return topic, MessageType(kind), waiting, is_exact, _utc(next_due_at), _utc(released_to), stragglers
-
-
-def _group(row: Sequence[Any]) -> GroupNumbers:
-    group, topic, ready, oldest_at, *counts = row
-    return GroupNumbers(group, topic, ready, _utc(oldest_at), *counts)
-
-
-def _utc(at: datetime | None) -> datetime | None:
-    return None if at is None else to_datetime(at)

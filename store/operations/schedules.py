@@ -16,8 +16,9 @@ from duewheel.store.database.connections import Database
 from duewheel.store.operations.recalling import decided
 from duewheel.store.values.bodies import check_text, properties_to_json, to_bytes
 from duewheel.store.values.errors import InvalidSchedule
-from duewheel.store.values.instants import Instant, to_datetime, to_span, utc
+from duewheel.store.values.instants import Instant, microseconds_to_span, to_datetime, to_span
 from duewheel.store.values.messages import named
+from duewheel.store.values.records import records
 
 if TYPE_CHECKING:
     from duewheel.store.values.schedules import Misfire, Schedule
@@ -31,8 +32,9 @@ select schedule_id, added from duewheel.add_schedule(
 _NOW = "select coalesce(%s, clock_timestamp())"
 
 _SCHEDULES = """
-select name, topic, cron, (extract(epoch from every) * 1000000)::bigint, time_zone, start_at, misfire, body,
-    key, tag, properties, paused_at, next_at, last_at, last_message_id, created_at
+select name, topic, cron, (extract(epoch from every) * 1000000)::bigint, time_zone, misfire,
+    paused_at is not null, next_at, last_at, last_message_id, start_at, paused_at, body, key, tag, properties,
+    created_at
 from duewheel.schedules(%s)
 """
 
@@ -155,45 +157,8 @@ class Schedules(Connected):
         """All schedules with their next occurrences, by name."""
         from duewheel.store.values.schedules import Misfire, Schedule
 
-        return [
-            Schedule(
-                name=name,
-                topic=topic,
-                cron=cron,
-                every=None if every is None else timedelta(microseconds=every),
-                timezone=time_zone,
-                misfire=Misfire(misfire),
-                paused=paused_at is not None,
-                next_at=utc(next_at),
-                last_at=utc(last_at),
-                last_message_id=last_message_id,
-                start_at=utc(start_at),
-                paused_at=utc(paused_at),
-                body=bytes(body),
-                key=key,
-                tag=tag,
-                properties=properties,
-                created_at=to_datetime(created_at),
-            )
-            for (
-                name,
-                topic,
-                cron,
-                every,
-                time_zone,
-                start_at,
-                misfire,
-                body,
-                key,
-                tag,
-                properties,
-                paused_at,
-                next_at,
-                last_at,
-                last_message_id,
-                created_at,
-            ) in self._database.read(_SCHEDULES, (self._database.now(),))
-        ]
+        rows = self._database.read(_SCHEDULES, (self._database.now(),))
+        return records(Schedule, rows, every=microseconds_to_span, misfire=Misfire, body=bytes)
 
     def remove_schedule(self, name: str) -> None:
         """Remove a schedule and take back messages it has sent ahead; messages that are due are delivered.
@@ -228,7 +193,7 @@ class Schedules(Connected):
         if not rows:
             return
         ((schedule_id, generation, cron, every, time_zone, anchor_at, start_at, resumes_after),) = rows
-        rule = rule_of(cron, None if every is None else timedelta(microseconds=every), time_zone, anchor_at)
+        rule = rule_of(cron, None if every is None else microseconds_to_span(every), time_zone, anchor_at)
         next_at = rule.next_after(resumes_after)
         if start_at is not None and start_at > resumes_after:
             next_at = rule.first_from(start_at)

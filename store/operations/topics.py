@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 from duewheel.store.database.connected import Connected
 from duewheel.store.values.bodies import check_text
 from duewheel.store.values.errors import InvalidArgument
-from duewheel.store.values.instants import to_datetime, to_span
+from duewheel.store.values.instants import microseconds_to_span, to_span
 from duewheel.store.values.messages import MessageType, OutOfRange, named
+from duewheel.store.values.records import records
 
 if TYPE_CHECKING:
     from duewheel.store.values.topics import Topic
@@ -134,30 +135,16 @@ class Topics(Connected):
         """All topics with their settings, by name."""
         from duewheel.store.values.topics import Topic
 
-        return [
-            Topic(
-                name,
-                MessageType(message_type),
-                queues,
-                timedelta(microseconds=max_delay),
-                OutOfRange(out_of_range),
-                timedelta(microseconds=granularity),
-                timedelta(microseconds=retention),
-                to_datetime(created_at),
-                tuple(timedelta(microseconds=level) for level in levels),
-            )
-            for (
-                name,
-                message_type,
-                queues,
-                max_delay,
-                out_of_range,
-                granularity,
-                retention,
-                created_at,
-                levels,
-            ) in self._database.read(_TOPICS, ())
-        ]
+        return records(
+            Topic,
+            self._database.read(_TOPICS, ()),
+            message_type=MessageType,
+            max_delay=microseconds_to_span,
+            out_of_range=OutOfRange,
+            granularity=microseconds_to_span,
+            retention=microseconds_to_span,
+            delay_levels=lambda levels: tuple(map(microseconds_to_span, levels)),
+        )
 
 
 def _levels(delay_levels: Sequence[timedelta] | None) -> list[timedelta] | None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from duewheel.store.values.instants import to_datetime, utc
-from duewheel.store.values.stored_messages import properties_of
+from duewheel.store.values.records import records
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,19 +38,6 @@ class DeadLetter:
     redriven_at: datetime | None
 
 
-def letter_of(row: Sequence[Any]) -> DeadLetter:
-    """A dead letter of the columns that :class:`DeadLetter` has, in their order; the properties as text."""
-    topic, identity, key, tag, properties, body, born_at, dead_at, attempt, reason, redriven_at = row
-    return DeadLetter(
-        topic,
-        identity,
-        key,
-        tag,
-        properties_of(properties),
-        bytes(body),
-        to_datetime(born_at),
-        to_datetime(dead_at),
-        attempt,
-        reason,
-        utc(redriven_at),
-    )
+def letters_of(rows: Iterable[Sequence[Any]]) -> list[DeadLetter]:
+    """A dead letter for each row of the fields of :class:`DeadLetter`; the properties as JSON text."""
+    return records(DeadLetter, rows, properties=json.loads, body=bytes)

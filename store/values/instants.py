@@ -97,6 +97,11 @@ def span_to_microseconds(value: timedelta) -> int:
     return _divided(value, _MICROSECOND)
 
 
+def microseconds_to_span(microseconds: int) -> timedelta:
+    """A span of whole microseconds: the driver reads an interval by the session's ``intervalstyle``."""
+    return timedelta(microseconds=microseconds)
+
+
 _MICROSECOND = timedelta(microseconds=1)
 # The methods of the plain types: subclasses (pendulum's) override them with slower ones that answer in other
 # types.
@@ -104,8 +109,3 @@ _minus: Callable[[datetime, datetime], timedelta] = datetime.__sub__
 _divided: Callable[[timedelta, timedelta], int] = timedelta.__floordiv__
 _FIRST = (datetime.min.replace(tzinfo=UTC) - EPOCH) // _MICROSECOND
 _LAST = (datetime.max.replace(tzinfo=UTC) - EPOCH) // _MICROSECOND
-
-
-def utc(at: datetime | None) -> datetime | None:
-    """An instant of the database in UTC; None stays None."""
-    return None if at is None else to_datetime(at)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from duewheel.store.values.instants import to_datetime, utc
+from duewheel.store.values.records import records
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,21 +98,10 @@ class HistoryEntry:
     reason: str | None
 
 
-def stored(row: Sequence[Any]) -> StoredMessage:
-    """A message of the columns that :class:`StoredMessage` has, in their order; the properties as text."""
-    values = dict(zip((field.name for field in fields(StoredMessage)), row, strict=True))
-    return StoredMessage(
-        **values
-        | {
-            "properties": properties_of(values["properties"]),
-            "body": bytes(values["body"]),
-            "born_at": to_datetime(values["born_at"]),
-            "deliver_at": to_datetime(values["deliver_at"]),
-            "asked_at": utc(values["asked_at"]),
-        }
-    )
+#: The column of the properties in a select list: a message without any has none.
+PROPERTIES = "coalesce(properties::text, '{}')"
 
 
-def properties_of(text: str | None) -> dict[str, Any]:
-    """Properties as a dictionary, from their JSON text; null means no properties."""
-    return {} if text is None else json.loads(text)
+def stored(rows: Iterable[Sequence[Any]]) -> list[StoredMessage]:
+    """A message for each row of the fields of :class:`StoredMessage`; the properties as JSON text."""
+    return records(StoredMessage, rows, properties=json.loads, body=bytes)

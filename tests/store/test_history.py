@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from datetime import datetime, timedelta
+from random import Random
 from typing import Any
 
 import pytest
 from tests.clock import NOW, Clock
+from tests.conftest import execute
+from tests.waiting import connected
 
 from duewheel.store.broker import Broker
 from duewheel.store.values.retry_policy import RetryPolicy
@@ -173,3 +177,87 @@ def test_d06_a_group_that_did_not_choose_it_has_no_part_in_it(topic: Broker, clo
     consumer.ack(consumer.receive(invisible=MINUTE))
     assert told(topic, receipt.message_id, "other") == []
     assert [state for state, *_ in told(topic, receipt.message_id, "g")] == ["Inflight", "Acked"]
+
+
+#: For each message of each lease, what the lease itself says.
+LEASED = """
+select coalesce(duewheel.message_id(m.origin_topic_id, m.origin_queue, m.origin_deliver_at, m.origin_seq),
+                duewheel.message_id(l.topic_id, l.queue, m.deliver_at, m.seq)), l.leased_at
+from duewheel.lease l
+cross join lateral duewheel.lease_rows(l.group_id, l.topic_id, l.queue, l.n) m
+where l.message_count > 0
+"""
+STREAM_START = """
+select from duewheel.subscription s
+cross join lateral duewheel.stream_start(s.group_id, s.topic_id, 'mine', 'earliest') b
+"""
+
+
+@pytest.mark.parametrize("message_type", ["NORMAL", "FIFO"])
+@pytest.mark.parametrize("course", range(4))
+def test_x08_after_any_course_exactly_the_leases_that_held_a_message_are_in_its_history(
+    timed_broker: Broker, clock: Clock, dsn: str, message_type: str, course: int
+) -> None:
+    by_chance = Random(course)
+    timed_broker.create_topic("t", message_type=message_type, queues=1)
+    consumer = timed_broker.consumer("t", "g")
+    sent: list[str] = []
+
+    def send() -> None:
+        group = f"group-{by_chance.randrange(4)}" if message_type == "FIFO" else None
+        sent.append(timed_broker.send("t", b"", message_group=group).message_id)
+
+    def come_late() -> None:
+        with connected(dsn, autocommit=False) as late:
+            group = "late" if message_type == "FIFO" else None
+            receipt = timed_broker.send("t", b"", message_group=group, connection=late)
+            clock.advance(SECOND)
+            send()
+            receive()
+            late.commit()
+        sent.append(receipt.message_id)
+
+    def receive() -> None:
+        batch = consumer.receive(max_messages=by_chance.randint(1, 4), invisible=MINUTE)
+        if by_chance.random() < 0.8:
+            consumer.ack(batch)
+
+    def rewind() -> None:
+        timed_broker.rewind("g", "t", "earliest")
+
+    def start_stream() -> None:
+        execute(dsn, STREAM_START)
+        timed_broker.rewind("g", "t", "latest")
+
+    actions = [send, receive, receive, come_late, rewind]
+    weights = [8, 6, 6, 2, 1]
+    if message_type == "NORMAL":
+        actions, weights = [*actions, start_stream], [*weights, 1]
+    for action in by_chance.choices(actions, weights, k=100):
+        action()
+        clock.advance(SECOND)
+    # As upkeep trims: some are gone, with their answers, and others before and behind them are there.
+    execute(dsn, "delete from duewheel.lease where n % 5 = 2 and message_count > 0")
+    expected: Counter[tuple[str, datetime]] = Counter(execute(dsn, LEASED))
+    assert len(expected) > 30
+    found = Counter(
+        (message_id, entry.at)
+        for message_id in sent
+        for entry in timed_broker.history(message_id)
+        if entry.state == "Inflight"
+    )
+    assert found == expected
+
+
+def test_x08_leases_from_before_a_stream_began_at_the_earliest_are_in_the_history(
+    topic: Broker, clock: Clock, dsn: str
+) -> None:
+    sent = [topic.send("t", b"").message_id for _ in range(3)]
+    consumer = topic.consumer("t", "g")
+    for _ in sent:
+        consumer.ack(consumer.receive(max_messages=1, invisible=MINUTE))
+    clock.advance(MINUTE)
+    execute(dsn, STREAM_START)
+    consumer.ack(consumer.receive(max_messages=2, invisible=MINUTE))
+    minutes = [[at for state, at, *_ in told(topic, one, "g") if state == "Inflight"] for one in sent]
+    assert minutes == [[0, 1], [0, 1], [0]]

@@ -25,3 +25,24 @@ begin
     end if;
 end
 $$;
+
+-- Rows that the steps of a history hand on to each other.
+do $$
+begin
+    if to_regtype('duewheel.chain_link') is null then
+        -- What a message was sent on as, for one group: itself, a retry or a dead letter; and where its leases are.
+        create type duewheel.chain_link as (
+            group_id integer, lease_topic_id integer, lease_queue smallint, topic_id integer, queue smallint,
+            deliver_at timestamptz, seq bigint, attempt integer, message_type text, reason text,
+            released_at timestamptz, redriven_at timestamptz, recalled_at timestamptz);
+        -- A lease that held it, and its outcome for it.
+        create type duewheel.chain_lease as (
+            group_id integer, attempt integer, seq bigint, n bigint, leased_at timestamptz, consumer text,
+            listed boolean, ends_at timestamptz, kind text, outcome_at timestamptz, reason text);
+        -- step orders what happened at one instant.
+        create type duewheel.message_state as (
+            group_id integer, state text, at timestamptz, until_at timestamptz, attempt integer, consumer text,
+            reason text, n bigint, step integer);
+    end if;
+end
+$$;

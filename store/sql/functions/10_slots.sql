@@ -135,7 +135,7 @@ set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bit
 set enable_mergejoin = off set jit = off
 as $$
 declare
-    v_now constant timestamptz := coalesce(p_now, clock_timestamp());
+    v_now constant timestamptz := duewheel.clock_at(p_now);
     v_at timestamptz;
     v_slot duewheel.slot;
     v_count bigint;
@@ -143,9 +143,6 @@ declare
     v_most constant integer := 16;
     v_made integer := 0;
 begin
-    if p_now is not null then
-        perform duewheel.require_clock_right(p_now);
-    end if;
     settled := 0;
     more := false;
     -- One upkeep at a time; a second has nothing to do.

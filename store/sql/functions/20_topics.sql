@@ -1,10 +1,5 @@
 -- Topics: made, changed, deleted, found.
 
-create or replace function duewheel.default_delay_levels() returns interval[]
-language sql immutable parallel safe
-return array['1 s', '5 s', '10 s', '30 s', '1 min', '2 min', '3 min', '4 min', '5 min', '6 min', '7 min', '8 min',
-             '9 min', '10 min', '20 min', '30 min', '1 hour', '2 hours']::interval[];
-
 -- A table of delay levels as spans of hours; whether a level is within max_delay is decided when a message asks for it.
 create or replace function duewheel.checked_delay_levels(p_levels interval[]) returns interval[]
 language plpgsql immutable as $$
@@ -135,7 +130,10 @@ begin
     max_delay := duewheel.span(max_delay);
     retention := duewheel.span(retention);
     perform duewheel.check_topic_settings(queues, max_delay, out_of_range, granularity, retention);
-    delay_levels := duewheel.checked_delay_levels(coalesce(delay_levels, duewheel.default_delay_levels()));
+    delay_levels := duewheel.checked_delay_levels(coalesce(
+        delay_levels,
+        '{1 s, 5 s, 10 s, 30 s, 1 min, 2 min, 3 min, 4 min, 5 min, 6 min, 7 min, 8 min, 9 min, 10 min, 20 min, 30 min,'
+        '1 hour, 2 hours}'));
     -- Made again and again, a topic that is there takes no id.
     select * into v_topic from duewheel.topic t where t.name = create_topic.name and t.deleted_at is null;
     if not found then
@@ -237,6 +235,7 @@ as $$
 declare
     v_subscription duewheel.subscription;
     v_topic_ids integer[];
+    v_table text;
 begin
     for v_subscription in
         select s.* from duewheel.topic t join duewheel.subscription s on s.topic_id = t.topic_id
@@ -258,20 +257,11 @@ begin
     if cardinality(v_topic_ids) = 0 then
         return;
     end if;
-    delete from duewheel.tick t where t.topic_id = any (v_topic_ids);
-    delete from duewheel.straggler s where s.topic_id = any (v_topic_ids);
-    delete from duewheel.held_back b where b.topic_id = any (v_topic_ids);
-    delete from duewheel.recall r where r.topic_id = any (v_topic_ids);
-    delete from duewheel.bulk_recall r where r.topic_id = any (v_topic_ids);
-    delete from duewheel.key_mark k where k.topic_id = any (v_topic_ids);
-    delete from duewheel.idempotency i where i.topic_id = any (v_topic_ids);
-    delete from duewheel.published_batch p where p.topic_id = any (v_topic_ids);
-    delete from duewheel.redrive r where r.topic_id = any (v_topic_ids);
-    delete from duewheel.lease l where l.topic_id = any (v_topic_ids);
-    delete from duewheel.lease_event e where e.topic_id = any (v_topic_ids);
-    delete from duewheel.lease_answer a where a.topic_id = any (v_topic_ids);
-    delete from duewheel.lease_message m where m.topic_id = any (v_topic_ids);
-    delete from duewheel.fifo_backlog b where b.topic_id = any (v_topic_ids);
-    delete from duewheel.topic t where t.topic_id = any (v_topic_ids);
+    foreach v_table in array array[
+        'tick', 'straggler', 'held_back', 'recall', 'bulk_recall', 'key_mark', 'idempotency', 'published_batch',
+        'redrive', 'lease', 'lease_event', 'lease_answer', 'lease_message', 'fifo_backlog', 'topic']
+    loop
+        execute format('delete from duewheel.%I d where d.topic_id = any ($1)', v_table) using v_topic_ids;
+    end loop;
 end
 $$;

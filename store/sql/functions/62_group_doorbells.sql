@@ -27,9 +27,7 @@ declare
     v_counted record;
     v_unread bigint;
 begin
-    if p_now is not null then
-        perform duewheel.require_clock_right(p_now);
-    end if;
+    perform duewheel.clock_at(p_now);
     for v_pair in
         select p.place, p.filter, s.group_id, s.topic_id, t.message_type <> 'FIFO' as is_chosen_from
         from unnest(p_topics, p_groups, p_filters) with ordinality p (topic, consumer_group, filter, place)

@@ -24,18 +24,12 @@ declare
     v_count integer := 0;
     v_bytes bigint := 0;
     v_subscription record;
-    v_letter record;
+    v_seq bigint;
 begin
     perform duewheel.require_home();
-    if (max_messages between 1 and 1000 and max_bytes between 1 and 1073741824
-        and max_looked_at between 1 and 1000000) is not true
-    then
-        raise exception using
-            errcode = 'DW010',
-            message = format('%s dead letters of %s bytes, of %s looked at: the limits are 1 to 1000, 1 to 1073741824 '
-                             'bytes and 1 to 1000000', max_messages, max_bytes, max_looked_at),
-            hint = 'Give numbers within the limits.';
-    end if;
+    perform duewheel.check_limit('max_messages', max_messages, 1, 1000);
+    perform duewheel.check_limit('max_bytes', max_bytes, 1, 1073741824);
+    perform duewheel.check_limit('max_looked_at', max_looked_at, 1, 1000000);
     for v_subscription in
         select s.dead_letter_topic_id, t.name,
                case when s.dead_letter_topic_id = v_after_topic
@@ -47,8 +41,10 @@ begin
           and (dead_letter_page.topic is null or t.name = dead_letter_page.topic)
         order by s.dead_letter_topic_id
     loop
-        for v_letter in
-            select m.*, r.redriven_at
+        for message_id, key, tag, properties, body, born_at, dead_at, attempt, reason, redriven_at, v_seq in
+            select duewheel.message_id(m.origin_topic_id, m.origin_queue, m.origin_deliver_at, m.origin_seq), m.key,
+                   m.tag, m.properties, case when with_bodies then m.body end, m.born_at, m.deliver_at, m.attempt,
+                   m.reason, r.redriven_at, m.seq
             from (
                 select * from duewheel.any_message m
                 where m.topic_id = v_subscription.dead_letter_topic_id and m.queue = 0
@@ -62,32 +58,16 @@ begin
             order by m.deliver_at, m.seq
         loop
             v_left := v_left - 1;
-            place := jsonb_build_object(
-                'topic', v_subscription.dead_letter_topic_id, 'at', v_letter.deliver_at, 'seq', v_letter.seq);
-            continue when dead_letter_page.redriven <> (v_letter.redriven_at is not null);
-            continue when dead_letter_page.key_prefix is not null
-                and not coalesce(starts_with(v_letter.key, dead_letter_page.key_prefix), false);
-            continue when dead_letter_page.reason_contains is not null
-                and coalesce(strpos(v_letter.reason, dead_letter_page.reason_contains), 0) = 0;
-            v_count := v_count + 1;
-            if with_bodies then
-                v_bytes := v_bytes + octet_length(v_letter.body);
-                if v_bytes > max_bytes and v_count > 1 then
-                    return;
-                end if;
-                body := v_letter.body;
-            end if;
             topic_name := v_subscription.name;
-            message_id := duewheel.message_id(
-                v_letter.origin_topic_id, v_letter.origin_queue, v_letter.origin_deliver_at, v_letter.origin_seq);
-            key := v_letter.key;
-            tag := v_letter.tag;
-            properties := v_letter.properties;
-            born_at := v_letter.born_at;
-            dead_at := v_letter.deliver_at;
-            attempt := v_letter.attempt;
-            reason := v_letter.reason;
-            redriven_at := v_letter.redriven_at;
+            continue when dead_letter_page.redriven <> (redriven_at is not null)
+                or not coalesce(starts_with(key, dead_letter_page.key_prefix), dead_letter_page.key_prefix is null)
+                or coalesce(strpos(reason, reason_contains), (reason_contains is null)::integer) = 0;
+            v_count := v_count + 1;
+            v_bytes := v_bytes + coalesce(octet_length(body), 0);
+            if v_bytes > max_bytes and v_count > 1 then
+                return;
+            end if;
+            place := jsonb_build_object('topic', v_subscription.dead_letter_topic_id, 'at', dead_at, 'seq', v_seq);
             return next;
             if v_count = max_messages then
                 return;
@@ -96,7 +76,8 @@ begin
         if v_left = 0 then
             return query select null::text, null::text, null::text, null::text, null::jsonb, null::bytea,
                                 null::timestamptz, null::timestamptz, null::integer, null::text, null::timestamptz,
-                                place;
+                                jsonb_build_object('topic', v_subscription.dead_letter_topic_id, 'at', dead_at,
+                                                   'seq', v_seq);
             return;
         end if;
     end loop;
@@ -138,9 +119,7 @@ declare
     v_due_at timestamptz;
     v_count bigint;
 begin
-    if p_now is not null then
-        perform duewheel.require_clock_right(p_now);
-    end if;
+    perform duewheel.clock_at(p_now);
     perform duewheel.require_read_committed();
     if p_topic is not null then
         perform duewheel.topic_by_name(p_topic);
@@ -236,9 +215,7 @@ declare
     v_chunk record;
     v_after jsonb;
 begin
-    if redrive.now is not null then
-        perform duewheel.require_clock_right(redrive.now);
-    end if;
+    perform duewheel.clock_at(redrive.now);
     matched := 0;
     redriven := 0;
     loop

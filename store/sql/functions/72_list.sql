@@ -67,6 +67,47 @@ begin
 end
 $$;
 
+-- The next messages of a topic to look at for a list, by either way, each with whether it is in the state and has the
+-- tag that are asked for.
+create or replace function duewheel.looked_at(
+    p_topic duewheel.topic, p_state text, p_key_prefix text, p_tag text, p_hi timestamptz, p_from timestamptz,
+    p_until timestamptz, p_key text, p_at timestamptz, p_seq bigint, p_limit integer
+) returns table (
+    message_id text, key text, tag text, born_at timestamptz, deliver_at timestamptz, released boolean,
+    recalled boolean, listed boolean, seq bigint
+)
+language plpgsql stable
+set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
+as $$
+#variable_conflict use_column
+begin
+    return query
+    select duewheel.message_id((p_topic).topic_id, m.queue, m.deliver_at, m.seq), m.key, m.tag, m.born_at,
+           m.deliver_at, m.released, m.recalled,
+           m.born_at is not null and (p_tag is null or m.tag is not distinct from p_tag)
+               and p_state in ('all', case when m.recalled then 'recalled' when m.released then 'released'
+                                           else 'waiting' end), m.seq
+    from (
+        select m.*,
+               -- A look-up for each row, and never all recalls there are.
+               coalesce((select true from duewheel.recall r
+                         where r.topic_id = (p_topic).topic_id and r.queue = m.queue and r.deliver_at = m.deliver_at
+                           and r.seq = m.seq limit 1), false) as recalled,
+               m.deliver_at <= p_hi and duewheel.is_released((p_topic).topic_id, m.queue, m.deliver_at, m.seq)
+                   as released
+        from (
+            select * from duewheel.listed_after(p_topic, p_state, p_hi, p_until, p_at, p_seq, p_limit)
+            where p_key_prefix is null
+            union all
+            select * from duewheel.keyed_after(p_topic, p_key_prefix, p_from, p_until, p_key, p_at, p_seq, p_limit)
+            where p_key_prefix is not null
+        ) m
+        offset 0
+    ) m
+    order by case when p_key_prefix is not null then m.key end, m.deliver_at, m.seq;
+end
+$$;
+
 -- Where a list continues: behind a message. Without one it begins before all.
 create or replace function duewheel.list_place(
     p_message_id text, out topic_name text, out key text, out deliver_at timestamptz, out seq bigint
@@ -127,7 +168,6 @@ declare
     v_from timestamptz;
     v_until timestamptz;
     v_hi timestamptz;
-    v_message record;
     v_step integer := least(1000, list_messages.max_messages);
     v_found integer;
     v_looked_at integer := 0;
@@ -144,12 +184,7 @@ begin
                              left(list_messages.state, 80)),
             hint = 'Give one of them.';
     end if;
-    if list_messages.max_messages is null or list_messages.max_messages not between 1 and 1000 then
-        raise exception using
-            errcode = 'DW010',
-            message = format('max_messages is %s; the limit is 1 to 1000', list_messages.max_messages),
-            hint = 'Ask for further pages.';
-    end if;
+    perform duewheel.check_limit('max_messages', list_messages.max_messages, 1, 1000);
     perform duewheel.check_message('', list_messages.key_prefix, list_messages.tag, null, null, null);
     select * into v_topic_name, v_key, v_at, v_seq from duewheel.list_place(list_messages.after_message_id);
     for v_topic in
@@ -175,45 +210,15 @@ begin
         end if;
         loop
             v_found := 0;
-            for v_message in
-                select m.*, r.seq is not null as is_recalled,
-                       m.deliver_at <= v_hi and duewheel.is_released(v_topic.topic_id, m.queue, m.deliver_at, m.seq)
-                           as is_released
-                from (
-                    select * from duewheel.listed_after(
-                        v_topic, list_messages.state, v_hi, v_until, v_at, v_seq, v_step)
-                    where list_messages.key_prefix is null
-                    union all
-                    select * from duewheel.keyed_after(
-                        v_topic, list_messages.key_prefix, v_from, v_until, v_key, v_at, v_seq, v_step)
-                    where list_messages.key_prefix is not null
-                ) m
-                -- A look-up for each row, and never all recalls there are.
-                left join lateral (
-                    select r.seq from duewheel.recall r
-                    where r.topic_id = v_topic.topic_id and r.queue = m.queue and r.deliver_at = m.deliver_at
-                      and r.seq = m.seq limit 1
-                ) r on true
-                order by case when list_messages.key_prefix is not null then m.key end, m.deliver_at, m.seq
+            for topic_name, message_id, key, tag_name, born_at, deliver_at, released, recalled, listed, v_seq in
+                select v_topic.name, m.*
+                from duewheel.looked_at(v_topic, list_messages.state, list_messages.key_prefix, list_messages.tag,
+                                        v_hi, v_from, v_until, v_key, v_at, v_seq, v_step) m
             loop
+                v_key := key;
+                v_at := deliver_at;
                 v_found := v_found + 1;
                 v_looked_at := v_looked_at + 1;
-                v_key := v_message.key;
-                v_at := v_message.deliver_at;
-                v_seq := v_message.seq;
-                topic_name := v_topic.name;
-                message_id := duewheel.message_id(v_topic.topic_id, v_message.queue, v_message.deliver_at,
-                                                  v_message.seq);
-                key := v_message.key;
-                tag_name := v_message.tag;
-                born_at := v_message.born_at;
-                deliver_at := v_message.deliver_at;
-                released := v_message.is_released;
-                recalled := v_message.is_recalled;
-                listed := v_message.born_at is not null
-                    and (list_messages.tag is null or v_message.tag is not distinct from list_messages.tag)
-                    and list_messages.state in ('all', case when recalled then 'recalled' when released then 'released'
-                                                            else 'waiting' end);
                 v_listed := v_listed + listed::integer;
                 if listed or v_looked_at >= c_looked_at then
                     return next;

@@ -7,8 +7,6 @@ create or replace function duewheel.count_waiting(
     p_topic_id integer, p_after timestamptz, out waiting bigint, out exact boolean
 )
 language plpgsql set plan_cache_mode = force_generic_plan as $$
-declare
-    v_plan jsonb;
 begin
     select count(*) into waiting from (
         select from duewheel.topic t
@@ -17,11 +15,7 @@ begin
         where t.topic_id = p_topic_id limit 10001) m;
     exact := waiting <= 10000;
     if not exact then
-        -- The planner's estimate: it looks at sizes and statistics, not at rows.
-        execute format('explain (format json) select from duewheel.any_message m '
-                       'where m.topic_id = %s and m.deliver_at > %L', p_topic_id, p_after)
-        into v_plan;
-        waiting := greatest(waiting, (v_plan -> 0 -> 'Plan' ->> 'Plan Rows')::bigint);
+        waiting := greatest(waiting, duewheel.estimate_due(p_topic_id, p_after, 'infinity'));
     end if;
 end
 $$;
@@ -39,9 +33,7 @@ set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bit
 as $$
 #variable_conflict use_column
 begin
-    if topic_stats.now is not null then
-        perform duewheel.require_clock_right(topic_stats.now);
-    end if;
+    perform duewheel.clock_at(topic_stats.now);
     perform duewheel.require_home();
     return query
     select t.name, t.message_type, w.waiting, w.exact, due.next_due_at, k.hi, (
@@ -84,11 +76,8 @@ set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bit
 as $$
 #variable_conflict use_column
 declare
-    v_now constant timestamptz := coalesce(group_stats.now, clock_timestamp());
+    v_now constant timestamptz := duewheel.clock_at(group_stats.now);
 begin
-    if group_stats.now is not null then
-        perform duewheel.require_clock_right(group_stats.now);
-    end if;
     perform duewheel.require_home();
     -- One statement for all: what has nothing costs a few look-ups, as in a thousand groups most have.
     return query

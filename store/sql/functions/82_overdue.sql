@@ -12,12 +12,7 @@ as $$
 #variable_conflict use_column
 begin
     perform duewheel.require_home();
-    if (max_topics between 1 and 10000) is not true then
-        raise exception using
-            errcode = 'DW010',
-            message = format('%s topics are asked for; the limit is 1 to 10000', max_topics),
-            hint = 'Ask for fewer.';
-    end if;
+    perform duewheel.check_limit('max_topics', max_topics, 1, 10000);
     return query
     select t.name, d.due_at
     from (

@@ -2,19 +2,16 @@
 -- reads, by an index, in steps that are bounded by a number of rows and a time: however much waits, a look costs the
 -- same, and says where it stopped short.
 
--- The limits of a histogram for every caller: its steps, how many p_things it looks at, and how long it takes.
-create or replace function duewheel.check_histogram(
-    p_step interval, p_steps integer, p_most integer, p_max_ms integer, p_things text
-) returns void
+-- The steps of a histogram.
+create or replace function duewheel.check_steps(p_step interval, p_steps integer) returns void
 language plpgsql immutable as $$
 begin
-    if (p_steps between 1 and 400 and p_step > interval '0' and p_most between 1 and 100000
-        and p_max_ms between 1 and 10000) is not true
-    then
+    perform duewheel.check_limit('steps', p_steps, 1, 400);
+    if (p_step > interval '0') is not true then
         raise exception using
             errcode = 'DW010',
-            message = format('%s steps of %s: there can be 1 to 400 steps, each longer than nothing', p_steps, p_step),
-            hint = format('Ask for fewer steps, of at most 100000 %s, within 10000 ms.', p_things);
+            message = format('step is %s; each step is longer than nothing', coalesce(p_step::text, 'null')),
+            hint = 'Give a longer step.';
     end if;
 end
 $$;
@@ -74,6 +71,88 @@ begin
 end
 $$;
 
+-- How many messages of a topic are due from an instant on and before another one, as the planner estimates it from the
+-- sizes of the tables: it reads none.
+create or replace function duewheel.estimate_due(p_topic_id integer, p_from timestamptz, p_until timestamptz)
+returns bigint
+language plpgsql as $$
+declare
+    v_plan jsonb;
+begin
+    execute format('explain (format json) select from duewheel.any_message m '
+                   'where m.topic_id = %s and m.deliver_at >= %L and m.deliver_at < %L', p_topic_id, p_from, p_until)
+    into v_plan;
+    return (v_plan -> 0 -> 'Plan' ->> 'Plan Rows')::bigint;
+end
+$$;
+
+-- The steps of one topic of which many messages are due, one by one. A row without a step says that it was not done at
+-- p_stop_at.
+create or replace function duewheel.many_due_steps(
+    p_name text, p_from timestamptz, p_step interval, p_steps integer, p_most integer, p_stop_at timestamptz
+) returns table (step_number integer, messages bigint, exact boolean)
+language plpgsql set plan_cache_mode = force_generic_plan as $$
+#variable_conflict use_column
+declare
+    v_topic record;
+    v_end constant timestamptz := p_from + p_step * p_steps;
+    v_at timestamptz := p_from;
+    v_step_end timestamptz;
+    v_estimate bigint := 0;
+    v_recalled bigint;
+begin
+    select t.topic_id, t.queues into v_topic from duewheel.topic t where t.name = p_name and t.deleted_at is null;
+    loop
+        if clock_timestamp() > p_stop_at then
+            step_number := null;
+            return next;
+            return;
+        end if;
+        -- Only steps that hold something cost anything.
+        select min(m.deliver_at) into v_at
+        from generate_series(0, v_topic.queues - 1) q cross join lateral (
+            select m.deliver_at from duewheel.any_message m
+            where m.topic_id = v_topic.topic_id and m.queue = q::smallint
+              and m.deliver_at >= v_at and m.deliver_at < v_end
+            order by m.deliver_at limit 1) m;
+        exit when v_at is null;
+        step_number := floor(extract(epoch from v_at - p_from) / extract(epoch from p_step))::integer;
+        v_step_end := p_from + p_step * (step_number + 1);
+        -- Where the step before held many, so will this one: what is estimated first is as a rule not counted.
+        if v_estimate > p_most then
+            v_estimate := duewheel.estimate_due(v_topic.topic_id, v_at, v_step_end);
+        end if;
+        messages := v_estimate;
+        if v_estimate <= p_most then
+            select count(*) into messages from (
+                select from generate_series(0, v_topic.queues - 1) q cross join lateral (
+                    select from duewheel.any_message m
+                    where m.topic_id = v_topic.topic_id and m.queue = q::smallint
+                      and m.deliver_at >= v_at and m.deliver_at < v_step_end
+                    order by m.deliver_at limit p_most + 1) m
+                limit p_most + 1) m;
+            if messages > p_most then
+                v_estimate := greatest(messages, duewheel.estimate_due(v_topic.topic_id, v_at, v_step_end));
+                messages := v_estimate;
+            end if;
+        end if;
+        exact := messages <= p_most;
+        select count(*) into v_recalled from (
+            select from generate_series(0, v_topic.queues - 1) q cross join lateral (
+                select from duewheel.recall r
+                where r.topic_id = v_topic.topic_id and r.queue = q::smallint
+                  and r.deliver_at >= v_at and r.deliver_at < v_step_end
+                limit p_most + 1) r
+            limit p_most + 1) r;
+        messages := messages - v_recalled;
+        if messages > 0 then
+            return next;
+        end if;
+        v_at := v_step_end;
+    end loop;
+end
+$$;
+
 -- How many messages are due in each of a row of equal steps of time, for each topic that has some. A step is counted up
 -- to max_counted messages for each topic; above that the planner estimates it from the tables' sizes, and exact is
 -- false. Recalled ones are left out. It ends with a row without a topic if it took longer than max_ms: the topics after
@@ -88,130 +167,55 @@ language plpgsql set plan_cache_mode = force_generic_plan as $$
 #variable_conflict use_column
 declare
     v_stop_at constant timestamptz := clock_timestamp() + max_ms * interval '1 millisecond';
-    v_end constant timestamptz := from_at + step * steps;
     -- So many topics in one statement, and behind which one they begin.
     c_topics constant integer := 50;
     v_after text := '';
     v_until text;
     v_counted record;
-    v_topic record;
-    v_at timestamptz;
-    v_step_end timestamptz;
-    v_recalled bigint;
-    v_plan jsonb;
-    v_estimate bigint;
-    v_is_cut boolean;
+    v_step record;
 begin
     perform duewheel.require_home();
-    perform duewheel.check_histogram(step, steps, max_counted, max_ms, 'messages');
+    perform duewheel.check_steps(step, steps);
+    perform duewheel.check_limit('max_counted', max_counted, 1, 100000);
+    perform duewheel.check_limit('max_ms', max_ms, 1, 10000);
     if due_histogram.topic is not null then
         perform duewheel.topic_by_name(due_histogram.topic);
     end if;
-    <<topics>>
     loop
         select max(t.name) into v_until from (
             select t.name from duewheel.topic t
             where t.deleted_at is null and t.message_type not in ('RETRY', 'DEAD_LETTER') and t.name > v_after
               and (due_histogram.topic is null or t.name = due_histogram.topic)
             order by t.name limit c_topics) t;
-        exit when v_until is null;
-        v_is_cut := clock_timestamp() > v_stop_at;
-        exit when v_is_cut;
+        if v_until is null then
+            return;
+        end if;
+        exit when clock_timestamp() > v_stop_at;
         for v_counted in
             select d.topic_name, d.step_number, d.messages
             from duewheel.due_steps(v_after, v_until, due_histogram.topic, from_at, step, steps, max_counted) d
             order by d.topic_name, d.step_number
         loop
             if v_counted.step_number is not null then
-                topic_name := v_counted.topic_name;
-                step_number := v_counted.step_number;
-                messages := v_counted.messages;
-                exact := true;
-                return next;
+                return query select v_counted.topic_name, v_counted.step_number, v_counted.messages, true;
                 continue;
             end if;
-            -- Of this one many are due: step by step.
-            select t.topic_id, t.name, t.queues into v_topic from duewheel.topic t
-            where t.name = v_counted.topic_name and t.deleted_at is null;
-            v_at := from_at;
-            v_estimate := 0;
+            for v_step in
+                select * from duewheel.many_due_steps(
+                    v_counted.topic_name, from_at, step, steps, max_counted, v_stop_at)
             loop
-                v_is_cut := clock_timestamp() > v_stop_at;
-                exit topics when v_is_cut;
-                -- Only steps that hold something cost anything.
-                select min(m.deliver_at) into v_at
-                from generate_series(0, v_topic.queues - 1) q cross join lateral (
-                    select m.deliver_at from duewheel.any_message m
-                    where m.topic_id = v_topic.topic_id and m.queue = q::smallint
-                      and m.deliver_at >= v_at and m.deliver_at < v_end
-                    order by m.deliver_at limit 1) m;
-                exit when v_at is null;
-                step_number := floor(extract(epoch from v_at - from_at) / extract(epoch from step))::integer;
-                v_step_end := from_at + step * (step_number + 1);
-                -- Where the step before held many, so will this one: what is estimated first is as a rule not counted.
-                if v_estimate > max_counted then
-                    execute format('explain (format json) select from duewheel.any_message m where m.topic_id = %s '
-                                   'and m.deliver_at >= %L and m.deliver_at < %L', v_topic.topic_id, v_at, v_step_end)
-                    into v_plan;
-                    v_estimate := (v_plan -> 0 -> 'Plan' ->> 'Plan Rows')::bigint;
+                return query select case when v_step.step_number is not null then v_counted.topic_name end,
+                                    v_step.step_number,
+                                    case when v_step.step_number is not null then v_step.messages end,
+                                    coalesce(v_step.exact, false) and v_step.step_number is not null;
+                if v_step.step_number is null then
+                    return;
                 end if;
-                messages := v_estimate;
-                exact := v_estimate <= max_counted;
-                if exact then
-                    select count(*) into messages from (
-                        select from generate_series(0, v_topic.queues - 1) q cross join lateral (
-                            select from duewheel.any_message m
-                            where m.topic_id = v_topic.topic_id and m.queue = q::smallint
-                              and m.deliver_at >= v_at and m.deliver_at < v_step_end
-                            order by m.deliver_at limit max_counted + 1) m
-                        limit max_counted + 1) m;
-                    exact := messages <= max_counted;
-                    if not exact then
-                        execute format('explain (format json) select from duewheel.any_message m '
-                                       'where m.topic_id = %s and m.deliver_at >= %L and m.deliver_at < %L',
-                                       v_topic.topic_id, v_at, v_step_end)
-                        into v_plan;
-                        v_estimate := greatest(messages, (v_plan -> 0 -> 'Plan' ->> 'Plan Rows')::bigint);
-                        messages := v_estimate;
-                    end if;
-                end if;
-                select count(*) into v_recalled from (
-                    select from generate_series(0, v_topic.queues - 1) q cross join lateral (
-                        select from duewheel.recall r
-                        where r.topic_id = v_topic.topic_id and r.queue = q::smallint
-                          and r.deliver_at >= v_at and r.deliver_at < v_step_end
-                        limit max_counted + 1) r
-                    limit max_counted + 1) r;
-                messages := greatest(0, messages - v_recalled);
-                topic_name := v_topic.name;
-                if messages > 0 then
-                    return next;
-                end if;
-                v_at := v_step_end;
             end loop;
         end loop;
         v_after := v_until;
     end loop;
-    if v_is_cut then
-        topic_name := null;
-        step_number := null;
-        messages := null;
-        exact := false;
-        return next;
-    end if;
-end
-$$;
-
--- The limits of a look at the ticks of all topics.
-create or replace function duewheel.check_tick_limits(p_max_ticks integer, p_max_ms integer) returns void
-language plpgsql immutable as $$
-begin
-    if (p_max_ticks between 1 and 10000 and p_max_ms between 1 and 10000) is not true then
-        raise exception using
-            errcode = 'DW010',
-            message = format('%s ticks within %s ms: the limits are 1 to 10000 of each', p_max_ticks, p_max_ms),
-            hint = 'Give numbers within the limits.';
-    end if;
+    return query select null::text, null::integer, null::bigint, false;
 end
 $$;
 
@@ -243,7 +247,7 @@ end
 $$;
 
 -- How late the newest ticks since an instant were, by the first message that each released: at most max_ticks for each
--- topic. Later messages of the same tick came less late.
+-- topic, and of the topics that are looked at within max_ms. Later messages of the same tick came less late.
 create or replace function duewheel.release_lateness(
     since_at timestamptz, max_ticks integer default 50, max_ms integer default 200
 ) returns table (topic_name text, ticks bigint, p50 interval, p99 interval, newest_at timestamptz, by_wheel boolean)
@@ -253,30 +257,30 @@ as $$
 #variable_conflict use_column
 declare
     v_stop_at constant timestamptz := clock_timestamp() + max_ms * interval '1 millisecond';
-    v_topic record;
 begin
     perform duewheel.require_home();
-    perform duewheel.check_tick_limits(max_ticks, max_ms);
-    for v_topic in
+    perform duewheel.check_limit('max_ticks', max_ticks, 1, 10000);
+    perform duewheel.check_limit('max_ms', max_ms, 1, 10000);
+    return query
+    select t.name, count(*), percentile_disc(0.5) within group (order by k.late),
+           percentile_disc(0.99) within group (order by k.late), max(k.ticked_at), bool_or(k.by_wheel)
+    from (
         select t.topic_id, t.name, t.queues from duewheel.topic t
         where t.deleted_at is null and t.message_type not in ('RETRY', 'DEAD_LETTER')
-          and (select k.hi from duewheel.tick k where k.topic_id = t.topic_id order by k.hi desc limit 1) >= since_at
-        order by t.name
-    loop
-        exit when clock_timestamp() > v_stop_at;
-        select v_topic.name, count(*), percentile_disc(0.5) within group (order by k.late),
-               percentile_disc(0.99) within group (order by k.late), max(k.ticked_at), bool_or(k.by_wheel)
-        into topic_name, ticks, p50, p99, newest_at, by_wheel
-        from duewheel.late_ticks(v_topic.topic_id, v_topic.queues, since_at, 'infinity', max_ticks) k;
-        if ticks > 0 then
-            return next;
-        end if;
-    end loop;
+          and (select k.hi from duewheel.newest_tick(t.topic_id) k) >= since_at
+        order by t.name offset 0
+    ) t
+    cross join lateral duewheel.late_ticks(
+        t.topic_id, t.queues, since_at, 'infinity',
+        case when clock_timestamp() <= v_stop_at then max_ticks else 0 end) k
+    group by t.name
+    order by t.name;
 end
 $$;
 
 -- The messages that groups received, and their outcomes, in each of a row of equal steps of time: of each queue the
--- newest max_leases leases. A lease counts in the step it was taken in, its answers in the step they were given in.
+-- newest max_leases leases, as far as max_ms suffices. A lease counts in the step it was taken in, its answers in the
+-- step they were given in.
 create or replace function duewheel.flow_histogram(
     from_at timestamptz, step interval, steps integer,
     max_leases integer default 1000, max_ms integer default 200
@@ -290,92 +294,60 @@ declare
     -- A lease has a from_at too.
     v_from constant timestamptz := flow_histogram.from_at;
     v_end constant timestamptz := flow_histogram.from_at + step * steps;
-    v_seconds constant double precision := extract(epoch from step);
-    v_received bigint[];
-    v_acked bigint[];
-    v_failed bigint[];
-    v_source record;
-    v_part record;
-    v_step integer;
 begin
     perform duewheel.require_home();
-    perform duewheel.check_histogram(step, steps, max_leases, max_ms, 'leases');
-    v_received := array_fill(0::bigint, array[steps]);
-    v_acked := v_received;
-    v_failed := v_received;
-    for v_source in
-        -- A loose scan: what nobody has ever received from costs nothing.
-        with recursive source as (
-            (select l.topic_id, l.group_id, l.queue from duewheel.lease l where l.message_count > 0
-             order by l.topic_id, l.group_id, l.queue limit 1)
-            union all
-            select n.topic_id, n.group_id, n.queue
-            from source s
-            cross join lateral (
-                select l.topic_id, l.group_id, l.queue from duewheel.lease l
-                where (l.topic_id, l.group_id, l.queue) > (s.topic_id, s.group_id, s.queue) and l.message_count > 0
-                order by l.topic_id, l.group_id, l.queue limit 1) n
-        )
-        select s.group_id, s.topic_id, s.queue
+    perform duewheel.check_steps(step, steps);
+    perform duewheel.check_limit('max_leases', max_leases, 1, 100000);
+    perform duewheel.check_limit('max_ms', max_ms, 1, 10000);
+    return query
+    -- A loose scan: what nobody has ever received from costs nothing.
+    with recursive source as (
+        (select l.topic_id, l.group_id, l.queue from duewheel.lease l where l.message_count > 0
+         order by l.topic_id, l.group_id, l.queue limit 1)
+        union all
+        select n.topic_id, n.group_id, n.queue
         from source s
         cross join lateral (
-            select l.leased_at, l.message_count, l.n from duewheel.lease l
-            where l.topic_id = s.topic_id and l.group_id = s.group_id and l.queue = s.queue
-            order by l.n desc limit 1) newest
+            select l.topic_id, l.group_id, l.queue from duewheel.lease l
+            where (l.topic_id, l.group_id, l.queue) > (s.topic_id, s.group_id, s.queue) and l.message_count > 0
+            order by l.topic_id, l.group_id, l.queue limit 1) n
+    ), recent as (
+        select s.* from source s
         -- A lease may be answered long after it began, and an old one does not count.
-        where newest.leased_at >= v_from
+        where (select l.leased_at from duewheel.lease l
+               where l.topic_id = s.topic_id and l.group_id = s.group_id and l.queue = s.queue
+               order by l.n desc limit 1) >= v_from
           and exists (
               select from duewheel.subscription b
               where b.group_id = s.group_id and (b.topic_id = s.topic_id or b.retry_topic_id = s.topic_id))
-    loop
-        exit when clock_timestamp() > v_stop_at;
-        for v_part in
-            select l.n, l.leased_at, l.message_count, a.at, a.kind, a.answered
-            from (
-                select l.* from duewheel.lease l
-                where l.topic_id = v_source.topic_id and l.group_id = v_source.group_id and l.queue = v_source.queue
-                order by l.n desc limit max_leases
-            ) l
-            left join lateral (
-                select e.at, e.kind, l.message_count - duewheel.answered_count(
-                           l.group_id, l.topic_id, l.queue, l.n) as answered
-                from duewheel.lease_event e
-                where e.topic_id = l.topic_id and e.group_id = l.group_id and e.queue = l.queue and e.n = l.n
-                  and e.kind in ('acked', 'failed', 'expired')
-                union all
-                select max(a.at), a.kind, count(*) from duewheel.lease_answer a
-                where a.topic_id = l.topic_id and a.group_id = l.group_id and a.queue = l.queue and a.n = l.n
-                  and a.kind <> 'returned'
-                group by a.kind
-            ) a on true
-            where l.message_count > 0 and l.leased_at >= v_from
-            order by l.n
-        loop
-            v_step := floor(extract(epoch from v_part.at - v_from) / v_seconds)::integer + 1;
-            if v_part.at is not null and v_part.at < v_end then
-                if v_part.kind = 'acked' then
-                    v_acked[v_step] := v_acked[v_step] + v_part.answered;
-                else
-                    v_failed[v_step] := v_failed[v_step] + v_part.answered;
-                end if;
-            end if;
-        end loop;
-        for v_part in
-            select floor(l.seconds / v_seconds) + 1 as place, sum(l.message_count)::bigint as messages
-            from (
-                select l.message_count, extract(epoch from l.leased_at - v_from) as seconds from duewheel.lease l
-                where l.topic_id = v_source.topic_id and l.group_id = v_source.group_id and l.queue = v_source.queue
-                order by l.n desc limit max_leases
-            ) l
-            where l.message_count > 0 and l.seconds >= 0 and l.seconds < v_seconds * steps
-            group by place
-        loop
-            v_received[v_part.place] := v_received[v_part.place] + v_part.messages;
-        end loop;
-    end loop;
-    return query
-    select s - 1, v_received[s], v_acked[s], v_failed[s] from generate_series(1, steps) s
-    where v_received[s] + v_acked[s] + v_failed[s] > 0;
+    )
+    select floor(extract(epoch from a.at - v_from) / extract(epoch from step))::integer as place,
+           coalesce(sum(a.messages) filter (where a.kind = 'received'), 0)::bigint,
+           coalesce(sum(a.messages) filter (where a.kind = 'acked'), 0)::bigint,
+           coalesce(sum(a.messages) filter (where a.kind in ('failed', 'expired')), 0)::bigint
+    from recent s
+    cross join lateral (
+        select l.* from duewheel.lease l
+        where l.topic_id = s.topic_id and l.group_id = s.group_id and l.queue = s.queue
+        order by l.n desc limit case when clock_timestamp() <= v_stop_at then max_leases else 0 end
+    ) l
+    cross join lateral (
+        select l.leased_at, 'received', l.message_count
+        union all
+        select e.at, e.kind, l.message_count - duewheel.answered_count(l.group_id, l.topic_id, l.queue, l.n)
+        from duewheel.lease_event e
+        where e.topic_id = l.topic_id and e.group_id = l.group_id and e.queue = l.queue and e.n = l.n
+          and e.kind in ('acked', 'failed', 'expired')
+        union all
+        select max(a.at), a.kind, count(*) from duewheel.lease_answer a
+        where a.topic_id = l.topic_id and a.group_id = l.group_id and a.queue = l.queue and a.n = l.n
+          and a.kind <> 'returned'
+        group by a.kind
+    ) a (at, kind, messages)
+    where l.message_count > 0 and l.leased_at >= v_from and a.at >= v_from and a.at < v_end
+    group by place
+    having sum(a.messages) > 0
+    order by place;
 end
 $$;
 
@@ -410,11 +382,8 @@ set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bit
 as $$
 #variable_conflict use_column
 declare
-    v_now constant timestamptz := coalesce(running_leases.now, clock_timestamp());
+    v_now constant timestamptz := duewheel.clock_at(running_leases.now);
 begin
-    if running_leases.now is not null then
-        perform duewheel.require_clock_right(running_leases.now);
-    end if;
     perform duewheel.require_home();
     return query
     select g.name, coalesce(parent.name, t.name), l.queue::integer, l.consumer, l.leased_at, ended.at, l.message_count,
@@ -544,14 +513,9 @@ declare
     v_count bigint;
 begin
     perform duewheel.require_home();
-    if (max_messages between 1 and 1000 and max_leases between 1 and 100000 and max_ms between 1 and 10000) is not true
-    then
-        raise exception using
-            errcode = 'DW010',
-            message = format('%s messages of %s leases within %s ms: the limits are 1 to 1000, 1 to 100000 and 1 to '
-                             '10000', max_messages, max_leases, max_ms),
-            hint = 'Give numbers within the limits.';
-    end if;
+    perform duewheel.check_limit('max_messages', max_messages, 1, 1000);
+    perform duewheel.check_limit('max_leases', max_leases, 1, 100000);
+    perform duewheel.check_limit('max_ms', max_ms, 1, 10000);
     return query
     select duewheel.message_id(m.topic_id, m.queue, m.deliver_at, m.seq), m.key, m.tag, m.born_at, m.deliver_at,
            m.attempt, null::timestamptz

@@ -67,7 +67,8 @@ declare
     v_share double precision;
 begin
     perform duewheel.require_home();
-    perform duewheel.check_tick_limits(max_ticks, max_ms);
+    perform duewheel.check_limit('max_ticks', max_ticks, 1, 10000);
+    perform duewheel.check_limit('max_ms', max_ms, 1, 10000);
     for v_topic in
         select t.topic_id, t.name, t.queues from duewheel.topic t
         where t.deleted_at is null and t.message_type not in ('RETRY', 'DEAD_LETTER')
@@ -150,12 +151,7 @@ as $$
 #variable_conflict use_column
 begin
     perform duewheel.require_home();
-    if (max_leases between 1 and 100000) is not true then
-        raise exception using
-            errcode = 'DW010',
-            message = format('max_leases is %s; the limit is 1 to 100000', max_leases),
-            hint = 'Give a number within the limit.';
-    end if;
+    perform duewheel.check_limit('max_leases', max_leases, 1, 100000);
     return query
     select g.name, coalesce(parent.name, t.name), sum(l.leases)::bigint
     from (

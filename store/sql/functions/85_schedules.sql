@@ -52,15 +52,12 @@ create or replace function duewheel.add_schedule(
 language plpgsql as $$
 #variable_conflict use_column
 declare
-    v_now constant timestamptz := coalesce(add_schedule.now, clock_timestamp());
+    v_now constant timestamptz := duewheel.clock_at(add_schedule.now);
     v_topic duewheel.topic := duewheel.topic_by_name(add_schedule.topic);
     v_old duewheel.schedule;
     v_old_topic text;
     v_problem text;
 begin
-    if add_schedule.now is not null then
-        perform duewheel.require_clock_right(add_schedule.now);
-    end if;
     perform duewheel.require_read_committed();
     every := duewheel.span(every);
     v_problem := case
@@ -115,24 +112,21 @@ begin
 
     v_old := duewheel.schedule_by_name(add_schedule.name);
     select t.name into v_old_topic from duewheel.topic t where t.topic_id = v_old.topic_id;
-    v_problem := concat_ws(', ',
-        case when v_old.topic_id <> v_topic.topic_id then format('topic %s', v_old_topic) end,
-        case when v_old.cron is distinct from add_schedule.cron
-            then format('cron %s', coalesce(v_old.cron, 'not given')) end,
-        case when v_old.every is distinct from add_schedule.every
-            then format('every %s', coalesce(v_old.every::text, 'not given')) end,
-        case when v_old.time_zone <> add_schedule.time_zone then format('timezone %s', v_old.time_zone) end,
-        case when v_old.start_at is distinct from add_schedule.start_at
-            then format('start_at %s', coalesce(v_old.start_at::text, 'not given')) end,
-        case when v_old.misfire <> add_schedule.misfire then format('misfire %s', v_old.misfire) end,
-        case when v_old.body <> add_schedule.body then 'another body' end,
-        case when v_old.key is distinct from add_schedule.key
-            then format('key %s', coalesce(v_old.key, 'not given')) end,
-        case when v_old.tag is distinct from add_schedule.tag
-            then format('tag %s', coalesce(v_old.tag, 'not given')) end,
-        case when v_old.properties is distinct from add_schedule.properties
-            then format('properties %s', coalesce(left(v_old.properties::text, 200), 'not given')) end);
-    if v_problem <> '' then
+    select string_agg(format('%s %s', d.name, coalesce(left(d.old, 200), 'not given')), ', ' order by d.place)
+    into v_problem
+    from (values
+        (1, 'topic', v_old_topic, v_topic.name),
+        (2, 'cron', v_old.cron, add_schedule.cron),
+        (3, 'every', v_old.every::text, add_schedule.every::text),
+        (4, 'timezone', v_old.time_zone, add_schedule.time_zone),
+        (5, 'start_at', v_old.start_at::text, add_schedule.start_at::text),
+        (6, 'misfire', v_old.misfire, add_schedule.misfire),
+        (7, 'another', case when v_old.body <> add_schedule.body then 'body' end, null),
+        (8, 'key', v_old.key, add_schedule.key),
+        (9, 'tag', v_old.tag, add_schedule.tag),
+        (10, 'properties', v_old.properties::text, add_schedule.properties::text)) d (place, name, old, given)
+    where d.old is distinct from d.given;
+    if v_problem is not null then
         raise exception using
             errcode = 'DW019',
             message = format('schedule "%s" exists with other settings: %s', v_old.name, v_problem),
@@ -153,11 +147,8 @@ returns table (
 language plpgsql stable as $$
 #variable_conflict use_column
 declare
-    v_now constant timestamptz := coalesce(schedules.now, clock_timestamp());
+    v_now constant timestamptz := duewheel.clock_at(schedules.now);
 begin
-    if schedules.now is not null then
-        perform duewheel.require_clock_right(schedules.now);
-    end if;
     perform duewheel.require_home();
     return query
     select s.name, t.name, s.cron, s.every, s.time_zone, s.start_at, s.misfire, s.body, s.key, s.tag, s.properties,
@@ -188,11 +179,8 @@ create or replace function duewheel.due_schedules(
 language plpgsql stable as $$
 #variable_conflict use_column
 declare
-    v_now constant timestamptz := coalesce(p_now, clock_timestamp());
+    v_now constant timestamptz := duewheel.clock_at(p_now);
 begin
-    if p_now is not null then
-        perform duewheel.require_clock_right(p_now);
-    end if;
     perform duewheel.require_home();
     return query
     select s.schedule_id, s.generation, s.name, s.cron, s.every, s.time_zone, s.anchor_at, s.misfire, s.next_at,
@@ -222,9 +210,7 @@ declare
     v_occurs_at timestamptz;
     v_receipt duewheel.send_receipt;
 begin
-    if p_now is not null then
-        perform duewheel.require_clock_right(p_now);
-    end if;
+    perform duewheel.clock_at(p_now);
     perform duewheel.require_read_committed();
     select s.* into v_schedule from duewheel.schedule s
     where s.schedule_id = p_schedule_id and s.generation = p_generation and s.next_at = p_seen_next_at
@@ -299,9 +285,7 @@ declare
     v_schedule duewheel.schedule := duewheel.schedule_by_name(pause_schedule.name);
     v_recalled integer;
 begin
-    if pause_schedule.now is not null then
-        perform duewheel.require_clock_right(pause_schedule.now);
-    end if;
+    perform duewheel.clock_at(pause_schedule.now);
     if v_schedule.paused_at is not null then
         return 0;
     end if;
@@ -326,21 +310,14 @@ language plpgsql as $$
 declare
     v_schedule duewheel.schedule := duewheel.schedule_by_name(p_name);
 begin
-    if p_now is not null then
-        perform duewheel.require_clock_right(p_now);
-    end if;
+    perform duewheel.clock_at(p_now);
     if v_schedule.paused_at is null then
         return;
     end if;
-    schedule_id := v_schedule.schedule_id;
-    generation := v_schedule.generation;
-    cron := v_schedule.cron;
-    every := v_schedule.every;
-    time_zone := v_schedule.time_zone;
-    anchor_at := v_schedule.anchor_at;
-    start_at := v_schedule.start_at;
-    resumes_after := greatest(coalesce(p_now, clock_timestamp()), v_schedule.sent_until);
-    return next;
+    return query
+    select v_schedule.schedule_id, v_schedule.generation, v_schedule.cron, v_schedule.every, v_schedule.time_zone,
+           v_schedule.anchor_at, v_schedule.start_at,
+           greatest(coalesce(p_now, clock_timestamp()), v_schedule.sent_until);
 end
 $$;
 
@@ -366,9 +343,7 @@ declare
     v_schedule duewheel.schedule := duewheel.schedule_by_name(remove_schedule.name);
     v_recalled integer := duewheel.recall_ahead(v_schedule.schedule_id, remove_schedule.now);
 begin
-    if remove_schedule.now is not null then
-        perform duewheel.require_clock_right(remove_schedule.now);
-    end if;
+    perform duewheel.clock_at(remove_schedule.now);
     delete from duewheel.schedule s where s.schedule_id = v_schedule.schedule_id;
     return v_recalled;
 end

@@ -41,9 +41,9 @@ begin
                       = (v_newest.to_at, v_newest.to_seq, v_newest.straggler_to);
         raise exception using
             errcode = 'DW017',
-            message = format('the group of this stream was %s, in queue %s', case v_newest.token
-                when -1 then 'rewound' else format('read by "%s"', coalesce(v_newest.consumer, 'somebody else')) end,
-                v_position.queue),
+            message = format('the group of this stream was %s, in queue %s', case
+                when v_newest.token = -1 and v_newest.consumer is null then 'rewound'
+                else format('read by "%s"', coalesce(v_newest.consumer, 'somebody else')) end, v_position.queue),
             hint = 'A stream has its group for itself. Give each stream, and each consumer, a group of its own; a '
                    'group that was rewound is read by a new stream with a new checkpoint.';
     end loop;
@@ -148,8 +148,9 @@ begin
     insert into duewheel.lease
         (topic_id, group_id, queue, n, token, from_at, from_seq, to_at, to_seq, straggler_from, straggler_to,
          message_count, consumer, leased_at, expires_at, revived_to)
-    select p.topic_id, p_group_id, p.queue, p.n + 1, 0, s.at, s.seq, s.at, s.seq, s.straggler, s.straggler, 0,
-           duewheel.stream_name(p_stream), now.at, now.at, p.revived_to
+    select p.topic_id, p_group_id, p.queue, p.n + 1, case when (s.at, s.seq) < (p.to_at, p.to_seq) then -1 else 0 end,
+           s.at, s.seq, s.at, s.seq, s.straggler, s.straggler, 0, duewheel.stream_name(p_stream), now.at, now.at,
+           p.revived_to
     from duewheel.positions(p_group_id, p_topic_id) p
     join duewheel.topic t on t.topic_id = p.topic_id
     cross join lateral (

@@ -49,7 +49,7 @@ create or replace function duewheel.sweep(now timestamptz default null, out swep
 language plpgsql set plan_cache_mode = force_generic_plan as $$
 #variable_conflict use_column
 declare
-    v_now constant timestamptz := coalesce(sweep.now, clock_timestamp());
+    v_now constant timestamptz := duewheel.clock_at(sweep.now);
     v_slot duewheel.slot;
     v_topic_id integer;
     v_past xid8;
@@ -57,9 +57,6 @@ declare
     v_most constant integer := 48;
     v_sealed integer := 0;
 begin
-    if sweep.now is not null then
-        perform duewheel.require_clock_right(sweep.now);
-    end if;
     swept := 0;
     more := false;
     perform duewheel.require_own_transaction();
@@ -131,6 +128,49 @@ exception when lock_not_available then
 end
 $$;
 
+-- The oldest slots that go, or where when_full says so are kept, while all slots without those of p_past are larger
+-- than the broker's retention_bytes: p_room of them at most, then a row without a slot says that there are more.
+create or replace function duewheel.slots_over_limit(p_past duewheel.slot[], p_room integer, p_now timestamptz)
+returns table (slot duewheel.slot, report jsonb, is_kept boolean, reason text)
+language plpgsql as $$
+declare
+    v_broker duewheel.broker;
+    v_bytes bigint := duewheel.message_bytes() - (
+        select coalesce(sum(duewheel.slot_bytes(p)), 0) from unnest(p_past) p);
+    v_slot duewheel.slot;
+    v_size bigint;
+    v_unread jsonb;
+begin
+    select * into v_broker from duewheel.broker;
+    for v_slot in
+        select * from duewheel.slot s
+        where v_bytes > v_broker.retention_bytes and s.ends_at <= p_now and s.sealed_at is not null
+          and s.starts_at <> all (array(select p.starts_at from unnest(p_past) p))
+        order by s.starts_at
+    loop
+        exit when v_bytes <= v_broker.retention_bytes;
+        if p_room = 0 then
+            return query select null::duewheel.slot, null::jsonb, false, null::text;
+            return;
+        end if;
+        v_size := duewheel.slot_bytes(v_slot);
+        select coalesce(jsonb_agg(to_jsonb(u)), '[]') into v_unread from duewheel.slot_unread(v_slot) u;
+        slot := v_slot;
+        report := jsonb_build_object('slot', v_slot.table_name, 'starts_at', v_slot.starts_at, 'bytes', v_size,
+                                     'unread', v_unread);
+        is_kept := v_broker.when_full = 'keep_unread' and v_unread <> '[]';
+        reason := format('its slot was dropped because all slots together were over the %s bytes of retention_bytes%s',
+                         v_broker.retention_bytes,
+                         case when v_unread <> '[]' then ', though not every group had finished it' else '' end);
+        return next;
+        if not is_kept then
+            v_bytes := v_bytes - v_size;
+            p_room := p_room - 1;
+        end if;
+    end loop;
+end
+$$;
+
 -- Makes the slots of the time ahead, forgets what speaks of slots that are gone, and drops slots: those
 -- past retention that every group has finished, and while all slots together are larger than the broker's
 -- retention_bytes, the oldest ones, finished or not, as its when_full says. A slot in which a message waits or may
@@ -140,28 +180,19 @@ create or replace function duewheel.maintain(now timestamptz default null) retur
 language plpgsql as $$
 #variable_conflict use_column
 declare
-    v_now constant timestamptz := coalesce(maintain.now, clock_timestamp());
+    v_now constant timestamptz := duewheel.clock_at(maintain.now);
     v_slot duewheel.slot;
     v_past duewheel.slot[] := '{}';
     v_dropped text[] := '{}';
     v_unread text[] := '{}';
     v_busy text[] := '{}';
-    v_limit bigint;
-    v_when_full text;
-    v_bytes bigint;
-    v_size bigint;
-    v_lost jsonb;
-    v_full duewheel.slot[] := '{}';
-    v_full_report jsonb[] := '{}';
+    v_full record;
     v_dropped_full jsonb := '[]';
     v_kept_full jsonb := '[]';
     -- So many slots are dropped in one transaction.
     v_most constant integer := 4;
     v_more boolean := false;
 begin
-    if maintain.now is not null then
-        perform duewheel.require_clock_right(maintain.now);
-    end if;
     perform duewheel.require_read_committed();
     -- One upkeep at a time; a second has nothing to do.
     if not pg_try_advisory_xact_lock(duewheel.tick_lock_class(), -2) then
@@ -189,42 +220,26 @@ begin
         end if;
     end loop;
 
-    select b.retention_bytes, b.when_full, duewheel.message_bytes() into v_limit, v_when_full, v_bytes
-    from duewheel.broker b;
-    foreach v_slot in array v_past loop
-        v_bytes := v_bytes - duewheel.slot_bytes(v_slot);
-    end loop;
-    for v_slot in
-        select * from duewheel.slot s
-        where v_bytes > v_limit and s.ends_at <= v_now and s.sealed_at is not null
-          and s.starts_at <> all (array(select p.starts_at from unnest(v_past) p))
-        order by s.starts_at
-    loop
-        exit when v_bytes <= v_limit;
-        if cardinality(v_past) + cardinality(v_full) >= v_most then
-            v_more := true;
-            exit;
-        end if;
-        v_size := duewheel.slot_bytes(v_slot);
-        select coalesce(jsonb_agg(to_jsonb(u)), '[]') into v_lost from duewheel.slot_unread(v_slot) u;
-        v_lost := jsonb_build_object('slot', v_slot.table_name, 'starts_at', v_slot.starts_at, 'bytes', v_size,
-                                     'unread', v_lost);
-        if v_when_full = 'keep_unread' and jsonb_array_length(v_lost -> 'unread') > 0 then
-            v_kept_full := v_kept_full || v_lost;
-            continue;
-        end if;
-        v_full := v_full || v_slot;
-        v_full_report := v_full_report || v_lost;
-        v_bytes := v_bytes - v_size;
-    end loop;
-
     delete from duewheel.idempotency i where i.until_at < v_now;
     delete from duewheel.key_mark k where k.marked_at < v_now - interval '7 days';
     perform duewheel.forget_staged(v_now);
     delete from duewheel.dropped_slot d where d.dropped_at < v_now - interval '365 days';
     perform duewheel.trim_logs(v_now);
 
-    -- Last, as the lock is held until the end.
+    -- Last, as the lock is held until the end. Before the first is dropped, all that go are known.
+    for v_full in select * from duewheel.slots_over_limit(v_past, v_most - cardinality(v_past), v_now) loop
+        if v_full.slot is null then
+            v_more := true;
+        elsif v_full.is_kept then
+            v_kept_full := v_kept_full || v_full.report;
+        elsif duewheel.drop_slot(v_full.slot, v_full.reason, v_now) then
+            v_dropped_full := v_dropped_full || v_full.report;
+            update duewheel.dropped_slot d set unread = v_full.report -> 'unread'
+            where d.starts_at = (v_full.slot).starts_at and d.dropped_at = v_now;
+        else
+            v_busy := v_busy || (v_full.slot).table_name;
+        end if;
+    end loop;
     foreach v_slot in array v_past loop
         if duewheel.drop_slot(v_slot, 'its slot was dropped when its retention ended', v_now) then
             v_dropped := v_dropped || v_slot.table_name;
@@ -232,27 +247,13 @@ begin
             v_busy := v_busy || v_slot.table_name;
         end if;
     end loop;
-    for i in 1 .. cardinality(v_full) loop
-        if duewheel.drop_slot(
-            v_full[i],
-            format('its slot was dropped because all slots together were over the %s bytes of retention_bytes%s',
-                   v_limit,
-                   case when jsonb_array_length(v_full_report[i] -> 'unread') > 0
-                        then ', though not every group had finished it' else '' end),
-            v_now) then
-            v_dropped_full := v_dropped_full || v_full_report[i];
-            update duewheel.dropped_slot d set unread = v_full_report[i] -> 'unread'
-            where d.starts_at = v_full[i].starts_at and d.dropped_at = v_now;
-        else
-            v_busy := v_busy || v_full[i].table_name;
-        end if;
-    end loop;
     return jsonb_build_object(
         'dropped', v_dropped, 'dropped_full', v_dropped_full, 'kept_unread', v_unread, 'kept_full', v_kept_full,
         'kept_in_use', v_busy,
         -- Where nothing gets on, the rest is for a later time.
         'more', v_more and cardinality(v_dropped) + jsonb_array_length(v_dropped_full) > 0,
-        'message_bytes', duewheel.message_bytes(), 'retention_bytes', v_limit);
+        'message_bytes', duewheel.message_bytes(),
+        'retention_bytes', (select b.retention_bytes from duewheel.broker b));
 end
 $$;
 

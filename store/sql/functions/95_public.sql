@@ -28,11 +28,7 @@ begin
                 hint = 'Correct the name, or leave make_group out: then the group is made.';
         end if;
     end if;
-    if receive.max_messages is null or receive.max_messages not between 1 and 10000 then
-        raise exception using
-            errcode = 'DW010', message = format('max_messages is %s; the limit is 1 to 10000', receive.max_messages),
-            hint = 'Give a number within the limit, and receive again for more.';
-    end if;
+    perform duewheel.check_limit('max_messages', receive.max_messages, 1, 10000);
     -- A lease's row follows the rows of its messages.
     return query
     select a.*
@@ -98,9 +94,7 @@ declare
     v_group record;
     v_bad text;
 begin
-    if p_now is not null then
-        perform duewheel.require_clock_right(p_now);
-    end if;
+    perform duewheel.clock_at(p_now);
     select h into v_bad from unnest(p_handles) h where duewheel.is_receipt_handle(h) is not true limit 1;
     if found then
         raise exception using

@@ -14,16 +14,13 @@ create or replace function duewheel.rebase(
 language plpgsql set jit = off as $$
 #variable_conflict use_column
 declare
-    v_now constant timestamptz := coalesce(rebase.now, clock_timestamp());
+    v_now constant timestamptz := duewheel.clock_at(rebase.now);
     v_table text;
     v_topic_ids integer[];
     v_his timestamptz[];
     v_tick_ids bigint[];
     v_rows bigint;
 begin
-    if rebase.now is not null then
-        perform duewheel.require_clock_right(rebase.now);
-    end if;
     rebased := false;
     messages := 0;
     ticks := 0;

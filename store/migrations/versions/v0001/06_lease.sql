@@ -9,7 +9,7 @@ create table duewheel.lease (
     straggler_to bigint not null,       -- inclusive
     n bigint not null,
     -- Drawn anew for every lease: a handle from before a crash cannot answer a later lease of the same number. 0 where
-    -- only the position moved, -1 where a rewind set it.
+    -- only the position moved, -1 where a rewind or the start of a stream set it back.
     token bigint not null,
     leased_at timestamptz not null,
     expires_at timestamptz not null,
@@ -31,7 +31,6 @@ create table duewheel.lease (
 create index lease_expiry on duewheel.lease (topic_id, group_id, queue, expires_at) where message_count > 0;
 -- The wheel asks which leases end soon, of all topics and groups at once.
 create index lease_end on duewheel.lease (expires_at) where message_count > 0;
-create index lease_reach on duewheel.lease (topic_id, group_id, queue, to_at, to_seq) where message_count > 0;
 -- Between two rewinds the ranges follow each other.
 create index lease_rewound on duewheel.lease (topic_id, group_id, queue, n) where token = -1;
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -25,8 +25,20 @@ def columns(kind: type[DataclassInstance], **called: str) -> str:
     return ", ".join(called.get(field.name, field.name) for field in fields(kind))
 
 
-def records(kind: type[One], rows: Iterable[Sequence[Any]]) -> list[One]:
-    """The dataclass for each row of :func:`columns`; instants in UTC."""
+def records(kind: type[One], rows: Iterable[Sequence[Any]], **readers: Callable[[Any], object]) -> list[One]:
+    """The dataclass for each row of its fields, in their order.
+
+    Args:
+        kind: the dataclass.
+        rows: the values as the driver gives them.
+        readers: for fields of another type, what makes it of the value; null stays None, and an instant is
+            in UTC without one.
+    """
+    read = [readers.get(field.name, _plain) for field in fields(kind)]
     return [
-        kind(*(to_datetime(value) if isinstance(value, datetime) else value for value in row)) for row in rows
+        kind(*(None if one is None else of(one) for of, one in zip(read, row, strict=True))) for row in rows
     ]
+
+
+def _plain(value: object) -> object:
+    return to_datetime(value) if isinstance(value, datetime) else value
