@@ -17,6 +17,11 @@ begin
         create type duewheel.leased_message as (
             lease duewheel.lease_handle, deliver_at timestamptz, seq bigint, born_at timestamptz, asked_at timestamptz,
             tag text, key text, properties jsonb, message_group text, body bytea, attempt integer, origin_id text);
+        create type duewheel.message_position as (queue smallint, deliver_at timestamptz, seq bigint);
+        -- How far a bulk recall is: in a slot, up to a position behind hi, which its topic was released to when the
+        -- walk came to the slot.
+        create type duewheel.recall_walk as (
+            slot timestamptz, hi timestamptz, queue smallint, at timestamptz, seq bigint);
     end if;
 end
 $$;
