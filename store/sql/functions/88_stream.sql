@@ -276,17 +276,8 @@ begin
 end
 $$;
 
--- Whether retention has dropped something of a topic behind a place.
-create or replace function duewheel.stream_has_lost(p_topic_id integer, p_at bigint) returns boolean
-language sql stable
-begin atomic
-    select not exists (
-        select from duewheel.topic t
-        where t.topic_id = p_topic_id and t.deleted_at is null
-          and coalesce(t.kept_from, '-infinity') <= duewheel.stream_instant(p_at) + interval '1 microsecond');
-end;
-
--- The messages released between two places of a queue, stragglers or the others: as lease_rows does.
+-- The messages released between two places of a queue, the stragglers before the others, with the columns of
+-- lease_rows; without stragglers (null), for a look that no group takes, whatever is stored there.
 create or replace function duewheel.stream_rows(
     p_topic_id integer, p_queue integer, p_from bigint, p_from_seq bigint, p_to bigint, p_to_seq bigint,
     p_straggler_from bigint, p_straggler_to bigint, p_tags text[] default null, p_filter jsonpath default null
@@ -295,7 +286,9 @@ create or replace function duewheel.stream_rows(
     message_group text, body bytea, attempt integer, origin_topic_id integer, origin_queue smallint,
     origin_deliver_at timestamptz, origin_seq bigint
 )
-language plpgsql stable set plan_cache_mode = force_generic_plan as $$
+language plpgsql stable
+set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
+as $$
 #variable_conflict use_column
 declare
     v_from constant timestamptz := duewheel.stream_instant(p_from);
@@ -312,12 +305,7 @@ begin
           and s.straggler_id <= p_straggler_to
         order by s.straggler_id offset 0
     ) s
-    -- A look-up by the key for each; as a join all messages of the queue might be read for each.
-    cross join lateral (
-        select * from duewheel.any_message m
-        where m.topic_id = p_topic_id and m.queue = p_queue
-          and m.deliver_at >= s.deliver_at and m.deliver_at <= s.deliver_at and m.seq = s.seq
-        order by m.deliver_at, m.seq limit 1) m
+    cross join lateral duewheel.message_at(p_topic_id, p_queue::smallint, s.deliver_at, s.seq) m
     where (p_tags is null or m.tag = any (p_tags)) and (p_filter is null or coalesce(m.properties, '{}') @@ p_filter)
       and (select true from duewheel.recall r
            where r.topic_id = p_topic_id and r.queue = p_queue and r.deliver_at = m.deliver_at and r.seq = m.seq
@@ -334,7 +322,7 @@ begin
     where m.topic_id = p_topic_id and m.queue = p_queue
       and (m.deliver_at, m.seq) > (v_from, p_from_seq) and m.deliver_at >= v_from
       and m.deliver_at <= v_to and (m.deliver_at, m.seq) <= (v_to, p_to_seq)
-      and (m.xid < v_xmin or pg_visible_in_snapshot(m.xid, (
+      and (p_straggler_to is null or m.xid < v_xmin or pg_visible_in_snapshot(m.xid, (
             select t.snapshot from duewheel.tick_over(p_topic_id, m.deliver_at) t)))
       and (p_tags is null or m.tag = any (p_tags)) and (p_filter is null or coalesce(m.properties, '{}') @@ p_filter)
       and (select true from duewheel.recall r
@@ -343,3 +331,29 @@ begin
     order by m.deliver_at, m.seq;
 end
 $$;
+
+-- The losses of a stream: in how many queues retention has dropped messages behind its places, and up to how many
+-- messages as far as that was counted when they were dropped; the group's position is then behind the stream's place by
+-- one part at most. A slot is dropped before the topic's kept_from says so, and is asked for by itself.
+create or replace function duewheel.stream_lost(
+    p_group_id integer, p_topic_id integer, p_topic_ids integer[], p_queues integer[], p_ats bigint[]
+) returns table (queues bigint, messages bigint)
+language sql stable
+begin atomic
+    with dropped as (
+        select d.ends_at, (u.value ->> 'messages')::bigint as messages
+        from duewheel.dropped_slot d cross join lateral jsonb_array_elements(d.unread) u (value)
+        where u.value ->> 'topic' = (select t.name from duewheel.topic t where t.topic_id = p_topic_id)
+          and u.value ->> 'consumer_group'
+              = (select g.name from duewheel.consumer_group g where g.group_id = p_group_id)
+    ), lost as (
+        select duewheel.stream_instant(p.at) as at from unnest(p_topic_ids, p_queues, p_ats) p (topic_id, queue, at)
+        left join duewheel.topic t on t.topic_id = p.topic_id and t.deleted_at is null
+        where p.at is not null and (
+            t.topic_id is null or t.kept_from > duewheel.stream_instant(p.at) + interval '1 microsecond'
+            or p.topic_id = p_topic_id
+                and exists (select from dropped d where d.ends_at > duewheel.stream_instant(p.at)))
+    )
+    select (select count(*) from lost),
+           (select sum(d.messages)::bigint from dropped d where d.ends_at > (select min(l.at) from lost l));
+end;

@@ -26,34 +26,3 @@ begin
     order by q, c.n;
 end
 $$;
-
--- The messages of such a range that are not recalled.
-create or replace function duewheel.peek_rows(
-    p_topic_id integer, p_queue integer, p_from bigint, p_from_seq bigint, p_to bigint, p_to_seq bigint, p_tags text[],
-    p_filter jsonpath
-) returns table (
-    deliver_at timestamptz, seq bigint, born_at timestamptz, tag text, key text, properties jsonb, message_group text,
-    body bytea, attempt integer, origin_topic_id integer, origin_queue smallint, origin_deliver_at timestamptz,
-    origin_seq bigint
-)
-language plpgsql stable
-set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
-as $$
-#variable_conflict use_column
-begin
-    perform duewheel.require_home();
-    return query
-    select m.deliver_at, m.seq, m.born_at, m.tag, m.key, m.properties, m.message_group, m.body, m.attempt,
-           m.origin_topic_id, m.origin_queue, m.origin_deliver_at, m.origin_seq
-    from duewheel.any_message m
-    where m.topic_id = p_topic_id and m.queue = p_queue
-      and (m.deliver_at, m.seq) > (duewheel.stream_instant(p_from), p_from_seq)
-      and m.deliver_at >= duewheel.stream_instant(p_from) and m.deliver_at <= duewheel.stream_instant(p_to)
-      and (m.deliver_at, m.seq) <= (duewheel.stream_instant(p_to), p_to_seq)
-      and (p_tags is null or m.tag = any (p_tags)) and (p_filter is null or coalesce(m.properties, '{}') @@ p_filter)
-      and (select true from duewheel.recall r
-           where r.topic_id = p_topic_id and r.queue = p_queue and r.deliver_at = m.deliver_at and r.seq = m.seq
-           limit 1) is null
-    order by m.deliver_at, m.seq;
-end
-$$;
