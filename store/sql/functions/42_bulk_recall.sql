@@ -45,26 +45,22 @@ create or replace function duewheel.check_bulk_recall(
     p_tag text, p_key_prefix text, p_due_from timestamptz, p_due_until timestamptz, p_everything boolean
 ) returns void
 language plpgsql as $$
+declare
+    v_criteria constant integer := num_nonnulls(p_tag, p_key_prefix, p_due_from, p_due_until);
+    v_problem constant text := case
+        when p_due_from >= p_due_until
+            then format('due_from is %s and due_until is %s; the window is empty', p_due_from, p_due_until)
+        when p_everything is not true and v_criteria = 0 then 'no criterion says which messages to recall'
+        when p_everything and v_criteria > 0 then 'everything is to be recalled, and there are criteria too'
+    end;
 begin
     perform duewheel.require_read_committed();
     perform duewheel.check_message('', p_key_prefix, p_tag, null, null, null);
-    if p_due_from >= p_due_until then
+    if v_problem is not null then
         raise exception using
-            errcode = 'DW010',
-            message = format('due_from is %s and due_until is %s; the window is empty', p_due_from, p_due_until),
-            hint = 'Give a due_until after due_from: it is exclusive.';
-    end if;
-    if p_everything is not true and num_nonnulls(p_tag, p_key_prefix, p_due_from, p_due_until) = 0 then
-        raise exception using
-            errcode = 'DW010',
-            message = 'no criterion says which messages to recall',
-            hint = 'Give tag, key_prefix, due_from or due_until, or everything => true for all that waits.';
-    end if;
-    if p_everything and num_nonnulls(p_tag, p_key_prefix, p_due_from, p_due_until) > 0 then
-        raise exception using
-            errcode = 'DW010',
-            message = 'everything is to be recalled, and there are criteria too',
-            hint = 'Give one or the other.';
+            errcode = 'DW010', message = v_problem,
+            hint = 'Give a tag, key_prefix, due_from or due_until, which is exclusive; or everything => true for all '
+                   'that waits.';
     end if;
 end
 $$;

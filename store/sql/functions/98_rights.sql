@@ -102,7 +102,6 @@ begin atomic
         ('lease_ends_of_topics', 'duewheel_admin'),
         ('maintain', 'duewheel_admin'),
         ('hold_back', 'duewheel_admin'),
-        ('next_instant', 'duewheel_admin'),
         ('notify_due', 'duewheel_admin'),
         ('pause_schedule', 'duewheel_admin'),
         ('paused_schedule', 'duewheel_admin'),
