@@ -30,8 +30,8 @@ begin atomic
     where pg_visible_in_snapshot(x, p_snapshot);
 end;
 
--- Takes a topic's tick lock until the transaction ends, exclusive or shared. Those who hold it are about to commit, so
--- a wait is short: 10 seconds at most, or the caller's lock_timeout.
+-- Takes a topic's tick lock until the transaction ends, exclusive or shared. Its holders are about to commit, so a
+-- wait is short: 10 seconds at most, or the caller's lock_timeout.
 create or replace function duewheel.lock_ticking(p_topic_id integer, p_shared boolean) returns void
 language plpgsql as $$
 declare
@@ -123,7 +123,7 @@ end
 $$;
 
 -- Makes stragglers of a tick: the late messages, and those that were held back, as far as they are due by p_held_to. A
--- late one that is not due yet is held back. Answers how many stragglers that is.
+-- late one that is not due yet is held back. Returns how many stragglers that is.
 create or replace function duewheel.release_late(
     p_last duewheel.tick, p_tick_id bigint, p_snapshot pg_snapshot, p_held_to timestamptz, p_is_held boolean
 ) returns integer

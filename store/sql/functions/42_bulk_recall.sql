@@ -81,7 +81,7 @@ return concat(
     ' and (select true from duewheel.recall r where r.topic_id = m.topic_id and r.queue = m.queue'
     ' and r.deliver_at = m.deliver_at and r.seq = m.seq limit 1) is null');
 
--- Recalls what matches of the messages that were sent behind the newest tick and wait. Answers how many that is, or in
+-- Recalls what matches of the messages that were sent behind the newest tick and wait. Returns how many that is, or in
 -- a dry run would be.
 create or replace function duewheel.recall_held_back(
     p_topic_id integer, p_condition text, p_dry_run boolean, p_now timestamptz
@@ -105,7 +105,7 @@ begin
 end
 $$;
 
--- The key by which a walk goes on. Whoever recalls may not read, so a chunk hands on its position and no key.
+-- The key by which a walk goes on. A producer recalls and may not read: a chunk hands on its position and no key.
 create or replace function duewheel.recall_key_at(p_topic_id integer, p_walk duewheel.recall_walk) returns text
 language plpgsql stable as $$
 declare
@@ -151,7 +151,7 @@ end
 $$;
 
 -- Recalls messages that a walk has found. recalled: how many; released: how many were released since they were found.
--- Those that another transaction has recalled meanwhile are in neither number.
+-- Messages that another transaction has recalled meanwhile are in neither number.
 create or replace function duewheel.recall_found(
     p_topic_id integer, p_found duewheel.message_position[], p_deferred boolean, p_now timestamptz,
     out recalled bigint, out released bigint

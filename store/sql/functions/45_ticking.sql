@@ -3,8 +3,8 @@
 -- rights may not commit: these run with the caller's, and what they call are entry points.
 
 -- The topic and the retries of a subscription, as far as something may have come due there. A wheel that has just
--- ticked comes again by itself. is_overdue: a message has been due for a second, so what holds the lock does not get
--- on, and it is waited for.
+-- ticked comes again by itself. is_overdue: a message has been due for a second, so the transaction that has the lock
+-- is slow, and a tick waits for it.
 create or replace function duewheel.topics_to_tick(p_group_id integer, p_topic_id integer, p_now timestamptz)
 returns table (topic_id integer, is_overdue boolean)
 language plpgsql stable set plan_cache_mode = force_generic_plan as $$

@@ -121,7 +121,7 @@ begin
                              case when v_broadcasting then 'clustering' else 'broadcasting' end, p_mode),
             hint = 'All consumers of a group have one mode. Give the consumer the mode of its group, or another group.';
     end if;
-    -- Whoever may make groups may not make so many that no other can be made.
+    -- A login that may make groups leaves room for those of others.
     if (select count(*) from (
             select from duewheel.subscription s
             where s.topic_id = p_topic.topic_id and (s.retry_topic_id is null) = v_broadcasting
@@ -262,7 +262,7 @@ $$;
 
 -- Sets how often and after which waits a group retries: of FIFO topics (ordered) one interval for all retries, of the
 -- others a list whose last interval serves for all further ones. The call made last decides for the whole group.
--- max_retries null: as many as there are intervals, or for FIFO topics without end. Answers what was set before, and
+-- max_retries null: as many as there are intervals, or for FIFO topics without end. Returns what was set before, and
 -- whether that was something else.
 create or replace function duewheel.set_retry_policy(
     topic text, consumer_group text, max_retries integer, intervals interval[], jitter real default 0,
@@ -470,8 +470,8 @@ end;
 
 -- Deletes a group, or with a topic only what it has there: position, leases, retries and dead letters. Of a
 -- broadcasting group all instances go, or the one that is named group/instance. Its consumers are told that their
--- subscription is gone. Whoever is reading is waited for, up to 10 seconds. One transaction takes a bounded number of
--- locks: "more" says that there is more to delete.
+-- subscription is gone. A consumer that is receiving is waited for, up to 10 seconds. One transaction takes a bounded
+-- number of locks: "more" says that there is more to delete.
 create or replace function duewheel.delete_group(
     consumer_group text, topic text default null, out deleted integer, out more boolean
 )
@@ -489,11 +489,11 @@ begin
     if delete_group.topic is not null then
         perform duewheel.topic_by_name(delete_group.topic);
     end if;
-    -- As whoever makes it.
+    -- The lock under which a group is made.
     perform duewheel.lock_until(
         array[duewheel.key_lock_key(0, '%GROUP%' || split_part(delete_group.consumer_group, '/', 1))], v_until);
     for v_subscription in
-        select s.group_id, s.topic_id, s.retry_topic_id, t.queues
+        select s.group_id, s.topic_id, t.queues
         from duewheel.consumer_group g
         join duewheel.subscription s on s.group_id = g.group_id
         join duewheel.topic t on t.topic_id = s.topic_id
@@ -504,12 +504,7 @@ begin
         more := v_locks >= v_most_locks;
         exit when more;
         v_locks := v_locks + v_subscription.queues + 1;
-        perform duewheel.lock_until(
-            array(select duewheel.queue_lock_key(v_subscription.group_id, v_subscription.topic_id, q)
-                  from generate_series(0, v_subscription.queues - 1) q
-                  union all
-                  select duewheel.queue_lock_key(v_subscription.group_id, v_subscription.retry_topic_id, 0)
-                  where v_subscription.retry_topic_id is not null), v_until);
+        perform duewheel.lock_queues(v_subscription.group_id, v_subscription.topic_id, v_until);
         perform duewheel.remove_subscription(v_subscription.group_id, v_subscription.topic_id);
         deleted := deleted + 1;
     end loop;

@@ -79,13 +79,13 @@ end
 $$;
 
 -- Puts messages of the backlog into a lease: at most p_room, of free message groups, each from its first one on as far
--- as they are due. Answers how many.
+-- as they are due. Returns how many.
 create or replace function duewheel.fifo_lease_backlog(
     p_group_id integer, p_topic_id integer, p_queue integer, p_n bigint, p_now timestamptz, p_room bigint
 ) returns bigint
 language plpgsql as $$
 declare
-    -- Those that the lease has messages of already go on.
+    -- Message groups of which the lease has messages already go on.
     v_message_groups constant text[] :=
         array(select distinct m.message_group from (
             select m.message_group from duewheel.lease_message m

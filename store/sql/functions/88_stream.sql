@@ -92,7 +92,7 @@ $$;
 
 -- Where a new stream of a group begins, and makes the group its own. p_start: "group" where the group stands,
 -- "earliest", "latest", or "at" p_at: with what is due from then on or came, later than its own instant, after it. A
--- stream that has not finished its first part yet is answered again, by its name: where it began stands in no
+-- stream that has not finished its first part yet is returned again, by its name: where it began stands in no
 -- checkpoint.
 create or replace function duewheel.stream_start(
     p_group_id integer, p_topic_id integer, p_stream text, p_start text, p_at timestamptz default null
@@ -168,8 +168,8 @@ end
 $$;
 
 -- How far a stream that stands at these places may read: at most p_limit messages on, stragglers counted; null for all
--- that is released. p_stream null: for a look, by whoever it may be. p_to_*: not further than these places, which an
--- unlimited look answered.
+-- that is released. p_stream null: nobody reads, the places are for display. p_to_*: not further than these places,
+-- which a call without a limit has returned.
 create or replace function duewheel.stream_latest(
     p_group_id integer, p_topic_id integer, p_stream text, p_topic_ids integer[], p_queues integer[], p_ats bigint[],
     p_seqs bigint[], p_stragglers bigint[], p_limit bigint default null,
@@ -277,7 +277,7 @@ end
 $$;
 
 -- The messages released between two places of a queue, the stragglers before the others, with the columns of
--- lease_rows; without stragglers (null), for a look that no group takes, whatever is stored there.
+-- lease_rows; without stragglers (null), for the mode peek, all that is stored there.
 create or replace function duewheel.stream_rows(
     p_topic_id integer, p_queue integer, p_from bigint, p_from_seq bigint, p_to bigint, p_to_seq bigint,
     p_straggler_from bigint, p_straggler_to bigint, p_tags text[] default null, p_filter jsonpath default null
