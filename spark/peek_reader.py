@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from duewheel.spark.read_options import ReadOptions
 
 _CUTS = (Path(__file__).parent / "peek_cuts.sql").read_text()
-_ROWS = (Path(__file__).parent / "peek_rows.sql").read_text()
+_ROWS = (Path(__file__).parent / "stream_rows.sql").read_text()
 
 
 @dataclass(frozen=True)
@@ -81,4 +81,6 @@ class PeekReader(DataSourceReader):
             from_seq=partition.from_seq,
             to_at=partition.to_at,
             to_seq=partition.to_seq,
+            straggler_from=None,
+            straggler_to=None,
         )

@@ -155,8 +155,10 @@ SELECT duewheel.unix_micros(statement_timestamp()), t.released, duewheel.unix_mi
        t.busy,
        coalesce((SELECT (extract(epoch FROM granularity) * 1000000)::bigint
                  FROM duewheel.topic WHERE topic_id = q.topic_id), 1000),
-       CASE WHEN NOT t.released THEN duewheel.unix_micros(duewheel.next_instant(
-           q.topic_id, clock_timestamp() + q.lookahead * interval '1 second')) END
+       CASE WHEN NOT t.released THEN (
+           SELECT min(duewheel.unix_micros(d.due_at)) FROM duewheel.due_topics(
+               q.topic_id - 1, 1, NULL, clock_timestamp() + q.lookahead * interval '1 second') d
+           WHERE d.topic_id = q.topic_id) END
 FROM (SELECT %s::integer, %s::double precision) q (topic_id, lookahead)
 CROSS JOIN LATERAL duewheel.tick_topic(q.topic_id) t
 """,

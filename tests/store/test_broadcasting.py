@@ -11,6 +11,7 @@ from typing import Any
 import psycopg2
 import pytest
 from tests.clock import NOW, Clock
+from tests.waiting import ask, connected
 
 from duewheel.store.broker import Broker
 from duewheel.store.consuming.consumer import Consumer
@@ -142,6 +143,13 @@ def test_a_group_has_one_mode(topic: Broker) -> None:
         ("g", "broadcasting"),
         ("shared", "clustering"),
     }
+
+
+def test_a_broadcasting_instance_without_a_name_is_not_the_group_of_that_name(topic: Broker) -> None:
+    topic.consumer("t", "shared")
+    subscribed = "select made from duewheel.subscribe('t', 'shared', p_mode => 'broadcasting')"
+    with connected(topic.dsn) as console, pytest.raises(psycopg2.Error, match="cannot name a broadcasting"):
+        ask(console, subscribed)
 
 
 def test_of_consumers_that_start_at_once_one_decides_the_mode(dsn: str) -> None:

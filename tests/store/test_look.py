@@ -14,7 +14,7 @@ from duewheel.store.broker import Broker
 SECOND = timedelta(seconds=1)
 DUE_TOPICS = "select topic_id, due_at from duewheel.due_topics(%s, %s, %s, %s)"
 DUE_SOON = "select topic_id, min(due_at) from duewheel.due_soon(%s, %s) group by topic_id order by topic_id"
-NEXT_INSTANT = "select duewheel.next_instant(%s, %s)"
+NEXT_INSTANT = "select min(due_at) from duewheel.due_topics(%s, 1, null, %s) where topic_id = %s"
 LEASE_ENDS = "select topic_id, expires_at from duewheel.lease_ends(%s, %s)"
 LEASE_ENDS_OF_TOPICS = "select topic_id, expires_at from duewheel.lease_ends_of_topics(%s, %s, %s)"
 
@@ -67,10 +67,10 @@ def test_what_was_ticked_deleted_or_is_a_dead_letter_is_not_due(timed_broker: Br
     assert rows(timed_broker, DUE_SOON, clock() - 600 * SECOND, to) == due
     assert rows(timed_broker, DUE_SOON, clock(), to) == []
     for number in (ticked, deleted):
-        assert rows(timed_broker, NEXT_INSTANT, number, to) == [(None,)]
+        assert rows(timed_broker, NEXT_INSTANT, number - 1, to, number) == [(None,)]
     later = clock() + 10 * SECOND
-    assert rows(timed_broker, NEXT_INSTANT, ticked, later) == [(clock() + 3 * SECOND,)]
-    assert rows(timed_broker, NEXT_INSTANT, waiting, later) == [(clock() - SECOND,)]
+    assert rows(timed_broker, NEXT_INSTANT, ticked - 1, later, ticked) == [(clock() + 3 * SECOND,)]
+    assert rows(timed_broker, NEXT_INSTANT, waiting - 1, later, waiting) == [(clock() - SECOND,)]
 
 
 def test_x13_what_is_due_just_behind_a_tick_ahead_of_the_clock_is_due_now(

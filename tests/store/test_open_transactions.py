@@ -7,6 +7,7 @@ from datetime import timedelta
 
 import pytest
 from tests.clock import Clock
+from tests.logins import login
 from tests.waiting import ask, beside, connected, until_blocked, until_somebody_waits
 
 from duewheel.store.broker import Broker
@@ -197,6 +198,25 @@ def test_w02_upkeep_that_waits_for_a_topic_keeps_no_other_from_being_ticked(swep
         ticking.commit()
         assert upkeep.result().swept == 0
         assert ask(console, SEALED) == [(1,)]
+
+
+@pytest.mark.parametrize("ticked", [True, False])
+def test_d09_an_admin_keeps_up_a_quiet_topic_whose_last_tick_saw_an_open_transaction(
+    timed_broker: Broker, clock: Clock, ticked: bool
+) -> None:
+    """The sweep ticks by the database's clock: only an owner of the schema may give another instant."""
+    with connected(timed_broker.dsn) as connection:
+        ask(connection, "select duewheel.make_slot(%s)", clock() + DAY)
+    timed_broker.create_topic("t", max_delay=100 * DAY, retention=10 * DAY)
+    timed_broker.send("t", b"", delay=DAY)
+    clock.advance(5 * DAY if ticked else DAY)
+    with connected(timed_broker.dsn, autocommit=False) as writing:
+        ask(writing, "select pg_current_xact_id()")
+        timed_broker.tick("t")
+        writing.rollback()
+    with Broker(login(timed_broker.dsn, "duewheel_admin")) as admin:
+        done = admin.maintain()
+    assert (done.swept, done.dropped) == (0, ("message_2026010600",))
 
 
 #: Stops a tick between its question who has ended and its question who is open, until it gets lock 1.

@@ -22,6 +22,11 @@ begin
             topic_id integer, queue smallint, now_at timestamptz, n bigint, to_at timestamptz, to_seq bigint,
             straggler_to bigint, revived_to timestamptz, hi timestamptz, has_messages boolean, last_straggler bigint,
             seen_below xid8, no_recalls boolean);
+        create type duewheel.message_position as (queue smallint, deliver_at timestamptz, seq bigint);
+        -- How far a bulk recall is: in a slot, up to a position behind hi, which its topic was released to when the
+        -- walk came to the slot.
+        create type duewheel.recall_walk as (
+            slot timestamptz, hi timestamptz, queue smallint, at timestamptz, seq bigint);
     end if;
 end
 $$;

@@ -11,13 +11,13 @@ create or replace function duewheel.wheel_lock_key() returns bigint
 language sql immutable parallel safe
 return 17498::bigint << 48;
 
--- Held while a group's queue is read on: its position and its ended leases change only under it.
+-- Taken while a group reads on in a queue: its position and its ended leases change only under it.
 create or replace function duewheel.queue_lock_key(p_group_id integer, p_topic_id integer, p_queue integer)
 returns bigint
 language sql immutable parallel safe
 return (17495::bigint << 48) | (p_group_id::bigint << 28) | (p_topic_id::bigint << 8) | p_queue::bigint;
 
--- Held while one lease is answered, extended or revived.
+-- Taken while one lease is answered, extended or revived.
 create or replace function duewheel.lease_lock_key(
     p_group_id integer, p_topic_id integer, p_queue integer, p_n bigint
 ) returns bigint
@@ -25,14 +25,13 @@ language sql immutable parallel safe
 return (17496::bigint << 48)
     | (hashint8extended(p_n, duewheel.queue_lock_key(p_group_id, p_topic_id, p_queue)) & 281474976710655);
 
--- Held while the messages of one key are looked at and replaced, or one idempotency key is decided.
+-- Taken while the messages of one key are replaced, or one idempotency key is decided.
 create or replace function duewheel.key_lock_key(p_topic_id integer, p_key text) returns bigint
 language sql immutable parallel safe
 return (17497::bigint << 48) | (hashtextextended(p_key, p_topic_id) & 281474976710655);
 
--- The logs mean something only in the cluster they were written in. Asked once in each session, which remembers the
--- answer in the setting duewheel.home: the number of the table that was looked at, so that a schema restored meanwhile
--- is looked at anew.
+-- The logs mean something only in the cluster they were written in. A session asks once, and notes in the setting
+-- duewheel.home the number of the table that it has read: in a schema that was restored meanwhile it asks again.
 create or replace function duewheel.require_home() returns void
 language plpgsql as $$
 begin

@@ -11,6 +11,12 @@ begin atomic
     select * from duewheel.tick t where t.topic_id = p_topic_id order by t.hi desc, t.tick_id desc limit 1;
 end;
 
+create or replace function duewheel.released_to(p_topic_id integer) returns timestamptz
+language sql stable
+begin atomic
+    select coalesce((select t.hi from duewheel.newest_tick(p_topic_id) t), '-infinity');
+end;
+
 -- The tick whose interval holds an instant.
 create or replace function duewheel.tick_over(p_topic_id integer, p_at timestamptz) returns setof duewheel.tick
 language sql stable rows 1

@@ -30,20 +30,8 @@ begin atomic
     where pg_visible_in_snapshot(x, p_snapshot);
 end;
 
--- No message of these transactions that is due at or before the topic's last hi is due before this: they took their ids
--- after the newest tick below them had read its hi.
-create or replace function duewheel.oldest_due_of(p_topic_id integer, p_xids xid8[]) returns timestamptz
-language sql stable
-begin atomic
-    select coalesce(
-        (select t.hi from duewheel.tick t
-         where t.topic_id = p_topic_id and t.tick_xid < (select min(x) from unnest(p_xids) x)
-         order by t.tick_xid desc limit 1),
-        '-infinity'::timestamptz);
-end;
-
--- Takes a topic's tick lock until the transaction ends, exclusive or shared. Those who hold it are about to commit, so
--- a wait is short: 10 seconds at most, or the caller's lock_timeout.
+-- Takes a topic's tick lock until the transaction ends, exclusive or shared. Its holders are about to commit, so a
+-- wait is short: 10 seconds at most, or the caller's lock_timeout.
 create or replace function duewheel.lock_ticking(p_topic_id integer, p_shared boolean) returns void
 language plpgsql as $$
 declare
@@ -120,19 +108,22 @@ begin
     if cardinality(v_ended) = 0 then
         return;
     end if;
-    v_oldest_at := duewheel.oldest_due_of((p_last).topic_id, v_ended);
+    -- They took their ids after the newest tick below them had read its hi, so they have sent nothing due before that.
+    select t.hi into v_oldest_at from duewheel.tick t
+    where t.topic_id = (p_last).topic_id and t.tick_xid < (select min(x) from unnest(v_ended) x)
+    order by t.tick_xid desc limit 1;
     return query
     select m.queue, m.deliver_at, m.seq
     from unnest(v_ended) x cross join lateral (
         select m.queue, m.deliver_at, m.seq from duewheel.any_message m
-        where m.topic_id = (p_last).topic_id and m.xid = x and m.deliver_at >= v_oldest_at
+        where m.topic_id = (p_last).topic_id and m.xid = x and m.deliver_at >= coalesce(v_oldest_at, '-infinity')
           and m.deliver_at <= (p_last).hi) m
     order by m.deliver_at, m.seq;
 end
 $$;
 
 -- Makes stragglers of a tick: the late messages, and those that were held back, as far as they are due by p_held_to. A
--- late one that is not due yet is held back. Answers how many stragglers that is.
+-- late one that is not due yet is held back. Returns how many stragglers that is.
 create or replace function duewheel.release_late(
     p_last duewheel.tick, p_tick_id bigint, p_snapshot pg_snapshot, p_held_to timestamptz, p_is_held boolean
 ) returns integer

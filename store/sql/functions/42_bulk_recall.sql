@@ -11,7 +11,7 @@ declare
 begin
     perform duewheel.require_read_committed();
     perform duewheel.lock_recall_commit(new.topic_id);
-    select t.hi into v_hi from duewheel.newest_tick(new.topic_id) t;
+    v_hi := duewheel.released_to(new.topic_id);
     if v_hi >= new.first_deliver_at then
         raise exception using
             errcode = 'DW012',
@@ -45,33 +45,157 @@ create or replace function duewheel.check_bulk_recall(
     p_tag text, p_key_prefix text, p_due_from timestamptz, p_due_until timestamptz, p_everything boolean
 ) returns void
 language plpgsql as $$
+declare
+    v_criteria constant integer := num_nonnulls(p_tag, p_key_prefix, p_due_from, p_due_until);
+    v_problem constant text := case
+        when p_due_from >= p_due_until
+            then format('due_from is %s and due_until is %s; the window is empty', p_due_from, p_due_until)
+        when p_everything is not true and v_criteria = 0 then 'no criterion says which messages to recall'
+        when p_everything and v_criteria > 0 then 'everything is to be recalled, and there are criteria too'
+    end;
 begin
     perform duewheel.require_read_committed();
     perform duewheel.check_message('', p_key_prefix, p_tag, null, null, null);
-    if p_due_from >= p_due_until then
+    if v_problem is not null then
+        raise exception using
+            errcode = 'DW010', message = v_problem,
+            hint = 'Give a tag, key_prefix, due_from or due_until, which is exclusive; or everything => true for all '
+                   'that waits.';
+    end if;
+end
+$$;
+
+-- The condition for messages m of a topic that match all criteria and are not recalled.
+create or replace function duewheel.recall_condition(
+    p_topic_id integer, p_tag text, p_key_prefix text, p_due_from timestamptz, p_due_until timestamptz
+) returns text
+language sql stable set datestyle = 'ISO'
+return concat(
+    format('m.topic_id = %s and m.deliver_at >= %L and m.deliver_at < %L', p_topic_id,
+           coalesce(p_due_from, '-infinity'), coalesce(p_due_until, 'infinity')),
+    case when p_tag is not null then format(' and m.tag = %L', p_tag) end,
+    case when p_key_prefix is not null
+        then format(' and m.key >= %1$L and starts_with(m.key, %1$L)', p_key_prefix) end,
+    case when duewheel.last_key_with(p_key_prefix) is not null
+        then format(' and m.key <= %L', duewheel.last_key_with(p_key_prefix)) end,
+    ' and (select true from duewheel.recall r where r.topic_id = m.topic_id and r.queue = m.queue'
+    ' and r.deliver_at = m.deliver_at and r.seq = m.seq limit 1) is null');
+
+-- Recalls what matches of the messages that were sent behind the newest tick and wait. Returns how many that is, or in
+-- a dry run would be.
+create or replace function duewheel.recall_held_back(
+    p_topic_id integer, p_condition text, p_dry_run boolean, p_now timestamptz
+) returns bigint
+language plpgsql as $$
+declare
+    v_positions duewheel.message_position[];
+begin
+    execute format(
+        'select array_agg((m.queue, m.deliver_at, m.seq)::duewheel.message_position)
+         from duewheel.held_back b cross join lateral (
+            select * from duewheel.any_message m
+            where m.topic_id = b.topic_id and m.queue = b.queue and m.deliver_at = b.deliver_at and m.seq = b.seq
+            limit 1) m
+         where b.topic_id = %s and %s', p_topic_id, p_condition)
+    into v_positions;
+    return (
+        select count(*) from unnest(v_positions) m
+        where p_dry_run
+           or duewheel.recall_position(p_topic_id, m.queue, m.deliver_at, m.seq, p_now) = 'recalled');
+end
+$$;
+
+-- The key by which a walk goes on. A producer recalls and may not read: a chunk hands on its position and no key.
+create or replace function duewheel.recall_key_at(p_topic_id integer, p_walk duewheel.recall_walk) returns text
+language plpgsql stable as $$
+declare
+    v_key constant text := (
+        select m.key from duewheel.message_at(p_topic_id, p_walk.queue, p_walk.at, p_walk.seq) m);
+begin
+    if v_key is null then
         raise exception using
             errcode = 'DW010',
-            message = format('due_from is %s and due_until is %s; the window is empty', p_due_from, p_due_until),
-            hint = 'Give a due_until after due_from: it is exclusive.';
+            message = 'no message is at the position where the chunk before this one ended',
+            hint = 'Begin anew: what was recalled before does not match again.';
     end if;
-    if p_everything is not true and num_nonnulls(p_tag, p_key_prefix, p_due_from, p_due_until) = 0 then
-        raise exception using
-            errcode = 'DW010',
-            message = 'no criterion says which messages to recall',
-            hint = 'Give tag, key_prefix, due_from or due_until, or everything => true for all that waits.';
+    return v_key;
+end
+$$;
+
+-- The next messages of a slot behind a walk's position that match and are due after p_walk.hi, at most p_limit: by key
+-- from p_key on, or for null queue by queue.
+create or replace function duewheel.recall_page(
+    p_table_name text, p_condition text, p_walk duewheel.recall_walk, p_key text, p_queues integer, p_limit integer
+) returns setof duewheel.message_position
+language plpgsql stable as $$
+begin
+    return query execute format(
+        case when p_key is not null then
+            'select m.queue, m.deliver_at, m.seq from duewheel.%I m
+             where %s and m.deliver_at > $1 and m.key >= $7 and (m.key, m.deliver_at, m.seq) > ($7, $3, $4)
+             order by m.key, m.deliver_at, m.seq limit $6'
+        else
+            'select m.* from generate_series($2::integer, $5 - 1) q
+             cross join lateral (
+                select case when q = $2 then $3 else $1 end as at, case when q = $2 then $4 else duewheel.last_seq() end
+             ) behind (at, seq)
+             cross join lateral (
+                select m.queue, m.deliver_at, m.seq from duewheel.%I m
+                where %s and m.queue = q::smallint and m.deliver_at >= behind.at
+                  and (m.deliver_at, m.seq) > (behind.at, behind.seq)
+                order by m.deliver_at, m.seq limit $6) m
+             limit $6'
+        end, p_table_name, p_condition)
+    using p_walk.hi, p_walk.queue, p_walk.at, p_walk.seq, p_queues, p_limit, p_key;
+end
+$$;
+
+-- Recalls messages that a walk has found. recalled: how many; released: how many were released since they were found.
+-- Messages that another transaction has recalled meanwhile are in neither number.
+create or replace function duewheel.recall_found(
+    p_topic_id integer, p_found duewheel.message_position[], p_deferred boolean, p_now timestamptz,
+    out recalled bigint, out released bigint
+)
+language plpgsql as $$
+#variable_conflict use_column
+declare
+    v_now constant timestamptz := coalesce(p_now, clock_timestamp());
+    v_hi timestamptz := duewheel.released_to(p_topic_id);
+    v_made duewheel.message_position[];
+    v_late bigint;
+begin
+    -- Always in this order: two bulk recalls wait for each other and never in a circle.
+    with made as (
+        insert into duewheel.recall (topic_id, queue, bulk, deliver_at, seq, recalled_at)
+        select p_topic_id, f.queue, true, f.deliver_at, f.seq, v_now
+        from unnest(p_found) f where f.deliver_at > v_hi order by f.queue, f.deliver_at, f.seq
+        on conflict on constraint recall_pkey do nothing
+        returning queue, deliver_at, seq
+    )
+    select count(*), (select count(*) from unnest(p_found) f where f.deliver_at <= v_hi),
+           array_agg((m.queue, m.deliver_at, m.seq)::duewheel.message_position)
+    into recalled, released, v_made from made m;
+    if recalled > 0 and not p_deferred then
+        perform duewheel.lock_ticking(p_topic_id, true);
+        v_hi := duewheel.released_to(p_topic_id);
+        -- Released while the rows were written: nobody has seen these.
+        delete from duewheel.recall r using unnest(v_made) m
+        where m.deliver_at <= v_hi and r.topic_id = p_topic_id and r.queue = m.queue
+          and r.deliver_at = m.deliver_at and r.seq = m.seq;
+        get diagnostics v_late = row_count;
+        recalled := recalled - v_late;
+        released := released + v_late;
     end if;
-    if p_everything and num_nonnulls(p_tag, p_key_prefix, p_due_from, p_due_until) > 0 then
-        raise exception using
-            errcode = 'DW010',
-            message = 'everything is to be recalled, and there are criteria too',
-            hint = 'Give one or the other.';
-    end if;
+    insert into duewheel.bulk_recall (topic_id, first_deliver_at, recalled, recalled_at)
+    select p_topic_id, min(m.deliver_at), count(*), v_now from unnest(v_made) m where m.deliver_at > v_hi
+    having count(*) > 0;
 end
 $$;
 
 -- One chunk of a bulk recall: at most p_limit messages that wait, and a count of those that were released before.
 -- p_after is where the chunk before it ended, null at first; next is where this one did, null at the end. A message
--- recalled before does not match.
+-- recalled before does not match. p_deferred: the check that it came in time runs at COMMIT alone, and nobody waits
+-- until then; else the topic's wheel waits for the COMMIT.
 create or replace function duewheel.recall_chunk(
     p_topic text, p_tag text, p_key_prefix text, p_due_from timestamptz, p_due_until timestamptz, p_dry_run boolean,
     p_deferred boolean, p_limit integer, p_after jsonb, p_now timestamptz,
@@ -81,43 +205,24 @@ create or replace function duewheel.recall_chunk(
 language plpgsql
 set enable_seqscan = off set enable_bitmapscan = off set jit = off
 as $$
-#variable_conflict use_column
 declare
     v_topic duewheel.topic := duewheel.topic_to_recall_from(p_topic);
-    v_from constant timestamptz := coalesce(p_due_from, '-infinity');
-    v_until constant timestamptz := coalesce(p_due_until, 'infinity');
-    v_last_key constant text := duewheel.last_key_with(p_key_prefix);
-    v_criteria constant text :=
-        ' m.topic_id = $1 and m.deliver_at >= $2 and m.deliver_at < $3'
-        || case when p_tag is not null then ' and m.tag = $4' else '' end
-        || case when p_key_prefix is not null
-                then ' and m.key >= $5 and starts_with(m.key, $5)' else '' end
-        || case when v_last_key is not null then ' and m.key <= $6' else '' end
-        || ' and (select true from duewheel.recall r where r.topic_id = m.topic_id and r.queue = m.queue'
-           ' and r.deliver_at = m.deliver_at and r.seq = m.seq limit 1) is null';
-    v_slot record;
-    v_hi timestamptz;
-    -- Where the walk through a slot stands: by key, or by queue.
-    v_hi_of_slot timestamptz;
-    v_queue integer;
+    v_condition constant text := duewheel.recall_condition(
+        v_topic.topic_id, p_tag, p_key_prefix, p_due_from, p_due_until);
+    -- Each chunk begins anew here, or in the slot and behind the position where the one before it ended.
+    v_walk duewheel.recall_walk := jsonb_populate_record(null::duewheel.recall_walk, p_after);
     v_key text;
-    v_at timestamptz;
-    v_seq bigint;
-    v_some record;
-    v_room integer;
-    v_queues smallint[] := '{}';
-    v_ats timestamptz[] := '{}';
-    v_seqs bigint[] := '{}';
-    v_ours record;
-    v_held bigint := 0;
-    v_held_recalled bigint := 0;
+    v_held_back bigint := 0;
+    v_slot record;
     v_count bigint;
+    v_found duewheel.message_position[] := '{}';
+    v_last duewheel.message_position;
+    v_done record;
 begin
     if p_now is not null then
         perform duewheel.require_clock_right(p_now);
     end if;
     if not (p_deferred or p_dry_run) then
-        -- The topic's wheel waits for the chunk.
         perform duewheel.require_own_transaction();
     end if;
     if p_limit is null or p_limit not between 1 and 10000 then
@@ -126,174 +231,69 @@ begin
             message = format('a chunk of %s messages is asked for; the limit is 1 to 10000', p_limit),
             hint = 'Recall in several chunks.';
     end if;
-    matched := 0;
-    recalled := 0;
-    already_released := 0;
     if p_after is null and exists (select from duewheel.held_back b where b.topic_id = v_topic.topic_id) then
-        -- Sent behind the newest tick: these wait, though the counts below take them for released.
-        for v_some in execute format(
-            'select m.queue, m.deliver_at, m.seq from duewheel.held_back b cross join lateral (
-                select * from duewheel.any_message m
-                where m.topic_id = b.topic_id and m.queue = b.queue and m.deliver_at = b.deliver_at and m.seq = b.seq
-                limit 1) m
-             where b.topic_id = $1 and %s', v_criteria)
-            using v_topic.topic_id, v_from, v_until, p_tag, p_key_prefix, v_last_key
-        loop
-            v_held := v_held + 1;
-            if p_dry_run then
-                already_released := already_released - 1;
-            elsif duewheel.recall_position(v_topic.topic_id, v_some.queue, v_some.deliver_at, v_some.seq, p_now)
-                  = 'recalled' then
-                v_held_recalled := v_held_recalled + 1;
-            end if;
-        end loop;
+        v_held_back := duewheel.recall_held_back(v_topic.topic_id, v_condition, p_dry_run, p_now);
     end if;
-    <<walk>>
+    -- They are due before the newest tick, so those that are not recalled now are counted as released below.
+    already_released := case when p_dry_run then -v_held_back else 0 end;
     for v_slot in
         select * from (
             -- Far messages first: one that is moved into its slot meanwhile is met there.
             select timestamptz '-infinity' as starts_at, timestamptz 'infinity' as ends_at, 'far_message' as table_name
             union all
             select s.starts_at, s.ends_at, s.table_name from duewheel.slot s
-            where s.ends_at > v_from and s.starts_at < v_until
+            where s.ends_at > coalesce(p_due_from, '-infinity') and s.starts_at < coalesce(p_due_until, 'infinity')
         ) s
-        where s.starts_at >= coalesce((p_after ->> 'slot')::timestamptz, '-infinity')
+        where s.starts_at >= coalesce(v_walk.slot, '-infinity')
         order by s.starts_at
     loop
-        if v_slot.starts_at = (p_after ->> 'slot')::timestamptz then
-            v_hi_of_slot := (p_after ->> 'hi')::timestamptz;
-            v_queue := (p_after ->> 'queue')::integer;
-            v_at := (p_after ->> 'at')::timestamptz;
-            v_seq := (p_after ->> 'seq')::bigint;
-            if p_key_prefix is not null then
-                -- Who recalls may not read: the position is handed on, and the key is looked up anew.
-                select m.key into v_key from duewheel.any_message m
-                where m.topic_id = v_topic.topic_id and m.queue = v_queue and m.deliver_at = v_at and m.seq = v_seq;
-                if v_key is null then
-                    raise exception using
-                        errcode = 'DW010',
-                        message = 'no message is at the position where the chunk before this one ended',
-                        hint = 'Begin anew: what was recalled before does not match again.';
-                end if;
-                v_queue := 0;
-            end if;
-        else
-            select coalesce(max(t.hi), '-infinity') into v_hi_of_slot from (
-                select t.hi from duewheel.newest_tick(v_topic.topic_id) t) t;
-            v_queue := 0;
-            v_key := p_key_prefix;
-            v_at := v_hi_of_slot;
-            v_seq := duewheel.last_seq();
-            if v_slot.starts_at <= v_hi_of_slot then
+        v_key := p_key_prefix;
+        if v_slot.starts_at is distinct from v_walk.slot then
+            v_walk.slot := v_slot.starts_at;
+            v_walk.hi := duewheel.released_to(v_topic.topic_id);
+            v_walk.queue := 0;
+            -- Keys come first in a walk by them, so it begins before all instants.
+            v_walk.at := case when p_key_prefix is null then v_walk.hi else '-infinity' end;
+            v_walk.seq := duewheel.last_seq();
+            if v_slot.starts_at <= v_walk.hi then
                 execute format(
-                    'select count(*) from duewheel.%I m where %s and m.queue = any ($7) and m.deliver_at <= $8',
-                    v_slot.table_name, v_criteria)
+                    'select count(*) from duewheel.%I m where %s and m.queue = any ($1) and m.deliver_at <= $2',
+                    v_slot.table_name, v_condition)
                 into v_count
-                using v_topic.topic_id, v_from, v_until, p_tag, p_key_prefix, v_last_key,
-                      array(select generate_series(0, v_topic.queues - 1)::smallint), v_hi_of_slot;
+                using array(select generate_series(0, v_topic.queues - 1)::smallint), v_walk.hi;
                 already_released := already_released + v_count;
             end if;
-            if p_key_prefix is not null then
-                -- Keys come first in this walk, so its beginning is before all instants.
-                v_at := '-infinity';
-                v_seq := -1;
-            end if;
+        elsif p_key_prefix is not null then
+            v_key := duewheel.recall_key_at(v_topic.topic_id, v_walk);
         end if;
-        continue when v_slot.ends_at <= v_hi_of_slot;
-        while v_queue < case when p_key_prefix is null then v_topic.queues else 1 end loop
-            v_room := p_limit - cardinality(v_seqs);
-            execute format(
-                case when p_key_prefix is null then
-                    'select array_agg(m.queue order by m.deliver_at, m.seq) as queues,
-                            array_agg(m.deliver_at order by m.deliver_at, m.seq) as ats,
-                            array_agg(m.seq order by m.deliver_at, m.seq) as seqs
-                     from (select m.queue, m.deliver_at, m.seq from duewheel.%I m
-                           where %s and m.queue = $7::smallint and m.deliver_at >= $9
-                             and (m.deliver_at, m.seq) > ($9, $10)
-                           order by m.deliver_at, m.seq limit $11) m'
-                else
-                    'select array_agg(m.queue order by m.key, m.deliver_at, m.seq) as queues,
-                            array_agg(m.deliver_at order by m.key, m.deliver_at, m.seq) as ats,
-                            array_agg(m.seq order by m.key, m.deliver_at, m.seq) as seqs
-                     from (select m.queue, m.deliver_at, m.seq, m.key from duewheel.%I m
-                           where %s and m.deliver_at > $8 and m.key >= $12
-                             and (m.key, m.deliver_at, m.seq) > ($12, $9, $10)
-                           order by m.key, m.deliver_at, m.seq limit $11) m'
-                end, v_slot.table_name, v_criteria)
-            into v_some
-            using v_topic.topic_id, v_from, v_until, p_tag, p_key_prefix, v_last_key, v_queue,
-                  v_hi_of_slot, v_at, v_seq, v_room, v_key;
-            v_queues := v_queues || v_some.queues;
-            v_ats := v_ats || v_some.ats;
-            v_seqs := v_seqs || v_some.seqs;
-            if cardinality(v_some.seqs) = v_room then
-                next := jsonb_build_object(
-                    'slot', v_slot.starts_at, 'hi', v_hi_of_slot, 'queue', v_some.queues[v_room],
-                    'at', v_some.ats[v_room], 'seq', v_some.seqs[v_room]);
-                exit walk;
-            end if;
-            v_queue := v_queue + 1;
-            v_at := v_hi_of_slot;
-            v_seq := duewheel.last_seq();
-        end loop;
+        continue when v_slot.ends_at <= v_walk.hi;
+        v_found := v_found || array(
+            select p from duewheel.recall_page(v_slot.table_name, v_condition, v_walk, v_key, v_topic.queues,
+                                               p_limit - cardinality(v_found)) p);
+        if cardinality(v_found) = p_limit then
+            v_last := v_found[p_limit];
+            v_walk.queue := v_last.queue;
+            v_walk.at := v_last.deliver_at;
+            v_walk.seq := v_last.seq;
+            next := to_jsonb(v_walk);
+            exit;
+        end if;
     end loop;
 
-    recalled := v_held_recalled;
-    matched := already_released + cardinality(v_seqs) + case when p_dry_run then v_held else v_held_recalled end;
-    if p_dry_run or cardinality(v_seqs) = 0 then
+    if p_dry_run then
+        recalled := 0;
+        matched := already_released + v_held_back + cardinality(v_found);
         return;
     end if;
-    select coalesce(max(t.hi), '-infinity') into v_hi from (
-        select t.hi from duewheel.newest_tick(v_topic.topic_id) t) t;
-    -- Always in this order: two bulk recalls wait for each other and never in a circle.
-    with chosen as (
-        select * from unnest(v_queues, v_ats, v_seqs) c (queue, deliver_at, seq) where c.deliver_at > v_hi
-    ), made as (
-        insert into duewheel.recall (topic_id, queue, bulk, deliver_at, seq, recalled_at)
-        select v_topic.topic_id, c.queue, true, c.deliver_at, c.seq, coalesce(p_now, clock_timestamp())
-        from chosen c order by c.queue, c.deliver_at, c.seq
-        on conflict on constraint recall_pkey do nothing
-        returning queue, deliver_at, seq
-    )
-    select (select count(*) from chosen) as chosen, count(*) as made, min(m.deliver_at) as first_at,
-           array_agg(m.queue) as queues, array_agg(m.deliver_at) as ats, array_agg(m.seq) as seqs
-    into v_ours from made m;
-    recalled := v_held_recalled + v_ours.made;
-    already_released := already_released + cardinality(v_seqs) - v_ours.chosen;
-    -- Messages that another transaction recalled at the same time are that one's.
-    matched := matched - (v_ours.chosen - v_ours.made);
-    if v_ours.made = 0 then
-        return;
-    end if;
-    if p_deferred then
-        insert into duewheel.bulk_recall (topic_id, first_deliver_at, recalled, recalled_at)
-        values (v_topic.topic_id, v_ours.first_at, v_ours.made, coalesce(p_now, clock_timestamp()));
-        return;
-    end if;
-    perform duewheel.lock_ticking(v_topic.topic_id, true);
-    select t.hi into v_hi from duewheel.newest_tick(v_topic.topic_id) t;
-    if v_hi >= v_ours.first_at then
-        -- Released while the rows were written: nobody has seen these.
-        delete from duewheel.recall r
-        using unnest(v_ours.queues, v_ours.ats, v_ours.seqs) o (queue, deliver_at, seq)
-        where o.deliver_at <= v_hi and r.topic_id = v_topic.topic_id and r.queue = o.queue
-          and r.deliver_at = o.deliver_at and r.seq = o.seq;
-        get diagnostics v_count = row_count;
-        recalled := recalled - v_count;
-        already_released := already_released + v_count;
-    end if;
-    -- At COMMIT, that nobody has passed the lock.
-    insert into duewheel.bulk_recall (topic_id, first_deliver_at, recalled, recalled_at)
-    select v_topic.topic_id, min(o.deliver_at), recalled, coalesce(p_now, clock_timestamp())
-    from unnest(v_ours.ats) o (deliver_at) where v_hi is null or o.deliver_at > v_hi
-    having count(*) > 0;
+    v_done := duewheel.recall_found(v_topic.topic_id, v_found, p_deferred, p_now);
+    already_released := already_released + v_done.released;
+    recalled := v_held_back + v_done.recalled;
+    matched := already_released + recalled;
 end
 $$;
 
 -- Recalls everything that waits on a topic and has the tag, a key with the prefix, and an instant in [due_from,
 -- due_until). In one transaction, the caller's: what is counted as recalled is never delivered if that commits.
--- Deferred, the check that it came in time runs at COMMIT, and until then nobody waits; else now, and the topic's wheel
--- waits for the COMMIT.
 create or replace function duewheel.recall_many(
     topic text, tag text default null, key_prefix text default null, due_from timestamptz default null,
     due_until timestamptz default null, everything boolean default false, dry_run boolean default false,

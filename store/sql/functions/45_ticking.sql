@@ -3,8 +3,8 @@
 -- rights may not commit: these run with the caller's, and what they call are entry points.
 
 -- The topic and the retries of a subscription, as far as something may have come due there. A wheel that has just
--- ticked comes again by itself. is_overdue: a message has been due for a second, so what holds the lock does not get
--- on, and it is waited for.
+-- ticked comes again by itself. is_overdue: a message has been due for a second, so the transaction that has the lock
+-- is slow, and a tick waits for it.
 create or replace function duewheel.topics_to_tick(p_group_id integer, p_topic_id integer, p_now timestamptz)
 returns table (topic_id integer, is_overdue boolean)
 language plpgsql stable set plan_cache_mode = force_generic_plan as $$
@@ -15,30 +15,18 @@ begin
         perform duewheel.require_clock_right(p_now);
     end if;
     return query
-    select t.topic_id, coalesce(least(due.deliver_at, held.deliver_at) < v_now - interval '1 second', false)
+    select t.topic_id, coalesce(d.due_at < v_now - interval '1 second', false)
     from duewheel.topic t
     left join lateral (
         select k.hi, k.open_count, k.by_wheel from duewheel.newest_tick(t.topic_id) k
     ) k on true
-    left join lateral (
-        select b.deliver_at from duewheel.held_back b
-        where b.topic_id = t.topic_id and (b.deliver_at <= v_now or t.message_type = 'FIFO')
-        order by b.deliver_at limit 1
-    ) held on true
-    left join lateral (
-        select m.deliver_at from generate_series(0, t.queues - 1) q cross join lateral (
-            select m.deliver_at from duewheel.any_message m
-            where m.topic_id = t.topic_id and m.queue = q::smallint and m.deliver_at > coalesce(k.hi, '-infinity')
-              and m.deliver_at <= v_now
-            order by m.deliver_at, m.seq limit 1) m
-        limit 1
-    ) due on true
+    cross join lateral duewheel.first_due(t.topic_id, t.queues, t.message_type, k.hi, null, v_now) d
     where t.topic_id in (
         p_topic_id,
         (select s.retry_topic_id from duewheel.subscription s
          where s.group_id = p_group_id and s.topic_id = p_topic_id))
       and (p_now is not null or k.by_wheel is not true or v_now >= duewheel.wheel_comes_by(k.hi, t.granularity))
-      and (k.open_count > 0 or due.deliver_at is not null or held.deliver_at is not null);
+      and (k.open_count > 0 or d.due_at is not null);
 end
 $$;
 

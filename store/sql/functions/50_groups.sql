@@ -75,6 +75,114 @@ exception when lock_not_available then
 end
 $$;
 
+-- Refuses a subscription of a kind that there is none of, and names that no group or instance may have.
+create or replace function duewheel.check_subscriber(p_group text, p_start text, p_mode text, p_instance text)
+returns void
+language plpgsql as $$
+declare
+    v_problem constant text := case
+        when p_mode is null or p_mode not in ('clustering', 'broadcasting')
+            then format('mode is "%s"; it is "clustering" or "broadcasting"', left(p_mode, 80))
+        when p_group is null or p_group !~ '^[A-Za-z0-9_.-]{1,127}$'
+            then format('"%s" is not a group name: a name has 1 to 127 letters, digits, dots, hyphens or underscores',
+                        left(p_group, 200))
+        when p_mode = 'broadcasting' and (p_instance is null or p_instance !~ '^[^[:cntrl:]]{1,127}$')
+            then format('"%s" cannot name a broadcasting instance: a name has 1 to 127 characters, no control '
+                        'characters', left(p_instance, 200))
+        when p_start is null or p_start not in ('earliest', 'latest')
+            then format('start is "%s"; it is "earliest", "latest" or an instant', left(p_start, 80))
+    end;
+begin
+    if v_problem is not null then
+        raise exception using
+            errcode = 'DW010', message = v_problem,
+            hint = 'Give what is named there; an instance''s name stays the same when it starts again.';
+    end if;
+end
+$$;
+
+-- Refuses a group of the other mode, and one group more than a topic may have. The caller holds the group's lock.
+create or replace function duewheel.check_new_subscription(p_topic duewheel.topic, p_group text, p_mode text)
+returns void
+language plpgsql as $$
+declare
+    v_broadcasting constant boolean := p_mode = 'broadcasting';
+    v_most constant integer := case when v_broadcasting then 100000 else 10000 end;
+begin
+    if exists (
+        select from duewheel.consumer_group g
+        join duewheel.subscription s on s.group_id = g.group_id
+        join duewheel.topic t on t.topic_id = s.topic_id and t.deleted_at is null
+        where case when v_broadcasting then g.name = p_group else g.broadcast_group = p_group end
+    ) then
+        raise exception using
+            errcode = 'DW010',
+            message = format('group "%s" is %s; this consumer is %s', p_group,
+                             case when v_broadcasting then 'clustering' else 'broadcasting' end, p_mode),
+            hint = 'All consumers of a group have one mode. Give the consumer the mode of its group, or another group.';
+    end if;
+    -- A login that may make groups leaves room for those of others.
+    if (select count(*) from (
+            select from duewheel.subscription s
+            where s.topic_id = p_topic.topic_id and (s.retry_topic_id is null) = v_broadcasting
+            limit v_most) s) >= v_most then
+        raise exception using
+            errcode = 'DW010',
+            message = format('topic "%s" has %s %s; the limit is %s', p_topic.name, v_most,
+                             case when v_broadcasting then 'broadcasting instances' else 'groups' end, v_most),
+            hint = case when v_broadcasting
+                then 'Give each instance a name that stays the same when it starts again.'
+                else 'Let an administrator delete groups that nobody needs.' end;
+    end if;
+end
+$$;
+
+-- Makes a subscription, with its group where that is missing, and for a clustering group (p_instance null) the topics
+-- of its retries and dead letters.
+create or replace function duewheel.make_subscription(
+    p_topic duewheel.topic, p_group text, p_instance text, p_now timestamptz
+) returns duewheel.subscription
+language plpgsql as $$
+declare
+    v_name constant text := concat_ws('/', p_group, p_instance);
+    v_made duewheel.subscription;
+begin
+    v_made.topic_id := p_topic.topic_id;
+    select g.group_id into v_made.group_id from duewheel.consumer_group g where g.name = v_name for key share;
+    if not found then
+        insert into duewheel.consumer_group (group_id, name, mode, broadcast_group, instance)
+        overriding system value
+        values (duewheel.free_group_id(), v_name,
+                case when p_instance is null then 'clustering' else 'broadcasting' end,
+                case when p_instance is not null then p_group end, p_instance)
+        returning group_id into v_made.group_id;
+    end if;
+    -- An answer that was on its way when a group was deleted may have left a row under the same id.
+    perform duewheel.clear_leases(v_made.group_id, v_made.topic_id);
+    if p_instance is null then
+        -- As there is no subscription, topics of these names are left over from one that went with its topic.
+        update duewheel.topic t
+        set name = format('%s~deleted~%s', t.name, t.topic_id), deleted_at = clock_timestamp()
+        where t.name in ('%RETRY%' || p_group || '%' || p_topic.name, '%DLQ%' || p_group || '%' || p_topic.name);
+        v_made.retry_topic_id := duewheel.free_topic_id(true);
+        v_made.dead_letter_topic_id := duewheel.free_topic_id(true);
+        insert into duewheel.topic
+            (topic_id, name, message_type, queues, max_delay, out_of_range, granularity, retention, delay_levels,
+             parent_topic_id)
+        overriding system value
+        select own.topic_id, own.prefix || p_group || '%' || p_topic.name, own.message_type, 1, p_topic.max_delay,
+               p_topic.out_of_range, p_topic.granularity, p_topic.retention, p_topic.delay_levels, p_topic.topic_id
+        from (values (v_made.retry_topic_id, '%RETRY%', 'RETRY'),
+                     (v_made.dead_letter_topic_id, '%DLQ%', 'DEAD_LETTER')) own (topic_id, prefix, message_type);
+    else
+        v_made.seen_at := p_now;
+    end if;
+    insert into duewheel.subscription (group_id, topic_id, retry_topic_id, dead_letter_topic_id, seen_at)
+    values (v_made.group_id, v_made.topic_id, v_made.retry_topic_id, v_made.dead_letter_topic_id, v_made.seen_at);
+    return v_made;
+end
+$$;
+
 -- Makes the group and its subscription where missing, with the topics for its retries and dead letters, and puts it at
 -- its start: "earliest" is the oldest message kept, "latest" what is released from now on, start_at what is due from an
 -- instant on or came, later than its own, after it. Where the subscription exists, start changes nothing. mode
@@ -91,130 +199,47 @@ language plpgsql as $$
 #variable_conflict use_column
 declare
     v_topic duewheel.topic := duewheel.topic_by_name(p_topic);
-    v_broadcasting constant boolean := p_mode is not distinct from 'broadcasting';
-    v_name constant text := case when v_broadcasting then p_group || '/' || p_instance else p_group end;
+    v_instance constant text := case when p_mode = 'broadcasting' then p_instance end;
+    v_name constant text := case when p_mode = 'broadcasting' then p_group || '/' || p_instance else p_group end;
     v_now constant timestamptz := coalesce(p_now, clock_timestamp());
     -- The position is exclusive.
     v_start_at timestamptz := coalesce(
         greatest(p_start_at, v_topic.kept_from) - interval '1 microsecond', '-infinity');
-    v_seq bigint := duewheel.last_seq();
     v_straggler_id bigint := 0;
-    -- So many groups, or broadcasting instances, read one topic at most.
-    v_most constant integer := case when v_broadcasting then 100000 else 10000 end;
 begin
     if p_now is not null then
         perform duewheel.require_clock_right(p_now);
     end if;
     topic_id := v_topic.topic_id;
     made := false;
-    select s.group_id, s.retry_topic_id, s.dead_letter_topic_id into group_id, retry_topic_id, dead_letter_topic_id
-    from duewheel.subscription s join duewheel.consumer_group g on g.group_id = s.group_id
-    where g.name = v_name and s.topic_id = v_topic.topic_id;
-    if found then
-        if v_broadcasting then
-            -- It is back: upkeep does not forget it now.
+    for v_attempt in 1 .. 2 loop
+        select s.group_id, s.retry_topic_id, s.dead_letter_topic_id into group_id, retry_topic_id, dead_letter_topic_id
+        from duewheel.subscription s join duewheel.consumer_group g on g.group_id = s.group_id
+        where g.name = v_name and s.topic_id = v_topic.topic_id;
+        if found then
+            -- A broadcasting instance is back: upkeep does not forget it now.
             update duewheel.subscription s set seen_at = v_now
-            where s.group_id = subscribe.group_id and s.topic_id = v_topic.topic_id;
+            where s.group_id = subscribe.group_id and s.topic_id = v_topic.topic_id and s.seen_at < v_now;
+            return;
         end if;
-        return;
-    end if;
-    if p_mode is null or p_mode not in ('clustering', 'broadcasting') then
-        raise exception using
-            errcode = 'DW010',
-            message = format('mode is "%s"; it is "clustering" or "broadcasting"', left(p_mode, 80)),
-            hint = 'Give one of them.';
-    end if;
-    if p_group is null or p_group !~ '^[A-Za-z0-9_.-]{1,127}$' then
-        raise exception using
-            errcode = 'DW010',
-            message = format('"%s" is not a group name: a name has 1 to 127 letters, digits, dots, hyphens or '
-                             'underscores', left(p_group, 200)),
-            hint = 'Choose another name.';
-    end if;
-    if v_broadcasting and (p_instance is null or p_instance !~ '^[^[:cntrl:]]{1,127}$') then
-        raise exception using
-            errcode = 'DW010',
-            message = format('"%s" cannot name a broadcasting instance: a name has 1 to 127 characters, no control '
-                             'characters', left(p_instance, 200)),
-            hint = 'Give each instance a name that stays the same when it starts again.';
-    end if;
-    if p_start is null or p_start not in ('earliest', 'latest') then
-        raise exception using
-            errcode = 'DW010',
-            message = format('start is "%s"; it is "earliest", "latest" or an instant', left(p_start, 80)),
-            hint = 'Give one of them.';
-    end if;
-    perform duewheel.require_read_committed();
-    -- One lock for all topics: the group's mode is decided under it.
-    perform duewheel.lock_until(array[duewheel.key_lock_key(0, '%GROUP%' || p_group)]);
-    select s.group_id, s.retry_topic_id, s.dead_letter_topic_id into group_id, retry_topic_id, dead_letter_topic_id
-    from duewheel.subscription s join duewheel.consumer_group g on g.group_id = s.group_id
-    where g.name = v_name and s.topic_id = v_topic.topic_id;
-    if found then
-        return;
-    end if;
-    if exists (
-        select from duewheel.consumer_group g
-        join duewheel.subscription s on s.group_id = g.group_id
-        join duewheel.topic t on t.topic_id = s.topic_id and t.deleted_at is null
-        where case when v_broadcasting then g.name = p_group else g.broadcast_group = p_group end
-    ) then
-        raise exception using
-            errcode = 'DW010',
-            message = format('group "%s" is %s; this consumer is %s', p_group,
-                             case when v_broadcasting then 'clustering' else 'broadcasting' end, p_mode),
-            hint = 'All consumers of a group have one mode. Give the consumer the mode of its group, or another group.';
-    end if;
-    -- Whoever may make groups may not make so many that no other can be made.
-    if (select count(*) from (
-            select from duewheel.subscription s
-            where s.topic_id = v_topic.topic_id and (s.retry_topic_id is null) = v_broadcasting
-            limit v_most) s) >= v_most then
-        raise exception using
-            errcode = 'DW010',
-            message = format('topic "%s" has %s %s; the limit is %s', p_topic, v_most,
-                             case when v_broadcasting then 'broadcasting instances' else 'groups' end, v_most),
-            hint = case when v_broadcasting
-                then 'Give each instance a name that stays the same when it starts again.'
-                else 'Let an administrator delete groups that nobody needs.' end;
-    end if;
+        if v_attempt = 1 then
+            perform duewheel.check_subscriber(p_group, p_start, p_mode, p_instance);
+            perform duewheel.require_read_committed();
+            -- One lock for all topics: the group's mode is decided under it.
+            perform duewheel.lock_until(array[duewheel.key_lock_key(0, '%GROUP%' || p_group)]);
+        end if;
+    end loop;
+    perform duewheel.check_new_subscription(v_topic, p_group, p_mode);
     -- Keeps delete_topic away until this is committed.
     perform from duewheel.topic t where t.topic_id = v_topic.topic_id and t.deleted_at is null for key share;
     if not found then
         -- There may be another topic of that name by now.
-        select s.group_id, s.topic_id, s.retry_topic_id, s.dead_letter_topic_id, s.made
-        into group_id, topic_id, retry_topic_id, dead_letter_topic_id, made
-        from duewheel.subscribe(p_topic, p_group, p_start, p_start_at, p_now, p_mode, p_instance) s;
+        select * into group_id, topic_id, retry_topic_id, dead_letter_topic_id, made
+        from duewheel.subscribe(p_topic, p_group, p_start, p_start_at, p_now, p_mode, p_instance);
         return;
     end if;
-    select g.group_id into group_id from duewheel.consumer_group g where g.name = v_name for key share;
-    if not found then
-        insert into duewheel.consumer_group (group_id, name, mode, broadcast_group, instance)
-        overriding system value
-        values (duewheel.free_group_id(), v_name, p_mode, case when v_broadcasting then p_group end,
-                case when v_broadcasting then p_instance end)
-        returning consumer_group.group_id into group_id;
-    end if;
-    -- An answer that was on its way when a group was deleted may have left a row under the same id.
-    perform duewheel.clear_leases(group_id, v_topic.topic_id);
-    if not v_broadcasting then
-        -- As there is no subscription, topics of these names are left over from one that went with its topic.
-        update duewheel.topic t
-        set name = format('%s~deleted~%s', t.name, t.topic_id), deleted_at = clock_timestamp()
-        where t.name in ('%RETRY%' || p_group || '%' || p_topic, '%DLQ%' || p_group || '%' || p_topic);
-        retry_topic_id := duewheel.free_topic_id(true);
-        dead_letter_topic_id := duewheel.free_topic_id(true);
-        insert into duewheel.topic
-            (topic_id, name, message_type, queues, max_delay, out_of_range, granularity, retention, delay_levels,
-             parent_topic_id)
-        overriding system value
-        select own.topic_id, own.prefix || p_group || '%' || p_topic, own.message_type, 1, v_topic.max_delay,
-               v_topic.out_of_range, v_topic.granularity, v_topic.retention, v_topic.delay_levels, v_topic.topic_id
-        from (values (retry_topic_id, '%RETRY%', 'RETRY'),
-                     (dead_letter_topic_id, '%DLQ%', 'DEAD_LETTER')) own (topic_id, prefix, message_type);
-    end if;
-    insert into duewheel.subscription (group_id, topic_id, retry_topic_id, dead_letter_topic_id, seen_at)
-    values (group_id, topic_id, retry_topic_id, dead_letter_topic_id, case when v_broadcasting then v_now end);
+    select s.group_id, s.retry_topic_id, s.dead_letter_topic_id into group_id, retry_topic_id, dead_letter_topic_id
+    from duewheel.make_subscription(v_topic, p_group, v_instance, v_now) s;
     made := true;
     if p_start = 'latest' or p_start_at is not null then
         perform duewheel.await_tick(topic_id);
@@ -225,19 +250,19 @@ begin
     insert into duewheel.lease
         (topic_id, group_id, queue, n, token, from_at, from_seq, to_at, to_seq, straggler_from, straggler_to,
          message_count, leased_at, expires_at, revived_to)
-    select v_topic.topic_id, group_id, q, 0, 0, v_start_at, v_seq, v_start_at, v_seq, v_straggler_id, v_straggler_id,
-           0, v_now, v_now, '-infinity'::timestamptz
-    from generate_series(0, v_topic.queues - 1) q
-    union all
-    select retry_topic_id, group_id, 0, 0, 0, '-infinity'::timestamptz, v_seq, '-infinity'::timestamptz, v_seq, 0, 0,
-           0, v_now, v_now, '-infinity'::timestamptz
-    where retry_topic_id is not null;
+    select q.topic_id, group_id, q.queue, 0, 0, q.at, duewheel.last_seq(), q.at, duewheel.last_seq(), q.straggler_id,
+           q.straggler_id, 0, v_now, v_now, '-infinity'
+    from (
+        select v_topic.topic_id, n, v_start_at, v_straggler_id from generate_series(0, v_topic.queues - 1) n
+        union all
+        select retry_topic_id, 0, '-infinity', 0 where retry_topic_id is not null
+    ) q (topic_id, queue, at, straggler_id);
 end
 $$;
 
 -- Sets how often and after which waits a group retries: of FIFO topics (ordered) one interval for all retries, of the
 -- others a list whose last interval serves for all further ones. The call made last decides for the whole group.
--- max_retries null: as many as there are intervals, or for FIFO topics without end. Answers what was set before, and
+-- max_retries null: as many as there are intervals, or for FIFO topics without end. Returns what was set before, and
 -- whether that was something else.
 create or replace function duewheel.set_retry_policy(
     topic text, consumer_group text, max_retries integer, intervals interval[], jitter real default 0,
@@ -445,8 +470,8 @@ end;
 
 -- Deletes a group, or with a topic only what it has there: position, leases, retries and dead letters. Of a
 -- broadcasting group all instances go, or the one that is named group/instance. Its consumers are told that their
--- subscription is gone. Whoever is reading is waited for, up to 10 seconds. One transaction takes a bounded number of
--- locks: "more" says that there is more to delete.
+-- subscription is gone. A consumer that is receiving is waited for, up to 10 seconds. One transaction takes a bounded
+-- number of locks: "more" says that there is more to delete.
 create or replace function duewheel.delete_group(
     consumer_group text, topic text default null, out deleted integer, out more boolean
 )
@@ -464,11 +489,11 @@ begin
     if delete_group.topic is not null then
         perform duewheel.topic_by_name(delete_group.topic);
     end if;
-    -- As whoever makes it.
+    -- The lock under which a group is made.
     perform duewheel.lock_until(
         array[duewheel.key_lock_key(0, '%GROUP%' || split_part(delete_group.consumer_group, '/', 1))], v_until);
     for v_subscription in
-        select s.group_id, s.topic_id, s.retry_topic_id, t.queues
+        select s.group_id, s.topic_id, t.queues
         from duewheel.consumer_group g
         join duewheel.subscription s on s.group_id = g.group_id
         join duewheel.topic t on t.topic_id = s.topic_id
@@ -479,12 +504,7 @@ begin
         more := v_locks >= v_most_locks;
         exit when more;
         v_locks := v_locks + v_subscription.queues + 1;
-        perform duewheel.lock_until(
-            array(select duewheel.queue_lock_key(v_subscription.group_id, v_subscription.topic_id, q)
-                  from generate_series(0, v_subscription.queues - 1) q
-                  union all
-                  select duewheel.queue_lock_key(v_subscription.group_id, v_subscription.retry_topic_id, 0)
-                  where v_subscription.retry_topic_id is not null), v_until);
+        perform duewheel.lock_queues(v_subscription.group_id, v_subscription.topic_id, v_until);
         perform duewheel.remove_subscription(v_subscription.group_id, v_subscription.topic_id);
         deleted := deleted + 1;
     end loop;

@@ -25,8 +25,8 @@
 -- 5. b1 is acked. The next receive leases b2 (lease 4), and the first one after the interval a2, now in its second
 --    attempt, and a3 (lease 5).
 
--- The lease that holds unanswered messages of a message group, of those before p_below_n, or for null of all; null
--- where the group is free.
+-- The lease that has unanswered messages of a message group, of those before p_below_n, or for null of all; null where
+-- the group is free.
 create or replace function duewheel.fifo_holder(
     p_group_id integer, p_topic_id integer, p_queue integer, p_message_group text,
     p_below_n bigint default null
@@ -39,30 +39,20 @@ begin
     where m.topic_id = p_topic_id and m.group_id = p_group_id and m.queue = p_queue
       and m.message_group >= p_message_group and m.message_group <= p_message_group
     order by m.message_group desc, m.n desc limit 1;
-    -- The newest one decides: it was given out when no older one held any.
-    if v_n is null or v_n >= p_below_n
-       or not duewheel.fifo_holds(p_group_id, p_topic_id, p_queue, v_n, p_message_group) then
+    -- The newest one decides: it was given out when no older one had any.
+    if v_n is null or v_n >= p_below_n then
         return null;
     end if;
-    return v_n;
-end
-$$;
-
-create or replace function duewheel.fifo_holds(
-    p_group_id integer, p_topic_id integer, p_queue integer, p_n bigint, p_message_group text
-) returns boolean
-language plpgsql stable as $$
-begin
-    perform from duewheel.final_event(p_group_id, p_topic_id, p_queue, p_n);
+    perform from duewheel.final_event(p_group_id, p_topic_id, p_queue, v_n);
     if found then
-        return false;
+        return null;
     end if;
     perform from duewheel.lease_message m
     where m.topic_id = p_topic_id and m.group_id = p_group_id and m.queue = p_queue
-      and m.message_group >= p_message_group and m.message_group <= p_message_group and m.n = p_n
-      and not exists (select from duewheel.message_answer(p_group_id, p_topic_id, p_queue, p_n, m.seq))
+      and m.message_group >= p_message_group and m.message_group <= p_message_group and m.n = v_n
+      and not exists (select from duewheel.message_answer(p_group_id, p_topic_id, p_queue, v_n, m.seq))
     order by m.message_group limit 1;
-    return found;
+    return case when found then v_n end;
 end
 $$;
 

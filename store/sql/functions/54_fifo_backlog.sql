@@ -79,15 +79,19 @@ end
 $$;
 
 -- Puts messages of the backlog into a lease: at most p_room, of free message groups, each from its first one on as far
--- as they are due. Answers how many.
+-- as they are due. Returns how many.
 create or replace function duewheel.fifo_lease_backlog(
     p_group_id integer, p_topic_id integer, p_queue integer, p_n bigint, p_now timestamptz, p_room bigint
 ) returns bigint
 language plpgsql as $$
 declare
-    -- Those that the lease has messages of already go on.
+    -- Message groups of which the lease has messages already go on.
     v_message_groups constant text[] :=
-        duewheel.fifo_groups_of_lease(p_group_id, p_topic_id, p_queue, p_n)
+        array(select distinct m.message_group from (
+            select m.message_group from duewheel.lease_message m
+            where m.topic_id = p_topic_id and m.group_id = p_group_id and m.queue = p_queue
+              and m.n >= p_n and m.n <= p_n and m.place_n < p_n
+            order by m.n, m.place_n, m.deliver_at, m.seq) m)
         || array(select * from duewheel.fifo_free_groups(p_group_id, p_topic_id, p_queue, p_n, p_now, p_room));
     v_row duewheel.fifo_backlog;
     v_rows duewheel.fifo_backlog[] := '{}';
@@ -112,23 +116,6 @@ begin
     perform duewheel.fifo_mark_first(
         p_group_id, p_topic_id, p_queue, array(select distinct r.message_group from unnest(v_rows) r), p_n);
     return cardinality(v_rows);
-end
-$$;
-
--- The message groups of which a lease has messages from the backlog.
-create or replace function duewheel.fifo_groups_of_lease(
-    p_group_id integer, p_topic_id integer, p_queue integer, p_n bigint
-) returns text[]
-language plpgsql stable as $$
-begin
-    return array(
-        select distinct m.message_group
-        from (
-            select m.message_group from duewheel.lease_message m
-            where m.topic_id = p_topic_id and m.group_id = p_group_id and m.queue = p_queue
-              and m.n >= p_n and m.n <= p_n and m.place_n < p_n
-            order by m.n, m.place_n, m.deliver_at, m.seq
-        ) m);
 end
 $$;
 

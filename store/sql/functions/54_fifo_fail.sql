@@ -4,7 +4,7 @@
 -- null, for a retry due at p_due_at, or after the group's interval where that is null; the unanswered ones behind them
 -- in their message groups, without a retry. The last retry of a message ends it as a dead letter, and its message group
 -- goes on. p_reasons: one for each of p_seqs, or one for all. p_given_back: p_seqs are put back without a retry, too.
--- Answers the numbers of those that were put back with these.
+-- returned: the numbers of the messages that were put back with these.
 create or replace function duewheel.fifo_put_back(
     p_lease duewheel.lease, p_seqs bigint[], p_reasons text[], p_due_at timestamptz, p_now timestamptz,
     p_given_back boolean default false,
@@ -92,7 +92,7 @@ begin
           and b.message_group = v_row.message_group and b.place_n = v_row.place_n
           and b.deliver_at = v_row.deliver_at and b.seq = v_row.seq;
     end loop;
-    -- Whoever waits should look again when there is something next.
+    -- Waiting consumers ask again, as there may be a next message.
     perform duewheel.announce('duewheel_released', (p_lease).topic_id::text);
 end
 $$;

@@ -1,8 +1,8 @@
 -- Receiving from a queue of a FIFO topic: one step of the walk of duewheel.receive_batch, which holds the queue's lock.
 
 -- Sorts messages that were just seen, in order: those of free message groups into the lease p_n, at most p_room, the
--- others into the backlog. Answers how many of them were sorted in, the rest is behind the last one the lease had room
--- for, and how many are leased.
+-- others into the backlog. sorted: how many were sorted in; the rest is behind the last one the lease had room for.
+-- leased: how many of these are in the lease.
 create or replace function duewheel.fifo_sort_in(
     p_group_id integer, p_topic_id integer, p_queue integer, p_n bigint, p_room bigint,
     p_ats timestamptz[], p_seqs bigint[], p_message_groups text[], p_attempts integer[],

@@ -34,27 +34,25 @@ return coalesce(
      where s.topic_id = p_topic_id and s.queue = p_queue and s.deliver_at = p_deliver_at and s.seq = p_seq),
     p_deliver_at > p_hi);
 
--- The leases of a subscription that have no final answer.
-create or replace function duewheel.open_leases(p_group_id integer, p_topic_id integer)
-returns setof duewheel.lease
-language plpgsql stable as $$
+-- The leases of a subscription that have no final answer; of those that have ended, for p_now none.
+create or replace function duewheel.open_leases(
+    p_group_id integer, p_topic_id integer, p_now timestamptz default null
+) returns setof duewheel.lease
+language plpgsql stable set plan_cache_mode = force_generic_plan as $$
 declare
     v_position record;
     v_n bigint;
 begin
-    -- In loops: a join would look at all leases and all events again for each of them.
-    for v_position in
-        select p.topic_id, p.queue, p.revived_to from duewheel.positions(p_group_id, p_topic_id) p order by p.ordinal
-    loop
+    -- In loops: a join would read all leases and all events again for each of them.
+    for v_position in select * from duewheel.positions(p_group_id, p_topic_id) p order by p.ordinal loop
         for v_n in
             select * from duewheel.ended_leases(p_group_id, v_position.topic_id, v_position.queue,
-                                                v_position.revived_to,
-                                                'infinity')
+                                                coalesce(p_now, v_position.revived_to), 'infinity')
         loop
             return query
             select l.* from duewheel.lease l
             where l.topic_id = v_position.topic_id and l.group_id = p_group_id and l.queue = v_position.queue
-              and l.n = v_n;
+              and l.n = v_n order by l.n limit 1;
         end loop;
     end loop;
 end
@@ -72,7 +70,7 @@ begin
     loop
         v_round_until := clock_timestamp() + interval '1 second';
         begin
-            -- Locks that are held stay so while the rest is tried again: consumers that answer all the time are between
+            -- Locks that were got stay while the rest is tried again: consumers that answer all the time are between
             -- two answers at different moments.
             while (
                 select count(*) from duewheel.open_leases(p_group_id, p_topic_id) l
@@ -99,7 +97,7 @@ end
 $$;
 
 -- Ends an open lease. Messages without an answer that do not come by the new position are ready again at once, with
--- their attempt: a retry, or on FIFO topics in its place. Answers how many messages that is.
+-- their attempt: a retry, or on FIFO topics in its place. Returns how many messages that is.
 create or replace function duewheel.end_rewound_lease(
     p_lease duewheel.lease, p_subscription duewheel.subscription, p_hi timestamptz, p_straggler_id bigint,
     p_now timestamptz
@@ -164,7 +162,7 @@ create or replace function duewheel.rewound_reason() returns text
 language sql immutable
 return 'in flight when the group was rewound';
 
--- Takes back the retries that wait or are ready of messages that come by the new position. Answers how many.
+-- Takes back the retries that wait or are ready of messages that come by the new position. Returns how many.
 create or replace function duewheel.take_back_retries(
     p_subscription duewheel.subscription, p_hi timestamptz, p_straggler_id bigint, p_now timestamptz
 ) returns bigint
@@ -319,7 +317,7 @@ begin
                              v_topic.name),
             hint = 'A group reads a topic from when its first consumer has been made: broker.consumer(topic, group).';
     end if;
-    -- Whoever waits should look again.
+    -- Waiting consumers ask again.
     perform duewheel.announce('duewheel_released', v_topic.topic_id::text);
 end
 $$;

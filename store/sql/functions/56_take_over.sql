@@ -1,23 +1,5 @@
 -- Taking over: a consumer that goes on with the work of one that is gone gets its leases with their messages.
 
--- The unanswered leases of a subscription that have not ended, by queue, with the holder of each.
-create or replace function duewheel.live_leases(p_group_id integer, p_topic_id integer, p_now timestamptz)
-returns table (topic_id integer, queue smallint, n bigint, consumer text)
-language plpgsql stable set plan_cache_mode = force_generic_plan as $$
-#variable_conflict use_column
-begin
-    return query
-    select l.topic_id, l.queue, l.n, l.consumer
-    from duewheel.positions(p_group_id, p_topic_id) p
-    -- No lease lasts longer than 12 hours from its newest extension.
-    cross join lateral duewheel.ended_leases(p_group_id, p.topic_id, p.queue, p_now, p_now + interval '13 hours') e (n)
-    cross join lateral (
-        select l.topic_id, l.queue, l.n, l.consumer from duewheel.lease l
-        where l.topic_id = p.topic_id and l.group_id = p_group_id and l.queue = p.queue and l.n = e.n
-        order by l.n limit 1) l;
-end
-$$;
-
 -- Gives the live leases of p_consumer to the caller, who has the same name: with new tokens, so that an answer of the
 -- one before is refused, and for p_invisible from now on. Rows as of receive_batch: the messages without an
 -- answer, then their lease. A lease that is being answered in an open transaction is left to that one. This is the
@@ -41,7 +23,7 @@ begin
     perform duewheel.check_invisible(p_invisible);
     for v_live in
         select l.topic_id, l.queue, l.n
-        from duewheel.live_leases(p_group_id, p_topic_id, coalesce(p_now, clock_timestamp())) l
+        from duewheel.open_leases(p_group_id, p_topic_id, coalesce(p_now, clock_timestamp())) l
         where l.consumer = p_consumer
     loop
         continue when not pg_try_advisory_xact_lock(

@@ -4,6 +4,26 @@
 -- one, so a look costs the same however many messages are due. The plans walk the keys, whatever the tables held when
 -- they were made. Each statement bounds deliver_at, so the slots it does not need are pruned when it runs.
 
+-- When the first message of a topic is due, in (p_from, p_to], that no tick has reached: p_hi is how far the topic is
+-- released. Messages that are held back count however long ago they were due; on a FIFO topic they are due at once, at
+-- p_to at the latest. Inlined where it is used in FROM.
+create or replace function duewheel.first_due(
+    p_topic_id integer, p_queues integer, p_message_type text, p_hi timestamptz, p_from timestamptz, p_to timestamptz
+) returns table (due_at timestamptz)
+language sql stable
+begin atomic
+    select least(min(m.deliver_at), (
+        select least(b.deliver_at, p_to) from duewheel.held_back b
+        where b.topic_id = p_topic_id and (b.deliver_at <= p_to or p_message_type = 'FIFO')
+        order by b.deliver_at limit 1))
+    from generate_series(0, p_queues - 1) q
+    cross join lateral (
+        select m.deliver_at from duewheel.any_message m
+        where m.topic_id = p_topic_id and m.queue = q::smallint
+          and m.deliver_at > greatest(p_from, p_hi, '-infinity') and m.deliver_at <= p_to
+        order by m.deliver_at limit 1) m;
+end;
+
 -- A page of all topics: those above p_after_topic_id, p_limit of them. For each the first instant in (p_from, p_to]
 -- that no tick has reached yet; without p_from, however long ago it came due. A full page ends with a row that names
 -- its last topic and no instant.
@@ -12,14 +32,11 @@ create or replace function duewheel.due_topics(
 ) returns table (topic_id integer, due_at timestamptz, granularity interval)
 language plpgsql stable set plan_cache_mode = force_generic_plan as $$
 #variable_conflict use_column
-declare
-    v_seen integer := 0;
-    v_topic record;
 begin
     perform duewheel.require_home();
-    for v_topic in
-        select t.topic_id, t.granularity,
-               least(d.due_at, b.deliver_at, case when b.deliver_at is not null then p_to end) as due_at
+    return query
+    with page as materialized (
+        select t.topic_id, d.due_at, t.granularity
         from (
             select t.topic_id, t.queues, t.granularity, t.message_type from duewheel.topic t
             where t.topic_id > p_after_topic_id and t.deleted_at is null and t.message_type <> 'DEAD_LETTER'
@@ -28,33 +45,11 @@ begin
         left join lateral (
             select k.hi from duewheel.newest_tick(t.topic_id) k
         ) k on true
-        left join lateral (
-            select b.deliver_at from duewheel.held_back b
-            where b.topic_id = t.topic_id and (b.deliver_at <= p_to or t.message_type = 'FIFO')
-            order by b.deliver_at limit 1
-        ) b on true
-        cross join lateral (
-            select min(m.deliver_at) as due_at
-            from generate_series(0, t.queues - 1) q
-            cross join lateral (
-                select m.deliver_at from duewheel.any_message m
-                where m.topic_id = t.topic_id and m.queue = q::smallint
-                  and m.deliver_at > greatest(p_from, k.hi, '-infinity') and m.deliver_at <= p_to
-                order by m.deliver_at limit 1) m
-        ) d
-    loop
-        v_seen := v_seen + 1;
-        topic_id := v_topic.topic_id;
-        due_at := v_topic.due_at;
-        granularity := v_topic.granularity;
-        if due_at is not null then
-            return next;
-        end if;
-        if v_seen = p_limit then
-            due_at := null;
-            return next;
-        end if;
-    end loop;
+        cross join lateral duewheel.first_due(t.topic_id, t.queues, t.message_type, k.hi, p_from, p_to) d
+    )
+    select p.topic_id, p.due_at, p.granularity from page p where p.due_at is not null
+    union all
+    select max(p.topic_id), null, null from page p having count(*) = p_limit;
 end
 $$;
 
@@ -129,12 +124,33 @@ begin
 end
 $$;
 
--- The first instant after a topic's newest tick, up to p_to.
-create or replace function duewheel.next_instant(p_topic_id integer, p_to timestamptz) returns timestamptz
-language plpgsql stable set plan_cache_mode = force_generic_plan as $$
+-- The next end of an unanswered lease of each subscription in (p_from, p_to]: at the cost of the leases that were to
+-- end in that time.
+create or replace function duewheel.lease_ends(p_from timestamptz, p_to timestamptz)
+returns table (group_id integer, topic_id integer, expires_at timestamptz)
+language plpgsql stable
+set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
+as $$
+#variable_conflict use_column
 begin
-    return (select min(d.due_at) from duewheel.due_topics(p_topic_id - 1, 1, null, p_to) d
-            where d.topic_id = p_topic_id);
+    return query
+    select s.group_id, s.topic_id, min(e.expires_at)
+    from (
+        select l.topic_id, l.group_id, l.queue, l.n from duewheel.lease l
+        where l.message_count > 0 and l.expires_at > p_from and l.expires_at <= p_to
+        union
+        select e.topic_id, e.group_id, e.queue, e.n from duewheel.lease_event e
+        where e.expires_at is not null and e.expires_at > p_from and e.expires_at <= p_to
+    ) l
+    cross join lateral (
+        select duewheel.lease_end(l.group_id, l.topic_id, l.queue, l.n) as expires_at
+        where not exists (select from duewheel.final_event(l.group_id, l.topic_id, l.queue, l.n))
+    ) e
+    join duewheel.topic t on t.topic_id = l.topic_id
+    join duewheel.subscription s on s.group_id = l.group_id and s.topic_id = coalesce(t.parent_topic_id, t.topic_id)
+    join duewheel.topic parent on parent.topic_id = s.topic_id and parent.deleted_at is null
+    where e.expires_at > p_from and e.expires_at <= p_to
+    group by s.group_id, s.topic_id;
 end
 $$;
 

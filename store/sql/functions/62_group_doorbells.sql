@@ -63,7 +63,7 @@ begin
         ready := least(ready, c_most);
         select count(*) > 0, coalesce(array_agg(distinct l.consumer) filter (where l.consumer is not null), '{}')
         into inflight, holders
-        from duewheel.live_leases(v_pair.group_id, v_pair.topic_id, v_now) l;
+        from duewheel.open_leases(v_pair.group_id, v_pair.topic_id, v_now) l;
         return next;
     end loop;
 end

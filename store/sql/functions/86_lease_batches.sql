@@ -1,34 +1,10 @@
 -- Batches of leases: for jobs that take very many messages at once, work on parts of them side by side, and answer each
 -- part when its work is done.
 
--- The leases of a subscription that were taken under a consumer's name since an instant.
-create or replace function duewheel.leases_since(
-    p_group_id integer, p_topic_id integer, p_consumer text, p_since timestamptz
-) returns setof duewheel.lease
-language plpgsql stable set plan_cache_mode = force_generic_plan as $$
-declare
-    v_position record;
-    v_lease duewheel.lease;
-begin
-    for v_position in select * from duewheel.positions(p_group_id, p_topic_id) loop
-        for v_lease in
-            select * from duewheel.lease l
-            where l.topic_id = v_position.topic_id and l.group_id = p_group_id and l.queue = v_position.queue
-            order by l.n desc
-        loop
-            exit when v_lease.leased_at < p_since;
-            if v_lease.consumer = p_consumer and v_lease.message_count > 0 then
-                return next v_lease;
-            end if;
-        end loop;
-    end loop;
-end
-$$;
-
 -- Leases up to p_max messages without returning them, in leases that are small enough to be dealt out evenly to
 -- p_parts: by what is ready, which is counted no further than it matters, and not by what was asked for. One row per
 -- lease. p_since is for a reader that is planned anew for every action on a DataFrame: leases that were taken since
--- then under the same consumer name are the answer, and only where there are none it leases.
+-- then under the same consumer name are returned, and only where there are none it leases.
 create or replace function duewheel.lease_evenly(
     p_group_id integer, p_topic_id integer, p_tags text[], p_max bigint, p_parts integer, p_invisible interval,
     p_consumer text, p_now timestamptz default null, p_filter jsonpath default null, p_since timestamptz default null
@@ -59,7 +35,16 @@ begin
         perform duewheel.lock_until(array[duewheel.key_lock_key(p_topic_id, '%LEASE%' || p_consumer)]);
         return query
         select l.topic_id, l.queue, l.n, l.token, l.expires_at, l.message_count
-        from duewheel.leases_since(p_group_id, p_topic_id, p_consumer, p_since) l;
+        from duewheel.positions(p_group_id, p_topic_id) p
+        cross join lateral (
+            -- Behind the newest lease that is older than that.
+            select * from duewheel.lease l
+            where l.topic_id = p.topic_id and l.group_id = p_group_id and l.queue = p.queue and l.n > coalesce((
+                select o.n from duewheel.lease o
+                where o.topic_id = p.topic_id and o.group_id = p_group_id and o.queue = p.queue
+                  and o.leased_at < p_since order by o.n desc limit 1), -1)
+            order by l.n desc) l
+        where l.consumer = p_consumer and l.message_count > 0;
         if found then
             return;
         end if;

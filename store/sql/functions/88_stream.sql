@@ -92,7 +92,7 @@ $$;
 
 -- Where a new stream of a group begins, and makes the group its own. p_start: "group" where the group stands,
 -- "earliest", "latest", or "at" p_at: with what is due from then on or came, later than its own instant, after it. A
--- stream that has not finished its first part yet is answered again, by its name: where it began stands in no
+-- stream that has not finished its first part yet is returned again, by its name: where it began stands in no
 -- checkpoint.
 create or replace function duewheel.stream_start(
     p_group_id integer, p_topic_id integer, p_stream text, p_start text, p_at timestamptz default null
@@ -169,8 +169,8 @@ end
 $$;
 
 -- How far a stream that stands at these places may read: at most p_limit messages on, stragglers counted; null for all
--- that is released. p_stream null: for a look, by whoever it may be. p_to_*: not further than these places, which an
--- unlimited look answered.
+-- that is released. p_stream null: nobody reads, the places are for display. p_to_*: not further than these places,
+-- which a call without a limit has returned.
 create or replace function duewheel.stream_latest(
     p_group_id integer, p_topic_id integer, p_stream text, p_topic_ids integer[], p_queues integer[], p_ats bigint[],
     p_seqs bigint[], p_stragglers bigint[], p_limit bigint default null,
@@ -277,22 +277,15 @@ begin
 end
 $$;
 
--- Whether retention has dropped something of a topic behind a place.
-create or replace function duewheel.stream_has_lost(p_topic_id integer, p_at bigint) returns boolean
-language sql stable
-begin atomic
-    select not exists (
-        select from duewheel.topic t
-        where t.topic_id = p_topic_id and t.deleted_at is null
-          and coalesce(t.kept_from, '-infinity') <= duewheel.stream_instant(p_at) + interval '1 microsecond');
-end;
-
--- The messages released between two places of a queue, stragglers or the others: as lease_rows does.
+-- The messages released between two places of a queue, the stragglers before the others, with the columns of
+-- lease_rows; without stragglers (null), for the mode peek, all that is stored there.
 create or replace function duewheel.stream_rows(
     p_topic_id integer, p_queue integer, p_from bigint, p_from_seq bigint, p_to bigint, p_to_seq bigint,
     p_straggler_from bigint, p_straggler_to bigint, p_tags text[] default null, p_filter jsonpath default null
 ) returns setof duewheel.any_message
-language plpgsql stable set plan_cache_mode = force_generic_plan as $$
+language plpgsql stable
+set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
+as $$
 #variable_conflict use_column
 declare
     v_from constant timestamptz := duewheel.stream_instant(p_from);
@@ -314,7 +307,33 @@ begin
     from duewheel.released_rows(
         p_topic_id, p_queue::smallint, v_from, p_from_seq, v_to, p_to_seq,
         -- Where no tick is, nothing is released.
-        coalesce(v_xmin, '0'), false, p_tags, p_filter, false) m
+        case when p_straggler_to is not null then coalesce(v_xmin, '0') end, false, p_tags, p_filter, false) m
     order by m.deliver_at, m.seq;
 end
 $$;
+
+-- The losses of a stream: in how many queues retention has dropped messages behind its places, and up to how many
+-- messages as far as that was counted when they were dropped; the group's position is then behind the stream's place by
+-- one part at most. A slot is dropped before the topic's kept_from says so, and is asked for by itself.
+create or replace function duewheel.stream_lost(
+    p_group_id integer, p_topic_id integer, p_topic_ids integer[], p_queues integer[], p_ats bigint[]
+) returns table (queues bigint, messages bigint)
+language sql stable
+begin atomic
+    with dropped as (
+        select d.ends_at, (u.value ->> 'messages')::bigint as messages
+        from duewheel.dropped_slot d cross join lateral jsonb_array_elements(d.unread) u (value)
+        where u.value ->> 'topic' = (select t.name from duewheel.topic t where t.topic_id = p_topic_id)
+          and u.value ->> 'consumer_group'
+              = (select g.name from duewheel.consumer_group g where g.group_id = p_group_id)
+    ), lost as (
+        select duewheel.stream_instant(p.at) as at from unnest(p_topic_ids, p_queues, p_ats) p (topic_id, queue, at)
+        left join duewheel.topic t on t.topic_id = p.topic_id and t.deleted_at is null
+        where p.at is not null and (
+            t.topic_id is null or t.kept_from > duewheel.stream_instant(p.at) + interval '1 microsecond'
+            or p.topic_id = p_topic_id
+                and exists (select from dropped d where d.ends_at > duewheel.stream_instant(p.at)))
+    )
+    select (select count(*) from lost),
+           (select sum(d.messages)::bigint from dropped d where d.ends_at > (select min(l.at) from lost l));
+end;

@@ -26,23 +26,3 @@ begin
     order by q, c.n;
 end
 $$;
-
--- The messages of such a range that are not recalled.
-create or replace function duewheel.peek_rows(
-    p_topic_id integer, p_queue integer, p_from bigint, p_from_seq bigint, p_to bigint, p_to_seq bigint, p_tags text[],
-    p_filter jsonpath
-) returns setof duewheel.any_message
-language plpgsql stable
-set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
-as $$
-#variable_conflict use_column
-begin
-    perform duewheel.require_home();
-    return query
-    select *
-    from duewheel.released_rows(
-        p_topic_id, p_queue::smallint, duewheel.stream_instant(p_from), p_from_seq, duewheel.stream_instant(p_to),
-        p_to_seq, null, false, p_tags, p_filter, false) m
-    order by m.deliver_at, m.seq;
-end
-$$;

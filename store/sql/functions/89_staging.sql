@@ -83,7 +83,7 @@ begin atomic
     ) j;
 end;
 
--- Sends the messages of these parts, in one transaction, and answers how many they are. Null: this batch of the writer
+-- Sends the messages of these parts, in one transaction, and returns how many they are. Null: this batch of the writer
 -- was published before, or a later one, and nothing is sent. p_counts: how many messages each part has. p_keep: for how
 -- long it is remembered that the batch was published.
 create or replace function duewheel.publish_batch(
