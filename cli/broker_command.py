@@ -8,15 +8,13 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Concatenate, ParamSpec
+from typing import Any
 
 import click
 
 from duewheel.cli.answer import Answer
 from duewheel.cli.options import json_option
 from duewheel.store import Broker
-
-P = ParamSpec("P")
 
 
 def data_folder() -> Path:
@@ -41,7 +39,7 @@ def open_broker(dsn: str | None) -> Iterator[Broker]:
         yield broker
 
 
-def with_broker(command: Callable[Concatenate[Broker, Answer, P], None]) -> Callable[P, None]:
+def with_broker(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command the options `--dsn` and `--json`, and pass it an open broker and an `Answer`.
 
     Example::
@@ -58,8 +56,8 @@ def with_broker(command: Callable[Concatenate[Broker, Answer, P], None]) -> Call
     )
     @json_option
     @functools.wraps(command)
-    def with_options(dsn: str | None, as_json: bool, *args: P.args, **kwargs: P.kwargs) -> None:
+    def with_options(dsn: str | None, as_json: bool, **given: Any) -> None:
         with open_broker(dsn) as broker:
-            command(broker, Answer(as_json=as_json), *args, **kwargs)
+            command(broker, Answer(as_json=as_json), **given)
 
     return with_options

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from typing import Any
 
 import click
 
@@ -74,14 +74,8 @@ def redrive(
     message_ids: tuple[str, ...],
     group: str,
     topic: str | None,
-    tag: str | None,
-    key_prefix: str | None,
-    reason_contains: str | None,
-    dead_from: datetime | None,
-    dead_until: datetime | None,
-    max_messages: int | None,
-    per_second: float | None,
     dry_run: bool,
+    **criteria: Any,
 ) -> None:
     """Send dead letters to their consumer group again: all, some by MESSAGE_ID, or those that match.
 
@@ -94,18 +88,7 @@ def redrive(
     matched = redriven = 0
     with progress("Redriving", len(message_ids) or None) as advance:
         for portion in redrive_portions(
-            broker,
-            group,
-            topic,
-            message_ids=message_ids or None,
-            tag=tag,
-            key_prefix=key_prefix,
-            reason_contains=reason_contains,
-            dead_from=dead_from,
-            dead_until=dead_until,
-            max_messages=max_messages,
-            per_second=per_second,
-            dry_run=dry_run,
+            broker, group, topic, message_ids=message_ids or None, dry_run=dry_run, **criteria
         ):
             matched += portion.matched
             redriven += portion.redriven

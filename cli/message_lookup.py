@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import datetime
+from typing import Any
 
 import click
 
 from duewheel.cli.answer import Answer, as_mapping, end_with_nothing
 from duewheel.cli.broker_command import with_broker
-from duewheel.cli.options import key_option, limit_option, topic_option
+from duewheel.cli.options import id_or_key, limit_option, topic_option
 from duewheel.cli.parameters import instant
 from duewheel.store import Broker, UnknownMessage
 from duewheel.store.values.stored_messages import ListedMessage
@@ -22,23 +22,19 @@ _PAGE = 1_000
 
 
 @click.command()
-@click.argument("message_id", required=False)
-@topic_option("With --key: the topic.")
-@key_option
+@id_or_key
 @with_broker
-def find(broker: Broker, answer: Answer, message_id: str | None, topic: str | None, key: str | None) -> None:
+def find(broker: Broker, answer: Answer, sought: str | tuple[str, str]) -> None:
     """Find a message by MESSAGE_ID, or the messages of a key by --topic and --key. Status 3 if none is found.
 
     \b
     duewheel message find --topic order-timeout --key 42 --json
     """
-    if message_id is not None and topic is None and key is None:
-        message = broker.find(message_id)
+    if isinstance(sought, str):
+        message = broker.find(sought)
         found = [] if message is None else [message]
-    elif message_id is None and topic is not None and key is not None:
-        found = broker.find_key(topic, key)
     else:
-        raise click.UsageError("Give either MESSAGE_ID, or --topic and --key.")
+        found = broker.find_key(*sought)
     answer.rows(map(as_mapping, found), columns=_FOUND_COLUMNS, empty="Nothing found.")
     if not found:
         end_with_nothing()
@@ -60,15 +56,7 @@ def find(broker: Broker, answer: Answer, message_id: str | None, topic: str | No
 @limit_option(100)
 @with_broker
 def list_messages(
-    broker: Broker,
-    answer: Answer,
-    topic: str | None,
-    state: str,
-    tag: str | None,
-    key_prefix: str | None,
-    due_from: datetime | None,
-    due_until: datetime | None,
-    max_messages: int,
+    broker: Broker, answer: Answer, topic: str | None, max_messages: int, **criteria: Any
 ) -> None:
     """List messages without their bodies, by topic and delivery instant.
 
@@ -80,16 +68,7 @@ def list_messages(
         after: str | None = None
         left = max_messages
         while left:
-            page = broker.list_messages(
-                topic,
-                state=state,
-                due_from=due_from,
-                due_until=due_until,
-                key_prefix=key_prefix,
-                tag=tag,
-                after=after,
-                max_messages=min(left, _PAGE),
-            )
+            page = broker.list_messages(topic, after=after, max_messages=min(left, _PAGE), **criteria)
             yield from page.messages
             left -= len(page.messages)
             after = page.next

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
+from typing import Any
 
 import click
 
 from duewheel.cli.answer import Answer, as_mapping, counted, end_with_nothing
 from duewheel.cli.broker_command import with_broker
-from duewheel.cli.options import at_option, delay_option, dry_run_option, key_option, topic_option
+from duewheel.cli.options import at_option, delay_option, dry_run_option, id_or_key, topic_option
 from duewheel.cli.parameters import instant
 from duewheel.cli.progress import progress
 from duewheel.store import Broker, BulkRecall, RecallOutcome
@@ -16,13 +17,9 @@ from duewheel.store.operations.recalling import recall_portion
 
 
 @click.command()
-@click.argument("message_id", required=False)
-@topic_option("With --key: the topic.")
-@key_option
+@id_or_key
 @with_broker
-def recall(
-    broker: Broker, answer: Answer, message_id: str | None, topic: str | None, key: str | None
-) -> None:
+def recall(broker: Broker, answer: Answer, sought: str | tuple[str, str]) -> None:
     """Take back a waiting message by MESSAGE_ID, or those of a key by --topic and --key.
 
     The answer is final: `recalled` (it will never be delivered), `already_released` or `not_found`. Status 3
@@ -31,12 +28,7 @@ def recall(
     \b
     duewheel message recall --topic order-timeout --key 42
     """
-    if message_id is not None and topic is None and key is None:
-        outcome = broker.recall(message_id)
-    elif message_id is None and topic is not None and key is not None:
-        outcome = broker.recall_key(topic, key)
-    else:
-        raise click.UsageError("Give either MESSAGE_ID, or --topic and --key.")
+    outcome = broker.recall(sought) if isinstance(sought, str) else broker.recall_key(*sought)
     answer.done(outcome.value, outcome=outcome)
     if outcome is not RecallOutcome.RECALLED:
         end_with_nothing()
@@ -52,15 +44,7 @@ def recall(
 @dry_run_option
 @with_broker
 def recall_many(
-    broker: Broker,
-    answer: Answer,
-    topic: str,
-    tag: str | None,
-    key_prefix: str | None,
-    due_from: datetime | None,
-    due_until: datetime | None,
-    everything: bool,
-    dry_run: bool,
+    broker: Broker, answer: Answer, topic: str, everything: bool, dry_run: bool, **criteria: Any
 ) -> None:
     """Take back all waiting messages of a topic that match. Status 3 if none does.
 
@@ -70,8 +54,7 @@ def recall_many(
     \b
     duewheel message recall-many --topic order-timeout --tag trial --due-until 2030-01-31T17:30:00Z --dry-run
     """
-    criteria = (tag, key_prefix, due_from, due_until)
-    if everything != all(given is None for given in criteria):
+    if everything != all(given is None for given in criteria.values()):
         raise click.UsageError(
             "Give at least one of --tag, --key-prefix, --due-from and --due-until, or --everything alone."
         )
@@ -79,16 +62,7 @@ def recall_many(
     after: str | None = None
     with progress("Recalling") as advance:
         while True:
-            portion, after = recall_portion(
-                broker,
-                topic,
-                tag=tag,
-                key_prefix=key_prefix,
-                due_from=due_from,
-                due_until=due_until,
-                dry_run=dry_run,
-                after=after,
-            )
+            portion, after = recall_portion(broker, topic, dry_run=dry_run, after=after, **criteria)
             matched += portion.matched
             recalled += portion.recalled
             already_released += portion.already_released
@@ -107,18 +81,14 @@ def recall_many(
 
 
 @click.command()
-@click.argument("message_id", required=False)
-@topic_option("With --key: the topic.")
-@key_option
+@id_or_key
 @delay_option
 @at_option
 @with_broker
 def reschedule(
     broker: Broker,
     answer: Answer,
-    message_id: str | None,
-    topic: str | None,
-    key: str | None,
+    sought: str | tuple[str, str],
     delay: timedelta | None,
     deliver_at: datetime | None,
 ) -> None:
@@ -131,10 +101,8 @@ def reschedule(
     """
     if (delay is None) == (deliver_at is None):
         raise click.UsageError("Give either --delay or --at.")
-    if message_id is not None and topic is None and key is None:
-        receipts = [broker.reschedule(message_id, delay=delay, deliver_at=deliver_at)]
-    elif message_id is None and topic is not None and key is not None:
-        receipts = broker.reschedule_key(topic, key, delay=delay, deliver_at=deliver_at)
+    if isinstance(sought, str):
+        receipts = [broker.reschedule(sought, delay=delay, deliver_at=deliver_at)]
     else:
-        raise click.UsageError("Give either MESSAGE_ID, or --topic and --key.")
+        receipts = broker.reschedule_key(*sought, delay=delay, deliver_at=deliver_at)
     answer.rows(map(as_mapping, receipts), columns=("message_id", "deliver_at", "outcome"), empty="")

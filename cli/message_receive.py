@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
-from typing import Literal
+from datetime import timedelta
+from typing import Any
 
 import click
 
@@ -14,6 +14,10 @@ from duewheel.cli.parameters import duration, start
 from duewheel.store import Broker, ConsumeMode, Message
 
 _COLUMNS = ("message_id", "key", "tag", "deliver_at", "attempt", "body")
+_FIELDS = (
+    *("message_id", "topic", "key", "tag", "properties"),
+    *("message_group", "born_at", "deliver_at", "attempt", "body"),
+)
 
 
 @click.command()
@@ -25,10 +29,9 @@ _COLUMNS = ("message_id", "key", "tag", "deliver_at", "attempt", "body")
 )
 @click.option("--wait", type=duration, default="0s", show_default=True, help="Wait this long for a message.")
 @click.option("--tags", default="*", show_default=True, help="Only these tags: 'a || b'.")
-@click.option("--filter", "properties_filter", help='Only these: SQL-92 over properties, "amount > 100".')
+@click.option("--filter", help='Only these: SQL-92 over properties, "amount > 100".')
 @click.option(
     "--start",
-    "starts_at",
     type=start,
     default="earliest",
     show_default=True,
@@ -56,12 +59,8 @@ def receive(
     max_messages: int,
     invisible: timedelta,
     wait: timedelta,
-    tags: str,
-    properties_filter: str | None,
-    starts_at: datetime | Literal["earliest", "latest"],
-    mode: str,
-    name: str | None,
     ack: bool,
+    **subscription: Any,
 ) -> None:
     """Lease due messages and print them. Status 3 if none is due.
 
@@ -69,9 +68,7 @@ def receive(
     duewheel message receive --topic order-timeout --group cancel-unpaid-orders --wait 30s --ack
     duewheel message receive -t order-timeout -g audit --filter "region = 'north' AND amount > 100"
     """
-    consumer = broker.consumer(
-        topic, group, tags=tags, start=starts_at, name=name, filter=properties_filter, mode=mode
-    )
+    consumer = broker.consumer(topic, group, **subscription)
     batch = consumer.receive(max_messages=max_messages, invisible=invisible, wait=wait)
     answer.rows((_received(message) for message in batch), columns=_COLUMNS, empty="Nothing is due.")
     if not batch:
@@ -81,15 +78,4 @@ def receive(
 
 
 def _received(message: Message) -> dict[str, object]:
-    return {
-        "message_id": message.message_id,
-        "topic": message.topic,
-        "key": message.key,
-        "tag": message.tag,
-        "properties": message.properties,
-        "message_group": message.message_group,
-        "born_at": message.born_at,
-        "deliver_at": message.deliver_at,
-        "attempt": message.attempt,
-        "body": message.body,
-    }
+    return {name: getattr(message, name) for name in _FIELDS}

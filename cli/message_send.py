@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
 from typing import Any
 
 import click
@@ -57,15 +56,9 @@ def send(
     topic: str,
     body: str | None,
     file: str | None,
-    delay: timedelta | None,
-    deliver_at: datetime | None,
-    delay_level: int | None,
-    key: str | None,
-    tag: str | None,
     properties: tuple[tuple[str, str], ...],
-    message_group: str | None,
     idempotency_key: str | None,
-    on_conflict: str,
+    **given: Any,
 ) -> None:
     """Send BODY; `-` reads the body from standard input.
 
@@ -80,16 +73,7 @@ def send(
     """
     if (body is None) == (file is None):
         raise click.UsageError("Give either BODY or --file.")
-    given: dict[str, Any] = {
-        "delay": delay,
-        "deliver_at": deliver_at,
-        "delay_level": delay_level,
-        "key": key,
-        "tag": tag,
-        "properties": dict(properties) or None,
-        "message_group": message_group,
-        "on_conflict": on_conflict,
-    }
+    given["properties"] = dict(properties) or None
     if file is not None:
         sent = send_file(broker, topic, file, given, idempotency_key)
         others = "".join(
@@ -104,10 +88,5 @@ def send(
             **sent.outcomes,
         )
         return
-    receipt = broker.send(
-        topic,
-        given_body(body),
-        **given,
-        idempotency_key=idempotency_key,
-    )
+    receipt = broker.send(topic, given_body(body), idempotency_key=idempotency_key, **given)
     answer.record(as_mapping(receipt))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +14,6 @@ from duewheel.cli.parameters import duration, instant, name_and_value
 Option = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 json_option: Option = click.option("--json", "as_json", is_flag=True, help="Answer in JSON.")
-key_option: Option = click.option("--key", help="The key it was sent with.")
 yes_option: Option = click.option("--yes", is_flag=True, help="Do not ask.")
 dry_run_option: Option = click.option("--dry-run", is_flag=True, help="Only count them.")
 delay_option: Option = click.option(
@@ -47,6 +47,25 @@ def limit_option(default: int | None = None) -> Option:
         show_default=default is not None,
         help="At most this many.",
     )
+
+
+def id_or_key(command: Callable[..., None]) -> Callable[..., None]:
+    """Let a command take MESSAGE_ID, or `--topic` and `--key`; it receives the id or the pair as `sought`."""
+
+    @click.argument("message_id", required=False)
+    @topic_option("With --key: the topic.")
+    @click.option("--key", help="The key it was sent with.")
+    @functools.wraps(command)
+    def with_either(message_id: str | None, topic: str | None, key: str | None, **given: Any) -> None:
+        match message_id, topic, key:
+            case (str(), None, None):
+                command(sought=message_id, **given)
+            case (None, str(), str()):
+                command(sought=(topic, key), **given)
+            case _:
+                raise click.UsageError("Give either MESSAGE_ID, or --topic and --key.")
+
+    return with_either
 
 
 def topic_argument() -> Option:

@@ -9,14 +9,9 @@ from typing import Literal
 
 import click
 
-_UNITS = {
-    "ms": timedelta(milliseconds=1),
-    "s": timedelta(seconds=1),
-    "m": timedelta(minutes=1),
-    "h": timedelta(hours=1),
-    "d": timedelta(days=1),
-}
-_SIZE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+from duewheel.cli.readable import DURATION_UNITS, SIZE_UNITS
+
+_UNITS = dict(DURATION_UNITS)
 _SIZE = re.compile(r"(\d{1,15}(?:\.\d+)?)(B|KiB|MiB|GiB|TiB)?")
 _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 
@@ -68,7 +63,7 @@ def size(text: str) -> int:
         raise click.BadParameter(
             f"{text!r} is not a size. Write a number with a unit: 512MiB, 20GiB, 1.5TiB."
         )
-    return int(float(match[1]) * 1024 ** _SIZE_UNITS.index(match[2] or "B"))
+    return int(float(match[1]) * 1024 ** SIZE_UNITS.index(match[2] or "B"))
 
 
 def name_and_value(text: str) -> tuple[str, str]:

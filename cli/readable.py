@@ -11,14 +11,15 @@ from datetime import UTC, datetime, timedelta
 from enum import Enum
 from typing import Any
 
-_UNITS = (
+#: The units in which durations and sizes are written and read.
+DURATION_UNITS = (
     ("d", timedelta(days=1)),
     ("h", timedelta(hours=1)),
     ("m", timedelta(minutes=1)),
     ("s", timedelta(seconds=1)),
     ("ms", timedelta(milliseconds=1)),
 )
-_SIZES = ("KiB", "MiB", "GiB", "TiB")
+SIZE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 def text_of(value: Any, *, is_size: bool = False) -> str:
@@ -70,19 +71,19 @@ def duration_text(value: timedelta) -> str:
     if value < timedelta(0):
         return f"-{duration_text(-value)}"
     parts = []
-    for unit, length in _UNITS[:-1]:
+    for unit, length in DURATION_UNITS[:-1]:
         count, value = divmod(value, length)
         if count:
             parts.append(f"{count}{unit}")
     if value:
-        parts.append(f"{value / _UNITS[-1][1]:g}ms")
+        parts.append(f"{value / DURATION_UNITS[-1][1]:g}ms")
     return "".join(parts) or "0s"
 
 
 def size_text(value: int) -> str:
     """Return a number of bytes such as `20GiB`, to one decimal."""
-    size, unit = float(value), "B"
-    for larger in _SIZES:
+    size, unit = float(value), SIZE_UNITS[0]
+    for larger in SIZE_UNITS[1:]:
         if abs(size) < 1024:
             break
         size, unit = size / 1024, larger

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import timedelta
+from typing import Any
 
 import click
 
@@ -56,12 +57,8 @@ def add(
     topic: str,
     cron: str | None,
     every: timedelta | None,
-    timezone: str,
-    start_at: datetime | None,
-    misfire: str,
-    key: str | None,
-    tag: str | None,
     properties: tuple[tuple[str, str], ...],
+    **settings: Any,
 ) -> None:
     """Send BODY repeatedly, as schedule NAME; `-` reads the body from standard input.
 
@@ -81,12 +78,8 @@ def add(
         given_body(body),
         cron=cron,
         every=every,
-        timezone=timezone,
-        start_at=start_at,
-        misfire=misfire,
-        key=key,
-        tag=tag,
         properties=dict(properties) or None,
+        **settings,
     )
     added = _found(broker, name)
     if added is None:

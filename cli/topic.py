@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import timedelta
 from typing import Any
 
 import click
@@ -41,7 +40,7 @@ def _settings(command: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
-def _given(**settings: Any) -> dict[str, Any]:
+def _given(settings: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in settings.items() if value not in (None, ())}
 
 
@@ -69,34 +68,15 @@ def topic() -> None:
 )
 @_settings
 @with_broker
-def create(
-    broker: Broker,
-    answer: Answer,
-    name: str,
-    message_type: str,
-    queues: int | None,
-    max_delay: timedelta | None,
-    out_of_range: str | None,
-    granularity: timedelta | None,
-    retention: timedelta | None,
-    delay_levels: tuple[timedelta, ...],
-) -> None:
+def create(broker: Broker, answer: Answer, name: str, message_type: str, **settings: Any) -> None:
     """Create topic NAME; if it exists with the same settings, nothing changes.
 
     \b
     duewheel topic create order-timeout --max-delay 7d --granularity 10ms
     duewheel topic create reminders --delay-level 1m --delay-level 1h --delay-level 1d
     """
-    settings = _given(
-        queues=queues,
-        max_delay=max_delay,
-        out_of_range=out_of_range,
-        granularity=granularity,
-        retention=retention,
-        delay_levels=delay_levels,
-    )
     is_new = all(topic.name != name for topic in broker.topics())
-    broker.create_topic(name, message_type=message_type.upper(), **settings)
+    broker.create_topic(name, message_type=message_type.upper(), **_given(settings))
     if is_new:
         sentence, outcome = f"Topic {name} is created.", "created"
     else:
@@ -133,28 +113,13 @@ def show(broker: Broker, answer: Answer, name: str) -> None:
 @topic_argument()
 @_settings
 @with_broker
-def update(
-    broker: Broker,
-    answer: Answer,
-    name: str,
-    max_delay: timedelta | None,
-    out_of_range: str | None,
-    granularity: timedelta | None,
-    retention: timedelta | None,
-    delay_levels: tuple[timedelta, ...],
-) -> None:
+def update(broker: Broker, answer: Answer, name: str, **settings: Any) -> None:
     """Change settings of topic NAME; its type and queues cannot change.
 
     \b
     duewheel topic update order-timeout --retention 7d
     """
-    settings = _given(
-        max_delay=max_delay,
-        out_of_range=out_of_range,
-        granularity=granularity,
-        retention=retention,
-        delay_levels=delay_levels,
-    )
+    settings = _given(settings)
     if not settings:
         raise click.UsageError("Give at least one setting to change.")
     before = _found(broker, name)

@@ -87,16 +87,13 @@ def let_run(programs: Path) -> None:
 
 def runs_on(pid: int, data: Path) -> bool:
     """Whether the process is a Postgres server of this data directory."""
-    arguments = Path(f"/proc/{pid}/cmdline")
-    if Path("/proc/self/cmdline").exists():
-        try:
-            return os.fsencode(data) in arguments.read_bytes().split(b"\0")
-        except (FileNotFoundError, ProcessLookupError):
-            return False
-    listed = subprocess.run(
-        ["ps", "-p", str(pid), "-o", "command="], check=False, capture_output=True, text=True
-    )
-    return str(data) in listed.stdout
+    # It comes with the same extra as the server, whose absence is reported in words of our own.
+    import psutil
+
+    try:
+        return str(data) in psutil.Process(pid).cmdline()
+    except (psutil.NoSuchProcess, psutil.AccessDenied):
+        return False
 
 
 def is_free(port: int) -> bool:

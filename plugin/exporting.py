@@ -11,8 +11,10 @@ import csv
 import io
 import json
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict
+from datetime import datetime
 from itertools import chain
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 from airflow.api_fastapi.logging.decorators import action_logging
 from fastapi import APIRouter, Depends, Query
@@ -65,7 +67,9 @@ def export_dead_letters(
     as_format: Annotated[Format, Query(alias="format")] = "jsonl",
 ) -> StreamingResponse:
     """The dead letters of a group with their bodies, by topic and the oldest first."""
-    pages = _pages(connection_id, group, topic, redriven, reason_contains, key_prefix)
+    pages = _pages(
+        connection_id, group, topic, redriven, reason_contains=reason_contains, key_prefix=key_prefix
+    )
     # Read before the answer begins, while it can still become an error.
     first = next(pages)
     return StreamingResponse(
@@ -80,20 +84,13 @@ def export_dead_letters(
 
 
 def _pages(
-    connection_id: str,
-    group: str,
-    topic: str | None,
-    redriven: bool | None,
-    reason_contains: str | None,
-    key_prefix: str | None,
+    connection_id: str, group: str, topic: str | None, redriven: bool | None, **criteria: Any
 ) -> Iterator[list[DeadLetter]]:
     """All pages; some may be empty."""
     after: str | None = None
     while True:
         with brokers.lend(connection_id) as broker:
-            letters, after = overview.dead_letter_page(
-                broker, group, topic, redriven, after, reason_contains=reason_contains, key_prefix=key_prefix
-            )
+            letters, after = overview.dead_letter_page(broker, group, topic, redriven, after, **criteria)
         yield letters
         if after is None:
             return
@@ -128,17 +125,7 @@ def _row(letter: DeadLetter) -> dict[str, object]:
         body, encoding = letter.body.decode(), "text"
     except UnicodeDecodeError:
         body, encoding = base64.b64encode(letter.body).decode(), "base64"
+    row = asdict(letter) | {"body": body, "body_encoding": encoding}
     return {
-        "topic": letter.topic,
-        "message_id": letter.message_id,
-        "key": letter.key,
-        "tag": letter.tag,
-        "properties": letter.properties,
-        "body": body,
-        "body_encoding": encoding,
-        "born_at": letter.born_at.isoformat(),
-        "dead_at": letter.dead_at.isoformat(),
-        "attempt": letter.attempt,
-        "reason": letter.reason,
-        "redriven_at": None if letter.redriven_at is None else letter.redriven_at.isoformat(),
+        name: value.isoformat() if isinstance(value := row[name], datetime) else value for name in COLUMNS
     }

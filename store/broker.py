@@ -115,6 +115,7 @@ class Broker(
 
         Raises:
             BrokerUnreachable: the server does not answer.
+            NotAllowed: the user may not create a schema there, or another user owns it.
             ExtraMissing: the extra ``upgrade`` is not installed.
         """
         with extra("upgrade", "Broker.upgrade()"):
@@ -128,6 +129,7 @@ class Broker(
         Raises:
             BrokerNotUpgraded: the schema is missing or old, or its functions are not this program's.
             BrokerMoved: the database was restored into another cluster.
+            BrokerUnreachable: the server does not answer.
         """
         from duewheel.store.database import schema_state
 

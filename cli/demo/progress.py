@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from types import TracebackType
 from typing import Self
 
@@ -41,13 +41,7 @@ class View:
 
     def numbers(self) -> dict[str, int]:
         """Return the counts by name, in the order of an order's life."""
-        return {
-            "placed": self.placed,
-            "paid": self.paid,
-            "waiting": self.waiting,
-            "due": self.due,
-            "cancelled": self.cancelled,
-        }
+        return {name: number for name, number in asdict(self).items() if name != "doing"}
 
 
 class Progress:

@@ -45,6 +45,7 @@ from duewheel.store.values.instants import Instant, to_datetime, to_span
 from duewheel.store.values.leases import Lease
 from duewheel.store.values.limits import LONGEST_WAIT, MOST_RECEIVED
 from duewheel.store.values.messages import ROW_COLUMNS, Batch, ConsumeMode, Message, leases_of, named
+from duewheel.store.values.numbers import whole_number
 
 if TYPE_CHECKING:
     from duewheel.store.database.connections import CallerConnection
@@ -294,10 +295,7 @@ class Consumer:
             raise InvalidArgument(
                 f"wait is {wait}, the limit is 0 to {LONGEST_WAIT}: receive again to wait longer"
             )
-        if type(max_messages) is not int or not 1 <= max_messages <= MOST_RECEIVED:
-            raise InvalidArgument(
-                f"max_messages is {max_messages!r}, the limit is 1 to {MOST_RECEIVED}: receive again for more"
-            )
+        whole_number(max_messages, "max_messages", MOST_RECEIVED, "receive again for more")
         invisible = to_span(invisible, "invisible")
         answer = self._answer_of("ack", acked)
         if stop is not None and stop.is_set():
@@ -480,8 +478,6 @@ class Consumer:
 
     def _set_retry_policy(self, retry: RetryPolicy, *, is_new: bool) -> None:
         """Set the retry policy of the whole group, and log the policy that it overrides."""
-        from duewheel.store.values.retry_policy import NO_LIMIT, RetryPolicy
-
         changed, max_retries, waits, jitter, set_by, set_at = self._database.rows(
             _SET_RETRY_POLICY,
             (
@@ -503,12 +499,7 @@ class Consumer:
                 self.group,
                 retry,
                 "nobody" if set_by is None else f"consumer {set_by}, at {to_datetime(set_at)},",
-                RetryPolicy(
-                    None if retry.is_ordered and max_retries == NO_LIMIT else max_retries,
-                    tuple(timedelta(microseconds=wait) for wait in waits),
-                    jitter,
-                    retry.is_ordered,
-                ),
+                type(retry).stored(max_retries, waits, jitter, retry.is_ordered),
             )
 
     def _is_turning(self) -> bool:

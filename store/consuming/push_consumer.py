@@ -27,6 +27,7 @@ from typing import Self
 from duewheel.store.consuming.consumer import LONGEST_PAUSE_SECONDS, Consumer
 from duewheel.store.consuming.lease_states import lost_error
 from duewheel.store.consuming.signals import Stop
+from duewheel.store.values.backoff import Backoff
 from duewheel.store.values.errors import InvalidArgument, LeaseLost
 from duewheel.store.values.instants import to_span
 from duewheel.store.values.limits import LONGEST_WAIT
@@ -152,7 +153,7 @@ class PushConsumer:
         return thread
 
     def _receive(self) -> None:
-        pause_seconds = _FIRST_PAUSE_SECONDS
+        pauses = Backoff(_FIRST_PAUSE_SECONDS, _LAST_PAUSE_SECONDS)
         while not self._stopping.is_set():
             free = self._take_free()
             taken = 0
@@ -162,11 +163,11 @@ class PushConsumer:
                     lanes = self._lanes(batch)
                     taken = len(lanes)
                     self._hand_out(lanes)
-                    pause_seconds = _FIRST_PAUSE_SECONDS
+                    pauses.reset()
             except Exception:
+                pause_seconds = pauses.next_seconds()
                 log.exception("receiving failed; next attempt in %.1f s", pause_seconds)
                 self._stopping.wait(pause_seconds)
-                pause_seconds = min(pause_seconds * 2, _LAST_PAUSE_SECONDS)
             finally:
                 if free > taken:
                     self._free.release(free - taken)

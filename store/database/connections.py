@@ -226,22 +226,7 @@ class Database:
             caller = driver_connection(connection)
             self.verify(caller)
             return fetch(caller, text_of(statement), parameters)
-        # As lend() and translating_errors(), without their generators: each receive and answer comes by here.
-        lent = self._take()
-        try:
-            if self._on_first_connection is not None:
-                self.verify(lent)
-            text = self._text(lent, statement)
-            with cursor_of(lent) as cursor:
-                cursor.execute(text, parameters)
-                return cursor.fetchall() if cursor.description is not None else []
-        except psycopg2.Error as error:
-            ours = explanation(lent, error)
-            if ours is None:
-                raise
-            raise ours from error
-        finally:
-            self._give_back(lent)
+        return self._rows(statement, parameters)
 
     def row(
         self, statement: Prepared, parameters: Sequence[Any], connection: CallerConnection | None = None
@@ -249,21 +234,7 @@ class Database:
         """As :meth:`rows`, for a statement that returns one row of short values: at the least cost."""
         if connection is not None:
             return self.rows(statement, parameters, connection)[0]
-        lent = self._take()
-        try:
-            if self._on_first_connection is not None:
-                self.verify(lent)
-            cursor = lent.short
-            cursor.execute(self._text(lent, statement), parameters)
-            answer: tuple[Any, ...] = cursor.fetchall()[0]
-            return answer
-        except psycopg2.Error as error:
-            ours = explanation(lent, error)
-            if ours is None:
-                raise
-            raise ours from error
-        finally:
-            self._give_back(lent)
+        return self._rows(statement, parameters, short=True)[0]
 
     def read(
         self, statement: str | Prepared, parameters: Sequence[Any], connection: CallerConnection | None = None
@@ -291,6 +262,28 @@ class Database:
         if check is not None:
             check(connection)
             self._on_first_connection = None
+
+    def _rows(self, statement: str | Prepared, parameters: Sequence[Any], *, short: bool = False) -> Rows:
+        """Run a statement on a connection of the pool, with the cursor it keeps if the rows are short."""
+        # As lend() and translating_errors(), without their generators: each receive and answer comes by here.
+        lent = self._take()
+        try:
+            if self._on_first_connection is not None:
+                self.verify(lent)
+            text = self._text(lent, statement)
+            if short:
+                lent.short.execute(text, parameters)
+                return lent.short.fetchall()
+            with cursor_of(lent) as cursor:
+                cursor.execute(text, parameters)
+                return cursor.fetchall() if cursor.description is not None else []
+        except psycopg2.Error as error:
+            ours = explanation(lent, error)
+            if ours is None:
+                raise
+            raise ours from error
+        finally:
+            self._give_back(lent)
 
     def _text(self, connection: PooledConnection, statement: str | Prepared) -> str:
         """How a statement runs on a connection of the pool."""

@@ -63,22 +63,7 @@ order by xact_start limit 1
 
 
 def upgrade(dsn: str) -> SchemaState:
-    """Make the schema ``duewheel``, or bring it to this program's revision; does nothing where it has it.
-
-    Args:
-        dsn: libpq string or URL of the database; its user must be allowed to create a schema in it.
-
-    Returns:
-        The schema that the database has now.
-
-    Raises:
-        BrokerUnreachable: the server does not answer.
-        NotAllowed: the user may not create a schema there, or another user owns it.
-
-    Example::
-
-        upgrade("postgresql://shop@localhost/shop")
-    """
+    """Make the schema, or bring it to this revision; see :meth:`duewheel.store.broker.Broker.upgrade`."""
     database = Database(dsn)
 
     def connect() -> DriverConnection:

@@ -27,13 +27,7 @@ class SchemaState:
 
 
 def check(dsn: str) -> SchemaState:
-    """Return the schema that a database has, if this program can work with it.
-
-    Raises:
-        BrokerNotUpgraded: the schema is missing or old, or its functions are not those of this program.
-        BrokerMoved: the database was restored into another cluster.
-        BrokerUnreachable: the server does not answer.
-    """
+    """The schema of a database that this program can use; see :meth:`duewheel.store.broker.Broker.check`."""
     connection = Database(dsn).connect()
     try:
         verify(connection)

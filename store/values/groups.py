@@ -9,7 +9,7 @@ from typing import Any
 
 from duewheel.store.values.instants import to_datetime
 from duewheel.store.values.messages import ConsumeMode
-from duewheel.store.values.retry_policy import NO_LIMIT, RetryPolicy
+from duewheel.store.values.retry_policy import RetryPolicy
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,12 +78,7 @@ def _group(instances: list[_Instance]) -> Group:
     read = [instance.read_to for instance in instances if instance.read_to is not None]
     read_to = min(read) if len(read) == len(instances) else None
     stalled = (instance.stalled_since for instance in instances if instance.stalled_since is not None)
-    retry = RetryPolicy(
-        None if one.is_ordered and one.max_retries == NO_LIMIT else one.max_retries,
-        tuple(timedelta(microseconds=wait_us) for wait_us in one.waits_us),
-        one.jitter,
-        one.is_ordered,
-    )
+    retry = RetryPolicy.stored(one.max_retries, one.waits_us, one.jitter, one.is_ordered)
     return Group(
         one.group,
         one.topic,

@@ -6,7 +6,6 @@ select
     count(*) filter (where paid_at is null and cancelled_at is null) as open,
     count(*) filter (where paid_at is not null and cancelled_at is not null) as wrongly_cancelled,
     count(*) filter (where cancelled_at < pay_by) as cancelled_early,
-    max(pay_by) as last_pay_by,
     min(pay_by) > clock_timestamp() as none_due,
     max(pay_by) < clock_timestamp() as all_due
 from orders
