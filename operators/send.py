@@ -84,8 +84,8 @@ class SendDelayMessageOperator(WrittenLineage, MessageFields, BaseOperator):
             receipt.outcome,
         )
         self.linked_message_id = receipt.message_id
-        self._sent = int(receipt.outcome in NEW)
-        tell_outlets(self, context, topic=self.topic, messages=self._sent)
+        self._done = int(receipt.outcome in NEW)
+        tell_outlets(self, context, topic=self.topic, messages=self._done)
         task_instance = context.get("ti")
         if task_instance is not None and self.do_xcom_push:
             task_instance.xcom_push(

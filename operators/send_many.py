@@ -126,15 +126,15 @@ class SendDelayMessagesOperator(WrittenLineage, BaseOperator):
         messages = [self._made(message, when) for message in given]
         with DueWheelHook(self.duewheel_conn_id).connected() as broker:
             receipts = broker.send_many(self.topic, messages)
-        self._sent = sum(receipt.outcome in NEW for receipt in receipts)
+        self._done = sum(receipt.outcome in NEW for receipt in receipts)
         duplicates = sum(receipt.outcome == "duplicate" for receipt in receipts)
         self.log.info(
             "Sent %d messages to topic %s; %d of the list had been sent before",
-            self._sent,
+            self._done,
             self.topic,
             duplicates,
         )
-        tell_outlets(self, context, topic=self.topic, messages=self._sent)
+        tell_outlets(self, context, topic=self.topic, messages=self._done)
         return [receipt.message_id for receipt in receipts]
 
     @staticmethod
