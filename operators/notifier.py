@@ -23,8 +23,9 @@ class SendDelayMessageNotifier(MessageFields, BaseNotifier):
     """Send a message from ``on_success_callback``, ``on_failure_callback`` or ``on_retry_callback``.
 
     Args:
-        topic, body, delay, deliver_at, delay_level, key, tag, properties, message_group, on_conflict,
-            duewheel_conn_id: as for :class:`~duewheel.operators.send.SendDelayMessageOperator`.
+        topic, body, delay, deliver_at, delay_level: as for
+            :class:`~duewheel.operators.send.SendDelayMessageOperator`.
+        key, tag, properties, message_group, on_conflict, duewheel_conn_id: as for the operator, too.
         idempotency_key: two sends with the same key make one message. By default made of the task instance,
             its try and the message.
 
