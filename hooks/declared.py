@@ -4,7 +4,8 @@ A mistake that shows as an import error costs a minute; one that shows when the 
 constructors check all values that are known by then, with the broker's own errors. The value of a template,
 or of another task's result, is known only when the task runs, and is checked then.
 
-Only pure checks of the store are used: reading a DAG file opens no connection.
+A check raises InvalidArgument for a value of another type, out of its limits or not among the choices; its
+docstring names other errors. Only pure checks of the store are used: reading a DAG file opens no connection.
 """
 
 from __future__ import annotations
@@ -66,9 +67,6 @@ def check_not_given_later(owner: object, **given: object) -> None:
     Args:
         owner: the operator or trigger, which lists its templated arguments.
         given: its arguments by name.
-
-    Raises:
-        InvalidArgument: the value of an argument that is not templated is known only later.
     """
     templated: Sequence[str] = getattr(owner, "template_fields", ())
     for name, value in given.items():
@@ -127,12 +125,7 @@ def check_span(
     at_most: timedelta | None = None,
     more_than: timedelta | None = None,
 ) -> None:
-    """Check a span of time.
-
-    Raises:
-        InvalidArgument: the value is no span of time, such as a plain number, whose unit would be a guess; or
-            it is out of its limits.
-    """
+    """Check a span of time."""
 
     def judge(given: Any) -> None:
         span = as_span(given, name)
@@ -181,11 +174,7 @@ def check_instant(value: object, name: str) -> None:
 
 
 def check_levels(value: object) -> None:
-    """Check the table of a topic's delay levels.
-
-    Raises:
-        InvalidArgument: it is no list of spans, or out of its limits.
-    """
+    """Check the table of a topic's delay levels."""
     if value is None:
         return
     if isinstance(value, (str, bytes)) or not isinstance(value, Sequence):
@@ -201,22 +190,14 @@ def check_levels(value: object) -> None:
 
 
 def check_flags(**given: object) -> None:
-    """Check arguments that are either True or False; text, even "false", would count as True.
-
-    Raises:
-        InvalidArgument: it is no bool.
-    """
+    """Check arguments that are either True or False; text, even "false", would count as True."""
     for name, value in given.items():
         if not isinstance(value, bool):
             raise InvalidArgument(f"{name} is {value!r}, a {type(value).__name__}: give True or False")
 
 
 def check_count(value: object, name: str, *, at_most: int | None = None) -> None:
-    """Check a number of things, 1 or more, which may be text, since templates render text.
-
-    Raises:
-        InvalidArgument: it is no whole number, or out of its limits.
-    """
+    """Check a number of things, 1 or more, which may be text, since templates render text."""
 
     def judge(given: Any) -> None:
         as_count(given, name, at_most=at_most)
@@ -236,11 +217,7 @@ def as_count(value: Any, name: str, *, at_most: int | None = None) -> int:
 
 
 def check_choice(value: object, name: str, choices: Iterable[str]) -> None:
-    """Check a value that is one of a few words.
-
-    Raises:
-        InvalidArgument: it is none of them.
-    """
+    """Check a value that is one of a few words."""
     words = tuple(str(choice) for choice in choices)
 
     def judge(given: Any) -> None:
@@ -253,11 +230,7 @@ def check_choice(value: object, name: str, choices: Iterable[str]) -> None:
 
 
 def check_callable(value: object, name: str = "python_callable") -> None:
-    """Check a function.
-
-    Raises:
-        InvalidArgument: it cannot be called.
-    """
+    """Check a function."""
     if not callable(value):
         raise InvalidArgument(f"{name} is {value!r}, a {type(value).__name__}: give a function")
 

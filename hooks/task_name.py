@@ -7,32 +7,15 @@ with the messages of the previous one.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 READABLE_CHARACTERS = 200
 """A longer name is replaced by a digest, which is as unique and fits the broker's limits."""
 
 
-def task_name(dag_id: str, run_id: str, task_id: str, map_index: int) -> str:
-    """The name that all tries of one task instance share.
-
-    Args:
-        dag_id, run_id, task_id: those of the task instance.
-        map_index: -1 where the task is not mapped.
-
-    Example:
-        >>> task_name("place_orders", "manual__1", "send", -1)
-        'airflow:place_orders/manual__1/send/-1'
-    """
-    name = task_address(dag_id, run_id, task_id, map_index)
-    if len(name) <= READABLE_CHARACTERS:
-        return name
-    return f"airflow:sha256:{hashlib.sha256(name.encode()).hexdigest()}"
-
-
 def task_address(dag_id: str, run_id: str, task_id: str, map_index: int) -> str:
-    """The same name at any length: what the page makes a link of.
+    """The name of a task instance at any length: what the page makes a link of.
 
     Args:
         dag_id, run_id, task_id: those of the task instance.
@@ -45,22 +28,21 @@ def task_address(dag_id: str, run_id: str, task_id: str, map_index: int) -> str:
     return f"airflow:{dag_id}/{run_id}/{task_id}/{map_index}"
 
 
-def task_key(context: Mapping[str, Any]) -> str | None:
-    """The name that all tries of one task instance share; None outside of a task.
-
-    Example: ``airflow:place_orders/manual__2026-01-01T00:00:00+00:00/send/-1``; a digest when that is too
-    long.
-    """
-    return _of(context, task_name)
+def task_name(dag_id: str, run_id: str, task_id: str, map_index: int) -> str:
+    """As :func:`task_address`, or a digest of it when that is too long."""
+    name = task_address(dag_id, run_id, task_id, map_index)
+    if len(name) <= READABLE_CHARACTERS:
+        return name
+    return f"airflow:sha256:{hashlib.sha256(name.encode()).hexdigest()}"
 
 
 def task_of(context: Mapping[str, Any]) -> str | None:
     """The address of the task instance of one of Airflow's contexts; None outside of a task."""
-    return _of(context, task_address)
+    task = context.get("ti")
+    return task and task_address(task.dag_id, task.run_id, task.task_id, task.map_index)
 
 
-def _of(context: Mapping[str, Any], named: Callable[[str, str, str, int], str]) -> str | None:
-    task_instance = context.get("ti")
-    if task_instance is None:
-        return None
-    return named(task_instance.dag_id, task_instance.run_id, task_instance.task_id, task_instance.map_index)
+def task_key(context: Mapping[str, Any]) -> str | None:
+    """The name of the task instance of one of Airflow's contexts; None outside of a task."""
+    task = context.get("ti")
+    return task and task_name(task.dag_id, task.run_id, task.task_id, task.map_index)

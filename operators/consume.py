@@ -176,7 +176,7 @@ class ConsumeMessagesOperator(ConsumingOperator):
         self._maps = self._is_mapped_over(context)
         self._require_one_try()
         results: list[Any] = []
-        self._acked = 0
+        self._done = 0
         self._listed = 0
         with self._hook().connected() as broker:
             consumer = self._consumer(broker, context)
@@ -308,7 +308,7 @@ class ConsumeMessagesOperator(ConsumingOperator):
         # An extension beside the ack would find the lease gone and call it lost.
         held.keeper.stop()
         self._persistently(lambda: consumer.ack(batch))
-        self._acked = (self._acked or 0) + len(batch)
+        self._done = (self._done or 0) + len(batch)
         self._listed += result is not None
         self.log.info("Acked %d messages of topic %s for group %s", len(batch), self.topic, self.group)
         return result
@@ -337,7 +337,7 @@ class ConsumeMessagesOperator(ConsumingOperator):
             held.count -= 1
             self._persistently(partial(consumer.ack, message))
             apart.acked.add(message)
-            self._acked = (self._acked or 0) + 1
+            self._done = (self._done or 0) + 1
             self._listed += result is not None
             results.append(result)
         held.keeper.stop()

@@ -46,10 +46,10 @@ from duewheel.hooks.declared import (
 from duewheel.hooks.rendered import as_span
 from duewheel.hooks.task_name import task_key
 from duewheel.operators.calling import check_call
-from duewheel.operators.lineage import read_lineage
+from duewheel.operators.lineage import ReadLineage
 from duewheel.operators.links import TopicLink
 from duewheel.operators.outlets import tell_outlets
-from duewheel.store.consuming.lease_states import raise_if_lost
+from duewheel.store.consuming.lease_states import HELD, raise_if_lost
 from duewheel.store.values.backoff import Backoff
 from duewheel.store.values.errors import BrokerUnreachable, DueWheelError, InvalidArgument
 from duewheel.store.values.limits import LONGEST_INVISIBLE, SHORTEST_INVISIBLE
@@ -61,7 +61,6 @@ if TYPE_CHECKING:
     from airflow.sdk import Context, RetryDecision
     from airflow.sdk.bases.operatorlink import BaseOperatorLink
 
-    from duewheel.operators.lineage import Lineage
     from duewheel.store import Broker
     from duewheel.store.consuming.consumer import Answered, Consumer
     from duewheel.store.consuming.lease_keeper import LeaseKeeper
@@ -149,26 +148,12 @@ class Held:
     keeper: LeaseKeeper
 
 
-class ConsumingOperator(BaseOperator):
+class ConsumingOperator(ReadLineage, BaseOperator):
     """Base of the operators that receive messages, work on them, and ack them after the work.
 
-    Args:
-        topic: the topic to read.
-        group: the consumer group that reads.
-        python_callable: the work; None if a subclass defines its own.
-        tags, filter: which messages to receive.
-        max_messages: how many messages to receive at most in one batch.
-        invisible: how long a lease lasts without a sign of life of the worker, 1 s to 12 h.
-        op_args, op_kwargs: further arguments of the function, templated.
-        skip_if_empty: whether to skip the task, and the tasks that depend on it, when no message is ready.
-        retry: how the group retries; set for the whole group when the task runs.
-        start: where a new group begins.
-        duewheel_conn_id: the connection to the broker.
-        at_most: the limit of ``max_messages``; None: none.
-
-    Raises:
-        InvalidArgument, InvalidTagExpression, InvalidFilter: an argument that the broker would refuse; raised
-            when the DAG is read.
+    The arguments are those of :class:`~duewheel.operators.consume.ConsumeMessagesOperator`, and ``at_most``,
+    the limit of ``max_messages`` if there is one. ``python_callable`` is None if a subclass defines its own
+    work.
     """
 
     template_fields: Sequence[str] = (
@@ -238,7 +223,6 @@ class ConsumingOperator(BaseOperator):
         self._most = at_most
         self._held: Held | None = None
         self._killed = False
-        self._acked: int | None = None
         if python_callable is not None:
             self._check_callable(python_callable)
 
@@ -446,18 +430,7 @@ class ConsumingOperator(BaseOperator):
     def post_execute(self, context: Context, result: Any = None) -> None:
         """Add the numbers of consumed messages to the outlets' asset events."""
         super().post_execute(context, result)
-        tell_outlets(self, context, topic=self.topic, group=self.group, messages=self._acked)
-
-    def get_openlineage_facets_on_start(self) -> Lineage:
-        """The lineage that OpenLineage gets when the task begins."""
-        return read_lineage(self.duewheel_conn_id, self.topic)
-
-    def get_openlineage_facets_on_complete(
-        self,
-        task_instance: object,  # noqa: ARG002 - OpenLineage's signature
-    ) -> Lineage:
-        """The lineage that OpenLineage gets when the task has ended."""
-        return read_lineage(self.duewheel_conn_id, self.topic, self._acked)
+        tell_outlets(self, context, topic=self.topic, group=self.group, messages=self._done)
 
     def on_kill(self) -> None:
         """Give the lease back, so that the messages are ready again at once.
@@ -467,13 +440,17 @@ class ConsumingOperator(BaseOperator):
         """
         self._killed = True
         held, self._held = self._held, None
-        if held is None:
-            return
-        held.keeper.stop()
+        if held is not None:
+            self._pull_back(held)
+
+    def _pull_back(self, held: Held) -> None:
+        """Give the lease of a killed task back."""
         from duewheel.store import Broker
 
+        held.keeper.stop()
         try:
-            with Broker(held.dsn) as broker:
+            # No listener, because nothing here may wait for long.
+            with Broker(held.dsn, listen=False) as broker:
                 consumer = broker.consumer(self.topic, self.group, tags=self.tags, filter=self.filter)
                 states = consumer.answer_held(
                     "give_back",
@@ -493,7 +470,8 @@ class ConsumingOperator(BaseOperator):
         else:
             self.log.info(
                 "Gave the lease on %d messages of topic %s for group %s back",
-                held.count,
+                # Others of the batch may be answered: each by itself, or part by part on executors.
+                min(held.count, sum(state.lease.count for state in states if state.state == HELD)),
                 self.topic,
                 self.group,
             )

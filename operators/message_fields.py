@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from duewheel.hooks.broker import DueWheelHook
 from duewheel.hooks.declared import check_message, check_topic
 from duewheel.hooks.rendered import as_body, as_when
+from duewheel.store.values.messages import NewMessage
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -31,37 +32,47 @@ MESSAGE_FIELDS = (
 )
 """The fields of a message to send; all of them are templated."""
 
+FIELDS_OF_SEND = frozenset(NewMessage.__dataclass_fields__)
+"""Those that ``Broker.send`` takes, too."""
+
 
 class MessageFields:
-    """Sends the message that its fields describe."""
-
-    topic: str
-    body: Any
-    delay: timedelta | str | None
-    deliver_at: Instant | str | None
-    delay_level: int | str | None
-    key: str | None
-    tag: str | None
-    properties: Mapping[str, Any] | None
-    message_group: str | None
-    idempotency_key: str | None
-    on_conflict: str
-    duewheel_conn_id: str
+    """Sends the message that its fields describe; they are checked as far as they are known already."""
 
     template_fields_renderers: ClassVar[dict[str, str]] = {"body": "json", "properties": "json"}
 
-    def _set_message(self, *, topic: str, duewheel_conn_id: str, **said: Any) -> None:
-        """Set the fields, after checking those that are known already.
-
-        Raises:
-            InvalidArgument, ...: those of ``hooks.declared.check_message``.
-        """
+    def __init__(
+        self,
+        *,
+        topic: str,
+        body: Any,
+        delay: timedelta | str | None = None,
+        deliver_at: Instant | str | None = None,
+        delay_level: int | str | None = None,
+        key: str | None = None,
+        tag: str | None = None,
+        properties: Mapping[str, Any] | None = None,
+        message_group: str | None = None,
+        idempotency_key: str | None = None,
+        on_conflict: str = "allow",
+        duewheel_conn_id: str = DueWheelHook.default_conn_name,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
         check_topic(topic)
-        check_message(**said)
         self.topic = topic
+        self.body = body
+        self.delay = delay
+        self.deliver_at = deliver_at
+        self.delay_level = delay_level
+        self.key = key
+        self.tag = tag
+        self.properties = properties
+        self.message_group = message_group
+        self.idempotency_key = idempotency_key
+        self.on_conflict = on_conflict
         self.duewheel_conn_id = duewheel_conn_id
-        for name, value in said.items():
-            setattr(self, name, value)
+        check_message(**{name: getattr(self, name) for name in FIELDS_OF_SEND})
 
     def _send_message(self, idempotency_key: str | None, task: str | None = None) -> SendReceipt:
         """Send the message. ``idempotency_key`` counts if the message has none of its own. ``task`` names the

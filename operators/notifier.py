@@ -6,35 +6,28 @@ A delay message can stand for a later check: "look again in an hour", recalled i
 from __future__ import annotations
 
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from airflow.sdk import BaseNotifier
 
-from duewheel.hooks.broker import DueWheelHook
 from duewheel.hooks.task_name import task_key, task_of
 from duewheel.operators.message_fields import MESSAGE_FIELDS, MessageFields
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from datetime import timedelta
+    from collections.abc import Sequence
 
     from airflow.sdk import Context
-
-    from duewheel.store.values.instants import Instant
 
 
 class SendDelayMessageNotifier(MessageFields, BaseNotifier):
     """Send a message from ``on_success_callback``, ``on_failure_callback`` or ``on_retry_callback``.
 
     Args:
-        topic: the topic to send to.
-        body: the message itself: text, bytes, or anything that can be written as JSON.
-        delay, deliver_at, delay_level: when to deliver it, as for ``SendDelayMessageOperator``.
-        key: the name by which to find, recall or replace the message.
-        tag: a word by which consumers filter.
-        properties: further data.
-        on_conflict: what to do when a message with the same key waits: ``allow``, ``keep`` or ``replace``.
-        duewheel_conn_id: the connection to the broker.
+        topic, body, delay, deliver_at, delay_level: as for
+            :class:`~duewheel.operators.send.SendDelayMessageOperator`.
+        key, tag, properties, message_group, on_conflict, duewheel_conn_id: as for the operator, too.
+        idempotency_key: two sends with the same key make one message. By default made of the task instance,
+            its try and the message.
 
     Raises:
         InvalidArgument, ...: an argument that the broker would refuse; raised when the DAG is read.
@@ -50,39 +43,7 @@ class SendDelayMessageNotifier(MessageFields, BaseNotifier):
         )
     """
 
-    template_fields: Sequence[str] = tuple(
-        name for name in MESSAGE_FIELDS if name not in ("message_group", "idempotency_key")
-    )
-
-    def __init__(
-        self,
-        *,
-        topic: str,
-        body: Any,
-        delay: timedelta | str | None = None,
-        deliver_at: Instant | str | None = None,
-        delay_level: int | str | None = None,
-        key: str | None = None,
-        tag: str | None = None,
-        properties: Mapping[str, Any] | None = None,
-        on_conflict: str = "allow",
-        duewheel_conn_id: str = DueWheelHook.default_conn_name,
-    ) -> None:
-        super().__init__()
-        self._set_message(
-            topic=topic,
-            body=body,
-            delay=delay,
-            deliver_at=deliver_at,
-            delay_level=delay_level,
-            key=key,
-            tag=tag,
-            properties=properties,
-            message_group=None,
-            idempotency_key=None,
-            on_conflict=on_conflict,
-            duewheel_conn_id=duewheel_conn_id,
-        )
+    template_fields: Sequence[str] = MESSAGE_FIELDS
 
     def notify(self, context: Context) -> None:
         """Send the message, once for each try of a task, however often Airflow calls this."""

@@ -7,11 +7,10 @@ over all tries. The second try gets the receipt of the first message.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from airflow.sdk import BaseOperator
 
-from duewheel.hooks.broker import DueWheelHook
 from duewheel.hooks.task_name import task_key
 from duewheel.operators.lineage import WrittenLineage
 from duewheel.operators.links import MessageLink, TopicLink
@@ -19,13 +18,9 @@ from duewheel.operators.message_fields import MESSAGE_FIELDS, MessageFields
 from duewheel.operators.outlets import NEW, tell_outlets
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from datetime import timedelta
+    from collections.abc import Sequence
 
     from airflow.sdk import Context
-
-    from duewheel.store.values.instants import Instant
-
 
 RECEIPT = "receipt"
 """The key of the XCom with the whole receipt."""
@@ -75,39 +70,8 @@ class SendDelayMessageOperator(WrittenLineage, MessageFields, BaseOperator):
     ui_color = "#dfe9f5"
     operator_extra_links = (MessageLink(), TopicLink())
 
-    def __init__(
-        self,
-        *,
-        topic: str,
-        body: Any,
-        delay: timedelta | str | None = None,
-        deliver_at: Instant | str | None = None,
-        delay_level: int | str | None = None,
-        key: str | None = None,
-        tag: str | None = None,
-        properties: Mapping[str, Any] | None = None,
-        message_group: str | None = None,
-        idempotency_key: str | None = None,
-        on_conflict: str = "allow",
-        duewheel_conn_id: str = DueWheelHook.default_conn_name,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(**kwargs)
-        self._set_message(
-            topic=topic,
-            body=body,
-            delay=delay,
-            deliver_at=deliver_at,
-            delay_level=delay_level,
-            key=key,
-            tag=tag,
-            properties=properties,
-            message_group=message_group,
-            idempotency_key=idempotency_key,
-            on_conflict=on_conflict,
-            duewheel_conn_id=duewheel_conn_id,
-        )
-        self.linked_message_id: str | None = None
+    #: The message that the task links to, once it is sent.
+    linked_message_id: str | None = None
 
     def execute(self, context: Context) -> str:
         """Send the message."""
@@ -120,8 +84,8 @@ class SendDelayMessageOperator(WrittenLineage, MessageFields, BaseOperator):
             receipt.outcome,
         )
         self.linked_message_id = receipt.message_id
-        self._sent = int(receipt.outcome in NEW)
-        tell_outlets(self, context, topic=self.topic, messages=self._sent)
+        self._done = int(receipt.outcome in NEW)
+        tell_outlets(self, context, topic=self.topic, messages=self._done)
         task_instance = context.get("ti")
         if task_instance is not None and self.do_xcom_push:
             task_instance.xcom_push(

@@ -24,10 +24,10 @@ from duewheel.hooks.rendered import as_when
 from duewheel.hooks.task_name import task_key
 from duewheel.operators.lineage import WrittenLineage
 from duewheel.operators.links import TopicLink
+from duewheel.operators.message_fields import FIELDS_OF_SEND
 from duewheel.operators.outlets import NEW, tell_outlets
 from duewheel.store.values.bodies import properties_to_json, to_bytes
 from duewheel.store.values.errors import DueWheelError, InvalidArgument
-from duewheel.store.values.messages import NewMessage
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,9 +36,6 @@ if TYPE_CHECKING:
     from airflow.sdk import Context, XComArg
 
     from duewheel.store.values.instants import Instant
-
-FIELDS = frozenset(NewMessage.__dataclass_fields__)
-"""The fields of a message: the parameters of a send."""
 
 
 class SendDelayMessagesOperator(WrittenLineage, BaseOperator):
@@ -129,15 +126,15 @@ class SendDelayMessagesOperator(WrittenLineage, BaseOperator):
         messages = [self._made(message, when) for message in given]
         with DueWheelHook(self.duewheel_conn_id).connected() as broker:
             receipts = broker.send_many(self.topic, messages)
-        self._sent = sum(receipt.outcome in NEW for receipt in receipts)
+        self._done = sum(receipt.outcome in NEW for receipt in receipts)
         duplicates = sum(receipt.outcome == "duplicate" for receipt in receipts)
         self.log.info(
             "Sent %d messages to topic %s; %d of the list had been sent before",
-            self._sent,
+            self._done,
             self.topic,
             duplicates,
         )
-        tell_outlets(self, context, topic=self.topic, messages=self._sent)
+        tell_outlets(self, context, topic=self.topic, messages=self._done)
         return [receipt.message_id for receipt in receipts]
 
     @staticmethod
@@ -186,9 +183,10 @@ def _checked(place: int, message: Mapping[str, Any]) -> dict[str, Any]:
             f"is a {type(message).__name__}: give a mapping such as {{'body': ...}}", index=place
         )
     given = dict(message)
-    if unknown := sorted(given.keys() - FIELDS):
+    if unknown := sorted(given.keys() - FIELDS_OF_SEND):
         raise InvalidArgument(
-            f"has the unknown name {', '.join(map(repr, unknown))}: choose from {', '.join(sorted(FIELDS))}",
+            f"has the unknown name {', '.join(map(repr, unknown))}: choose from "
+            f"{', '.join(sorted(FIELDS_OF_SEND))}",
             index=place,
         )
     if "body" not in given:

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import threading
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -33,9 +33,8 @@ from duewheel.hooks.broker import DueWheelHook
 from duewheel.hooks.declared import check_count
 from duewheel.hooks.spark_connection import SparkPlace, spark_place
 from duewheel.operators.calling import call
-from duewheel.operators.consuming import NOT_BEGUN, PULL_BACK_SECONDS, ConsumingOperator
+from duewheel.operators.consuming import NOT_BEGUN, ConsumingOperator, Held
 from duewheel.operators.links import SparkUiLink, TopicLink
-from duewheel.store.consuming.lease_states import HELD
 from duewheel.store.values.errors import DueWheelError, InvalidArgument, LeaseLost
 from duewheel.store.values.reasons import reason_of
 
@@ -59,15 +58,6 @@ all."""
 WATCH_SECONDS = 1.0
 """How often the lease is checked while a job runs."""
 DEFAULT_MASTER = "local[2]"
-
-
-@dataclass(frozen=True)
-class RunningJob:
-    """The data with which a killed task stops its work and gives the messages back."""
-
-    dsn: str
-    batch: LeasedBatch
-    keeper: LeaseKeeper
 
 
 class SparkConsumeMessagesOperator(ConsumingOperator):
@@ -219,7 +209,7 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
         self.application_args = list(application_args or ())
         self.spark_ui_address: str | None = None
         self._submission: Submission | None = None
-        self._running: RunningJob | None = None
+        self._batch: LeasedBatch | None = None
         self._begun = False
         self._spark: SparkSession | None = None
         self._context: Context | None = None
@@ -282,7 +272,7 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
                 handled += batch.count
                 if not self.drain:
                     break
-        self._acked = handled
+        self._done = handled
         if not handled:
             self._nothing_ready()
         return handled
@@ -400,11 +390,12 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
     def _work(self, dsn: str, batch: LeasedBatch, run: Callable[[LeaseKeeper], None]) -> None:
         self._begun = False
         with batch.kept_alive() as keeper:
-            self._running = RunningJob(dsn, batch, keeper)
+            self._batch = batch
+            self._held = Held(dsn, batch.leases, batch.count, keeper)
             try:
                 run(keeper)
             except BaseException as error:
-                self._running = None
+                self._held = None
                 keeper.stop()
                 if keeper.error is not None:
                     raise keeper.error from error
@@ -417,7 +408,7 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
                         partial(self._nack, batch, error),
                     )
                 raise
-            self._running = None
+            self._held = None
         if self.application is not None:
             self._persistently(partial(self._ack_rest, batch))
         elif batch.answered:
@@ -468,10 +459,11 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
         """
         # Imported here: see execute.
         from duewheel.spark.session import cancel_jobs
-        from duewheel.store import Broker
 
         self._killed = True
-        running, self._running = self._running, None
+        # Taken first, as the work drops it when its jobs end.
+        held, self._held = self._held, None
+        batch = self._batch
         spark = self._spark
         if spark is not None:
             canceller = threading.Thread(
@@ -482,26 +474,8 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
         submission = self._submission
         if submission is not None:
             submission.end(CANCEL_SECONDS)
-        if running is None or running.batch.answered:
-            return
-        running.keeper.stop()
-        try:
-            # No listener, because nothing here may wait for long.
-            with Broker(running.dsn, listen=False) as broker:
-                consumer = broker.consumer(self.topic, self.group, tags=self.tags, filter=self.filter)
-                states = consumer.answer_held(
-                    "give_back",
-                    running.batch.leases,
-                    reason="the task was killed",
-                    wait=timedelta(seconds=PULL_BACK_SECONDS),
-                )
-        except DueWheelError as error:
-            self.log.warning(
-                "The lease on %d messages could not be given back: %s", running.batch.count, error
-            )
-            return
-        pulled = sum(state.lease.count for state in states if state.state == HELD)
-        self.log.info("Gave the lease on %d of %d messages back", pulled, running.batch.count)
+        if held is not None and batch is not None and not batch.answered:
+            self._pull_back(held)
 
 
 def _keep_unanswered(batch: LeasedBatch, duration: timedelta) -> int:

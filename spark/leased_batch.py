@@ -21,13 +21,14 @@ from psycopg2.extensions import TRANSACTION_STATUS_IDLE
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
+from duewheel.spark.by_value import dumped
 from duewheel.spark.data_source import FORMAT
 from duewheel.spark.lease_partition import DEFAULT_BATCH_BYTES
 from duewheel.spark.lease_plan import deal_out, plan_leases
 from duewheel.spark.lease_states import BatchOutcome, handle_prefix, lease_states, outcome_of, refusal
 from duewheel.spark.leasing import lease_messages
 from duewheel.spark.message_columns import ALL_COLUMNS, check_columns
-from duewheel.spark.partition_work import FailedPart, Part, PartitionsFailed, Work, partition_work
+from duewheel.spark.partition_work import FailedPart, Part, PartitionsFailed, PartitionWork, Work
 from duewheel.spark.read_options import DEFAULT_PARTITIONS
 from duewheel.spark.rejecting import HANDLE, REASON, checked_delay, named_messages, reject_leased
 from duewheel.store.broker import Broker
@@ -225,7 +226,7 @@ class LeasedBatch:
             Part(dealt, tuple(held[lease.topic_id, lease.queue, lease.n] for lease in dealt.leases))
             for dealt in deal_out(planned, self._partitions)
         )
-        work = partition_work(self._broker.dsn, parts, function, DEFAULT_BATCH_BYTES, wanted)
+        work = PartitionWork(self._broker.dsn, parts, dumped(function), DEFAULT_BATCH_BYTES, wanted)
         with self._that_gives_back():
             done, failures = work.run(spark)
         self._failures = failures

@@ -29,7 +29,6 @@ import psycopg2
 from psycopg2.extensions import ISOLATION_LEVEL_READ_COMMITTED
 from pyspark.sql.functions import udf
 
-from duewheel.spark.by_value import dumped
 from duewheel.spark.lease_partition import LeasePartition
 from duewheel.spark.lease_reader import read_leases
 from duewheel.spark.lease_states import handle_prefix, handles_of, lease_states, refusal
@@ -185,17 +184,6 @@ class PartitionWork:
         if left:
             fetch(connection, _ACK, handles_of(left))
         connection.commit()
-
-
-def partition_work(
-    dsn: str,
-    parts: tuple[Part, ...],
-    function: Work,
-    batch_bytes: int,
-    columns: tuple[str, ...],
-) -> PartitionWork:
-    """The work of all parts, with the function as executors can load it."""
-    return PartitionWork(dsn, parts, dumped(function), batch_bytes, columns)
 
 
 def fenced(connection: DriverConnection, leases: tuple[Lease, ...]) -> tuple[list[Lease], str]:

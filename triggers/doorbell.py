@@ -17,7 +17,7 @@ from duewheel.hooks.broker import DueWheelHook
 from duewheel.hooks.declared import as_count, check_not_given_later, check_reading
 from duewheel.hooks.rendered import as_span
 from duewheel.store.values.errors import InvalidArgument
-from duewheel.triggers.wheel_stream import DoorbellSnapshot, Watched, doorbell_stream, stream_key
+from duewheel.triggers.wheel_stream import DoorbellSnapshot, Watched, doorbell_stream
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
@@ -80,7 +80,7 @@ class DoorbellTrigger(BaseEventTrigger):
 
     def shared_stream_key(self) -> Hashable:
         """One stream, and so one wheel, for each connection."""
-        return stream_key(self.duewheel_conn_id)
+        return ("duewheel", self.duewheel_conn_id)
 
     @classmethod
     def open_shared_stream(cls, kwargs: dict[str, Any]) -> AsyncGenerator[DoorbellSnapshot, None]:

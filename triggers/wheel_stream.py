@@ -170,11 +170,6 @@ class Rings:
 RINGS = Rings()
 
 
-def stream_key(conn_id: str) -> tuple[str, str]:
-    """Return the key under which Airflow shares the stream of a connection."""
-    return ("duewheel", conn_id)
-
-
 def ring_payload(doorbell: Doorbell) -> dict[str, Any]:
     """Return an event's payload for a group, in types that JSON knows.
 

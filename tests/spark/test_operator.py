@@ -323,8 +323,8 @@ def test_x16_operator_leaves_acked_parts_alone(
 
     def work(_spark: SparkSession, messages: DataFrame, batch: LeasedBatch) -> None:
         consumer.ack(batch.leases[0])
-        assert working._running is not None
-        wait_for_extensions(working._running.keeper, 5)
+        assert working._held is not None
+        wait_for_extensions(working._held.keeper, 5)
         assert messages.count() == 10
 
     working = operator(work, invisible=LEASE)
@@ -401,8 +401,8 @@ def test_x11_job_may_take_longer_than_the_lease(
     broker: Broker, consumer: Consumer, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def work(_spark: SparkSession, messages: DataFrame, batch: LeasedBatch) -> None:
-        assert cancel._running is not None
-        wait_for_extensions(cancel._running.keeper, 5)
+        assert cancel._held is not None
+        wait_for_extensions(cancel._held.keeper, 5)
         first_end = max(lease.expires_at for lease in batch.leases)
         with consumer_at(broker, consumer, first_end + timedelta(milliseconds=1)) as late:
             assert not late.receive()
@@ -534,9 +534,10 @@ def test_lease_that_an_application_gives_back_as_a_whole_ends_it_not(
     extend_often(monkeypatch)
 
     def run(_submission: Submission, *_: object) -> None:
-        held = running._running
+        held, batch = running._held, running._batch
         assert held is not None
-        consumer.nack(held.batch.leases[:1])
+        assert batch is not None
+        consumer.nack(batch.leases[:1])
         wait_for_extensions(held.keeper, 2)
 
     monkeypatch.setattr(Submission, "run", run)
