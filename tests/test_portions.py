@@ -7,6 +7,7 @@ import sys
 from itertools import product
 from pathlib import Path
 
+import pytest
 from tests.__main__ import RUNS
 
 MARKS = ("slow", "airflow", "spark", "long", "tenfold")
@@ -27,6 +28,7 @@ def test_every_test_is_in_one_part_and_those_of_the_long_run_in_no_other() -> No
         assert set(chosen_by("quick", marks)) <= set(chosen_by("test", marks)), marks
 
 
+@pytest.mark.slow
 def test_the_first_line_says_what_is_left_out_and_the_last_lines_are_the_results() -> None:
     root = Path(__file__).parents[1]
     said = subprocess.run(

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 from tests.pages import signatures
 
@@ -49,6 +50,7 @@ def build(folder: Path, package: str, options: str = "") -> tuple[int, str]:
     return done.returncode, done.stderr
 
 
+@pytest.mark.slow
 def test_a_public_name_without_a_docstring_fails_the_build(tmp_path: Path) -> None:
     silent = 'class Wheel:\n    """Turns."""\n\n    def tick(self) -> None: ...\n'
     status, report = build(tmp_path, silent)
@@ -74,6 +76,7 @@ def handler_options() -> dict[str, Any]:
     return options
 
 
+@pytest.mark.slow
 def test_a_class_is_shown_with_its_public_methods(tmp_path: Path) -> None:
     docstring = """Release.
 

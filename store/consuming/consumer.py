@@ -478,6 +478,8 @@ class Consumer:
 
     def _set_retry_policy(self, retry: RetryPolicy, *, is_new: bool) -> None:
         """Set the retry policy of the whole group, and log the policy that it overrides."""
+        from duewheel.store.values.retry_policy import stored_policy
+
         changed, max_retries, waits, jitter, set_by, set_at = self._database.rows(
             _SET_RETRY_POLICY,
             (
@@ -499,7 +501,7 @@ class Consumer:
                 self.group,
                 retry,
                 "nobody" if set_by is None else f"consumer {set_by}, at {to_datetime(set_at)},",
-                type(retry).stored(max_retries, waits, jitter, retry.is_ordered),
+                stored_policy(max_retries, waits, jitter, retry.is_ordered),
             )
 
     def _is_turning(self) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 
 from duewheel.store.values.instants import to_datetime
 from duewheel.store.values.messages import ConsumeMode
-from duewheel.store.values.retry_policy import RetryPolicy
+from duewheel.store.values.retry_policy import RetryPolicy, stored_policy
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ def _group(instances: list[_Instance]) -> Group:
     read = [instance.read_to for instance in instances if instance.read_to is not None]
     read_to = min(read) if len(read) == len(instances) else None
     stalled = (instance.stalled_since for instance in instances if instance.stalled_since is not None)
-    retry = RetryPolicy.stored(one.max_retries, one.waits_us, one.jitter, one.is_ordered)
+    retry = stored_policy(one.max_retries, one.waits_us, one.jitter, one.is_ordered)
     return Group(
         one.group,
         one.topic,

@@ -76,15 +76,6 @@ class RetryPolicy:
             )
 
     @classmethod
-    def stored(
-        cls, max_retries: int, waits_us: Sequence[int], jitter: float, is_ordered: bool
-    ) -> RetryPolicy:
-        """The policy of a group as the database keeps it, with waits in microseconds."""
-        has_no_limit = is_ordered and max_retries == NO_LIMIT
-        waits = tuple(timedelta(microseconds=wait_us) for wait_us in waits_us)
-        return cls(None if has_no_limit else max_retries, waits, jitter, is_ordered)
-
-    @classmethod
     def unordered(cls, max_retries: int = 16) -> RetryPolicy:
         """RocketMQ's policy: 10 s, 30 s, each minute from 1 to 10, 20 min, 30 min, 1 h, 2 h.
 
@@ -198,3 +189,10 @@ class RetryPolicy:
         spread = f" with jitter {self.jitter:g}" if self.jitter else ""
         kind = "ordered " if self.is_ordered else ""
         return f"{kind}{times}, after {', '.join(str(wait) for wait in self.waits)}{spread}"
+
+
+def stored_policy(max_retries: int, waits_us: Sequence[int], jitter: float, is_ordered: bool) -> RetryPolicy:
+    """The policy of a group as the database keeps it, with waits in microseconds."""
+    has_no_limit = is_ordered and max_retries == NO_LIMIT
+    waits = tuple(timedelta(microseconds=wait_us) for wait_us in waits_us)
+    return RetryPolicy(None if has_no_limit else max_retries, waits, jitter, is_ordered)

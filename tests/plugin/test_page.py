@@ -27,6 +27,7 @@ def test_airflow_lists_the_page() -> None:
     assert app.url_prefix == URL_PREFIX
 
 
+@pytest.mark.slow
 def test_the_api_is_made_only_when_it_is_asked_for() -> None:
     script = (
         "import sys, duewheel.plugin.page as page\n"

@@ -143,6 +143,7 @@ def imported(program: str) -> set[str]:
     return set(json.loads(said.stdout.splitlines()[-1]))
 
 
+@pytest.mark.slow
 def test_airflow_imports_nothing_to_learn_of_the_provider() -> None:
     program = """
 import json, sys
@@ -155,6 +156,7 @@ print(json.dumps(sorted(sys.modules)))
     assert ours == {"duewheel.plugin", "duewheel.plugin.provider_info"}
 
 
+@pytest.mark.slow
 def test_nothing_heavy_is_imported_for_a_dag_file() -> None:
     modules = [name for name in listed_modules(get_provider_info()) if name != "duewheel.hooks.broker"]
     program = f"""

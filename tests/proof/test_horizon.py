@@ -99,6 +99,7 @@ def instants(begins_at: datetime, spread: timedelta, seed: int) -> list[datetime
     return within + [begins_at + spread * chance.random() for _ in range(30)]
 
 
+@pytest.mark.slow
 @spreads
 @upkeeps
 @pytest.mark.parametrize("seed", [1, 2])
@@ -378,6 +379,7 @@ def test_x18_a_recall_that_is_open_over_upkeep_holds(
     assert taken(consumer) == ([] if commits else [sent.message_id])
 
 
+@pytest.mark.slow
 def test_x17_upkeep_beside_itself_and_beside_senders_doubles_nothing(far: Broker, clock: Clock) -> None:
     """Four at upkeep, two senders, a consumer: all at once, at each of the jumps of a clock."""
     consumer = far.consumer("t", "g")

@@ -317,6 +317,7 @@ def calls(dsn: str) -> list[tuple[str, str]]:
     return statements
 
 
+@pytest.mark.slow
 def test_every_text_parameter_of_every_function_is_text(shop: Broker, dsn: str) -> None:
     consumer = shop.consumer("t", "g")
     shop.send("t", b"1", delay=NOW)

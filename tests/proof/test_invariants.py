@@ -551,6 +551,7 @@ def test_x06_sending_works_in_every_isolation_level(broker: Broker, dsn: str, to
 # --- ids
 
 
+@pytest.mark.slow
 def test_r01_message_ids_say_where_their_message_is(broker: Broker) -> None:
     instants = st.integers(0, 2**53 - 1)
 

@@ -214,6 +214,7 @@ def all_at_once(dsn: str, turns: int, act: Callable[[Broker, int], SendReceipt])
         return [list(turn) for turn in zip(*threads.map(run, range(RUNNERS)), strict=True)]
 
 
+@pytest.mark.slow
 def test_x04_of_many_that_keep_one_waits(topic: Broker, dsn: str) -> None:
     turns = all_at_once(
         dsn,
@@ -227,6 +228,7 @@ def test_x04_of_many_that_keep_one_waits(topic: Broker, dsn: str) -> None:
         assert outcomes == [*[SendOutcome.KEPT] * (RUNNERS - 1), SendOutcome.SENT]
 
 
+@pytest.mark.slow
 def test_x04_of_many_that_replace_the_last_one_waits(topic: Broker, dsn: str) -> None:
     turns = all_at_once(
         dsn,

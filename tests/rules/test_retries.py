@@ -415,6 +415,7 @@ MOVES = {
 }
 
 
+@pytest.mark.slow
 def test_r15_exactly_these_states_and_moves(topic: Broker, clock: Clock) -> None:
     """Messages are answered at random, in time and too late, until nothing moves any more."""
     chance = random.Random(15)

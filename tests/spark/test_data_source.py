@@ -236,6 +236,7 @@ def test_one_queue_gives_work_to_every_partition(broker: Broker, spark: SparkSes
     assert ids(frame) == sorted(sent)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [DueWheelDataSource, ConnectDataSource])
 def test_a_new_worker_loads_only_what_reads(orders: Broker, kind: type[DueWheelDataSource]) -> None:
     send(orders, 3)

@@ -678,6 +678,7 @@ def test_program_without_a_batch_says_so(tmp_path: Path, monkeypatch: pytest.Mon
         pass
 
 
+@pytest.mark.slow
 def test_dag_file_with_the_operator_needs_no_spark() -> None:
     program = (
         "import sys, duewheel.operators.spark; sys.exit('pyspark' in sys.modules or 'pyarrow' in sys.modules)"

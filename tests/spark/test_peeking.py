@@ -69,6 +69,7 @@ def test_all_that_is_stored_is_read_and_nothing_is_leased(orders: Broker, spark:
     assert [group.group for group in orders.groups()] == ["g"]
 
 
+@pytest.mark.slow
 def test_range_is_cut_into_parts_that_meet(orders: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peek_reader, "MESSAGES_PER_PARTITION", 7)
     peek = reader(

@@ -107,6 +107,7 @@ def test_stream_reads_on_from_its_checkpoint(orders: Broker, spark: SparkSession
     assert lake.keys() == list(range(250))
 
 
+@pytest.mark.slow
 def test_read_limit_counts_stragglers_too(orders: Broker) -> None:
     stream = reader(orders, max_messages="30")
     limit = stream.getDefaultReadLimit()

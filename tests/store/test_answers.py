@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from datetime import timedelta
 from itertools import pairwise
@@ -353,3 +354,19 @@ def test_answers_go_with_their_lease(topic: Broker, clock: Clock) -> None:
             consumer.ack(consumer.receive())
             topic.maintain()
         assert ask(connection, "select count(*) from duewheel.lease_answer") == [(0,)]
+
+
+#: Answers that are a parameter of another one, or of no consumer.
+BY_ANOTHER_NAME = {"ack_once": "ack", "extend": "change_invisible_duration"}
+OF_SPARK_ALONE = {"reject"}
+
+
+def test_every_answer_is_one_of_a_consumer_and_of_a_program_in_sql(broker: Broker) -> None:
+    with connected(broker.dsn) as connection:
+        ((source,),) = ask(connection, "select prosrc from pg_proc where proname = 'check_answer'")
+        functions = {name for (name,) in ask(connection, "select proname from pg_proc")}
+    actions = set(re.findall(r"'(\w+)'", source.partition("p_action in (")[2].partition(")")[0]))
+    assert {"ack", "nack"} <= actions
+    answers = {BY_ANOTHER_NAME.get(action, action) for action in actions - OF_SPARK_ALONE}
+    assert answers - set(dir(Consumer)) == set(), "Consumer has no such method"
+    assert answers - functions == set(), "there is no such function"

@@ -292,6 +292,7 @@ def test_a_naive_clock_is_refused(dsn: str) -> None:
         database.now()
 
 
+@pytest.mark.slow
 def test_an_embedded_broker_is_upgraded_and_can_be_opened_again(tmp_path: Path) -> None:
     for number in range(2):
         with Broker.embedded(tmp_path) as broker:

@@ -185,6 +185,7 @@ def connection(template_dsn: str, postgres: Any) -> Iterator[Connection]:
         yield connection
 
 
+@pytest.mark.slow
 @settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(expression=EXPRESSIONS, properties=PROPERTIES)
 def test_d12_a_filter_chooses_by_three_valued_logic(
@@ -332,6 +333,7 @@ def test_names_and_texts_cannot_leave_their_quotes(connection: Connection, nasty
 ANY_TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=30)
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(text=ANY_TEXT)
 def test_any_text_is_a_filter_or_refused_as_such(connection: Connection, text: str) -> None:

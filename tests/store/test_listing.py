@@ -155,6 +155,7 @@ def test_what_makes_no_sense_is_refused(broker: Broker, given: dict[str, Any], e
         broker.list_messages(**{"topic": "t", **given})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("state", ["waiting", "recalled"])
 def test_x08_a_page_costs_the_same_beside_a_hundred_thousand(broker: Broker, state: str) -> None:
     """By the keys, on tables that were never analyzed: what a page touches does not grow with what waits."""

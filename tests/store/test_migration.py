@@ -122,6 +122,7 @@ print([os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
     assert recorded == attached != []
 
 
+@pytest.mark.slow
 def test_an_upgrade_makes_the_same_as_a_first_installation(dsn: str, empty_dsn: str, tmp_path: Path) -> None:
     next_version = NextVersion(tmp_path)
     for each in (dsn, empty_dsn):

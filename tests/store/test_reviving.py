@@ -23,6 +23,7 @@ def topic(request: pytest.FixtureRequest, timed_broker: Broker) -> Broker:
     return timed_broker
 
 
+@pytest.mark.slow
 def test_many_leases_that_end_at_once_are_revived_in_chunks(topic: Broker, clock: Clock) -> None:
     """No transaction takes more locks than a stock server has room for, and none is lost."""
     count = 500
@@ -49,6 +50,7 @@ def test_many_leases_that_end_at_once_are_revived_in_chunks(topic: Broker, clock
     assert (len(batch), {message.attempt for message in batch}) == (count, {2})
 
 
+@pytest.mark.slow
 def test_a_receive_revives_no_more_than_a_chunk(topic: Broker, clock: Clock) -> None:
     count = 300
     send_numbered(topic, count)

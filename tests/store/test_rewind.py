@@ -411,6 +411,7 @@ STEPS = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=STEPS, back=st.integers(0, 20))
 def test_d08_after_any_course_exactly_what_was_released_since_comes(

@@ -167,6 +167,7 @@ def test_d16_what_came_due_long_before_the_wheel_started_is_found_page_by_page(
             console.wait_until_all_released(topic_id)
 
 
+@pytest.mark.slow
 def test_d01_many_instants_of_many_topics(dsn: str, console: Console) -> None:
     topics = {name: console.create_topic(name, "1 ms") for name in ("a", "b", "c", "d", "e")}
     with turning(dsn):

@@ -64,6 +64,7 @@ def turn(broker: Broker, clock: Clock, until: datetime, step: timedelta = 20 * S
     broker.advance_schedules()
 
 
+@pytest.mark.slow
 def test_d18_every_day_at_five_o_clock(timed: Broker, clock: Clock) -> None:
     timed.add_schedule("clean-up", TOPIC, b"*.tmp", cron="0 5 * * *", timezone="Europe/Berlin")
     turn(timed, clock, clock() + 3 * DAY, step=29 * SECOND)
@@ -160,6 +161,7 @@ def test_d18_misfire_once_sends_the_last_that_was_missed(timed: Broker, clock: C
     assert timed.advance_schedules() == 0
 
 
+@pytest.mark.slow
 def test_d18_misfire_all_sends_each_in_order_and_at_once(timed: Broker, clock: Clock) -> None:
     start = clock()
     timed.add_schedule("push", TOPIC, b"", every=10 * MINUTE, misfire="all")
@@ -394,6 +396,7 @@ def test_x15_a_schedule_that_cannot_be_sent_does_not_stop_the_others(
     assert [m.properties["schedule"] for m in read(timed)].count("sound") == 2
 
 
+@pytest.mark.slow
 def test_d18_many_at_once_send_each_occurrence_once(timed: Broker, clock: Clock) -> None:
     start = clock()
     for n in range(4):

@@ -235,6 +235,7 @@ def test_messages_come_once_while_two_upkeeps_move_them(topic: Broker, clock: Cl
 # --- late commits, deleted topics, recalls
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ticks", [True, False], ids=["ticked", "not ticked"])
 @pytest.mark.parametrize("settles", [True, False], ids=["settled", "not settled"])
 def test_x06_a_late_commit_of_a_far_message_that_was_due_long_ago_comes_once(

@@ -127,6 +127,7 @@ def test_x01_a_recall_that_is_passed_before_its_commit_answers_that_it_is_too_la
     assert [message.body for message in topic.consumer("t", "g").receive()] == [b"due"]
 
 
+@pytest.mark.slow
 def test_x18_a_check_that_was_made_early_holds_up_nobody_for_long(topic: Broker) -> None:
     """SET CONSTRAINTS has a recall's check run in the midst of a transaction, which then goes to sleep."""
     sent = topic.send("t", b"waits", delay=HOUR)

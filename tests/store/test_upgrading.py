@@ -246,6 +246,7 @@ def orders(broker: Broker) -> Broker:
     return broker
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("opened", OPEN)
 def test_x18_an_upgrade_that_waits_for_an_open_transaction_holds_up_nobody(
     orders: Broker, next_version: NextVersion, opened: str

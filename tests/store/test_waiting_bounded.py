@@ -23,6 +23,7 @@ def topic(broker: Broker) -> Broker:
     return broker
 
 
+@pytest.mark.slow
 def test_x11_a_lease_that_was_shortened_in_a_slow_transaction_ends_soon_after_it(topic: Broker) -> None:
     """Others have looked at the leases that end by now before they can see the new end."""
     topic.send("t", b"first", delay=NOTHING)
@@ -40,6 +41,7 @@ def test_x11_a_lease_that_was_shortened_in_a_slow_transaction_ends_soon_after_it
     assert (again.body, again.attempt) == (b"first", 2)
 
 
+@pytest.mark.slow
 def test_x18_whom_an_open_transaction_is_in_the_way_of_hears_so_after_ten_seconds(topic: Broker) -> None:
     for group in ("read", "taken-over"):
         topic.consumer("t", group)

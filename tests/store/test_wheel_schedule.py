@@ -290,6 +290,7 @@ def test_nothing_to_do_is_one_look_per_poll_and_no_tick() -> None:
     assert jobs.count(Look()) == len(jobs) - 2 - jobs.count(SendOccurrences()) <= 60_000 / POLL_MS + 1
 
 
+@pytest.mark.slow
 def test_maintenance_is_at_the_start_and_hourly() -> None:
     simulation = Simulation({})
     simulation.run_for(3.5 * HOUR_MS)
@@ -505,6 +506,7 @@ def sendings(draw: st.DrawFn) -> list[tuple[float, int, float, float]]:
     )
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(sendings=sendings(), listen=st.booleans(), one_way_ms=st.floats(0.05, 3))
 @example(

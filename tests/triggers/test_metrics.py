@@ -83,6 +83,7 @@ def listener(monkeypatch: pytest.MonkeyPatch) -> Iterator[Listener]:
     listener.close()
 
 
+@pytest.mark.slow
 def test_x08_the_numbers_of_a_broker_are_airflows_metrics(
     broker: Broker, triggerer: OpenTriggerer, listener: Listener, monkeypatch: pytest.MonkeyPatch
 ) -> None:

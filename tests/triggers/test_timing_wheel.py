@@ -213,6 +213,7 @@ def test_x14_an_outage_of_the_database_only_makes_it_late(
         asyncio.run(play())
 
 
+@pytest.mark.slow
 def test_more_new_groups_than_one_look_can_make_are_all_heard(
     broker: Broker, triggerer: OpenTriggerer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,23 +9,15 @@ comment on function duewheel.delete_topic is
     'Deletes a topic with its messages and subscriptions.';
 
 -- Sending
-do $$
-declare
-    v_send record;
-begin
-    -- There is one for each type of a body.
-    for v_send in
-        select p.oid::regprocedure as signature, format_type(p.proargtypes[1], null) as body from pg_proc p
-        where p.pronamespace = 'duewheel'::regnamespace and p.proname = 'send'
-    loop
-        execute format('comment on function %s is %L', v_send.signature, case v_send.body
-            when 'bytea' then 'Sends a message in your transaction. A DELAY topic requires one of delay, deliver_at '
-                              'and delay_level.'
-            when 'jsonb' then 'Sends a message in your transaction; the JSON is sent as UTF-8 text.'
-            when 'text' then 'Sends a message in your transaction; the text is sent as UTF-8.' end);
-    end loop;
-end
-$$;
+comment on function duewheel.send(
+    text, bytea, interval, timestamptz, integer, text, text, jsonb, text, text, text, timestamptz) is
+    'Sends a message in your transaction. A DELAY topic requires one of delay, deliver_at and delay_level.';
+comment on function duewheel.send(
+    text, jsonb, interval, timestamptz, integer, text, text, jsonb, text, text, text, timestamptz) is
+    'Sends a message in your transaction; the JSON is sent as UTF-8 text.';
+comment on function duewheel.send(
+    text, text, interval, timestamptz, integer, text, text, jsonb, text, text, text, timestamptz) is
+    'Sends a message in your transaction; the text is sent as UTF-8.';
 
 -- Recalling
 comment on function duewheel.recall is
@@ -35,11 +27,9 @@ comment on function duewheel.recall_key is
 comment on function duewheel.recall_many is
     'Takes back all messages that wait and meet every criterion given; without one it requires everything => true.';
 comment on function duewheel.reschedule is
-    'Moves a message that waits to another instant. The receipt has a new id, and the same idempotency key again '
-    'returns it. Too late raises DW012.';
+    'Moves a message that waits to another instant and returns a receipt with its new id. Too late raises DW012.';
 comment on function duewheel.reschedule_key is
-    'Moves all messages that wait under a key to another instant; the same idempotency key again moves '
-    'nothing.';
+    'Moves all messages that wait under a key to another instant; the same idempotency key again moves nothing.';
 
 -- Consuming
 comment on function duewheel.receive is
