@@ -59,7 +59,7 @@ def test_all_of_upkeep_works_beside_a_publication_of_all_tables(timed_broker: Br
         assert ask(connection, "select count(*) from duewheel.far_message") == [(0,)]
         assert ask(connection, "select count(*) > 20 from pg_publication_tables") == [(True,)]
     assert len(dropped) > 20
-    broker.rewind("t", "g", "latest")
+    broker.rewind("g", "t", "latest")
     broker.delete_group("g")
     broker.delete_topic("t")
     broker.maintain()
