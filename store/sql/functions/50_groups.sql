@@ -96,7 +96,10 @@ begin
     if v_problem is not null then
         raise exception using
             errcode = 'DW010', message = v_problem,
-            hint = 'Give what is named there; an instance''s name stays the same when it starts again.';
+            hint = case when v_problem like '% is not a group name:%' then 'Choose another name.'
+                when v_problem like '% cannot name a broadcasting instance:%'
+                    then 'Give a name that stays the same when the instance starts again.'
+                else 'Give one of these.' end;
     end if;
 end
 $$;
