@@ -636,8 +636,8 @@ class _Turning:
             if not self._has_heard_strangers:
                 self._has_heard_strangers = True
                 log.warning(
-                    "Heard something on %s that no sender of duewheel says, and passes it over as all that may "
-                    "follow: %.100r",
+                    "Heard something on %s that no sender of duewheel says; the wheel passes over this, and "
+                    "whatever like it may follow: %.100r",
                     notification.channel,
                     notification.payload,
                 )
