@@ -58,12 +58,12 @@ begin atomic
                when num_nonnulls(m.deliver_at, m.delay_microseconds, m.delay_level)
                         = case p_message_type when 'DELAY' then 1 when 'NORMAL' then 0 when 'FIFO' then 0 end
                     and coalesce(m.delay_level >= 0, true)
-                    and isfinite(a.asked_at) and a.asked_at <= p_now + p_max_delay
+                    and a.asked_at >= duewheel.first_instant() and a.asked_at <= p_now + p_max_delay
                     and octet_length(m.body) <= 4194304
                     and coalesce(length(m.key) between 1 and 255, true)
                     and coalesce(m.tag ~ '^[A-Za-z0-9_.:-]{1,127}$', true)
                     and coalesce(jsonb_typeof(m.properties) = 'object'
-                                 and octet_length(m.properties::text) <= 16384, true)
+                                 and octet_length(m.properties::text) <= 200, true)
                     and coalesce(length(m.message_group) between 1 and 255, p_message_type <> 'FIFO')
                then a.asked_at
                else duewheel.staged_instant(
