@@ -15,16 +15,21 @@ class Logged(logging.Handler):
 
     Args:
         words: what the message has to contain.
+
+    Attributes:
+        count: how often.
     """
 
     def __init__(self, words: str) -> None:
         super().__init__()
         self._words = words
         self._heard = threading.Event()
+        self.count = 0
 
     def emit(self, record: logging.LogRecord) -> None:
         """Listen to one message."""
         if self._words in self.format(record):
+            self.count += 1
             self._heard.set()
 
     def wait(self) -> None:

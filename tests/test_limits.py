@@ -64,6 +64,11 @@ def policy(call: Callable[[], object]) -> Call:
     return lambda _: call()
 
 
+def nested(depth: int) -> Any:
+    """Lists in each other, and a number in the innermost."""
+    return [nested(depth - 1)] if depth else 1
+
+
 LEVELS = "1 s, 5 s, 10 s, 30 s, each minute from 1 to 10, 20 min, 30 min, 1 h, 2 h"
 WAITS = "10 s, 30 s, each minute from 1 to 10, 20 min, 30 min, 1 h, 2 h"
 
@@ -71,9 +76,17 @@ ROWS = {
     "body": Row("", "4 MiB", [send(body=bytes(4 << 20))], [send(body=bytes((4 << 20) + 1))]),
     "properties": Row(
         "none",
-        "16 KiB as JSON text",
-        [send(properties={"a": "x" * (16384 - 9)})],
-        [send(properties={"a": "x" * (16384 - 8)})],
+        "16 KiB as JSON text, 100 deep, numbers to ±1e308",
+        [
+            send(properties={"a": "x" * (16384 - 9)}),
+            send(properties={"a": nested(99)}),
+            send(properties={"a": -(10**308)}),
+        ],
+        [
+            send(properties={"a": "x" * (16384 - 8)}),
+            send(properties={"a": nested(100)}),
+            send(properties={"a": -(10**308) - 1}),
+        ],
     ),
     "key": Row("none", "1 to 255 characters", [send(key="é" * 255)], [send(key=""), send(key="x" * 256)]),
     "tag": Row(

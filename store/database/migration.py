@@ -55,6 +55,13 @@ _LONGEST_PAUSE_SECONDS = 5.0
 # Postgres's hint where `create or replace` would change a function's result.
 _DROP_FIRST = re.compile(r"DROP (?:FUNCTION|PROCEDURE) (\S+\(.*\))")
 
+# An upgrade takes as long as it takes, whatever the login's or the database's settings say; servers before
+# version 17 have no transaction_timeout.
+_WITHOUT_TIMEOUTS = """
+select set_config(name, '0', true) from pg_settings
+where name in ('statement_timeout', 'transaction_timeout', 'idle_in_transaction_session_timeout')
+"""
+
 _OLDEST_TRANSACTION = """
 select pid, application_name, xact_start from pg_stat_activity
 where datname = current_database() and pid <> pg_backend_pid() and xact_start is not null
@@ -127,6 +134,7 @@ def _upgrade_when_possible(engine: Engine) -> SchemaState:
 
 def _upgrade(engine: Engine, lock_timeout_ms: int) -> SchemaState:
     with engine.begin() as connection:
+        _run(connection, _WITHOUT_TIMEOUTS)
         _run(connection, f"select pg_advisory_xact_lock({_UPGRADE_LOCK})")
         _run(connection, f"set local lock_timeout = {lock_timeout_ms}")
         _run(connection, f"create schema if not exists {SCHEMA}")

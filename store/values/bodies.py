@@ -17,6 +17,7 @@ from duewheel.store.values.errors import BodyTooLarge, InvalidArgument, NulInTex
 MAX_BODY_BYTES = 4 * 1024 * 1024
 #: The largest properties, in bytes of JSON text.
 MAX_PROPERTIES_BYTES = 16 * 1024
+MAX_PROPERTIES_DEPTH = 100
 
 
 def to_bytes(body: object) -> bytes:
@@ -83,7 +84,24 @@ def properties_to_json(properties: Mapping[str, Any] | None) -> str | None:
             f"the properties have {size} bytes as JSON, the limit is {MAX_PROPERTIES_BYTES} (16 KiB): "
             "put large values into the body"
         )
+    # Short ones are neither deep nor large.
+    if len(text) > 200:
+        _check_readable(properties)
     return text
+
+
+def _check_readable(value: object, depth: int = 0) -> None:
+    """Refuse what readers of other languages do not take, as SQL's ``send`` does."""
+    if depth > MAX_PROPERTIES_DEPTH:
+        raise InvalidArgument(
+            f"the properties are nested more than {MAX_PROPERTIES_DEPTH} deep: "
+            "put such a structure into the body"
+        )
+    if isinstance(value, (Mapping, list, tuple)):
+        for part in value.values() if isinstance(value, Mapping) else value:
+            _check_readable(part, depth + 1)
+    elif isinstance(value, int) and abs(value) > 10**308:
+        raise InvalidArgument("a number in the properties is beyond 1e308 or below -1e308: give it as text")
 
 
 def check_text(value: object, name: str, *, optional: bool = False) -> None:

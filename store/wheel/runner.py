@@ -23,6 +23,7 @@ import contextlib
 import logging
 import math
 import os
+import re
 import selectors
 import socket
 import threading
@@ -100,7 +101,8 @@ LEASE_REACH_POLLS: Final = 3.0
 
 #: How many topics a survey asks for at once: a page is a matter of milliseconds.
 TOPICS_PER_PAGE: Final = 500
-LAST_TOPIC_ID: Final = 2**31 - 1
+#: The largest number that a topic may have.
+LAST_TOPIC_ID: Final = 2**20 - 1
 
 #: How long jobs may go on when the wheel is stopped, and how long ending them may then take.
 STOP_SECONDS: Final = 2.0
@@ -110,6 +112,10 @@ STOP_SECONDS: Final = 2.0
 CHUNKS_PER_REVIVE: Final = 20
 
 APPLICATION_NAME: Final = "duewheel wheel"
+
+# A topic's number and an instant in Unix microseconds; a topic's number, and whether a wheel has ticked.
+_DUE: Final = re.compile(r"([0-9]{1,7}) (-?[0-9]{1,18})")
+_RELEASED: Final = re.compile(r"([0-9]{1,7})( 1)?")
 
 _CLOCK = "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::double precision"
 
@@ -153,8 +159,8 @@ _TICK = Prepared(
     """
 SELECT duewheel.unix_micros(statement_timestamp()), t.released, duewheel.unix_micros(t.hi), t.unsettled,
        t.busy,
-       coalesce((SELECT (extract(epoch FROM granularity) * 1000000)::bigint
-                 FROM duewheel.topic WHERE topic_id = q.topic_id), 1000),
+       (SELECT (extract(epoch FROM granularity) * 1000000)::bigint
+        FROM duewheel.topic WHERE topic_id = q.topic_id AND deleted_at IS NULL),
        CASE WHEN NOT t.released THEN (
            SELECT min(duewheel.unix_micros(d.due_at)) FROM duewheel.due_topics(
                q.topic_id - 1, 1, NULL, clock_timestamp() + q.lookahead * interval '1 second') d
@@ -365,12 +371,15 @@ class _Questions:
             more,
         )
 
-    def _tick(self, connection: _Connection, topic_id: int) -> TickAnswer:
+    def _tick(self, connection: _Connection, topic_id: int) -> TickAnswer | DoneAnswer:
         statement = connection.text_of(_TICK) if self._prepare else _TICK.text
         sent_ms = _monotonic_ms()
         ((asked_at_us, released, hi_us, unsettled, busy, granularity_us, next_due_us),) = fetch(
             connection, statement, (topic_id, self._lookahead_seconds)
         )
+        if granularity_us is None:
+            # There is no such topic.
+            return DoneAnswer()
         return TickAnswer(
             reading=ClockReading(asked_at_us / 1_000, sent_ms, _monotonic_ms()),
             asked_at_us=asked_at_us,
@@ -526,6 +535,7 @@ class _Turning:
         self._on_released = on_released
         self._wake = asyncio.Event()
         self._listener: NotificationListener | None = None
+        self._has_heard_strangers = False
         self._ended = False
         self._idle: list[_Session] = []
         self._busy: dict[asyncio.Task[None], _Session] = {}
@@ -619,17 +629,23 @@ class _Turning:
         self._wake.set()
 
     def _heard(self, notification: Notification) -> None:
-        try:
-            topic_id, *rest = map(int, notification.payload.split())
-            if notification.channel == "duewheel_due":
-                (due_at_us,) = rest
-                self._schedule.notified(topic_id, due_at_us, _monotonic_ms())
-                self._wake.set()
-            else:
-                self._tell_released(topic_id)
-        except ValueError:
-            # Anyone may send a NOTIFY.
-            log.warning("Heard something that no sender of duewheel says: %s", notification)
+        """Any login may send a NOTIFY, of any text: what no sender says is passed over, and said once."""
+        pattern = _DUE if notification.channel == "duewheel_due" else _RELEASED
+        match = pattern.fullmatch(notification.payload)
+        if match is None or not 0 < int(match[1]) <= LAST_TOPIC_ID:
+            if not self._has_heard_strangers:
+                self._has_heard_strangers = True
+                log.warning(
+                    "Heard something on %s that no sender of duewheel says; the wheel passes over this, and "
+                    "whatever like it may follow: %.100r",
+                    notification.channel,
+                    notification.payload,
+                )
+        elif pattern is _DUE:
+            self._schedule.notified(int(match[1]), int(match[2]), _monotonic_ms())
+            self._wake.set()
+        else:
+            self._tell_released(int(match[1]))
 
     def _tell_released(self, topic_id: int) -> None:
         if self._on_released is None:

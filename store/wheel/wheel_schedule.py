@@ -76,6 +76,10 @@ PUNCTUAL_MS: Final = 1.0
 BUSY_MS: Final = 300.0
 BUSY_PAUSE_MS: Final = 5.0
 
+#: How many notified topics the wheel asks about at once of which it knows nothing yet. Any login may send
+#: notifications; those of further topics are left to the next look, which knows what is there.
+MOST_UNKNOWN: Final = 100
+
 PayloadT = TypeVar("PayloadT", bound=Hashable)
 
 
@@ -300,6 +304,8 @@ class WheelSchedule:
         self._pauses: _Timers[Job] = _Timers(now_ms)
         self._until_us: dict[_DueTimer, int] = {}
         self._topics: dict[int, _Topic] = {}
+        # Those that notifications alone have named.
+        self._unknown: set[int] = set()
         self._watched: frozenset[int] | None = None
         self._queued: dict[type[Job], deque[Job]] = {kind: deque() for kind in LANES}
         self._in_queue: set[Job] = set()
@@ -321,9 +327,10 @@ class WheelSchedule:
             for timer in self._due.advance(self._clock.database_ms(now_ms)):
                 if isinstance(timer, Revive):
                     self._want(timer, now_ms)
-                else:
-                    topic = self._topics[timer.topic_id]
-                    topic.until_us = max(topic.until_us, self._until_us.pop(timer))
+                    continue
+                until_us = self._until_us.pop(timer)
+                if (topic := self._topics.get(timer.topic_id)) is not None:
+                    topic.until_us = max(topic.until_us, until_us)
                     self._want(Tick(timer.topic_id), now_ms)
         begun: list[Job] = []
         for kind, queue in self._queued.items():
@@ -356,6 +363,10 @@ class WheelSchedule:
                 self._ticked(job, answer)
             case OccurrencesAnswer():
                 self._pause(job, now_ms + answer.pause_ms)
+            case _ if isinstance(job, Tick):
+                # There is no such topic, or no longer.
+                self._topics.pop(job.topic_id, None)
+                self._unknown.discard(job.topic_id)
             case _:
                 pass
         if isinstance(job, Look):
@@ -382,11 +393,16 @@ class WheelSchedule:
 
     def notified(self, topic_id: int, due_at_us: int, now_ms: float) -> None:
         """A sender named an instant at which a message is due; the next look finds one beyond the
-        look-ahead."""
+        look-ahead, and one of a topic that is named beside too many unknown ones."""
         if not self._clock.known or (self._watched is not None and topic_id not in self._watched):
             return
-        if due_at_us / 1_000 <= self._clock.database_ms(now_ms) + self._lookahead_ms:
-            self._add_due(topic_id, due_at_us)
+        if due_at_us / 1_000 > self._clock.database_ms(now_ms) + self._lookahead_ms:
+            return
+        if topic_id not in self._topics:
+            if len(self._unknown) >= MOST_UNKNOWN:
+                return
+            self._unknown.add(topic_id)
+        self._add_due(topic_id, due_at_us)
 
     def look_again(self, now_ms: float) -> None:
         """Notifications may have been missed, and the database can be reached: look now, whatever failed
@@ -409,7 +425,7 @@ class WheelSchedule:
             del self._not_before_ms[job]
 
     def _ticked(self, job: Tick, answer: TickAnswer) -> None:
-        topic = self._topic(job.topic_id)
+        topic = self._known_topic(job.topic_id)
         topic.granularity_us = answer.granularity_us
         reached_us = answer.asked_at_us
         if answer.busy:
@@ -441,13 +457,18 @@ class WheelSchedule:
 
     def _learn_granularity(self, topic_id: int, granularity_us: int, now_ms: float) -> None:
         """A rest that began with a longer granularity ends with the new one."""
-        topic, job = self._topic(topic_id), Tick(topic_id)
+        topic, job = self._known_topic(topic_id), Tick(topic_id)
         shorter_ms = (topic.granularity_us - granularity_us) / 1_000
         topic.granularity_us = granularity_us
         if shorter_ms > 0 and self._not_before_ms.get(job) == topic.rest_ends_at_ms:
             topic.rest_ends_at_ms -= shorter_ms
             self._not_before_ms[job] = topic.rest_ends_at_ms
             self._pause(job, max(now_ms, topic.rest_ends_at_ms))
+
+    def _known_topic(self, topic_id: int) -> _Topic:
+        """A topic that the database has named."""
+        self._unknown.discard(topic_id)
+        return self._topic(topic_id)
 
     def _topic(self, topic_id: int) -> _Topic:
         return self._topics.setdefault(topic_id, _Topic())

@@ -83,6 +83,18 @@ def test_a_missing_schema_is_told_to_a_caller_in_a_transaction(empty_dsn: str) -
             broker.send("t", b"", connection=connection)
 
 
+def test_timeouts_of_the_database_do_not_end_an_upgrade(empty_dsn: str) -> None:
+    """A whole upgrade is one transaction, and applies long files."""
+    with connected(empty_dsn) as connection:
+        ((name,),) = ask(connection, "select quote_ident(current_database())")
+        for setting in ("transaction_timeout", "statement_timeout", "idle_in_transaction_session_timeout"):
+            ask(connection, f"alter database {name} set {setting} = 20")
+    with Broker(empty_dsn) as broker:
+        broker.upgrade()
+    with connected(empty_dsn) as connection:
+        assert ask(connection, "select count(*) from duewheel.topic") == [(0,)]
+
+
 def test_upgrading_again_changes_nothing(dsn: str) -> None:
     before = execute(dsn, "select xmin::text from duewheel.broker")
     migration.upgrade(dsn)

@@ -10,6 +10,7 @@ import psycopg2
 import pytest
 from sqlalchemy import NullPool, create_engine
 from tests.clock import NOW, Clock
+from tests.waiting import ask, connected
 
 from duewheel.store.broker import Broker
 from duewheel.store.values.errors import (
@@ -254,3 +255,30 @@ def test_x01_retries_and_dead_letters_are_not_recalled_by_their_topic(
         topic.reschedule_key(name, "k", delay=HOUR)
     clock.advance(HOUR)
     assert received(topic) == [b"1"]
+
+
+def test_of_messages_that_the_logs_have_forgotten_nothing_is_known(
+    timed_broker: Broker, clock: Clock
+) -> None:
+    """Another topic with a longer retention keeps their rows."""
+    broker = timed_broker
+    broker.create_topic("short", retention=timedelta(days=1))
+    broker.create_topic("long", retention=timedelta(days=30))
+    broker.send("long", b"", delay=timedelta(hours=1))
+    recalled, released = (
+        broker.send("short", b"", delay=timedelta(hours=1), key=key).message_id
+        for key in ("recalled", "released")
+    )
+    assert broker.recall(recalled) == "recalled"
+    clock.advance(timedelta(hours=2))
+    for topic in ("short", "long"):
+        broker.tick(topic)
+    assert [broker.recall(one) for one in (recalled, released)] == ["recalled", "already_released"]
+    for _ in range(10):
+        clock.advance(timedelta(days=1))
+        broker.maintain()
+        broker.tick("short")
+    with connected(broker.dsn) as connection:
+        assert ask(connection, "select count(*) from duewheel.any_message") == [(3,)], "the rows are there"
+    assert [broker.recall(one) for one in (recalled, released)] == ["not_found", "not_found"]
+    assert [broker.recall_key("short", key) for key in ("recalled", "released")] == ["not_found", "not_found"]

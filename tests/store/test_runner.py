@@ -374,12 +374,13 @@ def test_what_nobody_should_say_does_not_stop_the_wheel(dsn: str, console: Conso
         console.wait_until(
             f"SELECT count(*) >= 1 FROM pg_stat_activity WHERE {WHEEL_CONNECTIONS} AND query ~ 'LISTEN'"
         )
-        for payload in ("", "nonsense", "1", "1 2 3", "x y"):
+        for payload in ("", "nonsense", "1", "1 2 3", "x y", "1 " + "9" * 400, "9999999 1", "0 1", "١ 1"):
             console.rows("SELECT pg_notify('duewheel_due', %s)", payload)
         console.rows("NOTIFY duewheel_released, 'nonsense'")
         warning.wait()
         console.send("orders", "20 ms")
         console.wait_for_release(topic_id)
+    assert warning.count == 1
 
 
 def test_topics_that_are_not_named_are_left_alone(dsn: str, console: Console) -> None:

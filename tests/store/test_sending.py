@@ -14,6 +14,7 @@ import pytest
 from sqlalchemy import NullPool, create_engine, text
 from sqlalchemy.orm import Session
 from tests.clock import NOW
+from tests.waiting import ask, connected
 
 from duewheel.store.broker import Broker
 from duewheel.store.values.errors import (
@@ -196,6 +197,12 @@ def test_x04_conflicts_of_keys(topics: Broker) -> None:
 
 # --- what is refused
 
+
+def nested(depth: int) -> Any:
+    """Lists in each other, and a number in the innermost."""
+    return [nested(depth - 1)] if depth else 1
+
+
 TOO_LONG = "x" * 256
 BAD: list[tuple[type[DueWheelError], str, str, dict[str, Any]]] = [
     (UnknownTopic, 'there is no topic "none"', "none", {"delay": HOUR}),
@@ -222,6 +229,8 @@ BAD: list[tuple[type[DueWheelError], str, str, dict[str, Any]]] = [
     (PropertiesTooLarge, "16384", "delay", {"delay": HOUR, "properties": {"a": "x" * 16384}}),
     # Python writes 1e300 in 5 characters; Postgres writes it in 301.
     (PropertiesTooLarge, "16384", "delay", {"delay": HOUR, "properties": {"a": [1e300] * 1000}}),
+    (InvalidArgument, "100 deep", "delay", {"delay": HOUR, "properties": {"a": nested(100)}}),
+    (InvalidArgument, "beyond 1e308", "delay", {"delay": HOUR, "properties": {"a": [{"b": -(10**309)}]}}),
     (InvalidArgument, "mapping of names", "delay", {"delay": HOUR, "properties": [1]}),
     (InvalidKey, "1 to 255", "delay", {"delay": HOUR, "key": ""}),
     (InvalidKey, "256 characters; the limit is 1 to 255", "delay", {"delay": HOUR, "key": TOO_LONG}),
@@ -261,6 +270,31 @@ def test_one_bad_message_among_many_is_named_and_none_is_written(
         refusing.send_many(topic, [good, {"body": b"", **given}, good])
     assert caught.value.index == (None if "topic" in says and error in (UnknownTopic, NulInText) else 1)
     assert count(refusing) == 0
+
+
+@pytest.mark.parametrize("properties", [{"a": nested(99)}, {"a": [10**308] * 9}, {"a": "1" * 400}])
+def test_properties_up_to_their_limits_come_as_they_were_sent(
+    topics: Broker, properties: dict[str, Any]
+) -> None:
+    sent = topics.send("delay", b"", delay=HOUR, properties=properties)
+    (many,) = topics.send_many("delay", [{"body": b"", "delay": HOUR, "properties": properties}])
+    for message_id in (sent.message_id, many.message_id):
+        found = topics.find(message_id)
+        assert found is not None
+        assert found.properties == properties
+
+
+@pytest.mark.parametrize("instant", ["4000-01-01 BC", "0001-01-01 00:00+14", "-infinity"])
+def test_an_instant_that_python_cannot_read_is_delivered_at_once(topics: Broker, instant: str) -> None:
+    with connected(topics.dsn) as connection:
+        ((message_id, deliver_at),) = ask(
+            connection,
+            "select message_id, deliver_at from duewheel.send('delay', '', deliver_at => %s)",
+            instant,
+        )
+    found = topics.find(message_id)
+    assert found is not None
+    assert (found.deliver_at, found.asked_at) == (deliver_at, None)
 
 
 def test_an_empty_or_too_long_idempotency_key_is_refused(refusing: Broker) -> None:

@@ -108,6 +108,16 @@ def test_staging_that_was_lost_sends_nothing(connection: DriverConnection) -> No
     assert publish(connection, {part_id: 1}) == 1
 
 
+@pytest.mark.parametrize("count", [-1, 2**40, 2**63 - 1])
+def test_a_count_that_is_not_true_reserves_no_numbers(connection: DriverConnection, count: int) -> None:
+    part_id = stage(connection, [{"key": "a", "delay_level": 1}])
+    drawn = "select last_value from duewheel.message_block"
+    before = fetch(connection, drawn, ())
+    with pytest.raises(StagingFailed):
+        publish(connection, {part_id: count, part_id + 1: count})
+    assert fetch(connection, drawn, ()) == before
+
+
 @pytest.mark.parametrize(
     ("message", "wrong"),
     [

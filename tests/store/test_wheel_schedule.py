@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from duewheel.store.database.database_clock import ClockReading
 from duewheel.store.wheel.wheel_schedule import (
     LANES,
+    MOST_UNKNOWN,
     Answer,
     DoneAnswer,
     DueInstant,
@@ -223,7 +224,9 @@ class Simulation:
         to_us = self.database_us() + 1_000 * LOOKAHEAD_MS
         return [LeaseEnd(*pair, ends_us) for pair, ends_us in self.lease_ends.items() if ends_us <= to_us]
 
-    def _tick(self, topic_id: int, reading: ClockReading) -> TickAnswer:
+    def _tick(self, topic_id: int, reading: ClockReading) -> TickAnswer | DoneAnswer:
+        if topic_id not in self.topics:
+            return DoneAnswer(reading)
         topic = self.topics[topic_id]
         topic.ticked_ms.append(self.now_ms)
         now_us = max(self.database_us(), (topic.hi_us or 0) + 1)
@@ -588,3 +591,21 @@ def test_failures_of_any_job_at_any_time_lose_nothing(fails: list[bool], delays_
         simulation.run_for(100)
     simulation.run_for(120_000)
     assert all(message.released_ms is not None for message in simulation.messages)
+
+
+def test_topics_that_only_notifications_name_are_asked_about_once_and_a_few_at_a_time() -> None:
+    world = Simulation({1: 1_000})
+    world.run_for(1_000)
+    for stranger in range(2, 20_002):
+        world.schedule.notified(stranger, world.database_us(), world.now_ms)
+    message = world.send(1, 5)
+    world.run_for(LOOKAHEAD_MS)
+    asked = [job.topic_id for _, job in world.begun if isinstance(job, Tick) and job.topic_id != 1]
+    assert len(asked) == len(set(asked)) == MOST_UNKNOWN
+    assert message.released_ms is not None
+    assert message.released_ms - message.sent_ms < POLL_MS
+    # There is room for others again.
+    world.schedule.notified(30_000, world.database_us(), world.now_ms)
+    world.run_for(10)
+    assert Tick(30_000) in [job for _, job in world.begun]
+    assert world.schedule.waiting() == len(LANES) - 2

@@ -1,6 +1,46 @@
 -- Sending. The sender holds its transaction id before it reads the clock, so whatever it sends at or before a tick's hi
 -- has an id that the tick knows of.
 
+-- The first instant that is read by programs whose years begin with 1, whatever their time zone.
+create or replace function duewheel.first_instant() returns timestamptz
+language sql immutable parallel safe
+return timestamptz '0001-01-03 00:00:00+00';
+
+-- Properties that every program can read: JSON as deep, and numbers as large, as the readers of most languages take.
+create or replace function duewheel.check_properties(p_properties jsonb) returns void
+language plpgsql immutable as $$
+declare
+    v_text constant text := p_properties::text;
+begin
+    if jsonb_typeof(p_properties) <> 'object' then
+        raise exception using
+            errcode = 'DW010',
+            message = format('properties is a JSON %s; it must be an object', jsonb_typeof(p_properties)),
+            hint = 'Give names and values.';
+    end if;
+    if octet_length(v_text) > 16384 then
+        raise exception using
+            errcode = 'DW006',
+            message = format('the properties have %s bytes as JSON text; the limit is 16384 bytes (16 KiB)',
+                             octet_length(v_text)),
+            hint = 'Put large values into the body.';
+    end if;
+    -- Short ones are neither deep nor large.
+    if octet_length(v_text) > 200 then
+        if jsonb_path_exists(p_properties, '$.**{101 to last}') then
+            raise exception using
+                errcode = 'DW010', message = 'the properties are nested more than 100 deep',
+                hint = 'Put such a structure into the body.';
+        end if;
+        if jsonb_path_exists(p_properties, '$.** ? (@.type() == "number" && (@ > 1e308 || @ < -1e308))') then
+            raise exception using
+                errcode = 'DW010', message = 'a number in the properties is beyond 1e308 or below -1e308',
+                hint = 'Give it as text.';
+        end if;
+    end if;
+end
+$$;
+
 -- The limits of a message that do not depend on its topic.
 create or replace function duewheel.check_message(
     p_body bytea, p_key text, p_tag text, p_properties jsonb, p_message_group text, p_idempotency_key text
@@ -18,19 +58,7 @@ begin
             hint = 'Store the data elsewhere and send a reference to it.';
     end if;
     if p_properties is not null then
-        if jsonb_typeof(p_properties) <> 'object' then
-            raise exception using
-                errcode = 'DW010',
-                message = format('properties is a JSON %s; it must be an object', jsonb_typeof(p_properties)),
-                hint = 'Give names and values.';
-        end if;
-        if octet_length(p_properties::text) > 16384 then
-            raise exception using
-                errcode = 'DW006',
-                message = format('the properties have %s bytes as JSON text; the limit is 16384 bytes (16 KiB)',
-                                 octet_length(p_properties::text)),
-                hint = 'Put large values into the body.';
-        end if;
+        perform duewheel.check_properties(p_properties);
     end if;
     if p_key is not null and (p_key = '' or length(p_key) > 255) then
         raise exception using
@@ -253,14 +281,14 @@ begin
     -- A body with its time and perhaps a key, all within the limits, due behind what is released and in a slot that is
     -- there, is what most senders send. It needs no closer look, and one statement finds that out.
     select t.topic_id, t.message_type, t.queues, t.granularity, k.lo, k.hi, k.by_wheel, b.block, q.queue, p.deliver_at,
-           case when isfinite(v_asked) then duewheel.message_id(t.topic_id, q.queue, p.deliver_at, b.block * 65536) end
+           case when v_asked < 'infinity' then duewheel.message_id(t.topic_id, q.queue, p.deliver_at, b.block * 65536) end
                as message_id,
            (num_nonnulls(send.delay, send.deliver_at)
                 = case t.message_type when 'DELAY' then 1 when 'NORMAL' then 0 end
             and num_nonnulls(send.delay_level, send.tag, send.properties, send.message_group, send.idempotency_key) = 0
             and send.on_conflict = 'allow' and octet_length(send.body) <= 4194304
             and (send.key is null or length(send.key) between 1 and 255)
-            and isfinite(v_asked) and v_asked <= v_now + t.max_delay
+            and v_asked >= duewheel.first_instant() and v_asked <= v_now + t.max_delay
             and p.deliver_at > coalesce(k.hi, '-infinity') and p.deliver_at < s.ends_at and s.is_open
             and current_setting('duewheel.home', true) = 'duewheel.broker'::regclass::oid::text) is true as is_plain,
            p.deliver_at < v_now + duewheel.wheel_reach()
@@ -420,8 +448,8 @@ begin
         end if;
         return p_now;
     end if;
-    -- A past instant is delivered at once; it is kept beside deliver_at as far as a row can hold it.
-    return case when isfinite(v_asked) then v_asked else p_now end;
+    -- A past instant is delivered at once; it is kept beside deliver_at where every program can read it.
+    return case when v_asked >= duewheel.first_instant() then v_asked else p_now end;
 end
 $$;
 

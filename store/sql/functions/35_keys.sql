@@ -22,7 +22,8 @@ begin atomic
         where m.topic_id = p_topic_id and m.key = p_key collate "C" and m.xid = x.xid offset 0) m;
 end;
 
-create or replace function duewheel.is_kept(p_message_id text) returns boolean
+-- Whether a message is there, and the logs still know what became of it.
+create or replace function duewheel.is_known(p_message_id text) returns boolean
 language plpgsql stable set plan_cache_mode = force_generic_plan as $$
 declare
     v_id record;
@@ -34,7 +35,8 @@ begin
     return exists (
         select from duewheel.any_message m
         where m.topic_id = v_id.topic_id and m.queue = v_id.queue and m.deliver_at = v_id.deliver_at
-          and m.seq = v_id.seq);
+          and m.seq = v_id.seq
+          and not duewheel.is_forgotten(m.topic_id, m.queue, m.deliver_at, m.seq, m.xid));
 end
 $$;
 
@@ -48,6 +50,7 @@ declare
     v_snapshot constant pg_snapshot := pg_current_snapshot();
     -- Before the recalls are looked at: those that came in time for this tick are committed.
     v_hi constant timestamptz := (select t.hi from duewheel.newest_tick(p_topic_id) t);
+    v_kept_from constant timestamptz := (select t.kept_from from duewheel.topic t where t.topic_id = p_topic_id);
     v_mark duewheel.key_mark;
     v_from xid8 := '0';
     v_xids xid8[];
@@ -78,17 +81,20 @@ begin
                     when m.deliver_at <= v_hi and (
                             select true from duewheel.held_back b
                             where b.topic_id = m.topic_id and b.deliver_at = m.deliver_at and b.queue = m.queue
-                              and b.seq = m.seq limit 1) is null then 'released' end as state
+                              and b.seq = m.seq limit 1) is null
+                    then case when m.deliver_at < v_kept_from and duewheel.is_forgotten(
+                                  m.topic_id, m.queue, m.deliver_at, m.seq, m.xid)
+                              then 'forgotten' else 'released' end end as state
         from duewheel.key_rows(p_topic_id, p_key, v_from, v_xids) m
         offset 0
     ) m;
     queues := v_found.queues;
     ats := v_found.ats;
     seqs := v_found.seqs;
-    if v_found.released_id is null and duewheel.is_kept(v_mark.released_id) then
+    if v_found.released_id is null and duewheel.is_known(v_mark.released_id) then
         v_found.released_id := v_mark.released_id;
     end if;
-    if v_found.recalled_id is null and duewheel.is_kept(v_mark.recalled_id) then
+    if v_found.recalled_id is null and duewheel.is_known(v_mark.recalled_id) then
         v_found.recalled_id := v_mark.recalled_id;
     end if;
     otherwise := case when v_found.released_id is not null then 'already_released'

@@ -80,16 +80,16 @@ language plpgsql set plan_cache_mode = force_generic_plan as $$
 #variable_conflict use_column
 declare
     v_id record := duewheel.parse_message_id(recall.message_id);
+    v_xid xid8;
 begin
     if recall.now is not null then
         perform duewheel.require_clock_right(recall.now);
     end if;
     perform duewheel.require_read_committed();
-    if not exists (
-        select from duewheel.any_message m join duewheel.topic t on t.topic_id = m.topic_id
-        where m.topic_id = v_id.topic_id and m.queue = v_id.queue and m.deliver_at = v_id.deliver_at
-          and m.seq = v_id.seq and t.message_type not in ('RETRY', 'DEAD_LETTER')
-    ) then
+    select m.xid into v_xid from duewheel.any_message m join duewheel.topic t on t.topic_id = m.topic_id
+    where m.topic_id = v_id.topic_id and m.queue = v_id.queue and m.deliver_at = v_id.deliver_at
+      and m.seq = v_id.seq and t.message_type not in ('RETRY', 'DEAD_LETTER');
+    if not found or duewheel.is_forgotten(v_id.topic_id, v_id.queue, v_id.deliver_at, v_id.seq, v_xid) then
         return 'not_found';
     end if;
     return replace(

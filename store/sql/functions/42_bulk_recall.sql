@@ -36,10 +36,19 @@ end
 $$;
 
 -- The last key there can be with a prefix, in the order of the keys' bytes: keys have at most 255 characters. Null
--- where the database's encoding has no last character to go by.
+-- where the database's encoding has no last character to go by. In plpgsql, as no plan may work out a character that the
+-- encoding lacks.
 create or replace function duewheel.last_key_with(p_prefix text) returns text
-language sql stable
-return case when getdatabaseencoding() = 'UTF8' then p_prefix || repeat(chr(1114111), 255) end;
+language plpgsql stable as $$
+begin
+    if getdatabaseencoding() = 'UTF8' then
+        return p_prefix || repeat(chr(1114111), 255);
+    elsif pg_encoding_max_length((select d.encoding from pg_database d where d.datname = current_database())) = 1 then
+        return p_prefix || repeat(chr(255), 255);
+    end if;
+    return null;
+end
+$$;
 
 create or replace function duewheel.check_bulk_recall(
     p_tag text, p_key_prefix text, p_due_from timestamptz, p_due_until timestamptz, p_everything boolean
