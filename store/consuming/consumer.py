@@ -571,7 +571,7 @@ class Consumer:
             leaves_ticking = True
             # The wheel says when to look; to ask what is next would cost more than the look.
             woken = self._is_turning() and signal.wait(min(pause, _GRACE_SECONDS))
-            if not woken:
+            if not woken and (stop is None or not stop.is_set()):
                 to_next = self._seconds_to_next()
                 if to_next is None:
                     crowded.reset()

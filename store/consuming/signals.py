@@ -43,9 +43,11 @@ class Signal:
     def __init__(self, signals: Signals, topic_id: int, group_id: int) -> None:
         self.key = (topic_id, group_id)
         self._signals = signals
-        # Under the lock of the signals: whether there is something to look for, whether the wait is to end
-        # all the same, and whether its thread sleeps on `wakes`.
+        # Under the lock of the signals: whether there is something to look for, whether its thread knows that
+        # and has not begun to look, whether the wait is to end all the same, and whether the thread sleeps on
+        # `wakes`.
         self.is_woken = False
+        self.is_to_look = False
         self.is_interrupted = False
         self.sleeps = False
         self.wakes = threading.Event()
@@ -143,7 +145,7 @@ class Signals:
         finally:
             with self._lock:
                 self._lent.pop(signal, None)
-                if signal.is_woken:
+                if signal.is_woken or signal.is_to_look:
                     # Its thread has not looked for what it was woken for.
                     self._wake_one(signal.key)
 
@@ -164,8 +166,8 @@ class Signals:
         """Forget the releases that a signal was told of, or would be."""
         with self._lock:
             if self._leader is None and self._listener is not None:
-                self._tell(self._listener.wait(0), signal)
-            signal.is_woken = False
+                self._tell(self._listener.arrived(), signal)
+            signal.is_woken = signal.is_to_look = False
 
     def pass_on(self, signal: Signal) -> None:
         """Wake another signal of the group."""
@@ -193,7 +195,9 @@ class Signals:
         finally:
             with self._lock:
                 self._leave(signal)
-                woken, signal.is_woken, signal.is_interrupted = signal.is_woken, False, False
+                woken = signal.is_woken
+                signal.is_to_look |= woken
+                signal.is_woken = signal.is_interrupted = False
         return woken
 
     def _is_over(self, signal: Signal, until: float) -> bool:

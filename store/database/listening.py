@@ -147,7 +147,7 @@ class NotificationListener:
         """
         deadline = time.monotonic() + timeout_seconds
         while True:
-            if notifications := self._take():
+            if notifications := self.arrived():
                 return notifications
             wake_at = deadline if self._connection is not None else min(self._retry_at, deadline)
             if self._interrupted_before(wake_at):
@@ -155,7 +155,7 @@ class NotificationListener:
             if self._connection is None and time.monotonic() >= self._retry_at and self._reconnect():
                 return [GAP]
             if time.monotonic() >= deadline:
-                return self._take()
+                return self.arrived()
 
     async def notifications(self) -> AsyncGenerator[Notification, None]:
         """Gives notifications as they come, on the running event loop, until it is closed; `GAP` after each
@@ -167,7 +167,7 @@ class NotificationListener:
         import asyncio
 
         while True:
-            for notification in self._take():
+            for notification in self.arrived():
                 yield notification
             if self._connection is None:
                 await asyncio.sleep(self._retry_at - time.monotonic())
@@ -185,9 +185,11 @@ class NotificationListener:
                 cursor.execute(sql.SQL("LISTEN {}").format(sql.Identifier(channel)))
         return connection
 
-    def _take(self) -> list[Notification]:
-        """The notifications that have arrived; notes the loss of the connection, which shows when it is
-        read."""
+    def arrived(self) -> list[Notification]:
+        """Returns the notifications that have arrived, without waiting and without connecting again.
+
+        The loss of the connection shows when it is read; the next `wait` connects again.
+        """
         connection = self._connection
         if connection is None:
             return []

@@ -17,7 +17,7 @@ from psycopg2.extensions import make_dsn
 from tests.conftest import execute
 from tests.logged import logged
 from tests.logins import ROLES, login
-from tests.waiting import until
+from tests.waiting import ask, connected, until
 
 import duewheel.store
 from duewheel.store import (
@@ -663,3 +663,22 @@ def test_an_upgrade_takes_rights_away_that_a_role_is_not_to_have(dsn: str) -> No
     # What an administrator gave a login beside the roles is theirs.
     kept = "select has_function_privilege('nobody_login', 'duewheel.settings()', 'execute')"
     assert execute(dsn, kept) == [(True,)]
+
+
+@pytest.mark.parametrize("message_type", ["NORMAL", "FIFO"])
+def test_a_login_that_may_read_the_tables_runs_the_query_of_a_lease_itself(
+    dsn: str, message_type: str
+) -> None:
+    """As a Spark job does."""
+    with Broker(dsn) as broker:
+        broker.create_topic("t", message_type=message_type)
+        broker.send("t", b"1", message_group="a" if message_type == "FIFO" else None)
+        (message,) = broker.consumer("t", "g").receive(wait=timedelta(seconds=30))
+    lease = message.lease
+    with connected(login(dsn, "duewheel_admin")) as connection:
+        ((query,),) = ask(
+            connection,
+            "select duewheel.lease_query(%s, %s, %s, %s)",
+            *(lease.group_id, lease.topic_id, lease.queue, lease.n),
+        )
+        assert len(ask(connection, query)) == 1

@@ -85,7 +85,7 @@ class Waiters:
     """Threads that wait for signals of one listener, and say which of them were woken."""
 
     def __init__(self, signals: Signals, threads: ThreadPoolExecutor) -> None:
-        self._signals = signals
+        self.signals = signals
         self._threads = threads
         self._leave = threading.Event()
         self.woken: queue.Queue[str] = queue.Queue()
@@ -95,17 +95,18 @@ class Waiters:
         lent: queue.Queue[Signal] = queue.Queue()
 
         def run() -> None:
-            with self._signals.lend(topic_id, group_id) as signal:
+            with self.signals.lend(topic_id, group_id) as signal:
                 lent.put(signal)
                 if not looks:
                     self._leave.wait()
                 elif signal.wait(PATIENCE_SECONDS):
+                    signal.catch_up()
                     self.woken.put(name)
 
         self._threads.submit(run)
         signal = lent.get()
         if looks:
-            until(lambda: signal.sleeps or self._signals._reads, f"{name} to wait")
+            until(lambda: signal.sleeps or self.signals._reads, f"{name} to wait")
         return signal
 
     def leave(self) -> None:
@@ -181,3 +182,23 @@ def test_a_strangers_notification_wakes_nobody(waiters: Waiters, console: Driver
     assert waiters.woken.get() == "reader"
     release(console, 1)
     assert waiters.woken.get() == "waiting"
+
+
+def test_a_consumer_that_is_stopped_when_it_is_woken_hands_on(
+    waiters: Waiters, console: DriverConnection
+) -> None:
+    signals = waiters.signals
+    with signals.lend(1, 1) as stopped:
+        release(console, 1)
+        assert stopped.wait(PATIENCE_SECONDS)
+        waiters.wait("next", 1, 1)
+        # It leaves without a look.
+    assert waiters.woken.get() == "next"
+    with signals.lend(1, 1) as looking:
+        release(console, 1)
+        assert looking.wait(PATIENCE_SECONDS)
+        looking.catch_up()
+        waiters.wait("another", 1, 1)
+    assert not waiters.woken.qsize()
+    release(console, 1)
+    assert waiters.woken.get() == "another"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from datetime import timedelta
 
 import psycopg2
@@ -209,3 +211,34 @@ def test_x07_an_idempotency_key_stands_for_the_message_that_was_sent_behind_a_ti
     found = timed_broker.find(again)
     assert found is not None
     assert found.body == b"x"
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "select count(*) from duewheel.rewind('g', 't', start => 'earliest')",
+        "select made from duewheel.subscribe('t', 'new', 'latest')",
+    ],
+)
+def test_a_call_that_is_cancelled_when_it_gets_the_lock_of_ticks_leaves_it(topic: Broker, call: str) -> None:
+    with connected(topic.dsn) as console, connected(topic.dsn) as caller, connected(topic.dsn) as tick:
+        pid = caller.info.backend_pid
+        ((topic_id,),) = ask(console, "select topic_id from duewheel.topic where name = 't'")
+        tick.autocommit = False
+        ask(tick, "select pg_advisory_xact_lock(duewheel.tick_lock_class(), %s)", topic_id)
+        with beside() as start:
+            answer = start(lambda: ask(caller, call))
+            until(
+                lambda: ask(console, "select 1 from pg_locks where pid = %s and not granted", pid),
+                "the call to wait",
+            )
+            os.kill(pid, signal.SIGSTOP)
+            try:
+                # The lock is granted, and the server does not know that it has been.
+                tick.commit()
+                ask(console, "select pg_cancel_backend(%s)", pid)
+            finally:
+                os.kill(pid, signal.SIGCONT)
+            with pytest.raises(psycopg2.errors.QueryCanceled):
+                answer.result()
+        assert ask(console, LOCKS, pid) == [(0,)]

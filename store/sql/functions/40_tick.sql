@@ -60,12 +60,15 @@ end
 $$;
 
 -- Returns when no tick of the topic is on its way that began before: what comes next reads all that were. The lock goes
--- in the statement that takes it, so a caller's open transaction keeps nobody from ticking.
+-- with a subtransaction that fails, so a caller's open transaction keeps nobody from ticking, and neither does a call
+-- that is cancelled the moment it has the lock: one of the session would outlive that.
 create or replace function duewheel.await_tick(p_topic_id integer) returns void
 language plpgsql as $$
 begin
-    perform pg_advisory_lock_shared(duewheel.tick_lock_class(), p_topic_id),
-            pg_advisory_unlock_shared(duewheel.tick_lock_class(), p_topic_id);
+    perform pg_advisory_xact_lock_shared(duewheel.tick_lock_class(), p_topic_id);
+    raise exception 'the lock goes';
+exception when raise_exception then
+    return;
 end
 $$;
 
