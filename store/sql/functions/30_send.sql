@@ -281,8 +281,8 @@ begin
     -- A body with its time and perhaps a key, all within the limits, due behind what is released and in a slot that is
     -- there, is what most senders send. It needs no closer look, and one statement finds that out.
     select t.topic_id, t.message_type, t.queues, t.granularity, k.lo, k.hi, k.by_wheel, b.block, q.queue, p.deliver_at,
-           case when v_asked < 'infinity' then duewheel.message_id(t.topic_id, q.queue, p.deliver_at, b.block * 65536) end
-               as message_id,
+           case when v_asked < 'infinity'
+                then duewheel.message_id(t.topic_id, q.queue, p.deliver_at, b.block * 65536) end as message_id,
            (num_nonnulls(send.delay, send.deliver_at)
                 = case t.message_type when 'DELAY' then 1 when 'NORMAL' then 0 end
             and num_nonnulls(send.delay_level, send.tag, send.properties, send.message_group, send.idempotency_key) = 0

@@ -36,8 +36,8 @@ end
 $$;
 
 -- The last key there can be with a prefix, in the order of the keys' bytes: keys have at most 255 characters. Null
--- where the database's encoding has no last character to go by. In plpgsql, as no plan may work out a character that the
--- encoding lacks.
+-- where the database's encoding has no last character to go by. In plpgsql, as no plan may work out a character that
+-- the encoding lacks.
 create or replace function duewheel.last_key_with(p_prefix text) returns text
 language plpgsql stable as $$
 begin
