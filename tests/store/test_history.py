@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tests.clock import NOW, Clock
 from tests.conftest import execute
-from tests.waiting import connected
+from tests.waiting import ask, connected
 
 from duewheel.store.broker import Broker
 from duewheel.store.values.retry_policy import RetryPolicy
@@ -261,3 +261,29 @@ def test_x08_leases_from_before_a_stream_began_at_the_earliest_are_in_the_histor
     consumer.ack(consumer.receive(max_messages=2, invisible=MINUTE))
     minutes = [[at for state, at, *_ in told(topic, one, "g") if state == "Inflight"] for one in sent]
     assert minutes == [[0, 1], [0, 1], [0]]
+
+
+def test_x08_a_message_that_was_committed_late_is_nobodys_until_a_tick_releases_it(
+    timed_broker: Broker, clock: Clock
+) -> None:
+    """A range that a consumer has acked reaches over its place."""
+    broker = timed_broker
+    broker.create_topic("late", queues=1)
+    consumer = broker.consumer("late", "g")
+    with connected(broker.dsn, autocommit=False) as other:
+        ((late,),) = ask(
+            other,
+            "select message_id from duewheel.send('late', 'late', delay => '10 ms', now => %s)",
+            clock(),
+        )
+        broker.send("late", b"other", delay=timedelta(milliseconds=20))
+        clock.advance(timedelta(seconds=1))
+        batch = consumer.receive()
+        assert [message.body for message in batch] == [b"other"]
+        consumer.ack(batch)
+        other.commit()
+    assert not [entry for entry in broker.history(late) if entry.consumer_group == "g"]
+    clock.advance(timedelta(seconds=1))
+    consumer.ack(consumer.receive())
+    states = [entry.state for entry in broker.history(late) if entry.consumer_group == "g"]
+    assert states == ["Inflight", "Acked"]

@@ -75,13 +75,6 @@ begin
           and not l.listed and v_straggler_id > l.straggler_from and v_straggler_id <= l.straggler_to;
         return;
     end if;
-    if exists (
-        select from duewheel.held_back b
-        where b.topic_id = p_topic_id and b.deliver_at = p_deliver_at and b.queue = p_queue and b.seq = p_seq
-    ) then
-        -- A range that reaches over it was read before it was sent.
-        return;
-    end if;
     for v_rewind in
         select r.n as from_n, lead(r.n) over (order by r.n) as to_n
         from (
@@ -163,7 +156,11 @@ begin atomic
         c.group_id, c.lease_topic_id, c.lease_queue, c.topic_id, c.deliver_at, c.seq, (p_message).message_group,
         c.attempt) l
     left join lateral duewheel.outcome_of(l.held, c.seq) o on true
+    -- A range may reach over a message that no tick has released yet: one that was sent behind it, or committed late.
     where c.message_type is distinct from 'DEAD_LETTER' and c.recalled_at is null
+      and case when c.message_type is not null then c.released_at else duewheel.release_of(
+          (p_message).topic_id, (p_message).queue, (p_message).deliver_at, (p_message).seq, (p_message).xid) end
+          is not null
       and ((l.held).tags is null or (p_message).tag = any ((l.held).tags))
       and ((l.held).filter is null or coalesce((p_message).properties, '{}') @@ (l.held).filter);
 end;
