@@ -14,7 +14,7 @@ import psycopg2
 import pytest
 from tests.conftest import execute
 from tests.next_version import NextVersion
-from tests.waiting import PATIENCE_SECONDS, ask, connected
+from tests.waiting import PATIENCE_SECONDS, ask, beside, connected, until
 
 from duewheel.embedded.postgres import EmbeddedPostgres
 from duewheel.store.broker import Broker
@@ -84,13 +84,22 @@ def test_a_missing_schema_is_told_to_a_caller_in_a_transaction(empty_dsn: str) -
 
 
 def test_timeouts_of_the_database_do_not_end_an_upgrade(empty_dsn: str) -> None:
-    """A whole upgrade is one transaction, and applies long files."""
+    """A whole upgrade is one transaction, and may have to wait for another one."""
     with connected(empty_dsn) as connection:
         ((name,),) = ask(connection, "select quote_ident(current_database())")
         for setting in ("transaction_timeout", "statement_timeout", "idle_in_transaction_session_timeout"):
-            ask(connection, f"alter database {name} set {setting} = 20")
-    with Broker(empty_dsn) as broker:
-        broker.upgrade()
+            ask(connection, f"alter database {name} set {setting} = '2s'")
+    with Broker(empty_dsn) as broker, connected(empty_dsn) as other, beside() as start:
+        ask(other, "set transaction_timeout = 0")
+        ask(other, "select pg_advisory_lock(%s)", migration._UPGRADE_LOCK)
+        upgraded = start(broker.upgrade)
+        waits = (
+            "select 1 from pg_locks l join pg_stat_activity a using (pid) where l.locktype = 'advisory'"
+            " and not l.granted and clock_timestamp() > a.xact_start + interval '2.5 s'"
+        )
+        until(lambda: ask(other, waits), "the upgrade to have waited for longer than it might")
+        ask(other, "select pg_advisory_unlock(%s)", migration._UPGRADE_LOCK)
+        upgraded.result()
     with connected(empty_dsn) as connection:
         assert ask(connection, "select count(*) from duewheel.topic") == [(0,)]
 
