@@ -499,13 +499,15 @@ class StoreAgainstModel(RuleBasedStateMachine):
     @rule()
     def maintain(self) -> None:
         now = self.now
+        newest = {name: self.newest_tick(name) for name in self.topics}
         more = True
         while more:
             ((swept, more),) = self.ask(f"{OWN_TRANSACTION}select * from duewheel.sweep(%s)", (now,))
             assert swept == 0, "ticks left something out"
         ((report,),) = self.ask("select duewheel.maintain(%s)", (now,))
         for topic in self.topics.values():
-            self.observe_tick(topic, now)
+            if self.newest_tick(topic.name) != newest[topic.name]:
+                self.observe_tick(topic, now)
         for name in report["dropped"]:
             slot = datetime.strptime(name, "message_%Y%m%d%H").replace(tzinfo=UTC)
             assert slot + DAY + RETENTION <= now
@@ -521,14 +523,18 @@ class StoreAgainstModel(RuleBasedStateMachine):
         self.ask("select * from duewheel.settle_far(%s, %s)", (limit, self.now))
         assert self.ask(count) == before
 
-    def observe_tick(self, topic: Topic, now: datetime) -> None:
-        """Upkeep ticks a topic that had nothing to do for long, to say so; what is due goes out with it."""
-        ((hi,),) = self.ask(
-            "select max(hi) from duewheel.tick where topic_id = %s",
-            (self.consumers[topic.name, "all"].topic_id,),
+    def newest_tick(self, name: str) -> tuple[int | None, datetime | None]:
+        """The number of a topic's newest tick, and up to where the topic is released."""
+        (newest,) = self.ask(
+            "select max(tick_id), max(hi) from duewheel.tick where topic_id = %s",
+            (self.consumers[name, "all"].topic_id,),
         )
-        if hi is None or hi == topic.released_to:
-            return
+        return newest
+
+    def observe_tick(self, topic: Topic, now: datetime) -> None:
+        """Upkeep ticks a topic whose slot it seals, and what is due goes out with that, late messages too."""
+        _, hi = self.newest_tick(topic.name)
+        assert hi is not None
         latest = now if topic.released_to is None else max(now, topic.released_to)
         topic.tick(now)
         assert (topic.released_to or BEGINNING - HOUR) <= hi <= latest
