@@ -21,7 +21,7 @@ comment on function duewheel.send(
 
 -- Recalling
 comment on function duewheel.recall is
-    'Takes a message back: recalled, already_released or not_found. It counts when you commit.';
+    'Takes a message back, wherever it was moved, and names its present id. It counts when you commit.';
 comment on function duewheel.recall_key is
     'Takes back all messages that wait under a key: recalled, already_released or not_found.';
 comment on function duewheel.recall_many is
@@ -57,7 +57,7 @@ comment on function duewheel.delete_group is
 
 -- Looking
 comment on function duewheel.find is
-    'A message by its id, also one that was recalled.';
+    'A message by its id, or by one that it had before it was moved; also one that was recalled.';
 comment on function duewheel.find_key is
     'The messages of a key, also those that were recalled.';
 comment on function duewheel.history is
