@@ -87,8 +87,8 @@ class HistoryEntry:
 
     Attributes:
         consumer_group: the group whose state it is; None is the message's own, before any group has it.
-        state: Initialized, Timing, Moved, Ready, Inflight, Acked, WaitingRetry, DLQ or Deleted; in
-            broadcasting Skipped for a failed message.
+        state: Initialized, Timing, Moved, Ready, Inflight, Acked, Skipped, WaitingRetry, DLQ or Deleted.
+            Skipped is what was left undone on purpose, and in broadcasting a failed message.
         at: since when, in UTC; None where the logs do not say.
         until_at: for Timing, Moved and WaitingRetry the delivery instant, for Inflight the end of the lease.
         attempt: the number of the delivery, from 1.

@@ -66,6 +66,8 @@ class Copy:
     attempt: int = 1
     deliveries: int = 0
     deaths: int = 0
+    #: It was acked, and its work left undone on purpose.
+    skipped: bool = False
     due_at: datetime | None = None
     lease: Lease | None = None
     slots: set[datetime] = field(default_factory=set)

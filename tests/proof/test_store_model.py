@@ -396,16 +396,20 @@ class StoreAgainstModel(RuleBasedStateMachine):
         assert received.deliver_at == (message.deliver_at if is_first else copy.due_at)
 
     @precondition(lambda self: self.hands)
-    @rule(choice=CHOICE, part=st.integers(0, 7), whole=st.booleans())
-    def ack(self, choice: int, part: int, whole: bool) -> None:
-        self.acked(*self.hand(choice, part, whole))
+    @rule(choice=CHOICE, part=st.integers(0, 7), whole=st.booleans(), skips=st.booleans())
+    def ack(self, choice: int, part: int, whole: bool, skips: bool) -> None:
+        self.acked(*self.hand(choice, part, whole), skips=skips)
 
-    def acked(self, topic: Topic, group: str, messages: list[Received]) -> None:
-        if self.answered(topic, group, messages, "ack", lambda consumer: consumer.ack(messages)):
+    def acked(self, topic: Topic, group: str, messages: list[Received], *, skips: bool = False) -> None:
+        def call(consumer: Any) -> None:
+            consumer.skip(messages) if skips else consumer.ack(messages)
+
+        if self.answered(topic, group, messages, "ack", call):
             for message in messages:
                 copy = topic.messages[message.message_id].copies[group]
                 if copy.state is State.INFLIGHT:
                     copy.state, copy.lease = State.ACKED, None
+                    copy.skipped = skips
 
     @precondition(lambda self: self.hands)
     @rule(
@@ -420,6 +424,15 @@ class StoreAgainstModel(RuleBasedStateMachine):
             due_at = None if delay is None else self.now + delay
             failed = [copy for copy in before.values() if copy.state is State.INFLIGHT]
             self.send_on(topic, failed, due_at, self.now, floor)
+
+    @precondition(lambda self: self.hands)
+    @rule(choice=CHOICE, part=st.integers(0, 7), whole=st.booleans())
+    def dead_letter(self, choice: int, part: int, whole: bool) -> None:
+        topic, group, messages = self.hand(choice, part, whole)
+        before = [topic.messages[m.message_id].copies[group] for m in messages]
+        if self.answered(topic, group, messages, "nack", lambda c: c.dead_letter(messages, reason="no")):
+            failed = [copy for copy in before if copy.state is State.INFLIGHT]
+            fail(failed, -1, None, self.now, self.now)
 
     @precondition(lambda self: self.hands)
     @rule(choice=CHOICE, part=st.integers(0, 7), whole=st.booleans())
@@ -479,8 +492,12 @@ class StoreAgainstModel(RuleBasedStateMachine):
 
     @rule(name=TOPICS)
     def tick(self, name: str) -> None:
-        released = self.topics[name].tick(self.now)
-        assert self.broker.tick(name) is released
+        topic = self.topics[name]
+        copies = [copy for message in topic.messages.values() for copy in message.copies.values()]
+        retries = any(copy.state is State.RETRY and copy.due_at <= self.now for copy in copies)  # type: ignore[operator]
+        released = topic.tick(self.now)
+        # It releases retries, too, unless a look has done so before.
+        assert self.broker.tick(name) in ((True,) if released else (False, retries))
 
     @rule()
     def ring(self) -> None:
@@ -602,7 +619,8 @@ class StoreAgainstModel(RuleBasedStateMachine):
             of_group = [entry for entry in entries if entry.consumer_group == group]
             seen = [entry.state for entry in of_group]
             assert seen.count("Inflight") == copy.deliveries, (group, entries)
-            assert seen.count("Acked") == (copy.state is State.ACKED), (group, entries)
+            assert seen.count("Acked") == (copy.state is State.ACKED and not copy.skipped), (group, entries)
+            assert seen.count("Skipped") == copy.skipped, (group, entries)
             assert seen.count("DLQ") == copy.deaths, (group, entries)
 
     @invariant()

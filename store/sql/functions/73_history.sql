@@ -263,7 +263,9 @@ begin atomic
            h.attempt, h.consumer, null::text, h.n, 3
     from unnest(p_held) h
     union all
-    select h.group_id, 'Acked', h.outcome_at, null, h.attempt, h.consumer, null, h.n, 4
+    -- What was left undone on purpose has a reason.
+    select h.group_id, case when h.reason is null then 'Acked' else 'Skipped' end, h.outcome_at, null, h.attempt,
+           h.consumer, h.reason, h.n, 4
     from unnest(p_held) h where h.kind = 'acked'
     union all
     -- Broadcasting: passed over.

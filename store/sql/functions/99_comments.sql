@@ -40,6 +40,10 @@ comment on function duewheel.fence is
     'Reserves leases for your transaction before the work: other fences and answers wait until it ends.';
 comment on function duewheel.nack is
     'Says that the work failed: the messages come again after delay, or after the interval of their group.';
+comment on function duewheel.skip is
+    'Says that messages are done with, and their work is left undone on purpose: the history says Skipped and why.';
+comment on function duewheel.dead_letter is
+    'Says that the work failed and no retry would help: the messages are dead letters at once.';
 comment on function duewheel.give_back is
     'Says that there was no work: the messages are ready again at once, and no attempt is counted.';
 comment on function duewheel.change_invisible_duration is
