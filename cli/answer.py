@@ -18,6 +18,7 @@ from typing import Any, NoReturn
 import click
 
 from duewheel.cli.tables import show, show_one
+from duewheel.store.values.kinds import a_kind
 
 #: Exit status of a command that was carried out and found, received or recalled nothing.
 NOTHING = 3
@@ -69,11 +70,6 @@ def as_mapping(value: Any) -> dict[str, Any]:
     }
 
 
-def counted(number: int, noun: str, nouns: str | None = None) -> str:
-    """Return a number with its noun: `1 message`, `2 000 messages`, `2 retries`."""
-    return f"{number:,}".replace(",", " ") + f" {noun if number == 1 else nouns or noun + 's'}"
-
-
 def plain(value: Any) -> Any:
     """Return `value` built of types that JSON knows."""
     match value:
@@ -93,7 +89,7 @@ def plain(value: Any) -> Any:
             return plain(as_mapping(value))
         case Iterable():
             return [plain(item) for item in value]
-    raise TypeError(f"no JSON for a {type(value).__name__}")
+    raise TypeError(f"no JSON for {a_kind(value)}")
 
 
 def _body(body: bytes) -> Any:

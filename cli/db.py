@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import click
 
-from duewheel.cli.answer import Answer, as_mapping, counted
+from duewheel.cli.answer import Answer, as_mapping
 from duewheel.cli.broker_command import with_broker
 from duewheel.cli.progress import progress
 from duewheel.store import Broker, BrokerMoved, BrokerNotUpgraded
 from duewheel.store.database.schema_state import SchemaState
+from duewheel.store.values.numbers import counted
 
 
 @click.group()

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from duewheel.cli.answer import Answer, as_mapping, counted, end_with_nothing
+from duewheel.cli.answer import Answer, as_mapping, end_with_nothing
 from duewheel.cli.broker_command import with_broker
 from duewheel.cli.options import dry_run_option, group_option, limit_option, topic_option
 from duewheel.cli.parameters import instant
@@ -14,6 +14,7 @@ from duewheel.cli.progress import progress
 from duewheel.store import Broker
 from duewheel.store.operations.dead_letters import redrive_portions
 from duewheel.store.values.bulk_results import Redriven
+from duewheel.store.values.numbers import counted
 
 _COLUMNS = ("dead_at", "message_id", "topic", "key", "attempt", "redriven_at", "reason", "body")
 _REDRIVEN = {None: None, "open": False, "redriven": True}

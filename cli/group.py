@@ -7,12 +7,13 @@ from typing import Literal
 
 import click
 
-from duewheel.cli.answer import Answer, as_mapping, counted
+from duewheel.cli.answer import Answer, as_mapping
 from duewheel.cli.broker_command import with_broker
 from duewheel.cli.options import group_argument, topic_option, yes_option
 from duewheel.cli.parameters import start
 from duewheel.cli.readable import text_of
 from duewheel.store import Broker, Group
+from duewheel.store.values.numbers import counted
 
 _COLUMNS = (
     "group",

@@ -22,11 +22,11 @@ from typing import IO, Any
 import click
 import psycopg2
 
-from duewheel.cli.answer import counted
 from duewheel.cli.parameters import duration, instant
 from duewheel.cli.progress import progress
 from duewheel.cli.refusals import explained, one_line
 from duewheel.store import Broker, BrokerUnreachable, DueWheelError, SendOutcome
+from duewheel.store.values.numbers import counted
 
 #: A portion has at most this many lines, and ends earlier after this many bytes.
 PORTION_LINES = 1_000

@@ -7,13 +7,14 @@ from typing import Any
 
 import click
 
-from duewheel.cli.answer import Answer, as_mapping, counted, end_with_nothing
+from duewheel.cli.answer import Answer, as_mapping, end_with_nothing
 from duewheel.cli.broker_command import with_broker
 from duewheel.cli.options import at_option, delay_option, dry_run_option, id_or_key, topic_option
 from duewheel.cli.parameters import instant
 from duewheel.cli.progress import progress
 from duewheel.store import Broker, BulkRecall, RecallOutcome
 from duewheel.store.operations.recalling import recall_portion
+from duewheel.store.values.numbers import counted
 
 
 @click.command()

@@ -6,12 +6,13 @@ from typing import Any
 
 import click
 
-from duewheel.cli.answer import Answer, as_mapping, counted
+from duewheel.cli.answer import Answer, as_mapping
 from duewheel.cli.broker_command import with_broker
 from duewheel.cli.message_file import send_file
 from duewheel.cli.options import at_option, delay_option, property_option, topic_option
 from duewheel.cli.parameters import given_body
 from duewheel.store import Broker
+from duewheel.store.values.numbers import counted
 
 # The outcomes of a send, except for a new waiting message.
 _OTHERWISE = {

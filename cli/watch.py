@@ -11,7 +11,7 @@ from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from duewheel.cli.answer import Answer, as_mapping, counted, plain
+from duewheel.cli.answer import Answer, as_mapping, plain
 from duewheel.cli.broker_command import with_broker
 from duewheel.cli.consoles import console
 from duewheel.cli.options import topic_option
@@ -22,6 +22,7 @@ from duewheel.cli.stopping import stopped_by_signal
 from duewheel.cli.tables import table
 from duewheel.store import Broker, BrokerUnreachable
 from duewheel.store.operations.overview import lateness, now, overdue_topics, turning_wheels
+from duewheel.store.values.numbers import counted
 
 # A message that waits longer than this after its instant was not merely between two ticks of a wheel.
 _OVERDUE_AFTER = timedelta(seconds=5)

@@ -25,6 +25,7 @@ from airflow.sdk import BaseHook, get_current_context
 
 from duewheel.hooks.task_name import task_of
 from duewheel.store.values.errors import InvalidArgument, UnknownTopic
+from duewheel.store.values.kinds import a_kind
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
@@ -240,7 +241,7 @@ def _extras(connection: Connection) -> dict[str, Any]:
         ) from error
     if not isinstance(extras, dict):
         raise InvalidArgument(
-            f"The extras of the connection {connection.conn_id!r} are a {type(extras).__name__}: give a JSON "
+            f"The extras of the connection {connection.conn_id!r} are {a_kind(extras)}: give a JSON "
             'object such as {"sslmode": "require"}.'
         )
     return extras

@@ -19,7 +19,8 @@ from duewheel.store.values import filters
 from duewheel.store.values import tags as tag_expressions
 from duewheel.store.values.bodies import check_text, properties_to_json, to_bytes
 from duewheel.store.values.errors import DueWheelError, InvalidArgument, InvalidDelayLevel, InvalidKey
-from duewheel.store.values.instants import to_datetime, to_span
+from duewheel.store.values.instants import said_span, to_datetime, to_span
+from duewheel.store.values.kinds import a_kind
 from duewheel.store.values.limits import (
     LONGEST_IDEMPOTENCY_KEY,
     LONGEST_KEY,
@@ -133,11 +134,11 @@ def check_span(
             return
         span = to_span(span, name)
         if at_least is not None and span < at_least:
-            raise InvalidArgument(f"{name} is {span}, the limit is {at_least} or more")
+            raise InvalidArgument(f"{name} is {said_span(span)}, the limit is {at_least} or more")
         if more_than is not None and span <= more_than:
-            raise InvalidArgument(f"{name} is {span}, the limit is more than {more_than}")
+            raise InvalidArgument(f"{name} is {said_span(span)}, the limit is more than {more_than}")
         if at_most is not None and span > at_most:
-            raise InvalidArgument(f"{name} is {span}, the limit is {at_most} or less")
+            raise InvalidArgument(f"{name} is {said_span(span)}, the limit is {at_most} or less")
 
     check(value, judge)
 
@@ -179,7 +180,7 @@ def check_levels(value: object) -> None:
         return
     if isinstance(value, (str, bytes)) or not isinstance(value, Sequence):
         raise InvalidArgument(
-            f"delay_levels is a {type(value).__name__}: give a list of 1 to {MOST_LEVELS} spans of time"
+            f"delay_levels is {a_kind(value)}: give a list of 1 to {MOST_LEVELS} spans of time"
         )
     if not 1 <= len(value) <= MOST_LEVELS:
         raise InvalidArgument(f"delay_levels has {len(value)} levels; the limit is 1 to {MOST_LEVELS}")
@@ -193,7 +194,7 @@ def check_flags(**given: object) -> None:
     """Check arguments that are either True or False; text, even "false", would count as True."""
     for name, value in given.items():
         if not isinstance(value, bool):
-            raise InvalidArgument(f"{name} is {value!r}, a {type(value).__name__}: give True or False")
+            raise InvalidArgument(f"{name} is {value!r}, {a_kind(value)}: give True or False")
 
 
 def check_count(value: object, name: str, *, at_most: int | None = None) -> None:
@@ -232,7 +233,7 @@ def check_choice(value: object, name: str, choices: Iterable[str]) -> None:
 def check_callable(value: object, name: str = "python_callable") -> None:
     """Check a function."""
     if not callable(value):
-        raise InvalidArgument(f"{name} is {value!r}, a {type(value).__name__}: give a function")
+        raise InvalidArgument(f"{name} is {value!r}, {a_kind(value)}: give a function")
 
 
 def check_key(value: object) -> None:

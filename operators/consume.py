@@ -45,6 +45,7 @@ from duewheel.store.consuming.lease_keeper import LeaseKeeper
 from duewheel.store.consuming.lease_states import raise_if_lost
 from duewheel.store.values.errors import DueWheelError, InvalidArgument
 from duewheel.store.values.limits import LONGEST_WAIT, MOST_RECEIVED
+from duewheel.store.values.numbers import counted
 from duewheel.store.values.reasons import reason_of, storable
 
 if TYPE_CHECKING:
@@ -251,12 +252,15 @@ class ConsumeMessagesOperator(ConsumingOperator):
             self._log_batch("Received", consumer, batch)
         return batch
 
+    def _log_acked(self, count: int) -> None:
+        self.log.info("Acked %s of topic %s for group %s", counted(count, "message"), self.topic, self.group)
+
     def _log_batch(self, what: str, consumer: Consumer, batch: Batch) -> None:
         named = [_named(message) for message in batch[:LOGGED_MESSAGES]]
         self.log.info(
-            "%s %d messages of topic %s for group %s, leased to %s until %s: %s%s",
+            "%s %s of topic %s for group %s, leased to %s until %s: %s%s",
             what,
-            len(batch),
+            counted(len(batch), "message"),
             self.topic,
             self.group,
             consumer.name,
@@ -319,7 +323,7 @@ class ConsumeMessagesOperator(ConsumingOperator):
         self._persistently(lambda: consumer.ack(batch))
         self._done = (self._done or 0) + len(batch)
         self._listed += result is not None
-        self.log.info("Acked %d messages of topic %s for group %s", len(batch), self.topic, self.group)
+        self._log_acked(len(batch))
         return result
 
     def _one_by_one(
@@ -368,13 +372,13 @@ class ConsumeMessagesOperator(ConsumingOperator):
             results.append(result)
         held.keeper.stop()
         self.log.info(
-            "Acked %d of %d messages of topic %s for group %s; skipped %d; %d dead letters",
+            "Acked %d of %s of topic %s for group %s; skipped %d; %s",
             len(results),
-            len(batch),
+            counted(len(batch), "message"),
             self.topic,
             self.group,
             counts["skip"],
-            counts["dead_letter"],
+            counted(counts["dead_letter"], "dead letter"),
         )
         if failed or hopeless:
             set_aside = FailedForGood({**failed, **hopeless}) if hopeless else MessagesFailed(failed)
@@ -394,7 +398,7 @@ class ConsumeMessagesOperator(ConsumingOperator):
         done = [message for message in messages if message not in failed]
         if done:
             self._persistently(lambda: consumer.ack(done))
-            self.log.info("Acked %d messages of topic %s for group %s", len(done), self.topic, self.group)
+            self._log_acked(len(done))
 
         again: dict[Message, BaseException | str] = {}
         for message, why in failed.items():
@@ -427,9 +431,9 @@ class ConsumeMessagesOperator(ConsumingOperator):
         def nack_and_say() -> None:
             nack()
             self.log.info(
-                "%s %d messages of topic %s for group %s after %s: %s",
+                "%s %s of topic %s for group %s after %s: %s",
                 _DONE_BY[answer_to(cause)],
-                count,
+                counted(count, "message"),
                 self.topic,
                 self.group,
                 type(cause).__name__,

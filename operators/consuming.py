@@ -43,17 +43,19 @@ from duewheel.hooks.declared import (
     check_start,
     is_given_later,
 )
+from duewheel.hooks.links import TopicLink
 from duewheel.hooks.rendered import as_span
 from duewheel.hooks.task_name import task_key
 from duewheel.operators.calling import check_call
 from duewheel.operators.lineage import ReadLineage
-from duewheel.operators.links import TopicLink
 from duewheel.operators.outlets import tell_outlets
 from duewheel.store.consuming.lease_states import HELD, raise_if_lost
 from duewheel.store.values.backoff import Backoff
 from duewheel.store.values.errors import BrokerUnreachable, DueWheelError, InvalidArgument
+from duewheel.store.values.kinds import a_kind
 from duewheel.store.values.limits import LONGEST_INVISIBLE, SHORTEST_INVISIBLE
 from duewheel.store.values.messages import Message
+from duewheel.store.values.numbers import counted
 from duewheel.store.values.reasons import reason_of
 from duewheel.store.values.retry_policy import RetryPolicy
 
@@ -107,13 +109,11 @@ class MessagesFailed(AirflowException):
 
     def __init__(self, failed: Mapping[Message, BaseException | str]) -> None:
         if not isinstance(failed, Mapping):
-            raise InvalidArgument(
-                f"failed is a {type(failed).__name__}: give a mapping of messages to reasons"
-            )
+            raise InvalidArgument(f"failed is {a_kind(failed)}: give a mapping of messages to reasons")
         for message in failed:
             if not isinstance(message, Message):
                 raise InvalidArgument(
-                    f"failed names {message!r}, a {type(message).__name__}: give the messages themselves, as "
+                    f"failed names {message!r}, {a_kind(message)}: give the messages themselves, as "
                     "the function got them"
                 )
         self.failed = dict(failed)
@@ -124,7 +124,7 @@ class MessagesFailed(AirflowException):
             return "no message failed"
         message, reason = next(iter(self.failed.items()))
         return (
-            f"{len(self.failed)} messages failed, the first of them {message.message_id} "
+            f"{counted(len(self.failed), 'message')} failed, the first of them {message.message_id} "
             f"(key {message.key}): {as_reason(reason)}"
         )
 
@@ -210,7 +210,7 @@ class ConsumingOperator(ReadLineage, BaseOperator):
         check_flags(skip_if_empty=skip_if_empty)
         if retry is not None and not isinstance(retry, RetryPolicy):
             raise InvalidArgument(
-                f"retry is a {type(retry).__name__}: give a RetryPolicy of duewheel.store; one of Airflow's "
+                f"retry is {a_kind(retry)}: give a RetryPolicy of duewheel.store; one of Airflow's "
                 "goes to retry_policy"
             )
         self.topic = topic
@@ -298,7 +298,7 @@ class ConsumingOperator(ReadLineage, BaseOperator):
         outputs = result if self.do_xcom_push else None
         if outputs is not None and self.multiple_outputs and not _is_of_several_outputs(outputs):
             raise InvalidArgument(
-                f"the function returned a {type(outputs).__name__}, but the task has multiple_outputs: "
+                f"the function returned {a_kind(outputs)}, but the task has multiple_outputs: "
                 f"return a dictionary whose keys are text of 1 to {LONGEST_OUTPUT_NAME} characters, or set "
                 "multiple_outputs=False"
             )
@@ -306,7 +306,7 @@ class ConsumingOperator(ReadLineage, BaseOperator):
             return
         if not is_mappable_value(outputs):
             raise InvalidArgument(
-                f"the function returned a {type(outputs).__name__}, but other tasks are mapped over the "
+                f"the function returned {a_kind(outputs)}, but other tasks are mapped over the "
                 "result: return a list or a dictionary"
             )
         self._require_mappable_length(len(outputs))
@@ -369,8 +369,8 @@ class ConsumingOperator(ReadLineage, BaseOperator):
         try:
             if kept_for is not None and (kept := keep(kept_for)):
                 self.log.info(
-                    "Kept %d messages of topic %s for group %s for the task's next try",
-                    kept,
+                    "Kept %s of topic %s for group %s for the task's next try",
+                    counted(kept, "message"),
                     self.topic,
                     self.group,
                 )
@@ -378,9 +378,8 @@ class ConsumingOperator(ReadLineage, BaseOperator):
             nack()
         except DueWheelError as error:
             self.log.warning(
-                "Could not give %d messages of topic %s back to group %s; they come again when their lease "
-                "ends: %s",
-                count,
+                "Could not give %s of topic %s back to group %s; they come again when their lease ends: %s",
+                counted(count, "message"),
                 self.topic,
                 self.group,
                 error,
@@ -468,17 +467,20 @@ class ConsumingOperator(ReadLineage, BaseOperator):
             raise_if_lost(states)
         except DueWheelError as error:
             self.log.warning(
-                "The lease on %d messages of topic %s for group %s could not be given back: %s",
-                held.count,
+                "The lease on %s of topic %s for group %s could not be given back: %s",
+                counted(held.count, "message"),
                 self.topic,
                 self.group,
                 error,
             )
         else:
             self.log.info(
-                "Gave the lease on %d messages of topic %s for group %s back",
+                "Gave the lease on %s of topic %s for group %s back",
                 # Others of the batch may be answered: each by itself, or part by part on executors.
-                min(held.count, sum(state.lease.count for state in states if state.state == HELD)),
+                counted(
+                    min(held.count, sum(state.lease.count for state in states if state.state == HELD)),
+                    "message",
+                ),
                 self.topic,
                 self.group,
             )

@@ -13,7 +13,7 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from duewheel.hooks.broker import DueWheelHook
 from duewheel.hooks.declared import WHAT_NAMES_A_MESSAGE, check_flags, check_named_message
-from duewheel.operators.links import MessageLink, TopicLink
+from duewheel.hooks.links import MessageLink, TopicLink
 from duewheel.store.values.errors import InvalidArgument
 
 if TYPE_CHECKING:

@@ -18,8 +18,8 @@ from duewheel.hooks.declared import (
     check_not_given_later,
     check_topic,
 )
+from duewheel.hooks.links import DeadLettersLink
 from duewheel.hooks.rendered import as_instant
-from duewheel.operators.links import DeadLettersLink
 from duewheel.store.values.bodies import check_text
 from duewheel.store.values.numbers import redrive_rate
 

@@ -10,9 +10,9 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from duewheel.hooks.broker import DueWheelHook
 from duewheel.hooks.declared import check_named_message, check_when
+from duewheel.hooks.links import MessageLink, TopicLink
 from duewheel.hooks.rendered import as_instant, as_span
 from duewheel.hooks.task_name import task_key
-from duewheel.operators.links import MessageLink, TopicLink
 from duewheel.store.values.errors import AlreadyReleased, InvalidArgument, UnknownMessage
 
 if TYPE_CHECKING:

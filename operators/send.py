@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 from airflow.sdk import BaseOperator
 
+from duewheel.hooks.links import MessageLink, TopicLink
 from duewheel.hooks.task_name import task_key
 from duewheel.operators.lineage import WrittenLineage
-from duewheel.operators.links import MessageLink, TopicLink
 from duewheel.operators.message_fields import MESSAGE_FIELDS, MessageFields
 from duewheel.operators.outlets import NEW, tell_outlets
 

@@ -20,14 +20,16 @@ from airflow.sdk import BaseOperator
 
 from duewheel.hooks.broker import DueWheelHook
 from duewheel.hooks.declared import check_flags, check_message, check_topic, check_when, is_given_later
+from duewheel.hooks.links import TopicLink
 from duewheel.hooks.rendered import as_when
 from duewheel.hooks.task_name import task_key
 from duewheel.operators.lineage import WrittenLineage
-from duewheel.operators.links import TopicLink
 from duewheel.operators.message_fields import FIELDS_OF_SEND
 from duewheel.operators.outlets import NEW, tell_outlets
 from duewheel.store.values.bodies import properties_to_json, to_bytes
 from duewheel.store.values.errors import DueWheelError, InvalidArgument
+from duewheel.store.values.kinds import a_kind
+from duewheel.store.values.numbers import counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -129,8 +131,8 @@ class SendDelayMessagesOperator(WrittenLineage, BaseOperator):
         self._done = sum(receipt.outcome in NEW for receipt in receipts)
         duplicates = sum(receipt.outcome == "duplicate" for receipt in receipts)
         self.log.info(
-            "Sent %d messages to topic %s; %d of the list had been sent before",
-            self._done,
+            "Sent %s to topic %s; %d of the list had been sent before",
+            counted(self._done, "message"),
             self.topic,
             duplicates,
         )
@@ -147,7 +149,7 @@ class SendDelayMessagesOperator(WrittenLineage, BaseOperator):
 def _list_of(messages: Any) -> Iterable[Any]:
     """The messages, after a check that they can be a list of mappings."""
     if isinstance(messages, (str, bytes, Mapping)) or not isinstance(messages, Iterable):
-        raise InvalidArgument(f"messages is a {type(messages).__name__}: give a list of mappings")
+        raise InvalidArgument(f"messages is {a_kind(messages)}: give a list of mappings")
     return messages
 
 
@@ -179,9 +181,7 @@ def _checked(place: int, message: Mapping[str, Any]) -> dict[str, Any]:
         DueWheelError: the mistake in the message, and its place in the list.
     """
     if not isinstance(message, Mapping):
-        raise InvalidArgument(
-            f"is a {type(message).__name__}: give a mapping such as {{'body': ...}}", index=place
-        )
+        raise InvalidArgument(f"is {a_kind(message)}: give a mapping such as {{'body': ...}}", index=place)
     given = dict(message)
     if unknown := sorted(given.keys() - FIELDS_OF_SEND):
         raise InvalidArgument(

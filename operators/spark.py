@@ -31,10 +31,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from duewheel.hooks.broker import DueWheelHook
 from duewheel.hooks.declared import check_count
+from duewheel.hooks.links import SparkUiLink, TopicLink
 from duewheel.hooks.spark_connection import SparkPlace, spark_place
 from duewheel.operators.calling import call
 from duewheel.operators.consuming import NOT_BEGUN, ConsumingOperator, Held
-from duewheel.operators.links import SparkUiLink, TopicLink
 from duewheel.store.values.errors import DueWheelError, InvalidArgument, LeaseLost
 from duewheel.store.values.reasons import reason_of
 

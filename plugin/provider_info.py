@@ -87,10 +87,10 @@ def get_provider_info() -> dict[str, Any]:
             }
         ],
         "extra-links": [
-            "duewheel.operators.links.DeadLettersLink",
-            "duewheel.operators.links.MessageLink",
-            "duewheel.operators.links.SparkUiLink",
-            "duewheel.operators.links.TopicLink",
+            "duewheel.hooks.links.DeadLettersLink",
+            "duewheel.hooks.links.MessageLink",
+            "duewheel.hooks.links.SparkUiLink",
+            "duewheel.hooks.links.TopicLink",
         ],
         "queues": ["duewheel.triggers.queue_provider.DueWheelMessageQueueProvider"],
         "connection-types": [

@@ -27,11 +27,13 @@ from duewheel.hooks.declared import (
     check_reading,
     check_span,
 )
+from duewheel.hooks.links import TopicLink
 from duewheel.hooks.rendered import as_span
 from duewheel.hooks.task_name import task_key
 from duewheel.store.leases import to_json
 from duewheel.store.values.errors import BrokerUnreachable, InvalidArgument
 from duewheel.store.values.limits import LONGEST_INVISIBLE, SHORTEST_INVISIBLE
+from duewheel.store.values.numbers import counted
 from duewheel.triggers.due_messages import DueMessagesTrigger
 from duewheel.triggers.wheel_stream import ring_payload
 
@@ -90,6 +92,7 @@ class DueMessagesSensor(BaseSensorOperator):
 
     template_fields: Sequence[str] = ("topic", "group", "tags", "filter", "min_messages", "duewheel_conn_id")
     ui_color = "#dfe9f5"
+    operator_extra_links = (TopicLink(),)
 
     def __init__(
         self,
@@ -156,7 +159,7 @@ class DueMessagesSensor(BaseSensorOperator):
             deadline: when the sensor's timeout ends, in Unix seconds, the same through all deferrals. None
                 starts the timeout again, as ``dag.test()`` passes only the event.
         """
-        self.log.info("Woken: %d messages were ready on topic %s", event["ready"], event["topic"])
+        self.log.info("Woken: ready on topic %s: %s", event["topic"], counted(event["ready"], "message"))
         deadline = time.time() + self.timeout if deadline is None else deadline
         try:
             return self._look_or_defer(context, deadline)
@@ -199,7 +202,10 @@ class DueMessagesSensor(BaseSensorOperator):
             if lease is not None and (batch := self._left_behind(broker, consumer, lease, context)):
                 return _leased(told, batch), doorbell.ready
             self.log.info(
-                "%d messages are ready on topic %s for group %s", doorbell.ready, self.topic, self.group
+                "Ready on topic %s for group %s: %s",
+                self.topic,
+                self.group,
+                counted(doorbell.ready, "message"),
             )
             if doorbell.ready < self._wanted():
                 return None, doorbell.ready

@@ -18,6 +18,8 @@ from duewheel.store.values.errors import InvalidArgument
 from duewheel.triggers.timing_wheel import TimingWheelTrigger
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from airflow.triggers.base import BaseEventTrigger
 
 
@@ -85,12 +87,25 @@ class DueWheelMessageQueueProvider(BaseMessageQueueProvider):
             **dict(given),
         }
         names = [name for name, _ in given]
-        known = all(name in IN_ADDRESS for name in names) and len({*names, *kwargs}) == len(names) + len(
-            kwargs
-        )
-        if not known or not all(arguments.values()) or "group" not in {*names, *kwargs}:
-            raise InvalidArgument(
-                "queue lacks its connection, topic or group, or has an argument that is empty, unknown or "
-                f"given twice; {FORM}"
-            )
+        problem = _problem(arguments, names, kwargs)
+        if problem is not None:
+            raise InvalidArgument(f"queue {problem}; {FORM}")
         return arguments
+
+
+def _problem(arguments: dict[str, str], names: list[str], beside: Collection[str]) -> str | None:
+    """The first mistake in an address, which is not repeated but for the names of arguments; None without
+    one."""
+    given = {**arguments, **dict.fromkeys(beside, "beside it")}
+    for name, said in (("duewheel_conn_id", "connection"), ("topic", "topic"), ("group", "group")):
+        if not given.get(name):
+            return f"lacks its {said}"
+    for name in names:
+        if name not in IN_ADDRESS:
+            # It may be a part of a password.
+            return "has an argument that is unknown"
+        if not arguments[name]:
+            return f"has no value for its argument {name}"
+        if names.count(name) > 1 or name in beside:
+            return f"has its argument {name} twice"
+    return None

@@ -49,7 +49,13 @@ def public_names() -> dict[str, list[str]]:
     return {
         "store": [f"duewheel.store.{name}" for name in ["Broker", "Consumer", *values]],
         "errors": [f"duewheel.store.{name}" for name in errors],
-        "operators": [*_classes(info["operators"]), *info["notifications"], *info["extra-links"]],
+        "operators": [
+            *_classes(info["operators"]),
+            "duewheel.operators.consume.MessagesFailed",
+            "duewheel.operators.handed_message.HandedMessage",
+            *info["notifications"],
+            *info["extra-links"],
+        ],
         "sensors": list(_classes(info["sensors"])),
         "triggers": [*_classes(info["triggers"]), *info["queues"]],
         "hooks": list(_classes(info["hooks"])),

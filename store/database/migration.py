@@ -220,8 +220,7 @@ def _grant_rights(connection: Connection, *, anew: bool) -> None:
     left = [statement for (statement,) in fetch(driver, f"select {SCHEMA}.grant_rights()", ())]
     if left:
         log.warning(
-            "this user may not make the roles that programs log in with, so only the owner of the schema can "
-            "use the broker: let a user with CREATEROLE run %s and then upgrade again",
+            "only the schema's owner can use the broker: let a user with CREATEROLE run %s; then upgrade again",
             "; ".join(left),
         )
 

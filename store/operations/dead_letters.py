@@ -10,6 +10,7 @@ from duewheel.store.database.connected import Connected
 from duewheel.store.values.bodies import check_text
 from duewheel.store.values.errors import InvalidArgument
 from duewheel.store.values.instants import Instant, to_datetime
+from duewheel.store.values.kinds import a_kind
 from duewheel.store.values.numbers import redrive_rate, whole_number
 
 if TYPE_CHECKING:
@@ -209,7 +210,7 @@ def _ids(message_ids: Sequence[str] | None) -> list[str] | None:
         return None
     given: object = message_ids
     if isinstance(given, (str, bytes)) or not isinstance(given, Sequence):
-        raise InvalidArgument(f"message_ids is a {type(given).__name__}: give a list of message ids")
+        raise InvalidArgument(f"message_ids is {a_kind(given)}: give a list of message ids")
     for message_id in message_ids:
         check_text(message_id, "message_ids")
     return list(message_ids)

@@ -17,6 +17,7 @@ from duewheel.store.operations.recalling import decided
 from duewheel.store.values.bodies import check_text, properties_to_json, to_bytes
 from duewheel.store.values.errors import InvalidSchedule
 from duewheel.store.values.instants import Instant, microseconds_to_span, to_datetime, to_span
+from duewheel.store.values.kinds import a_kind
 from duewheel.store.values.messages import named
 from duewheel.store.values.records import records
 
@@ -111,7 +112,7 @@ class Schedules(Connected):
         check_text(tag, "tag", optional=True)
         if not isinstance(timezone, str):
             raise InvalidSchedule(
-                f"timezone is a {type(timezone).__name__}: give a name of the IANA self._database, such as "
+                f"timezone is {a_kind(timezone)}: give a name of the IANA self._database, such as "
                 "'Europe/Berlin'"
             )
         if (cron is None) == (every is None):

@@ -34,6 +34,7 @@ from duewheel.store.values.bodies import check_text, properties_to_json, to_byte
 from duewheel.store.values.delivery_time import bounded, when
 from duewheel.store.values.errors import BrokerUnreachable, DueWheelError, InvalidArgument
 from duewheel.store.values.instants import Instant, span_to_microseconds, to_datetime, to_microseconds
+from duewheel.store.values.kinds import a_kind
 from duewheel.store.values.messages import (
     GivenMessage,
     NewMessage,
@@ -358,9 +359,7 @@ def _need_look_ups(messages: list[GivenMessage]) -> bool:
             elif message.get("idempotency_key") is not None or message.get("on_conflict", "allow") != "allow":
                 answer = True
         else:
-            raise InvalidArgument(
-                f"a message is a {type(message).__name__}: give mappings or NewMessage", index=index
-            )
+            raise InvalidArgument(f"a message is {a_kind(message)}: give mappings or NewMessage", index=index)
     return answer
 
 

@@ -10,6 +10,7 @@ from duewheel.store.database.connected import Connected
 from duewheel.store.values.bodies import check_text
 from duewheel.store.values.errors import InvalidArgument
 from duewheel.store.values.instants import microseconds_to_span, to_span
+from duewheel.store.values.kinds import a_kind
 from duewheel.store.values.messages import MessageType, OutOfRange, named
 from duewheel.store.values.records import records
 
@@ -152,9 +153,7 @@ def _levels(delay_levels: Sequence[timedelta] | None) -> list[timedelta] | None:
         return None
     given: object = delay_levels
     if isinstance(given, (str, bytes)) or not isinstance(given, Sequence):
-        raise InvalidArgument(
-            f"delay_levels is a {type(given).__name__}: give a sequence of 1 to 64 timedeltas"
-        )
+        raise InvalidArgument(f"delay_levels is {a_kind(given)}: give a sequence of 1 to 64 timedeltas")
     return [to_span(level, f"delay_levels[{index}]") for index, level in enumerate(delay_levels)]
 
 

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from duewheel.store.values.errors import BodyTooLarge, InvalidArgument, NulInText, PropertiesTooLarge
+from duewheel.store.values.kinds import a_kind
 
 #: The longest body, in bytes.
 MAX_BODY_BYTES = 4 * 1024 * 1024
@@ -66,9 +67,7 @@ def properties_to_json(properties: Mapping[str, Any] | None) -> str | None:
     if properties is None:
         return None
     if not isinstance(properties, Mapping):
-        raise InvalidArgument(
-            f"properties is a {type(properties).__name__}: give a mapping of names to values"
-        )
+        raise InvalidArgument(f"properties is {a_kind(properties)}: give a mapping of names to values")
     for name in properties:
         if not isinstance(name, str):
             raise InvalidArgument(f"the property name {name!r} is not a str: names of properties are text")
@@ -119,7 +118,7 @@ def check_text(value: object, name: str, *, optional: bool = False) -> None:
     if value is None and optional:
         return
     if not isinstance(value, str):
-        raise InvalidArgument(f"{name} is a {type(value).__name__}: give a str")
+        raise InvalidArgument(f"{name} is {a_kind(value)}: give a str")
     if "\0" in value:
         raise NulInText(
             f"{name} {value[:40]!r} holds a NUL character, which Postgres cannot store in text: remove it"

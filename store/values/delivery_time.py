@@ -7,6 +7,7 @@ from typing import Any
 
 from duewheel.store.values.errors import InvalidArgument
 from duewheel.store.values.instants import to_datetime, to_span
+from duewheel.store.values.kinds import a_kind
 
 # Longer spans are out of range for every topic; much longer ones cannot be added to an instant in Postgres.
 _LONGEST_DELAY = timedelta(days=4000)
@@ -20,8 +21,7 @@ def when(delay: Any, deliver_at: Any, level: object) -> tuple[timedelta | None, 
     if level is not None:
         if type(level) is not int:
             raise InvalidArgument(
-                f"delay_level is a {type(level).__name__}: give a whole number, "
-                "0 for no delay, 1 for the first level"
+                f"delay_level is {a_kind(level)}: give a whole number, 0 for no delay, 1 for the first level"
             )
         level = max(-_HIGHEST_LEVEL - 1, min(level, _HIGHEST_LEVEL))
     return (

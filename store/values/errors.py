@@ -9,6 +9,7 @@ datetime, a NUL, a schema that does not exist. All classes are below :class:`Due
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Self
@@ -250,10 +251,10 @@ def from_database(error: psycopg2.Error) -> DueWheelError | None:
     primary = diagnostics.message_primary or str(error)
     if kind is not None:
         parts = [primary, diagnostics.message_detail, diagnostics.message_hint]
-        return kind("; ".join(part for part in parts if part))
+        return kind(_sentences(parts))
     if code == NotAllowed.sqlstate and diagnostics.message_hint is not None:
         # Refused by a function of ours, which says what to do; Postgres itself names only what was refused.
-        return NotAllowed(f"{primary}; {diagnostics.message_hint}")
+        return NotAllowed(_sentences([primary, diagnostics.message_hint]))
     if code == NotAllowed.sqlstate:
         return NotAllowed(
             f"this login may not do that ({primary}): it needs the role {role_needed(primary)}; let an "
@@ -317,3 +318,8 @@ def not_upgraded(found: str | None, wanted: str) -> BrokerNotUpgraded:
         else f"the schema is at revision {found}"
     )
     return BrokerNotUpgraded(f"{state}, this program needs revision {wanted}: {_UPGRADE}")
+
+
+def _sentences(parts: Iterable[str | None]) -> str:
+    """What happened, and what to do, as the database says it: each a sentence."""
+    return ". ".join(part for part in parts if part)

@@ -27,6 +27,7 @@ from decimal import Decimal
 from typing import NoReturn
 
 from duewheel.store.values.errors import InvalidFilter, NulInText
+from duewheel.store.values.kinds import a_kind
 
 #: The longest expression, in characters.
 MAX_LENGTH = 8192
@@ -82,9 +83,7 @@ def to_jsonpath(expression: str) -> str:
         'strict ($."region" != null)'
     """
     if not isinstance(expression, str):
-        raise InvalidFilter(
-            f'the filter is a {type(expression).__name__}, not a str: write it as "amount > 100"'
-        )
+        raise InvalidFilter(f'the filter is {a_kind(expression)}, not a str: write it as "amount > 100"')
     if "\0" in expression:
         raise NulInText("the filter holds a NUL character, which no property can: remove it")
     if len(expression) > MAX_LENGTH:

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 from duewheel.store.values.errors import InvalidArgument, InvalidInstant
+from duewheel.store.values.kinds import a_kind
 
 #: The types that callers may give as an instant.
 Instant = datetime | int
@@ -59,7 +60,7 @@ def to_microseconds(value: Instant, name: str = "deliver_at") -> int:
                 f"{name} {value} is not within the years 1 to 9999 as Unix milliseconds: {_ADVICE}"
             )
         return microseconds
-    raise InvalidInstant(f"{name} is a {type(value).__name__}, not an instant: {_ADVICE}")
+    raise InvalidInstant(f"{name} is {a_kind(value)}, not an instant: {_ADVICE}")
 
 
 def from_microseconds(microseconds: int) -> datetime:
@@ -82,14 +83,23 @@ def to_span(value: timedelta, name: str = "delay") -> timedelta:
     """
     if not isinstance(value, timedelta):
         raise InvalidArgument(
-            f"{name} is a {type(value).__name__}, not a span of time: "
-            "give a timedelta, such as timedelta(minutes=30)"
+            f"{name} is {a_kind(value)}, not a span of time: give a timedelta, such as timedelta(minutes=30)"
         )
     if type(value) is timedelta:
         return value
     # Subclasses may count months in fields of their own; the plain arithmetic of timedelta is what they stand
     # for.
     return timedelta(microseconds=span_to_microseconds(value))
+
+
+def said_span(span: timedelta) -> str:
+    """A span in the words of an error: a negative one keeps its sign and has no day more.
+
+    Example:
+        >>> said_span(timedelta(seconds=-1)), said_span(timedelta(hours=12))
+        ('-0:00:01', '12:00:00')
+    """
+    return f"-{-span}" if span < timedelta(0) else str(span)
 
 
 def span_to_microseconds(value: timedelta) -> int:

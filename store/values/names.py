@@ -37,5 +37,5 @@ def _check(name: object, kind: str) -> None:
     if not _NAME.fullmatch(str(name)):
         raise InvalidArgument(
             f'"{str(name)[:200]}" is not a {kind} name: a name has 1 to 127 letters, digits, dots, hyphens '
-            "or underscores; Choose another name."
+            "or underscores. Choose another name."
         )

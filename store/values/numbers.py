@@ -42,3 +42,8 @@ def redrive_rate(per_second: Any) -> float | None:
             "a second: give a number within the limit, or None to send without a pause"
         )
     return float(per_second)
+
+
+def counted(number: int, noun: str, nouns: str | None = None) -> str:
+    """Return a number with its noun: `1 message`, `2 000 messages`, `2 retries`."""
+    return f"{number:,}".replace(",", " ") + f" {noun if number == 1 else nouns or noun + 's'}"

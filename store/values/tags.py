@@ -11,6 +11,7 @@ import re
 
 from duewheel.store.values.bodies import check_text
 from duewheel.store.values.errors import InvalidTag, InvalidTagExpression, NulInText
+from duewheel.store.values.kinds import a_kind
 
 #: The longest tag, in characters.
 MAX_TAG_LENGTH = 127
@@ -40,7 +41,7 @@ def parse(expression: str) -> list[str] | None:
         ['eu,north']
     """
     if not isinstance(expression, str):
-        raise InvalidTagExpression(f"the tag expression is a {type(expression).__name__}, not a str: {_FORM}")
+        raise InvalidTagExpression(f"the tag expression is {a_kind(expression)}, not a str: {_FORM}")
     if "\0" in expression:
         raise NulInText("the tag expression holds a NUL character, which no tag can: remove it")
     tags = [part.strip() for part in expression.split("||")]
@@ -80,5 +81,5 @@ def check_tag(tag: object) -> None:
     if not _TAG.fullmatch(str(tag)):
         raise InvalidTag(
             f'"{str(tag)[:200]}" is not a tag: a tag has 1 to {MAX_TAG_LENGTH} characters without spaces or '
-            '"|", and does not begin with "*"; Leave the tag out, or give one within the limit.'
+            '"|", and does not begin with "*". Leave the tag out, or give one within the limit.'
         )

@@ -9,7 +9,8 @@ from enum import Enum
 
 import pytest
 
-from duewheel.cli.answer import Answer, counted, plain
+from duewheel.cli.answer import Answer, plain
+from duewheel.store.values.numbers import counted
 
 
 class Colour(Enum):
@@ -41,7 +42,7 @@ def test_plain_values_are_what_json_knows() -> None:
 
 
 def test_plain_refuses_what_it_does_not_know() -> None:
-    with pytest.raises(TypeError, match="no JSON for a object"):
+    with pytest.raises(TypeError, match="no JSON for an object"):
         plain(object())
 
 

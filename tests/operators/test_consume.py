@@ -501,7 +501,7 @@ SET_ASIDE = {b"0": ("Acked", None), b"1": ("WaitingRetry", "ValueError: 1 is poi
 
 
 def test_x15_one_by_one_only_the_poison_is_set_aside(broker: Broker, consumer: Consumer) -> None:
-    with pytest.raises(MessagesFailed, match=r"^1 messages failed.*: ValueError: 1 is poison$"):
+    with pytest.raises(MessagesFailed, match=r"^1 message failed.*: ValueError: 1 is poison$"):
         operator(poison, one_by_one=True).execute(CONTEXT)
     assert outcomes(broker) == SET_ASIDE
 
@@ -855,9 +855,9 @@ def test_x08_the_history_names_the_task_that_has_a_message(broker: Broker, consu
         ({"filter": "amount >"}, "of the filter: expected"),
         ({"python_callable": "slow"}, "python_callable is 'slow', a str: give a function"),
         ({"invisible": "PT0.5S"}, "invisible is 0:00:00.500000, the limit is 0:00:01 or more"),
-        ({"invisible": 60}, "invisible is a int, not a span of time"),
+        ({"invisible": 60}, "invisible is an int, not a span of time"),
         ({"wait": "PT31S"}, "wait is 0:00:31, the limit is 0:00:30 or less"),
-        ({"retry": 3}, "retry is a int: give a RetryPolicy"),
+        ({"retry": 3}, "retry is an int: give a RetryPolicy"),
         ({"start": "earlyest"}, 'start is "earlyest"; it is "earliest", "latest" or an instant'),
         ({"start": 1_654_773_600}, "start 1654773600 is 1970-01-20 as Unix milliseconds"),
         (

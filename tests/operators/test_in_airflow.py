@@ -180,9 +180,9 @@ def test_r03_what_could_not_be_handled_waits_for_its_retry(story: RunResult, sho
 def test_x09_a_task_that_is_tried_again_gets_the_messages_that_failed(story: RunResult) -> None:
     assert story.tasks["consume_retried"].state == "success"
     assert story.tasks["consume_retried"].xcom == ["story-1: attempt 1"]
-    assert "Kept 1 messages of topic orders for group retried for the task's next try" in story.log
+    assert "Kept 1 message of topic orders for group retried for the task's next try" in story.log
     assert re.search(
-        r"Took over 1 messages of topic orders for group retried, leased to airflow:story/manual__.*/"
+        r"Took over 1 message of topic orders for group retried, leased to airflow:story/manual__.*/"
         r"consume_retried/-1 until 20.*: [0-9a-f]{44} \(key story-1\)",
         story.log,
     )
@@ -282,7 +282,7 @@ def test_x09_a_killed_task_gives_its_messages_back_at_once(home: tuple[AirflowHo
         (pipes / "end").write_text("done")
         result = airflow.finish("killed", process)
     assert result.tasks["consume"].state == "failed"
-    assert "Gave the lease on 1 messages of topic killed for group handler back" in result.log
+    assert "Gave the lease on 1 message of topic killed for group handler back" in result.log
     assert "LeaseLost" in result.log
 
 
@@ -299,4 +299,4 @@ def test_d16_the_sensor_defers_and_wakes_when_a_message_is_due(home: tuple[Airfl
         result = airflow.finish("waiting", process)
     assert result.tasks["wait"].state == "success"
     assert result.tasks["wait"].xcom["ready"] == 1
-    assert "Woken: 1 messages were ready on topic waiting" in result.log
+    assert "Woken: ready on topic waiting: 1 message" in result.log

@@ -87,7 +87,7 @@ def test_without_idempotency_they_are_sent_again(broker: Broker) -> None:
         ("text", "message 1: is a str: give a mapping"),
         ({"bdy": 1}, "message 1: has the unknown name 'bdy': choose from body"),
         ({"key": "k"}, "message 1: has no body"),
-        ({"body": 1, "delay": 30}, "message 1: delay is a int, not a span of time"),
+        ({"body": 1, "delay": 30}, "message 1: delay is an int, not a span of time"),
         ({"body": 1, "on_conflict": "replce"}, "message 1: on_conflict 'replce' is not known"),
     ],
 )
@@ -249,7 +249,7 @@ def test_what_is_no_list_of_messages_is_refused_when_the_dag_is_read(given: obje
     ("rendered", "said"),
     [
         ("[{'body': 1}]", "messages was rendered to text: give the other task's result itself, as in"),
-        (None, "messages is a NoneType: give a list of mappings"),
+        (None, "messages is None: give a list of mappings"),
         ({"body": 1}, "messages is a dict: give a list of mappings"),
     ],
 )

@@ -125,7 +125,7 @@ def test_airflow_lists_decorators_links_and_addresses(manager: ProvidersManager)
     runtime = ProvidersManagerTaskRuntime()
     assert {"due_messages", "spark_due_messages"} <= set(runtime.taskflow_decorators)
     assert runtime.asset_uri_handlers["duewheel"] is sanitize_uri
-    assert {"duewheel.operators.links.TopicLink", "duewheel.operators.links.SparkUiLink"} <= set(
+    assert {"duewheel.hooks.links.TopicLink", "duewheel.hooks.links.SparkUiLink"} <= set(
         manager.extra_links_class_names
     )
 

@@ -218,3 +218,9 @@ def test_it_defers_as_airflow_is_told_to(monkeypatch: pytest.MonkeyPatch, deferr
     monkeypatch.setenv("AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE", str(deferrable))
     assert sensor(deferrable=None).deferrable is deferrable
     assert sensor(deferrable=not deferrable).deferrable is not deferrable
+
+
+def test_it_links_to_the_messages_of_its_topic() -> None:
+    sensor = DueMessagesSensor(task_id="wait", topic="orders", group="g")
+    (link,) = sensor.operator_extra_links
+    assert "view=messages&topic=orders" in link.get_link(sensor, ti_key=cast("Any", None))

@@ -49,7 +49,7 @@ def test_an_sqlstate_becomes_its_class_with_message_and_hint(broker: Broker, cod
         raise exception using errcode = '{code}', message = 'what and the limit', hint = 'what to do';
     end $$"""
     with broker.connection() as connection:
-        with pytest.raises(BY_SQLSTATE[code], match=r"^what and the limit; what to do$") as caught:
+        with pytest.raises(BY_SQLSTATE[code], match=r"^what and the limit\. what to do$") as caught:
             fetch(connection, statement, ())
     assert isinstance(caught.value.__cause__, psycopg2.Error)
     assert caught.value.index is None

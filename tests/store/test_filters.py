@@ -272,7 +272,7 @@ def test_d12_a_filter_reads_as_sql_does(connection: Connection, text: str, is_ch
         (f"{'(' * 101}a = 1{')' * 101}", "more than 100 deep"),
         ("NOT " * 101 + "a = 1", "more than 100 deep"),
         ("a" * (MAX_LENGTH + 1), "the limit is 8192"),
-        (5, "is a int, not a str"),
+        (5, "is an int, not a str"),
     ],
 )
 def test_d12_what_is_no_filter_is_refused_with_its_place(text: Any, says: str) -> None:

@@ -234,7 +234,7 @@ BAD: list[tuple[type[DueWheelError], str, str, dict[str, Any]]] = [
     (InvalidArgument, "mapping of names", "delay", {"delay": HOUR, "properties": [1]}),
     (InvalidKey, "1 to 255", "delay", {"delay": HOUR, "key": ""}),
     (InvalidKey, "256 characters; the limit is 1 to 255", "delay", {"delay": HOUR, "key": TOO_LONG}),
-    (InvalidArgument, "key is a int", "delay", {"delay": HOUR, "key": 17}),
+    (InvalidArgument, "key is an int", "delay", {"delay": HOUR, "key": 17}),
     (InvalidTag, "is not a tag", "delay", {"delay": HOUR, "tag": "a b"}),
     (InvalidTag, "is not a tag", "delay", {"delay": HOUR, "tag": "a|b"}),
     (InvalidTag, "is not a tag", "delay", {"delay": HOUR, "tag": ""}),
@@ -320,7 +320,7 @@ def test_a_conflict_needs_a_key_and_a_known_way(refusing: Broker) -> None:
         ({"delay": HOUR}, "give body"),
         ({"body": b"", "delya": HOUR}, "'delya'"),
         (b"body", "is a bytes"),
-        (None, "is a NoneType"),
+        (None, "is None"),
     ],
 )
 def test_what_is_no_message_is_refused(refusing: Broker, message: Any, says: str) -> None:

@@ -581,3 +581,22 @@ def test_a_mistake_is_refused_when_the_dag_is_read(arguments: dict[str, Any], sa
 def test_spans_may_be_text_with_units() -> None:
     trigger = TimingWheelTrigger("orders", "g", ring_again="PT1M", max_wait="0:00:30")
     assert (trigger.ring_again, trigger.max_wait) == (60.0, 30.0)
+
+
+@pytest.mark.parametrize(
+    ("queue", "said"),
+    [
+        ("duewheel://shop?group=g", "queue lacks its topic;"),
+        ("duewheel:///orders?group=g", "queue lacks its connection;"),
+        ("duewheel://shop/orders", "queue lacks its group;"),
+        ("duewheel://shop/orders?group=g&tags=", "queue has no value for its argument tags;"),
+        ("duewheel://shop/orders?group=g&group=h", "queue has its argument group twice;"),
+        ("duewheel://shop/orders?group=g&max_wait=PT5M", "queue has its argument max_wait twice;"),
+        ("duewheel://shop/orders?group=g&hunter2=h", "queue has an argument that is unknown;"),
+    ],
+)
+def test_an_address_is_told_its_mistake(queue: str, said: str) -> None:
+    with pytest.warns(AirflowProviderDeprecationWarning):
+        trigger = MessageQueueTrigger(queue=queue, max_wait="PT1M")
+    with pytest.raises(InvalidArgument, match=re.escape(said)):
+        trigger.serialize()
