@@ -10,7 +10,6 @@ Start `plan_clean_up` once. Adding the same schedule again changes nothing.
 
 from __future__ import annotations
 
-import json
 import logging
 from contextlib import closing
 from typing import TYPE_CHECKING
@@ -53,7 +52,7 @@ def plan_clean_up() -> None:
 def clean_up_orders() -> None:
     @task.due_messages(topic=TOPIC, group=GROUP, one_by_one=True)
     def clean_up(message: Message) -> int:
-        keep_days = json.loads(message.body)["keep_days"]
+        keep_days = message.json()["keep_days"]
         with closing(psycopg2.connect(DueWheelHook().resolve().dsn)) as connection, connection:
             with connection.cursor() as cursor:
                 cursor.execute(statement("create_orders"))

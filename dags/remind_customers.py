@@ -11,7 +11,6 @@ customer has acted.
 
 from __future__ import annotations
 
-import json
 import logging
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -65,7 +64,7 @@ def remind_customers() -> None:
         retry=RetryPolicy.exponential(timedelta(minutes=1), longest=timedelta(hours=1), max_retries=8),
     )
     def remind(message: Message) -> str:
-        reminder = json.loads(message.body)
+        reminder = message.json()
         log.info("Reminding customer %s after %s h", reminder["customer"], reminder["after_hours"])
         return f"{reminder['customer']} after {reminder['after_hours']} h"
 

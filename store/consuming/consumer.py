@@ -431,7 +431,7 @@ class Consumer:
         Example::
 
             try:
-                order = json.loads(message.body)
+                order = message.json()
             except ValueError as error:
                 consumer.dead_letter(message, reason=str(error))
         """

@@ -220,7 +220,7 @@ def _grant_rights(connection: Connection, *, anew: bool) -> None:
     left = [statement for (statement,) in fetch(driver, f"select {SCHEMA}.grant_rights()", ())]
     if left:
         log.warning(
-            "only the schema's owner can use the broker: let a user with CREATEROLE run %s; then upgrade again",
+            "only the schema's owner can use the broker: let one with CREATEROLE run %s; then upgrade again",
             "; ".join(left),
         )
 

@@ -303,7 +303,7 @@ def test_staging_that_is_lost_or_fails_says_what_to_do(broker: Broker, spark: Sp
             crash.result()
     said = str(raised.value)
     assert re.search(
-        r"\bStagingFailed: 0 of the 100 staged messages are there, and nothing was sent\. Run the job again: ",
+        r"\bStagingFailed: 0 of the 100 staged messages are there, and nothing was sent\. Run the job again",
         said,
     ), said
     assert execute(broker.dsn, "select count(*) from duewheel.any_message") == [(0,)]

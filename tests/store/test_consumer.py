@@ -538,3 +538,12 @@ def test_d15_what_comes_due_after_a_full_batch_is_there_for_the_next_receive(bro
     for body in (b"1", b"2", b"3"):
         broker.send("t", body, delay=timedelta(0))
         assert bodies(consumer.receive(max_messages=1)) == [body]
+
+
+def test_d12_a_body_is_read_as_json(topic: Broker) -> None:
+    for body in ({"order": 4711, "name": "grüße"}, [1, None], "4711", b"\xff"):
+        topic.send("t", body, delay=timedelta(0))
+    order, listed, text, other = topic.consumer("t", "g").receive()
+    assert (order.json(), listed.json(), text.json()) == ({"order": 4711, "name": "grüße"}, [1, None], 4711)
+    with pytest.raises(ValueError, match="decode"):
+        other.json()
