@@ -27,9 +27,6 @@ declare
     v_position record;
     v_ready bigint := 0;
 begin
-    if p_now is not null then
-        perform duewheel.require_clock_right(p_now);
-    end if;
     perform duewheel.check_receive(p_group_id, p_topic_id, p_max, 1, p_invisible, p_now);
     if p_since is not null then
         perform duewheel.lock_until(array[duewheel.key_lock_key(p_topic_id, '%LEASE%' || p_consumer)]);
@@ -79,11 +76,8 @@ language plpgsql stable
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
 as $$
 declare
-    v_now constant timestamptz := coalesce(p_now, clock_timestamp());
+    v_now constant timestamptz := duewheel.clock_at(p_now);
 begin
-    if p_now is not null then
-        perform duewheel.require_clock_right(p_now);
-    end if;
     perform duewheel.require_home();
     return query
     select case when l.n is null then 'unknown' when e.kind is not null then e.kind
