@@ -328,8 +328,7 @@ declare
     v_states duewheel.message_state[];
 begin
     perform duewheel.require_home();
-    select * into v_message
-    from duewheel.message_at(v_id.topic_id, v_id.queue::smallint, v_id.deliver_at, v_id.seq);
+    v_message := duewheel.message_of(v_id.topic_id, v_id.queue, v_id.deliver_at, v_id.seq);
     return query
     select null::text, 'Deleted', d.deleted_at, null::timestamptz, null::integer, null::text, d.reason
     from duewheel.deletion_of(v_id.topic_id, v_id.queue, v_id.deliver_at, v_message, v_now) d;
