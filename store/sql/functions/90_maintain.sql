@@ -412,6 +412,7 @@ begin
     delete from duewheel.straggler s where s.topic_id = p_topic_id and s.deliver_at < p_kept_from;
     delete from duewheel.recall r where r.topic_id = p_topic_id and r.deliver_at < p_kept_from;
     delete from duewheel.bulk_recall r where r.topic_id = p_topic_id and r.first_deliver_at < p_kept_from;
+    perform duewheel.trim_moved(p_topic_id, p_kept_from);
     delete from duewheel.redrive r where r.topic_id = p_topic_id and r.retry_deliver_at < p_kept_from;
     delete from duewheel.held_back b where b.topic_id = p_topic_id and p_kept_from = 'infinity';
     -- The newest tick of a topic and the newest lease of a queue are the state itself and stay.
