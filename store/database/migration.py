@@ -78,6 +78,7 @@ def upgrade(dsn: str) -> SchemaState:
         connection.autocommit = False
         # Each statement must see what the process that held the lock before has just committed.
         connection.isolation_level = ISOLATION_LEVEL_READ_COMMITTED
+        connection.readonly = connection.deferrable = False
         return connection
 
     engine = create_engine("postgresql+psycopg2://", creator=connect, poolclass=NullPool)

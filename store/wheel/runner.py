@@ -37,7 +37,13 @@ import psycopg2
 from psycopg2 import extensions
 
 from duewheel.store.database import schema
-from duewheel.store.database.connections import OWN_TRANSACTION, fetch, libpq_dsn, translating_errors
+from duewheel.store.database.connections import (
+    OWN_TRANSACTION,
+    fetch,
+    libpq_dsn,
+    of_the_transaction,
+    translating_errors,
+)
 from duewheel.store.database.database_clock import ClockReading
 from duewheel.store.database.listening import GAP, Notification, NotificationListener, connect
 from duewheel.store.database.prepared import Prepared
@@ -438,7 +444,7 @@ class _Connection(extensions.connection):
         """The text that goes before a statement."""
         # 0 would be no limit at all.
         left_ms = max(1, math.floor((self.ends_at - time.monotonic()) * 1_000))
-        limits = f"{OWN_TRANSACTION}set local statement_timeout = {left_ms}; "
+        limits = f"{of_the_transaction(self)}{OWN_TRANSACTION}set local statement_timeout = {left_ms}; "
         if self.lock_timeout_ms is not None:
             limits += f"set local lock_timeout = {self.lock_timeout_ms}; "
         return limits
