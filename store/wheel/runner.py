@@ -123,33 +123,35 @@ APPLICATION_NAME: Final = "duewheel wheel"
 _DUE: Final = re.compile(r"([0-9]{1,7}) (-?[0-9]{1,18})")
 _RELEASED: Final = re.compile(r"([0-9]{1,7})( 1)?")
 
-_CLOCK = "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::double precision"
+_CLOCK = "SELECT (extract(epoch FROM pg_catalog.clock_timestamp()) * 1000)::double precision"
 
 # Reaches back to the look before, if that is longer ago.
 _LOOK = """
 SELECT d.topic_id, duewheel.unix_micros(d.due_at), (extract(epoch FROM d.granularity) * 1000000)::bigint
 FROM duewheel.due_soon(
-    least(clock_timestamp() - %(lookback)s * interval '1 second', to_timestamp(%(looked_at)s::float8)),
-    clock_timestamp() + %(lookahead)s * interval '1 second') d
+    least(pg_catalog.clock_timestamp() - %(lookback)s * interval '1 second',
+          pg_catalog.to_timestamp(%(looked_at)s::float8)),
+    pg_catalog.clock_timestamp() + %(lookahead)s * interval '1 second') d
 """
 
 _LEASE_ENDS = """
 SELECT l.group_id, l.topic_id, duewheel.unix_micros(l.expires_at)
 FROM duewheel.lease_ends(
-    least(clock_timestamp() - %(reach)s * interval '1 second', to_timestamp(%(looked_at)s::float8)),
-    clock_timestamp() + %(reach)s * interval '1 second') l
+    least(pg_catalog.clock_timestamp() - %(reach)s * interval '1 second',
+          pg_catalog.to_timestamp(%(looked_at)s::float8)),
+    pg_catalog.clock_timestamp() + %(reach)s * interval '1 second') l
 """
 
 _SURVEY = """
 SELECT d.topic_id, duewheel.unix_micros(d.due_at), (extract(epoch FROM d.granularity) * 1000000)::bigint
 FROM duewheel.due_topics(
-    %(after)s, %(page)s, NULL, clock_timestamp() + %(lookahead)s * interval '1 second') d
+    %(after)s, %(page)s, NULL, pg_catalog.clock_timestamp() + %(lookahead)s * interval '1 second') d
 """
 
 _LEASE_ENDS_OF_TOPICS = """
 SELECT l.group_id, l.topic_id, duewheel.unix_micros(l.expires_at)
 FROM duewheel.lease_ends_of_topics(
-    %(after)s, %(last)s, clock_timestamp() + %(lookahead)s * interval '1 second') l
+    %(after)s, %(last)s, pg_catalog.clock_timestamp() + %(lookahead)s * interval '1 second') l
 """
 
 # A topic's retries and dead letters belong to it.
@@ -169,7 +171,7 @@ SELECT duewheel.unix_micros(statement_timestamp()), t.released, duewheel.unix_mi
         FROM duewheel.topic WHERE topic_id = q.topic_id AND deleted_at IS NULL),
        CASE WHEN NOT t.released THEN (
            SELECT min(duewheel.unix_micros(d.due_at)) FROM duewheel.due_topics(
-               q.topic_id - 1, 1, NULL, clock_timestamp() + q.lookahead * interval '1 second') d
+               q.topic_id - 1, 1, NULL, pg_catalog.clock_timestamp() + q.lookahead * interval '1 second') d
            WHERE d.topic_id = q.topic_id) END
 FROM (SELECT %s::integer, %s::double precision) q (topic_id, lookahead)
 CROSS JOIN LATERAL duewheel.tick_topic(q.topic_id) t

@@ -7,6 +7,7 @@ for a session stays.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from threading import Event
 
@@ -15,10 +16,12 @@ import pytest
 from psycopg2.extensions import parse_dsn
 from tests.acting import HOUR, SECOND, bodies, taken
 from tests.conftest import execute
-from tests.waiting import PATIENCE_SECONDS, ask, beside, connected
+from tests.waiting import PATIENCE_SECONDS, ask, beside, connected, until
 
 from duewheel.store.broker import Broker
 from duewheel.store.consuming.ready_messages import ready_messages
+from duewheel.store.database.connections import DriverConnection
+from duewheel.store.database.listening import Notification, NotificationListener
 from duewheel.store.operations.reporting import claim_report
 from duewheel.store.values.errors import NotAllowed, WrongIsolationLevel
 from duewheel.store.values.messages import RecallOutcome, SendOutcome
@@ -30,10 +33,15 @@ FAR = datetime.now(UTC).replace(microsecond=678_901) + timedelta(days=3_000)
 
 
 def set_for_all(dsn: str, *settings: str) -> None:
-    """Gives all sessions of the database that begin from now on other defaults."""
+    """Gives all sessions of the database that begin from now on other defaults, as far as the server has
+    them."""
     name = parse_dsn(dsn)["dbname"]
-    for setting in settings:
-        execute(dsn, f"alter database {name} set {setting}")
+    with connected(dsn) as connection:
+        values = dict(ask(connection, "select name, enumvals from pg_settings"))
+        for setting in settings:
+            known, value = setting.split(" = ")
+            if "." in known or (known in values and value.strip("'") in (values[known] or value)):
+                ask(connection, f"alter database {name} set {setting}")
 
 
 def play(broker: Broker) -> None:
@@ -121,7 +129,6 @@ def play_with_a_wheel(broker: Broker, listen: bool) -> None:
 
 
 TRANSACTIONS = [
-    (),
     ("default_transaction_isolation = 'repeatable read'",),
     ("default_transaction_isolation = 'serializable'", "default_transaction_deferrable = on"),
     ("default_transaction_read_only = on",),
@@ -137,6 +144,167 @@ def test_the_brokers_own_connections_do_not_go_by_the_defaults(
     with Broker(dsn, listen=listen) as broker:
         play(broker)
         play_with_a_wheel(broker, listen)
+
+
+PLANS = ("bitmapscan", "gathermerge", "hashagg", "hashjoin", "incremental_sort", "indexonlyscan")
+PLANS += ("material", "memoize", "mergejoin", "nestloop", "partition_pruning", "sort", "tidscan")
+
+SETTINGS = [
+    # Times.
+    ("statement_timeout = '30s'", "lock_timeout = '10s'"),
+    ("lock_timeout = '1ms'",),
+    ("idle_in_transaction_session_timeout = '500ms'",),
+    ("transaction_timeout = '30s'",),
+    ("idle_session_timeout = '250ms'",),
+    ("deadlock_timeout = '10ms'", "log_lock_waits = on"),
+    # Dates, numbers and texts.
+    ("datestyle = 'SQL, DMY'", "timezone = 'Asia/Kolkata'"),
+    ("datestyle = 'German'", "timezone = 'America/St_Johns'"),
+    ("datestyle = 'Postgres, MDY'", "timezone = 'Europe/Lisbon'"),
+    ("timezone = '<+1337>-13:37'",),
+    ("intervalstyle = 'sql_standard'",),
+    ("intervalstyle = 'postgres_verbose'",),
+    ("intervalstyle = 'iso_8601'",),
+    ("client_encoding = 'LATIN1'",),
+    ("standard_conforming_strings = off", "escape_string_warning = on", "backslash_quote = off"),
+    ("bytea_output = 'escape'", "extra_float_digits = -15"),
+    ("array_nulls = off",),
+    ("quote_all_identifiers = on",),
+    ("xmloption = 'document'", "xmlbinary = 'hex'"),
+    ("lc_messages = 'C'", "lc_monetary = 'C'", "lc_numeric = 'C'", "lc_time = 'C'"),
+    ("transform_null_equals = on",),
+    ("gin_fuzzy_search_limit = 1",),
+    # Plans.
+    tuple(f"enable_{plan} = off" for plan in PLANS),
+    ("enable_indexscan = off", "enable_bitmapscan = off", "enable_seqscan = on"),
+    ("plan_cache_mode = 'force_custom_plan'",),
+    ("plan_cache_mode = 'force_generic_plan'",),
+    ("from_collapse_limit = 1", "join_collapse_limit = 1", "geqo_threshold = 2", "constraint_exclusion = on"),
+    (
+        "work_mem = '64kB'",
+        "temp_buffers = '800kB'",
+        "maintenance_work_mem = '1MB'",
+        "temp_file_limit = '1MB'",
+    ),
+    (
+        "max_parallel_workers_per_gather = 4",
+        "parallel_setup_cost = 0",
+        "parallel_tuple_cost = 0",
+        "min_parallel_table_scan_size = 0",
+        "min_parallel_index_scan_size = 0",
+    ),
+    ("jit = on", "jit_above_cost = 0", "jit_inline_above_cost = 0", "jit_optimize_above_cost = 0"),
+    # Rights, names and places.
+    ("row_security = off",),
+    ("search_path = ''",),
+    ("search_path = pg_temp, hostile",),
+    ("search_path = hostile, pg_temp, pg_catalog",),
+    ("default_tablespace = 'nowhere'", "temp_tablespaces = 'nowhere'"),
+    ("default_toast_compression = 'lz4'",),
+    ("check_function_bodies = off",),
+    ("plpgsql.extra_errors = 'all'",),
+    ("plpgsql.extra_warnings = 'all'", "plpgsql.variable_conflict = 'use_variable'"),
+    ("client_min_messages = 'debug5'",),
+    ("client_min_messages = 'error'",),
+    ("log_statement = 'all'", "track_functions = 'all'", "track_io_timing = on"),
+    # Writing.
+    ("synchronous_commit = 'remote_apply'", "commit_delay = 1000"),
+    ("vacuum_cost_delay = 100", "vacuum_cost_limit = 1", "vacuum_freeze_min_age = 0"),
+]
+
+#: Objects with names that the broker's statements have.
+HOSTILE = """
+create schema hostile;
+create table hostile.topic (name text);
+create table hostile.message (body text);
+create table hostile.broker (only_row text);
+create function hostile.now() returns timestamptz language sql return timestamptz '1999-01-01 00:00:00+00';
+create function hostile.clock_timestamp() returns timestamptz language sql
+    return timestamptz '1999-01-01 00:00:00+00';
+create function hostile.format(text, text) returns text language sql return 'hostile';
+create function hostile.array_remove(integer[], integer) returns integer[] language sql
+    return '{}'::integer[];
+create function hostile.set_config(text, text, boolean) returns text language sql return 'hostile';
+create function hostile.pg_advisory_xact_lock(bigint) returns void language sql as '';
+create function hostile.to_timestamp(double precision) returns timestamptz language sql
+    return timestamptz '1999-01-01 00:00:00+00';
+"""
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids="; ".join)
+def test_everything_works_under_settings_of_the_database(dsn: str, settings: tuple[str, ...]) -> None:
+    execute(dsn, HOSTILE)
+    set_for_all(dsn, *settings)
+    with Broker(dsn) as broker:
+        play(broker)
+        play_with_a_wheel(broker, listen=True)
+
+
+@pytest.fixture
+def in_india(dsn: str) -> Iterator[DriverConnection]:
+    """A session that writes instants with IST, which it reads as Israel's time."""
+    with connected(dsn) as connection:
+        ask(connection, "set datestyle = 'SQL, DMY'")
+        ask(connection, "set timezone = 'Asia/Kolkata'")
+        yield connection
+
+
+def test_a_slot_has_its_bounds_whatever_way_the_session_writes_instants(in_india: DriverConnection) -> None:
+    ask(in_india, "select duewheel.make_slot(now() + interval '40 days')")
+    ask(in_india, "set datestyle = 'ISO'")
+    ask(in_india, "set timezone = 'UTC'")
+    bounds = ask(
+        in_india,
+        """select pg_get_expr(c.relpartbound, c.oid),
+               format('FOR VALUES FROM (%L) TO (%L)', s.starts_at, s.ends_at)
+           from duewheel.slot s join pg_class c on c.relname = s.table_name""",
+    )
+    assert bounds
+    for attached, noted in bounds:
+        assert attached == noted
+
+
+def test_a_lease_is_read_whatever_way_the_session_writes_instants(
+    dsn: str, in_india: DriverConnection
+) -> None:
+    with Broker(dsn) as broker, connected(dsn) as elsewhere:
+        broker.create_topic("t", queues=1)
+        group = broker.consumer("t", "g")
+        for _ in range(2):
+            broker.send("t", b"x", delay=NOW)
+            batch = group.receive(wait=WAIT)
+            for lease in batch.leases:
+                named = (group.group_id, lease.topic_id, lease.queue, lease.n)
+                ((query,),) = ask(in_india, "select duewheel.lease_query(%s, %s, %s, %s)", *named)
+                for session in (in_india, elsewhere):
+                    assert ask(session, f"select count(*) from ({query}) m") == [(1,)]
+            # The second time it is read as the retry's, whose messages are listed.
+            group.nack(batch, NOW)
+
+
+def test_due_messages_are_estimated_whatever_way_the_session_writes_instants(
+    broker: Broker, in_india: DriverConnection
+) -> None:
+    broker.create_topic("t")
+    broker.send_many("t", [{"body": b"x", "delay": HOUR} for _ in range(1_000)])
+    ask(in_india, "analyze duewheel.message, duewheel.far_message")
+    estimate = "select duewheel.estimate_due(topic_id, now(), now() + interval '2 hours') from duewheel.topic"
+    ((found,),) = ask(in_india, estimate)
+    assert found > 100
+
+
+def test_a_listener_may_be_idle_for_as_long_as_nothing_is_said(dsn: str) -> None:
+    set_for_all(dsn, "idle_session_timeout = '200ms'")
+    with NotificationListener(dsn, ["said"]) as listener, connected(dsn) as speaker:
+        # The server ends this session, and so the listener would have been ended before.
+        until(lambda: not is_there(dsn, speaker), "an idle session to be ended")
+        execute(dsn, "notify said")
+        assert listener.wait(PATIENCE_SECONDS) == [Notification("said", "")]
+
+
+def is_there(dsn: str, connection: DriverConnection) -> bool:
+    pid = connection.info.backend_pid
+    return bool(execute(dsn, "select pid from pg_stat_activity where pid = %s", pid))
 
 
 def test_a_transaction_of_the_caller_is_told_which_one_is_needed(dsn: str) -> None:
