@@ -129,7 +129,8 @@ cross join lateral duewheel.receive_batch(
 )
 
 _OUTLOOK = """
-select extract(epoch from duewheel.next_due(%s, %s, n.now) - coalesce(n.now, clock_timestamp()))::float8,
+select extract(epoch from duewheel.next_due(%s, %s, n.now)
+        - coalesce(n.now, pg_catalog.clock_timestamp()))::float8,
     n.now is null and duewheel.is_turning()
 from (select %s::timestamptz) n (now)
 """

@@ -144,7 +144,7 @@ $$;
 -- lease's tags and filter. A client may run it itself, for instance through COPY.
 create or replace function duewheel.lease_query(p_group_id integer, p_topic_id integer, p_queue integer, p_n bigint)
 returns text
-language plpgsql stable as $$
+language plpgsql stable set datestyle = 'ISO' as $$
 declare
     v_lease duewheel.lease;
     v_first_at timestamptz;
