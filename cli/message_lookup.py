@@ -14,9 +14,9 @@ from duewheel.cli.parameters import instant
 from duewheel.store import Broker, UnknownMessage
 from duewheel.store.values.stored_messages import ListedMessage
 
-_FOUND_COLUMNS = ("message_id", "key", "tag", "deliver_at", "recalled", "released", "body")
+_FOUND_COLUMNS = ("message_id", "key", "tag", "deliver_at", "recalled", "released", "moved_to", "body")
 _LISTED_COLUMNS = ("message_id", "topic", "key", "tag", "deliver_at", "released", "recalled")
-_HISTORY_COLUMNS = ("consumer_group", "state", "at", "until_at", "attempt", "consumer", "reason")
+_HISTORY_COLUMNS = ("consumer_group", "state", "at", "until_at", "attempt", "consumer", "reason", "known_as")
 # The largest page that the broker returns.
 _PAGE = 1_000
 
@@ -26,6 +26,8 @@ _PAGE = 1_000
 @with_broker
 def find(broker: Broker, answer: Answer, sought: str | tuple[str, str]) -> None:
     """Find a message by MESSAGE_ID, or the messages of a key by --topic and --key. Status 3 if none is found.
+
+    A message that was moved is found by every id that it has had.
 
     \b
     duewheel message find --topic order-timeout --key 42 --json

@@ -22,14 +22,20 @@ from duewheel.store.operations.recalling import recall_portion
 def recall(broker: Broker, answer: Answer, sought: str | tuple[str, str]) -> None:
     """Take back a waiting message by MESSAGE_ID, or those of a key by --topic and --key.
 
-    The answer is final: `recalled` (it will never be delivered), `already_released` or `not_found`. Status 3
-    if no message is recalled.
+    The answer is final: `recalled` (it will never be delivered), `already_released`, `replaced` (by the
+    message whose id follows) or `not_found`. Status 3 if no message is recalled. A message that was moved is
+    taken back by every id that it has had.
 
     \b
     duewheel message recall --topic order-timeout --key 42
     """
-    outcome = broker.recall(sought) if isinstance(sought, str) else broker.recall_key(*sought)
-    answer.done(outcome.value, outcome=outcome)
+    if isinstance(sought, str):
+        receipt = broker.recall(sought)
+        outcome, present_id = receipt.outcome, receipt.message_id
+    else:
+        outcome, present_id = broker.recall_key(*sought), None
+    text = outcome.value if present_id in (None, sought) else f"{outcome.value} {present_id}"
+    answer.done(text, outcome=outcome, message_id=present_id)
     if outcome is not RecallOutcome.RECALLED:
         end_with_nothing()
 
@@ -94,7 +100,8 @@ def reschedule(
 ) -> None:
     """Move a waiting message by MESSAGE_ID, or those of --topic and --key, to another instant.
 
-    The message then has a new id. Status 1 if it was released before.
+    The message then has a new id, and its earlier ones go on leading to it. Status 1 if it was released
+    before.
 
     \b
     duewheel message reschedule --topic order-timeout --key 42 --delay 1h

@@ -6,6 +6,9 @@ the messages are kept for the next try; after the last try they are nacked, and 
 interval of their group. When the task is killed, it gives its lease back: the messages are ready again at
 once, for the task's next try or for any other consumer of the group, and no attempt is counted.
 
+An ``AirflowSkipException`` says that the work is left undone on purpose: the messages are acked, and their
+history says so. An ``AirflowFailException`` says that no retry would help: they are dead letters at once.
+
 With ``one_by_one``, the function gets one message at a time, and each is answered by itself: a failed message
 holds up no other. Messages that the function did not get before the task ended use up no attempt either.
 
@@ -22,7 +25,7 @@ from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk.exceptions import AirflowFailException
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from duewheel.hooks.broker import DueWheelHook
 from duewheel.hooks.declared import check_callable, check_flags, check_not_given_later, check_span
@@ -34,13 +37,15 @@ from duewheel.operators.consuming import (
     FailedForGood,
     Held,
     MessagesFailed,
+    answer_to,
     as_reason,
 )
+from duewheel.operators.handed_message import HandedMessage
 from duewheel.store.consuming.lease_keeper import LeaseKeeper
 from duewheel.store.consuming.lease_states import raise_if_lost
 from duewheel.store.values.errors import DueWheelError, InvalidArgument
 from duewheel.store.values.limits import LONGEST_WAIT, MOST_RECEIVED
-from duewheel.store.values.reasons import reason_of
+from duewheel.store.values.reasons import reason_of, storable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -82,7 +87,8 @@ class ConsumeMessagesOperator(ConsumingOperator):
         duewheel_conn_id: the connection to the broker.
         one_by_one: whether to call the function with each message instead, and to answer each by itself: a
             poison message is nacked with its own reason and the others are acked. The task then fails with
-            ``MessagesFailed``.
+            ``MessagesFailed``. The message has two methods more: ``skip(reason)`` is done with it on purpose,
+            and ``dead_letter(reason)`` makes it a dead letter at once.
         drain: whether to go on, batch after batch, until no message is ready.
         linger: with ``drain``, how long to wait for more messages before ending.
         op_args: further arguments by position, behind the messages; templated.
@@ -274,10 +280,13 @@ class ConsumeMessagesOperator(ConsumingOperator):
         except BaseException as error:
             keeper.stop()
             if not self._killed:
-                if apart is None:
-                    nack = partial(_nack_held, consumer, batch, reason_of(error))
-                else:
+                if apart is not None:
                     nack = partial(_nack_apart, consumer, batch, apart, error)
+                elif (answer := answer_to(error)) == "nack":
+                    nack = partial(_answer_held, consumer, batch, answer, reason_of(error))
+                else:
+                    decide = partial(_answer_held, consumer, batch, answer, _reason_for(answer, error))
+                    nack = partial(self._persistently, decide)
                 self._give_messages_back(consumer, batch, held.count, error, context, nack)
             raise
         finally:
@@ -318,6 +327,8 @@ class ConsumeMessagesOperator(ConsumingOperator):
     ) -> list[Any]:
         results: list[Any] = []
         failed = apart.failed
+        hopeless: dict[Message, BaseException | str] = {}
+        counts = {"skip": 0, "dead_letter": 0}
         stopped_groups: set[str | None] = set()
         for message in batch:
             held.keeper.raise_if_lost()
@@ -325,32 +336,48 @@ class ConsumeMessagesOperator(ConsumingOperator):
                 # Its turn comes after that of the failed message.
                 continue
             apart.current = message
+            handed = HandedMessage(message)
+            result = None
             try:
-                result = self._call(consumer, message, context)
+                result = self._call(consumer, handed, context)
                 self._require_pushable(result)
+            except AirflowSkipException as error:
+                handed.skip(_reason_for("skip", error))
+            except AirflowFailException as error:
+                self.log.exception("Message %s failed for good", _named(message))
+                handed.dead_letter(_reason_for("dead_letter", error))
+                hopeless[message] = error
             except Exception as error:
                 self.log.exception("Message %s failed", _named(message))
                 failed[message] = error
                 stopped_groups.add(message.message_group)
                 continue
+            if handed.answer != "ack":
+                answer = getattr(consumer, handed.answer)
+                held.count -= 1
+                self._persistently(partial(answer, message, reason=handed.reason))
+                apart.answered.add(message)
+                counts[handed.answer] += 1
+                continue
             self._require_room(result)
             held.count -= 1
             self._persistently(partial(consumer.ack, message))
-            apart.acked.add(message)
+            apart.answered.add(message)
             self._done = (self._done or 0) + 1
             self._listed += result is not None
             results.append(result)
         held.keeper.stop()
         self.log.info(
-            "Acked %d of %d messages of topic %s for group %s",
+            "Acked %d of %d messages of topic %s for group %s; skipped %d; %d dead letters",
             len(results),
             len(batch),
             self.topic,
             self.group,
+            counts["skip"],
+            counts["dead_letter"],
         )
-        if failed:
-            for_good = any(isinstance(error, AirflowFailException) for error in failed.values())
-            set_aside = FailedForGood(failed) if for_good else MessagesFailed(failed)
+        if failed or hopeless:
+            set_aside = FailedForGood({**failed, **hopeless}) if hopeless else MessagesFailed(failed)
             self._answer_apart(consumer, list(failed), failed, set_aside, context)
             raise set_aside
         return results
@@ -363,18 +390,26 @@ class ConsumeMessagesOperator(ConsumingOperator):
         error: MessagesFailed,
         context: Context,
     ) -> None:
-        """Ack the messages that succeeded, and give back the failed ones, each with its own reason."""
+        """Ack the messages that succeeded, and answer the failed ones, each by its own reason."""
         done = [message for message in messages if message not in failed]
         if done:
             self._persistently(lambda: consumer.ack(done))
             self.log.info("Acked %d messages of topic %s for group %s", len(done), self.topic, self.group)
 
-        def nack() -> None:
-            for message, reason in failed.items():
-                consumer.nack(message, reason=as_reason(reason))
+        again: dict[Message, BaseException | str] = {}
+        for message, why in failed.items():
+            if (answer := answer_to(why)) == "nack":
+                again[message] = why
+            else:
+                say = getattr(consumer, answer)
+                self._persistently(partial(say, message, reason=_reason_for(answer, why)))
 
-        if failed:
-            self._give_messages_back(consumer, list(failed), len(failed), error, context, nack)
+        def nack() -> None:
+            for message, why in again.items():
+                consumer.nack(message, reason=as_reason(why))
+
+        if again:
+            self._give_messages_back(consumer, list(again), len(again), error, context, nack)
 
     def _give_messages_back(
         self,
@@ -392,7 +427,8 @@ class ConsumeMessagesOperator(ConsumingOperator):
         def nack_and_say() -> None:
             nack()
             self.log.info(
-                "Nacked %d messages of topic %s for group %s after %s: %s",
+                "%s %d messages of topic %s for group %s after %s: %s",
+                _DONE_BY[answer_to(cause)],
                 count,
                 self.topic,
                 self.group,
@@ -403,19 +439,27 @@ class ConsumeMessagesOperator(ConsumingOperator):
         self._give_back(context, count, cause, keep, nack_and_say)
 
 
+_DONE_BY = {"skip": "Skipped", "dead_letter": "Made dead letters of", "nack": "Nacked"}
+
+
 @dataclass
 class _Apart:
     """The progress of a batch whose messages are answered one by one."""
 
     failed: dict[Message, BaseException | str] = field(default_factory=dict)
-    acked: set[Message] = field(default_factory=set)
+    answered: set[Message] = field(default_factory=set)
     current: Message | None = None
     """The message that the function got last."""
 
 
-def _nack_held(consumer: Consumer, batch: Batch, reason: str) -> None:
-    """Nack what the function has not answered itself."""
-    raise_if_lost(consumer.answer_held("nack", batch, reason=reason, wait=NACK_WAIT))
+def _answer_held(consumer: Consumer, batch: Batch, action: str, reason: str | None) -> None:
+    """Answer what the function has not answered itself."""
+    raise_if_lost(consumer.answer_held(action, batch, reason=reason, wait=NACK_WAIT))
+
+
+def _reason_for(answer: str, error: BaseException | str) -> str | None:
+    """The reason to store; a skip has the words of its author alone."""
+    return storable(str(error)) or None if answer == "skip" else as_reason(error)
 
 
 def _nack_apart(consumer: Consumer, batch: Batch, apart: _Apart, error: BaseException) -> None:
@@ -428,7 +472,7 @@ def _nack_apart(consumer: Consumer, batch: Batch, apart: _Apart, error: BaseExce
         DueWheelError: some messages could not be answered; all others are.
     """
     failed = dict(apart.failed)
-    if apart.current is not None and apart.current not in apart.acked:
+    if apart.current is not None and apart.current not in apart.answered:
         failed.setdefault(apart.current, error)
     refused: DueWheelError | None = None
     for message, why in failed.items():

@@ -138,6 +138,13 @@ def as_reason(reason: BaseException | str) -> str:
     return reason_of(reason) if isinstance(reason, BaseException) else str(reason)
 
 
+def answer_to(error: BaseException | str) -> str:
+    """The answer to messages whose work ended with this error, as the name of a method of ``Consumer``."""
+    if isinstance(error, AirflowSkipException):
+        return "skip"
+    return "dead_letter" if isinstance(error, AirflowFailException) else "nack"
+
+
 @dataclass
 class Held:
     """The data with which a killed task gives its messages back over a connection of its own."""

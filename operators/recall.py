@@ -34,8 +34,9 @@ class RecallMessageOperator(BaseOperator):
         duewheel_conn_id: the connection to the broker.
 
     Returns:
-        ``recalled``, ``already_released`` or ``not_found``, as the task's XCom. A message that is
-        ``recalled`` is never delivered.
+        ``recalled``, ``already_released``, ``replaced`` or ``not_found``, as the task's XCom. A message that
+        is ``recalled`` or ``replaced`` is never delivered. A message that was moved is recalled by every id
+        that it has had; the task's log and its link name the present one.
 
     Raises:
         InvalidArgument: neither an id nor topic and key, or both.
@@ -78,8 +79,12 @@ class RecallMessageOperator(BaseOperator):
         self.linked_message_id = self.message_id
         with DueWheelHook(self.duewheel_conn_id).connected() as broker:
             if self.message_id is not None:
+                receipt = broker.recall(self.message_id)
+                outcome = receipt.outcome
                 named = f"message {self.message_id}"
-                outcome = broker.recall(self.message_id)
+                if receipt.message_id not in (None, self.message_id):
+                    self.linked_message_id = receipt.message_id
+                    named += f", now {receipt.message_id},"
             elif self.topic is not None and self.key is not None:
                 named = f"key {self.key!r} on topic {self.topic}"
                 outcome = broker.recall_key(self.topic, self.key)

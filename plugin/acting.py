@@ -23,6 +23,7 @@ from duewheel.plugin.seeing import brokers
 from duewheel.store import AlreadyReleased, Broker, DueWheelError, NotAllowed, UnknownMessage
 from duewheel.store.operations.recalling import recall_portion
 from duewheel.store.values.bulk_results import Redriven, Rewound
+from duewheel.store.values.messages import deliver_at_of
 
 _END = datetime.max.replace(tzinfo=UTC)
 
@@ -47,7 +48,12 @@ def recall(connection_id: str, asked: models.SomeMessages, _: Acting) -> models.
     """Take messages back, each with its own answer."""
 
     def one(broker: Broker, message_id: str) -> models.Outcome:
-        return models.Outcome(message_id=message_id, outcome=str(broker.recall(message_id)))
+        answer = broker.recall(message_id)
+        return models.Outcome(
+            message_id=message_id,
+            outcome=str(answer.outcome),
+            new_message_id=None if answer.message_id == message_id else answer.message_id,
+        )
 
     return _each(connection_id, asked, one)
 
@@ -101,9 +107,8 @@ def _first_waiting(broker: Broker, topic: str) -> datetime | None:
     page = broker.list_messages(topic, max_messages=1)
     if page.messages:
         return page.messages[0].deliver_at
-    # All messages examined are recalled.
-    last = None if page.next is None else broker.find(page.next)
-    return None if last is None else last.deliver_at
+    # All messages examined are recalled, or were moved away from there.
+    return None if page.next is None else deliver_at_of(page.next)
 
 
 @router.post("/dead-letters/redrive", dependencies=[_logged("duewheel.redrive")])

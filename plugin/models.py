@@ -183,6 +183,8 @@ class OneMessage(Model):
     deliver_at: datetime
     released: bool
     recalled: bool
+    moved_from: str | None
+    replaced_by: str | None
     body: Body | None
     history: list[HistoryEntry]
 
@@ -214,8 +216,10 @@ class NewInstant(SomeMessages):
 
 
 class Outcome(Model):
-    """The outcome for one message: ``recalled``, ``rescheduled``, ``already_released``, ``not_found`` or
-    ``refused``. If the broker failed partway, ``unknown`` for one message and ``not_tried`` for the rest."""
+    """The outcome for one message: ``recalled``, ``rescheduled``, ``replaced``, ``already_released``,
+    ``not_found`` or ``refused``. If the broker failed partway, ``unknown`` for one message and ``not_tried``
+    for the rest. ``new_message_id``: where it is another one, the id that the message has now, or the id of
+    the message that replaced it."""
 
     message_id: str
     outcome: str

@@ -304,6 +304,8 @@ def show_message(connection_id: str, message_id: str, user: Seeing) -> models.On
             deliver_at=found.deliver_at,
             released=found.released,
             recalled=found.recalled,
+            moved_from=found.moved_from,
+            replaced_by=found.replaced_by,
             body=readable(found.body) if may_read_bodies(user, connection_id) else None,
             history=broker.history(message_id),
         )

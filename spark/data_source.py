@@ -77,6 +77,8 @@ class DueWheelDataSource(DataSource):
             when left out.
         failOnDataLoss: whether a stream fails when retention has dropped messages that it had not read; true
             when left out.
+        reconnect_seconds: how long the driver of a stream waits for a broker that cannot be reached, up to a
+            week; 600 when left out.
         mode: lease when left out; peek reads the messages stored in the topic, for no group, and leases
             nothing.
         due_from, due_until: with peek, only messages due at or after the first instant and before the second.

@@ -21,6 +21,8 @@ from duewheel.store.values.tags import EVERY
 DEFAULT_MAX_MESSAGES = 10_000
 DEFAULT_INVISIBLE_SECONDS = 600
 DEFAULT_PARTITIONS = 4
+DEFAULT_RECONNECT_SECONDS = 600
+MOST_RECONNECT_SECONDS = 7 * 24 * 60 * 60
 MOST_INVISIBLE_SECONDS = 12 * 60 * 60
 
 OPTIONS = frozenset(
@@ -39,12 +41,13 @@ OPTIONS = frozenset(
         "columns",
         "startingOffsets",
         "failOnDataLoss",
+        "reconnect_seconds",
         "mode",
         "due_from",
         "due_until",
     }
 )
-_OF_STREAMS = ("startingOffsets", "failOnDataLoss")
+_OF_STREAMS = ("startingOffsets", "failOnDataLoss", "reconnect_seconds")
 _OF_LEASING = ("topic", "group", "tags", "filter", "max_messages", "invisible_seconds")
 _NOT_FOR_PEEK = (
     "lease",
@@ -75,6 +78,7 @@ class ReadOptions:
         starting_offsets: where a new stream begins; None is the position of its group.
         fail_on_data_loss: whether a stream fails when retention has dropped messages that it had not read.
         stream_max_messages: how many messages a stream reads in a micro-batch at most; None is all.
+        reconnect: how long the driver of a stream waits for a broker that cannot be reached.
         peek: whether to read the stored messages and lease nothing.
         due_from, due_until: with ``peek``, only messages due at or after the first instant and before the
             second; None is no limit.
@@ -95,6 +99,7 @@ class ReadOptions:
     starting_offsets: str | None
     fail_on_data_loss: bool
     stream_max_messages: int | None
+    reconnect: timedelta
     peek: bool
     due_from: datetime | None
     due_until: datetime | None
@@ -124,6 +129,7 @@ class ReadOptions:
         if expression is not None:
             filters.to_jsonpath(expression)
         seconds = _number(options, "invisible_seconds", DEFAULT_INVISIBLE_SECONDS, MOST_INVISIBLE_SECONDS)
+        reconnect = _number(options, "reconnect_seconds", DEFAULT_RECONNECT_SECONDS, MOST_RECONNECT_SECONDS)
         return cls(
             dsn=address,
             leases=None if lease is None else from_json(lease),
@@ -140,6 +146,7 @@ class ReadOptions:
             starting_offsets=options.get("startingOffsets"),
             fail_on_data_loss=_truth(options, "failOnDataLoss"),
             stream_max_messages=_number(options, "max_messages", 1) if "max_messages" in options else None,
+            reconnect=timedelta(seconds=reconnect),
             peek=peek,
             due_from=_instant(options, "due_from"),
             due_until=_instant(options, "due_until"),

@@ -9,6 +9,9 @@ group's position follows, so that monitoring sees the group's lag and retention 
 Messages whose transaction was committed late come as stragglers, in a stream of their own beside each queue.
 Retries of the group come through its retry queue, which is one more queue of the offset.
 
+Each question to the broker on the driver may be asked twice with the same effect. So the driver waits through
+an outage of the broker, as a restart or a failover is, and asks again.
+
 A stream shares its group with no other reader. Its name is drawn at random when it begins, and stands in each
 offset and in each position that it sets. Another reader of the group, or a rewind, leaves a position with
 another name. The stream then ends with an error, as each reader would get only a part of the messages.
@@ -34,6 +37,7 @@ from pyspark.sql.streaming.datasource import (
 
 from duewheel.spark.lease_partition import MESSAGES_PER_PARTITION
 from duewheel.spark.message_columns import StreamHandle
+from duewheel.spark.outages import through_outage
 from duewheel.spark.read_options import instant_in
 from duewheel.spark.stream_place import Place, StreamOffset
 from duewheel.store.consuming.ticking import TICK_GROUP
@@ -188,13 +192,19 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _subscription(self) -> tuple[int, int]:
         if self._ids is None:
-            consumer = self._opened().consumer(self._options.topic, self._options.group)
+            options = self._options
+            consumer = through_outage(
+                lambda: self._opened().consumer(options.topic, options.group), options.reconnect
+            )
             self._ids = consumer.group_id, consumer.topic_id
         return self._ids
 
     def _ask(self, statement: str, *parameters: Any) -> list[tuple[Any, ...]]:
-        with self._opened().connection() as connection:
-            return fetch(connection, statement, parameters)
+        def asked() -> list[tuple[Any, ...]]:
+            with self._opened().connection() as connection:
+                return fetch(connection, statement, parameters)
+
+        return through_outage(asked, self._options.reconnect)
 
     def _release(self) -> None:
         """Release what is due, where no wheel does."""

@@ -68,6 +68,7 @@ if TYPE_CHECKING:
     from duewheel.store.values.messages import OnConflict as OnConflict
     from duewheel.store.values.messages import OutOfRange as OutOfRange
     from duewheel.store.values.messages import RecallOutcome as RecallOutcome
+    from duewheel.store.values.messages import RecallReceipt as RecallReceipt
     from duewheel.store.values.messages import SendOutcome as SendOutcome
     from duewheel.store.values.messages import SendReceipt as SendReceipt
     from duewheel.store.values.retry_policy import RetryPolicy as RetryPolicy
@@ -94,8 +95,8 @@ _PUBLIC = {
     ),
     "store.values.groups": "Group",
     "store.values.messages": (
-        "Batch ConsumeMode Message MessageType NewMessage OnConflict OutOfRange RecallOutcome SendOutcome "
-        "SendReceipt"
+        "Batch ConsumeMode Message MessageType NewMessage OnConflict OutOfRange RecallOutcome RecallReceipt "
+        "SendOutcome SendReceipt"
     ),
     "store.values.retry_policy": "RetryPolicy",
     "store.values.schedules": "Misfire Schedule",

@@ -47,7 +47,7 @@ with Broker(sys.argv[1]) as broker:
     broker.create_topic("orders")
     broker.send("orders", {"order": 1}, key="1", delay=timedelta(milliseconds=1))
     waiting = broker.send("orders", {"order": 2}, delay=timedelta(hours=1))
-    assert broker.recall(waiting.message_id) is RecallOutcome.RECALLED
+    assert broker.recall(waiting.message_id).outcome is RecallOutcome.RECALLED
     consumer = broker.consumer("orders", "cancellers")
     while not (batch := consumer.receive(wait=timedelta(seconds=30))):
         pass

@@ -47,6 +47,7 @@ SQL_FUNCTIONS = frozenset(
         "ack",
         "change_invisible_duration",
         "create_topic",
+        "dead_letter",
         "dead_letter_page",
         "delete_group",
         "delete_topic",
@@ -76,6 +77,7 @@ SQL_FUNCTIONS = frozenset(
         "send",
         "set_retry_policy",
         "settings",
+        "skip",
         "subscribe",
         "tick",
         "topic_stats",
@@ -105,7 +107,7 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 def test_rules_are_listed_once_and_in_order() -> None:
     listed = re.findall(r"^\| ([DLWRX])(\d\d) \|", (ROOT / "docs" / "rules.md").read_text(), re.MULTILINE)
-    last = {"D": 19, "L": 6, "W": 5, "R": 15, "X": 20}
+    last = {"D": 19, "L": 6, "W": 5, "R": 15, "X": 21}
     assert listed == [(kind, f"{number:02}") for kind in last for number in range(1, last[kind] + 1)]
 
 
@@ -179,7 +181,7 @@ def test_sql_types_and_views_are_listed_with_their_columns(cursor: extensions.cu
           and c.relname <> 'any_message'
         group by 1
         """,
-        (["send_receipt", "received_message", "described_message"],),
+        (["send_receipt", "recall_receipt", "received_message", "described_message"],),
     )
     defined = {
         name: columns.replace("timestamp with time zone", "timestamptz")

@@ -119,7 +119,7 @@ def test_the_page_of_the_sql_functions_has_those_that_the_reference_explains() -
     assert set(re.findall(r"^### (\w+)", page, re.MULTILINE)) == {
         call.partition("(")[0] for call in signatures(explained)
     }
-    assert "recall(message_id text, now timestamptz = null) returns text" in page
+    assert "recall(message_id text, now timestamptz = null) returns duewheel.recall_receipt" in page
     assert len(re.findall("Needs the role `duewheel_producer`", page)) == 6
 
 

@@ -129,7 +129,8 @@ cross join lateral duewheel.receive_batch(
 )
 
 _OUTLOOK = """
-select extract(epoch from duewheel.next_due(%s, %s, n.now) - coalesce(n.now, clock_timestamp()))::float8,
+select extract(epoch from duewheel.next_due(%s, %s, n.now)
+        - coalesce(n.now, pg_catalog.clock_timestamp()))::float8,
     n.now is null and duewheel.is_turning()
 from (select %s::timestamptz) n (now)
 """
@@ -390,6 +391,55 @@ class Consumer:
             connection=connection,
         )
 
+    def skip(
+        self, messages: Answered, *, reason: str | None = None, connection: CallerConnection | None = None
+    ) -> None:
+        """Say that these messages are done with, though their work was left undone on purpose.
+
+        They never come again. Their history says ``Skipped``, with the reason.
+
+        Args:
+            messages: a batch, messages, or leases.
+            reason: to be read in the message's history; "skipped" where none is given.
+            connection: a transaction of the caller, as for :meth:`ack`.
+
+        Raises:
+            LeaseLost: a lease had ended or was answered before; nothing is changed, for none of the messages.
+
+        Example::
+
+            if message.key in closed_orders:
+                consumer.skip(message, reason="the order is closed")
+        """
+        check_text(reason, "reason", optional=True)
+        self._answer("skip", messages, reason=reason, connection=connection)
+
+    def dead_letter(
+        self, messages: Answered, *, reason: str | None = None, connection: CallerConnection | None = None
+    ) -> None:
+        """Say that the work failed and no retry would help: the messages are dead letters at once.
+
+        On a FIFO topic their message groups go on with what is behind them. A broadcasting consumer has no
+        dead letters and passes them over.
+
+        Args:
+            messages: a batch, messages, or leases.
+            reason: kept with the dead letter.
+            connection: a transaction of the caller, as for :meth:`ack`.
+
+        Raises:
+            LeaseLost: a lease had ended or was answered before; nothing is changed, for none of the messages.
+
+        Example::
+
+            try:
+                order = json.loads(message.body)
+            except ValueError as error:
+                consumer.dead_letter(message, reason=str(error))
+        """
+        check_text(reason, "reason", optional=True)
+        self._answer("dead_letter", messages, reason=reason, connection=connection)
+
     def give_back(
         self, messages: Answered, *, reason: str | None = None, connection: CallerConnection | None = None
     ) -> None:
@@ -449,8 +499,8 @@ class Consumer:
         no answer in them.
 
         Args:
-            action: ``nack``, with ``delay`` and ``reason``, ``give_back``, with ``reason``, or ``extend``,
-                with ``duration``.
+            action: ``nack``, with ``delay`` and ``reason``, ``skip``, ``dead_letter`` or ``give_back``, with
+                ``reason``, or ``extend``, with ``duration``.
             messages: a batch, messages, or leases.
             delay, reason: as of :meth:`nack`.
             duration: as of :meth:`change_invisible_duration`.
@@ -657,7 +707,7 @@ class Consumer:
     def _say(self, answer: _Answer | None, connection: CallerConnection | None = None) -> None:
         if answer is None:
             return
-        if answer[0] in ("nack", "give_back"):
+        if answer[0] in ("nack", "dead_letter", "give_back"):
             # Not to be repeated: the second one would find the lease answered.
             self._database.rows(_ANSWER, answer, connection)
         else:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from duewheel.store.database.connected import Connected
     from duewheel.store.values.records import One
 
-_NOW = "select clock_timestamp()"
+_NOW = "select pg_catalog.clock_timestamp()"
 _DUE = """
 select topic_name, step_number, messages, exact from duewheel.due_histogram(%s, %s, %s, %s, max_ms => %s)
 """

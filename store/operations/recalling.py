@@ -19,7 +19,7 @@ from duewheel.store.values.bodies import check_text
 from duewheel.store.values.delivery_time import when
 from duewheel.store.values.errors import AlreadyReleased
 from duewheel.store.values.instants import Instant, to_datetime
-from duewheel.store.values.messages import RecallOutcome, SendOutcome, SendReceipt
+from duewheel.store.values.messages import RecallOutcome, RecallReceipt, SendOutcome, SendReceipt
 
 if TYPE_CHECKING:
     from duewheel.store.database.connections import CallerConnection
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 #: How many messages a bulk recall takes back in one transaction: so long the topic's wheel may have to wait.
 CHUNK = 10_000
 
+_RECALL = "select outcome, message_id from duewheel.recall(%s, %s)"
 _CHECK = "select duewheel.check_bulk_recall(%s, %s, %s, %s, %s)"
 _CHUNK = f"""
 {OWN_TRANSACTION}
@@ -49,29 +50,30 @@ select message_id, deliver_at, outcome from duewheel.reschedule_key(%s, %s, %s, 
 class Recalling(Connected):
     """Taking messages back, and moving them to another instant."""
 
-    def recall(self, message_id: str, *, connection: CallerConnection | None = None) -> RecallOutcome:
-        """Take a waiting message back.
+    def recall(self, message_id: str, *, connection: CallerConnection | None = None) -> RecallReceipt:
+        """Take a waiting message back, wherever it was moved.
 
         Args:
-            message_id: the id from a receipt.
+            message_id: the id from a receipt: of the send, or of any reschedule since.
             connection: a transaction of the caller. The recall counts when it commits; if the message has
                 been released by then, the commit fails with SQLSTATE DW012.
 
         Returns:
-            ``recalled``: the message is never delivered. ``already_released``: too late. ``not_found``: no
-            such message exists.
+            The outcome, and the id that the message has now. ``recalled``: it is never delivered.
+            ``already_released``: too late. ``replaced``: it is never delivered, and the id is that of the
+            message that was sent in its stead. ``not_found``: no such message exists.
 
         Raises:
             InvalidArgument: not a message id.
 
         Example::
 
-            if broker.recall(receipt.message_id) is RecallOutcome.ALREADY_RELEASED: ...
+            if broker.recall(receipt.message_id).outcome is RecallOutcome.ALREADY_RELEASED: ...
         """
         check_text(message_id, "message_id")
-        statement = "select duewheel.recall(%s, %s)"
         parameters = (message_id, self._database.now())
-        return _outcome(self._database, statement, parameters, connection)
+        ((outcome, present_id),) = _answer(self._database, _RECALL, parameters, connection)
+        return RecallReceipt(RecallOutcome(outcome), present_id)
 
     def recall_key(
         self, topic: str, key: str, *, connection: CallerConnection | None = None
@@ -94,7 +96,8 @@ class Recalling(Connected):
         check_text(key, "key")
         statement = "select duewheel.recall_key(%s, %s, %s)"
         parameters = (topic, key, self._database.now())
-        return _outcome(self._database, statement, parameters, connection)
+        ((outcome,),) = _answer(self._database, statement, parameters, connection)
+        return RecallOutcome(outcome)
 
     def reschedule(
         self,
@@ -108,7 +111,7 @@ class Recalling(Connected):
         """Move a waiting message to another instant, in one step.
 
         Args:
-            message_id: the id from a receipt.
+            message_id: the id from a receipt: of the send, or of any reschedule since.
             delay: how long from now.
             deliver_at: or the new instant.
             connection: a transaction of the caller, as for :meth:`recall`.
@@ -120,7 +123,7 @@ class Recalling(Connected):
 
         Raises:
             AlreadyReleased: too late.
-            UnknownMessage: there is no such message, or it was recalled.
+            UnknownMessage: there is no such message, or it was recalled or replaced.
             DelayOutOfRange, InvalidInstant: as for :meth:`send`.
         """
         check_text(message_id, "message_id")
@@ -274,11 +277,11 @@ def recall_portion(
     return BulkRecall(*numbers), following
 
 
-def _outcome(
+def _answer(
     database: Database, statement: str, parameters: Sequence[Any], connection: CallerConnection | None
-) -> RecallOutcome:
+) -> Rows:
     ask = partial(database.rows, statement, parameters, connection)
-    return RecallOutcome((ask() if connection is not None else decided(ask))[0][0])
+    return ask() if connection is not None else decided(ask)
 
 
 def decided(ask: Callable[[], Rows]) -> Rows:

@@ -68,6 +68,8 @@ class RecallOutcome(StrEnum):
     """The message is never delivered."""
     ALREADY_RELEASED = "already_released"
     """Too late: consumers have received the message, or may at any moment."""
+    REPLACED = "replaced"
+    """The message is never delivered: another one was sent in its stead, with ``on_conflict="replace"``."""
     NOT_FOUND = "not_found"
     """No such message exists: it was never sent, or is past retention."""
 
@@ -131,7 +133,8 @@ class SendReceipt:
     """The answer to a send.
 
     Attributes:
-        message_id: 44 hexadecimal digits; stays the same over all retries.
+        message_id: 44 hexadecimal digits; stays the same over all retries. A reschedule gives the message
+            another one, and this one goes on leading to it.
         deliver_at: the delivery instant in UTC: the one asked for, or now where that is past.
         outcome: whether the message is new or was there already.
     """
@@ -139,6 +142,20 @@ class SendReceipt:
     message_id: str
     deliver_at: datetime
     outcome: SendOutcome = SendOutcome.SENT
+
+
+@dataclass(frozen=True, slots=True)
+class RecallReceipt:
+    """The answer to a recall by an id.
+
+    Attributes:
+        outcome: whether the message is taken back.
+        message_id: the id that the message has now, which is another one after a reschedule. Where it was
+            replaced, the id of the message that took its place; None where it was not found.
+    """
+
+    outcome: RecallOutcome
+    message_id: str | None
 
 
 # topic id, queue, delivery instant in microseconds since 1970, sequence number; big endian, so ids sort as

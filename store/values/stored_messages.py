@@ -22,6 +22,10 @@ class StoredMessage:
         asked_at: the instant that was asked for, where it differs.
         recalled: whether it was recalled, and so is never delivered.
         released: whether consumers have received it, or may at any moment.
+        moved_from: the id that its sender got, where the message was moved and has another one now.
+        moved_to: the id that it has now, where this is one that it had before. ``find`` follows a message and
+            ``find_key`` lists all ids; then neither ``recalled`` nor ``released`` is true.
+        replaced_by: the id of the message that was sent in its stead.
     """
 
     topic: str
@@ -36,6 +40,9 @@ class StoredMessage:
     message_group: str | None
     recalled: bool
     released: bool
+    moved_from: str | None
+    moved_to: str | None
+    replaced_by: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,13 +87,14 @@ class HistoryEntry:
 
     Attributes:
         consumer_group: the group whose state it is; None is the message's own, before any group has it.
-        state: Initialized, Timing, Ready, Inflight, Acked, WaitingRetry, DLQ or Deleted; in broadcasting
-            Skipped for a failed message.
+        state: Initialized, Timing, Moved, Ready, Inflight, Acked, Skipped, WaitingRetry, DLQ or Deleted.
+            Skipped is what was left undone on purpose, and in broadcasting a failed message.
         at: since when, in UTC; None where the logs do not say.
-        until_at: for Timing and WaitingRetry the delivery instant, for Inflight the end of the lease.
+        until_at: for Timing, Moved and WaitingRetry the delivery instant, for Inflight the end of the lease.
         attempt: the number of the delivery, from 1.
         consumer: the present or past holder of the lease.
         reason: why it is in this state; for a retry the error of the previous attempt.
+        known_as: the id that the message had at the time; each move gave it another one.
     """
 
     consumer_group: str | None
@@ -96,6 +104,7 @@ class HistoryEntry:
     attempt: int | None
     consumer: str | None
     reason: str | None
+    known_as: str
 
 
 #: The select list for :func:`stored`.

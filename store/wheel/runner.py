@@ -36,7 +36,13 @@ import psycopg2
 from psycopg2 import extensions
 
 from duewheel.store.database import notices, schema
-from duewheel.store.database.connections import OWN_TRANSACTION, fetch, libpq_dsn, translating_errors
+from duewheel.store.database.connections import (
+    OWN_TRANSACTION,
+    fetch,
+    libpq_dsn,
+    of_the_transaction,
+    translating_errors,
+)
 from duewheel.store.database.database_clock import ClockReading
 from duewheel.store.database.listening import GAP, Notification, NotificationListener, connect
 from duewheel.store.database.notices import DUE_CHANNEL, LAST_TOPIC_ID, RELEASED_CHANNEL
@@ -111,33 +117,35 @@ CHUNKS_PER_REVIVE: Final = 20
 
 APPLICATION_NAME: Final = "duewheel wheel"
 
-_CLOCK = "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::double precision"
+_CLOCK = "SELECT (extract(epoch FROM pg_catalog.clock_timestamp()) * 1000)::double precision"
 
 # Reaches back to the look before, if that is longer ago.
 _LOOK = """
 SELECT d.topic_id, duewheel.unix_micros(d.due_at), (extract(epoch FROM d.granularity) * 1000000)::bigint
 FROM duewheel.due_soon(
-    least(clock_timestamp() - %(lookback)s * interval '1 second', to_timestamp(%(looked_at)s::float8)),
-    clock_timestamp() + %(lookahead)s * interval '1 second') d
+    least(pg_catalog.clock_timestamp() - %(lookback)s * interval '1 second',
+          pg_catalog.to_timestamp(%(looked_at)s::float8)),
+    pg_catalog.clock_timestamp() + %(lookahead)s * interval '1 second') d
 """
 
 _LEASE_ENDS = """
 SELECT l.group_id, l.topic_id, duewheel.unix_micros(l.expires_at)
 FROM duewheel.lease_ends(
-    least(clock_timestamp() - %(reach)s * interval '1 second', to_timestamp(%(looked_at)s::float8)),
-    clock_timestamp() + %(reach)s * interval '1 second') l
+    least(pg_catalog.clock_timestamp() - %(reach)s * interval '1 second',
+          pg_catalog.to_timestamp(%(looked_at)s::float8)),
+    pg_catalog.clock_timestamp() + %(reach)s * interval '1 second') l
 """
 
 _SURVEY = """
 SELECT d.topic_id, duewheel.unix_micros(d.due_at), (extract(epoch FROM d.granularity) * 1000000)::bigint
 FROM duewheel.due_topics(
-    %(after)s, %(page)s, NULL, clock_timestamp() + %(lookahead)s * interval '1 second') d
+    %(after)s, %(page)s, NULL, pg_catalog.clock_timestamp() + %(lookahead)s * interval '1 second') d
 """
 
 _LEASE_ENDS_OF_TOPICS = """
 SELECT l.group_id, l.topic_id, duewheel.unix_micros(l.expires_at)
 FROM duewheel.lease_ends_of_topics(
-    %(after)s, %(last)s, clock_timestamp() + %(lookahead)s * interval '1 second') l
+    %(after)s, %(last)s, pg_catalog.clock_timestamp() + %(lookahead)s * interval '1 second') l
 """
 
 # A topic's retries and dead letters belong to it.
@@ -157,7 +165,7 @@ SELECT duewheel.unix_micros(statement_timestamp()), t.released, duewheel.unix_mi
         FROM duewheel.topic WHERE topic_id = q.topic_id AND deleted_at IS NULL),
        CASE WHEN NOT t.released THEN (
            SELECT min(duewheel.unix_micros(d.due_at)) FROM duewheel.due_topics(
-               q.topic_id - 1, 1, NULL, clock_timestamp() + q.lookahead * interval '1 second') d
+               q.topic_id - 1, 1, NULL, pg_catalog.clock_timestamp() + q.lookahead * interval '1 second') d
            WHERE d.topic_id = q.topic_id) END
 FROM (SELECT %s::integer, %s::double precision) q (topic_id, lookahead)
 CROSS JOIN LATERAL duewheel.tick_topic(q.topic_id) t
@@ -432,7 +440,7 @@ class _Connection(extensions.connection):
         """The text that goes before a statement."""
         # 0 would be no limit at all.
         left_ms = max(1, math.floor((self.ends_at - time.monotonic()) * 1_000))
-        limits = f"{OWN_TRANSACTION}set local statement_timeout = {left_ms}; "
+        limits = f"{of_the_transaction(self)}{OWN_TRANSACTION}set local statement_timeout = {left_ms}; "
         if self.lock_timeout_ms is not None:
             limits += f"set local lock_timeout = {self.lock_timeout_ms}; "
         return limits

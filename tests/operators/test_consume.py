@@ -24,6 +24,7 @@ from tests.logged import logged
 from tests.outages import outage
 
 from duewheel.operators.consume import ConsumeMessagesOperator, MessagesFailed
+from duewheel.operators.handed_message import HandedMessage
 from duewheel.store import RetryPolicy
 from duewheel.store.values.errors import (
     BrokerUnreachable,
@@ -557,7 +558,88 @@ def test_r03_one_by_one_a_message_that_fails_the_task_for_good_leaves_nothing_fo
 
     with pytest.raises(AirflowFailException, match="2 messages failed"):
         operator(work, one_by_one=True).execute(a_try(1, retries=5))
-    assert sorted(state for state, _ in outcomes(broker).values()) == ["Acked", *["WaitingRetry"] * 2]
+    assert sorted(outcomes(broker).values()) == [
+        ("Acked", None),
+        ("DLQ", "AirflowFailException: another try would not help"),
+        ("WaitingRetry", "ValueError: 1 is poison"),
+    ]
+
+
+@pytest.mark.parametrize("way", [AirflowSkipException, "skip"])
+def test_d06_one_by_one_a_message_is_skipped_on_purpose(
+    broker: Broker, consumer: Consumer, way: str | type[Exception]
+) -> None:
+    def work(message: HandedMessage) -> str:
+        if message.body == b"1":
+            if way != "skip":
+                raise AirflowSkipException("the order is paid")
+            message.skip("the order is paid")
+        return message.body.decode()
+
+    assert operator(work, one_by_one=True).execute(a_try(1, retries=5)) == ["0", "2"]
+    assert sorted(outcomes(broker).values()) == [
+        ("Acked", None),
+        ("Acked", None),
+        ("Skipped", "the order is paid"),
+    ]
+
+
+def test_r14_one_by_one_a_function_makes_a_message_a_dead_letter(broker: Broker, consumer: Consumer) -> None:
+    def work(message: HandedMessage) -> None:
+        if message.body == b"1":
+            message.dead_letter("no such order")
+
+    operator(work, one_by_one=True).execute(a_try(1, retries=5))
+    assert sorted(outcomes(broker).values()) == [("Acked", None), ("Acked", None), ("DLQ", "no such order")]
+
+
+def test_r03_one_by_one_an_error_counts_more_than_the_answer_chosen_before_it(
+    broker: Broker, consumer: Consumer
+) -> None:
+    def work(message: HandedMessage) -> None:
+        message.skip("the order is paid")
+        poison(message)
+
+    with pytest.raises(MessagesFailed):
+        operator(work, one_by_one=True).execute(CONTEXT)
+    assert sorted(state for state, _ in outcomes(broker).values()) == ["Skipped", "Skipped", "WaitingRetry"]
+
+
+@pytest.mark.parametrize(
+    ("error", "found"),
+    [
+        (AirflowSkipException("all are paid"), ("Skipped", "all are paid")),
+        (AirflowSkipException(), ("Skipped", "skipped")),
+        (AirflowFailException("no such shop"), ("DLQ", "AirflowFailException: no such shop")),
+    ],
+    ids=["skip", "skip without a word", "fail"],
+)
+def test_d06_r14_a_batch_is_skipped_or_dead_as_airflow_means_it(
+    broker: Broker, consumer: Consumer, error: Exception, found: tuple[str, str]
+) -> None:
+    def work(messages: Batch) -> None:
+        raise error
+
+    with pytest.raises(type(error)):
+        operator(work).execute(a_try(1, retries=5))
+    assert list(outcomes(broker).values()) == [found] * 3
+
+
+def test_d06_r14_messages_of_a_batch_are_skipped_or_dead_by_their_reasons(
+    broker: Broker, consumer: Consumer
+) -> None:
+    def work(messages: Batch) -> None:
+        raise MessagesFailed(
+            {messages[0]: AirflowSkipException("paid"), messages[1]: AirflowFailException("unknown")}
+        )
+
+    with pytest.raises(MessagesFailed):
+        operator(work).execute(a_try(1, retries=5))
+    assert sorted(outcomes(broker).values()) == [
+        ("Acked", None),
+        ("DLQ", "AirflowFailException: unknown"),
+        ("Skipped", "paid"),
+    ]
 
 
 def test_one_by_one_returns_what_each_message_came_to(consumer: Consumer) -> None:

@@ -103,10 +103,22 @@ def _is_all_released(broker: Broker) -> bool:
         return ask(connection, "select exists (select from duewheel.waiting)") == [(False,)]
 
 
-def race(dsn: str, count: int, strike: Callable[[Broker], Strike], *, key: bool = False) -> list[bool]:
+def nothing(broker: Broker, receipt: SendReceipt, name: str) -> None:
+    """Let a message wait as it was sent."""
+
+
+def race(
+    dsn: str,
+    count: int,
+    strike: Callable[[Broker], Strike],
+    *,
+    key: bool = False,
+    before: Callable[[Broker, SendReceipt, str], object] = nothing,
+) -> list[bool]:
     """Race ``count`` messages, by several runners with a broker each; whether each strike was in time.
 
-    The bodies are unique; with ``key`` each message's key is its body.
+    The bodies are unique; with ``key`` each message's key is its body. ``before`` happens to each message
+    after it was sent, well before it is due.
     """
     each = count // RUNNERS
 
@@ -114,11 +126,12 @@ def race(dsn: str, count: int, strike: Callable[[Broker], Strike], *, key: bool 
         chance = random.Random(runner)
         outcomes: list[bool] = []
         lead, spacing, alike = 0.001, 0.002, 0
+        head_start = 0.02 if before is nothing else 0.5
         with Broker(dsn) as broker:
             hit = strike(broker)
             while len(outcomes) < each:
                 names = [f"{runner}-{len(outcomes) + n}" for n in range(min(_AT_ONCE, each - len(outcomes)))]
-                start = time.time() + 0.02 + max(lead, 0)
+                start = time.time() + head_start + max(lead, 0)
                 dues = [start + n * spacing for n in range(len(names))]
                 receipts = broker.send_many(
                     TOPIC,
@@ -131,6 +144,8 @@ def race(dsn: str, count: int, strike: Callable[[Broker], Strike], *, key: bool 
                         for name, due in zip(names, dues, strict=True)
                     ],
                 )
+                for name, receipt in zip(names, receipts, strict=True):
+                    before(broker, receipt, name)
                 for name, due, receipt in zip(names, dues, receipts, strict=True):
                     time.sleep(max(0.0, due - lead + chance.uniform(-0.001, 0.001) - time.time()))
                     in_time = hit(receipt, name)

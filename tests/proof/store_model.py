@@ -66,6 +66,8 @@ class Copy:
     attempt: int = 1
     deliveries: int = 0
     deaths: int = 0
+    #: It was acked, and its work left undone on purpose.
+    skipped: bool = False
     due_at: datetime | None = None
     lease: Lease | None = None
     slots: set[datetime] = field(default_factory=set)
@@ -82,7 +84,12 @@ class Message:
     key: str | None
     tag: str | None
     committed: bool = True
+    #: Also a message that was moved away from here, or replaced.
     recalled: bool = False
+    #: The same message at its next instant.
+    moved_to: Message | None = None
+    #: The id of what was sent in its stead.
+    replaced_by: str | None = None
     released: bool = False
     dropped: bool = False
     straggler: bool = False
@@ -94,6 +101,11 @@ class Message:
     def queue(self) -> int:
         """Its queue, which its id names."""
         return int(self.identity[8:12], 16)
+
+    @property
+    def present(self) -> Message:
+        """The message where it is now; every id that it has had stands for this one."""
+        return self if self.moved_to is None else self.moved_to.present
 
     @property
     def seq(self) -> int:

@@ -128,7 +128,7 @@ def test_x01_what_waits_behind_the_last_tick_is_taken_back(
     if ticked:
         behind.tick("t")
         assert taken(behind.consumer("t", "g")) == []
-    assert behind.recall(identity) is RecallOutcome.RECALLED
+    assert behind.recall(identity).outcome is RecallOutcome.RECALLED
     assert behind.recall_key("t", "k") is RecallOutcome.RECALLED
     send(behind, how, clock, b"in bulk", 60 * MINUTE)
     done = behind.recall_many("t", due_from=clock())
@@ -137,14 +137,14 @@ def test_x01_what_waits_behind_the_last_tick_is_taken_back(
     for _ in range(5):
         clock.advance(HOUR)
         assert taken(consumer) == []
-    assert behind.recall(identity) is RecallOutcome.RECALLED
+    assert behind.recall(identity).outcome is RecallOutcome.RECALLED
 
 
 def test_x01_a_recall_in_a_transaction_of_the_caller_is_taken_at_commit(behind: Broker, clock: Clock) -> None:
     sent = behind.send("t", b"x", delay=90 * MINUTE)
     with behind.connection() as connection:
         connection.autocommit = False
-        assert behind.recall(sent.message_id, connection=connection) is RecallOutcome.RECALLED
+        assert behind.recall(sent.message_id, connection=connection).outcome is RecallOutcome.RECALLED
         behind.tick("t")
         connection.commit()
         connection.autocommit = True
@@ -224,7 +224,7 @@ def test_x13_what_was_released_while_the_clock_was_ahead_stays_released(behind: 
     sent = behind.send("t", b"x", delay=NOTHING)
     assert behind.tick("t")
     clock.advance(-AHEAD)
-    assert behind.recall(sent.message_id) is RecallOutcome.ALREADY_RELEASED
+    assert behind.recall(sent.message_id).outcome is RecallOutcome.ALREADY_RELEASED
     for group, expected in (("g", [b"x"]), ("second", [b"ahead", b"x"])):
         came = taken(behind.consumer("t", group))
         clock.advance(AHEAD)
@@ -398,7 +398,7 @@ class SteppingClock(RuleBasedStateMachine):
         if message is None:
             return
         is_kept = self.broker.find(message.identity) is not None
-        answer = self.broker.recall(message.identity)
+        answer = self.broker.recall(message.identity).outcome
         if not is_kept:
             assert message.recalled or all(message.came.values()), "dropped before all had it"
             assert answer is RecallOutcome.NOT_FOUND

@@ -85,7 +85,7 @@ class Shop:
     def recall_some(self, message_ids: list[str]) -> None:
         """Every tenth is taken back."""
         for message_id in message_ids[::10]:
-            assert self.broker.recall(message_id) == "recalled"
+            assert self.broker.recall(message_id).outcome == "recalled"
             for expected in self.expected.values():
                 expected.attempts.pop(message_id, None)
 

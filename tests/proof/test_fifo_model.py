@@ -136,7 +136,7 @@ class FifoAgainstModel(RuleBasedStateMachine):
     @rule(message_group=MESSAGE_GROUPS)
     def send_and_recall(self, message_group: str) -> None:
         receipt = self.broker.send("steps", **self.content(message_group, "red"))
-        assert self.broker.recall(receipt.message_id) is RecallOutcome.RECALLED
+        assert self.broker.recall(receipt.message_id).outcome is RecallOutcome.RECALLED
 
     @rule(message_group=MESSAGE_GROUPS)
     def send_slowly(self, message_group: str) -> None:

@@ -166,7 +166,7 @@ def test_x18_an_open_receive_holds_up_no_recall(held: tuple[Broker, DriverConnec
 
     def take_back() -> bool:
         if how == "plain":
-            return broker.recall(sent.message_id) is RecallOutcome.RECALLED
+            return broker.recall(sent.message_id).outcome is RecallOutcome.RECALLED
         if how == "by key":
             return broker.recall_key("t", "waits") is RecallOutcome.RECALLED
         if how == "in bulk":
@@ -175,7 +175,7 @@ def test_x18_an_open_receive_holds_up_no_recall(held: tuple[Broker, DriverConnec
             broker.reschedule(sent.message_id, delay=2 * HOUR)
             return True
         with connected(broker.dsn, autocommit=False) as mine:
-            assert broker.recall(sent.message_id, connection=mine) is RecallOutcome.RECALLED
+            assert broker.recall(sent.message_id, connection=mine).outcome is RecallOutcome.RECALLED
             mine.commit()
             return True
 
@@ -278,7 +278,7 @@ def test_x18_a_prepared_transaction_holds_up_nobody(
             broker.send_many("t", [{"body": b"far", "delay": 20 * 24 * HOUR}])
             broker.tick("t")
             broker.maintain()
-            assert broker.recall(other.message_id) is RecallOutcome.RECALLED
+            assert broker.recall(other.message_id).outcome is RecallOutcome.RECALLED
             return so_many(broker.consumer("t", "other"), 3)
 
         answer = within_bound(go_on, let_go)

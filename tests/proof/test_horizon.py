@@ -135,7 +135,7 @@ def test_x17_each_message_comes_once_at_its_instant(
             assert [entry.state for entry in far.history(identity)][:2] == ["Initialized", "Timing"]
         if len(later()) > 3 and chance.random() < 0.3:
             gone, moved = chance.sample(later(), 2)
-            assert far.recall(gone) is RecallOutcome.RECALLED
+            assert far.recall(gone).outcome is RecallOutcome.RECALLED
             del waiting[gone], waiting[moved]
             to_at = clock() + (ends_at - clock()) * chance.random()
             waiting[far.reschedule(moved, deliver_at=to_at).message_id] = to_at
@@ -265,7 +265,7 @@ def test_x17_a_message_is_kept_for_its_retention_and_then_forgotten(
     assert (far.find_key("t", "first"), far.find_key("t", "last")) == ([], [])
     for identity in (first, last):
         assert [entry.state for entry in far.history(identity)] == ["Deleted"]
-        assert far.recall(identity) is RecallOutcome.NOT_FOUND
+        assert far.recall(identity).outcome is RecallOutcome.NOT_FOUND
     assert tables(far) <= MOST_TABLES
 
 
@@ -369,7 +369,7 @@ def test_x18_a_recall_that_is_open_over_upkeep_holds(
     consumer = far.consumer("t", "g")
     sent = far.send("t", b"x", delay=delay)
     with Broker(far.dsn, clock=clock) as others, connected(far.dsn, autocommit=False) as slow:
-        assert others.recall(sent.message_id, connection=slow) is RecallOutcome.RECALLED
+        assert others.recall(sent.message_id, connection=slow).outcome is RecallOutcome.RECALLED
         for share in (0.5, 0.9, 1.0):
             clock.set(sent.deliver_at - delay * (1 - share) - JUST_BEFORE)
             others.maintain()

@@ -126,7 +126,7 @@ def test_a_send_that_is_rolled_back_does_not_exist(
         sender.rollback()
     assert taken(consumer) == []
     assert timed_broker.find(lost.message_id) is None
-    assert timed_broker.recall(lost.message_id) is RecallOutcome.NOT_FOUND
+    assert timed_broker.recall(lost.message_id).outcome is RecallOutcome.NOT_FOUND
 
 
 def test_savepoints_of_a_sender_count(timed_broker: Broker, clock: Clock, dsn: str, timed_topic: str) -> None:
@@ -320,7 +320,7 @@ def test_x01_a_recall_in_a_long_transaction_holds_up_nobody(broker: Broker, dsn:
     consumer = broker.consumer(topic, "g")
     kept = broker.send(topic, b"recalled", delay=HOUR)
     with connected(dsn, autocommit=False) as recaller, connected(dsn) as ticker:
-        assert broker.recall(kept.message_id, connection=recaller) is RecallOutcome.RECALLED
+        assert broker.recall(kept.message_id, connection=recaller).outcome is RecallOutcome.RECALLED
         broker.send(topic, b"due", delay=NOW)
         ask(ticker, "set lock_timeout = '5s'")
         until(lambda: ask(ticker, "call duewheel.tick('t')") == [(True,)], "the tick")
@@ -337,9 +337,9 @@ def test_x01_a_second_recall_waits_for_the_first_and_the_wheel_for_neither(
 ) -> None:
     receipt = broker.send(topic, b"recalled", delay=HOUR)
     with connected(dsn, autocommit=False) as recaller, connected(dsn) as ticker, beside() as start:
-        assert broker.recall(receipt.message_id, connection=recaller) is RecallOutcome.RECALLED
+        assert broker.recall(receipt.message_id, connection=recaller).outcome is RecallOutcome.RECALLED
         broker.send(topic, b"due", delay=NOW)
-        second = start(lambda: broker.recall(receipt.message_id))
+        second = start(lambda: broker.recall(receipt.message_id).outcome)
         until_somebody_waits(dsn)
         ask(ticker, "set lock_timeout = '5s'")
         try:
@@ -361,14 +361,14 @@ def test_x01_a_recall_that_commits_too_late_fails_and_the_message_comes(
     consumer = timed_broker.consumer(timed_topic, "g")
     receipt = timed_broker.send(timed_topic, b"x", delay=SECOND)
     with connected(dsn, autocommit=False) as recaller:
-        assert timed_broker.recall(receipt.message_id, connection=recaller) is RecallOutcome.RECALLED
+        assert timed_broker.recall(receipt.message_id, connection=recaller).outcome is RecallOutcome.RECALLED
         clock.advance(MINUTE)
         assert timed_broker.tick(timed_topic)
         with pytest.raises(psycopg2.Error) as failure:
             recaller.commit()
         assert failure.value.pgcode == AlreadyReleased.sqlstate
     assert bodies(taken(consumer)) == [b"x"]
-    assert timed_broker.recall(receipt.message_id) is RecallOutcome.ALREADY_RELEASED
+    assert timed_broker.recall(receipt.message_id).outcome is RecallOutcome.ALREADY_RELEASED
 
 
 def test_x01_two_recalls_in_transactions_leave_one_truth(
@@ -377,8 +377,8 @@ def test_x01_two_recalls_in_transactions_leave_one_truth(
     consumer = timed_broker.consumer(timed_topic, "g")
     receipt = timed_broker.send(timed_topic, b"x", delay=SECOND)
     with connected(dsn, autocommit=False) as one, connected(dsn, autocommit=False) as two, beside() as start:
-        assert timed_broker.recall(receipt.message_id, connection=one) is RecallOutcome.RECALLED
-        second = start(lambda: timed_broker.recall(receipt.message_id, connection=two))
+        assert timed_broker.recall(receipt.message_id, connection=one).outcome is RecallOutcome.RECALLED
+        second = start(lambda: timed_broker.recall(receipt.message_id, connection=two).outcome)
         until_somebody_waits(dsn)
         one.rollback()
         assert second.result() is RecallOutcome.RECALLED

@@ -19,7 +19,12 @@ FETCHED = """
 select coalesce(sum(seq_tup_read + idx_tup_fetch), 0) from pg_stat_xact_user_tables
 where schemaname = 'duewheel' and relname ~ '^(far_)?message'
 """
-STATEMENTS = ("select * from duewheel.find(%s)", "select * from duewheel.history(%s)")
+STATEMENTS = (
+    "select * from duewheel.find(%s)",
+    "select * from duewheel.history(%s)",
+    "select duewheel.recall(%s)",
+    "select duewheel.reschedule(%s, null, '1 hour')",
+)
 
 
 def fetched(session: DriverConnection, statement: str, message_id: str) -> int:

@@ -25,7 +25,7 @@ from tests.waiting import STOP, ask, beside, connected, until, until_somebody_wa
 
 from duewheel.store.broker import Broker
 from duewheel.store.values.errors import AlreadyReleased, UnknownMessage
-from duewheel.store.values.messages import SendOutcome, SendReceipt
+from duewheel.store.values.messages import RecallOutcome, RecallReceipt, SendOutcome, SendReceipt
 
 RACES = int(os.environ.get("DUEWHEEL_RACES", "1000"))
 
@@ -42,6 +42,11 @@ def topic(broker: Broker) -> Broker:
     return broker
 
 
+def number_in(identity: str) -> str:
+    """The number that orders the messages of one instant, out of an id."""
+    return identity[28:]
+
+
 def assert_both_won(outcomes: list[bool]) -> None:
     """Each side won at least a tenth of the races."""
     won = sum(outcomes)
@@ -55,7 +60,7 @@ def test_x01_races_of_recall_against_release(topic: Broker, dsn: str) -> None:
 
     def recaller(broker: Broker) -> Strike:
         def strike(receipt: SendReceipt, name: str) -> bool:
-            answers[name] = broker.recall(receipt.message_id).value
+            answers[name] = broker.recall(receipt.message_id).outcome.value
             return answers[name] == "recalled"
 
         return strike
@@ -84,7 +89,7 @@ def test_x01_races_of_two_recalls_of_one_message(topic: Broker, dsn: str) -> Non
         def strike(receipt: SendReceipt, name: str) -> bool:
             other = second.submit(broker.recall, receipt.message_id)
             mine = broker.recall(receipt.message_id)
-            answers[name] = mine.value, other.result().value
+            answers[name] = mine.outcome.value, other.result().outcome.value
             return answers[name][0] == "recalled"
 
         return strike
@@ -132,7 +137,7 @@ def test_x03_races_of_reschedule_against_release(topic: Broker, dsn: str) -> Non
 @pytest.mark.slow
 @pytest.mark.tenfold
 def test_x03_races_of_two_reschedules_of_one_message(topic: Broker, dsn: str) -> None:
-    """One of them moves it at most; it comes once, whoever wins."""
+    """One after the other moves it; it comes once, where the last one has put it."""
     moved: dict[str, list[SendReceipt]] = {}
 
     def two_reschedulers(broker: Broker) -> Strike:
@@ -141,8 +146,7 @@ def test_x03_races_of_two_reschedules_of_one_message(topic: Broker, dsn: str) ->
         def move(receipt: SendReceipt, name: str) -> None:
             try:
                 moved[name].append(broker.reschedule(receipt.message_id, delay=timedelta(seconds=1)))
-            except (AlreadyReleased, UnknownMessage):
-                # Too late, or the other one has it.
+            except AlreadyReleased:
                 return
 
         def strike(receipt: SendReceipt, name: str) -> bool:
@@ -160,8 +164,85 @@ def test_x03_races_of_two_reschedules_of_one_message(topic: Broker, dsn: str) ->
     assert came == dict.fromkeys(moved, 1)
     ids = {message.body.decode(): message.message_id for message in delivered}
     for name, receipts in moved.items():
-        assert len(receipts) <= 1
-        assert [receipt.message_id for receipt in receipts] in ([], [ids[name]])
+        # The number in an id grows from move to move.
+        last = max((receipt.message_id for receipt in receipts), key=number_in, default=ids[name])
+        assert last == ids[name]
+    assert Counter(map(len, moved.values())).keys() == {0, 2}
+    assert_both_won(outcomes)
+
+
+@pytest.mark.slow
+@pytest.mark.tenfold
+def test_x21_races_of_a_recall_by_an_old_id_against_release(topic: Broker, dsn: str) -> None:
+    """The message was moved twice; a recall by its first id tells of it where it is."""
+    answers: dict[str, RecallReceipt] = {}
+    present: dict[str, str] = {}
+
+    def recaller(broker: Broker) -> Strike:
+        def strike(receipt: SendReceipt, name: str) -> bool:
+            answers[name] = broker.recall(receipt.message_id)
+            return answers[name].outcome is RecallOutcome.RECALLED
+
+        return strike
+
+    def move_twice(broker: Broker, receipt: SendReceipt, name: str) -> None:
+        present[name] = receipt.message_id
+        try:
+            on = broker.reschedule(receipt.message_id, delay=HOUR)
+        except AlreadyReleased:
+            # This machine is busy.
+            return
+        present[name] = broker.reschedule(on.message_id, deliver_at=receipt.deliver_at).message_id
+
+    with wheel_process(dsn), consumed(topic) as delivered:
+        outcomes = race(dsn, RACES, recaller, before=move_twice)
+    times = Counter((message.body.decode(), message.message_id) for message in delivered)
+    for name, answer in answers.items():
+        assert answer.message_id == present[name]
+        came = {RecallOutcome.RECALLED: 0, RecallOutcome.ALREADY_RELEASED: 1}[answer.outcome]
+        assert times[name, present[name]] == came, f"{name}: {answer}"
+    assert len(delivered) == [answer.outcome for answer in answers.values()].count("already_released")
+    assert len(answers) == RACES
+    assert_both_won(outcomes)
+
+
+@pytest.mark.slow
+@pytest.mark.tenfold
+def test_x21_races_of_a_recall_by_an_old_id_against_another_move(topic: Broker, dsn: str) -> None:
+    """Recalled is never delivered, wherever the move puts it; and an answered move was before that."""
+    answers: dict[str, tuple[RecallReceipt, SendReceipt | None]] = {}
+
+    def recaller(broker: Broker) -> Strike:
+        second = ThreadPoolExecutor(1)
+
+        def move(receipt: SendReceipt) -> SendReceipt | None:
+            try:
+                return broker.reschedule(receipt.message_id, delay=timedelta(seconds=1))
+            except (AlreadyReleased, UnknownMessage):
+                return None
+
+        def strike(receipt: SendReceipt, name: str) -> bool:
+            moved = second.submit(move, receipt)
+            answer = broker.recall(receipt.message_id)
+            answers[name] = answer, moved.result()
+            return answer.outcome is RecallOutcome.RECALLED
+
+        return strike
+
+    with wheel_process(dsn), consumed(topic) as delivered:
+        outcomes = race(dsn, RACES, recaller)
+    came = {message.body.decode(): message.message_id for message in delivered}
+    assert len(came) == len(delivered)
+    for name, (answer, moved) in answers.items():
+        if answer.outcome is RecallOutcome.RECALLED:
+            assert name not in came
+            assert moved is None or answer.message_id == moved.message_id
+        else:
+            assert answer.outcome is RecallOutcome.ALREADY_RELEASED
+            assert (answer.message_id, moved) == (came[name], None)
+    recalled = [moved for answer, moved in answers.values() if answer.outcome is RecallOutcome.RECALLED]
+    assert {moved is None for moved in recalled} == {True, False}
+    assert len(answers) == RACES
     assert_both_won(outcomes)
 
 
@@ -300,7 +381,7 @@ def test_x07_a_send_whose_expired_idempotency_key_is_being_forgotten_has_a_recei
 
 def recalls(broker: Broker, receipt: SendReceipt, connection: object) -> None:
     """By id."""
-    assert broker.recall(receipt.message_id, connection=connection) == "recalled"
+    assert broker.recall(receipt.message_id, connection=connection).outcome == "recalled"
 
 
 def recalls_by_key(broker: Broker, receipt: SendReceipt, connection: object) -> None:
@@ -359,7 +440,7 @@ def test_x01_x03_x04_x05_an_open_transaction_holds_up_nobody(
                 others.send(TOPIC, b"another key", delay=NOW, key=f"{n}", on_conflict="replace"),
             ]
             recalled = others.send(TOPIC, b"recalled", delay=HOUR, key=f"other {n}")
-            assert others.recall(recalled.message_id) == "recalled"
+            assert others.recall(recalled.message_id).outcome == "recalled"
             others.reschedule(others.send(TOPIC, b"later", delay=HOUR).message_id, delay=2 * HOUR)
             # The wheel releases them, and nobody else has to.
             until(

@@ -113,7 +113,7 @@ class Traffic:
                 if waiting:
                     body = chance.choice(waiting)
                     self.asked_back.add(body)
-                    if broker.recall(self.sent[body]) is RecallOutcome.RECALLED:
+                    if broker.recall(self.sent[body]).outcome is RecallOutcome.RECALLED:
                         self.recalled.add(body)
 
     def _consume(self) -> None:
@@ -229,7 +229,7 @@ def test_x14_a_recovery_to_an_instant_is_the_broker_of_that_instant(folder: Path
             held = consumer.receive(invisible=HOUR)
             send("waiting", HOUR)
             send("recalled before", DAY)
-            assert broker.recall(ids[b"recalled before"]) is RecallOutcome.RECALLED
+            assert broker.recall(ids[b"recalled before"]).outcome is RecallOutcome.RECALLED
             send("recalled after", DAY)
             straggler = psycopg2.connect(dsn)
             broker.send("t", "straggler", delay=NOW, connection=straggler)
@@ -246,7 +246,7 @@ def test_x14_a_recovery_to_an_instant_is_the_broker_of_that_instant(folder: Path
             never.close()
             send("sent after")
             consumer.ack(held)
-            assert broker.recall(ids[b"recalled after"]) is RecallOutcome.RECALLED
+            assert broker.recall(ids[b"recalled after"]).outcome is RecallOutcome.RECALLED
             until(lambda: any(m.body == b"released before" for m in take(broker)), "what was released")
             ((segment,),) = execute(dsn, "select pg_walfile_name(pg_switch_wal())")
             until(lambda: (archive / str(segment)).exists(), "the archive")
@@ -279,7 +279,9 @@ def test_x14_a_recovery_to_an_instant_is_the_broker_of_that_instant(folder: Path
                 }
                 assert broker.find(ids[b"sent after"]) is None
                 recalled = {
-                    name: broker.recall(identity) for name, identity in ids.items() if b"recalled" in name
+                    name: broker.recall(identity).outcome
+                    for name, identity in ids.items()
+                    if b"recalled" in name
                 }
                 assert set(recalled.values()) == {RecallOutcome.RECALLED}
                 assert broker.history(ids[b"acked before"])[-1].state == "Acked"

@@ -45,7 +45,7 @@ from duewheel.store.broker import Broker
 from duewheel.store.database.connections import OWN_TRANSACTION
 from duewheel.store.values.errors import AlreadyReleased, DelayOutOfRange, LeaseLost, UnknownMessage
 from duewheel.store.values.messages import Message as Received
-from duewheel.store.values.messages import RecallOutcome, SendOutcome, SendReceipt
+from duewheel.store.values.messages import RecallOutcome, RecallReceipt, SendOutcome, SendReceipt
 
 BEGINNING = datetime(2026, 1, 5, 9, 30, tzinfo=UTC)
 MAX_DELAY = 2 * HOUR
@@ -186,6 +186,7 @@ class StoreAgainstModel(RuleBasedStateMachine):
                 return
             for message in waiting:
                 message.recalled = True
+                message.replaced_by = receipt.message_id
                 expected = SendOutcome.REPLACED
         assert receipt.outcome is expected, receipt
         message = self.accepted(topic, receipt, asked, body, key, tag)
@@ -242,16 +243,19 @@ class StoreAgainstModel(RuleBasedStateMachine):
         if message is None:
             return
         answer = self.broker.recall(message.identity)
+        message = message.present
         if not message.committed or message.dropped:
-            assert answer is RecallOutcome.NOT_FOUND
+            assert answer == RecallReceipt(RecallOutcome.NOT_FOUND, None)
         elif topic.is_waiting(message):
-            assert answer is RecallOutcome.RECALLED
+            assert answer == RecallReceipt(RecallOutcome.RECALLED, message.identity)
             message.recalled = True
+        elif message.replaced_by is not None:
+            assert answer == RecallReceipt(RecallOutcome.REPLACED, message.replaced_by)
         elif message.recalled:
             # It is true whoever asks.
-            assert answer is RecallOutcome.RECALLED
+            assert answer == RecallReceipt(RecallOutcome.RECALLED, message.identity)
         else:
-            assert answer is RecallOutcome.ALREADY_RELEASED
+            assert answer == RecallReceipt(RecallOutcome.ALREADY_RELEASED, message.identity)
 
     @rule(name=TOPICS, key=KEYS.filter(bool))
     def recall_key(self, name: str, key: str) -> None:
@@ -273,23 +277,24 @@ class StoreAgainstModel(RuleBasedStateMachine):
     @rule(name=TOPICS, choice=CHOICE, delay=DELAYS)
     def reschedule(self, name: str, choice: int, delay: timedelta) -> None:
         topic = self.topics[name]
-        message = self.pick(topic, choice)
-        if message is None:
+        known = self.pick(topic, choice)
+        if known is None:
             return
         asked = self.now + delay
+        message = known.present
         if not message.committed or message.dropped or message.recalled:
             with pytest.raises(UnknownMessage):
-                self.broker.reschedule(message.identity, delay=delay)
+                self.broker.reschedule(known.identity, delay=delay)
         elif not topic.is_waiting(message):
             with pytest.raises(AlreadyReleased):
-                self.broker.reschedule(message.identity, delay=delay)
+                self.broker.reschedule(known.identity, delay=delay)
         elif topic.rejects and topic.is_out_of_range(asked, self.now):
             with pytest.raises(DelayOutOfRange):
-                self.broker.reschedule(message.identity, delay=delay)
+                self.broker.reschedule(known.identity, delay=delay)
         else:
-            receipt = self.broker.reschedule(message.identity, delay=delay)
+            receipt = self.broker.reschedule(known.identity, delay=delay)
             message.recalled = True
-            self.accepted(topic, receipt, asked, message.body, message.key, message.tag)
+            message.moved_to = self.accepted(topic, receipt, asked, message.body, message.key, message.tag)
 
     @rule(name=TOPICS, tag=TAGS, prefix=st.sampled_from([None, "k", "k2"]), dry_run=st.booleans())
     def recall_many(self, name: str, tag: str | None, prefix: str | None, dry_run: bool) -> None:
@@ -391,16 +396,20 @@ class StoreAgainstModel(RuleBasedStateMachine):
         assert received.deliver_at == (message.deliver_at if is_first else copy.due_at)
 
     @precondition(lambda self: self.hands)
-    @rule(choice=CHOICE, part=st.integers(0, 7), whole=st.booleans())
-    def ack(self, choice: int, part: int, whole: bool) -> None:
-        self.acked(*self.hand(choice, part, whole))
+    @rule(choice=CHOICE, part=st.integers(0, 7), whole=st.booleans(), skips=st.booleans())
+    def ack(self, choice: int, part: int, whole: bool, skips: bool) -> None:
+        self.acked(*self.hand(choice, part, whole), skips=skips)
 
-    def acked(self, topic: Topic, group: str, messages: list[Received]) -> None:
-        if self.answered(topic, group, messages, "ack", lambda consumer: consumer.ack(messages)):
+    def acked(self, topic: Topic, group: str, messages: list[Received], *, skips: bool = False) -> None:
+        def call(consumer: Any) -> None:
+            consumer.skip(messages) if skips else consumer.ack(messages)
+
+        if self.answered(topic, group, messages, "ack", call):
             for message in messages:
                 copy = topic.messages[message.message_id].copies[group]
                 if copy.state is State.INFLIGHT:
                     copy.state, copy.lease = State.ACKED, None
+                    copy.skipped = skips
 
     @precondition(lambda self: self.hands)
     @rule(
@@ -415,6 +424,15 @@ class StoreAgainstModel(RuleBasedStateMachine):
             due_at = None if delay is None else self.now + delay
             failed = [copy for copy in before.values() if copy.state is State.INFLIGHT]
             self.send_on(topic, failed, due_at, self.now, floor)
+
+    @precondition(lambda self: self.hands)
+    @rule(choice=CHOICE, part=st.integers(0, 7), whole=st.booleans())
+    def dead_letter(self, choice: int, part: int, whole: bool) -> None:
+        topic, group, messages = self.hand(choice, part, whole)
+        before = [topic.messages[m.message_id].copies[group] for m in messages]
+        if self.answered(topic, group, messages, "nack", lambda c: c.dead_letter(messages, reason="no")):
+            failed = [copy for copy in before if copy.state is State.INFLIGHT]
+            fail(failed, -1, None, self.now, self.now)
 
     @precondition(lambda self: self.hands)
     @rule(choice=CHOICE, part=st.integers(0, 7), whole=st.booleans())
@@ -475,7 +493,12 @@ class StoreAgainstModel(RuleBasedStateMachine):
     @rule(name=TOPICS)
     def tick(self, name: str) -> None:
         released = self.topics[name].tick(self.now)
-        assert self.broker.tick(name) is released
+        retry_topics = [topic_id for (topic, _), topic_id in self.retry_topics.items() if topic == name]
+        ticks = "select max(tick_id) from duewheel.tick where topic_id = any (%s)"
+        before = self.ask(ticks, (retry_topics,))
+        answer = self.broker.tick(name)
+        # It releases retries, too, as far as no receive has released them before.
+        assert answer is (released or self.ask(ticks, (retry_topics,)) != before)
 
     @rule()
     def ring(self) -> None:
@@ -560,25 +583,31 @@ class StoreAgainstModel(RuleBasedStateMachine):
         if message is None:
             return
         stored = self.broker.find(message.identity)
+        known, message = message, message.present
+        if message.key is not None and known.committed and not known.dropped:
+            of_key = {one.message_id: one for one in self.broker.find_key(name, message.key)}
+            assert of_key[known.identity].moved_to == (None if known is message else message.identity)
+            assert of_key[known.identity].recalled == (known is message and message.recalled)
         if not message.committed or message.dropped:
             assert stored is None
             return
         assert stored is not None
         assert (stored.message_id, stored.topic, stored.body) == (message.identity, name, message.body)
         assert (stored.key, stored.tag, stored.deliver_at) == (message.key, message.tag, message.deliver_at)
-        assert stored.recalled == message.recalled
-        if not message.recalled:
-            assert stored.released == message.released
-        assert message.key is None or message.identity in {
-            m.message_id for m in self.broker.find_key(name, message.key)
-        }
+        assert (stored.recalled, stored.replaced_by) == (message.recalled, message.replaced_by)
+        assert stored.released == (message.released and not message.recalled)
 
     @rule(name=TOPICS, choice=CHOICE)
     def history(self, name: str, choice: int) -> None:
-        message = self.pick(self.topics[name], choice)
-        if message is None or not message.committed or message.dropped:
+        known = self.pick(self.topics[name], choice)
+        if known is None:
             return
-        entries = self.broker.history(message.identity)
+        message = known.present
+        if not message.committed or message.dropped:
+            return
+        entries = self.broker.history(known.identity)
+        assert entries[-1].known_as == message.identity
+        assert ("Moved", known.identity) in {(e.state, e.known_as) for e in entries} or known is message
         states = [entry.state for entry in entries if entry.consumer_group is None]
         assert {"Initialized", "Timing"} <= set(states)
         assert ("Deleted" in states) == message.recalled
@@ -591,7 +620,8 @@ class StoreAgainstModel(RuleBasedStateMachine):
             of_group = [entry for entry in entries if entry.consumer_group == group]
             seen = [entry.state for entry in of_group]
             assert seen.count("Inflight") == copy.deliveries, (group, entries)
-            assert seen.count("Acked") == (copy.state is State.ACKED), (group, entries)
+            assert seen.count("Acked") == (copy.state is State.ACKED and not copy.skipped), (group, entries)
+            assert seen.count("Skipped") == copy.skipped, (group, entries)
             assert seen.count("DLQ") == copy.deaths, (group, entries)
 
     @invariant()

@@ -128,11 +128,11 @@ class Worker:
         body, identity = self.chance.choice(newest).split()
         self.log("recalling", body=body)
         if self.chance.random() < 0.5:
-            outcome = self.broker.recall(identity)
+            outcome = self.broker.recall(identity).outcome
             self.log("recall", body=body, outcome=outcome.value)
             return
         with closing(psycopg2.connect(self.dsn)) as connection:
-            outcome = self.broker.recall(identity, connection=connection)
+            outcome = self.broker.recall(identity, connection=connection).outcome
             time.sleep(self.chance.choice([0, 0.05, self.chance.uniform(0, 0.5)]))
             try:
                 if self.chance.random() < 0.2:

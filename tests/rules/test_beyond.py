@@ -50,12 +50,12 @@ def test_x01_recall_answers_truly_and_what_was_recalled_is_never_delivered(
     consumer = topic.consumer("t", "g")
     assert bodies(consumer.receive()) == [b"out"]
     unknown = waits.message_id[:-16] + "7" * 16
-    assert topic.recall(waits.message_id) == "recalled"
-    assert topic.recall(released.message_id) == "already_released"
-    assert topic.recall(unknown) == "not_found"
+    assert topic.recall(waits.message_id).outcome == "recalled"
+    assert topic.recall(released.message_id).outcome == "already_released"
+    assert topic.recall(unknown).outcome == "not_found"
     # True whoever asks, however often, and later.
     clock.advance(2 * HOUR)
-    assert topic.recall(waits.message_id) == "recalled"
+    assert topic.recall(waits.message_id).outcome == "recalled"
     assert bodies(taken(consumer)) == [b"out"], "only the one that was not answered"
     assert bodies(taken(topic.consumer("t", "new"))) == [b"out"]
     assert state(topic, waits.message_id) == "Deleted"
@@ -64,8 +64,11 @@ def test_x01_recall_answers_truly_and_what_was_recalled_is_never_delivered(
 def test_x01_recall_is_a_command_and_an_sql_function_too(broker: Broker, command: Command) -> None:
     broker.create_topic("t")
     for_command, for_sql = (broker.send("t", b"x", delay=HOUR).message_id for _ in range(2))
-    assert command("message", "recall", for_command) == {"outcome": "recalled"}
-    assert rows(broker, "select duewheel.recall(%s)", for_sql) == [("recalled",)]
+    assert command("message", "recall", for_command) == {
+        "outcome": "recalled",
+        "message_id": for_command,
+    }
+    assert rows(broker, "select outcome from duewheel.recall(%s)", for_sql) == [("recalled",)]
 
 
 def test_x02_recall_and_look_up_by_the_senders_own_key(topic: Broker, clock: Clock) -> None:
@@ -105,15 +108,14 @@ def test_x03_reschedule_is_one_atomic_step(topic: Broker, clock: Clock, dsn: str
         assert state(topic, sent.message_id) == "Timing"
         assert [found.recalled for found in topic.find_key("t", "k")] == [False]
         caller.commit()
-    assert [found.message_id for found in topic.find_key("t", "k") if not found.recalled] == [
-        later.message_id
+    assert [(found.message_id, found.moved_to) for found in topic.find_key("t", "k")] == [
+        (sent.message_id, later.message_id),
+        (later.message_id, None),
     ]
     consumer = topic.consumer("t", "g")
     clock.advance(2 * HOUR)
     assert taken(consumer) == []
     sooner = topic.reschedule(later.message_id, deliver_at=clock() + MINUTE)
-    with pytest.raises(UnknownMessage):
-        topic.reschedule(later.message_id, delay=HOUR)
     clock.advance(MINUTE)
     (message,) = taken(consumer)
     assert (message.message_id, message.body, message.key, message.tag, message.properties) == (
@@ -526,7 +528,7 @@ def test_x06_a_recall_that_comes_too_late_fails_the_whole_transaction(
 ) -> None:
     sent = topic.send("t", b"x", delay=MINUTE)
     with connected(dsn, autocommit=False) as shop:
-        assert topic.recall(sent.message_id, connection=shop) == "recalled"
+        assert topic.recall(sent.message_id, connection=shop).outcome == "recalled"
         clock.advance(MINUTE)
         assert topic.tick("t")
         with pytest.raises(psycopg2.Error) as refusal:
@@ -652,3 +654,28 @@ def test_x20_a_group_that_stands_still_is_shown_and_can_be_removed(topic: Broker
     topic.delete_group("forgotten")
     assert not topic.maintain().kept_unread
     assert [group.group for group in topic.groups()] == ["reader"]
+
+
+def test_x21_an_id_answers_for_its_message_wherever_it_was_moved(
+    broker: Broker, clock: Clock, command: Command
+) -> None:
+    broker.create_topic("t")
+    sent = broker.send("t", b"pay", delay=HOUR, key="order 4711")
+    later = broker.reschedule(sent.message_id, delay=2 * HOUR)
+    present = broker.reschedule(sent.message_id, delay=3 * HOUR).message_id
+    assert present not in (sent.message_id, later.message_id)
+    # All of Python, SQL and the command line speak of the message where it is.
+    found = broker.find(sent.message_id)
+    assert found is not None
+    assert (found.message_id, found.moved_from, found.recalled) == (present, sent.message_id, False)
+    assert state(broker, sent.message_id) == state(broker, present) == "Timing"
+    (shown,) = command("message", "find", later.message_id)
+    assert (shown["message_id"], shown["moved_from"]) == (present, sent.message_id)
+    answer = "select outcome, message_id from duewheel.recall(%s)"
+    assert rows(broker, answer, later.message_id) == [("recalled", present)]
+    assert command("message", "recall", sent.message_id) == {"outcome": "recalled", "message_id": present}
+    # Another message may be sent in its stead.
+    old = broker.send("t", b"pay", delay=HOUR, key="order 4712")
+    new = broker.send("t", b"pay soon", delay=HOUR, key="order 4712", on_conflict="replace")
+    answered = broker.recall(old.message_id)
+    assert (answered.outcome, answered.message_id) == ("replaced", new.message_id)

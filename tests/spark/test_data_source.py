@@ -138,7 +138,7 @@ def test_rows_are_exactly_those_of_the_lease(timed_orders: Broker, clock: Clock,
     send(timed_orders, 5, delay=3 * HOUR, tag="unpaid")
     recalled = due[::4]
     for message_id in recalled:
-        assert timed_orders.recall(message_id) == "recalled"
+        assert timed_orders.recall(message_id).outcome == "recalled"
     clock.advance(2 * HOUR)
 
     batch = take(timed_orders, tags="unpaid", now=clock())

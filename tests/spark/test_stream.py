@@ -26,6 +26,7 @@ from duewheel.store.values.errors import GroupBusy, InvalidArgument, UnknownGrou
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import StreamingQuery
     from tests.clock import Clock
 
     from duewheel.store.broker import Broker
@@ -60,7 +61,11 @@ class Lake:
 
     def run(self) -> None:
         """Reads what is released now, and ends."""
-        query = (
+        self.start(availableNow=True).awaitTermination()
+
+    def start(self, **trigger: Any) -> StreamingQuery:
+        """Begins to read, at the interval or the occasion of a trigger."""
+        writing = (
             self._spark.readStream.format("duewheel")
             .options(**self._options)
             .load()
@@ -68,10 +73,8 @@ class Lake:
             .writeStream.format("json")
             .option("path", str(self.folder / "files"))
             .option("checkpointLocation", str(self.folder / "checkpoint"))
-            .trigger(availableNow=True)
-            .start()
         )
-        query.awaitTermination()
+        return (writing.trigger(**trigger) if trigger else writing).start()
 
     def keys(self) -> list[int]:
         """The keys that were written, sorted, each as often as it was."""

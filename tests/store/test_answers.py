@@ -370,3 +370,104 @@ def test_every_answer_is_one_of_a_consumer_and_of_a_program_in_sql(broker: Broke
     answers = {BY_ANOTHER_NAME.get(action, action) for action in actions - OF_SPARK_ALONE}
     assert answers - set(dir(Consumer)) == set(), "Consumer has no such method"
     assert answers - functions == set(), "there is no such function"
+
+
+# --- done with on purpose, and hopeless
+
+
+def last_states(broker: Broker) -> dict[str, tuple[str, str | None]]:
+    with connected(broker.dsn) as shop:
+        ids = ask(
+            shop,
+            "select duewheel.message_id(topic_id, queue, deliver_at, seq), convert_from(body, 'UTF8')"
+            " from duewheel.any_message where origin_seq is null",
+        )
+    found = {body: broker.history(identity)[-1] for identity, body in ids}
+    return {body: (entry.state, entry.reason) for body, entry in sorted(found.items())}
+
+
+def handles_of(batch: Batch) -> list[str]:
+    return [
+        f"{lease.group_id}.{lease.topic_id}.{lease.queue}.{lease.n}.{lease.token}.{seq}"
+        for message in batch
+        for lease in [message.lease]
+        for seq in lease.seqs or ()
+    ]
+
+
+@pytest.mark.parametrize("how", ["whole", "one by one", "SQL"])
+def test_d06_a_skipped_message_never_comes_again_and_its_history_says_why(
+    topic: Broker, clock: Clock, how: str
+) -> None:
+    send_numbered(topic, 3)
+    consumer = topic.consumer("t", "g")
+    batch = consumer.receive()
+    if how == "whole":
+        consumer.skip(batch, reason="closed")
+        consumer.skip(batch, reason="again")
+        consumer.ack(batch)
+    elif how == "one by one":
+        for message in batch:
+            consumer.skip(message, reason="closed")
+            consumer.skip(message)
+    else:
+        with connected(topic.dsn) as program:
+            ask(program, "select duewheel.skip(%s, 'closed', %s)", handles_of(batch), clock())
+    assert set(last_states(topic).values()) == {("Skipped", "closed")}
+    clock.advance(HOUR)
+    assert not consumer.receive()
+
+
+def test_d06_a_skip_without_a_reason_is_told_from_an_ack(topic: Broker) -> None:
+    send_numbered(topic, 3)
+    consumer = topic.consumer("t", "g")
+    first, second, third = consumer.receive()
+    consumer.skip(first)
+    consumer.ack(second)
+    consumer.skip(third)
+    skipped = ("Skipped", "skipped")
+    assert list(last_states(topic).values()) == [skipped, ("Acked", None), skipped]
+
+
+@pytest.mark.parametrize("how", ["whole", "one by one", "SQL"])
+def test_r14_a_hopeless_message_is_a_dead_letter_at_once(topic: Broker, clock: Clock, how: str) -> None:
+    send_numbered(topic, 3)
+    consumer = topic.consumer("t", "g")
+    batch = consumer.receive()
+    if how == "whole":
+        consumer.dead_letter(batch, reason="hopeless")
+    elif how == "one by one":
+        for message in batch:
+            consumer.dead_letter(message, reason="hopeless")
+    else:
+        with connected(topic.dsn) as program:
+            ask(program, "select duewheel.dead_letter(%s, 'hopeless', %s)", handles_of(batch), clock())
+    assert set(last_states(topic).values()) == {("DLQ", "hopeless")}
+    letters = topic.dead_letters("g", "t")
+    assert [(letter.attempt, letter.reason) for letter in letters] == [(1, "hopeless")] * 3
+    clock.advance(HOUR)
+    assert not consumer.receive()
+    with pytest.raises(LeaseLost):
+        consumer.dead_letter(batch)
+    topic.redrive("g", "t")
+    clock.advance(SECOND)
+    assert len(consumer.receive()) == 3
+
+
+def test_r07_a_dead_letter_of_a_message_group_leaves_what_is_behind_it_in_the_lease(topic: Broker) -> None:
+    topic.send_many("t", [{"body": f"{number}", "message_group": "one"} for number in range(3)])
+    consumer = topic.consumer("t", "g")
+    first, second, third = consumer.receive()
+    consumer.dead_letter(first, reason="hopeless")
+    consumer.ack(second)
+    consumer.dead_letter(third, reason="hopeless")
+    assert [state for state, _ in last_states(topic).values()] == ["DLQ", "Acked", "DLQ"]
+
+
+def test_a_broadcasting_consumer_passes_a_hopeless_message_over(topic: Broker) -> None:
+    send_numbered(topic, 1)
+    consumer = topic.consumer("t", "g", mode="broadcasting")
+    send_numbered(topic, 1)
+    consumer.dead_letter(consumer.receive(), reason="hopeless")
+    assert not consumer.receive()
+    assert ("Skipped", "hopeless") in last_states(topic).values()

@@ -309,7 +309,7 @@ def test_x14_a_dump_restored_elsewhere_delivers_what_waited_exactly_once(
     send("soon", SECOND)
     send("later", HOUR, key="later")
     send("recalled", SECOND)
-    assert broker.recall(ids["recalled"]) is RecallOutcome.RECALLED
+    assert broker.recall(ids["recalled"]).outcome is RecallOutcome.RECALLED
     send("once", SECOND, idempotency_key="once")
 
     # Senders go on while the dump is taken; what of theirs is in it, comes.

@@ -24,7 +24,7 @@ from duewheel.store.values.errors import (
     UnknownTopic,
     WrongMessageType,
 )
-from duewheel.store.values.messages import RecallOutcome, SendOutcome
+from duewheel.store.values.messages import RecallOutcome, RecallReceipt, SendOutcome
 
 HOUR = timedelta(hours=1)
 
@@ -42,15 +42,15 @@ def received(broker: Broker) -> list[bytes]:
 def test_x01_recall_gives_true_answers(topic: Broker, clock: Clock) -> None:
     early = topic.send("t", b"early", delay=HOUR)
     late = topic.send("t", b"late", delay=HOUR)
-    assert topic.recall(early.message_id) is RecallOutcome.RECALLED
-    assert topic.recall(early.message_id) is RecallOutcome.RECALLED
+    assert topic.recall(early.message_id).outcome is RecallOutcome.RECALLED
+    assert topic.recall(early.message_id).outcome is RecallOutcome.RECALLED
     clock.advance(HOUR)
     assert topic.tick("t")
-    assert topic.recall(late.message_id) is RecallOutcome.ALREADY_RELEASED
-    assert topic.recall(early.message_id) is RecallOutcome.RECALLED
+    assert topic.recall(late.message_id).outcome is RecallOutcome.ALREADY_RELEASED
+    assert topic.recall(early.message_id).outcome is RecallOutcome.RECALLED
     assert received(topic) == [b"late"]
     unknown = late.message_id[:-1] + ("0" if late.message_id[-1] != "0" else "1")
-    assert topic.recall(unknown) is RecallOutcome.NOT_FOUND
+    assert topic.recall(unknown).outcome is RecallOutcome.NOT_FOUND
 
 
 def test_x02_recall_by_key(topic: Broker, clock: Clock) -> None:
@@ -102,7 +102,7 @@ def test_x06_a_recall_stands_or_falls_with_the_callers_transaction(
     with closing(psycopg2.connect(topic.dsn)) as driver:
         engine = create_engine("postgresql+psycopg2://", creator=lambda: driver, poolclass=NullPool)
         connection: Any = engine.connect() if sqlalchemy else driver
-        assert topic.recall(receipt.message_id, connection=connection) is RecallOutcome.RECALLED
+        assert topic.recall(receipt.message_id, connection=connection).outcome is RecallOutcome.RECALLED
         assert topic.recall_key("t", "k", connection=connection) is RecallOutcome.RECALLED
         connection.commit() if commits else connection.rollback()
     clock.advance(HOUR)
@@ -112,7 +112,7 @@ def test_x06_a_recall_stands_or_falls_with_the_callers_transaction(
 def test_x01_a_recall_that_commits_too_late_fails_at_the_commit(topic: Broker, clock: Clock) -> None:
     receipt = topic.send("t", b"a", delay=HOUR)
     with closing(psycopg2.connect(topic.dsn)) as connection:
-        assert topic.recall(receipt.message_id, connection=connection) is RecallOutcome.RECALLED
+        assert topic.recall(receipt.message_id, connection=connection).outcome is RecallOutcome.RECALLED
         clock.advance(HOUR)
         assert topic.tick("t")
         with pytest.raises(psycopg2.Error, match="was released at") as caught:
@@ -144,13 +144,15 @@ def test_x03_x07_a_move_may_be_asked_for_again(topic: Broker, clock: Clock) -> N
     again = topic.reschedule(first.message_id, delay=2 * HOUR, idempotency_key="move")
     assert (again.message_id, again.deliver_at) == (moved.message_id, moved.deliver_at)
     assert again.outcome is SendOutcome.DUPLICATE
-    with pytest.raises(UnknownMessage):
-        topic.reschedule(first.message_id, delay=2 * HOUR, idempotency_key="another")
+    another = topic.reschedule(first.message_id, delay=2 * HOUR, idempotency_key="another")
+    assert another.message_id != moved.message_id
+    again = topic.reschedule(first.message_id, delay=HOUR, idempotency_key="move")
+    assert (again.message_id, again.deliver_at) == (moved.message_id, moved.deliver_at)
+    clock.advance(HOUR)
+    assert received(topic) == []
     clock.advance(HOUR)
     assert received(topic) == [b"a"]
-    assert (
-        topic.reschedule(first.message_id, delay=HOUR, idempotency_key="move").deliver_at == moved.deliver_at
-    )
+    assert topic.recall(again.message_id) == RecallReceipt(RecallOutcome.ALREADY_RELEASED, another.message_id)
 
 
 def test_x03_x07_a_move_by_key_may_be_asked_for_again_and_touches_no_other_key(topic: Broker) -> None:
@@ -269,16 +271,16 @@ def test_of_messages_that_the_logs_have_forgotten_nothing_is_known(
         broker.send("short", b"", delay=timedelta(hours=1), key=key).message_id
         for key in ("recalled", "released")
     )
-    assert broker.recall(recalled) == "recalled"
+    assert broker.recall(recalled).outcome == "recalled"
     clock.advance(timedelta(hours=2))
     for topic in ("short", "long"):
         broker.tick(topic)
-    assert [broker.recall(one) for one in (recalled, released)] == ["recalled", "already_released"]
+    assert [broker.recall(one).outcome for one in (recalled, released)] == ["recalled", "already_released"]
     for _ in range(10):
         clock.advance(timedelta(days=1))
         broker.maintain()
         broker.tick("short")
     with connected(broker.dsn) as connection:
         assert ask(connection, "select count(*) from duewheel.any_message") == [(3,)], "the rows are there"
-    assert [broker.recall(one) for one in (recalled, released)] == ["not_found", "not_found"]
+    assert [broker.recall(one).outcome for one in (recalled, released)] == ["not_found", "not_found"]
     assert [broker.recall_key("short", key) for key in ("recalled", "released")] == ["not_found", "not_found"]

@@ -90,7 +90,7 @@ def test_a_producer_sends_and_takes_back(producer: Broker, owner: Broker) -> Non
         producer.send("t", b"4", delay=LATER, key="k", on_conflict="replace").outcome is SendOutcome.REPLACED
     )
     moved = producer.reschedule(again.message_id, delay=2 * LATER)
-    assert producer.recall(moved.message_id) is RecallOutcome.RECALLED
+    assert producer.recall(moved.message_id).outcome is RecallOutcome.RECALLED
     assert producer.recall_key("t", "k") is RecallOutcome.RECALLED
     assert [topic.name for topic in producer.topics()] == ["t"]
     waiting = producer.send("t", b"6", delay=LATER, key="many")

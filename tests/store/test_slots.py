@@ -143,7 +143,7 @@ def test_a_far_message_is_held_answered_and_retried_wherever_it_stands(
     clock.advance(MINUTE)
     again = {(message.message_id, message.attempt) for message in taken(consumer)}
     assert again == {(nacked.message_id, 2), (expires.message_id, 2)}
-    assert topic.recall(acked.message_id) is RecallOutcome.ALREADY_RELEASED
+    assert topic.recall(acked.message_id).outcome is RecallOutcome.ALREADY_RELEASED
     clock.advance(DAY)
     assert taken(consumer) == []
 

@@ -115,7 +115,7 @@ def test_x01_a_recall_that_is_passed_before_its_commit_answers_that_it_is_too_la
     sent = topic.send("t", b"due", delay=HOUR, key="k")
 
     def recall() -> RecallOutcome:
-        return topic.recall(sent.message_id) if how == "recall" else topic.recall_key("t", "k")
+        return topic.recall(sent.message_id).outcome if how == "recall" else topic.recall_key("t", "k")
 
     with connected(topic.dsn) as console, connected(topic.dsn, autocommit=False) as blocker:
         ask(console, STOP_AT_THE_COMMIT)
@@ -134,7 +134,7 @@ def test_x18_a_check_that_was_made_early_holds_up_nobody_for_long(topic: Broker)
     """SET CONSTRAINTS has a recall's check run in the midst of a transaction, which then goes to sleep."""
     sent = topic.send("t", b"waits", delay=HOUR)
     with connected(topic.dsn, autocommit=False) as connection:
-        assert topic.recall(sent.message_id, connection=connection) is RecallOutcome.RECALLED
+        assert topic.recall(sent.message_id, connection=connection).outcome is RecallOutcome.RECALLED
         ask(connection, "set constraints all immediate")
         topic.send("t", b"second", delay=NOTHING)
         until(lambda: bool(topic.consumer("t", "other").receive()), "the others to go on")

@@ -69,7 +69,7 @@ def test_programs_of_this_version_go_on_beside_those_of_the_next(
     assert state(broker, failed.message_id, "cancel") == "WaitingRetry"
     moved = broker.reschedule(far.message_id, delay=3_000 * DAY)
     late = broker.send("orders", b"recalled", delay=300 * DAY)
-    assert broker.recall(late.message_id) is RecallOutcome.RECALLED
+    assert broker.recall(late.message_id).outcome is RecallOutcome.RECALLED
     urgent(broker.dsn, "orders", DAY, clock())
     came = []
     for _ in range(4):

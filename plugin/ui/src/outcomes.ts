@@ -9,6 +9,7 @@ const WORDS: Record<string, string> = {
   not_tried: "not tried",
   recalled: "recalled: never delivered",
   refused: "refused",
+  replaced: "replaced by another message before",
   rescheduled: "rescheduled",
   unknown: "outcome unknown: check the list",
 };

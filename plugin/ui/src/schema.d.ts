@@ -580,13 +580,14 @@ export interface components {
          *
          *     Attributes:
          *         consumer_group: the group whose state it is; None is the message's own, before any group has it.
-         *         state: Initialized, Timing, Ready, Inflight, Acked, WaitingRetry, DLQ or Deleted; in broadcasting
-         *             Skipped for a failed message.
+         *         state: Initialized, Timing, Moved, Ready, Inflight, Acked, Skipped, WaitingRetry, DLQ or Deleted.
+         *             Skipped is what was left undone on purpose, and in broadcasting a failed message.
          *         at: since when, in UTC; None where the logs do not say.
-         *         until_at: for Timing and WaitingRetry the delivery instant, for Inflight the end of the lease.
+         *         until_at: for Timing, Moved and WaitingRetry the delivery instant, for Inflight the end of the lease.
          *         attempt: the number of the delivery, from 1.
          *         consumer: the present or past holder of the lease.
          *         reason: why it is in this state; for a retry the error of the previous attempt.
+         *         known_as: the id that the message had at the time; each move gave it another one.
          */
         HistoryEntry: {
             /** At */
@@ -597,6 +598,8 @@ export interface components {
             consumer: string | null;
             /** Consumer Group */
             consumer_group: string | null;
+            /** Known As */
+            known_as: string;
             /** Reason */
             reason: string | null;
             /** State */
@@ -796,6 +799,8 @@ export interface components {
             message_group: string | null;
             /** Message Id */
             message_id: string;
+            /** Moved From */
+            moved_from: string | null;
             /**
              * Now At
              * Format: date-time
@@ -809,6 +814,8 @@ export interface components {
             recalled: boolean;
             /** Released */
             released: boolean;
+            /** Replaced By */
+            replaced_by: string | null;
             /** Sent By Task */
             sent_by_task: string | null;
             /** Tag */
@@ -818,8 +825,10 @@ export interface components {
         };
         /**
          * Outcome
-         * @description The outcome for one message: ``recalled``, ``rescheduled``, ``already_released``, ``not_found`` or
-         *     ``refused``. If the broker failed partway, ``unknown`` for one message and ``not_tried`` for the rest.
+         * @description The outcome for one message: ``recalled``, ``rescheduled``, ``replaced``, ``already_released``,
+         *     ``not_found`` or ``refused``. If the broker failed partway, ``unknown`` for one message and ``not_tried``
+         *     for the rest. ``new_message_id``: where it is another one, the id that the message has now, or the id of
+         *     the message that replaced it.
          */
         Outcome: {
             /** Deliver At */

@@ -4,12 +4,16 @@ begin
     if to_regtype('duewheel.send_receipt') is null then
         -- outcome: sent, duplicate (of the idempotency key), kept or replaced (on_conflict)
         create type duewheel.send_receipt as (message_id text, deliver_at timestamptz, outcome text);
+        -- outcome: recalled, already_released, replaced or not_found. message_id: the present id of the message; that
+        -- of what was sent in its stead where it was replaced; null where it was not found.
+        create type duewheel.recall_receipt as (outcome text, message_id text);
         create type duewheel.received_message as (
             receipt_handle text, message_id text, topic text, key text, tag text, properties jsonb, body bytea,
             born_at timestamptz, deliver_at timestamptz, attempt integer, expires_at timestamptz);
         create type duewheel.described_message as (
             topic text, message_id text, key text, tag text, properties jsonb, body bytea, born_at timestamptz,
-            deliver_at timestamptz, asked_at timestamptz, message_group text, recalled boolean, released boolean);
+            deliver_at timestamptz, asked_at timestamptz, message_group text, recalled boolean, released boolean,
+            moved_from text, moved_to text, replaced_by text);
         create type duewheel.lease_handle as (
             topic_id integer, queue integer, n bigint, token bigint, expires_at timestamptz, message_count integer);
         -- A message of a lease, or with lease alone the handle of the messages before it. origin_id is the message id

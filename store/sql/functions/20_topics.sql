@@ -258,8 +258,8 @@ begin
         return;
     end if;
     foreach v_table in array array[
-        'tick', 'straggler', 'held_back', 'recall', 'bulk_recall', 'key_mark', 'idempotency', 'published_batch',
-        'redrive', 'lease', 'lease_event', 'lease_answer', 'lease_message', 'fifo_backlog', 'topic']
+        'tick', 'straggler', 'held_back', 'recall', 'bulk_recall', 'moved_id', 'key_mark', 'idempotency',
+        'published_batch', 'redrive', 'lease', 'lease_event', 'lease_answer', 'lease_message', 'fifo_backlog', 'topic']
     loop
         execute format('delete from duewheel.%I d where d.topic_id = any ($1)', v_table) using v_topic_ids;
     end loop;

@@ -81,15 +81,18 @@ begin atomic
            p_message.deliver_at, p_message.attempt, p_lease.expires_at;
 end;
 
--- A message as the broker stores it.
+-- A message as the broker stores it. Of one that was moved: the id that its sender got, and at any other place than its
+-- present one the id that it has there.
 create or replace function duewheel.as_described(
-    p_message duewheel.any_message, p_topic text, p_recalled boolean, p_released boolean
+    p_message duewheel.any_message, p_topic text, p_recalled boolean, p_released boolean, p_moved_from text,
+    p_moved_to text, p_replaced_by text
 ) returns setof duewheel.described_message
 language sql stable rows 1
 begin atomic
     select p_topic, duewheel.message_id(p_message.topic_id, p_message.queue, p_message.deliver_at, p_message.seq),
            p_message.key, p_message.tag, p_message.properties, p_message.body, p_message.born_at, p_message.deliver_at,
-           p_message.asked_at, p_message.message_group, p_recalled, p_released;
+           p_message.asked_at, p_message.message_group, p_recalled, p_released, p_moved_from, p_moved_to,
+           p_replaced_by;
 end;
 
 -- The messages of a queue behind (p_at, p_seq) and up to (p_to, p_to_seq) that their ticks released. p_seen_below:

@@ -347,7 +347,9 @@ begin
     end if;
 
     if send.on_conflict <> 'allow' or send.on_conflict is null then
-        v_receipt := duewheel.resolve_key_conflict(v_topic.topic_id, send.key, send.on_conflict, v_now);
+        v_receipt := duewheel.resolve_key_conflict(
+            v_topic.topic_id, send.key, send.on_conflict,
+            duewheel.message_id(v_topic.topic_id, v_queue, v_deliver_at, v_topic.block * 65536), v_now);
         v_outcome := v_receipt.outcome;
         if v_outcome = 'kept' then
             -- The same idempotency key again finds the message that was kept.

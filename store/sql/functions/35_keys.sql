@@ -33,10 +33,8 @@ begin
     end if;
     v_id := duewheel.parse_message_id(p_message_id);
     return exists (
-        select from duewheel.any_message m
-        where m.topic_id = v_id.topic_id and m.queue = v_id.queue and m.deliver_at = v_id.deliver_at
-          and m.seq = v_id.seq
-          and not duewheel.is_forgotten(m.topic_id, m.queue, m.deliver_at, m.seq, m.xid));
+        select from duewheel.message_at(v_id.topic_id, v_id.queue::smallint, v_id.deliver_at, v_id.seq) m
+        where not duewheel.is_forgotten(m.topic_id, m.queue, m.deliver_at, m.seq, m.xid));
 end
 $$;
 
@@ -77,7 +75,9 @@ begin
                duewheel.message_id(m.topic_id, m.queue, m.deliver_at, m.seq) as id,
                case when (select true from duewheel.recall r
                           where r.topic_id = m.topic_id and r.queue = m.queue and r.deliver_at = m.deliver_at
-                            and r.seq = m.seq limit 1) then 'recalled'
+                            and r.seq = m.seq limit 1)
+                    then case when (select p.seq from duewheel.present_place(m.topic_id, m.seq) p) <> m.seq
+                              then 'moved' else 'recalled' end
                     when m.deliver_at <= v_hi and (
                             select true from duewheel.held_back b
                             where b.topic_id = m.topic_id and b.deliver_at = m.deliver_at and b.queue = m.queue

@@ -49,10 +49,11 @@ begin
 end
 $$;
 
--- Recalls one message by its position: recalled, recalled_before (by another call) or already_released. Another recall
--- of the message that is still open is waited for.
+-- Recalls one message by its position: recalled, recalled_before (by another call, or moved) or already_released.
+-- Another recall of the message that is still open is waited for. p_replaced_by: the id of what is sent in its stead.
 create or replace function duewheel.recall_position(
-    p_topic_id integer, p_queue integer, p_deliver_at timestamptz, p_seq bigint, p_now timestamptz
+    p_topic_id integer, p_queue integer, p_deliver_at timestamptz, p_seq bigint, p_now timestamptz,
+    p_replaced_by text default null
 ) returns text
 language plpgsql as $$
 declare
@@ -68,33 +69,67 @@ begin
     if v_released then
         return 'already_released';
     end if;
-    insert into duewheel.recall (topic_id, queue, deliver_at, seq, recalled_at)
-    values (p_topic_id, p_queue, p_deliver_at, p_seq, coalesce(p_now, clock_timestamp()))
+    insert into duewheel.recall (topic_id, queue, deliver_at, seq, recalled_at, replaced_by)
+    values (p_topic_id, p_queue, p_deliver_at, p_seq, coalesce(p_now, clock_timestamp()), p_replaced_by)
     on conflict on constraint recall_pkey do nothing;
     return case when found then 'recalled' else 'recalled_before' end;
 end
 $$;
 
-create or replace function duewheel.recall(message_id text, now timestamptz default null) returns text
+-- The id that a recalled message was replaced by; null where it was not.
+create or replace function duewheel.replacement_of(
+    p_topic_id integer, p_queue integer, p_deliver_at timestamptz, p_seq bigint
+) returns text
+language sql stable
+begin atomic
+    select r.replaced_by from duewheel.recall r
+    where r.topic_id = p_topic_id and r.queue = p_queue and r.deliver_at = p_deliver_at and r.seq = p_seq limit 1;
+end;
+
+-- Recalls the message of an id, wherever it was moved.
+create or replace function duewheel.recall(message_id text, now timestamptz default null)
+returns duewheel.recall_receipt
 language plpgsql set plan_cache_mode = force_generic_plan as $$
 #variable_conflict use_column
 declare
-    v_id record := duewheel.parse_message_id(recall.message_id);
+    v_id constant record := duewheel.parse_message_id(recall.message_id);
+    v_place duewheel.message_position := (v_id.queue, v_id.deliver_at, v_id.seq);
+    v_present duewheel.message_position;
     v_xid xid8;
+    v_outcome text;
+    v_replaced_by text;
 begin
     if recall.now is not null then
         perform duewheel.require_clock_right(recall.now);
     end if;
     perform duewheel.require_read_committed();
-    select m.xid into v_xid from duewheel.any_message m join duewheel.topic t on t.topic_id = m.topic_id
-    where m.topic_id = v_id.topic_id and m.queue = v_id.queue and m.deliver_at = v_id.deliver_at
-      and m.seq = v_id.seq and t.message_type not in ('RETRY', 'DEAD_LETTER');
-    if not found or duewheel.is_forgotten(v_id.topic_id, v_id.queue, v_id.deliver_at, v_id.seq, v_xid) then
-        return 'not_found';
+    loop
+        v_outcome := 'not_found';
+        select m.xid into v_xid
+        from duewheel.message_at(v_id.topic_id, v_place.queue, v_place.deliver_at, v_place.seq) m
+        join duewheel.topic t on t.topic_id = m.topic_id
+        where t.message_type not in ('RETRY', 'DEAD_LETTER');
+        if found and not duewheel.is_forgotten(
+            v_id.topic_id, v_place.queue, v_place.deliver_at, v_place.seq, v_xid)
+        then
+            v_outcome := duewheel.recall_position(
+                v_id.topic_id, v_place.queue, v_place.deliver_at, v_place.seq, recall.now);
+        end if;
+        exit when v_outcome in ('recalled', 'already_released');
+        select * into v_present from duewheel.present_place(v_id.topic_id, v_place.seq);
+        exit when not found or v_present.seq = v_place.seq;
+        -- Perhaps just now: while this waited for the transaction that moved it.
+        v_place := v_present;
+    end loop;
+    if v_outcome = 'recalled_before' then
+        v_outcome := 'recalled';
+        v_replaced_by := duewheel.replacement_of(v_id.topic_id, v_place.queue, v_place.deliver_at, v_place.seq);
     end if;
-    return replace(
-        duewheel.recall_position(v_id.topic_id, v_id.queue, v_id.deliver_at, v_id.seq, recall.now),
-        'recalled_before', 'recalled');
+    return case
+        when v_outcome = 'not_found' then (v_outcome, null)::duewheel.recall_receipt
+        when v_replaced_by is not null then ('replaced', v_replaced_by)::duewheel.recall_receipt
+        else (v_outcome, duewheel.message_id(v_id.topic_id, v_place.queue, v_place.deliver_at, v_place.seq)
+             )::duewheel.recall_receipt end;
 end
 $$;
 
@@ -146,10 +181,10 @@ begin
 end
 $$;
 
--- The effect of a send with on_conflict keep or replace on the waiting messages of its key. outcome: kept, replaced or
--- sent.
+-- The effect of a send with on_conflict keep or replace on the waiting messages of its key. p_message_id: of what is
+-- sent. outcome: kept, replaced or sent.
 create or replace function duewheel.resolve_key_conflict(
-    p_topic_id integer, p_key text, p_on_conflict text, p_now timestamptz
+    p_topic_id integer, p_key text, p_on_conflict text, p_message_id text, p_now timestamptz
 ) returns duewheel.send_receipt
 language plpgsql set plan_cache_mode = force_generic_plan as $$
 declare
@@ -177,8 +212,8 @@ begin
             return (duewheel.message_id(p_topic_id, v_waiting.queues[i], v_waiting.ats[i], v_waiting.seqs[i]),
                     v_waiting.ats[i], 'kept')::duewheel.send_receipt;
         end if;
-        if duewheel.recall_position(p_topic_id, v_waiting.queues[i], v_waiting.ats[i], v_waiting.seqs[i], p_now)
-           = 'recalled' then
+        if duewheel.recall_position(p_topic_id, v_waiting.queues[i], v_waiting.ats[i], v_waiting.seqs[i], p_now,
+                                    p_message_id) = 'recalled' then
             v_receipt.outcome := 'replaced';
         end if;
     end loop;
@@ -226,6 +261,55 @@ begin
 end
 $$;
 
+-- Recalls a message in order to move it, wherever an earlier move has put it; answers it as it was there.
+create or replace function duewheel.take_to_move(p_topic_id integer, p_message_id text, p_now timestamptz)
+returns duewheel.any_message
+language plpgsql set plan_cache_mode = force_generic_plan as $$
+declare
+    v_id constant record := duewheel.parse_message_id(p_message_id);
+    v_place duewheel.message_position := (v_id.queue, v_id.deliver_at, v_id.seq);
+    v_present duewheel.message_position;
+    v_message duewheel.any_message;
+    v_outcome text;
+    v_replaced_by text;
+begin
+    loop
+        v_outcome := null;
+        select * into v_message
+        from duewheel.message_at(p_topic_id, v_place.queue, v_place.deliver_at, v_place.seq);
+        if found then
+            v_outcome := duewheel.recall_position(
+                p_topic_id, v_place.queue, v_place.deliver_at, v_place.seq, p_now);
+        end if;
+        if v_outcome = 'recalled' then
+            return v_message;
+        end if;
+        select * into v_present from duewheel.present_place(p_topic_id, v_place.seq);
+        exit when v_outcome = 'already_released' or not found or v_present.seq = v_place.seq;
+        v_place := v_present;
+    end loop;
+    if v_outcome is null then
+        raise exception using
+            errcode = 'DW013',
+            message = format('there is no delay message %s', p_message_id),
+            hint = 'It may have been dropped when its retention ended; look it up with find.';
+    elsif v_outcome = 'already_released' then
+        raise exception using
+            errcode = 'DW012',
+            message = format('message %s has been released already', p_message_id),
+            hint = 'It is delivered; send a new message if another is wanted.';
+    end if;
+    -- Also where another transaction took it back just now: whoever recalls a message has it, and nobody sends it
+    -- again.
+    v_replaced_by := duewheel.replacement_of(p_topic_id, v_place.queue, v_place.deliver_at, v_place.seq);
+    raise exception using
+        errcode = 'DW013',
+        message = case when v_replaced_by is null then format('message %s was recalled before', p_message_id)
+                       else format('message %s was replaced by %s', p_message_id, v_replaced_by) end,
+        hint = case when v_replaced_by is null then 'Send a new message.' else 'Reschedule that one.' end;
+end
+$$;
+
 -- Recall and send in one step: the same message at another instant.
 create or replace function duewheel.reschedule(
     message_id text, deliver_at timestamptz default null, delay interval default null,
@@ -234,10 +318,10 @@ create or replace function duewheel.reschedule(
 language plpgsql as $$
 #variable_conflict use_column
 declare
-    v_id record := duewheel.parse_message_id(reschedule.message_id);
+    v_id constant record := duewheel.parse_message_id(reschedule.message_id);
+    v_from duewheel.any_message;
     v_message duewheel.any_message;
     v_topic duewheel.topic;
-    v_outcome text;
     v_receipt duewheel.send_receipt;
     v_now timestamptz;
     v_asked_at timestamptz;
@@ -254,30 +338,8 @@ begin
     end if;
     select t.* into v_topic from duewheel.topic t
     where t.topic_id = v_id.topic_id and t.message_type = 'DELAY' and t.deleted_at is null;
-    select * into v_message from duewheel.any_message m
-    where m.topic_id = v_topic.topic_id and m.queue = v_id.queue and m.deliver_at = v_id.deliver_at
-      and m.seq = v_id.seq;
-    if not found then
-        raise exception using
-            errcode = 'DW013',
-            message = format('there is no delay message %s', reschedule.message_id),
-            hint = 'It may have been dropped when its retention ended; look it up with find.';
-    end if;
-    v_outcome := duewheel.recall_position(v_id.topic_id, v_id.queue, v_id.deliver_at, v_id.seq, reschedule.now);
-    -- Also where another transaction took it back just now: whoever recalls a message has it, and nobody sends it
-    -- again.
-    if v_outcome = 'recalled_before' then
-        raise exception using
-            errcode = 'DW013',
-            message = format('message %s was recalled before', reschedule.message_id),
-            hint = 'Send a new message.';
-    end if;
-    if v_outcome <> 'recalled' then
-        raise exception using
-            errcode = 'DW012',
-            message = format('message %s has been released already', reschedule.message_id),
-            hint = 'It is delivered; send a new message if another is wanted.';
-    end if;
+    v_from := duewheel.take_to_move(v_topic.topic_id, reschedule.message_id, reschedule.now);
+    v_message := v_from;
     -- The recall has taken the transaction id, before the clock is read.
     v_now := coalesce(reschedule.now, clock_timestamp());
     v_asked_at := duewheel.asked_instant(
@@ -289,6 +351,7 @@ begin
     v_message.asked_at := nullif(v_asked_at, v_message.deliver_at);
     v_message.seq := nextval('duewheel.message_block') * 65536;
     v_message := duewheel.place_message(v_message);
+    perform duewheel.note_moved(v_from, v_message);
     if v_message.deliver_at < v_now + duewheel.wheel_reach() then
         perform duewheel.notify_due(v_message.topic_id, v_message.deliver_at);
     end if;

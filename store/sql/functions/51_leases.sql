@@ -144,7 +144,7 @@ $$;
 -- lease's tags and filter. A client may run it itself, for instance through COPY.
 create or replace function duewheel.lease_query(p_group_id integer, p_topic_id integer, p_queue integer, p_n bigint)
 returns text
-language plpgsql stable as $$
+language plpgsql stable set datestyle = 'ISO' as $$
 declare
     v_lease duewheel.lease;
     v_first_at timestamptz;
@@ -254,7 +254,7 @@ return 'given back';
 -- at once. Answers how many they are.
 create or replace function duewheel.retry_messages(
     p_lease duewheel.lease, p_seqs bigint[], p_reasons text[], p_due_at timestamptz, p_now timestamptz,
-    p_given_back boolean default false
+    p_given_back boolean default false, p_is_dead boolean default false
 ) returns integer
 language plpgsql as $$
 declare
@@ -284,14 +284,16 @@ begin
     end if;
     select count(duewheel.send_on(
         m, case when next.is_dead then v_subscription.dead_letter_topic_id else v_subscription.retry_topic_id end,
-        duewheel.retry_due_at(v_group, m.attempt, v_due_at, v_now, v_now, m.born_at, random()),
+        duewheel.retry_due_at(v_group, m.attempt, case when next.is_dead then v_now else v_due_at end, v_now, v_now,
+                              m.born_at, random()),
         case when p_given_back or next.is_dead then m.attempt else m.attempt + 1 end,
         case when p_given_back then duewheel.given_back_reason()
              when cardinality(p_reasons) = 1 then p_reasons[1] else chosen.reason end))
     into v_count
     from duewheel.lease_rows((p_lease).group_id, (p_lease).topic_id, (p_lease).queue, (p_lease).n) m
     left join unnest(p_seqs, p_reasons) chosen (seq, reason) on chosen.seq = m.seq
-    cross join lateral (select m.attempt > v_group.max_retries and not p_given_back as is_dead) next
+    cross join lateral (
+        select (p_is_dead or m.attempt > v_group.max_retries) and not p_given_back as is_dead) next
     where case when p_seqs is null then m.seq <> all (v_answered) else chosen.seq is not null end;
     if v_count > 0 and coalesce(v_due_at, v_now) < v_now + duewheel.wheel_reach() then
         perform duewheel.notify_due(v_subscription.retry_topic_id, greatest(v_now, v_due_at));

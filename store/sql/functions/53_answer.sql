@@ -1,5 +1,5 @@
--- Answers to leases: ack, nack, reject, give back, extend, fence. Guarded by the lease being current: after its end,
--- or a final answer, LeaseLost.
+-- Answers to leases: ack, skip, nack, dead letter, reject, give back, extend, fence. Guarded by the lease being
+-- current: after its end, or a final answer, LeaseLost.
 --
 -- An answer to all that is left of a lease is one row of lease_event, which is final. Answers to single messages stand
 -- in lease_answer, where each is found by its message: an answer costs the same however many the lease has already.
@@ -90,11 +90,13 @@ end;
 create or replace function duewheel.check_answer(p_action text, p_delay interval, p_duration interval) returns text
 language plpgsql as $$
 begin
-    if p_action in ('ack', 'ack_once', 'nack', 'reject', 'give_back', 'extend', 'fence') is not true then
+    if p_action in ('ack', 'ack_once', 'skip', 'nack', 'dead_letter', 'reject', 'give_back', 'extend', 'fence')
+       is not true
+    then
         raise exception using
             errcode = 'DW010',
-            message = format('the answer is "%s"; it is "ack", "ack_once", "nack", "reject", "give_back", "extend" or '
-                             '"fence"', p_action),
+            message = format('the answer is "%s"; it is "ack", "ack_once", "skip", "nack", "dead_letter", "reject", '
+                             '"give_back", "extend" or "fence"', p_action),
             hint = 'Give one of these.';
     end if;
     if p_action = 'extend' then
@@ -105,7 +107,8 @@ begin
             errcode = 'DW010', message = format('the delay of the retry is %s; the limit is 0 to 3660 days', p_delay),
             hint = 'Give a delay within the limit, or none for the group''s retry intervals.';
     end if;
-    return case when p_action in ('ack', 'ack_once') then 'acked' when p_action in ('nack', 'reject') then 'failed'
+    return case when p_action in ('ack', 'ack_once', 'skip') then 'acked'
+                when p_action in ('nack', 'dead_letter', 'reject') then 'failed'
                 when p_action = 'give_back' then 'returned' when p_action = 'extend' then 'extended'
                 else 'fenced' end;
 end
@@ -189,13 +192,15 @@ begin
     is_new := false;
     select e.kind, e.xid = v_own_xid into v_final, v_final_is_own
     from duewheel.final_event((p_lease).group_id, (p_lease).topic_id, (p_lease).queue, (p_lease).n) e;
-    if (v_final = 'acked' and p_action = 'ack') or (v_final in ('failed', 'returned') and p_action = 'reject') then
+    if (v_final = 'acked' and p_action in ('ack', 'skip'))
+       or (v_final in ('failed', 'returned') and p_action = 'reject')
+    then
         return;
     end if;
     if p_seqs is not null then
         select coalesce(array_agg(s.seq order by s.place) filter (where a.kind is null), '{}'),
                count(a.kind) filter (where case
-                   when p_action = 'ack' then a.kind <> 'acked'
+                   when p_action in ('ack', 'skip') then a.kind <> 'acked'
                    when p_action = 'reject' then a.kind = 'acked'
                    when v_once then (a.xid = v_own_xid and a.kind = 'acked') is not true
                    else true end)
@@ -225,15 +230,15 @@ $$;
 
 -- Puts back messages of a FIFO lease that failed or are given back, with those behind them in their message groups.
 create or replace function duewheel.add_fifo_returns(
-    p_kind text, p_lease duewheel.lease, p_open_seqs bigint[], p_reasons text[], p_due_at timestamptz,
-    p_at timestamptz, p_now timestamptz
+    p_kind text, p_is_dead boolean, p_lease duewheel.lease, p_open_seqs bigint[], p_reasons text[],
+    p_due_at timestamptz, p_at timestamptz, p_now timestamptz
 ) returns void
 language plpgsql as $$
 declare
     v_returned bigint[];
 begin
     v_returned := (duewheel.fifo_put_back(p_lease, p_open_seqs, p_reasons, p_due_at, p_now,
-                                          p_kind = 'returned')).returned;
+                                          p_kind = 'returned', p_is_dead)).returned;
     perform duewheel.add_message_answers(p_lease, v_returned, 'returned', p_at, array[format(
         'one before it in its message group %s', case p_kind when 'failed' then 'failed' else 'was given back' end)]);
 end
@@ -251,10 +256,11 @@ begin
 end
 $$;
 
--- Notes an ack, a nack or a giving back that counts, and sends on what comes again. p_open_seqs: messages without an
--- answer yet; null: all that are left. p_reasons: one for each of p_open_seqs, or one for all.
+-- Notes an ack, a nack or a giving back that counts, and sends on what comes again. p_is_dead: what failed is a dead
+-- letter at once. p_open_seqs: messages without an answer yet; null: all that are left. p_reasons: one for each of
+-- p_open_seqs, or one for all.
 create or replace function duewheel.add_answer(
-    p_kind text, p_lease duewheel.lease, p_open_seqs bigint[], p_reasons text[], p_delay interval,
+    p_kind text, p_is_dead boolean, p_lease duewheel.lease, p_open_seqs bigint[], p_reasons text[], p_delay interval,
     p_at timestamptz, p_now timestamptz
 ) returns void
 language plpgsql as $$
@@ -267,7 +273,7 @@ begin
         perform duewheel.require_retries((p_lease).group_id);
     end if;
     if p_kind <> 'acked' and (p_lease).listed then
-        perform duewheel.add_fifo_returns(p_kind, p_lease, v_seqs, p_reasons, v_due_at, p_at, p_now);
+        perform duewheel.add_fifo_returns(p_kind, p_is_dead, p_lease, v_seqs, p_reasons, v_due_at, p_at, p_now);
     end if;
     v_is_last := v_seqs is null or (p_lease).message_count = cardinality(v_seqs) + duewheel.answered_count(
         (p_lease).group_id, (p_lease).topic_id, (p_lease).queue, (p_lease).n);
@@ -276,7 +282,7 @@ begin
         v_seqs := null;
     end if;
     if p_kind <> 'acked' and not (p_lease).listed then
-        perform duewheel.retry_messages(p_lease, v_seqs, p_reasons, v_due_at, p_now, p_kind = 'returned');
+        perform duewheel.retry_messages(p_lease, v_seqs, p_reasons, v_due_at, p_now, p_kind = 'returned', p_is_dead);
     end if;
     if v_seqs is not null then
         perform duewheel.add_message_answers(p_lease, v_seqs, p_kind, p_at, p_reasons);
@@ -371,13 +377,16 @@ begin
                       order by u.seq, u.reason) r using (seq)
                 order by o.place);
         end if;
-        perform duewheel.add_answer(p_kind, v_lease, v_judged.open_seqs, v_reasons, p_delay, p_at, p_now);
+        perform duewheel.add_answer(p_kind, p_action = 'dead_letter', v_lease, v_judged.open_seqs, v_reasons, p_delay,
+                                    p_at, p_now);
     end if;
 end
 $$;
 
 -- "ack" may be repeated, and so may "reject", which is "nack" for single messages of jobs that may run again.
 -- "give_back" says that there was no work: the messages are ready again at once, and no attempt is counted.
+-- "skip" is the ack of a message whose work was left undone on purpose: the ack that has a reason. It may be repeated.
+-- "dead_letter" is a nack after which there is no retry, however many the group has left.
 -- "ack_once" and "fence" are refused where another transaction has answered; they wait for one that is open. "fence"
 -- answers nothing: it takes the lease's lock and looks. The transaction then has the lease until it commits or rolls
 -- back, and may answer it after the end of the lease, as nobody can revive it meanwhile.
@@ -423,7 +432,7 @@ begin
     end if;
     v_kind := duewheel.check_answer(p_action, p_delay, p_duration);
     -- A reason is kept with each message of the lease.
-    v_reasons := array[left(p_reason, 10000)];
+    v_reasons := array[left(case p_action when 'skip' then coalesce(p_reason, 'skipped') else p_reason end, 10000)];
     for i in 1 .. coalesce(array_length(p_ns, 1), 0) loop
         v_seqs := null;
         if p_seqs is not null and jsonb_typeof(p_seqs -> (i - 1)) <> 'null' then

@@ -4,10 +4,11 @@
 -- null, for a retry due at p_due_at, or after the group's interval where that is null; the unanswered ones behind them
 -- in their message groups, without a retry. The last retry of a message ends it as a dead letter, and its message group
 -- goes on. p_reasons: one for each of p_seqs, or one for all. p_given_back: p_seqs are put back without a retry, too.
+-- p_is_dead: p_seqs are dead letters whatever retries they have left, and those behind them stay in the lease.
 -- returned: the numbers of the messages that were put back with these.
 create or replace function duewheel.fifo_put_back(
     p_lease duewheel.lease, p_seqs bigint[], p_reasons text[], p_due_at timestamptz, p_now timestamptz,
-    p_given_back boolean default false,
+    p_given_back boolean default false, p_is_dead boolean default false,
     out failed integer, out returned bigint[]
 )
 language plpgsql as $$
@@ -51,13 +52,13 @@ begin
     ), touched as materialized (
         -- Of a slot that was dropped meanwhile there is nothing to put back: what is behind it goes on.
         select m.*,
-               (m.has_failed and m.attempt > v_group.ordered_max_retries) or not exists (
+               (m.has_failed and (p_is_dead or m.attempt > v_group.ordered_max_retries)) or not exists (
                     select from duewheel.message_at(m.source_topic_id, m.source_queue, m.deliver_at, m.seq)) as is_dead
         from (
             select m.*, bool_or(m.is_chosen) over (
                 partition by m.message_group order by m.place_n, m.deliver_at, m.seq) as is_behind
             from open_message m
-        ) m where m.is_behind
+        ) m where m.is_chosen or (m.is_behind and not p_is_dead)
     ), dead as materialized (
         select duewheel.send_on(m, v_dead_letter_topic_id, v_now, t.attempt, t.reason) as seq
         from touched t

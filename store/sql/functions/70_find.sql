@@ -1,14 +1,21 @@
 -- Looking up messages, and what became of them.
 
+-- The message of an id, where it is now.
 create or replace function duewheel.find(message_id text)
 returns setof duewheel.described_message
 language plpgsql stable as $$
 #variable_conflict use_column
 declare
-    v_id record := duewheel.parse_message_id(find.message_id);
+    v_id constant record := duewheel.parse_message_id(find.message_id);
+    v_place duewheel.message_position;
 begin
     perform duewheel.require_home();
-    return query select * from duewheel.describe_messages(v_id.topic_id, v_id.queue, v_id.deliver_at, v_id.seq, null);
+    select * into v_place from duewheel.present_place(v_id.topic_id, v_id.seq);
+    if not found then
+        v_place := (v_id.queue, v_id.deliver_at, v_id.seq);
+    end if;
+    return query
+    select * from duewheel.describe_messages(v_id.topic_id, v_place.queue, v_place.deliver_at, v_place.seq, null);
 end
 $$;
 
@@ -44,14 +51,25 @@ begin
     ) f
     cross join lateral (select (f.message).*) m
     join duewheel.topic t on t.topic_id = p_topic_id
+    -- Look-ups for each row: joins may be answered by reading all recalls of all topics first.
+    left join lateral (
+        select true as is_there, r.replaced_by from duewheel.recall r
+        where r.topic_id = m.topic_id and r.queue = m.queue and r.deliver_at = m.deliver_at and r.seq = m.seq limit 1
+    ) r on true
+    left join lateral (
+        select duewheel.message_id(o.topic_id, o.queue, o.deliver_at, o.seq) as id from duewheel.moved_id v
+        join duewheel.moved_id o on o.topic_id = v.topic_id and o.first_seq = v.first_seq and o.seq = v.first_seq
+        where v.topic_id = m.topic_id and v.seq = m.seq and v.first_seq <> v.seq limit 1
+    ) origin on true
+    left join lateral (
+        select duewheel.message_id(m.topic_id, p.queue, p.deliver_at, p.seq) as id
+        from duewheel.present_place(m.topic_id, m.seq) p where p.seq <> m.seq
+    ) present on true
     cross join lateral duewheel.as_described(
-        f.message, t.name,
-        -- A look-up for each row: "exists" may be answered by reading all recalls of all topics first.
-        coalesce((select true from duewheel.recall r
-                  where r.topic_id = m.topic_id and r.queue = m.queue and r.deliver_at = m.deliver_at
-                    and r.seq = m.seq limit 1), false),
-        m.deliver_at <= v_hi
-        and duewheel.release_of(m.topic_id, m.queue, m.deliver_at, m.seq, m.xid) is not null) d
+        f.message, t.name, coalesce(r.is_there and present.id is null, false),
+        m.deliver_at <= v_hi and r.is_there is null
+        and duewheel.release_of(m.topic_id, m.queue, m.deliver_at, m.seq, m.xid) is not null,
+        origin.id, present.id, r.replaced_by) d
     where t.message_type not in ('RETRY', 'DEAD_LETTER')
       and not duewheel.is_forgotten(m.topic_id, m.queue, m.deliver_at, m.seq, m.xid)
     order by m.deliver_at, m.seq;

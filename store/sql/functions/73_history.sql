@@ -181,7 +181,10 @@ begin atomic
     union all
     select null, 'Timing', (p_message).born_at, (p_message).deliver_at, (p_message).attempt, null, null, null, 1
     union all
-    select null, 'Deleted', p_recalled_at, null, (p_message).attempt, null, 'recalled', null, 2
+    select null, 'Deleted', p_recalled_at, null, (p_message).attempt, null,
+           coalesce('replaced by ' || duewheel.replacement_of((p_message).topic_id, (p_message).queue,
+                                                           (p_message).deliver_at, (p_message).seq), 'recalled'),
+           null, 2
     where p_recalled_at is not null
     union all
     select null, 'Ready', r.at, null, (p_message).attempt, null, null, null, 2
@@ -260,7 +263,9 @@ begin atomic
            h.attempt, h.consumer, null::text, h.n, 3
     from unnest(p_held) h
     union all
-    select h.group_id, 'Acked', h.outcome_at, null, h.attempt, h.consumer, null, h.n, 4
+    -- What was left undone on purpose has a reason.
+    select h.group_id, case when h.reason is null then 'Acked' else 'Skipped' end, h.outcome_at, null, h.attempt,
+           h.consumer, h.reason, h.n, 4
     from unnest(p_held) h where h.kind = 'acked'
     union all
     -- Broadcasting: passed over.
@@ -311,16 +316,46 @@ begin atomic
       and (duewheel.slot_at(p_deliver_at)).starts_at is null;
 end;
 
+-- The states of a message at the places that it was moved away from.
+create or replace function duewheel.states_before_moves(p_topic_id integer, p_seq bigint)
+returns table (state text, at timestamptz, until_at timestamptz, reason text, known_as text)
+language sql stable
+begin atomic
+    with place as (
+        select i.*, i.first_seq = i.seq as is_first,
+               duewheel.message_id(i.topic_id, i.queue, i.deliver_at, i.seq) as id
+        from duewheel.ids_of_moved(p_topic_id, p_seq) i
+    ), left_place as (
+        select p.*, lead(p.since_at) over (order by p.seq) as moved_at, lead(p.id) over (order by p.seq) as next_id,
+               lead(p.deliver_at) over (order by p.seq) as moved_to_at
+        from place p
+    )
+    select s.state, s.at, s.until_at, s.reason, p.id
+    from left_place p
+    cross join lateral (values
+        (0, 'Initialized', p.since_at, null::timestamptz, null::text),
+        (1, 'Timing', p.since_at, p.deliver_at, null),
+        (2, 'Moved', p.moved_at, p.moved_to_at, 'to ' || p.next_id)
+    ) s (step, state, at, until_at, reason)
+    where p.next_id is not null and (p.is_first or s.step > 0)
+    order by p.seq, s.step;
+end;
+
 -- The history of a message: one row per state, in the order of time. Rows of no group are about the message itself.
+-- Every id that it has had leads to all of it; known_as is the one that it had at the time.
 create or replace function duewheel.history(message_id text, now timestamptz default null)
 returns table (
-    consumer_group text, state text, at timestamptz, until_at timestamptz, attempt integer, consumer text, reason text
+    consumer_group text, state text, at timestamptz, until_at timestamptz, attempt integer, consumer text, reason text,
+    known_as text
 )
 language plpgsql stable as $$
 #variable_conflict use_column
 declare
-    v_id record := duewheel.parse_message_id(history.message_id);
+    v_id constant record := duewheel.parse_message_id(history.message_id);
     v_now constant timestamptz := duewheel.clock_at(history.now);
+    v_place duewheel.message_position;
+    v_is_moved boolean;
+    v_known_as text;
     v_message duewheel.any_message;
     v_recalled_at timestamptz;
     v_chain duewheel.chain_link[];
@@ -328,10 +363,19 @@ declare
     v_states duewheel.message_state[];
 begin
     perform duewheel.require_home();
-    v_message := duewheel.message_of(v_id.topic_id, v_id.queue, v_id.deliver_at, v_id.seq);
+    select * into v_place from duewheel.present_place(v_id.topic_id, v_id.seq);
+    v_is_moved := found;
+    if not v_is_moved then
+        v_place := (v_id.queue, v_id.deliver_at, v_id.seq);
+    end if;
+    v_known_as := duewheel.message_id(v_id.topic_id, v_place.queue, v_place.deliver_at, v_place.seq);
+    v_message := duewheel.message_of(v_id.topic_id, v_place.queue, v_place.deliver_at, v_place.seq);
     return query
-    select null::text, 'Deleted', d.deleted_at, null::timestamptz, null::integer, null::text, d.reason
-    from duewheel.deletion_of(v_id.topic_id, v_id.queue, v_id.deliver_at, v_message, v_now) d;
+    select null::text, b.state, b.at, b.until_at, 1, null::text, b.reason, b.known_as
+    from duewheel.states_before_moves(v_id.topic_id, v_id.seq) b;
+    return query
+    select null::text, 'Deleted', d.deleted_at, null::timestamptz, null::integer, null::text, d.reason, v_known_as
+    from duewheel.deletion_of(v_id.topic_id, v_place.queue, v_place.deliver_at, v_message, v_now) d;
     if found or v_message.seq is null then
         return;
     end if;
@@ -342,7 +386,7 @@ begin
     v_held := array(select h from duewheel.leases_of_chain(v_message, v_chain) h);
     v_states := array(select s from duewheel.states_of_message(v_message, v_recalled_at, v_chain, v_held) s);
     return query
-    select g.name, s.state, s.at, s.until_at, s.attempt, s.consumer, s.reason
+    select g.name, s.state, s.at, s.until_at, s.attempt, s.consumer, s.reason, v_known_as
     from (
         select * from unnest(v_states)
         union all
@@ -351,6 +395,7 @@ begin
         select * from duewheel.states_of_leases(v_message, v_held, v_states)
     ) s
     left join duewheel.consumer_group g on g.group_id = s.group_id
+    where not (v_is_moved and s.state = 'Initialized')
     -- Of one instant, in the order in which it happened.
     order by s.at, s.attempt, s.n nulls first, s.step;
 end

@@ -267,7 +267,7 @@ begin
         where a.schedule_id = p_schedule_id and a.occurs_at > coalesce(p_now, clock_timestamp())
         order by a.occurs_at desc
     loop
-        if duewheel.recall(v_ahead.message_id, p_now) = 'recalled' then
+        if (duewheel.recall(v_ahead.message_id, p_now)).outcome = 'recalled' then
             delete from duewheel.schedule_ahead a
             where a.schedule_id = p_schedule_id and a.occurs_at = v_ahead.occurs_at;
             v_recalled := v_recalled + 1;

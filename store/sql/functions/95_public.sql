@@ -154,6 +154,22 @@ begin atomic
     select duewheel.answer_handles('nack', receipt_handles, delay, reason, null, now);
 end;
 
+create or replace function duewheel.skip(
+    receipt_handles text[], reason text default null, now timestamptz default null
+) returns void
+language sql
+begin atomic
+    select duewheel.answer_handles('skip', receipt_handles, null, reason, null, now);
+end;
+
+create or replace function duewheel.dead_letter(
+    receipt_handles text[], reason text default null, now timestamptz default null
+) returns void
+language sql
+begin atomic
+    select duewheel.answer_handles('dead_letter', receipt_handles, null, reason, null, now);
+end;
+
 create or replace function duewheel.give_back(
     receipt_handles text[], reason text default null, now timestamptz default null
 ) returns void

@@ -21,7 +21,7 @@ comment on function duewheel.send(
 
 -- Recalling
 comment on function duewheel.recall is
-    'Takes a message back: recalled, already_released or not_found. It counts when you commit.';
+    'Takes a message back, wherever it was moved, and names its present id. It counts when you commit.';
 comment on function duewheel.recall_key is
     'Takes back all messages that wait under a key: recalled, already_released or not_found.';
 comment on function duewheel.recall_many is
@@ -40,6 +40,10 @@ comment on function duewheel.fence is
     'Reserves leases for your transaction before the work: other fences and answers wait until it ends.';
 comment on function duewheel.nack is
     'Says that the work failed: the messages come again after delay, or after the interval of their group.';
+comment on function duewheel.skip is
+    'Says that messages are done with, and their work is left undone on purpose: the history says Skipped and why.';
+comment on function duewheel.dead_letter is
+    'Says that the work failed and no retry would help: the messages are dead letters at once.';
 comment on function duewheel.give_back is
     'Says that there was no work: the messages are ready again at once, and no attempt is counted.';
 comment on function duewheel.change_invisible_duration is
@@ -57,7 +61,7 @@ comment on function duewheel.delete_group is
 
 -- Looking
 comment on function duewheel.find is
-    'A message by its id, also one that was recalled.';
+    'A message by its id, or by one that it had before it was moved; also one that was recalled.';
 comment on function duewheel.find_key is
     'The messages of a key, also those that were recalled.';
 comment on function duewheel.history is

@@ -7,8 +7,27 @@ create table duewheel.recall (
     deliver_at timestamptz not null,
     seq bigint not null,
     recalled_at timestamptz not null,
+    -- The id of the message that was sent in its stead.
+    replaced_by text,
     primary key (topic_id, queue, deliver_at, seq)
 );
+
+-- The ids of messages that were moved to another instant, all that each has had: any of them leads to the present one,
+-- which has the highest seq. A move adds a row and changes none. Messages that stay where they were sent have no row.
+create table duewheel.moved_id (
+    topic_id integer not null,
+    queue smallint not null,
+    deliver_at timestamptz not null,
+    seq bigint not null,
+    -- Of the id that the sender got: the same in all rows of a message.
+    first_seq bigint not null,
+    -- Since when the message has had this id.
+    since_at timestamptz not null,
+    primary key (topic_id, first_seq, seq)
+);
+create unique index moved_id_seq_key on duewheel.moved_id (topic_id, seq);
+-- Upkeep forgets the ids of messages that are gone.
+create index moved_id_deliver_at on duewheel.moved_id (topic_id, deliver_at);
 
 -- One row for each chunk of recalls in a caller's transaction: what had to be waiting when that committed.
 create table duewheel.bulk_recall (

@@ -1,0 +1,67 @@
+"""The message that a function gets with ``one_by_one``, which it may answer otherwise than by its end.
+
+A function that returns has done its work, and one that raises has failed. These answers are for what is
+neither: a message that needs no work any more, or that no retry would help.
+"""
+
+from __future__ import annotations
+
+from duewheel.store.values.bodies import check_text
+from duewheel.store.values.messages import Message
+
+
+class HandedMessage(Message):
+    """One message, in the hands of the function of a task.
+
+    Attributes:
+        answer: the answer that the function has chosen, as the name of a method of ``Consumer``; "ack" unless
+            it chooses.
+        reason: the reason given with it.
+    """
+
+    __slots__ = ("answer", "reason")
+
+    def __init__(self, message: Message) -> None:
+        super().__init__(message._row, message._lease, message._topic)
+        self.answer = "ack"
+        self.reason: str | None = None
+
+    def skip(self, reason: str | None = None) -> None:
+        """Be done with the message on purpose: it is acked, and its history says ``Skipped`` and why.
+
+        Counts when the function returns. ``AirflowSkipException`` does the same.
+
+        Args:
+            reason: to be read in the message's history.
+
+        Raises:
+            InvalidArgument: the reason is no text.
+
+        Example::
+
+            if is_paid(message.key):
+                return message.skip("the order is paid")
+        """
+        self._choose("skip", reason)
+
+    def dead_letter(self, reason: str | None = None) -> None:
+        """Make the message a dead letter at once, however many retries its group has left.
+
+        Counts when the function returns. ``AirflowFailException`` does the same and fails the task, too.
+
+        Args:
+            reason: kept with the dead letter.
+
+        Raises:
+            InvalidArgument: the reason is no text.
+
+        Example::
+
+            if message.key not in orders:
+                return message.dead_letter("no such order")
+        """
+        self._choose("dead_letter", reason)
+
+    def _choose(self, answer: str, reason: str | None) -> None:
+        check_text(reason, "reason", optional=True)
+        self.answer, self.reason = answer, reason

@@ -1,0 +1,60 @@
+-- Moved messages: a move gives a message a new id, and every id that it has had goes on standing for it.
+--
+-- Any id is two look-ups away from the present one, however often the message was moved. Only what finds nothing to do
+-- at an id asks here, so calls about messages that were never moved pay nothing.
+
+-- Where the message of an id is now; no row where it was never moved.
+create or replace function duewheel.present_place(p_topic_id integer, p_seq bigint)
+returns setof duewheel.message_position
+language sql stable rows 1
+begin atomic
+    select p.queue, p.deliver_at, p.seq
+    from duewheel.moved_id m
+    cross join lateral (
+        select n.queue, n.deliver_at, n.seq from duewheel.moved_id n
+        where n.topic_id = p_topic_id and n.first_seq = m.first_seq order by n.seq desc limit 1) p
+    where m.topic_id = p_topic_id and m.seq = p_seq;
+end;
+
+-- The ids that a moved message has had, in order.
+create or replace function duewheel.ids_of_moved(p_topic_id integer, p_seq bigint) returns setof duewheel.moved_id
+language sql stable
+begin atomic
+    select n.* from duewheel.moved_id m
+    join duewheel.moved_id n on n.topic_id = p_topic_id and n.first_seq = m.first_seq
+    where m.topic_id = p_topic_id and m.seq = p_seq
+    order by n.seq;
+end;
+
+-- Notes a move. The recall at the old place has kept any other move of the message out until this one is committed, so
+-- the rows of a message have the order of its moves.
+create or replace function duewheel.note_moved(p_from duewheel.any_message, p_to duewheel.any_message) returns void
+language plpgsql set plan_cache_mode = force_generic_plan as $$
+declare
+    v_first_seq bigint;
+begin
+    select m.first_seq into v_first_seq from duewheel.moved_id m
+    where m.topic_id = p_from.topic_id and m.seq = p_from.seq;
+    if not found then
+        v_first_seq := p_from.seq;
+        insert into duewheel.moved_id (topic_id, queue, deliver_at, seq, first_seq, since_at)
+        values (p_from.topic_id, p_from.queue, p_from.deliver_at, p_from.seq, v_first_seq, p_from.born_at);
+    end if;
+    insert into duewheel.moved_id (topic_id, queue, deliver_at, seq, first_seq, since_at)
+    values (p_to.topic_id, p_to.queue, p_to.deliver_at, p_to.seq, v_first_seq, p_to.born_at);
+end
+$$;
+
+-- Forgets the ids of messages of which nothing is kept: neither the message where it is now, nor a row that it left at
+-- a later instant, which only these ids tell from one that was recalled.
+create or replace function duewheel.trim_moved(p_topic_id integer, p_kept_from timestamptz) returns void
+language sql
+begin atomic
+    delete from duewheel.moved_id m
+    using duewheel.moved_id f
+    where f.topic_id = p_topic_id and f.deliver_at < p_kept_from and f.seq = f.first_seq
+      and not exists (
+        select from duewheel.moved_id n
+        where n.topic_id = p_topic_id and n.first_seq = f.seq and n.deliver_at >= p_kept_from)
+      and m.topic_id = p_topic_id and m.first_seq = f.seq;
+end;

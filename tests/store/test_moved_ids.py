@@ -1,0 +1,214 @@
+"""An id answers for its message as long as that lives, wherever the message was moved."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import psycopg2
+import pytest
+from tests.acting import rows
+from tests.clock import NOW, Clock
+from tests.waiting import beside, connected, until_somebody_waits
+
+from duewheel.store import (
+    AlreadyReleased,
+    Broker,
+    RecallOutcome,
+    RecallReceipt,
+    UnknownMessage,
+)
+from duewheel.store.values.messages import SendReceipt
+
+HOUR = timedelta(hours=1)
+DAY = timedelta(days=1)
+
+ROWS_OF_MOVES = "select count(*) from duewheel.moved_id"
+
+
+def moved(broker: Broker, times: int) -> tuple[list[SendReceipt], str]:
+    """A message that was moved so often, each time by another of its ids: its receipts, and its last id."""
+    receipts = [broker.send("t", b"a", delay=HOUR, key="k", tag="x")]
+    for number in range(times):
+        asked = receipts[(number * 7) % len(receipts)]
+        receipts.append(broker.reschedule(asked.message_id, delay=(2 + number) * HOUR))
+    return receipts, receipts[-1].message_id
+
+
+def got(broker: Broker) -> list[str]:
+    consumer = broker.consumer("t", "g")
+    batch = consumer.receive(10)
+    consumer.ack(batch)
+    return [message.message_id for message in batch]
+
+
+@pytest.mark.parametrize("asked", [0, 1, 2, 3])
+def test_x21_every_id_recalls_a_message_that_was_moved(topic: Broker, clock: Clock, asked: int) -> None:
+    receipts, present = moved(topic, 3)
+    answer = RecallReceipt(RecallOutcome.RECALLED, present)
+    assert topic.recall(receipts[asked].message_id) == answer
+    assert [topic.recall(receipt.message_id) for receipt in receipts] == [answer] * 4
+    with pytest.raises(UnknownMessage, match="was recalled before"):
+        topic.reschedule(receipts[0].message_id, delay=HOUR)
+    clock.advance(20 * HOUR)
+    assert got(topic) == []
+
+
+def test_x21_a_recall_is_late_when_the_message_is_released_where_it_is(topic: Broker, clock: Clock) -> None:
+    receipts, present = moved(topic, 2)
+    clock.advance(2 * HOUR)
+    assert got(topic) == [], "not at an instant that it was moved away from"
+    clock.advance(HOUR)
+    assert got(topic) == [present]
+    for receipt in receipts:
+        assert topic.recall(receipt.message_id) == RecallReceipt(RecallOutcome.ALREADY_RELEASED, present)
+        with pytest.raises(AlreadyReleased):
+            topic.reschedule(receipt.message_id, delay=HOUR)
+
+
+def test_x21_a_replaced_message_names_what_took_its_place(topic: Broker) -> None:
+    receipts, _ = moved(topic, 2)
+    new = topic.send("t", b"b", delay=HOUR, key="k", on_conflict="replace")
+    for receipt in receipts:
+        assert topic.recall(receipt.message_id) == RecallReceipt(RecallOutcome.REPLACED, new.message_id)
+        with pytest.raises(UnknownMessage, match=f"was replaced by {new.message_id}"):
+            topic.reschedule(receipt.message_id, delay=HOUR)
+    # That one is moved in its turn: its id stands for it.
+    topic.reschedule(new.message_id, delay=2 * HOUR)
+    answer = topic.recall(receipts[0].message_id)
+    assert answer == RecallReceipt(RecallOutcome.REPLACED, new.message_id)
+    assert topic.recall(new.message_id).outcome is RecallOutcome.RECALLED
+    found = topic.find(receipts[0].message_id)
+    assert found is not None
+    assert (found.recalled, found.replaced_by) == (True, new.message_id)
+    assert topic.history(receipts[0].message_id)[-1].reason == f"replaced by {new.message_id}"
+
+
+def test_x21_find_and_history_follow_a_message(topic: Broker, clock: Clock) -> None:
+    receipts, present = moved(topic, 2)
+    first, second = (receipt.message_id for receipt in receipts[:2])
+    clock.advance(3 * HOUR)
+    assert got(topic) == [present]
+    for receipt in receipts:
+        found = topic.find(receipt.message_id)
+        assert found is not None
+        assert (found.message_id, found.moved_from, found.moved_to) == (present, first, None)
+        assert (found.recalled, found.released) == (False, True)
+        entries = topic.history(receipt.message_id)
+        assert [(one.state, one.known_as, one.until_at, one.reason) for one in entries[:7]] == [
+            ("Initialized", first, None, None),
+            ("Timing", first, NOW + HOUR, None),
+            ("Moved", first, NOW + 2 * HOUR, f"to {second}"),
+            ("Timing", second, NOW + 2 * HOUR, None),
+            ("Moved", second, NOW + 3 * HOUR, f"to {present}"),
+            ("Timing", present, NOW + 3 * HOUR, None),
+            ("Ready", present, None, None),
+        ]
+        assert [one.state for one in entries[7:]] == ["Inflight", "Acked"]
+    of_key = {one.message_id: one for one in topic.find_key("t", "k")}
+    assert {one: (of_key[one].moved_from, of_key[one].moved_to) for one in of_key} == {
+        first: (None, present),
+        second: (first, present),
+        present: (first, None),
+    }
+    assert {(one.recalled, one.released) for one in of_key.values()} == {(False, False), (False, True)}
+
+
+def test_x21_an_id_outlives_the_place_that_it_names(timed_broker: Broker, clock: Clock) -> None:
+    """The slot and the logs of the old instant are gone long before the message is delivered."""
+    broker = timed_broker
+    broker.create_topic("t", retention=DAY, max_delay=100 * DAY)
+    sent = broker.send("t", b"a", delay=HOUR)
+    other = broker.send("t", b"b", delay=HOUR)
+    present = broker.reschedule(sent.message_id, delay=40 * DAY).message_id
+    broker.reschedule(other.message_id, delay=2 * HOUR)
+    broker.maintain()
+    for _ in range(20):
+        clock.advance(DAY)
+        consumer = broker.consumer("t", "g")
+        consumer.ack(consumer.receive(10))
+        broker.maintain()
+    assert rows(broker, "select count(*) from duewheel.any_message where deliver_at < %s", NOW + DAY) == [
+        (0,)
+    ]
+    assert rows(broker, ROWS_OF_MOVES) == [(2,)], "the other message is forgotten with all its ids"
+    assert broker.recall(other.message_id) == RecallReceipt(RecallOutcome.NOT_FOUND, None)
+    found = broker.find(sent.message_id)
+    assert found is not None
+    assert (found.message_id, found.moved_from) == (present, sent.message_id)
+    assert [one.state for one in broker.history(sent.message_id)] == [
+        "Initialized",
+        "Timing",
+        "Moved",
+        "Timing",
+    ]
+    assert broker.recall(sent.message_id) == RecallReceipt(RecallOutcome.RECALLED, present)
+    for _ in range(30):
+        clock.advance(DAY)
+        consumer = broker.consumer("t", "g")
+        consumer.ack(consumer.receive(10))
+        broker.maintain()
+    assert rows(broker, ROWS_OF_MOVES) == [(0,)]
+    assert broker.recall(sent.message_id) == RecallReceipt(RecallOutcome.NOT_FOUND, None)
+
+
+def test_x21_a_move_in_the_callers_transaction_counts_when_it_commits(topic: Broker) -> None:
+    sent = topic.send("t", b"a", delay=HOUR)
+    for ends in ("rollback", "commit"):
+        with connected(topic.dsn, autocommit=False) as connection:
+            present = topic.reschedule(sent.message_id, delay=2 * HOUR, connection=connection).message_id
+            found = topic.find(sent.message_id)
+            assert found is not None
+            assert found.message_id == sent.message_id
+            getattr(connection, ends)()
+        found = topic.find(sent.message_id)
+        assert found is not None
+        assert found.message_id == (present if ends == "commit" else sent.message_id)
+
+
+def test_x21_whoever_waits_for_a_move_gets_its_message(topic: Broker) -> None:
+    sent = topic.send("t", b"a", delay=HOUR)
+    with connected(topic.dsn, autocommit=False) as connection, beside() as start:
+        moved = topic.reschedule(sent.message_id, delay=2 * HOUR, connection=connection)
+        recalled = start(lambda: topic.recall(sent.message_id))
+        until_somebody_waits(topic.dsn)
+        connection.commit()
+        assert recalled.result() == RecallReceipt(RecallOutcome.RECALLED, moved.message_id)
+
+
+def test_x21_a_message_that_was_moved_to_be_earlier_is_not_found_by_key_once_it_is_forgotten(
+    timed_broker: Broker, clock: Clock
+) -> None:
+    broker = timed_broker
+    broker.create_topic("t", retention=DAY, max_delay=100 * DAY)
+    sent = broker.send("t", b"a", delay=40 * DAY, key="k")
+    broker.reschedule(sent.message_id, delay=HOUR)
+    for _ in range(10):
+        clock.advance(DAY)
+        consumer = broker.consumer("t", "g")
+        consumer.ack(consumer.receive(10))
+        broker.maintain()
+    assert broker.recall(sent.message_id).outcome is RecallOutcome.NOT_FOUND
+    assert broker.recall_key("t", "k") is RecallOutcome.NOT_FOUND
+
+
+def test_x21_moving_a_message_a_thousand_times_makes_no_call_slower(topic: Broker) -> None:
+    """The pages that a recall touches, after ten moves and after a thousand."""
+
+    def pages(identity: str) -> int:
+        with psycopg2.connect(topic.dsn) as connection, connection.cursor() as cursor:
+            plan = "explain (analyze, buffers, format json) select * from duewheel.recall(%s)"
+            for _ in range(2):
+                cursor.execute(plan, (identity,))
+                ((((found),),),) = cursor.fetchall()
+            connection.rollback()
+        return int(found["Plan"]["Shared Hit Blocks"] + found["Plan"]["Shared Read Blocks"])
+
+    sent = topic.send("t", b"a", delay=HOUR)
+    identity = sent.message_id
+    touched = {}
+    for number in range(1, 1_001):
+        identity = topic.reschedule(identity, delay=2 * HOUR).message_id
+        if number in (10, 1_000):
+            rows(topic, "select count(*) from duewheel.moved_id")
+            touched[number] = pages(sent.message_id)
+    assert touched[1_000] <= touched[10] + 20, touched
