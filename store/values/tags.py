@@ -1,6 +1,8 @@
 """Tag expressions: which messages of a topic a consumer group wants.
 
-``*`` is every message, with or without a tag; ``A`` those tagged A; ``A || B`` those tagged A or B.
+``*`` is every message, with or without a tag; ``A`` those tagged A; ``A || B`` those tagged A or B. A tag
+with a comma stands in double quotes, ``"A,B"``: without them it is mostly a list that was meant, and its
+group would pass over messages for good.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ MAX_TAG_LENGTH = 127
 EVERY = "*"
 
 _TAG = re.compile(r"(?!\*)[^|\s\x00-\x1f\x7f]{1,127}", re.ASCII)
+_QUOTED = re.compile(r'".+"')
 _FORM = "write `*` for every message, or tags joined by `||`, such as `paid || cancelled`"
 
 
@@ -23,7 +26,8 @@ def parse(expression: str) -> list[str] | None:
     """The tags an expression names, each once and in order, or None for every message.
 
     Args:
-        expression: ``*``, or tags of 1 to 127 characters without spaces and ``|``, joined by ``||``.
+        expression: ``*``, or tags of 1 to 127 characters without spaces and ``|``, joined by ``||``; a tag
+            with a comma in double quotes.
 
     Raises:
         InvalidTagExpression: anything else.
@@ -32,6 +36,8 @@ def parse(expression: str) -> list[str] | None:
     Example:
         >>> parse("paid || cancelled")
         ['paid', 'cancelled']
+        >>> parse('"eu,north"')
+        ['eu,north']
     """
     if not isinstance(expression, str):
         raise InvalidTagExpression(f"the tag expression is a {type(expression).__name__}, not a str: {_FORM}")
@@ -40,7 +46,16 @@ def parse(expression: str) -> list[str] | None:
     tags = [part.strip() for part in expression.split("||")]
     if tags == [EVERY]:
         return None
-    for tag in tags:
+    for place, tag in enumerate(tags):
+        if "," in tag and not _QUOTED.fullmatch(tag):
+            meant = " || ".join(part.strip() for part in tag.split(","))
+            raise InvalidTagExpression(
+                f"{expression!r} is not a tag expression: {tag!r} has a comma. Join tags by `||`, as in "
+                f"`{meant}`; a tag that has a comma is written in double quotes, as in "
+                f'`"{tag}"`'
+            )
+        if _QUOTED.fullmatch(tag):
+            tag = tags[place] = tag[1:-1]
         if not tag or tag == EVERY or "|" in tag or any(character.isspace() for character in tag):
             raise InvalidTagExpression(f"{expression!r} is not a tag expression ({tag!r} is no tag): {_FORM}")
         if len(tag) > MAX_TAG_LENGTH:

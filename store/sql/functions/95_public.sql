@@ -50,7 +50,7 @@ begin
 end
 $$;
 
--- A tag expression: "*" for all, else tags separated by "||".
+-- A tag expression: "*" for all, else tags separated by "||"; a tag with a comma in double quotes.
 create or replace function duewheel.parse_tags(p_tags text) returns text[]
 language plpgsql immutable as $$
 declare
@@ -60,6 +60,15 @@ begin
         return null;
     end if;
     v_tags := array(select btrim(tag) from unnest(string_to_array(p_tags, '||')) tag);
+    if exists (select from unnest(v_tags) tag where tag ~ ',' and tag !~ '^".+"$') then
+        raise exception using
+            errcode = 'DW009',
+            message = format('"%s" is not a tag expression: a tag has a comma', left(p_tags, 200)),
+            hint = 'Separate tags by "||", such as A || B; a tag that has a comma is written in double quotes.';
+    end if;
+    v_tags := array(
+        select case when tag ~ '^".+"$' then substr(tag, 2, length(tag) - 2) else tag end
+        from unnest(v_tags) with ordinality t (tag, place) order by t.place);
     if cardinality(v_tags) = 0 or exists (
         select from unnest(v_tags) tag where tag !~ '^[^|[:space:][:cntrl:]*][^|[:space:][:cntrl:]]{0,126}$'
     ) then
