@@ -19,7 +19,7 @@ from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from tests.waiting import PATIENCE_SECONDS, until
 
-from duewheel.spark.read_options import ReadOptions
+from duewheel.spark.read_options import StreamRead
 from duewheel.spark.stream_place import StreamOffset
 from duewheel.spark.stream_reader import MessageStreamReader
 from duewheel.store.values.errors import GroupBusy, InvalidArgument, UnknownGroup, UnknownTopic
@@ -85,7 +85,7 @@ class Lake:
 
 
 def reader(broker: Broker, **options: str) -> MessageStreamReader:
-    read = ReadOptions.of({"dsn": broker.dsn, "topic": TOPIC, "group": GROUP, **options})
+    read = StreamRead.of({"dsn": broker.dsn, "topic": TOPIC, "group": GROUP, **options})
     return MessageStreamReader(read, ("key",))
 
 
