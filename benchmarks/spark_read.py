@@ -29,9 +29,8 @@ from benchmarks.spark_jdbc import (
     read_all,
     session,
 )
-from duewheel.spark.leasing import lease_messages
+from duewheel.spark import LeasedBatch
 from duewheel.store import Broker
-from duewheel.store.leases import to_json
 
 HOUR = timedelta(hours=1)
 
@@ -43,25 +42,26 @@ def _group(what: str, pair: int) -> str:
 def _leased(spark: SparkSession, dsn: str, count: int, pair: int) -> float:
     """The read of messages that are leased, as by the operator, before Spark begins."""
     with Broker(dsn) as broker:
-        leases = lease_messages(
-            broker, broker.consumer(ours.TOPIC, _group("leased", pair)), max_messages=count, invisible=HOUR
-        )
-    frame = spark.read.format("duewheel").option("dsn", dsn).option("partitions", str(PARTITIONS))
-    return rate(count, lambda: read_all(frame.option("lease", to_json(leases)).load()))
+        batch = _taken(broker, count, _group("leased", pair))
+        return rate(count, lambda: read_all(batch.dataframe(spark)))
 
 
-def _leasing(spark: SparkSession, dsn: str, count: int, what: str, columns: str | None, pair: int) -> float:
-    """The read with the lease taken by the data source."""
-    frame = spark.read.format("duewheel").options(
-        dsn=dsn,
-        partitions=str(PARTITIONS),
-        topic=ours.TOPIC,
-        group=_group(what, pair),
-        max_messages=str(count),
+def _leasing(
+    spark: SparkSession, dsn: str, count: int, what: str, columns: list[str] | None, pair: int
+) -> float:
+    """The read with the lease that it takes."""
+
+    def read() -> None:
+        with Broker(dsn) as broker:
+            read_all(_taken(broker, count, _group(what, pair)).dataframe(spark, columns))
+
+    return rate(count, read)
+
+
+def _taken(broker: Broker, count: int, group: str) -> LeasedBatch:
+    return LeasedBatch.take(
+        broker, ours.TOPIC, group, max_messages=count, invisible=HOUR, partitions=PARTITIONS
     )
-    if columns is not None:
-        frame = frame.option("columns", columns)
-    return rate(count, lambda: read_all(frame.load()))
 
 
 def _jdbc(spark: SparkSession, url: str, count: int, columns: str, _pair: int) -> float:
@@ -110,7 +110,7 @@ def _measured(bench: Bench, spark: SparkSession, count: int, body_bytes: int, si
         yield row(
             "spark-read-key",
             f"{messages}, the key only, leasing them included",
-            partial(leasing, "key", "key"),
+            partial(leasing, "key", ["key"]),
             "key",
             0.8,
         )
@@ -135,10 +135,8 @@ def spark_first_row(bench: Bench) -> Iterator[Row]:
         ours.fill(dsn, 10, start=at, within=HOUR, at=at)
 
         def read(what: str, take: Callable[[DataFrame], object], pair: int) -> float:
-            frame = spark.read.format("duewheel").options(
-                dsn=dsn, topic=ours.TOPIC, group=_group(what, pair), max_messages="10"
-            )
-            return seconds(lambda: take(frame.load()))
+            with Broker(dsn) as broker:
+                return seconds(lambda: take(_taken(broker, 10, _group(what, pair)).dataframe(spark)))
 
         for name, text, take, goals in (
             ("all", "ten messages, leased and read", DataFrame.collect, [Goal(0.4, "at most", "ours")]),

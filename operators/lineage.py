@@ -7,6 +7,7 @@ provider is not required: without it these methods are never called and nothing 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     Lineage = OperatorLineage[Any, Any]
 
 
-class TopicLineage:
+class TopicLineage(ABC):
     """Base of the operators that read or write a topic: their methods for OpenLineage."""
 
     duewheel_conn_id: str
@@ -34,9 +35,9 @@ class TopicLineage:
         """The lineage that OpenLineage gets when the task has ended."""
         return self._lineage(f"duewheel://{self.duewheel_conn_id}", self._done)
 
+    @abstractmethod
     def _lineage(self, namespace: str, messages: int | None) -> Lineage:
         """The topic as a dataset, and how many messages; None if that is not known yet."""
-        raise NotImplementedError
 
 
 class ReadLineage(TopicLineage):

@@ -1,17 +1,20 @@
 """The routes that change something: each takes the right to act, and leaves a line in Airflow's audit log.
 
 The line is written before the act, so it is there whatever the outcome. It names the user, the action, and
-the filter or the ids.
+the filter or the ids. A dry run changes nothing, and leaves no line.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import psycopg2
+from airflow.api_fastapi.common.db.common import SessionDep
+from airflow.api_fastapi.core_api.security import GetUserDep
 from airflow.api_fastapi.logging.decorators import action_logging
-from fastapi import APIRouter, Depends
+from fastapi import APIRouter, Depends, Request
 
 from duewheel.plugin import models
 from duewheel.plugin.problems import of_database, unavailable
@@ -24,10 +27,23 @@ from duewheel.store.values.messages import deliver_at_of
 
 _END = datetime.max.replace(tzinfo=UTC)
 
+
+def _logged(event: str) -> Any:
+    """The dependency that writes the line of a route, unless the request is a dry run."""
+    write = action_logging(event)
+
+    async def written(request: Request, session: SessionDep, user: GetUserDep) -> None:
+        asked = await request.json()
+        if not (isinstance(asked, dict) and asked.get("dry_run") is True):
+            await write(request, session, user)
+
+    return Depends(written)
+
+
 router = APIRouter(prefix="/api/brokers/{connection_id}")
 
 
-@router.post("/messages/recall", dependencies=[Depends(action_logging("duewheel.recall"))])
+@router.post("/messages/recall", dependencies=[_logged("duewheel.recall")])
 def recall(connection_id: str, asked: models.SomeMessages, _: Acting) -> models.Outcomes:
     """Take messages back, each with its own answer."""
 
@@ -42,7 +58,7 @@ def recall(connection_id: str, asked: models.SomeMessages, _: Acting) -> models.
     return _each(connection_id, asked, one)
 
 
-@router.post("/messages/reschedule", dependencies=[Depends(action_logging("duewheel.reschedule"))])
+@router.post("/messages/reschedule", dependencies=[_logged("duewheel.reschedule")])
 def reschedule(connection_id: str, asked: models.NewInstant, _: Acting) -> models.Outcomes:
     """Move messages to another instant, each with its own answer."""
     delay = None if asked.delay_seconds is None else timedelta(seconds=asked.delay_seconds)
@@ -64,7 +80,7 @@ def reschedule(connection_id: str, asked: models.NewInstant, _: Acting) -> model
     return _each(connection_id, asked, one)
 
 
-@router.post("/messages/recall-matching", dependencies=[Depends(action_logging("duewheel.recall_matching"))])
+@router.post("/messages/recall-matching", dependencies=[_logged("duewheel.recall_matching")])
 def recall_matching(connection_id: str, asked: models.Matching, _: Acting) -> models.RecalledPortion:
     """Recall the waiting messages that meet the criteria, or count them: one portion at a time, so that other
     requests get their turn."""
@@ -95,7 +111,7 @@ def _first_waiting(broker: Broker, topic: str) -> datetime | None:
     return None if page.next is None else deliver_at_of(page.next)
 
 
-@router.post("/dead-letters/redrive", dependencies=[Depends(action_logging("duewheel.redrive"))])
+@router.post("/dead-letters/redrive", dependencies=[_logged("duewheel.redrive")])
 def redrive(connection_id: str, asked: models.Redrive, _: Acting) -> Redriven:
     """Send dead letters again, or count them. With a rate, the page sends one request after another, each for
     a few."""
@@ -103,14 +119,14 @@ def redrive(connection_id: str, asked: models.Redrive, _: Acting) -> Redriven:
         return broker.redrive(**asked.model_dump())
 
 
-@router.post("/groups/rewind", dependencies=[Depends(action_logging("duewheel.rewind"))])
+@router.post("/groups/rewind", dependencies=[_logged("duewheel.rewind")])
 def rewind(connection_id: str, asked: models.Rewind, _: Acting) -> Rewound:
     """Set a group back, so that it receives again the messages released since an instant."""
     with brokers.lend(connection_id) as broker:
         return broker.rewind(asked.group, asked.topic, asked.to)
 
 
-@router.post("/schedules/pause", dependencies=[Depends(action_logging("duewheel.pause_schedule"))])
+@router.post("/schedules/pause", dependencies=[_logged("duewheel.pause_schedule")])
 def pause_schedule(connection_id: str, asked: models.ScheduleName, _: Acting) -> models.Done:
     """Pause a schedule."""
     with brokers.lend(connection_id) as broker:
@@ -118,7 +134,7 @@ def pause_schedule(connection_id: str, asked: models.ScheduleName, _: Acting) ->
     return models.Done()
 
 
-@router.post("/schedules/resume", dependencies=[Depends(action_logging("duewheel.resume_schedule"))])
+@router.post("/schedules/resume", dependencies=[_logged("duewheel.resume_schedule")])
 def resume_schedule(connection_id: str, asked: models.ScheduleName, _: Acting) -> models.Done:
     """Resume a paused schedule."""
     with brokers.lend(connection_id) as broker:

@@ -38,7 +38,6 @@ def lease_messages(
     invisible: timedelta = timedelta(minutes=10),
     now: datetime | None = None,
     partitions: int = 4,
-    once_since: datetime | None = None,
 ) -> list[Lease]:
     """Lease the messages that are ready for a consumer, without reading them.
 
@@ -49,8 +48,6 @@ def lease_messages(
         invisible: how long the leases last unless extended, 1 s to 12 h.
         now: the instant to take for now; None is the database's clock.
         partitions: among how many partitions the leases are to be dealt out, 1 to 10 000.
-        once_since: None takes new leases. With an instant, the call returns the leases that a consumer of
-            this name has taken since then, and takes new ones only if it finds none.
 
     Returns:
         The leases, retries first; none when no message is ready or other consumers of the group are just
@@ -77,7 +74,6 @@ def lease_messages(
         consumer.name,
         now,
         None if consumer.filter is None else filters.to_jsonpath(consumer.filter),
-        once_since,
     )
     with broker.connection() as connection:
         fetch(connection, TICK_GROUP, (consumer.group_id, consumer.topic_id, now))

@@ -134,6 +134,10 @@ class _Writing:
         ):
             connection.set_autocommit(False)
             with adbc_driver_manager.AdbcStatement(connection) as statement:
+                # The login's defaults may be others.
+                statement.set_sql_query("set transaction isolation level read committed, read write")
+                statement.execute_update()
+            with adbc_driver_manager.AdbcStatement(connection) as statement:
                 statement.set_sql_query(_STAGE.format(staging=staging, part_id=part_id))
                 statement.execute_update()
             with adbc_driver_manager.AdbcStatement(connection) as statement:

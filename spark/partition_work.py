@@ -156,6 +156,7 @@ class PartitionWork:
             raise _ConnectionBroke(error) from error
         with closing(connection):
             connection.isolation_level = ISOLATION_LEVEL_READ_COMMITTED
+            connection.readonly = connection.deferrable = False
             try:
                 self._in_transaction(connection, part)
             except Exception as error:

@@ -22,7 +22,7 @@ from duewheel.store.database.connections import fetch
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from duewheel.spark.read_options import ReadOptions
+    from duewheel.spark.read_options import PeekRead
 
 _CUTS = (Path(__file__).parent / "peek_cuts.sql").read_text()
 _ROWS = (Path(__file__).parent / "stream_rows.sql").read_text()
@@ -40,18 +40,19 @@ class PeekRange(InputPartition):
     to_seq: int
 
 
+def check_topic(dsn: str, topic: str) -> None:
+    """Raise UnknownTopic if there is no such topic."""
+    nothing = datetime.now(UTC)
+    with planning(dsn) as connection:
+        fetch(connection, _CUTS, (topic, nothing, nothing, MESSAGES_PER_PARTITION))
+
+
 class PeekReader(DataSourceReader):
     """Cuts the stored messages into ranges on the driver and reads them on the executors."""
 
-    def __init__(self, options: ReadOptions, columns: tuple[str, ...]) -> None:
+    def __init__(self, options: PeekRead, columns: tuple[str, ...]) -> None:
         self._options = options
         self._columns = columns
-
-    def check_topic(self) -> None:
-        """Raise UnknownTopic if there is no such topic."""
-        nothing = datetime.now(UTC)
-        with planning(self._options.dsn) as connection:
-            fetch(connection, _CUTS, (self._options.topic, nothing, nothing, MESSAGES_PER_PARTITION))
 
     def partitions(self) -> Sequence[InputPartition]:
         """Ranges of at most 10 000 messages.

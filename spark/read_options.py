@@ -1,10 +1,16 @@
-"""The options of ``spark.read.format("duewheel")``, all checked before the broker is asked anything."""
+"""The options of ``spark.read.format("duewheel")`` and ``readStream``, checked before the broker is asked.
+
+A read is of one of three kinds, and each kind has a class with the options that it takes: messages that are
+leased, messages that are looked at, and a stream. An option of another kind is refused, because it would have
+no effect.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any, ClassVar, Self, overload
 
 from duewheel.spark.lease_partition import DEFAULT_BATCH_BYTES
 from duewheel.spark.leasing import MOST_PARTITIONS
@@ -18,144 +24,189 @@ from duewheel.store.values.instants import to_datetime
 from duewheel.store.values.leases import Lease
 from duewheel.store.values.tags import EVERY
 
-DEFAULT_MAX_MESSAGES = 10_000
-DEFAULT_INVISIBLE_SECONDS = 600
 DEFAULT_PARTITIONS = 4
-MOST_INVISIBLE_SECONDS = 12 * 60 * 60
-
-OPTIONS = frozenset(
-    {
-        "dsn",
-        "lease",
-        "topic",
-        "group",
-        "tags",
-        "filter",
-        "max_messages",
-        "invisible_seconds",
-        "partitions",
-        "batch_bytes",
-        "with_answered",
-        "columns",
-        "startingOffsets",
-        "failOnDataLoss",
-        "mode",
-        "due_from",
-        "due_until",
-    }
-)
-_OF_STREAMS = ("startingOffsets", "failOnDataLoss")
-_OF_LEASING = ("topic", "group", "tags", "filter", "max_messages", "invisible_seconds")
-_NOT_FOR_PEEK = (
-    "lease",
-    "group",
-    "max_messages",
-    "invisible_seconds",
-    "partitions",
-    "with_answered",
-    *_OF_STREAMS,
-)
-_NOT_FOR_A_STREAM = ("invisible_seconds", "partitions", "with_answered")
+DEFAULT_RECONNECT_SECONDS = 600
+MOST_RECONNECT_SECONDS = 7 * 24 * 60 * 60
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ReadOptions:
-    """The messages to read, and how.
+    """What every read has.
 
     Attributes:
+        KIND: what the errors call such a read.
+        NAMES: the options that it takes.
         dsn: the broker's database, as a libpq string or URL.
-        leases: leases that are held; None takes one.
-        topic, group, tags, filter: the messages to lease when ``leases`` is None.
-        max_messages: how many to lease at most.
-        invisible: how long the lease lasts.
-        partitions: the largest number of partitions.
         batch_bytes: about how large an Arrow batch becomes.
-        with_answered: whether to read also the messages of a lease that were answered one by one.
         columns: the columns wanted.
-        starting_offsets: where a new stream begins; None is the position of its group.
-        fail_on_data_loss: whether a stream fails when retention has dropped messages that it had not read.
-        stream_max_messages: how many messages a stream reads in a micro-batch at most; None is all.
-        peek: whether to read the stored messages and lease nothing.
-        due_from, due_until: with ``peek``, only messages due at or after the first instant and before the
-            second; None is no limit.
     """
 
+    KIND: ClassVar[str]
+    NAMES: ClassVar[frozenset[str]] = frozenset({"dsn", "batch_bytes", "columns"})
+
     dsn: str
-    leases: list[Lease] | None
-    topic: str
-    group: str
-    tags: str
-    filter: str | None
-    max_messages: int
-    invisible: timedelta
-    partitions: int
     batch_bytes: int
-    with_answered: bool
     columns: tuple[str, ...]
-    starting_offsets: str | None
-    fail_on_data_loss: bool
-    stream_max_messages: int | None
-    peek: bool
-    due_from: datetime | None
-    due_until: datetime | None
 
     @classmethod
-    def of(cls, options: Mapping[str, str]) -> ReadOptions:
+    def of(cls, options: Mapping[str, str]) -> Self:
         """Read the options.
 
         Raises:
-            InvalidArgument: an option is unknown, missing or cannot be understood.
+            InvalidArgument: an option is unknown, missing, of another kind of read, or cannot be understood.
             InvalidTagExpression, InvalidFilter: the tags or the filter cannot be understood.
         """
         check_option_names(options, OPTIONS)
-        address = required_dsn(options)
-        lease = options.get("lease")
-        peek = _peeks(options)
-        if lease is None:
-            for option in ("topic",) if peek else ("topic", "group"):
-                if not options.get(option):
-                    raise InvalidArgument(
-                        f"the option {option!r} is missing: give a topic and a group, or a lease; to read "
-                        "without a lease, give a topic and the mode peek"
-                    )
+        own = {name.lower() for name in cls.NAMES}
+        foreign = [name for name in sorted(OPTIONS) if name in options and name.lower() not in own]
+        if foreign:
+            raise InvalidArgument(f"{cls.KIND} does not take the options {foreign}: leave them out")
+        return cls(**cls._values(options))
+
+    @classmethod
+    def _values(cls, options: Mapping[str, str]) -> dict[str, Any]:
+        return {
+            "dsn": required_dsn(options),
+            "batch_bytes": _number(options, "batch_bytes", DEFAULT_BATCH_BYTES),
+            "columns": _columns(options.get("columns")),
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeaseRead(ReadOptions):
+    """A read of leases that somebody holds.
+
+    Attributes:
+        leases: the leases.
+        partitions: the largest number of partitions.
+        with_answered: whether to read also the messages of a lease that were answered one by one.
+    """
+
+    KIND = "the read of a lease"
+    NAMES = ReadOptions.NAMES | {"lease", "partitions", "with_answered"}
+
+    leases: list[Lease]
+    partitions: int
+    with_answered: bool
+
+    @classmethod
+    def _values(cls, options: Mapping[str, str]) -> dict[str, Any]:
+        return super()._values(options) | {
+            "leases": from_json(options["lease"]),
+            "partitions": _number(options, "partitions", DEFAULT_PARTITIONS, MOST_PARTITIONS),
+            "with_answered": _truth(options, "with_answered", default=False),
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnleasedRead(ReadOptions):
+    """A read that leases nothing.
+
+    Attributes:
+        topic, tags, filter: the messages to read.
+    """
+
+    NAMES = ReadOptions.NAMES | {"topic", "tags", "filter"}
+
+    topic: str
+    tags: str
+    filter: str | None
+
+    @classmethod
+    def _values(cls, options: Mapping[str, str]) -> dict[str, Any]:
+        values = super()._values(options)
         tags = options.get("tags") or EVERY
         expression = options.get("filter") or None
         tag_expressions.parse(tags)
         if expression is not None:
             filters.to_jsonpath(expression)
-        seconds = _number(options, "invisible_seconds", DEFAULT_INVISIBLE_SECONDS, MOST_INVISIBLE_SECONDS)
-        return cls(
-            dsn=address,
-            leases=None if lease is None else from_json(lease),
-            topic=options.get("topic") or "",
-            group=options.get("group") or "",
-            tags=tags,
-            filter=expression,
-            max_messages=_number(options, "max_messages", DEFAULT_MAX_MESSAGES),
-            invisible=timedelta(seconds=seconds),
-            partitions=_number(options, "partitions", DEFAULT_PARTITIONS, MOST_PARTITIONS),
-            batch_bytes=_number(options, "batch_bytes", DEFAULT_BATCH_BYTES),
-            with_answered=_truth(options, "with_answered", default=False),
-            columns=_columns(options.get("columns")),
-            starting_offsets=options.get("startingOffsets"),
-            fail_on_data_loss=_truth(options, "failOnDataLoss"),
-            stream_max_messages=_number(options, "max_messages", 1) if "max_messages" in options else None,
-            peek=peek,
-            due_from=_instant(options, "due_from"),
-            due_until=_instant(options, "due_until"),
-        )
+        return values | {"topic": _required(options, "topic"), "tags": tags, "filter": expression}
 
 
-def check_for_a_read(options: Mapping[str, str]) -> None:
-    """Refuse options that a batch read would ignore."""
-    _refuse(options, _OF_STREAMS, "for a stream, and this is none")
+@dataclass(frozen=True, kw_only=True)
+class PeekRead(UnleasedRead):
+    """A look at the messages that are stored.
+
+    Attributes:
+        due_from, due_until: only messages due at or after the first instant and before the second; None is no
+            limit.
+    """
+
+    KIND = "the mode peek, which leases nothing,"
+    NAMES = UnleasedRead.NAMES | {"mode", "due_from", "due_until"}
+
+    due_from: datetime | None
+    due_until: datetime | None
+
+    @classmethod
+    def _values(cls, options: Mapping[str, str]) -> dict[str, Any]:
+        return super()._values(options) | {
+            "due_from": _instant(options, "due_from"),
+            "due_until": _instant(options, "due_until"),
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class StreamRead(UnleasedRead):
+    """A stream of the messages that are released.
+
+    Attributes:
+        group: the stream's own consumer group.
+        start: where a new stream begins: "group" for the position of its group, "earliest", "latest" or "at".
+        start_at: the instant, for "at".
+        fail_on_data_loss: whether the stream fails when retention has dropped messages that it had not read.
+        reconnect: how long the driver waits for a broker that cannot be reached.
+        max_messages: how many messages a micro-batch has at most; None is all.
+    """
+
+    KIND = "a stream"
+    NAMES = UnleasedRead.NAMES | {
+        "group",
+        "startingOffsets",
+        "failOnDataLoss",
+        "reconnect_seconds",
+        "max_messages",
+    }
+
+    group: str
+    start: str
+    start_at: datetime | None
+    fail_on_data_loss: bool
+    reconnect: timedelta
+    max_messages: int | None
+
+    @classmethod
+    def _values(cls, options: Mapping[str, str]) -> dict[str, Any]:
+        values = super()._values(options)
+        start, start_at = _starting(options.get("startingOffsets"))
+        seconds = _number(options, "reconnect_seconds", DEFAULT_RECONNECT_SECONDS, MOST_RECONNECT_SECONDS)
+        return values | {
+            "group": _required(options, "group"),
+            "start": start,
+            "start_at": start_at,
+            "fail_on_data_loss": _truth(options, "failOnDataLoss"),
+            "reconnect": timedelta(seconds=seconds),
+            "max_messages": _number(options, "max_messages", None),
+        }
+
+
+OPTIONS = LeaseRead.NAMES | PeekRead.NAMES | StreamRead.NAMES
+
+
+def read_options(options: Mapping[str, str]) -> LeaseRead | PeekRead | StreamRead:
+    """The read that the options ask for: of a lease, in the mode peek, or else a stream.
+
+    Raises:
+        InvalidArgument, InvalidTagExpression, InvalidFilter: as :meth:`ReadOptions.of`.
+    """
     if "lease" in options:
-        _refuse(options, _OF_LEASING, "for taking a lease, and one is given")
-
-
-def check_for_a_stream(options: Mapping[str, str]) -> None:
-    """Refuse options that a stream would ignore."""
-    _refuse(options, _NOT_FOR_A_STREAM, "for a lease, and a stream takes none")
+        return LeaseRead.of(options)
+    mode = options.get("mode")
+    if mode is None:
+        return StreamRead.of(options)
+    if mode != "peek":
+        raise InvalidArgument(f"the option 'mode' is {mode!r}: give peek, or leave it out")
+    return PeekRead.of(options)
 
 
 def check_option_names(
@@ -177,36 +228,28 @@ def required_dsn(options: Mapping[str, str]) -> str:
     return libpq_dsn(dsn)
 
 
-def _refuse(options: Mapping[str, str], names: Sequence[str], why: str) -> None:
-    given = [name for name in names if name in options]
-    if given:
-        raise InvalidArgument(f"the options {given} are {why}: leave them out")
+def _required(options: Mapping[str, str], option: str) -> str:
+    text = options.get(option)
+    if not text:
+        raise InvalidArgument(
+            f"the option {option!r} is missing: to look at messages give a topic and the mode peek; a stream "
+            "takes a topic and a group; LeasedBatch.take leases messages and reads them"
+        )
+    return text
 
 
-def _peeks(options: Mapping[str, str]) -> bool:
-    mode = options.get("mode", "lease")
-    if mode not in ("lease", "peek"):
-        raise InvalidArgument(f"the option 'mode' is {mode!r}: give lease or peek")
-    refused = _NOT_FOR_PEEK if mode == "peek" else ("due_from", "due_until")
-    given = [option for option in refused if option in options]
-    if given and mode == "peek":
-        raise InvalidArgument(f"the mode peek leases nothing: leave {', '.join(given)} out")
-    if given:
-        raise InvalidArgument(f"{', '.join(given)} are for the mode peek: leave them out, or give that mode")
-    return mode == "peek"
+def _starting(text: str | None) -> tuple[str, datetime | None]:
+    if text is None or text in ("earliest", "latest", "group"):
+        return text or "group", None
+    return "at", _to_instant(text, "startingOffsets", "earliest, latest, group, ")
 
 
-def instant_in(text: str, option: str, others: str = "") -> datetime:
-    """The instant that an option gives.
+def _instant(options: Mapping[str, str], option: str) -> datetime | None:
+    text = options.get(option)
+    return None if text is None else _to_instant(text, option)
 
-    Args:
-        text: its value.
-        option: its name.
-        others: what else it may be, for the error.
 
-    Raises:
-        InvalidArgument: the value is no instant.
-    """
+def _to_instant(text: str, option: str, others: str = "") -> datetime:
     try:
         return to_datetime(int(text) if text.isdecimal() else datetime.fromisoformat(text))
     except (DueWheelError, ValueError) as error:
@@ -214,11 +257,6 @@ def instant_in(text: str, option: str, others: str = "") -> datetime:
             f"the option {option!r} is {text!r}: give {others}an instant such as 2026-01-31T12:00:00+00:00, "
             "or milliseconds since 1970"
         ) from error
-
-
-def _instant(options: Mapping[str, str], option: str) -> datetime | None:
-    text = options.get(option)
-    return None if text is None else instant_in(text, option)
 
 
 def _columns(names: str | None) -> tuple[str, ...]:
@@ -234,7 +272,19 @@ def _truth(options: Mapping[str, str], option: str, *, default: bool = True) -> 
     return text.lower() == "true"
 
 
-def _number(options: Mapping[str, str], option: str, default: int, most: int | None = None) -> int:
+@overload
+def _number(options: Mapping[str, str], option: str, default: int, most: int | None = None) -> int: ...
+
+
+@overload
+def _number(
+    options: Mapping[str, str], option: str, default: None, most: int | None = None
+) -> int | None: ...
+
+
+def _number(
+    options: Mapping[str, str], option: str, default: int | None, most: int | None = None
+) -> int | None:
     text = options.get(option)
     if text is None:
         return default

@@ -15,11 +15,10 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import psycopg2
 from pyspark.sql import functions as f
 from pyspark.sql.types import StringType
 
-from duewheel.store.database.connections import fetch, libpq_dsn
+from duewheel.store.database.connections import Database, fetch, libpq_dsn
 from duewheel.store.values import errors
 from duewheel.store.values.errors import DueWheelError, InvalidArgument
 from duewheel.store.values.instants import to_span
@@ -139,8 +138,7 @@ class _Rejecting:
         handles = [handle for handle, _ in messages]
         reasons = [None if reason is None else storable(reason) for _, reason in messages]
         try:
-            with closing(psycopg2.connect(self.dsn)) as connection:
-                connection.autocommit = True
+            with closing(Database(self.dsn).connect()) as connection:
                 if self.is_stream:
                     fetch(connection, _STREAM_REJECT, (handles, reasons, self.delay))
                 else:

@@ -21,7 +21,6 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from duewheel.embedded.java import prepare_environment
-from duewheel.spark.connect_source import ConnectDataSource
 from duewheel.spark.data_source import DueWheelDataSource
 
 log = logging.getLogger(__name__)
@@ -69,7 +68,7 @@ def register(spark: SparkSession) -> None:
     """
     if not any(_is_set(spark, name) for name in (REDACTION, "spark.redaction.string.regex")):
         spark.conf.set(REDACTION, PASSWORDS)
-    spark.dataSource.register(ConnectDataSource if is_connect(spark) else DueWheelDataSource)
+    spark.dataSource.register(DueWheelDataSource)
 
 
 @contextmanager

@@ -9,6 +9,9 @@ group's position follows, so that monitoring sees the group's lag and retention 
 Messages whose transaction was committed late come as stragglers, in a stream of their own beside each queue.
 Retries of the group come through its retry queue, which is one more queue of the offset.
 
+Each question to the broker on the driver may be asked twice with the same effect. So the driver waits through
+an outage of the broker, as a restart or a failover is, and asks again.
+
 A stream shares its group with no other reader. Its name is drawn at random when it begins, and stands in each
 offset and in each position that it sets. Another reader of the group, or a rewind, leaves a position with
 another name. The stream then ends with an error, as each reader would get only a part of the messages.
@@ -20,7 +23,6 @@ import logging
 import secrets
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +36,7 @@ from pyspark.sql.streaming.datasource import (
 
 from duewheel.spark.lease_partition import MESSAGES_PER_PARTITION
 from duewheel.spark.message_columns import StreamHandle
-from duewheel.spark.read_options import instant_in
+from duewheel.spark.outages import through_outage
 from duewheel.spark.stream_place import Place, StreamOffset
 from duewheel.store.consuming.ticking import TICK_GROUP
 from duewheel.store.database.connections import fetch
@@ -43,7 +45,7 @@ from duewheel.store.values.errors import DueWheelError, InvalidArgument, Unknown
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from duewheel.spark.read_options import ReadOptions
+    from duewheel.spark.read_options import StreamRead
     from duewheel.store.broker import Broker
 
 _PARTS = Path(__file__).parent
@@ -72,21 +74,10 @@ class StreamRange(InputPartition):
     handle: StreamHandle
 
 
-def starting(text: str | None) -> tuple[str, datetime | None]:
-    """The value of ``startingOffsets``: "group", "earliest", "latest", or "at" with an instant.
-
-    Raises:
-        InvalidArgument: it is none of these.
-    """
-    if text is None or text in ("earliest", "latest", "group"):
-        return text or "group", None
-    return "at", instant_in(text, "startingOffsets", "earliest, latest, group, ")
-
-
 class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Plans micro-batches on the driver and reads them on the executors."""
 
-    def __init__(self, options: ReadOptions, columns: tuple[str, ...]) -> None:
+    def __init__(self, options: StreamRead, columns: tuple[str, ...]) -> None:
         self._options = options
         self._columns = columns
         self._target: StreamOffset | None = None
@@ -99,14 +90,14 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Spark asks again until the first micro-batch is finished, even in a restarted query, and the broker
         always gives the same answer.
         """
-        start, at = starting(self._options.starting_offsets)
+        options = self._options
         self._release()
-        rows = self._ask(_START, *self._subscription(), secrets.token_hex(8), start, at)
+        rows = self._ask(_START, *self._subscription(), secrets.token_hex(8), options.start, options.start_at)
         return StreamOffset.of_rows(rows[0][0], [row[1:] for row in rows]).as_dict()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
         """At most ``max_messages`` in a micro-batch where that is given."""
-        most = self._options.stream_max_messages
+        most = self._options.max_messages
         return ReadAllAvailable() if most is None else ReadMaxRows(most)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - its
@@ -188,13 +179,19 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _subscription(self) -> tuple[int, int]:
         if self._ids is None:
-            consumer = self._opened().consumer(self._options.topic, self._options.group)
+            options = self._options
+            consumer = through_outage(
+                lambda: self._opened().consumer(options.topic, options.group), options.reconnect
+            )
             self._ids = consumer.group_id, consumer.topic_id
         return self._ids
 
     def _ask(self, statement: str, *parameters: Any) -> list[tuple[Any, ...]]:
-        with self._opened().connection() as connection:
-            return fetch(connection, statement, parameters)
+        def asked() -> list[tuple[Any, ...]]:
+            with self._opened().connection() as connection:
+                return fetch(connection, statement, parameters)
+
+        return through_outage(asked, self._options.reconnect)
 
     def _release(self) -> None:
         """Release what is due, where no wheel does."""

@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from duewheel.spark.message_columns import StreamHandle
-    from duewheel.spark.read_options import ReadOptions
+    from duewheel.spark.read_options import UnleasedRead
 
 
 def read_unleased(
-    options: ReadOptions,
+    options: UnleasedRead,
     columns: tuple[str, ...],
     topic_id: int,
     queue: int,

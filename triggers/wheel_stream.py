@@ -476,7 +476,7 @@ class Porter:
         if (injected := self._broker.now()) is not None:
             return injected
         with self._broker.connection() as connection, connection.cursor() as cursor:
-            cursor.execute("select clock_timestamp()")
+            cursor.execute("select pg_catalog.clock_timestamp()")
             ((now,),) = cursor.fetchall()
         at: datetime = now
         return at

@@ -129,7 +129,8 @@ cross join lateral duewheel.receive_batch(
 )
 
 _OUTLOOK = """
-select extract(epoch from duewheel.next_due(%s, %s, n.now) - coalesce(n.now, clock_timestamp()))::float8,
+select extract(epoch from duewheel.next_due(%s, %s, n.now)
+        - coalesce(n.now, pg_catalog.clock_timestamp()))::float8,
     n.now is null and duewheel.is_turning()
 from (select %s::timestamptz) n (now)
 """
@@ -309,7 +310,8 @@ class Consumer:
                 self._signals.lend(self.topic_id, self.group_id) as signal,
                 stop.ends(signal) if isinstance(stop, Stop) else nullcontext(),
             ):
-                rows = self._await_rows(max_messages, invisible, answer, until, stop, signal)
+                stopped = stop or threading.Event()
+                rows = self._await_rows(max_messages, invisible, answer, until, stopped, signal)
         if rows:
             self._restraint.reset()
         return self._batch(rows)
@@ -600,7 +602,7 @@ class Consumer:
         invisible: timedelta,
         answer: _Answer | None,
         until: float,
-        stop: threading.Event | None,
+        stop: threading.Event,
         signal: Signal,
     ) -> Rows:
         """Look again and again, when something was released or is due; empty when the time is over."""
@@ -614,13 +616,13 @@ class Consumer:
             if len(rows) > max_messages:
                 signal.pass_on()
             left = until - time.monotonic()
-            if rows or left <= 0 or (stop is not None and stop.is_set()):
+            if rows or left <= 0 or stop.is_set():
                 return rows
             pause = min(left, LONGEST_PAUSE_SECONDS)
             leaves_ticking = True
             # The wheel says when to look; to ask what is next would cost more than the look.
             woken = self._is_turning() and signal.wait(min(pause, _GRACE_SECONDS))
-            if not woken and (stop is None or not stop.is_set()):
+            if not woken and not stop.is_set():
                 to_next = self._seconds_to_next()
                 if to_next is None:
                     crowded.reset()
@@ -636,8 +638,9 @@ class Consumer:
                 woken = signal.wait(pause)
             if woken:
                 leaves_ticking = True
+                # A consumer that came in vain lets the others go first: 64 ms at most.
                 time.sleep(min(self._restraint.pause_seconds(), left))
-            if stop is not None and stop.is_set():
+            if stop.is_set():
                 return []
             signal.catch_up()
 

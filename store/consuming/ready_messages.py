@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from duewheel.store.consuming.ticking import TICK_GROUPS
-from duewheel.store.database.connections import fetch, translating_errors
+from duewheel.store.database.connections import BEGIN, fetch, translating_errors
 from duewheel.store.values.filters import to_jsonpath
 from duewheel.store.values.tags import EVERY
 
@@ -70,7 +70,7 @@ def ready_messages(
     path = None if filter is None else to_jsonpath(filter)
     with broker.connection() as connection, translating_errors(connection), connection.cursor() as cursor:
         fetch(connection, TICK_GROUPS, ([topic], [group], broker.now()))
-        cursor.execute("begin isolation level read committed")
+        cursor.execute(BEGIN)
         try:
             rows = fetch(connection, _RECEIVE, (topic, group, tags, max_messages, broker.now(), path))
         finally:

@@ -21,11 +21,11 @@ from typing import Final
 
 import psycopg2
 
+from duewheel.store.database import notices
 from duewheel.store.database.forking import begin_in_each_process
 from duewheel.store.database.listening import GAP, Notification, NotificationListener
+from duewheel.store.database.notices import RELEASED_CHANNEL
 from duewheel.store.values.errors import BrokerUnreachable, said
-
-CHANNEL = "duewheel_released"
 
 #: How long a listener that nobody reads stays open; it is closed after at most twice as long.
 IDLE_SECONDS: Final = 15.0
@@ -243,19 +243,20 @@ class Signals:
     def _tell(self, heard: Iterable[Notification], leader: Signal) -> None:
         """Wake one signal of each group whose topic may have released something, the leader before others."""
         self._read_at = time.monotonic()
-        topic_ids = {signal.key[0] for signal in self._lent}
+        keys: dict[int, set[tuple[int, int]]] = {}
+        for signal in self._lent:
+            keys.setdefault(signal.key[0], set()).add(signal.key)
         for one in set(heard):
             if one == GAP:
                 self._wake_all()
                 continue
-            name, _, by_wheel = one.payload.partition(" ")
-            # Anybody may notify a channel of any text.
-            topic_id = next((topic_id for topic_id in topic_ids if str(topic_id) == name), None)
-            if topic_id is None:
+            released = notices.released(one.payload)
+            if released is None or released[0] not in keys:
                 continue
-            if by_wheel == "1":
+            topic_id, by_wheel = released
+            if by_wheel:
                 self._wheel_at[topic_id] = self._read_at
-            for key in {signal.key for signal in self._lent if signal.key[0] == topic_id}:
+            for key in keys[topic_id]:
                 self._wake_one(key, first=leader)
 
     def _wake_all(self) -> None:
@@ -283,7 +284,9 @@ class Signals:
     def _open(self) -> NotificationListener:
         """A listener, and a thread that closes it when it is idle."""
         try:
-            listener = NotificationListener(self._dsn, [CHANNEL], application_name="duewheel consumer")
+            listener = NotificationListener(
+                self._dsn, [RELEASED_CHANNEL], application_name="duewheel consumer"
+            )
         except psycopg2.OperationalError as error:
             raise BrokerUnreachable(
                 f"the database cannot be reached ({said(error)}): check that the server runs, then try again"

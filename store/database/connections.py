@@ -60,6 +60,24 @@ IDLE_CONNECTIONS = 8
 #: Goes before a statement that ticks, in the same message: so the transaction is the statement's own.
 OWN_TRANSACTION: Final = "set local duewheel.own_transaction = on; "
 
+#: The transactions that the broker needs, whatever the login's and the database's defaults are.
+_NEEDED: Final = "isolation level read committed, read write, not deferrable"
+#: Begins a transaction on a connection that commits each statement by itself.
+BEGIN: Final = f"begin {_NEEDED}"
+#: Sent once, it holds for all transactions of a session.
+_OF_THE_SESSION: Final = f"set session characteristics as transaction {_NEEDED}"
+
+
+def of_the_transaction(connection: DriverConnection) -> str:
+    """The text that goes before a statement, in the same message, where the session is not the connection's.
+
+    A pooler may give each transaction another session, so what is set in one is not set in the next.
+    """
+    if connection.info.parameter_status("in_hot_standby") == "on":
+        # A standby refuses to be asked for a transaction that writes.
+        return "set transaction isolation level read committed; "
+    return f"set transaction {_NEEDED}; "
+
 
 def libpq_dsn(dsn: str) -> str:
     """The address as libpq takes it: SQLAlchemy's ``postgresql+psycopg2://`` becomes ``postgresql://``.
@@ -122,6 +140,7 @@ class PooledConnection(DriverConnection):
 
     Attributes:
         process: the process that opened it, and alone may use it.
+        begins: goes before each statement that is a transaction of its own.
         prepared: the names of the statements that its session has prepared.
         short: a cursor for statements that return a few short values, which it holds on to until the next.
     """
@@ -130,6 +149,7 @@ class PooledConnection(DriverConnection):
         super().__init__(dsn, **options)
         self.autocommit = True
         self.process = os.getpid()
+        self.begins = ""
         self.prepared: set[str] = set()
         self.short = cursor_of(self)
         self._poller = select.poll()
@@ -192,7 +212,12 @@ class Database:
             BrokerUnreachable: the server does not answer, or refuses.
         """
         try:
-            return psycopg2.connect(self._address, connection_factory=PooledConnection)
+            connection = psycopg2.connect(self._address, connection_factory=PooledConnection)
+            if self._prepares:
+                connection.short.execute(_OF_THE_SESSION)
+            else:
+                connection.begins = of_the_transaction(connection)
+            return connection
         except psycopg2.OperationalError as error:
             raise BrokerUnreachable(
                 f"the database cannot be reached ({said(error)}): {advice_for(str(error))}"
@@ -270,7 +295,7 @@ class Database:
         try:
             if self._on_first_connection is not None:
                 self.verify(lent)
-            text = self._text(lent, statement)
+            text = _begun(lent, self._text(lent, statement))
             if short:
                 lent.short.execute(text, parameters)
                 return lent.short.fetchall()
@@ -345,7 +370,9 @@ def transaction(connection: DriverConnection) -> Iterator[DriverCursor]:
     with translating_errors(connection), cursor_of(connection) as cursor:
         try:
             if own:
-                cursor.execute("begin isolation level read committed")
+                # Whether it may write is the caller's to say on a connection of the caller.
+                is_ours = isinstance(connection, PooledConnection)
+                cursor.execute(BEGIN if is_ours else "begin isolation level read committed")
             yield cursor
             if own:
                 cursor.execute("commit")
@@ -388,8 +415,24 @@ def translating_errors(connection: DriverConnection) -> Iterator[None]:
 def fetch(connection: DriverConnection, statement: str, parameters: Sequence[Any]) -> Rows:
     """Run one statement on a connection and return its rows; errors are translated."""
     with translating_errors(connection), cursor_of(connection) as cursor:
-        cursor.execute(statement, parameters)
+        cursor.execute(_begun(connection, statement), parameters)
         return cursor.fetchall() if cursor.description is not None else []
+
+
+def _begun(connection: DriverConnection, statement: str) -> str:
+    """The statement as it is sent: a transaction of its own says first which one it needs.
+
+    The procedures begin their transactions themselves, which they cannot do inside of a message's.
+    """
+    if (
+        not isinstance(connection, PooledConnection)
+        or not connection.begins
+        or statement.startswith("call ")
+        or not connection.autocommit
+        or connection.info.transaction_status != TRANSACTION_STATUS_IDLE
+    ):
+        return statement
+    return connection.begins + statement
 
 
 def _reset(connection: DriverConnection) -> None:

@@ -179,6 +179,8 @@ class NotificationListener:
     def _listen(self) -> extensions.connection:
         connection = connect(self._dsn, self._application_name)
         with connection.cursor() as cursor:
+            # To be idle is what it is for.
+            cursor.execute("SET idle_session_timeout = 0")
             if self._greeting is not None:
                 cursor.execute(self._greeting)
             for channel in self._channels:

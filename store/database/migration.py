@@ -55,9 +55,10 @@ _LONGEST_PAUSE_SECONDS = 5.0
 # Postgres's hint where `create or replace` would change a function's result.
 _DROP_FIRST = re.compile(r"DROP (?:FUNCTION|PROCEDURE) (\S+\(.*\))")
 
-# An upgrade takes as long as it takes, whatever the login's or the database's settings say; servers before
-# version 17 have no transaction_timeout.
-_WITHOUT_TIMEOUTS = """
+# Whatever the login's or the database's settings say, an upgrade takes as long as it takes, and no other
+# schema's objects become part of the functions; servers before version 17 have no transaction_timeout.
+_OWN_SETTINGS = """
+select pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
 select set_config(name, '0', true) from pg_settings
 where name in ('statement_timeout', 'transaction_timeout', 'idle_in_transaction_session_timeout')
 """
@@ -78,6 +79,7 @@ def upgrade(dsn: str) -> SchemaState:
         connection.autocommit = False
         # Each statement must see what the process that held the lock before has just committed.
         connection.isolation_level = ISOLATION_LEVEL_READ_COMMITTED
+        connection.readonly = connection.deferrable = False
         return connection
 
     engine = create_engine("postgresql+psycopg2://", creator=connect, poolclass=NullPool)
@@ -128,13 +130,14 @@ def _upgrade_when_possible(engine: Engine) -> SchemaState:
         # Once the slots are there for all to see, and again once all were told of them.
         for _ in range(2):
             with engine.begin() as connection:
+                _run(connection, _OWN_SETTINGS)
                 _run(connection, f"select {SCHEMA}.open_slots()")
     return state
 
 
 def _upgrade(engine: Engine, lock_timeout_ms: int) -> SchemaState:
     with engine.begin() as connection:
-        _run(connection, _WITHOUT_TIMEOUTS)
+        _run(connection, _OWN_SETTINGS)
         _run(connection, f"select pg_advisory_xact_lock({_UPGRADE_LOCK})")
         _run(connection, f"set local lock_timeout = {lock_timeout_ms}")
         _run(connection, f"create schema if not exists {SCHEMA}")

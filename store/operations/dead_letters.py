@@ -17,11 +17,6 @@ if TYPE_CHECKING:
     from duewheel.store.values.bulk_results import Redriven
     from duewheel.store.values.dead_letters import DeadLetter
 
-_PAGE = """
-select topic_name, message_id, key, tag, coalesce(properties::text, '{}'), body, born_at, dead_at,
-       attempt, reason, redriven_at, place::text
-from duewheel.dead_letter_page(%s, %s, %s, %s::jsonb, %s)
-"""
 #: So many at most are asked for at once.
 _PAGE_MESSAGES = 1_000
 _REDRIVE = """
@@ -56,16 +51,19 @@ class DeadLetters(Connected):
         Raises:
             UnknownGroup: there is none of this name.
         """
-        from duewheel.store.values.dead_letters import letters_of
+        from duewheel.store.values.dead_letters import LETTER_COLUMNS, letters_of
 
         check_text(group, "group")
         check_text(topic, "topic", optional=True)
         most = whole_number(max_messages, "max_messages", 10_000)
+        statement = (
+            f"select {LETTER_COLUMNS}, place::text from duewheel.dead_letter_page(%s, %s, %s, %s::jsonb, %s)"
+        )
         found: list[DeadLetter] = []
         after: str | None = None
         while len(found) < most:
             room = min(_PAGE_MESSAGES, most - len(found))
-            rows = self._database.read(_PAGE, (group, topic, redriven, after, room))
+            rows = self._database.read(statement, (group, topic, redriven, after, room))
             if not rows:
                 break
             found += letters_of(row for *row, _ in rows if row[0] is not None)

@@ -14,9 +14,6 @@ if TYPE_CHECKING:
     from duewheel.store.operations.overview import Stats
     from duewheel.store.values.stored_messages import HistoryEntry, MessagePage, StoredMessage
 
-_FIND = "select {columns} from duewheel.find(%s)"
-_FIND_KEY = "select {columns} from duewheel.find_key(%s, %s)"
-
 
 class Lookups(Connected):
     """Looking messages up, and counting them."""
@@ -27,11 +24,11 @@ class Lookups(Connected):
         Raises:
             InvalidArgument: not a message id.
         """
-        from duewheel.store.values.stored_messages import PROPERTIES, StoredMessage, stored
+        from duewheel.store.values.stored_messages import STORED_COLUMNS, stored
 
         check_text(message_id, "message_id")
-        found = _FIND.format(columns=columns(StoredMessage, properties=PROPERTIES))
-        return next(iter(stored(self._database.read(found, (message_id,)))), None)
+        rows = self._database.read(f"select {STORED_COLUMNS} from duewheel.find(%s)", (message_id,))
+        return next(iter(stored(rows)), None)
 
     def find_key(self, topic: str, key: str) -> list[StoredMessage]:
         """The messages with a key that are still kept, in order of delivery.
@@ -39,11 +36,11 @@ class Lookups(Connected):
         Raises:
             UnknownTopic: there is none of this name.
         """
-        from duewheel.store.values.stored_messages import PROPERTIES, StoredMessage, stored
+        from duewheel.store.values.stored_messages import STORED_COLUMNS, stored
 
         check_text(topic, "topic")
         check_text(key, "key")
-        found = _FIND_KEY.format(columns=columns(StoredMessage, properties=PROPERTIES))
+        found = f"select {STORED_COLUMNS} from duewheel.find_key(%s, %s)"
         return stored(self._database.read(found, (topic, key)))
 
     def list_messages(

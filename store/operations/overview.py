@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from duewheel.store.database.connections import Database, Rows, fetch
 from duewheel.store.values.bodies import check_text
-from duewheel.store.values.dead_letters import DeadLetter, letters_of
+from duewheel.store.values.dead_letters import LETTER_COLUMNS, DeadLetter, letters_of
 from duewheel.store.values.errors import InvalidArgument
 from duewheel.store.values.instants import to_datetime
 from duewheel.store.values.messages import MessageType
@@ -23,15 +23,14 @@ if TYPE_CHECKING:
     from duewheel.store.database.connected import Connected
     from duewheel.store.values.records import One
 
-_NOW = "select clock_timestamp()"
+_NOW = "select pg_catalog.clock_timestamp()"
 _DUE = """
 select topic_name, step_number, messages, exact from duewheel.due_histogram(%s, %s, %s, %s, max_ms => %s)
 """
 _OVERDUE = "select topic_name from duewheel.overdue_topics(%s)"
 _NAMES = "select topic from duewheel.topics where topic > %s order by topic limit %s"
-_DEAD_LETTER_PAGE = """
-select topic_name, message_id, key, tag, coalesce(properties::text, '{}'), body, born_at, dead_at,
-       attempt, reason, redriven_at, place::text
+_DEAD_LETTER_PAGE = f"""
+select {LETTER_COLUMNS}, place::text
 from duewheel.dead_letter_page(%s, %s, %s, %s::jsonb, %s, reason_contains => %s, key_prefix => %s)
 """
 

@@ -30,7 +30,7 @@ select schedule_id, added from duewheel.add_schedule(
     misfire => %s, key => %s, tag => %s, properties => %s::jsonb, anchor_at => %s, next_at => %s, now => %s)
 """
 
-_NOW = "select coalesce(%s, clock_timestamp())"
+_NOW = "select coalesce(%s, pg_catalog.clock_timestamp())"
 
 _SCHEDULES = """
 select name, topic, cron, (extract(epoch from every) * 1000000)::bigint, time_zone, misfire,

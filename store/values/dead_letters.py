@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from duewheel.store.values.records import records
+from duewheel.store.values.records import PROPERTIES, columns, records
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +36,10 @@ class DeadLetter:
     attempt: int
     reason: str | None
     redriven_at: datetime | None
+
+
+#: The select list for :func:`letters_of`.
+LETTER_COLUMNS = columns(DeadLetter, topic="topic_name", properties=PROPERTIES)
 
 
 def letters_of(rows: Iterable[Sequence[Any]]) -> list[DeadLetter]:

@@ -228,6 +228,8 @@ _NOT_THERE = frozenset({"3F000", "42P01", "42883", "42704", "42703"})
 
 # read_only_sql_transaction
 _READ_ONLY = "25006"
+# feature_not_supported: also a transaction that writes, on a standby
+_NOT_SUPPORTED = "0A000"
 
 _UPGRADE = "run `duewheel db upgrade` (or call Broker.upgrade()) against this database, then try again"
 
@@ -260,7 +262,7 @@ def from_database(error: psycopg2.Error) -> DueWheelError | None:
             f"this login may not do that ({primary}): it needs the role {role_needed(primary)}; let an "
             "administrator of the database grant it"
         )
-    if code == _READ_ONLY:
+    if code == _READ_ONLY or (code == _NOT_SUPPORTED and "read-write mode" in primary):
         return NotAllowed(
             f"the database is read-only here, as a standby or a transaction may be ({primary}): give the "
             "address of the primary, or several hosts and target_session_attrs=read-write, or a transaction "

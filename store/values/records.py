@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
     One = TypeVar("One", bound=DataclassInstance)
 
+#: The column of the properties in a select list, as JSON text: a message without any has none.
+PROPERTIES = "coalesce(properties::text, '{}')"
+
 
 def columns(kind: type[DataclassInstance], **called: str) -> str:
     """The select list for a dataclass: the columns of its fields, in their order.

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from duewheel.store.values.records import records
+from duewheel.store.values.records import PROPERTIES, columns, records
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +107,8 @@ class HistoryEntry:
     known_as: str
 
 
-#: The column of the properties in a select list: a message without any has none.
-PROPERTIES = "coalesce(properties::text, '{}')"
+#: The select list for :func:`stored`.
+STORED_COLUMNS = columns(StoredMessage, properties=PROPERTIES)
 
 
 def stored(rows: Iterable[Sequence[Any]]) -> list[StoredMessage]:

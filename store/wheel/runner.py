@@ -23,7 +23,6 @@ import contextlib
 import logging
 import math
 import os
-import re
 import selectors
 import socket
 import threading
@@ -36,10 +35,17 @@ from typing import Any, Final
 import psycopg2
 from psycopg2 import extensions
 
-from duewheel.store.database import schema
-from duewheel.store.database.connections import OWN_TRANSACTION, fetch, libpq_dsn, translating_errors
+from duewheel.store.database import notices, schema
+from duewheel.store.database.connections import (
+    OWN_TRANSACTION,
+    fetch,
+    libpq_dsn,
+    of_the_transaction,
+    translating_errors,
+)
 from duewheel.store.database.database_clock import ClockReading
 from duewheel.store.database.listening import GAP, Notification, NotificationListener, connect
+from duewheel.store.database.notices import DUE_CHANNEL, LAST_TOPIC_ID, RELEASED_CHANNEL
 from duewheel.store.database.prepared import Prepared
 from duewheel.store.operations import occurrences
 from duewheel.store.values.backoff import Backoff
@@ -101,8 +107,6 @@ LEASE_REACH_POLLS: Final = 3.0
 
 #: How many topics a survey asks for at once: a page is a matter of milliseconds.
 TOPICS_PER_PAGE: Final = 500
-#: The largest number that a topic may have.
-LAST_TOPIC_ID: Final = 2**20 - 1
 
 #: How long jobs may go on when the wheel is stopped, and how long ending them may then take.
 STOP_SECONDS: Final = 2.0
@@ -113,37 +117,35 @@ CHUNKS_PER_REVIVE: Final = 20
 
 APPLICATION_NAME: Final = "duewheel wheel"
 
-# A topic's number and an instant in Unix microseconds; a topic's number, and whether a wheel has ticked.
-_DUE: Final = re.compile(r"([0-9]{1,7}) (-?[0-9]{1,18})")
-_RELEASED: Final = re.compile(r"([0-9]{1,7})( 1)?")
-
-_CLOCK = "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::double precision"
+_CLOCK = "SELECT (extract(epoch FROM pg_catalog.clock_timestamp()) * 1000)::double precision"
 
 # Reaches back to the look before, if that is longer ago.
 _LOOK = """
 SELECT d.topic_id, duewheel.unix_micros(d.due_at), (extract(epoch FROM d.granularity) * 1000000)::bigint
 FROM duewheel.due_soon(
-    least(clock_timestamp() - %(lookback)s * interval '1 second', to_timestamp(%(looked_at)s::float8)),
-    clock_timestamp() + %(lookahead)s * interval '1 second') d
+    least(pg_catalog.clock_timestamp() - %(lookback)s * interval '1 second',
+          pg_catalog.to_timestamp(%(looked_at)s::float8)),
+    pg_catalog.clock_timestamp() + %(lookahead)s * interval '1 second') d
 """
 
 _LEASE_ENDS = """
 SELECT l.group_id, l.topic_id, duewheel.unix_micros(l.expires_at)
 FROM duewheel.lease_ends(
-    least(clock_timestamp() - %(reach)s * interval '1 second', to_timestamp(%(looked_at)s::float8)),
-    clock_timestamp() + %(reach)s * interval '1 second') l
+    least(pg_catalog.clock_timestamp() - %(reach)s * interval '1 second',
+          pg_catalog.to_timestamp(%(looked_at)s::float8)),
+    pg_catalog.clock_timestamp() + %(reach)s * interval '1 second') l
 """
 
 _SURVEY = """
 SELECT d.topic_id, duewheel.unix_micros(d.due_at), (extract(epoch FROM d.granularity) * 1000000)::bigint
 FROM duewheel.due_topics(
-    %(after)s, %(page)s, NULL, clock_timestamp() + %(lookahead)s * interval '1 second') d
+    %(after)s, %(page)s, NULL, pg_catalog.clock_timestamp() + %(lookahead)s * interval '1 second') d
 """
 
 _LEASE_ENDS_OF_TOPICS = """
 SELECT l.group_id, l.topic_id, duewheel.unix_micros(l.expires_at)
 FROM duewheel.lease_ends_of_topics(
-    %(after)s, %(last)s, clock_timestamp() + %(lookahead)s * interval '1 second') l
+    %(after)s, %(last)s, pg_catalog.clock_timestamp() + %(lookahead)s * interval '1 second') l
 """
 
 # A topic's retries and dead letters belong to it.
@@ -163,7 +165,7 @@ SELECT duewheel.unix_micros(statement_timestamp()), t.released, duewheel.unix_mi
         FROM duewheel.topic WHERE topic_id = q.topic_id AND deleted_at IS NULL),
        CASE WHEN NOT t.released THEN (
            SELECT min(duewheel.unix_micros(d.due_at)) FROM duewheel.due_topics(
-               q.topic_id - 1, 1, NULL, clock_timestamp() + q.lookahead * interval '1 second') d
+               q.topic_id - 1, 1, NULL, pg_catalog.clock_timestamp() + q.lookahead * interval '1 second') d
            WHERE d.topic_id = q.topic_id) END
 FROM (SELECT %s::integer, %s::double precision) q (topic_id, lookahead)
 CROSS JOIN LATERAL duewheel.tick_topic(q.topic_id) t
@@ -440,7 +442,7 @@ class _Connection(extensions.connection):
         """The text that goes before a statement."""
         # 0 would be no limit at all.
         left_ms = max(1, math.floor((self.ends_at - time.monotonic()) * 1_000))
-        limits = f"{OWN_TRANSACTION}set local statement_timeout = {left_ms}; "
+        limits = f"{of_the_transaction(self)}{OWN_TRANSACTION}set local statement_timeout = {left_ms}; "
         if self.lock_timeout_ms is not None:
             limits += f"set local lock_timeout = {self.lock_timeout_ms}; "
         return limits
@@ -595,7 +597,7 @@ class _Turning:
 
     async def _hear(self) -> None:
         backoff = Backoff()
-        channels = ["duewheel_due"] if self._on_released is None else ["duewheel_due", "duewheel_released"]
+        channels = [DUE_CHANNEL] if self._on_released is None else [DUE_CHANNEL, RELEASED_CHANNEL]
         while True:
             try:
                 listener = await asyncio.to_thread(self._open_listener, channels)
@@ -631,23 +633,22 @@ class _Turning:
         self._wake.set()
 
     def _heard(self, notification: Notification) -> None:
-        """Any login may send a NOTIFY, of any text: what no sender says is passed over, and said once."""
-        pattern = _DUE if notification.channel == "duewheel_due" else _RELEASED
-        match = pattern.fullmatch(notification.payload)
-        if match is None or not 0 < int(match[1]) <= LAST_TOPIC_ID:
-            if not self._has_heard_strangers:
-                self._has_heard_strangers = True
-                log.warning(
-                    "Heard something on %s that no sender of duewheel says; the wheel passes over this, and "
-                    "whatever like it may follow: %.100r",
-                    notification.channel,
-                    notification.payload,
-                )
-        elif pattern is _DUE:
-            self._schedule.notified(int(match[1]), int(match[2]), _monotonic_ms())
+        """Go by a notification; a stranger's is passed over, and said once."""
+        if notification.channel == DUE_CHANNEL and (due := notices.due(notification.payload)):
+            self._schedule.notified(*due, _monotonic_ms())
             self._wake.set()
-        else:
-            self._tell_released(int(match[1]))
+        elif notification.channel == RELEASED_CHANNEL and (
+            released := notices.released(notification.payload)
+        ):
+            self._tell_released(released[0])
+        elif not self._has_heard_strangers:
+            self._has_heard_strangers = True
+            log.warning(
+                "Heard something on %s that no sender of duewheel says; the wheel passes over this, and "
+                "whatever like it may follow: %.100r",
+                notification.channel,
+                notification.payload,
+            )
 
     def _tell_released(self, topic_id: int) -> None:
         if self._on_released is None:

@@ -8,7 +8,7 @@ import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from socket import gethostname
 from typing import TYPE_CHECKING, Any
@@ -211,7 +211,7 @@ def test_x08_an_operator_without_a_mouse_finds_an_order_by_its_key_and_recalls_i
         # The button is gone; who goes on by keyboard is still at the message.
         expect(heading).to_be_focused()
         page.go_back()
-        expect(page.get_by_text("No messages match.")).to_be_visible()
+        expect(page.get_by_role("row", name=re.compile("order-77 .*recalled"))).to_be_visible()
     (found,) = shop_at_work.find_key("orders.timeout", "order-77")
     assert found.recalled
 
@@ -256,6 +256,97 @@ def test_x08_an_operator_reschedules_all_of_a_key_prefix(
     moved = shop_at_work.list_messages("vouchers.expire", key_prefix="v-1", max_messages=1_000).messages
     assert len(moved) == 111
     assert min(one.deliver_at - one.born_at for one in moved) > 5 * HOUR
+
+
+@pytest.mark.parametrize("wrong", ["from=garbage", "until=2030-01-05T10:00", "state=asleep"])
+def test_x08_a_filter_that_is_not_understood_offers_no_action_on_all(
+    chromium: Browser, airflow: AirflowServer, shop_at_work: Broker, wrong: str
+) -> None:
+    with logged_in(chromium, airflow, "op") as page:
+        open_view(page, airflow, f"?view=messages&topic=orders.timeout&{wrong}")
+        expect(page.get_by_text("The filter is not understood")).to_be_visible()
+        expect(page.get_by_role("button", name="Recall all")).to_have_count(0)
+        expect(page.get_by_role("row")).to_have_count(0)
+        if "state" in wrong:
+            page.locator("select[name=state]").select_option("waiting")
+        else:
+            page.get_by_role("button", name="Clear").click()
+        expect(page.get_by_role("button", name="Recall all")).to_be_visible()
+
+
+def test_x08_an_address_without_a_view_that_the_page_has_says_so(
+    chromium: Browser, airflow: AirflowServer, shop_at_work: Broker
+) -> None:
+    with logged_in(chromium, airflow, "viewer") as page:
+        open_view(page, airflow, "?view=typo")
+        expect(page.get_by_text("a view “typo”, which the page does not have")).to_be_visible()
+
+
+def test_x08_instants_are_those_of_the_zone_chosen_in_airflow_and_a_link_is_the_same_for_everybody(
+    chromium: Browser, airflow: AirflowServer, shop_at_work: Broker
+) -> None:
+    shop_at_work.create_topic("zones", max_delay=timedelta(days=3_650))
+    for hour in (8, 9, 10):
+        shop_at_work.send(
+            "zones", b"", deliver_at=datetime(2030, 1, 5, hour, 30, tzinfo=UTC), key=f"at-{hour}"
+        )
+    with logged_in(chromium, airflow, "viewer") as page:
+        open_view(page, airflow, "?view=messages&topic=zones")
+        expect(page.get_by_text("times in UTC")).to_be_visible()
+        page.evaluate("localStorage.setItem('timezone', '\"Asia/Kathmandu\"')")
+        page.evaluate("dispatchEvent(new Event('local-storage'))")
+        expect(page.get_by_text("times in Asia/Kathmandu")).to_be_visible()
+        expect(page.get_by_role("row", name=re.compile("2030-01-05 15:15:00.000 .*at-9"))).to_be_visible()
+        page.locator("input[name=from]").fill("2030-01-05T15:00")
+        page.locator("input[name=from]").press("Enter")
+        rows = page.get_by_role("region", name="Messages").get_by_role("row")
+        expect(rows).to_have_count(1 + 2)
+        link = page.url
+        assert "from=2030-01-05T09%3A15%3A00.000Z" in link
+        page.evaluate("localStorage.setItem('timezone', '\"America/New_York\"')")
+        page.goto(link)
+        expect(rows).to_have_count(1 + 2)
+        expect(page.locator("input[name=from]")).to_have_value("2030-01-05T04:15")
+
+
+def test_x08_whoever_recalls_thousands_reads_which_and_types_how_many(
+    chromium: Browser, airflow: AirflowServer, shop_at_work: Broker
+) -> None:
+    shop_at_work.create_topic("thousands")
+    shop_at_work.send_many("thousands", [{"body": b"", "delay": HOUR, "key": f"k-{n}"} for n in range(1_200)])
+    with logged_in(chromium, airflow, "op") as page:
+        open_view(page, airflow, "?view=messages&topic=thousands&key=k-&until=2030-01-05T10:00:00Z")
+        page.get_by_role("button", name="Recall all").click()
+        dialog = page.get_by_role("alertdialog")
+        for words in (
+            "on topic thousands",
+            "with a key that begins with k-",
+            "due before 2030-01-05 10:00:00.000",
+        ):
+            expect(dialog.get_by_text(words)).to_be_visible()
+        expect(dialog.get_by_text("1,200 messages wait and match now.")).to_be_visible()
+        recall = dialog.get_by_role("button", name="Recall all")
+        expect(recall).to_be_disabled()
+        dialog.locator("input[name=number]").fill("120")
+        expect(recall).to_be_disabled()
+        dialog.locator("input[name=number]").fill("1200")
+        recall.click()
+        expect(dialog.get_by_text("1,200 recalled: never delivered")).to_be_visible()
+
+
+def test_x12_the_count_of_a_redrive_is_that_of_the_reason_in_the_dialog(
+    chromium: Browser, airflow: AirflowServer, shop_at_work: Broker
+) -> None:
+    left = len(shop_at_work.dead_letters("ship", redriven=False))
+    with logged_in(chromium, airflow, "op") as page:
+        open_view(page, airflow, "?view=dead&group=ship")
+        page.get_by_role("button", name="Redrive all").click()
+        dialog = page.get_by_role("alertdialog")
+        expect(dialog.get_by_text(f"{left} dead letters wait to be sent again.")).to_be_visible()
+        dialog.locator("input[name=reason]").fill("no such reason")
+        expect(dialog.get_by_text("0 dead letters that match wait to be sent again.")).to_be_visible()
+        dialog.locator("input[name=reason]").fill("HTTP 503")
+        expect(dialog.get_by_text(f"{left} dead letters that match wait to be sent again.")).to_be_visible()
 
 
 def test_x08_what_was_done_is_told_though_it_was_broken_off_or_stopped(
@@ -409,7 +500,7 @@ def test_x08_a_broker_that_never_answered_is_told_and_the_other_can_be_chosen(
 
 
 TASKS = """
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from airflow.sdk import DAG, task
 from duewheel.hooks.broker import DueWheelHook
 from duewheel.operators.send import SendDelayMessageOperator

@@ -119,3 +119,16 @@ def test_x19_what_is_done_stands_in_the_audit_log(airflow: AirflowServer, someth
     assert newest["owner"] == "op"
     assert "audited-" in newest["extra"]
     assert "duewheel_default" in newest["extra"]
+
+
+def test_x19_what_is_only_counted_leaves_no_line_in_the_audit_log(
+    airflow: AirflowServer, something: str
+) -> None:
+    path = "/duewheel/api/brokers/duewheel_default/messages/recall-matching"
+    for prefix, dry_run in (("counted-", True), ("done-", False)):
+        asked = {"topic": "rights", "key_prefix": prefix, "dry_run": dry_run}
+        assert airflow.call("POST", path, asked, role="op")[0] == 200
+    _, logs = airflow.call("GET", "/api/v2/eventLogs?event=duewheel.recall_matching&order_by=-when")
+    extras = " ".join(line["extra"] for line in logs["event_logs"])
+    assert "done-" in extras
+    assert "counted-" not in extras

@@ -28,7 +28,7 @@ from tests.waiting import until
 
 from duewheel.embedded.postgres import EmbeddedPostgres
 from duewheel.spark.peek_reader import PeekReader
-from duewheel.spark.read_options import ReadOptions
+from duewheel.spark.read_options import PeekRead
 from duewheel.store import Broker, BrokerUnreachable, DueWheelError, LeaseLost, Message, RecallOutcome
 
 SEED = 20260105
@@ -48,7 +48,7 @@ def folder() -> Iterator[Path]:
 
 def looked_at(dsn: str) -> set[bytes]:
     """The bodies of all that Spark's readers find in the topic without a lease."""
-    reader = PeekReader(ReadOptions.of({"dsn": dsn, "topic": "t", "mode": "peek"}), ("body",))
+    reader = PeekReader(PeekRead.of({"dsn": dsn, "topic": "t", "mode": "peek"}), ("body",))
     return {
         body
         for partition in reader.partitions()

@@ -188,8 +188,8 @@ def test_looking_on_spark_connect_leases_nothing(broker: Broker, said: dict[str,
     assert {topic.topic: topic.groups for topic in broker.stats().topics}["peek"] == ()
 
 
-def test_lease_by_an_action_is_refused_on_spark_connect(broker: Broker, said: dict[str, Any]) -> None:
-    assert "each action would take a lease of its own: take the batch first" in said["unleased"]
+def test_read_of_a_group_is_refused_on_spark_connect(broker: Broker, said: dict[str, Any]) -> None:
+    assert "a read takes no lease for its group, as nobody could ack it" in said["unleased"]
     assert keys(broker.consumer("look", "lookers")) == list(range(COUNT))
 
 

@@ -22,7 +22,6 @@ from pyspark.errors import PySparkException
 from pyspark.sql.types import StructType
 from pyspark.taskcontext import TaskContext
 
-from duewheel.spark.connect_source import ConnectDataSource
 from duewheel.spark.data_source import DueWheelDataSource, LeaseDataReader
 from duewheel.spark.lease_partition import LeasePartition
 from duewheel.spark.lease_reader import selected
@@ -237,13 +236,9 @@ def test_one_queue_gives_work_to_every_partition(broker: Broker, spark: SparkSes
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", [DueWheelDataSource, ConnectDataSource])
-def test_a_new_worker_loads_only_what_reads(orders: Broker, kind: type[DueWheelDataSource]) -> None:
+def test_a_new_worker_loads_only_what_reads(orders: Broker) -> None:
     send(orders, 3)
-    options = {"dsn": orders.dsn, "topic": TOPIC, "group": GROUP}
-    if kind is ConnectDataSource:
-        options = {"dsn": orders.dsn, "lease": to_json(take(orders).leases)}
-    source = kind(options)
+    source = DueWheelDataSource({"dsn": orders.dsn, "lease": to_json(take(orders).leases)})
     reader = source.reader(SPARK_SCHEMA)
     # What Spark sends to a task.
     task = pickle.dumps((source, reader, reader.partitions()[0]))
@@ -261,13 +256,10 @@ def test_a_new_worker_loads_only_what_reads(orders: Broker, kind: type[DueWheelD
 
 def test_pickled_copy_of_a_reader_does_not_plan(orders: Broker) -> None:
     """It has no leases, and nothing to read would look like an empty batch."""
-    send(orders, 3)
-    leased = DueWheelDataSource({"dsn": orders.dsn, "topic": TOPIC, "group": GROUP}).reader(SPARK_SCHEMA)
-    held = LeaseDataReader(dsn=orders.dsn, leases=(), partitions=1, batch_bytes=1)
-    for reader in (leased, held):
-        with pytest.raises(InvalidArgument, match="pickled copy of a reader has no leases"):
-            pickle.loads(pickle.dumps(reader)).partitions()
-    assert held.partitions() == []
+    reader = LeaseDataReader(dsn=orders.dsn, leases=(), partitions=1, batch_bytes=1)
+    with pytest.raises(InvalidArgument, match="pickled copy of a reader has no leases"):
+        pickle.loads(pickle.dumps(reader)).partitions()
+    assert reader.partitions() == []
 
 
 def test_columns_of_another_query_are_refused_before_a_row_is_read(dsn: str) -> None:
@@ -328,18 +320,14 @@ def test_retries_are_dealt_out_too(orders: Broker) -> None:
     assert max(counts) < 1.25 * min(counts)
 
 
-def test_frame_leases_once_however_often_it_is_read(orders: Broker, spark: SparkSession) -> None:
+def test_frame_has_the_same_rows_however_often_it_is_read(orders: Broker, spark: SparkSession) -> None:
     sent = send(orders, 30)
-    options = {"dsn": orders.dsn, "topic": TOPIC, "group": GROUP, "max_messages": "20"}
 
-    frame = loaded(spark, **options)
+    frame = take(orders, max_messages=20).dataframe(spark)
 
-    assert frame.count() == 20
     assert frame.count() == 20
     assert frame.join(frame.select("message_id"), "message_id").count() == 20
-    rest = loaded(spark, **options)
-    assert sorted(ids(frame) + ids(rest)) == sorted(sent)
-    assert loaded(spark, **options).count() == 0
+    assert sorted(ids(frame) + ids(take(orders).dataframe(spark))) == sorted(sent)
 
 
 def test_retried_task_reads_the_same_rows(orders: Broker, spark: SparkSession) -> None:
@@ -413,11 +401,11 @@ def test_password_shows_in_no_plan(
     send(orders, 1)
     dsn = make_dsn(orders.dsn, options="-c application_name=sesame")
 
-    frame = loaded(spark, dsn=dsn, topic=TOPIC, group=GROUP).where("attempt = 1")
+    frame = loaded(spark, dsn=dsn, topic=TOPIC, mode="peek").where("attempt = 1")
     frame.explain(extended=True)
     frame.explain("formatted")
     # Spark shows a plan that is an argument of a command with its options.
-    loaded(spark, dsn=orders.dsn, topic=TOPIC, group=GROUP).createOrReplaceTempView("shown")
+    loaded(spark, dsn=orders.dsn, topic=TOPIC, mode="peek").createOrReplaceTempView("shown")
 
     assert frame.count() == 1
     spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty()
@@ -477,7 +465,8 @@ def test_unknown_topic_is_an_error_when_loading(orders: Broker, spark: SparkSess
         ({"topic": TOPIC}, "'group' is missing"),
         ({"group": GROUP}, "'topic' is missing"),
         ({"topic": TOPIC, "group": GROUP, "max_messages": "many"}, "'max_messages' is 'many'"),
-        ({"topic": TOPIC, "group": GROUP, "invisible_seconds": "0"}, "'invisible_seconds' is '0'"),
+        ({"topic": TOPIC, "group": GROUP, "reconnect_seconds": "0"}, "'reconnect_seconds' is '0'"),
+        ({"topic": TOPIC, "mode": "lease"}, "'mode' is 'lease': give peek"),
         ({"topic": TOPIC, "group": GROUP, "tag": "unpaid"}, r"unknown options \['tag'\]"),
         ({"topic": TOPIC, "group": GROUP, "tags": "a | b"}, "not a tag expression"),
         ({"topic": TOPIC, "group": GROUP, "filter": "a ~ 5"}, "position 2 of the filter"),
@@ -515,25 +504,25 @@ def test_columns_are_chosen_by_option_or_schema(orders: Broker, spark: SparkSess
 @pytest.mark.parametrize("schema", ["number string", "key int", "key string, message_id string"])
 def test_schema_of_other_columns_is_refused(orders: Broker, spark: SparkSession, schema: str) -> None:
     send(orders, 1)
-    options = {"dsn": orders.dsn, "topic": TOPIC, "group": GROUP}
+    options = {"dsn": orders.dsn, "lease": to_json(take(orders).leases)}
     frame = spark.read.format("duewheel").schema(schema).options(**options).load()
 
     with pytest.raises(PySparkException, match=r"InvalidArgument.*(no columns|is string)"):
         frame.collect()
-    assert len(orders.consumer(TOPIC, GROUP).receive()) == 1
 
 
 def test_option_that_a_read_would_pass_over_is_refused(orders: Broker) -> None:
-    lease = to_json(take(orders).leases)
+    of_lease = {"dsn": orders.dsn, "lease": to_json(take(orders).leases)}
     of_group = {"dsn": orders.dsn, "topic": TOPIC, "group": GROUP}
     batch = spark_schema(ALL_COLUMNS)
 
-    with pytest.raises(InvalidArgument, match=r"\['startingOffsets'\] are for a stream, and this is none"):
-        DueWheelDataSource({**of_group, "startingOffsets": "latest"}).reader(batch)
-    with pytest.raises(InvalidArgument, match=r"\['filter'\] are for taking a lease, and one is given"):
-        DueWheelDataSource({"dsn": orders.dsn, "lease": lease, "filter": "a > 1"}).reader(batch)
-    with pytest.raises(InvalidArgument, match=r"\['partitions'\] are for a lease, and a stream takes none"):
+    with pytest.raises(InvalidArgument, match=r"read of a lease does not take the options \['filter'"):
+        DueWheelDataSource({**of_lease, "filter": "a > 1"}).reader(batch)
+    with pytest.raises(InvalidArgument, match=r"a stream does not take the options \['partitions'\]: leave"):
         DueWheelDataSource({**of_group, "partitions": "8"}).streamReader(batch)
+    for foreign in (of_lease, {"dsn": orders.dsn, "topic": TOPIC, "mode": "peek"}):
+        with pytest.raises(InvalidArgument, match="a stream does not take"):
+            DueWheelDataSource(foreign).streamReader(batch)
 
 
 def test_columns_in_one_text_are_refused(orders: Broker, spark: SparkSession) -> None:
@@ -584,7 +573,8 @@ def test_acked_messages_may_be_read_again(orders: Broker, spark: SparkSession) -
     assert ids(batch.dataframe(spark)) == sorted(sent)
 
 
-def test_nothing_is_leased_before_an_action(orders: Broker, spark: SparkSession) -> None:
+def test_looking_makes_no_dead_letters(orders: Broker, spark: SparkSession) -> None:
+    """A read of a group leases nothing and makes no group: it is refused, and says how to look."""
     sent = send(orders, 10)
     options = {"dsn": orders.dsn, "topic": TOPIC, "group": GROUP}
 
@@ -592,10 +582,13 @@ def test_nothing_is_leased_before_an_action(orders: Broker, spark: SparkSession)
         spark.readStream.format("duewheel").options(dsn=orders.dsn, topic=TOPIC).load()
     spark.readStream.format("duewheel").options(**options).load()
     frame = loaded(spark, **options)
-    batch = take(orders)
-
-    assert ids(batch.dataframe(spark)) == sorted(sent)
-    assert frame.count() == 0
+    for _ in range(3):
+        with pytest.raises(PySparkException, match=r'nobody could ack it.*mode="peek".*LeasedBatch\.take'):
+            frame.count()
+    (topic,) = orders.stats().topics
+    assert topic.groups == ()
+    assert ids(loaded(spark, dsn=orders.dsn, topic=TOPIC, mode="peek")) == sorted(sent)
+    assert {message.attempt for message in orders.consumer(TOPIC, GROUP).receive()} == {1}
 
 
 def test_instant_of_another_time_zone_is_the_same_instant(orders: Broker, spark: SparkSession) -> None:

@@ -12,7 +12,7 @@ from duewheel.spark import peek_reader
 from duewheel.spark.data_source import DueWheelDataSource
 from duewheel.spark.message_columns import SPARK_SCHEMA
 from duewheel.spark.peek_reader import PeekReader
-from duewheel.spark.read_options import ReadOptions
+from duewheel.spark.read_options import PeekRead
 from duewheel.store.values.errors import InvalidArgument, UnknownTopic
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def orders(broker: Broker) -> Broker:
 
 def reader(broker: Broker, dsn: str | None = None, **options: str) -> PeekReader:
     given = {"dsn": dsn or broker.dsn, "topic": TOPIC, "mode": "peek", **options}
-    return PeekReader(ReadOptions.of(given), ("key",))
+    return PeekReader(PeekRead.of(given), ("key",))
 
 
 def keys(peek: PeekReader) -> list[int]:
@@ -91,16 +91,17 @@ def test_consumer_may_look_and_producer_may_not(orders: Broker) -> None:
 
 
 def test_options_are_checked(orders: Broker) -> None:
-    with pytest.raises(InvalidArgument, match="leases nothing: leave group, max_messages out"):
+    refused = r"mode peek, which leases nothing, does not take the options \['group', 'max_messages'\]: leave"
+    with pytest.raises(InvalidArgument, match=refused):
         reader(orders, group="g", max_messages="5")
     with pytest.raises(InvalidArgument, match="'due_from' is 'noon': give an instant such as"):
         reader(orders, due_from="noon")
-    with pytest.raises(InvalidArgument, match="'mode' is 'look': give lease or peek"):
-        reader(orders, mode="look")
-    with pytest.raises(InvalidArgument, match="due_until are for the mode peek"):
-        reader(orders, mode="lease", group="g", due_until="5")
+    of_topic = {"dsn": orders.dsn, "topic": TOPIC}
+    with pytest.raises(InvalidArgument, match="'mode' is 'look': give peek"):
+        DueWheelDataSource({**of_topic, "mode": "look"}).schema()
+    with pytest.raises(InvalidArgument, match=r"a stream does not take the options \['due_until'\]"):
+        DueWheelDataSource({**of_topic, "group": "g", "due_until": "5"}).schema()
     with pytest.raises(UnknownTopic):
-        reader(orders, topic="nowhere").check_topic()
-    options = {"dsn": orders.dsn, "topic": TOPIC, "mode": "peek"}
-    with pytest.raises(InvalidArgument, match="a stream reads released messages"):
-        DueWheelDataSource(options).streamReader(SPARK_SCHEMA)
+        DueWheelDataSource({**of_topic, "topic": "nowhere", "mode": "peek"}).schema()
+    with pytest.raises(InvalidArgument, match=r"a stream does not take the options \['mode'\]"):
+        DueWheelDataSource({**of_topic, "mode": "peek"}).streamReader(SPARK_SCHEMA)

@@ -19,13 +19,14 @@ from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from tests.waiting import PATIENCE_SECONDS, until
 
-from duewheel.spark.read_options import ReadOptions
+from duewheel.spark.read_options import StreamRead
 from duewheel.spark.stream_place import StreamOffset
 from duewheel.spark.stream_reader import MessageStreamReader
 from duewheel.store.values.errors import GroupBusy, InvalidArgument, UnknownGroup, UnknownTopic
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import StreamingQuery
     from tests.clock import Clock
 
     from duewheel.store.broker import Broker
@@ -60,7 +61,11 @@ class Lake:
 
     def run(self) -> None:
         """Reads what is released now, and ends."""
-        query = (
+        self.start(availableNow=True).awaitTermination()
+
+    def start(self, **trigger: Any) -> StreamingQuery:
+        """Begins to read, at the interval or the occasion of a trigger."""
+        writing = (
             self._spark.readStream.format("duewheel")
             .options(**self._options)
             .load()
@@ -68,10 +73,8 @@ class Lake:
             .writeStream.format("json")
             .option("path", str(self.folder / "files"))
             .option("checkpointLocation", str(self.folder / "checkpoint"))
-            .trigger(availableNow=True)
-            .start()
         )
-        query.awaitTermination()
+        return (writing.trigger(**trigger) if trigger else writing).start()
 
     def keys(self) -> list[int]:
         """The keys that were written, sorted, each as often as it was."""
@@ -82,7 +85,7 @@ class Lake:
 
 
 def reader(broker: Broker, **options: str) -> MessageStreamReader:
-    read = ReadOptions.of({"dsn": broker.dsn, "topic": TOPIC, "group": GROUP, **options})
+    read = StreamRead.of({"dsn": broker.dsn, "topic": TOPIC, "group": GROUP, **options})
     return MessageStreamReader(read, ("key",))
 
 

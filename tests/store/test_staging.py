@@ -108,6 +108,21 @@ def test_staging_that_was_lost_sends_nothing(connection: DriverConnection) -> No
     assert publish(connection, {part_id: 1}) == 1
 
 
+def test_parts_that_go_while_they_are_sent_send_nothing(broker: Broker, connection: DriverConnection) -> None:
+    part_id = stage(connection, [{"key": "a", "delay_level": 1}])
+    with closing(psycopg2.connect(broker.dsn)) as first, broker.connection() as second:
+        fetch(first, "lock table duewheel.message in share mode; select 1", ())
+        with ThreadPoolExecutor() as pool:
+            answer = pool.submit(publish, second, {part_id: 1})
+            # They are counted, and the insert waits.
+            until_somebody_waits(broker.dsn)
+            fetch(connection, "select duewheel.discard_staged('s')", ())
+            first.commit()
+            with pytest.raises(StagingFailed, match="0 of the 1 staged messages are there"):
+                answer.result()
+    assert keys(connection) == []
+
+
 @pytest.mark.parametrize("count", [-1, 2**40, 2**63 - 1])
 def test_a_count_that_is_not_true_reserves_no_numbers(connection: DriverConnection, count: int) -> None:
     part_id = stage(connection, [{"key": "a", "delay_level": 1}])

@@ -1,4 +1,4 @@
-import { Button, CloseButton, Dialog, Portal, Text } from "@chakra-ui/react";
+import { Button, CloseButton, Dialog, Input, Portal, Text } from "@chakra-ui/react";
 import { type ReactNode, useEffect, useRef, useState } from "react";
 import { Failure } from "./api";
 
@@ -6,6 +6,11 @@ export type Told = (words: string) => void;
 
 /** How a long action reports its progress, and learns that it is to stop. */
 export type Course = { isStopped: () => boolean; tell: Told };
+
+/** What an action would affect. Whoever acts on more than a thousand types how many. */
+export type Preview = { number: number; words: string };
+
+const TYPED_ABOVE = 1_000;
 
 type Props = {
   /** The name of the button, and of the dialog. */
@@ -18,18 +23,31 @@ type Props = {
   disabled?: boolean;
   /** Called after the answer was read, if something may have changed. */
   done?: () => void;
-  /** Called when the dialog opens: describes what the action would affect. The answer is wanted until the dialog
-   * closes. */
-  preview?: (isWanted: () => boolean) => Promise<string>;
+  /** Called when the dialog opens, and again when `previewOf` changes: describes what the action would affect. The
+   * answer is wanted until the dialog closes. */
+  preview?: (isWanted: () => boolean) => Promise<Preview>;
+  previewOf?: string;
   serious?: boolean;
 };
 
 /** A button that asks before it acts, and shows the answer until it was read. */
-export function Asking({ act, action, children, disabled = false, done, preview, serious = false }: Props) {
+export function Asking({
+  act,
+  action,
+  children,
+  disabled = false,
+  done,
+  preview,
+  previewOf = "",
+  serious = false,
+}: Props) {
   const [open, setOpen] = useState(false);
   const [busy, setBusy] = useState(false);
   const [acting, setActing] = useState(false);
   const [known, setKnown] = useState<string>();
+  // What the preview has said, and of which question.
+  const [found, setFound] = useState<Preview & { failed: boolean; of: string }>();
+  const [typed, setTyped] = useState("");
   const [course, setCourse] = useState<"going" | "stopping">();
   const [answer, setAnswer] = useState<{ failed: boolean; words: string }>();
   const cancel = useRef<HTMLButtonElement>(null);
@@ -86,21 +104,47 @@ export function Asking({ act, action, children, disabled = false, done, preview,
     stopped.current = true;
     setCourse("stopping");
   };
+  const look = () => {
+    setTyped("");
+    if (!preview) return;
+    const mine = round.current + 1;
+    let number = 0;
+    const words = async () => {
+      const said = await preview(() => round.current === mine);
+      number = said.number;
+      return said.words;
+    };
+    void attempt(words, (said, failed) => setFound({ failed, number, of: previewOf, words: said }));
+  };
+  const askAgain = useRef(look);
+  useEffect(() => {
+    askAgain.current = look;
+  });
+  // The dialog has opened, or its question has changed and nobody types any more.
+  useEffect(() => {
+    if (!open) return;
+    const timer = setTimeout(() => askAgain.current(), 200);
+    return () => clearTimeout(timer);
+  }, [open, previewOf]);
+
   const change = (next: boolean) => {
     if (acting) return;
     if (next) acted.current = false;
     // From here on, the answer to the question asked at opening comes too late.
-    const mine = ++round.current;
+    round.current += 1;
     setBusy(false);
     setOpen(next);
     setKnown(undefined);
-    if (next && preview) void attempt(() => preview(() => round.current === mine + 1), setKnown);
+    setFound(undefined);
     if (!next && answer) {
       setAnswer(undefined);
       done?.();
     }
   };
 
+  const isFound = found?.of === previewOf;
+  const number = isFound ? found.number : 0;
+  const isUntold = preview !== undefined && !(isFound && !found.failed) && !acting;
   return (
     <Dialog.Root
       // The action may remove or disable the button, so the focus goes to the heading above it.
@@ -139,8 +183,19 @@ export function Asking({ act, action, children, disabled = false, done, preview,
                 <>
                   {children}
                   <Text mt={2} role="status" whiteSpace="pre-line">
-                    {known ?? (busy ? "…" : "")}
+                    {known ?? (isFound ? found.words : busy || isUntold ? "…" : "")}
                   </Text>
+                  {number > TYPED_ABOVE && !acting && (
+                    <Text as="label" display="block" fontSize="sm" mt={2}>
+                      Type {number} to go on
+                      <Input
+                        inputMode="numeric"
+                        name="number"
+                        onChange={(event) => setTyped(event.target.value)}
+                        value={typed}
+                      />
+                    </Text>
+                  )}
                 </>
               )}
             </Dialog.Body>
@@ -154,7 +209,14 @@ export function Asking({ act, action, children, disabled = false, done, preview,
                 {answer ? "Close" : course ? "Stop" : "Cancel"}
               </Button>
               {!answer && (
-                <Button colorPalette={serious ? "red" : "brand"} loading={busy} onClick={start}>
+                <Button
+                  colorPalette={serious ? "red" : "brand"}
+                  disabled={
+                    isUntold || (number > TYPED_ABOVE && typed.replaceAll(/[ ,.]/g, "") !== `${number}`)
+                  }
+                  loading={busy}
+                  onClick={start}
+                >
                   {action}
                 </Button>
               )}

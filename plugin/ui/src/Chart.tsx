@@ -2,6 +2,7 @@ import { Box } from "@chakra-ui/react";
 import { useEffect, useRef, useState } from "react";
 import uPlot from "uplot";
 import "uplot/dist/uPlot.min.css";
+import { useZone } from "./zone";
 
 export type Series = { color: string; label: string; values: (number | null)[] };
 
@@ -34,9 +35,17 @@ export function Chart({ at, bars = false, height = 180, label, series }: Props) 
   const box = useRef<HTMLDivElement>(null);
   const plot = useRef<uPlot>(null);
   const theme = useTheme();
+  const zone = useZone();
   // Another shape needs a new plot; other values only redraw it.
   const step = (at[1] ?? 0) - (at[0] ?? 0);
-  const shape = JSON.stringify([bars, height, theme, series.map((one) => [one.color, one.label]), step]);
+  const shape = JSON.stringify([
+    bars,
+    height,
+    theme,
+    series.map((one) => [one.color, one.label]),
+    step,
+    zone,
+  ]);
   const data = [at, ...(bars ? stacked(series) : series.map((one) => one.values))] as uPlot.AlignedData;
   const drawn = useRef(data);
   useEffect(() => {
@@ -53,10 +62,13 @@ export function Chart({ at, bars = false, height = 180, label, series }: Props) 
     const format = uPlot.fmtDate(
       next - start < 60 ? "{HH}:{mm}:{ss}" : next - start < 3_600 ? "{HH}:{mm}" : "{D} {MMM} {HH}:{mm}",
     );
-    const times = (_: uPlot, ticks: number[]) => ticks.map((tick) => format(new Date(tick * 1000)));
+    const times = (_: uPlot, ticks: number[]) =>
+      ticks.map((tick) => format(uPlot.tzDate(new Date(tick * 1000), zone)));
     const [, , , kinds] = JSON.parse(shape) as [boolean, number, number, [string, string][], number];
     const made = new uPlot(
       {
+        // Where a day begins, and so which ticks there are.
+        tzDate: (seconds) => uPlot.tzDate(new Date(seconds * 1000), zone),
         axes: [
           { ...axis, space: 90, values: times },
           {
@@ -93,7 +105,7 @@ export function Chart({ at, bars = false, height = 180, label, series }: Props) 
       made.destroy();
       plot.current = null;
     };
-  }, [bars, height, shape]);
+  }, [bars, height, shape, zone]);
 
   useEffect(() => {
     plot.current?.setData(data);

@@ -1,6 +1,6 @@
 import { Box, Input, NativeSelect, Text } from "@chakra-ui/react";
 import { useState } from "react";
-import { fromLocal } from "./format";
+import { fromWall, useZone } from "./zone";
 
 const DELAYS: [string, number][] = [
   ["in 10 minutes", 600],
@@ -9,9 +9,11 @@ const DELAYS: [string, number][] = [
   ["in 1 day", 86_400],
 ];
 
-/** An instant to move messages to: a delay from now by the database's clock, or an instant in the user's time zone. */
+/** An instant to move messages to: a delay from now by the database's clock, or an instant in the page's time zone. */
 export function InstantField({ choose }: { choose: (to: object) => void }) {
   const [at, setAt] = useState("");
+  const zone = useZone();
+  const [isPast, setIsPast] = useState(false);
   return (
     <Box display="grid" gap={3}>
       <Text as="label" fontSize="sm">
@@ -32,7 +34,7 @@ export function InstantField({ choose }: { choose: (to: object) => void }) {
         </NativeSelect.Root>
       </Text>
       <Text as="label" fontSize="sm">
-        Or at this instant, in your time zone
+        Or at this instant, in {zone}
         <Input
           name="deliver_at"
           // An incomplete instant has no value. It is sent as it is, for the API to refuse.
@@ -41,14 +43,20 @@ export function InstantField({ choose }: { choose: (to: object) => void }) {
           }}
           onChange={(event) => {
             setAt(event.target.value);
-            const instant = fromLocal(event.target.value);
-            choose(instant === undefined ? { delay_seconds: 3_600 } : { deliver_at: instant });
+            const chosen = fromWall(event.target.value, zone);
+            setIsPast(chosen !== undefined && Date.parse(chosen) < Date.now());
+            choose(chosen === undefined ? { delay_seconds: 3_600 } : { deliver_at: chosen });
           }}
           step="1"
           type="datetime-local"
           value={at}
         />
       </Text>
+      {isPast && (
+        <Text color="fg.warning" fontSize="sm" role="status">
+          This instant is past: they are delivered at once.
+        </Text>
+      )}
     </Box>
   );
 }

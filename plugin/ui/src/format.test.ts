@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import { away, count, fromLocal, shortened, span } from "./format";
+import { away, count, instant, shortened, span } from "./format";
 
 describe("a span", () => {
   it.each([
@@ -25,9 +25,8 @@ it("says that a count is an estimate", () => {
   expect(count(12_345, false)).toBe("≈ 12,345");
 });
 
-it("takes no instant from an empty field", () => {
-  expect(fromLocal("")).toBeUndefined();
-  expect(fromLocal("2026-01-01T10:00")).toMatch(/Z$/);
+it("tells an instant in a time zone", () => {
+  expect(instant("2026-01-05T09:00:00.25Z", "Europe/Berlin")).toBe("2026-01-05 10:00:00.250");
 });
 
 it("keeps both ends of an id", () => {

@@ -1,4 +1,5 @@
 // Numbers and instants as people read them.
+import { wallClock } from "./zone";
 
 const number = new Intl.NumberFormat("en");
 
@@ -31,21 +32,8 @@ export function away(at: string, nowAt: string): string {
   return seconds >= 0 ? `in ${span(seconds)}` : `${span(-seconds)} ago`;
 }
 
-const pad = (value: number, length = 2) => String(value).padStart(length, "0");
-
-/** An instant in the user's time zone, to the millisecond. */
-export function instant(at: string): string {
-  const date = new Date(at);
-  const day = `${date.getFullYear()}-${pad(date.getMonth() + 1)}-${pad(date.getDate())}`;
-  const time = `${pad(date.getHours())}:${pad(date.getMinutes())}:${pad(date.getSeconds())}`;
-  return `${day} ${time}.${pad(date.getMilliseconds(), 3)}`;
-}
-
-/** The value of a `datetime-local` field as an instant with its zone; undefined if it has none. */
-export function fromLocal(value: string): string | undefined {
-  const date = new Date(value);
-  return value === "" || Number.isNaN(date.getTime()) ? undefined : date.toISOString();
-}
+/** An instant in the page's time zone, to the millisecond. */
+export const instant = (at: string, zone: string) => wallClock(new Date(at), zone).replace("T", " ");
 
 /** A long text cut in its middle, since the two ends of an id tell most. */
 export const shortened = (text: string, length = 24) =>

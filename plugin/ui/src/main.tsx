@@ -16,6 +16,7 @@ import { useAddress } from "./address";
 import { Answered, Warning } from "./parts";
 import { Guarded, Upgraded } from "./Upgraded";
 import { useAnswer } from "./useAnswer";
+import { useZone } from "./zone";
 import { DeadLetters } from "./views/DeadLetters";
 import { Groups } from "./views/Groups";
 import { Leases } from "./views/Leases";
@@ -61,6 +62,7 @@ export default function Page({ dagId, mapIndex, runId, taskId }: Place) {
 function Brokers() {
   const address = useAddress();
   const asked = address.of("broker");
+  const zone = useZone();
   const answer = useAnswer("brokers", (signal) => get<Schemas["BrokerChoices"]>("brokers", {}, signal));
   return (
     <Answered answer={answer}>
@@ -99,7 +101,7 @@ function Brokers() {
                   </NativeSelect.Root>
                 )}
                 <Text color="fg.muted" fontSize="xs">
-                  {brokers.length > 1 ? "" : `${named} · `}duewheel {version}
+                  {brokers.length > 1 ? "" : `${named} · `}times in {zone} · duewheel {version}
                 </Text>
               </Flex>
             </Flex>
@@ -122,6 +124,7 @@ function Unlisted({ id }: { id: string }) {
 function Views({ broker }: { broker: Schemas["BrokerChoice"] }) {
   const address = useAddress();
   const view = address.of("view") || "overview";
+  const isKnown = view in VIEWS || view === "message";
   const id = broker.connection_id;
   const mayAct = broker.may_act;
   const place = `${id} ${view} ${address.of("id")}`;
@@ -165,6 +168,11 @@ function Views({ broker }: { broker: Schemas["BrokerChoice"] }) {
         </Text>
       )}
       <Guarded key={place}>
+        {!isKnown && (
+          <Warning>
+            The address names a view “{view}”, which the page does not have. Choose one of the views above.
+          </Warning>
+        )}
         {view === "overview" && <Overview broker={id} />}
         {view === "topics" && <Topics broker={id} />}
         {view === "messages" && <Messages broker={id} mayAct={mayAct} />}

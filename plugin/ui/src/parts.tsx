@@ -6,6 +6,7 @@ import type { Answer } from "./useAnswer";
 import type { Change } from "./address";
 import { useAddress } from "./address";
 import { away, instant, shortened } from "./format";
+import { fromWall, isInstant, toWall, useZone } from "./zone";
 import { pageOf, taskOf } from "./tasks";
 
 /** Shows an answer, or the reason why it is missing; after a failure, the previous answer stays below the reason. */
@@ -70,14 +71,15 @@ export const Warning = ({ children }: { children: ReactNode }) => (
 );
 
 /** An instant with how far away it is. */
-export const When = ({ at, nowAt }: { at: string | null; nowAt?: string | undefined }) =>
-  at === null ? (
+export function When({ at, nowAt }: { at: string | null; nowAt?: string | undefined }) {
+  const zone = useZone();
+  return at === null ? (
     <Text as="span" color="fg.muted">
       –
     </Text>
   ) : (
     <Text as="span" title={new Date(at).toISOString()} whiteSpace="nowrap">
-      {instant(at)}
+      {instant(at, zone)}
       {nowAt && (
         <Text as="span" color="fg.muted">
           {" "}
@@ -86,6 +88,7 @@ export const When = ({ at, nowAt }: { at: string | null; nowAt?: string | undefi
       )}
     </Text>
   );
+}
 
 /** A link to a place in Airflow's UI: a real one, that opens in a new tab too. */
 export function PlaceLink({ children, to }: { children: ReactNode; to: To }) {
@@ -191,7 +194,15 @@ export function Rows<One>({
           {rows.map((one, index) => (
             <Table.Row key={keyOf(one, index)}>
               {shown.map(([, cell], place) => (
-                <Table.Cell css={{ overflowWrap: "break-word" }} key={place} maxW="22rem" verticalAlign="top">
+                <Table.Cell
+                  // A long key stays within its column.
+                  css={{ overflowWrap: "anywhere" }}
+                  key={place}
+                  maxW="22rem"
+                  minW="6ch"
+                  verticalAlign="top"
+                  whiteSpace="normal"
+                >
                   {cell(one, index)}
                 </Table.Cell>
               ))}
@@ -218,13 +229,11 @@ export function Filter({
   label,
   name,
   placeholder,
-  type = "text",
   width = "12rem",
 }: {
   label: string;
   name: string;
   placeholder?: string;
-  type?: string;
   width?: string;
 }) {
   const address = useAddress();
@@ -243,8 +252,6 @@ export function Filter({
         defaultValue={said}
         name={name}
         onBlur={(event) => {
-          // An incomplete instant has no value. The field shows that it does not count.
-          if (event.target.validity.badInput) event.target.reportValidity();
           if (event.target.value !== said) address.set({ after: null, [name]: event.target.value });
         }}
         onKeyDown={(event) => {
@@ -253,9 +260,56 @@ export function Filter({
         placeholder={placeholder ?? ""}
         ref={field}
         size="sm"
-        type={type}
         width={width}
       />
+    </Box>
+  );
+}
+
+/** A field of a filter for an instant, which the address has in UTC. A text there that is none is an error. */
+export function InstantFilter({ label, name }: { label: string; name: string }) {
+  const address = useAddress();
+  const zone = useZone();
+  const said = address.of(name);
+  const wrong = said !== "" && !isInstant(said);
+  const value = said === "" || wrong ? "" : toWall(said, zone);
+  const field = useRef<HTMLInputElement>(null);
+  useEffect(() => {
+    if (field.current) field.current.value = value;
+  }, [value]);
+  const take = (typed: string) => address.set({ after: null, [name]: fromWall(typed, zone) ?? null });
+  return (
+    <Box as="label" fontSize="xs">
+      <Text as="span" color="fg.muted" display="block">
+        {label}
+      </Text>
+      <Input
+        aria-invalid={wrong}
+        defaultValue={value}
+        name={name}
+        onBlur={(event) => {
+          // An incomplete instant has no value. The field shows that it does not count.
+          if (event.target.validity.badInput) event.target.reportValidity();
+          else if (event.target.value !== value) take(event.target.value);
+        }}
+        onKeyDown={(event) => {
+          if (event.key === "Enter" && !event.currentTarget.validity.badInput)
+            take(event.currentTarget.value);
+        }}
+        ref={field}
+        size="sm"
+        step="1"
+        type="datetime-local"
+        width="13rem"
+      />
+      {wrong && (
+        <Flex color="fg.error" gap={2} role="alert">
+          “{shortened(said)}” is no instant with its time zone.
+          <button onClick={() => address.set({ after: null, [name]: null })} type="button">
+            <u>Clear</u>
+          </button>
+        </Flex>
+      )}
     </Box>
   );
 }

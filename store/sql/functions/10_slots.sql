@@ -70,9 +70,10 @@ begin atomic
 end;
 
 -- Makes the slot of an instant if it is missing, as wide as slots are now and its neighbours leave room for. ATTACH
--- takes no lock that a sender or a consumer waits for.
+-- takes no lock that a sender or a consumer waits for. Instants are written into statements in ISO's way, which alone
+-- says for certain which one is meant.
 create or replace function duewheel.make_slot(p_at timestamptz) returns duewheel.slot
-language plpgsql as $$
+language plpgsql set datestyle = 'ISO' as $$
 declare
     v_slot duewheel.slot := duewheel.slot_at(p_at);
     v_width interval;

@@ -1,24 +1,37 @@
 -- Rows of a queue. These functions are inlined where they are used in FROM: a constant that is passed to one, such as
 -- true for "everything", takes its conditions out of the plan.
 
--- The message of a position. A range of one value in the order of the primary key, as then no plan takes another index,
--- whatever the tables held when it was made: an equality would do for the index of the instants, too, and many may be
--- due at one instant.
+-- The message of a position. A range of one pair in the order of the keys: an equality would do for the index of the
+-- transactions, too, in a plan that was made while the table was small, and thousands may be due at one instant.
 create or replace function duewheel.message_at(
     p_topic_id integer, p_queue smallint, p_deliver_at timestamptz, p_seq bigint
 ) returns setof duewheel.any_message
 language sql stable rows 1
 begin atomic
     (select * from duewheel.message m
-     where m.topic_id = p_topic_id and m.queue = p_queue
-       and m.deliver_at >= p_deliver_at and m.deliver_at <= p_deliver_at and m.seq = p_seq
+     where m.topic_id = p_topic_id and m.queue = p_queue and m.deliver_at >= p_deliver_at
+       and m.deliver_at <= p_deliver_at and (m.deliver_at, m.seq) >= (p_deliver_at, p_seq)
+       and (m.deliver_at, m.seq) <= (p_deliver_at, p_seq)
      order by m.deliver_at, m.seq limit 1)
     union all
     (select * from duewheel.far_message m
-     where (m.topic_id, m.queue, m.deliver_at, m.seq) >= (p_topic_id, p_queue, p_deliver_at, p_seq)
-       and (m.topic_id, m.queue, m.deliver_at, m.seq) <= (p_topic_id, p_queue, p_deliver_at, p_seq)
-     order by m.topic_id, m.queue, m.deliver_at, m.seq limit 1);
+     where m.topic_id = p_topic_id and m.queue = p_queue and (m.deliver_at, m.seq) >= (p_deliver_at, p_seq)
+       and (m.deliver_at, m.seq) <= (p_deliver_at, p_seq)
+     order by m.deliver_at, m.seq limit 1);
 end;
+
+-- The same for a look-up by itself; null: there is none.
+create or replace function duewheel.message_of(
+    p_topic_id integer, p_queue integer, p_deliver_at timestamptz, p_seq bigint
+) returns duewheel.any_message
+language plpgsql stable set plan_cache_mode = force_generic_plan as $$
+declare
+    v_message duewheel.any_message;
+begin
+    select * into v_message from duewheel.message_at(p_topic_id, p_queue::smallint, p_deliver_at, p_seq);
+    return v_message;
+end
+$$;
 
 -- The message id that a message shows: of a retry that of its origin; null: that of its own position. In plpgsql, as a
 -- plan would carry the arithmetic of an id for messages that need none.

@@ -33,10 +33,8 @@ begin
     end if;
     v_id := duewheel.parse_message_id(p_message_id);
     return exists (
-        select from duewheel.any_message m
-        where m.topic_id = v_id.topic_id and m.queue = v_id.queue and m.deliver_at = v_id.deliver_at
-          and m.seq = v_id.seq
-          and not duewheel.is_forgotten(m.topic_id, m.queue, m.deliver_at, m.seq, m.xid));
+        select from duewheel.message_at(v_id.topic_id, v_id.queue::smallint, v_id.deliver_at, v_id.seq) m
+        where not duewheel.is_forgotten(m.topic_id, m.queue, m.deliver_at, m.seq, m.xid));
 end
 $$;
 

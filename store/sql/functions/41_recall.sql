@@ -105,9 +105,10 @@ begin
     perform duewheel.require_read_committed();
     loop
         v_outcome := 'not_found';
-        select m.xid into v_xid from duewheel.any_message m join duewheel.topic t on t.topic_id = m.topic_id
-        where m.topic_id = v_id.topic_id and m.queue = v_place.queue and m.deliver_at = v_place.deliver_at
-          and m.seq = v_place.seq and t.message_type not in ('RETRY', 'DEAD_LETTER');
+        select m.xid into v_xid
+        from duewheel.message_at(v_id.topic_id, v_place.queue, v_place.deliver_at, v_place.seq) m
+        join duewheel.topic t on t.topic_id = m.topic_id
+        where t.message_type not in ('RETRY', 'DEAD_LETTER');
         if found and not duewheel.is_forgotten(
             v_id.topic_id, v_place.queue, v_place.deliver_at, v_place.seq, v_xid)
         then

@@ -1,6 +1,7 @@
 -- Releasing where no wheel turns: procedures for consumers, and for programs in any language. They commit, so each tick
--- is a transaction of its own, and Postgres refuses them in a transaction block. A procedure that runs with its owner's
--- rights may not commit: these run with the caller's, and what they call are entry points.
+-- is a transaction of its own, and Postgres refuses them in a transaction block. Each says which transactions it
+-- needs, as the login's default_transaction_isolation may be another one. A procedure that runs with its owner's rights
+-- may not commit: these run with the caller's, and with its search_path; what they call are entry points.
 
 -- The topic and the retries of a subscription, as far as something may have come due there. A wheel that has just
 -- ticked comes again by itself. is_overdue: a message has been due for a second, so the transaction that has the lock
@@ -40,12 +41,13 @@ declare
 begin
     -- Fails in a transaction block.
     commit;
+    set transaction isolation level read committed, read write;
     perform duewheel.revive_chunk(p_group_id, p_topic_id, p_now);
-    commit;
+    commit and chain;
     for v_topic in select * from duewheel.topics_to_tick(p_group_id, p_topic_id, p_now) loop
-        perform set_config('duewheel.own_transaction', 'on', true);
+        perform pg_catalog.set_config('duewheel.own_transaction', 'on', true);
         perform duewheel.tick_topic(v_topic.topic_id, p_now, false, v_topic.is_overdue);
-        commit;
+        commit and chain;
     end loop;
 end
 $$;
@@ -59,6 +61,7 @@ declare
     v_subscription record;
 begin
     commit;
+    set transaction isolation level read committed, read write;
     for v_subscription in select * from duewheel.subscriptions_named(p_topics, p_groups, p_now) loop
         call duewheel.tick_group(v_subscription.group_id, v_subscription.topic_id, p_now);
     end loop;
@@ -109,18 +112,19 @@ declare
 begin
     -- Fails in a transaction block.
     commit;
+    set transaction isolation level read committed, read write;
     released := false;
     for v_reader in select * from duewheel.topic_with_retries(tick.topic) loop
         v_topic_ids := array[v_reader.topic_id] || v_topic_ids[2:] || v_reader.retry_topic_id;
         if v_reader.group_id is not null then
             perform duewheel.revive_chunk(v_reader.group_id, v_reader.topic_id, tick.now);
-            commit;
+            commit and chain;
         end if;
     end loop;
-    foreach v_topic_id in array array_remove(v_topic_ids, null) loop
-        perform set_config('duewheel.own_transaction', 'on', true);
+    foreach v_topic_id in array pg_catalog.array_remove(v_topic_ids, null) loop
+        perform pg_catalog.set_config('duewheel.own_transaction', 'on', true);
         released := (duewheel.tick_topic(v_topic_id, tick.now, false)).released or released;
-        commit;
+        commit and chain;
     end loop;
 end
 $$;

@@ -17,6 +17,16 @@ begin
 end
 $$;
 
+create or replace function duewheel.raise_unread(p_group text, p_topic text, p_hint text) returns void
+language plpgsql immutable as $$
+begin
+    raise exception using
+        errcode = 'DW014',
+        message = format('consumer group "%s" does not read topic "%s"', left(p_group, 127), left(p_topic, 127)),
+        hint = p_hint;
+end
+$$;
+
 -- An id that no group has. The sequence goes round: an id that became free is given again after all others.
 create or replace function duewheel.free_group_id() returns integer
 language plpgsql as $$
@@ -204,15 +214,12 @@ declare
     v_topic duewheel.topic := duewheel.topic_by_name(p_topic);
     v_instance constant text := case when p_mode = 'broadcasting' then p_instance end;
     v_name constant text := case when p_mode = 'broadcasting' then p_group || '/' || p_instance else p_group end;
-    v_now constant timestamptz := coalesce(p_now, clock_timestamp());
+    v_now constant timestamptz := duewheel.clock_at(p_now);
     -- The position is exclusive.
     v_start_at timestamptz := coalesce(
         greatest(p_start_at, v_topic.kept_from) - interval '1 microsecond', '-infinity');
     v_straggler_id bigint := 0;
 begin
-    if p_now is not null then
-        perform duewheel.require_clock_right(p_now);
-    end if;
     topic_id := v_topic.topic_id;
     made := false;
     for v_attempt in 1 .. 2 loop
@@ -416,10 +423,7 @@ declare
     v_before timestamptz;
     v_since timestamptz;
 begin
-    if p_now is not null then
-        perform duewheel.require_clock_right(p_now);
-    end if;
-    select coalesce(p_now, clock_timestamp()) - t.retention into v_before
+    select duewheel.clock_at(p_now) - t.retention into v_before
     from duewheel.topic t where t.topic_id = p_topic_id;
     select min(l.leased_at) into v_since
     from duewheel.positions(p_group_id, p_topic_id) p
@@ -513,11 +517,9 @@ begin
     end loop;
     if deleted = 0 then
         perform duewheel.group_by_name(delete_group.consumer_group);
-        raise exception using
-            errcode = 'DW014',
-            message = format('consumer group "%s" does not read topic "%s"', left(delete_group.consumer_group, 127),
-                             left(delete_group.topic, 127)),
-            hint = 'Look at the view duewheel.groups, or leave the topic out to delete the group on all of them.';
+        perform duewheel.raise_unread(
+            delete_group.consumer_group, delete_group.topic,
+            'Look at the view duewheel.groups, or leave the topic out to delete the group on all of them.');
     end if;
 end
 $$;

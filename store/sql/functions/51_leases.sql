@@ -144,7 +144,7 @@ $$;
 -- lease's tags and filter. A client may run it itself, for instance through COPY.
 create or replace function duewheel.lease_query(p_group_id integer, p_topic_id integer, p_queue integer, p_n bigint)
 returns text
-language plpgsql stable as $$
+language plpgsql stable set datestyle = 'ISO' as $$
 declare
     v_lease duewheel.lease;
     v_first_at timestamptz;
@@ -366,16 +366,13 @@ create or replace function duewheel.revive_chunk(
 )
 language plpgsql set plan_cache_mode = force_generic_plan as $$
 declare
-    v_now constant timestamptz := coalesce(p_now, clock_timestamp());
+    v_now constant timestamptz := duewheel.clock_at(p_now);
     v_position record;
     v_chunk record;
     v_room integer := duewheel.revive_limit();
 begin
     messages := 0;
     more := false;
-    if p_now is not null then
-        perform duewheel.require_clock_right(p_now);
-    end if;
     perform duewheel.require_read_committed();
     for v_position in select * from duewheel.positions(p_group_id, p_topic_id) loop
         if duewheel.has_ended_leases(p_group_id, v_position.topic_id, v_position.queue, v_position.revived_to, v_now)

@@ -311,11 +311,9 @@ begin
     end loop;
     if not v_any then
         perform duewheel.group_by_name(rewind.consumer_group);
-        raise exception using
-            errcode = 'DW014',
-            message = format('consumer group "%s" does not read topic "%s"', left(rewind.consumer_group, 127),
-                             v_topic.name),
-            hint = 'A group reads a topic from when its first consumer has been made: broker.consumer(topic, group).';
+        perform duewheel.raise_unread(
+            rewind.consumer_group, v_topic.name,
+            'A group reads a topic from when its first consumer has been made: broker.consumer(topic, group).');
     end if;
     -- Waiting consumers ask again.
     perform duewheel.announce('duewheel_released', v_topic.topic_id::text);

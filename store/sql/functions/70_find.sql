@@ -43,9 +43,11 @@ begin
     return query
     select d.*
     from (
-        select m as message from duewheel.any_message m where m.topic_id = p_topic_id and m.key = p_key collate "C"
+        select m as message from duewheel.any_message m
+        where p_key is not null and m.topic_id = p_topic_id and m.key = p_key collate "C"
         union all
-        select m from duewheel.message_at(p_topic_id, p_queue::smallint, p_deliver_at, p_seq) m where p_key is null
+        select m from duewheel.message_of(p_topic_id, p_queue, p_deliver_at, p_seq) m
+        where p_key is null and m.seq is not null
     ) f
     cross join lateral (select (f.message).*) m
     join duewheel.topic t on t.topic_id = p_topic_id

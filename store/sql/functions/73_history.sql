@@ -369,8 +369,7 @@ begin
         v_place := (v_id.queue, v_id.deliver_at, v_id.seq);
     end if;
     v_known_as := duewheel.message_id(v_id.topic_id, v_place.queue, v_place.deliver_at, v_place.seq);
-    select * into v_message
-    from duewheel.message_at(v_id.topic_id, v_place.queue, v_place.deliver_at, v_place.seq);
+    v_message := duewheel.message_of(v_id.topic_id, v_place.queue, v_place.deliver_at, v_place.seq);
     return query
     select null::text, b.state, b.at, b.until_at, 1, null::text, b.reason, b.known_as
     from duewheel.states_before_moves(v_id.topic_id, v_id.seq) b;

@@ -75,7 +75,7 @@ $$;
 -- sizes of the tables: it reads none.
 create or replace function duewheel.estimate_due(p_topic_id integer, p_from timestamptz, p_until timestamptz)
 returns bigint
-language plpgsql as $$
+language plpgsql set datestyle = 'ISO' as $$
 declare
     v_plan jsonb;
 begin

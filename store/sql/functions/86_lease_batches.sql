@@ -3,11 +3,10 @@
 
 -- Leases up to p_max messages without returning them, in leases that are small enough to be dealt out evenly to
 -- p_parts: by what is ready, which is counted no further than it matters, and not by what was asked for. One row per
--- lease. p_since is for a reader that is planned anew for every action on a DataFrame: leases that were taken since
--- then under the same consumer name are returned, and only where there are none it leases.
+-- lease.
 create or replace function duewheel.lease_evenly(
     p_group_id integer, p_topic_id integer, p_tags text[], p_max bigint, p_parts integer, p_invisible interval,
-    p_consumer text, p_now timestamptz default null, p_filter jsonpath default null, p_since timestamptz default null
+    p_consumer text, p_now timestamptz default null, p_filter jsonpath default null
 ) returns table (
     topic_id integer, queue smallint, lease_n bigint, lease_token bigint, expires_at timestamptz, lease_count integer
 )
@@ -27,28 +26,7 @@ declare
     v_position record;
     v_ready bigint := 0;
 begin
-    if p_now is not null then
-        perform duewheel.require_clock_right(p_now);
-    end if;
     perform duewheel.check_receive(p_group_id, p_topic_id, p_max, 1, p_invisible, p_now);
-    if p_since is not null then
-        perform duewheel.lock_until(array[duewheel.key_lock_key(p_topic_id, '%LEASE%' || p_consumer)]);
-        return query
-        select l.topic_id, l.queue, l.n, l.token, l.expires_at, l.message_count
-        from duewheel.positions(p_group_id, p_topic_id) p
-        cross join lateral (
-            -- Behind the newest lease that is older than that.
-            select * from duewheel.lease l
-            where l.topic_id = p.topic_id and l.group_id = p_group_id and l.queue = p.queue and l.n > coalesce((
-                select o.n from duewheel.lease o
-                where o.topic_id = p.topic_id and o.group_id = p_group_id and o.queue = p.queue
-                  and o.leased_at < p_since order by o.n desc limit 1), -1)
-            order by l.n desc) l
-        where l.consumer = p_consumer and l.message_count > 0;
-        if found then
-            return;
-        end if;
-    end if;
     for v_position in select * from duewheel.positions(p_group_id, p_topic_id) loop
         exit when v_ready >= v_limit;
         -- Retries were chosen when they came first.
@@ -79,11 +57,8 @@ language plpgsql stable
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
 as $$
 declare
-    v_now constant timestamptz := coalesce(p_now, clock_timestamp());
+    v_now constant timestamptz := duewheel.clock_at(p_now);
 begin
-    if p_now is not null then
-        perform duewheel.require_clock_right(p_now);
-    end if;
     perform duewheel.require_home();
     return query
     select case when l.n is null then 'unknown' when e.kind is not null then e.kind

@@ -83,6 +83,16 @@ begin atomic
     ) j;
 end;
 
+create or replace function duewheel.raise_staging_failed(p_found numeric, p_named numeric) returns void
+language plpgsql immutable as $$
+begin
+    raise exception using
+        errcode = 'DW022',
+        message = format('%s of the %s staged messages are there, and nothing was sent', p_found, p_named),
+        hint = 'Run the job again: what is staged goes when the database crashes, and after seven days.';
+end
+$$;
+
 -- How many messages are staged in some parts, each of which has to have as many as p_counts says.
 create or replace function duewheel.staged_count(p_part_ids bigint[], p_counts bigint[]) returns bigint
 language plpgsql stable as $$
@@ -96,11 +106,7 @@ begin
     from unnest(p_part_ids, p_counts) u (part_id, c)
     cross join lateral (select count(*) as messages from duewheel.staged_message m where m.part_id = u.part_id) s;
     if v_found.differs then
-        raise exception using
-            errcode = 'DW022',
-            message = format('%s of the %s staged messages are there, and nothing was sent', v_found.messages,
-                             v_found.named),
-            hint = 'Run the job again: what is staged goes when the database crashes, and after seven days.';
+        perform duewheel.raise_staging_failed(v_found.messages, v_found.named);
     end if;
     return v_found.messages;
 end
@@ -125,6 +131,7 @@ declare
     b record;
     v_blocks bigint[];
     v_sent bigint;
+    v_sent_far bigint := 0;
     v_first timestamptz;
     v_due timestamptz;
 begin
@@ -176,6 +183,11 @@ begin
                                   b.now_at, b.floor_at, p_part_ids, v_firsts, v_blocks) r
         where r.deliver_at >= b.near_until
         order by r.deliver_at, r.seq;
+        get diagnostics v_sent_far = row_count;
+    end if;
+    -- Some may have been discarded since they were counted.
+    if v_sent + v_sent_far <> v_total then
+        perform duewheel.raise_staging_failed(v_sent + v_sent_far, v_total);
     end if;
     if v_first <= b.released_to or b.near_until <= b.released_to then
         perform duewheel.hold_back(b.topic_id, b.released_to);

@@ -39,11 +39,11 @@ end
 $$;
 
 -- One step towards sealing the slots that are over: the next topic of the oldest of them. A slot is sealed once no open
--- transaction can still send into it: every topic with rows there was ticked past its end, and all transactions up to
--- that tick have ended. Then every row is covered, by its tick's snapshot or as a straggler, and the sweep that looks
--- finds none. "more" says that there is more to do now. One topic for each transaction: it keeps that topic from being
--- ticked, and whoever waited for a second tick lock could meet a transaction that recalls on both topics and waits for
--- the first.
+-- transaction can still send into it: every topic with rows there was ticked past its end, and all transactions of this
+-- database up to that tick have ended. Then every row is covered, by its tick's snapshot or as a straggler, and the
+-- sweep that looks finds none. "more" says that there is more to do now. One topic for each transaction: it keeps that
+-- topic from being ticked, and whoever waited for a second tick lock could meet a transaction that recalls on both
+-- topics and waits for the first.
 create or replace function duewheel.sweep(now timestamptz default null, out swept bigint, out more boolean)
 -- By the keys, however large the slot is and however old what is known of it.
 language plpgsql set plan_cache_mode = force_generic_plan as $$
@@ -53,6 +53,8 @@ declare
     v_slot duewheel.slot;
     v_topic_id integer;
     v_past xid8;
+    v_snapshot pg_snapshot;
+    v_foreign xid8[];
     -- So many slots are sealed in one transaction.
     v_most constant integer := 48;
     v_sealed integer := 0;
@@ -82,12 +84,17 @@ begin
         end if;
         if v_topic_id is not null then
             select t.tick_xid into v_past from duewheel.tick_over(v_topic_id, v_slot.ends_at) t;
+            v_snapshot := pg_current_snapshot();
+            v_foreign := case when v_past >= pg_snapshot_xmin(v_snapshot)
+                              then duewheel.foreign_transactions(v_snapshot) else '{}' end;
             if v_past is null then
                 -- Nothing has been due since: a tick of its own says so, for the next step to go by.
                 perform duewheel.tick_topic(v_topic_id, sweep.now, false, true, true);
-            elsif v_past >= pg_snapshot_xmin(pg_current_snapshot()) then
+            elsif duewheel.lists_one_up_to(v_snapshot, v_past, v_foreign) then
                 return;
-            elsif v_past >= (select pg_snapshot_xmin(t.snapshot) from duewheel.newest_tick(v_topic_id) t) then
+            elsif duewheel.lists_one_up_to(
+                (select t.snapshot from duewheel.newest_tick(v_topic_id) t), v_past, v_foreign
+            ) then
                 -- Of those that were open then no tick has said yet what they left: it is released before the slot may
                 -- go.
                 perform duewheel.tick_topic(v_topic_id, sweep.now, false, true, true);

@@ -21,11 +21,9 @@ begin
         from duewheel.subscription s join duewheel.consumer_group g on g.group_id = s.group_id
         where g.name = receive.consumer_group and s.topic_id = (duewheel.topic_by_name(receive.topic)).topic_id;
         if not found then
-            raise exception using
-                errcode = 'DW014',
-                message = format('consumer group "%s" does not read topic "%s"', left(receive.consumer_group, 127),
-                                 left(receive.topic, 127)),
-                hint = 'Correct the name, or leave make_group out: then the group is made.';
+            perform duewheel.raise_unread(
+                receive.consumer_group, receive.topic,
+                'Correct the name, or leave make_group out: then the group is made.');
         end if;
     end if;
     perform duewheel.check_limit('max_messages', receive.max_messages, 1, 10000);

@@ -30,7 +30,8 @@ begin
             errcode = 'DW015',
             message = format('the transaction runs in isolation level %s; a rebase needs READ COMMITTED',
                              current_setting('transaction_isolation')),
-            hint = 'Call it in a transaction of its own, or SET TRANSACTION ISOLATION LEVEL READ COMMITTED.';
+            hint = 'Begin the transaction with BEGIN ISOLATION LEVEL READ COMMITTED, whatever the login''s or the '
+                   'database''s default_transaction_isolation is.';
     end if;
     -- The first one in does the work; a second waits here and finds it done.
     lock table duewheel.broker in exclusive mode;

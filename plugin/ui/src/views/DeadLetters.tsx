@@ -271,11 +271,12 @@ function RedriveAll({
       act={all}
       action="Redrive all"
       done={done}
-      preview={async () =>
-        `${count((await ask({ ...which, dry_run: true })).matched)} dead letters ${
-          filtered + keyPrefix === "" ? "" : "that match the filter "
-        }wait to be sent again.`
-      }
+      preview={async () => {
+        const { matched } = await ask({ ...which, dry_run: true });
+        const those = reason + keyPrefix === "" ? "" : "that match ";
+        return { number: matched, words: `${count(matched)} dead letters ${those}wait to be sent again.` };
+      }}
+      previewOf={reason}
     >
       <Text mb={3}>
         All dead letters of {group} {keyPrefix && `whose key begins with ${keyPrefix} `}are sent again, each

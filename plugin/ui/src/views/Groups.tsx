@@ -3,9 +3,10 @@ import { useState } from "react";
 import { Failure, type Schemas, get, ofBroker, post } from "../api";
 import { useAddress } from "../address";
 import { Asking } from "../Asking";
-import { count, fromLocal } from "../format";
+import { count } from "../format";
 import { Answered, PageLink, Pages, Rows, Section, When } from "../parts";
 import { useAnswer } from "../useAnswer";
+import { fromWall, useZone } from "../zone";
 
 export function GroupRows({
   actions,
@@ -96,6 +97,7 @@ function Rewind({
   group: Schemas["GroupNumbers"];
 }) {
   const [to, setTo] = useState("");
+  const zone = useZone();
   const [isHalf, setIsHalf] = useState(false);
   return (
     <Asking
@@ -104,7 +106,7 @@ function Rewind({
         if (isHalf) throw new Failure(0, "NoInstant", "The instant is not complete. Nothing was changed.");
         const rewound = await post<Schemas["Rewound"]>(ofBroker(broker, "groups/rewind"), {
           group: group.group,
-          to: fromLocal(to) ?? "earliest",
+          to: fromWall(to, zone) ?? "earliest",
           topic: group.topic,
         });
         return (
@@ -122,7 +124,7 @@ function Rewind({
         leases of its consumers end. Dead letters stay.
       </Text>
       <Text as="label" fontSize="sm">
-        Since (empty: all stored messages)
+        Since, in {zone} (empty: all stored messages)
         <Input
           name="to"
           onBlur={(event) => setIsHalf(event.target.validity.badInput)}

@@ -1,13 +1,26 @@
-import { Box, Checkbox, Flex, NativeSelect, Text } from "@chakra-ui/react";
+import { Box, Checkbox, Flex, List as ItemList, NativeSelect, Text } from "@chakra-ui/react";
 import { useState } from "react";
 import { Failure, type Schemas, get, ofBroker, post } from "../api";
 import { useAddress } from "../address";
 import { Asking, type Course } from "../Asking";
-import { count, fromLocal } from "../format";
+import { count, instant } from "../format";
 import { InstantField } from "../InstantField";
 import { actOnEach, told } from "../outcomes";
-import { Answered, Filter, MessageLink, Pages, Rows, Section, State, When, useChoice } from "../parts";
+import {
+  Answered,
+  Filter,
+  InstantFilter,
+  MessageLink,
+  Pages,
+  Rows,
+  Section,
+  State,
+  Warning,
+  When,
+  useChoice,
+} from "../parts";
 import { useAnswer } from "../useAnswer";
+import { isInstant, useZone } from "../zone";
 
 const AT_ONCE = 200;
 /** How many messages "all that match" may be, since each is moved by itself. */
@@ -24,17 +37,17 @@ export const stateOf = (one: { recalled: boolean; released: boolean }) =>
 export function Messages({ broker, mayAct }: { broker: string; mayAct: boolean }) {
   const address = useAddress();
   const where: Where = {
-    due_from: fromLocal(address.of("from")) ?? "",
-    due_until: fromLocal(address.of("until")) ?? "",
+    due_from: address.of("from"),
+    due_until: address.of("until"),
     key_prefix: address.of("key"),
-    state: address.of("state") || "waiting",
+    // Whoever looks for a key wants to know what became of it.
+    state: address.of("state") || (address.of("key") === "" ? "waiting" : "all"),
     tag: address.of("tag"),
     topic: address.of("topic"),
   };
-  const after = address.of("after");
-  const answer = useAnswer(JSON.stringify([broker, where, after]), (signal) =>
-    get<Schemas["Messages"]>(ofBroker(broker, "messages"), { ...where, after }, signal),
-  );
+  const isUnderstood =
+    [where.due_from, where.due_until].every((at) => at === "" || isInstant(at)) &&
+    STATES.includes(where.state);
   return (
     <Section title="Messages">
       <Flex align="end" gap={2} mb={3} wrap="wrap">
@@ -51,6 +64,7 @@ export function Messages({ broker, mayAct }: { broker: string; mayAct: boolean }
               onChange={(event) => address.set({ after: null, state: event.target.value })}
               value={where.state}
             >
+              {!STATES.includes(where.state) && <option>{where.state}</option>}
               {STATES.map((one) => (
                 <option key={one}>{one}</option>
               ))}
@@ -58,16 +72,30 @@ export function Messages({ broker, mayAct }: { broker: string; mayAct: boolean }
             <NativeSelect.Indicator aria-hidden="true" />
           </NativeSelect.Root>
         </Box>
-        <Filter label="Due from" name="from" type="datetime-local" width="13rem" />
-        <Filter label="Due before" name="until" type="datetime-local" width="13rem" />
+        <InstantFilter label="Due from" name="from" />
+        <InstantFilter label="Due before" name="until" />
         <OpenById />
       </Flex>
-      <Answered answer={answer}>
-        {(page) => (
-          <List answerAgain={answer.again} broker={broker} mayAct={mayAct} page={page} where={where} />
-        )}
-      </Answered>
+      {isUnderstood ? (
+        <Listed broker={broker} mayAct={mayAct} where={where} />
+      ) : (
+        <Warning>The filter is not understood, so nothing is listed. Correct it first.</Warning>
+      )}
     </Section>
+  );
+}
+
+function Listed({ broker, mayAct, where }: { broker: string; mayAct: boolean; where: Where }) {
+  const after = useAddress().of("after");
+  const answer = useAnswer(JSON.stringify([broker, where, after]), (signal) =>
+    get<Schemas["Messages"]>(ofBroker(broker, "messages"), { ...where, after }, signal),
+  );
+  return (
+    <Answered answer={answer}>
+      {(page) => (
+        <List answerAgain={answer.again} broker={broker} mayAct={mayAct} page={page} where={where} />
+      )}
+    </Answered>
   );
 }
 
@@ -130,10 +158,10 @@ function List({
           <Recall broker={broker} done={done} ids={choice.now} />
           <Reschedule broker={broker} done={done} ids={choice.now} />
           <DeliverNow broker={broker} done={done} ids={choice.now} />
-          {where.state === "waiting" && where.topic !== "" && (
+          {["waiting", "all"].includes(where.state) && where.topic !== "" && (
             <>
               <Text fontSize="sm" ml={4}>
-                All that match the filter:
+                All that wait and match the filter:
               </Text>
               <RecallMatching broker={broker} done={done} where={where} />
               <MoveMatching action="Reschedule all" broker={broker} done={done} where={where} />
@@ -246,6 +274,25 @@ export const DeliverNow = ({ broker, done, ids }: Some) => (
   </Asking>
 );
 
+/** What the filter says, for those who are about to act on all that match. */
+function InWords({ where }: { where: Where }) {
+  const zone = useZone();
+  const said = [
+    `on topic ${where.topic}`,
+    where.key_prefix && `with a key that begins with ${where.key_prefix}`,
+    where.tag && `with the tag ${where.tag}`,
+    where.due_from && `due from ${instant(where.due_from, zone)} in ${zone} on`,
+    where.due_until && `due before ${instant(where.due_until, zone)} in ${zone}`,
+  ].filter(Boolean);
+  return (
+    <ItemList.Root mb={3} ml={5}>
+      {said.map((one) => (
+        <ItemList.Item key={one}>{one}</ItemList.Item>
+      ))}
+    </ItemList.Root>
+  );
+}
+
 const criteria = (where: Where) =>
   Object.fromEntries(Object.entries(where).filter(([name, value]) => name !== "state" && value !== ""));
 
@@ -301,11 +348,13 @@ function RecallMatching({ broker, done, where }: Matching) {
           return isAll && isWanted();
         });
         const words = `${isAll ? "" : "At least "}${count(matched - late)}`;
-        return `${words} messages wait and match now.`;
+        return { number: matched - late, words: `${words} messages wait and match now.` };
       }}
       serious
     >
-      <Text>Every waiting message that matches the filter is taken back. This cannot be undone.</Text>
+      <Text>Every waiting message is taken back that is</Text>
+      <InWords where={where} />
+      <Text>This cannot be undone.</Text>
     </Asking>
   );
 }
@@ -331,15 +380,18 @@ function MoveMatching({
         // All ids come first, since moved messages would match again.
         const found = await allIds(broker, where, isWanted);
         setIds(found.slice(0, MOST));
-        return found.length > MOST
-          ? `More than ${count(MOST)} match. The first ${count(MOST)} are moved: narrow the filter, or do it again.`
-          : `${count(found.length)} messages wait and match now.`;
+        return {
+          number: Math.min(found.length, MOST),
+          words:
+            found.length > MOST
+              ? `More than ${count(MOST)} match. Only the first ${count(MOST)} are moved: narrow the filter.`
+              : `${count(found.length)} messages wait and match now.`,
+        };
       }}
     >
-      <Text mb={3}>
-        Every waiting message that matches the filter is delivered {now ? "at once" : "at another instant"}.
-        Their ids change.
-      </Text>
+      <Text>Every waiting message is delivered {now ? "at once" : "at another instant"} that is</Text>
+      <InWords where={where} />
+      <Text mb={3}>Their ids change.</Text>
       {!now && <InstantField choose={setTo} />}
     </Asking>
   );
@@ -353,6 +405,7 @@ async function allIds(broker: string, where: Where, isWanted: () => boolean): Pr
       ...where,
       after,
       limit: 1000,
+      state: "waiting",
     });
     ids.push(...page.messages.map((one) => one.message_id));
     after = page.next;

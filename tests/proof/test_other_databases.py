@@ -1,0 +1,200 @@
+"""Transactions of the cluster's other databases hold up nothing, and none of this database is ever taken for
+one of them (X18)."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import count
+
+import psycopg2
+import pytest
+from psycopg2.extensions import make_dsn
+from tests.acting import DAY
+from tests.clock import Clock
+from tests.conftest import TEST_SETTINGS, execute
+from tests.waiting import ask, beside, connected, until_blocked
+
+from duewheel.store import EmbeddedPostgres
+from duewheel.store.broker import Broker
+
+FOREIGN = "select x::text::bigint from unnest(duewheel.foreign_transactions(pg_current_snapshot())) x"
+NUMBERS = count(1)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedPostgres]:
+    """A server that takes prepared transactions."""
+    settings = {**TEST_SETTINGS, "max_prepared_transactions": "5"}
+    with EmbeddedPostgres(tmp_path_factory.mktemp("cluster"), settings=settings) as server:
+        execute(server.dsn(), "create role plain login password 'plain'")
+        yield server
+
+
+@pytest.fixture(scope="module")
+def other_dsn(server: EmbeddedPostgres) -> str:
+    """Another database of the cluster."""
+    return server.ensure_database("neighbour")
+
+
+@pytest.fixture
+def own_dsn(server: EmbeddedPostgres) -> str:
+    """A broker's database; its owner is no superuser, and sees of others' sessions as little as any login."""
+    name = f"own_{next(NUMBERS)}"
+    dsn = server.ensure_database(name)
+    execute(dsn, f"alter database {name} owner to plain")
+    dsn = make_dsn(dsn, user="plain", password="plain")
+    with Broker(dsn) as broker:
+        broker.upgrade()
+    return dsn
+
+
+@contextmanager
+def open_elsewhere(other_dsn: str, how: str) -> Iterator[int]:
+    """A transaction of another database that stays open for the length of the block; gives its id."""
+    with connected(other_dsn) as other:
+        ask(other, "begin")
+        ((xid,),) = ask(other, "select pg_current_xact_id()::text::bigint")
+        if how == "prepared":
+            ask(other, "prepare transaction 'elsewhere'")
+        # A snapshot lists transactions up to the latest that has ended.
+        execute(other_dsn, "select pg_current_xact_id()")
+        try:
+            yield xid
+        finally:
+            ask(other, "rollback prepared 'elsewhere'" if how == "prepared" else "rollback")
+
+
+def sealed_and_dropped(broker: Broker, clock: Clock) -> tuple[str, ...]:
+    """The slots that upkeep drops of messages that were acked long ago."""
+    broker.create_topic("t", queues=1, max_delay=30 * DAY, retention=DAY)
+    with connected(broker.dsn) as connection:
+        ask(connection, "select duewheel.make_slot(%s)", clock() + DAY)
+    consumer = broker.consumer("t", "g")
+    broker.send("t", b"acked", delay=DAY)
+    clock.advance(DAY)
+    broker.tick("t")
+    consumer.ack(consumer.receive())
+    clock.advance(5 * DAY)
+    broker.tick("t")
+    return broker.maintain().dropped
+
+
+@pytest.mark.parametrize("how", ["open", "prepared"])
+def test_x18_a_transaction_elsewhere_keeps_no_slot(
+    own_dsn: str, other_dsn: str, how: str, clock: Clock
+) -> None:
+    with Broker(own_dsn, clock=clock) as broker, open_elsewhere(other_dsn, how):
+        assert sealed_and_dropped(broker, clock) != ()
+
+
+@pytest.mark.parametrize("how", ["open", "prepared"])
+def test_x18_an_own_transaction_keeps_its_slot_and_its_message_comes(
+    own_dsn: str, other_dsn: str, how: str, clock: Clock
+) -> None:
+    """It is told from the one beside it, which is of another database."""
+    with Broker(own_dsn, clock=clock) as broker, connected(own_dsn) as sender:
+        broker.create_topic("t", queues=1, max_delay=30 * DAY, retention=DAY)
+        consumer = broker.consumer("t", "g")
+        ask(sender, "select duewheel.make_slot(%s)", clock() + DAY)
+        broker.send("t", b"seen", delay=DAY)
+        with open_elsewhere(other_dsn, "open"):
+            ask(sender, "begin")
+            broker.send("t", b"late", delay=DAY, connection=sender)
+            if how == "prepared":
+                ask(sender, "prepare transaction 'own'")
+            clock.advance(DAY)
+            broker.tick("t")
+            clock.advance(5 * DAY)
+            broker.tick("t")
+            batch = consumer.receive()
+            assert [message.body for message in batch] == [b"seen"]
+            consumer.ack(batch)
+            assert broker.maintain().dropped == ()
+            ask(sender, "commit prepared 'own'" if how == "prepared" else "commit")
+            done = broker.maintain()
+            assert (done.swept, done.dropped) == (0, ())
+            broker.tick("t")
+            assert [message.body for message in consumer.receive()] == [b"late"]
+
+
+@pytest.mark.parametrize("how", ["open", "prepared"])
+def test_x18_a_transaction_elsewhere_is_seen_as_such_under_any_login(
+    own_dsn: str, other_dsn: str, how: str
+) -> None:
+    with connected(own_dsn) as own, open_elsewhere(other_dsn, how) as xid:
+        assert ask(own, FOREIGN) == [(xid,)]
+
+
+def test_x18_sessions_are_read_anew_in_a_transaction_that_has_read_them_before(
+    own_dsn: str, other_dsn: str
+) -> None:
+    """Postgres goes on showing those of the first look, whose process ids may be others' by now."""
+    with connected(own_dsn, autocommit=False) as own:
+        ask(own, "select count(*) from pg_stat_activity")
+        with open_elsewhere(other_dsn, "open") as xid:
+            assert ask(own, FOREIGN) == [(xid,)]
+
+
+def test_x18_a_session_elsewhere_that_waits_for_an_own_transaction_does_not_make_it_its_own(
+    server: EmbeddedPostgres, own_dsn: str, other_dsn: str
+) -> None:
+    """It waits on its id, as both change what all databases share."""
+    own_as_admin = make_dsn(server.dsn(), dbname=psycopg2.extensions.parse_dsn(own_dsn)["dbname"])
+    with (
+        beside() as begin,
+        connected(other_dsn) as other,
+        connected(own_dsn) as looking,
+        connected(own_as_admin) as own,
+    ):
+        ask(own, "begin")
+        ((xid,),) = ask(own, "select pg_current_xact_id()::text::bigint")
+        ask(own, "alter role plain connection limit 50")
+        waiting = begin(lambda: ask(other, "alter role plain connection limit 51"))
+        until_blocked(own_as_admin, other.info.backend_pid)
+        execute(other_dsn, "select pg_current_xact_id()")
+        found = ask(looking, FOREIGN)
+        assert len(found) == 1
+        assert found != [(xid,)]
+        ask(own, "rollback")
+        waiting.result()
+
+
+@pytest.mark.slow
+def test_x18_no_own_transaction_is_ever_taken_for_one_of_another_database(
+    own_dsn: str, other_dsn: str
+) -> None:
+    """Sessions of both come and go, write, wait, prepare and use subtransactions, while one looks on."""
+    own: set[int] = set()
+    elsewhere: set[int] = set()
+    taken_for_foreign: set[int] = set()
+
+    def live(seed: int) -> None:
+        chance = random.Random(seed)
+        for number in range(40):
+            is_own = chance.random() < 0.5
+            with connected(own_dsn if is_own else other_dsn) as connection:
+                for _ in range(chance.randrange(1, 4)):
+                    ask(connection, "begin")
+                    if chance.random() < 0.3:
+                        ask(connection, "savepoint s")
+                    ((xid,),) = ask(connection, "select pg_current_xact_id()::text::bigint")
+                    (own if is_own else elsewhere).add(xid)
+                    ask(connection, "select pg_sleep(%s)", chance.random() / 100)
+                    if chance.random() < 0.3:
+                        name = f"{seed} {number} {xid}"
+                        ask(connection, f"prepare transaction '{name}'")
+                        ask(connection, f"rollback prepared '{name}'")
+                    else:
+                        ask(connection, chance.choice(["commit", "rollback"]))
+
+    with beside() as begin, connected(own_dsn) as looking:
+        lives = [begin(lambda seed=seed: live(seed)) for seed in range(5)]
+        while not all(one.done() for one in lives):
+            taken_for_foreign.update(xid for (xid,) in ask(looking, FOREIGN))
+        for one in lives:
+            one.result()
+    assert taken_for_foreign & own == set()
+    assert taken_for_foreign <= elsewhere
+    assert len(taken_for_foreign) > 20

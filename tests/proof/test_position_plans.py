@@ -1,0 +1,60 @@
+"""A message is looked up by its position in a few steps, whatever the tables held when the plan was made.
+
+No table is analyzed, thousands of messages are due at one instant, and the server takes random reads to be
+dear, as by default, or cheap, as most are told.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from tests.acting import rows
+from tests.waiting import ask, connected
+
+from duewheel.store.broker import Broker
+from duewheel.store.database.connections import DriverConnection
+
+FETCHED = """
+select coalesce(sum(seq_tup_read + idx_tup_fetch), 0) from pg_stat_xact_user_tables
+where schemaname = 'duewheel' and relname ~ '^(far_)?message'
+"""
+STATEMENTS = (
+    "select * from duewheel.find(%s)",
+    "select * from duewheel.history(%s)",
+    "select duewheel.recall(%s)",
+    "select duewheel.reschedule(%s, null, '1 hour')",
+)
+
+
+def fetched(session: DriverConnection, statement: str, message_id: str) -> int:
+    """How many messages one call has fetched from the tables; it leaves nothing behind."""
+    ask(session, "begin")
+    try:
+        ((before,),) = ask(session, FETCHED)
+        ask(session, statement, message_id)
+        ((after,),) = ask(session, FETCHED)
+    finally:
+        ask(session, "rollback")
+    return int(after - before)
+
+
+@pytest.mark.parametrize("random_page_cost", [1.1, 4])
+@pytest.mark.parametrize("ahead", [timedelta(hours=1), timedelta(days=300)], ids=["near", "far"])
+def test_one_of_thousands_of_an_instant_is_found_by_its_id(
+    broker: Broker, ahead: timedelta, random_page_cost: float
+) -> None:
+    broker.create_topic("t", max_delay=timedelta(days=3650))
+    ((at,),) = rows(broker, "select now() + %s", ahead)
+    with connected(broker.dsn) as session:
+        ask(session, f"set random_page_cost = {random_page_cost}")
+        for count in (1, 300, 3_000, 12_000):
+            receipts = broker.send_many(
+                "t", [{"body": b"x" * 200, "deliver_at": at, "key": f"{count} {n}"} for n in range(count)]
+            )
+            # With the plans of when there were few, and with a new session's.
+            with connected(broker.dsn) as new:
+                ask(new, f"set random_page_cost = {random_page_cost}")
+                for statement in STATEMENTS:
+                    for one in (session, new):
+                        assert fetched(one, statement, receipts[-1].message_id) <= 10, (statement, count)

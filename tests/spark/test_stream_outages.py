@@ -1,0 +1,161 @@
+"""A stream whose broker is away for a while: its driver waits, and goes on."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from psycopg2.extensions import make_dsn, parse_dsn
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+from tests.conftest import execute
+from tests.logged import logged
+from tests.outages import outage
+from tests.servers import base_backup, copied_server
+from tests.spark.test_stream import TOPIC, Lake, between, lag, reader, send
+from tests.waiting import beside, until
+
+from duewheel.embedded.postgres import EmbeddedPostgres
+from duewheel.store.broker import Broker
+from duewheel.store.values.errors import BrokerUnreachable
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from duewheel.spark.stream_reader import MessageStreamReader
+
+LOG = "duewheel.spark.outages"
+
+Offset = dict[str, Any]
+QUESTIONS: dict[str, Callable[[MessageStreamReader, Offset, Offset], object]] = {
+    "initialOffset": lambda stream, start, end: stream.initialOffset(),
+    "latestOffset": lambda stream, start, end: stream.latestOffset(start, ReadAllAvailable()),
+    "partitions": lambda stream, start, end: stream.partitions(start, end),
+    "commit": lambda stream, start, end: stream.commit(end),
+}
+
+
+@pytest.fixture
+def orders(broker: Broker) -> Broker:
+    """A broker with a topic."""
+    broker.create_topic(TOPIC)
+    return broker
+
+
+@pytest.mark.parametrize("is_new", [False, True], ids=["connected", "new"])
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_x14_driver_of_a_stream_waits_for_its_broker(
+    orders: Broker, postgres: EmbeddedPostgres, question: str, is_new: bool
+) -> None:
+    """Also one that has just begun, as that of a query which starts again from its checkpoint."""
+    send(orders, range(50))
+    stream = reader(orders)
+    start = stream.initialOffset()
+    end = stream.latestOffset(start, ReadAllAvailable())
+    asked = reader(orders) if is_new else stream
+    expected = QUESTIONS[question](asked, start, end)
+    if is_new:
+        asked = reader(orders)
+
+    with logged(LOG, "next attempt in") as failed, beside() as begin:
+        with outage(postgres, orders.dsn):
+            answer = begin(lambda: QUESTIONS[question](asked, start, end))
+            failed.wait()
+            assert not answer.done()
+        assert answer.result() == expected
+    assert between(stream, start, end) == list(range(50))
+    stream.commit(end)
+    assert lag(orders) == 0
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_driver_of_a_stream_gives_up_in_the_end(
+    orders: Broker, postgres: EmbeddedPostgres, question: str
+) -> None:
+    stream = reader(orders, reconnect_seconds="1")
+    start = stream.initialOffset()
+    send(orders, range(50))
+    end = stream.latestOffset(start, ReadAllAvailable())
+
+    with outage(postgres, orders.dsn), logged(LOG, "next attempt in") as failed:
+        with pytest.raises(BrokerUnreachable):
+            QUESTIONS[question](stream, start, end)
+    assert failed.count > 1
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A folder for servers."""
+    folder = Path(tempfile.mkdtemp(prefix="duewheel-copies-"))
+    yield folder
+    shutil.rmtree(folder)
+
+
+@pytest.mark.long
+def test_x14_a_stream_fails_over_to_a_standby(folder: Path, spark: SparkSession, tmp_path: Path) -> None:
+    """A query that runs meanwhile: it reads on where it was."""
+    settings = {
+        "wal_level": "replica",
+        "max_wal_senders": 4,
+        "hot_standby": "on",
+        # Shared memory goes with the folder of a server that is killed and never started again.
+        "dynamic_shared_memory_type": "mmap",
+    }
+    primary = EmbeddedPostgres(folder / "primary", settings=settings)
+    with primary:
+        dsn = primary.ensure_database("duewheel")
+        base_backup(primary, folder / "standby", "--write-recovery-conf", "--wal-method=stream")
+        with copied_server(folder / "standby", primary, dsn) as standby:
+            standby.wait_until_ready(promoted=False)
+            hosts = [parse_dsn(dsn), parse_dsn(standby.dsn)]
+            both = make_dsn(
+                dsn,
+                host=",".join(host["host"] for host in hosts),
+                port=",".join(host["port"] for host in hosts),
+                target_session_attrs="read-write",
+            )
+            with Broker(both) as broker:
+                broker.upgrade()
+                broker.create_topic(TOPIC)
+                send(broker, range(50))
+                lake = Lake(spark, broker, tmp_path)
+                query = lake.start()
+                try:
+                    until(lambda: lake.keys() == list(range(50)), "the first messages")
+                    ((reached,),) = execute(dsn, "select pg_current_wal_insert_lsn()::text")
+                    until(
+                        lambda: (
+                            execute(standby.dsn, "select pg_last_wal_replay_lsn() >= %s::pg_lsn", reached)
+                            == [(True,)]
+                        ),
+                        "the standby",
+                    )
+                    assert primary.pid is not None
+                    os.kill(primary.pid, signal.SIGKILL)
+                    execute(standby.dsn, "select pg_promote()")
+                    standby.wait_until_ready(promoted=True)
+                    send(broker, range(50, 80))
+                    until(lambda: lake.keys() == list(range(80)), "the messages after the failover")
+                finally:
+                    query.stop()
+
+
+@pytest.mark.slow
+def test_a_query_can_be_stopped_while_its_broker_is_away(
+    orders: Broker, postgres: EmbeddedPostgres, spark: SparkSession, tmp_path: Path
+) -> None:
+    lake = Lake(spark, orders, tmp_path)
+    send(orders, range(10))
+    query = lake.start()
+    until(lambda: lake.keys() == list(range(10)), "the first messages")
+    with outage(postgres, orders.dsn):
+        query.stop()
+        assert not query.isActive
+        assert query.exception() is None
+    lake.run()
+    assert lake.keys() == list(range(10))
