@@ -66,6 +66,7 @@ ROWS = {
     "straggler": ("topic_id, queue, tick_id, deliver_at, seq", "{topic}, 0, 1000000 + n, at, n"),
     "held_back": ("topic_id, queue, deliver_at, seq", "{topic}, 0, at, n"),
     "recall": ("topic_id, queue, deliver_at, seq, recalled_at", "{topic}, 0, at, n, at"),
+    "moved_id": ("topic_id, queue, deliver_at, seq, first_seq, since_at", "{topic}, 0, at, n, n, at"),
     "redrive": (
         "topic_id, deliver_at, seq, retry_deliver_at, retry_seq, redriven_at",
         "{topic}, at, n, at, {topic} * 1000000 + n, at",

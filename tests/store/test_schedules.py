@@ -288,7 +288,7 @@ def test_a_schedule_with_other_settings_is_refused_and_they_are_named(
     timed.add_schedule("clean-up", **settings)
     with pytest.raises(ScheduleExists) as caught:
         timed.add_schedule("clean-up", **{**settings, **change})
-    assert f"settings: {said};" in str(caught.value)
+    assert f"settings: {said}. " in str(caught.value)
 
 
 @pytest.mark.parametrize(
