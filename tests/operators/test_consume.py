@@ -347,10 +347,10 @@ def test_x09_a_result_that_the_dag_cannot_use_fails_before_the_ack(
     with DAG("mapped"):
         mapped = operator(len)
         EmptyOperator.partial(task_id="each").expand(doc=mapped.output)
-    with pytest.raises(InvalidArgument, match="returned a int, but other tasks are mapped over the result"):
+    with pytest.raises(InvalidArgument, match="returned an int, but other tasks are mapped over the result"):
         mapped.execute(a_try(1))
     several = operator(len, group="several", multiple_outputs=True)
-    with pytest.raises(InvalidArgument, match="returned a int, but the task has multiple_outputs"):
+    with pytest.raises(InvalidArgument, match="returned an int, but the task has multiple_outputs"):
         several.execute(a_try(1))
     for name in ("", "n" * 513):
         named = operator(
