@@ -64,7 +64,7 @@ def play(broker: Broker) -> None:
     # Moved and taken back.
     moved = broker.reschedule(many[0].message_id, deliver_at=FAR)
     assert moved.deliver_at == FAR
-    assert broker.recall(moved.message_id) is RecallOutcome.RECALLED
+    assert broker.recall(moved.message_id).outcome is RecallOutcome.RECALLED
     assert broker.recall_key("t", "m1") is RecallOutcome.RECALLED
     assert broker.recall_many("t", key_prefix="m", dry_run=True).matched == 1
     assert broker.recall_many("t", key_prefix="m").recalled == 1
