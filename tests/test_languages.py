@@ -16,7 +16,6 @@ from tests.pages import examples
 from tests.servers import programs
 from tests.waiting import ask, connected
 
-
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parent.parent
