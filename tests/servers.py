@@ -14,7 +14,7 @@ import psycopg2
 from psycopg2.extensions import make_dsn, parse_dsn
 from tests.waiting import PATIENCE_SECONDS, ask, connected, until
 
-from duewheel.embedded.machine import binaries, free_port, let_pass, server_account
+from duewheel.embedded.machine import binaries, free_port, let_pass, let_run, server_account
 from duewheel.embedded.postgres import EmbeddedPostgres
 
 
@@ -144,38 +144,84 @@ def debian_programs() -> Path:
     return max(found, key=lambda programs: int(programs.parent.name))
 
 
+def programs() -> Path:
+    """The folder of the programs of the Postgres that the tests run on: DUEWHEEL_TEST_POSTGRES, or else the
+    embedded one's."""
+    named = os.environ.get("DUEWHEEL_TEST_POSTGRES")
+    return Path(named) if named else binaries()
+
+
+class InstalledPostgres:
+    """A new cluster of an installed Postgres, with that one's own settings but for those given.
+
+    Args:
+        programs: the folder of its programs.
+        data: the cluster's folder, to be made.
+        settings: further settings.
+    """
+
+    def __init__(self, programs: Path, data: Path, **settings: object) -> None:
+        self._programs, self._data, self._settings = programs, data, settings
+
+    def __enter__(self) -> InstalledPostgres:
+        account = server_account()
+        let_run(self._programs)
+        own_folder(self._data)
+        done = subprocess.run(
+            [
+                *(str(self._programs / "initdb"), f"--pgdata={self._data}", "--username=postgres"),
+                *("--auth=trust", "--encoding=UTF8", "--locale=C.UTF-8", "--no-sync"),
+            ],
+            user=account.pw_uid if account else None,
+            group=account.pw_gid if account else None,
+            extra_groups=[] if account else None,
+            cwd=self._data,
+            env={"PATH": os.defpath},
+            check=False,
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stderr
+        address = "postgresql://postgres@127.0.0.1/postgres"
+        self._server = Server(self._programs, self._data, address, **self._settings)
+        try:
+            self._server.wait_until_ready()
+        except BaseException:
+            self._server.stop()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.stop()
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._server.pid
+
+    def dsn(self, database: str = "postgres") -> str:
+        """The address of a database."""
+        port = parse_dsn(self._server.dsn)["port"]
+        return f"postgresql://postgres@127.0.0.1:{port}/{database}"
+
+    def ensure_database(self, name: str) -> str:
+        """Make the database if it does not exist, and return its address."""
+        with connected(self.dsn()) as connection:
+            if not ask(connection, "select from pg_database where datname = %s", name):
+                ask(connection, f"create database {name}")
+        return self.dsn(name)
+
+
 @contextmanager
 def jit_server(data: Path) -> Iterator[str]:
     """The address of a database on a server that compiles dear plans, and counts what it has compiled."""
-    account = server_account()
-    programs = debian_programs()
-    own_folder(data)
-    done = subprocess.run(
-        [
-            *(str(programs / "initdb"), f"--pgdata={data}", "--username=postgres", "--auth=trust"),
-            *("--encoding=UTF8", "--locale=C.UTF-8", "--no-sync"),
-        ],
-        user=account.pw_uid if account else None,
-        group=account.pw_gid if account else None,
-        extra_groups=[] if account else None,
-        cwd=data,
-        env={"PATH": os.defpath},
-        check=False,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    server = Server(
-        programs,
+    counting = {"pg_stat_statements.track": "all", "pg_stat_statements.max": 50000}
+    with InstalledPostgres(
+        debian_programs(),
         data,
-        "postgresql://postgres@127.0.0.1/postgres",
         autovacuum="off",
         shared_preload_libraries="pg_stat_statements",
-        **{"pg_stat_statements.track": "all", "pg_stat_statements.max": 50000},
         track_functions="all",
-    )
-    try:
-        server.wait_until_ready()
-        yield server.dsn
-    finally:
-        server.stop()
+        **counting,
+    ) as server:
+        yield server.dsn()

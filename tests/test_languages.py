@@ -13,9 +13,8 @@ from urllib.parse import urlencode
 import pytest
 from psycopg2.extensions import parse_dsn
 from tests.pages import examples
+from tests.servers import programs
 from tests.waiting import ask, connected
-
-from duewheel.embedded.machine import binaries
 
 pytestmark = pytest.mark.slow
 
@@ -57,7 +56,7 @@ def test_the_program_runs(language: str, dsn: str, tmp_path: Path) -> None:
     environment = {**os.environ, "DUEWHEEL_DSN": dsn}
     match language:
         case "psql":
-            command = [str(binaries() / "psql"), "--no-psqlrc", "--file", str(file), dsn]
+            command = [str(programs() / "psql"), "--no-psqlrc", "--file", str(file), dsn]
         case "py":
             command = [sys.executable, str(file)]
         case "java":

@@ -113,7 +113,7 @@ def test_x17_a_look_costs_what_is_due_soon_and_no_more(timed_broker: Broker, clo
         for name in make_topics(timed_broker, *(f"idle{number}" for number in range(40))):
             timed_broker.send(f"idle{name - 2}", b"1", delay=timedelta(hours=23))
     else:
-        timed_broker.send_many("busy", [{"body": b"1", "delay": SECOND} for _ in range(5_000)])
+        timed_broker.send_many("busy", [{"body": b"1", "delay": SECOND} for _ in range(20_000)])
     assert pages() <= before + 60
 
 

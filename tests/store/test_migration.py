@@ -87,10 +87,11 @@ def test_timeouts_of_the_database_do_not_end_an_upgrade(empty_dsn: str) -> None:
     """A whole upgrade is one transaction, and may have to wait for another one."""
     with connected(empty_dsn) as connection:
         ((name,),) = ask(connection, "select quote_ident(current_database())")
-        for setting in ("transaction_timeout", "statement_timeout", "idle_in_transaction_session_timeout"):
+        timeouts = "select name from pg_settings where name ~ '^(statement|transaction|idle_in.*)_timeout$'"
+        for (setting,) in ask(connection, timeouts):
             ask(connection, f"alter database {name} set {setting} = '2s'")
     with Broker(empty_dsn) as broker, connected(empty_dsn) as other, beside() as start:
-        ask(other, "set transaction_timeout = 0")
+        ask(other, "select set_config(name, '0', false) from pg_settings where name = 'transaction_timeout'")
         ask(other, "select pg_advisory_lock(%s)", migration._UPGRADE_LOCK)
         upgraded = start(broker.upgrade)
         waits = (

@@ -443,7 +443,7 @@ def functions(dsn: str) -> list[tuple[str, str, bool, list[str], bool, list[str]
             array(select r.rolname::text from pg_roles r
                   where r.rolname like 'duewheel%%' and r.rolname not like '%%login'
                     and has_function_privilege(r.oid, p.oid, 'execute') order by 1)
-        from pg_proc p where p.pronamespace = 'duewheel'::regnamespace
+        from pg_proc p where p.pronamespace = 'duewheel'::regnamespace order by 2
         """.replace("%%", "%"),
     )
 
