@@ -166,8 +166,10 @@ begin
     loop
         -- The first far message of a slot that is there, or is to be there.
         select f.deliver_at into v_at from duewheel.far_message f
-        where f.deliver_at >= v_at and f.deliver_at < greatest(v_now, (select max(s.ends_at) from duewheel.slot s))
-        order by f.deliver_at limit 1;
+        where timezone('UTC', f.deliver_at) >= timezone('UTC', v_at)
+          and timezone('UTC', f.deliver_at)
+              < timezone('UTC', greatest(v_now, (select max(s.ends_at) from duewheel.slot s)))
+        order by timezone('UTC', f.deliver_at) limit 1;
         exit when not found;
         v_slot := duewheel.slot_at(v_at);
         if v_slot.starts_at is null and v_at <= v_now then
@@ -187,8 +189,9 @@ begin
             delete from duewheel.far_message f
             where (f.topic_id, f.queue, f.deliver_at, f.seq) in (
                 select d.topic_id, d.queue, d.deliver_at, d.seq from duewheel.far_message d
-                where d.deliver_at >= v_at and d.deliver_at < v_slot.ends_at
-                order by d.deliver_at limit p_limit - settled)
+                where timezone('UTC', d.deliver_at) >= timezone('UTC', v_at)
+                  and timezone('UTC', d.deliver_at) < timezone('UTC', v_slot.ends_at)
+                order by timezone('UTC', d.deliver_at) limit p_limit - settled)
             returning f.*
         )
         insert into duewheel.message select * from moved;

@@ -61,7 +61,8 @@ create or replace function duewheel.due_soon(p_from timestamptz, p_to timestampt
 returns table (topic_id integer, due_at timestamptz, granularity interval)
 language plpgsql stable
 -- Postgres 15 would sort all that is due by another index.
-set plan_cache_mode = force_generic_plan set enable_incremental_sort = off as $$
+set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
+set enable_incremental_sort = off set jit = off as $$
 #variable_conflict use_column
 declare
     v_slot record;
@@ -110,8 +111,9 @@ begin
         select f.topic_id, min(f.deliver_at) as due_at, false as held
         from (
             select f.topic_id, f.deliver_at from duewheel.far_message f
-            where f.deliver_at > greatest(p_from, p_to - interval '10 seconds') and f.deliver_at <= p_to
-            order by f.deliver_at limit 1000
+            where timezone('UTC', f.deliver_at) > timezone('UTC', greatest(p_from, p_to - interval '10 seconds'))
+              and timezone('UTC', f.deliver_at) <= timezone('UTC', p_to)
+            order by timezone('UTC', f.deliver_at) limit 1000
         ) f
         group by f.topic_id
         union all

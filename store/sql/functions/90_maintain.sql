@@ -124,7 +124,8 @@ begin
     perform duewheel.fifo_forget_slot(p_slot);
     execute format('drop table duewheel.%I', (p_slot).table_name);
     delete from duewheel.far_message f
-    where f.deliver_at >= (p_slot).starts_at and f.deliver_at < (p_slot).ends_at;
+    where timezone('UTC', f.deliver_at) >= timezone('UTC', (p_slot).starts_at)
+      and timezone('UTC', f.deliver_at) < timezone('UTC', (p_slot).ends_at);
     delete from duewheel.slot s where s.starts_at = (p_slot).starts_at;
     delete from duewheel.closed_slot c where c.starts_at = (p_slot).starts_at;
     insert into duewheel.dropped_slot (starts_at, ends_at, dropped_at, reason)
@@ -385,7 +386,8 @@ begin
         cross join lateral (
             -- Dropped messages are gone for all, finished or not.
             select least(
-                (select min(s.starts_at) from duewheel.slot s), (select min(f.deliver_at) from duewheel.far_message f),
+                (select min(s.starts_at) from duewheel.slot s),
+                (select f.deliver_at from duewheel.far_message f order by timezone('UTC', f.deliver_at) limit 1),
                 p_now) as dropped_to, p_now - t.retention as retained_from
         ) d
         cross join lateral (

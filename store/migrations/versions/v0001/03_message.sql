@@ -43,9 +43,10 @@ create index message_origin on duewheel.message (origin_seq) where origin_seq is
 -- until then, and where no upkeep runs, statements find it here. The columns are those of duewheel.message, in the same
 -- order.
 create table duewheel.far_message (like duewheel.message including defaults including constraints including indexes);
--- Upkeep asks for what is due before the end of the last slot, of all topics. With the seq it leads to one message, too:
--- a plan that was made while the table was small may look a message up by it, and many may be due at one instant.
-create index far_message_due on duewheel.far_message (deliver_at, seq);
+-- Upkeep asks for what is due before the end of the last slot, of all topics. The index is on an expression, so that no
+-- other statement has a use for it: in a plan that was made while the table was small it would do for the messages of one
+-- queue as well as the primary key does, and read those of all others.
+create index far_message_due on duewheel.far_message (timezone('UTC', deliver_at));
 
 -- The messages of both. A view that every send and receive uses can be changed only when no open transaction has sent or
 -- received, so it is made here and not with the functions. A revision that changes the columns of duewheel.message drops
