@@ -9,7 +9,6 @@ from duewheel.store.values.errors import said
 # The advice by SQLSTATE, or by its first two characters.
 _ADVICE = {
     "57014": "try again, or raise statement_timeout for this login",
-    "25006": "connect to the primary, with a login that may write",
     "53100": "make room on the disk of the database's server, then try again",
     "53": "the database's server lacks a resource: try again when it is less busy, or give it more",
     "40": "try again",

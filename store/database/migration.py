@@ -38,7 +38,7 @@ from duewheel.store.database.connections import (
 )
 from duewheel.store.database.schema import MIGRATIONS, SCHEMA, VERSION_TABLE, newest_revision
 from duewheel.store.database.schema_state import SchemaState, function_files, functions_checksum, state_of
-from duewheel.store.values.errors import NotAllowed
+from duewheel.store.values.errors import DueWheelError, NotAllowed, from_database, is_read_only
 
 log = logging.getLogger(__name__)
 
@@ -90,10 +90,14 @@ def upgrade(dsn: str) -> SchemaState:
             raise _not_owner(error.orig) from error
         if isinstance(error.orig, psycopg2.Error):
             # Whichever of its statements it is, the caller gets what the driver raised.
-            raise error.orig from error
+            raise _of_a_standby(error.orig) or error.orig from error
         raise
     except psycopg2.errors.InsufficientPrivilege as error:
         raise _not_owner(error) from error
+
+
+def _of_a_standby(error: psycopg2.Error) -> DueWheelError | None:
+    return from_database(error) if is_read_only(error) else None
 
 
 def _not_owner(error: psycopg2.Error) -> NotAllowed:

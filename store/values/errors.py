@@ -262,7 +262,7 @@ def from_database(error: psycopg2.Error) -> DueWheelError | None:
             f"this login may not do that ({primary}): it needs the role {role_needed(primary)}; let an "
             "administrator of the database grant it"
         )
-    if code == _READ_ONLY or (code == _NOT_SUPPORTED and "read-write mode" in primary):
+    if is_read_only(error):
         return NotAllowed(
             f"the database is read-only here, as a standby or a transaction may be ({primary}): give the "
             "address of the primary, or several hosts and target_session_attrs=read-write, or a transaction "
@@ -273,6 +273,19 @@ def from_database(error: psycopg2.Error) -> DueWheelError | None:
             f"the broker's schema is missing or older than this program ({primary}): {_UPGRADE}"
         )
     return None
+
+
+def is_read_only(error: psycopg2.Error) -> bool:
+    """Whether the database refused because nothing can be written here, as on a standby.
+
+    Example:
+        >>> import psycopg2
+        >>> is_read_only(psycopg2.OperationalError("no route to host"))
+        False
+    """
+    return error.pgcode == _READ_ONLY or (
+        error.pgcode == _NOT_SUPPORTED and "read-write mode" in (error.diag.message_primary or "")
+    )
 
 
 def said(error: Exception) -> str:

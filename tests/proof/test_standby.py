@@ -22,10 +22,12 @@ from pathlib import Path
 
 import psycopg2
 import pytest
+from click.testing import CliRunner
 from tests.conftest import execute
 from tests.servers import base_backup, copied_server, own_folder
 from tests.waiting import until
 
+from duewheel.cli.main import main
 from duewheel.embedded.postgres import EmbeddedPostgres
 from duewheel.spark.peek_reader import PeekReader
 from duewheel.spark.read_options import PeekRead
@@ -55,6 +57,16 @@ def looked_at(dsn: str) -> set[bytes]:
         for batch in reader.read(partition)
         for body in batch["body"].to_pylist()
     }
+
+
+def assert_refused_in_one_line(dsn: str, *command: str) -> None:
+    """A standby refuses what writes, and the command line says whom to ask instead."""
+    result = CliRunner().invoke(main, [*command, "--dsn", dsn])
+    assert result.exit_code == 1
+    assert result.stderr.startswith("Error: the database is read-only here")
+    assert "give the address of the primary" in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert result.stdout == ""
 
 
 class Traffic:
@@ -173,6 +185,8 @@ def test_x14_a_promoted_standby_delivers_what_had_reached_it_exactly_once(folder
                 # A group that is new there: one that has nothing to receive has nothing to write either.
                 looking.consumer("t", "new").receive()
             assert "\n" not in str(refused.value)
+            assert_refused_in_one_line(standby.dsn, "message", "send", "x", "--topic", "t", "--delay", "1s")
+            assert_refused_in_one_line(standby.dsn, "db", "upgrade")
             assert primary.pid is not None
             os.kill(primary.pid, signal.SIGKILL)
             traffic.stop()
