@@ -69,6 +69,8 @@ class Copy:
     #: It was acked, and its work left undone on purpose.
     skipped: bool = False
     due_at: datetime | None = None
+    #: Its retry was released, and stays so if the clock steps back.
+    is_released: bool = False
     lease: Lease | None = None
     slots: set[datetime] = field(default_factory=set)
 
@@ -178,13 +180,21 @@ class Topic:
         tags = self.groups[group]
         return tags is None or message.tag in tags
 
-    def ready(self, group: str, now: datetime, retries_to: datetime) -> list[Message]:
-        """What a group may be given: new ones, retries due by ``retries_to``, and what a lease lost."""
+    def tick_retries(self, group: str, now: datetime) -> None:
+        """Release the retries of a group that are due."""
+        for message in self.messages.values():
+            copy = message.copies[group]
+            if copy.state is State.RETRY:
+                assert copy.due_at is not None
+                copy.is_released |= copy.due_at <= now
+
+    def ready(self, group: str, now: datetime) -> list[Message]:
+        """What a group may be given: new ones, retries that are due or released, and what a lease lost."""
         return [
             message
             for message in self.messages.values()
             if message.released and not message.recalled and self.matches(group, message)
-            if _is_ready(message.copies[group], now, retries_to)
+            if _is_ready(message.copies[group], now)
         ]
 
     def is_finished(self, group: str, message: Message) -> bool:
@@ -207,12 +217,12 @@ class Topic:
                     yield copy.lease.ends_at
 
 
-def _is_ready(copy: Copy, now: datetime, retries_to: datetime) -> bool:
+def _is_ready(copy: Copy, now: datetime) -> bool:
     if copy.state is State.WAITING:
         return True
     if copy.state is State.RETRY:
         assert copy.due_at is not None
-        return copy.due_at <= retries_to
+        return copy.is_released or copy.due_at <= now
     return copy.state is State.INFLIGHT and copy.lease is not None and copy.lease.ends_at <= now
 
 
@@ -220,7 +230,7 @@ def give_back(copies: Sequence[Copy], now: datetime, floor: datetime) -> None:
     """Let copies come again at once, as the same attempt."""
     for copy in copies:
         copy.lease = None
-        copy.state = State.RETRY
+        copy.state, copy.is_released = State.RETRY, False
         copy.due_at = max(floor, now)
         copy.slots.add(slot_of(copy.due_at))
 
@@ -236,7 +246,7 @@ def fail(
             copy.deaths += 1
             continue
         interval = RETRY_INTERVALS[min(copy.attempt, len(RETRY_INTERVALS)) - 1]
-        copy.state = State.RETRY
+        copy.state, copy.is_released = State.RETRY, False
         copy.due_at = max(floor, now + interval if due_at is None else due_at)
         copy.slots.add(slot_of(copy.due_at))
         copy.attempt += 1

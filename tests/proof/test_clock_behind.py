@@ -303,7 +303,13 @@ class Sent:
     #: A release may have given it out, as the clock has shown its instant.
     reached: bool = False
     recalled: bool = False
+    #: Where it went, if it was moved.
+    moved_to: Sent | None = None
     came: dict[str, int] = field(default_factory=lambda: dict.fromkeys(GROUPS, 0))
+
+    def present(self) -> Sent:
+        """The message where it is now: the id that a sender got stands for it wherever it was moved."""
+        return self if self.moved_to is None else self.moved_to.present()
 
 
 class SteppingClock(RuleBasedStateMachine):
@@ -358,11 +364,13 @@ class SteppingClock(RuleBasedStateMachine):
     def body(self) -> bytes:
         return b"%d" % len(self.sent)
 
-    def accepted(self, body: bytes, receipt: SendReceipt, delay: timedelta) -> None:
+    def accepted(self, body: bytes, receipt: SendReceipt, delay: timedelta) -> Sent:
         due_at = self.clock() + max(delay, NOTHING)
-        self.sent.append(Sent(body, receipt.message_id, due_at, reached=due_at <= self.clock()))
+        message = Sent(body, receipt.message_id, due_at, reached=due_at <= self.clock())
+        self.sent.append(message)
         # What is due at the instant of a tick may stand a little behind it.
         assert due_at <= receipt.deliver_at < due_at + MILLISECOND, "not when it was asked for"
+        return message
 
     @rule(delay=DELAYS)
     def send(self, delay: timedelta) -> None:
@@ -399,6 +407,7 @@ class SteppingClock(RuleBasedStateMachine):
             return
         is_kept = self.broker.find(message.identity) is not None
         answer = self.broker.recall(message.identity).outcome
+        message = message.present()
         if not is_kept:
             assert message.recalled or all(message.came.values()), "dropped before all had it"
             assert answer is RecallOutcome.NOT_FOUND
@@ -410,12 +419,15 @@ class SteppingClock(RuleBasedStateMachine):
 
     @rule(choice=CHOICE, delay=DELAYS)
     def reschedule(self, choice: int, delay: timedelta) -> None:
-        message = self.pick(choice)
-        if message is None or message.recalled or message.reached:
+        picked = self.pick(choice)
+        if picked is None:
             return
-        receipt = self.broker.reschedule(message.identity, delay=delay)
+        message = picked.present()
+        if message.recalled or message.reached:
+            return
+        receipt = self.broker.reschedule(picked.identity, delay=delay)
         message.recalled = True
-        self.accepted(message.body, receipt, delay)
+        message.moved_to = self.accepted(message.body, receipt, delay)
 
     # --- looking up
 
@@ -425,10 +437,12 @@ class SteppingClock(RuleBasedStateMachine):
         if message is None:
             return
         stored = self.broker.find(message.identity)
+        message = message.present()
         if stored is None:
             assert message.recalled or all(message.came.values()), "dropped before all had it"
             return
         assert stored.body == message.body
+        assert stored.message_id == message.identity
         assert message.due_at <= stored.deliver_at < message.due_at + MILLISECOND
         assert stored.recalled == message.recalled
         if not message.recalled:

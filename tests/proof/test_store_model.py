@@ -98,6 +98,8 @@ class StoreAgainstModel(RuleBasedStateMachine):
         self.topics: dict[str, Topic] = {}
         self.consumers: dict[tuple[str, str], Any] = {}
         self.retry_topics: dict[tuple[str, str], int] = {}
+        #: The instant that a retry sent by the next call is due at, at the latest, if it is due at once.
+        self.floors_before: dict[tuple[str, str], datetime] = {}
 
     @property
     def now(self) -> datetime:
@@ -333,7 +335,7 @@ class StoreAgainstModel(RuleBasedStateMachine):
             message = topic.messages[identity]
             copy = message.copies[group]
             assert (copy.state, copy.attempt) == (State.DEAD, attempt)
-            copy.state, copy.attempt = State.RETRY, attempt + 1
+            copy.state, copy.is_released, copy.attempt = State.RETRY, False, attempt + 1
             copy.due_at = self.due_of_retry(name, group, message, copy)
             earliest = max(self.now, message.born_at)
             assert earliest <= copy.due_at <= max(earliest, floor)
@@ -347,10 +349,11 @@ class StoreAgainstModel(RuleBasedStateMachine):
         topic = self.topics[name]
         now = self.now
         topic.tick(now)
-        retries_to = self.retries_to(name, group, now)
-        ready = {message.identity: message for message in topic.ready(group, now, retries_to)}
+        self.remember_floor(name, group)
+        ready = {message.identity: message for message in topic.ready(group, now)}
         received = list(self.consumers[name, group].receive(most, invisible))
         self.observe_revivals(topic, group, now)
+        topic.tick_retries(group, now)
         got = [message.message_id for message in received]
         note(f"received {len(got)} of {len(ready)} ready")
         assert len(set(got)) == len(got), "a message came twice in one receive"
@@ -492,12 +495,18 @@ class StoreAgainstModel(RuleBasedStateMachine):
 
     @rule(name=TOPICS)
     def tick(self, name: str) -> None:
-        released = self.topics[name].tick(self.now)
+        now, topic = self.now, self.topics[name]
+        released = topic.tick(now)
         retry_topics = [topic_id for (topic, _), topic_id in self.retry_topics.items() if topic == name]
+        for group in topic.groups:
+            self.remember_floor(name, group)
         ticks = "select max(tick_id) from duewheel.tick where topic_id = any (%s)"
         before = self.ask(ticks, (retry_topics,))
         answer = self.broker.tick(name)
-        # It releases retries, too, as far as no receive has released them before.
+        # It ends leases and releases retries, too, as far as no receive has done so before.
+        for group in topic.groups:
+            self.observe_revivals(topic, group, now)
+            topic.tick_retries(group, now)
         assert answer is (released or self.ask(ticks, (retry_topics,)) != before)
 
     @rule()
@@ -509,11 +518,13 @@ class StoreAgainstModel(RuleBasedStateMachine):
         for name, group in pairs:
             topic = self.topics[name]
             topic.tick(now)
-            expected[name, group] = len(topic.ready(group, now, self.retries_to(name, group, now)))
+            self.remember_floor(name, group)
+            expected[name, group] = len(topic.ready(group, now))
         bells = self.broker.doorbells([name for name, _ in pairs], [group for _, group in pairs])
         for bell in bells:
             topic = self.topics[bell.topic]
             self.observe_revivals(topic, bell.group, now)
+            topic.tick_retries(bell.group, now)
             if topic.groups[bell.group] is EVERYTHING:
                 note(f"{bell}")
                 assert bell.ready == expected[bell.topic, bell.group]
@@ -523,6 +534,7 @@ class StoreAgainstModel(RuleBasedStateMachine):
     def maintain(self) -> None:
         now = self.now
         newest = {name: self.newest_tick(name) for name in self.topics}
+        retries = {pair: self.newest_retry_tick(*pair) for pair in self.retry_topics}
         more = True
         while more:
             ((swept, more),) = self.ask(f"{OWN_TRANSACTION}select * from duewheel.sweep(%s)", (now,))
@@ -531,6 +543,9 @@ class StoreAgainstModel(RuleBasedStateMachine):
         for topic in self.topics.values():
             if self.newest_tick(topic.name) != newest[topic.name]:
                 self.observe_tick(topic, now)
+        for (name, group), tick in retries.items():
+            if self.newest_retry_tick(name, group) != tick:
+                self.topics[name].tick_retries(group, now)
         for name in report["dropped"]:
             slot = datetime.strptime(name, "message_%Y%m%d%H").replace(tzinfo=UTC)
             assert slot + DAY + RETENTION <= now
@@ -716,17 +731,18 @@ class StoreAgainstModel(RuleBasedStateMachine):
         for copy in copies:
             fail([copy], MAX_RETRIES, due_at, now, max(floor, births[id(copy)]))
 
-    def retry_hi(self, name: str, group: str) -> datetime | None:
-        ((released_to,),) = self.ask(
-            "select max(hi) from duewheel.tick where topic_id = %s", (self.retry_topics[name, group],)
+    def newest_retry_tick(self, name: str, group: str) -> tuple[int | None, datetime | None]:
+        """The number of the newest tick of a group's retries, and up to where they are released."""
+        (newest,) = self.ask(
+            "select max(tick_id), max(hi) from duewheel.tick where topic_id = %s",
+            (self.retry_topics[name, group],),
         )
-        return None if released_to is None else released_to.astimezone(UTC)
+        return newest
 
-    def retries_to(self, name: str, group: str, now: datetime) -> datetime:
-        """Up to where a receive releases retries, at the latest."""
-        released_to = self.retry_hi(name, group)
-        self.floor_before = self.now if released_to is None else max(self.now, released_to + MICROSECOND)
-        return now
+    def remember_floor(self, name: str, group: str) -> None:
+        _, released_to = self.newest_retry_tick(name, group)
+        floor = self.now if released_to is None else max(self.now, released_to + MICROSECOND)
+        self.floors_before[name, group] = floor
 
     def observe_revivals(self, topic: Topic, group: str, now: datetime) -> None:
         """Which leases the broker ended, and when it says their messages are due again."""
@@ -749,7 +765,9 @@ class StoreAgainstModel(RuleBasedStateMachine):
                 if copy.state is State.RETRY:
                     copy.due_at = self.due_of_retry(topic.name, group, message, copy)
                     # At once: by the clock, or one step past what was released before it stepped back.
-                    latest = max(now, message.born_at, self.floor_before + 4 * MICROSECOND)
+                    latest = max(
+                        now, message.born_at, self.floors_before[topic.name, group] + 4 * MICROSECOND
+                    )
                     assert max(now, message.born_at) <= copy.due_at <= latest
                     copy.slots.add(slot_of(copy.due_at))
 
