@@ -22,7 +22,7 @@ def settings() -> None:
 @settings.command()
 @with_broker
 def show(broker: Broker, answer: Answer) -> None:
-    """Show the settings, and how large all messages are on disk.
+    """Show the settings, and how large the slots are whose time has begun.
 
     \b
     duewheel settings show
@@ -34,12 +34,14 @@ def show(broker: Broker, answer: Answer) -> None:
 @click.option(
     "--retention-bytes",
     type=size,
-    help="Above this size of all messages, the oldest are dropped before their retention ends; 0: no limit.",
+    help="Above this size on disk of the slots whose time has begun, the oldest are dropped before their"
+    " retention ends; 0, the default: no limit.",
 )
 @click.option(
     "--when-full",
-    type=click.Choice(["drop_unread", "keep_unread"]),
-    help="Whether messages that a group has not read are then dropped, too.",
+    type=click.Choice(["keep_unread", "drop_unread"]),
+    help="Then messages that a group has not read are kept, the default, or dropped, too, where that gets"
+    " below the limit.",
 )
 @with_broker
 def update(broker: Broker, answer: Answer, retention_bytes: int | None, when_full: str | None) -> None:

@@ -20,7 +20,8 @@ class Configuring(Connected):
         from duewheel.store.values.settings import BrokerSettings, WhenFull
 
         rows = self._database.read(
-            "select retention_bytes, when_full, message_bytes from duewheel.settings()", ()
+            "select retention_bytes, when_full, message_bytes from duewheel.settings(%s)",
+            (self._database.now(),),
         )
         retention_bytes, when_full, message_bytes = rows[0]
         return BrokerSettings(retention_bytes, WhenFull(when_full), message_bytes)
@@ -31,17 +32,19 @@ class Configuring(Connected):
         """Change settings of the broker; settings that are not given stay.
 
         Args:
-            retention_bytes: above this size on disk, indexes included, the oldest slots go before their
-                retention ends; 0 is no limit, which is the default. :meth:`maintain` checks it, once an hour.
-            when_full: the treatment of a slot that a group has not finished: ``"drop_unread"`` drops it with
-                a warning, ``"keep_unread"`` keeps it with a warning. Broadcasting instances protect nothing.
+            retention_bytes: above this size on disk of the slots whose time has begun, indexes included, the
+                oldest go before their retention ends; 0 is no limit, which is the default. :meth:`maintain`
+                checks it, once an hour. Waiting messages of later days do not count.
+            when_full: the treatment of a slot that a group has not finished: ``"keep_unread"``, the default,
+                keeps it with a warning; ``"drop_unread"`` drops it with a warning, after those that are
+                finished, and only where that gets below the limit. Broadcasting instances protect nothing.
 
         Raises:
             InvalidArgument: a setting out of its limits.
 
         Example::
 
-            broker.update_settings(retention_bytes=50 * 2**30, when_full="keep_unread")
+            broker.update_settings(retention_bytes=50 * 2**30, when_full="drop_unread")
         """
         from duewheel.store.values.settings import WhenFull
 

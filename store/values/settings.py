@@ -9,10 +9,10 @@ from enum import StrEnum
 class WhenFull(StrEnum):
     """The treatment of slots that a group has not finished when there is no room for them."""
 
-    DROP_UNREAD = "drop_unread"
-    """They are dropped like the others, with a warning."""
     KEEP_UNREAD = "keep_unread"
-    """They are kept, with a warning; the broker grows over its limit."""
+    """They are kept, with a warning; the broker grows over its limit. The default."""
+    DROP_UNREAD = "drop_unread"
+    """They are dropped after the finished ones, with a warning, where that gets below the limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class BrokerSettings:
     Attributes:
         retention_bytes: above this size the oldest slots go before their retention ends; None is no limit.
         when_full: the treatment of slots that a group has not finished, above that size.
-        message_bytes: the size of all slots on disk now, indexes included.
+        message_bytes: the size on disk of the slots whose time has begun, indexes included.
     """
 
     retention_bytes: int | None

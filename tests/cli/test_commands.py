@@ -117,7 +117,7 @@ def test_answer_says_whether_something_was_changed(run: Run) -> None:
             "is changed.",
             "had these settings already: unchanged.",
         ),
-        (("settings", "update", "--when-full", "keep_unread"), "are changed.", "already: unchanged."),
+        (("settings", "update", "--when-full", "drop_unread"), "are changed.", "already: unchanged."),
         (
             ("schedule", "add", "s", "x", "--topic", "t", "--every", "1h"),
             "s is added:",
@@ -266,7 +266,7 @@ def test_r14_dead_letters_of_a_group_are_listed(run: Run, run_json: RunJson, bro
 
 def test_d09_settings_of_the_broker_are_shown_and_changed(run: Run, run_json: RunJson) -> None:
     settings = run_json("settings", "show")
-    assert (settings["retention_bytes"], settings["when_full"]) == (None, "drop_unread")
+    assert (settings["retention_bytes"], settings["when_full"]) == (None, "keep_unread")
     update = ("settings", "update")
     changed = run_json(*update, "--retention-bytes", "20GiB", "--when-full", "keep_unread")
     assert (changed["outcome"], changed["retention_bytes"]) == ("changed", 20 * 1024**3)

@@ -272,7 +272,7 @@ def test_d09_retention_by_size_drops_the_oldest_slots_first(topic: Broker, clock
     topic.maintain()
     assert all(topic.find(message_id) for message_id in sent), "without a limit nothing goes by its size"
     # Room for what there is, less more than one of its slots takes.
-    topic.update_settings(retention_bytes=topic.settings().message_bytes - 500_000)
+    topic.update_settings(retention_bytes=topic.settings().message_bytes - 500_000, when_full="drop_unread")
     done = topic.maintain()
     assert len(done.dropped_when_full) == 2, "whole slots"
     assert [topic.find(message_id) is not None for message_id in [*sent, waits]] == [

@@ -353,7 +353,8 @@ def test_stream_that_retention_has_overtaken_ends_or_goes_on_and_says_how_much_i
     with pytest.raises(StreamingQueryException, match="the sink is away"):
         run()
     assert read == ["1", "1"]
-    broker.update_settings(retention_bytes=broker.settings().message_bytes - 900_000)
+    limit = broker.settings().message_bytes - 900_000
+    broker.update_settings(retention_bytes=limit, when_full="drop_unread")
     assert len(broker.maintain().dropped_when_full) == 2
 
     said = "StreamDataLost: retention has dropped up to 8 messages of topic 'orders' that the stream had not"

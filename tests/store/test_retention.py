@@ -64,12 +64,12 @@ def full(broker: Broker, by: int = 1, when_full: str = "drop_unread") -> Mainten
 
 def test_d09_the_settings_of_a_broker(broker: Broker) -> None:
     found = broker.settings()
-    assert (found.retention_bytes, found.when_full) == (None, WhenFull.DROP_UNREAD)
+    assert (found.retention_bytes, found.when_full) == (None, WhenFull.KEEP_UNREAD)
     assert found.message_bytes > 0
     broker.update_settings(retention_bytes=2**40)
-    broker.update_settings(when_full="KEEP_UNREAD")
+    broker.update_settings(when_full="DROP_UNREAD")
     found = broker.settings()
-    assert (found.retention_bytes, found.when_full) == (2**40, WhenFull.KEEP_UNREAD)
+    assert (found.retention_bytes, found.when_full) == (2**40, WhenFull.DROP_UNREAD)
     broker.update_settings(retention_bytes=0)
     assert broker.settings().retention_bytes is None
 
@@ -151,6 +151,55 @@ def test_d09_unread_messages_can_be_kept(topic: Broker, clock: Clock) -> None:
     done = topic.maintain()
     assert (done.dropped_when_full, done.kept_when_full) == (SLOTS[:1], ())
     assert read(topic, group="late") == 2 * EACH
+
+
+def test_d09_finished_slots_go_before_older_unread_ones(topic: Broker, clock: Clock) -> None:
+    pass_by(topic, clock)
+    read(topic, most=1)
+    late = topic.consumer("t", "g")
+    # The newest two slots are finished, and of the oldest the group still holds one message.
+    (held,) = late.receive(max_messages=1)
+    assert read(topic) == 3 * EACH - 2
+    done = full(topic, by=900_000)
+    assert (done.dropped_when_full, done.kept_when_full) == (SLOTS[1:], ())
+    assert topic.find(held.message_id)
+
+
+def test_d09_unread_messages_stay_where_dropping_them_would_not_get_below_the_limit(
+    topic: Broker, clock: Clock
+) -> None:
+    topic.consumer("t", "late")
+    pass_by(topic, clock)
+    read(topic)
+    topic.update_settings(retention_bytes=1, when_full="drop_unread")
+    done = topic.maintain()
+    assert (done.dropped_when_full, done.kept_when_full) == ((), SLOTS)
+    assert read(topic, group="late") == 3 * EACH
+
+
+def test_d09_messages_that_came_in_far_ahead_take_no_room_from_unread_ones(
+    timed_broker: Broker, clock: Clock
+) -> None:
+    timed_broker.create_topic("t", max_delay=100 * DAY)
+    timed_broker.consumer("t", "late")
+    for _ in range(20):
+        timed_broker.send_many("t", [{"body": bytes(1_000), "delay": 20 * DAY}] * 1_000)
+    # They move into their slot, and the file that they came in through stays as large as it was.
+    clock.advance(21 * DAY)
+    timed_broker.maintain()
+    timed_broker.tick("t")
+    pages = "select sum(pg_total_relation_size(s)) from unnest(%s::regclass[]) s"
+    with connected(timed_broker.dsn) as connection:
+        while ask(connection, "select settled from duewheel.settle_far(1000, %s)", clock()) != [(0,)]:
+            pass
+        names = [name for (name,) in ask(connection, "select 'duewheel.' || table_name from duewheel.slot")]
+        ((slots,),) = ask(connection, pages, names)
+    timed_broker.update_settings(retention_bytes=int(slots) * 6 // 5, when_full="drop_unread")
+    clock.advance(DAY)
+    for _ in range(3):
+        done = timed_broker.maintain()
+        assert (done.dropped_when_full, done.kept_when_full, done.warnings) == ((), (), ())
+    assert read(timed_broker, group="late") + read(timed_broker, group="late") == 20_000
 
 
 def test_d09_by_age_unread_messages_are_kept(topic: Broker, clock: Clock) -> None:
@@ -251,8 +300,7 @@ def test_d09_a_message_group_goes_on_behind_a_dropped_slot(
     timed_broker.send("f", b"new", message_group="a")
     timed_broker.maintain()
     timed_broker.maintain()
-    timed_broker.update_settings(retention_bytes=1)
-    done = timed_broker.maintain()
+    done = full(timed_broker, by=300_000)
     assert done.dropped_when_full == ("message_2026010500",)
     assert "group g has lost 4 messages of topic f" in done.warnings[0]
     if answer == "ack":
@@ -274,7 +322,8 @@ def test_d09_an_idle_topic_does_not_keep_the_slots_of_others(topic: Broker, cloc
     topic.send("idle", b"", delay=timedelta(0))
     topic.tick("idle")
     pass_by(topic, clock)
-    topic.consumer("idle", "g")
+    idle = topic.consumer("idle", "g")
+    idle.ack(idle.receive())
     read(topic)
     topic.update_settings(retention_bytes=1)
     assert topic.maintain().dropped_when_full == ("message_2026010500", *SLOTS)
@@ -292,7 +341,8 @@ def test_d09_a_slot_in_use_is_dropped_later(topic: Broker, clock: Clock) -> None
 def test_d09_the_wheel_warns_of_what_is_lost(topic: Broker, clock: Clock) -> None:
     topic.consumer("t", "late")
     pass_by(topic, clock)
-    topic.update_settings(retention_bytes=1)
+    limit = topic.settings().message_bytes - 1_000_000
+    topic.update_settings(retention_bytes=limit, when_full="drop_unread")
     stop = threading.Event()
     with logged("duewheel.store.wheel.runner", f"dropped slot {SLOTS[0]}") as warned:
         wheel = threading.Thread(target=WheelRunner(topic.dsn, listen=False).run, args=(stop,))

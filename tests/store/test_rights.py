@@ -648,7 +648,7 @@ def test_an_upgrade_takes_rights_away_that_a_role_is_not_to_have(dsn: str) -> No
     before = functions(dsn)
     others = "duewheel.maintain(timestamptz), duewheel.make_slots_ahead(timestamptz)"
     execute(dsn, f"grant execute on function {others} to duewheel_consumer")
-    execute(dsn, "grant execute on function duewheel.settings() to nobody_login")
+    execute(dsn, "grant execute on function duewheel.settings(timestamptz) to nobody_login")
     execute(dsn, "grant select, insert on duewheel.waiting, duewheel.message to duewheel_producer")
     execute(dsn, "update duewheel.broker set functions_checksum = 'of another version'")
     migration.upgrade(dsn)
@@ -661,7 +661,7 @@ def test_an_upgrade_takes_rights_away_that_a_role_is_not_to_have(dsn: str) -> No
         (True,)
     ]
     # What an administrator gave a login beside the roles is theirs.
-    kept = "select has_function_privilege('nobody_login', 'duewheel.settings()', 'execute')"
+    kept = "select has_function_privilege('nobody_login', 'duewheel.settings(timestamptz)', 'execute')"
     assert execute(dsn, kept) == [(True,)]
 
 

@@ -136,43 +136,52 @@ exception when lock_not_available then
 end
 $$;
 
--- The oldest slots that go, or where when_full says so are kept, while all slots without those of p_past are larger
--- than the broker's retention_bytes: p_room of them at most, then a row without a slot says that there are more.
+-- The slots that go while those whose time has begun, without those of p_past, are larger than the broker's
+-- retention_bytes: finished ones first, the oldest first. Unread ones go where when_full says so and that gets below the
+-- limit; else they are kept, and said to be. p_room of them go at most, then a row without a slot says that there are
+-- more.
 create or replace function duewheel.slots_over_limit(p_past duewheel.slot[], p_room integer, p_now timestamptz)
 returns table (slot duewheel.slot, report jsonb, is_kept boolean, reason text)
 language plpgsql as $$
 declare
     v_broker duewheel.broker;
-    v_bytes bigint := duewheel.message_bytes() - (
+    v_bytes bigint := duewheel.message_bytes(p_now) - (
         select coalesce(sum(duewheel.slot_bytes(p)), 0) from unnest(p_past) p);
-    v_slot duewheel.slot;
-    v_size bigint;
-    v_unread jsonb;
+    v_least bigint;
+    v_one record;
 begin
     select * into v_broker from duewheel.broker;
-    for v_slot in
-        select * from duewheel.slot s
-        where v_bytes > v_broker.retention_bytes and s.ends_at <= p_now and s.sealed_at is not null
-          and s.starts_at <> all (array(select p.starts_at from unnest(p_past) p))
-        order by s.starts_at
+    if coalesce(v_bytes <= v_broker.retention_bytes, true) then
+        return;
+    end if;
+    for v_one in
+        select f.*, sum(f.bytes) over () as all_bytes
+        from (
+            select s as slot, duewheel.slot_bytes(s) as bytes,
+                   coalesce((select jsonb_agg(to_jsonb(u)) from duewheel.slot_unread(s) u), '[]') as unread
+            from duewheel.slot s
+            where s.ends_at <= p_now and s.sealed_at is not null
+              and s.starts_at <> all (array(select p.starts_at from unnest(p_past) p))
+        ) f
+        order by f.unread <> '[]', (f.slot).starts_at
     loop
         exit when v_bytes <= v_broker.retention_bytes;
-        if p_room = 0 then
+        v_least := coalesce(v_least, v_bytes - v_one.all_bytes);
+        is_kept := v_one.unread <> '[]'
+            and (v_broker.when_full = 'keep_unread' or v_least > v_broker.retention_bytes);
+        if p_room = 0 and not is_kept then
             return query select null::duewheel.slot, null::jsonb, false, null::text;
             return;
         end if;
-        v_size := duewheel.slot_bytes(v_slot);
-        select coalesce(jsonb_agg(to_jsonb(u)), '[]') into v_unread from duewheel.slot_unread(v_slot) u;
-        slot := v_slot;
-        report := jsonb_build_object('slot', v_slot.table_name, 'starts_at', v_slot.starts_at, 'bytes', v_size,
-                                     'unread', v_unread);
-        is_kept := v_broker.when_full = 'keep_unread' and v_unread <> '[]';
+        slot := v_one.slot;
+        report := jsonb_build_object('slot', slot.table_name, 'starts_at', slot.starts_at, 'bytes', v_one.bytes,
+                                     'unread', v_one.unread);
         reason := format('its slot was dropped because all slots together were over the %s bytes of retention_bytes%s',
                          v_broker.retention_bytes,
-                         case when v_unread <> '[]' then ', though not every group had finished it' else '' end);
+                         case when v_one.unread <> '[]' then ', though not every group had finished it' else '' end);
         return next;
         if not is_kept then
-            v_bytes := v_bytes - v_size;
+            v_bytes := v_bytes - v_one.bytes;
             p_room := p_room - 1;
         end if;
     end loop;
@@ -180,8 +189,8 @@ end
 $$;
 
 -- Makes the slots of the time ahead, forgets what speaks of slots that are gone, and drops slots: those
--- past retention that every group has finished, and while all slots together are larger than the broker's
--- retention_bytes, the oldest ones, finished or not, as its when_full says. A slot in which a message waits or may
+-- past retention that every group has finished, and while those that have begun are larger than the broker's
+-- retention_bytes, further ones. A slot in which a message waits or may
 -- still come is never dropped. The answer is JSON; "more" says that there was more to do than one
 -- transaction should: it locks what it drops.
 create or replace function duewheel.maintain(now timestamptz default null) returns jsonb
@@ -260,7 +269,7 @@ begin
         'kept_in_use', v_busy,
         -- Where nothing gets on, the rest is for a later time.
         'more', v_more and cardinality(v_dropped) + jsonb_array_length(v_dropped_full) > 0,
-        'message_bytes', duewheel.message_bytes(),
+        'message_bytes', duewheel.message_bytes(v_now),
         'retention_bytes', (select b.retention_bytes from duewheel.broker b));
 end
 $$;
@@ -270,11 +279,12 @@ create or replace function duewheel.slot_bytes(p_slot duewheel.slot) returns big
 language sql stable
 return pg_total_relation_size(format('duewheel.%I', (p_slot).table_name)::regclass);
 
-create or replace function duewheel.message_bytes() returns bigint
+-- The size of the slots whose time has begun. Messages that wait in later ones, or for a slot to be made, do not count:
+-- no room is made for them by dropping others, and the table they came in through has room left over when they move.
+create or replace function duewheel.message_bytes(p_now timestamptz) returns bigint
 language sql stable
 begin atomic
-    select coalesce(sum(duewheel.slot_bytes(s)), 0)::bigint + pg_total_relation_size('duewheel.far_message')
-    from duewheel.slot s;
+    select coalesce(sum(duewheel.slot_bytes(s)), 0)::bigint from duewheel.slot s where s.starts_at <= p_now;
 end;
 
 -- How many messages of a slot each clustering group has still to read, or to answer for.
@@ -451,16 +461,16 @@ begin
 end
 $$;
 
--- The broker's own settings, and how large all slots together are now.
+-- The broker's own settings, and how large the slots are whose time has begun.
 create or replace function duewheel.settings(
-    out retention_bytes bigint, out when_full text, out message_bytes bigint
+    now timestamptz default null, out retention_bytes bigint, out when_full text, out message_bytes bigint
 )
 language plpgsql stable as $$
 #variable_conflict use_column
 begin
     perform duewheel.require_home();
-    select b.retention_bytes, b.when_full, duewheel.message_bytes() into retention_bytes, when_full, message_bytes
-    from duewheel.broker b;
+    select b.retention_bytes, b.when_full, duewheel.message_bytes(duewheel.clock_at(settings.now))
+    into retention_bytes, when_full, message_bytes from duewheel.broker b;
 end
 $$;
 

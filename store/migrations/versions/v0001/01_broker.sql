@@ -8,10 +8,11 @@ create table duewheel.broker (
     rebased_at timestamptz,
     -- Checksum of the function files that were applied last; `duewheel db check` compares it with the package's.
     functions_checksum text not null default '',
-    -- Above this many bytes in all slots the oldest slots go before their retention ends; null for no limit.
+    -- Above this many bytes in the slots whose time has begun, the oldest go before their retention ends; null for no
+    -- limit.
     retention_bytes bigint check (retention_bytes > 0),
-    -- What then happens to messages that a group has not read: they go too, with a warning, or they are kept.
-    when_full text not null default 'drop_unread' check (when_full in ('drop_unread', 'keep_unread'))
+    -- What then happens to messages that a group has not read: they are kept, with a warning, or they go, with one.
+    when_full text not null default 'keep_unread' check (when_full in ('drop_unread', 'keep_unread'))
 );
 
 insert into duewheel.broker (system_identifier)
