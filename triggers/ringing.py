@@ -36,14 +36,14 @@ if TYPE_CHECKING:
     from duewheel.store import Doorbell
 
 
-NEXT_RING_SECONDS = 0.5
-"""The pause between two rings for runs side by side: Airflow merges events that come before it has made a run
-of the first."""
+NEXT_RING_SECONDS = 1.0
+"""The pause between two rings for runs side by side: Airflow makes one run a second of an asset's events, and
+merges those that come in between."""
 
 MOST_ON_THE_WAY = 16
 """How many rings may be without an answer: as many runs as Airflow starts of a DAG unless told otherwise."""
 
-TIMES_AS_LONG = 4
+TIMES_AS_LONG = 2
 """A ring made beside others is lost, or merged with one of them, if no run has come for this many times as
 long as the first one took."""
 

@@ -68,19 +68,19 @@ def test_the_start_of_a_run_rings_on_for_as_many_as_the_rest_needs() -> None:
     assert not any(door.rings(second, 40) for second in range(1, 5))
     # The first takes 10, so three more are wanted.
     assert door.rings(5, 30, holders="a")
-    assert not door.rings(5.25, 30, holders="a")
-    assert door.rings(5.5, 30, holders="a")
+    assert not door.rings(5.75, 30, holders="a")
     assert door.rings(6, 30, holders="a")
-    assert not any(door.rings(6 + second, 30, holders="a") for second in (0.5, 1, 5, 50))
+    assert door.rings(7, 30, holders="a")
+    assert not any(door.rings(7 + second, 30, holders="a") for second in (0.5, 1, 5, 50))
 
 
 def test_each_run_that_starts_is_counted_though_its_lease_was_not_seen() -> None:
     door = Door()
     assert door.rings(0, 100)
-    assert [door.rings(5 + second, 90) for second in (0, 0.5, 1)] == [True] * 3
+    assert [door.rings(5 + second, 90) for second in (0, 1, 2)] == [True] * 3
     # Two of the three came.
-    assert door.rings(7, 70)
-    assert door.rings(7.5, 70)
+    assert not door.rings(7.5, 70)
+    assert door.rings(8, 70)
 
 
 def test_more_rings_than_airflow_starts_runs_are_not_on_their_way() -> None:
@@ -93,11 +93,11 @@ def test_more_rings_than_airflow_starts_runs_are_not_on_their_way() -> None:
 def test_a_ring_that_airflow_merged_with_another_is_repeated_soon() -> None:
     door = Door()
     assert door.rings(0, 30)
-    assert [door.rings(2 + second, 20) for second in (0, 0.5)] == [True] * 2
+    assert [door.rings(2 + second, 20) for second in (0, 1)] == [True] * 2
     assert not door.rings(4, 10)
     # Another is said to be on its way, and is not.
-    assert not door.rings(8, 10)
-    assert door.rings(12, 10)
+    assert not door.rings(7.9, 10)
+    assert door.rings(8, 10)
 
 
 def test_a_run_that_takes_all_rings_for_no_other() -> None:
