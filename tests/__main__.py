@@ -100,9 +100,9 @@ def main(name: str, arguments: Sequence[str]) -> int:
             for part, ends in zip(lanes, running, strict=True):
                 said, status = ends.result()
                 print(f"\n{said}", flush=True)
-                results.append(
-                    f"{part.name:>7} | {said.splitlines()[-1].strip('= ') if said else 'no result'}"
-                )
+                # Threads of Spark's and Airflow's may have written behind it.
+                titles = [line for line in said.splitlines() if line.startswith("===")]
+                results.append(f"{part.name:>7} | {titles[-1].strip('= ') if titles else 'no result'}")
                 statuses.append(status)
     print("\n".join(results))
     if set(statuses) == {NONE_CHOSEN}:

@@ -64,7 +64,8 @@ os.environ["SPARK_SUBMIT_OPTS"] = f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Dj
 os.environ["AIRFLOW__CORE__DAGBAG_IMPORT_TIMEOUT"] = "300"
 
 #: Py4J says at INFO that it closes a connection, also when the interpreter exits. The stream to which
-#: Airflow's logging writes is closed by then, and each such line would become an error of 20 lines.
+#: Airflow's logging writes is closed by then, and each such line would become an error of 20 lines. One
+#: of its threads writes to the root logger: see `pytest_unconfigure`.
 logging.getLogger("py4j").setLevel(logging.WARNING)
 
 
@@ -116,6 +117,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def pytest_unconfigure() -> None:
     """Ends what the run has left, and removes its folder."""
+    logging.getLogger().setLevel(logging.WARNING)
     leftovers.communicate(b"\n")
 
 
