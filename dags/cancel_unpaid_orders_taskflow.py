@@ -39,7 +39,7 @@ due_timeouts = Asset(
     doc_md=__doc__,
 )
 def cancel_unpaid_orders_taskflow() -> None:
-    @task.due_messages(topic=TOPIC, group=GROUP, max_messages=1_000, drain=True)
+    @task.due_messages(topic=TOPIC, group=GROUP, max_messages=1_000)
     def cancel_unpaid(messages: Sequence[Message], consumer: Consumer) -> int:
         with closing(psycopg2.connect(DueWheelHook().resolve().dsn)) as connection, connection:
             with connection.cursor() as cursor:

@@ -40,7 +40,7 @@ due_returns = Asset(
 
 @dag(schedule=[due_returns], tags=["duewheel", "example"], doc_md=__doc__)
 def hand_out_returns() -> None:
-    @task.due_messages(topic=TOPIC, group=GROUP, skip_if_empty=True)
+    @task.due_messages(topic=TOPIC, group=GROUP, max_messages=1_000, drain=False, skip_if_empty=True)
     def each(messages: Sequence[Message]) -> list[dict[str, Any]]:
         return [
             {"trigger_run_id": f"message__{message.message_id}", "conf": {"parcel": message.key}}

@@ -60,7 +60,6 @@ def remind_customers() -> None:
         topic=TOPIC,
         group=GROUP,
         one_by_one=True,
-        drain=True,
         retry=RetryPolicy.exponential(timedelta(minutes=1), longest=timedelta(hours=1), max_retries=8),
     )
     def remind(message: Message) -> str:

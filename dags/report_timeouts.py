@@ -45,7 +45,7 @@ def report_timeouts() -> None:
         soft_fail=True,
     )
 
-    @task.due_messages(topic=TOPIC, group=GROUP, max_messages=10_000, drain=True)
+    @task.due_messages(topic=TOPIC, group=GROUP, max_messages=10_000)
     def count(messages: Sequence[Message]) -> int:
         return len(messages)
 

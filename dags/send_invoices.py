@@ -65,7 +65,6 @@ def send_invoices() -> None:
         topic=TOPIC,
         group=GROUP,
         one_by_one=True,
-        drain=True,
         retry=RetryPolicy.exponential(timedelta(minutes=1), longest=timedelta(hours=1), max_retries=5),
     )
     def send(message: Message) -> str:

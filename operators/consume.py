@@ -9,6 +9,9 @@ once, for the task's next try or for any other consumer of the group, and no att
 An ``AirflowSkipException`` says that the work is left undone on purpose: the messages are acked, and their
 history says so. An ``AirflowFailException`` says that no retry would help: they are dead letters at once.
 
+A run takes what is ready, batch after batch, up to a stated number of messages and for a stated time. Airflow
+needs seconds to start the next run, a batch that is ready milliseconds.
+
 With ``one_by_one``, the function gets one message at a time, and each is answered by itself: a failed message
 holds up no other. Messages that the function did not get before the task ended use up no attempt either.
 
@@ -28,7 +31,14 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from duewheel.hooks.broker import DueWheelHook
-from duewheel.hooks.declared import check_callable, check_flags, check_not_given_later, check_span
+from duewheel.hooks.declared import (
+    as_count,
+    check_callable,
+    check_count,
+    check_flags,
+    check_not_given_later,
+    check_span,
+)
 from duewheel.hooks.rendered import as_span
 from duewheel.operators.calling import call
 from duewheel.operators.consuming import (
@@ -90,15 +100,18 @@ class ConsumeMessagesOperator(ConsumingOperator):
             poison message is nacked with its own reason and the others are acked. The task then fails with
             ``MessagesFailed``. The message has two methods more: ``skip(reason)`` is done with it on purpose,
             and ``dead_letter(reason)`` makes it a dead letter at once.
-        drain: whether to go on, batch after batch, until no message is ready.
+        drain: whether to go on, batch after batch, until no message is ready; False takes one batch.
         linger: with ``drain``, how long to wait for more messages before ending.
         op_args: further arguments by position, behind the messages; templated.
         retry: how the group retries, a ``RetryPolicy``; set for the whole group when the task runs.
         start: where a new group begins: ``earliest``, ``latest`` or an instant.
+        drain_messages: with ``drain``, how many messages the task takes at most. The doorbell rings for the
+            rest.
+        drain_time: with ``drain``, for how long the task begins further batches, ``linger`` included.
 
     Returns:
-        The function's result, as the task's XCom; None when no message was ready. With ``one_by_one`` or
-        ``drain``, the list of all results that are not None.
+        The list of all results of the function that are not None, as the task's XCom; None when there is
+        none. With ``drain=False`` and without ``one_by_one``, the function's result itself.
 
     Raises:
         InvalidArgument, InvalidTagExpression, InvalidFilter: an argument that the broker would refuse; raised
@@ -137,11 +150,13 @@ class ConsumeMessagesOperator(ConsumingOperator):
         skip_if_empty: bool = False,
         duewheel_conn_id: str = DueWheelHook.default_conn_name,
         one_by_one: bool = False,
-        drain: bool = False,
+        drain: bool = True,
         linger: timedelta | str = timedelta(0),
         op_args: Sequence[Any] | None = None,
         retry: RetryPolicy | None = None,
         start: str | Instant = "earliest",
+        drain_messages: int | str = 10_000,
+        drain_time: timedelta | str = timedelta(minutes=10),
         **kwargs: Any,
     ) -> None:
         super().__init__(
@@ -166,14 +181,17 @@ class ConsumeMessagesOperator(ConsumingOperator):
         check_span(wait, "wait", at_least=timedelta(0), at_most=LONGEST_WAIT)
         check_span(linger, "linger", at_least=timedelta(0))
         check_flags(one_by_one=one_by_one, drain=drain)
+        check_count(drain_messages, "drain_messages")
+        check_not_given_later(self, drain_time=drain_time)
+        check_span(drain_time, "drain_time", at_least=timedelta(0))
         if as_span(linger, "linger") and not drain:
-            raise InvalidArgument(
-                "linger is how long a drain waits for more messages: give drain=True with it"
-            )
+            raise InvalidArgument("linger is how long a drain waits for more messages: leave drain=False out")
         self.wait = wait
         self.one_by_one = one_by_one
         self.drain = drain
         self.linger = linger
+        self.drain_messages = drain_messages
+        self.drain_time = drain_time
         if one_by_one or drain:
             # The task's result is a list, even if the annotation of the function is another type.
             self.multiple_outputs = False
@@ -185,6 +203,10 @@ class ConsumeMessagesOperator(ConsumingOperator):
         results: list[Any] = []
         self._done = 0
         self._listed = 0
+        self._bound = _Bound(
+            as_count(self.drain_messages, "drain_messages") if self.drain else self._count(),
+            as_span(self.drain_time, "drain_time") or timedelta(0),
+        )
         with self._hook().connected() as broker:
             consumer = self._consumer(broker, context)
             batch = self._first(broker, consumer, context)
@@ -193,7 +215,7 @@ class ConsumeMessagesOperator(ConsumingOperator):
                 return self._no_result(context)
             while batch:
                 results.append(self._work(broker, consumer, batch, context))
-                if not self.drain or self._killed:
+                if not self.drain or self._killed or not self._bound.leaves_room():
                     break
                 batch = self._next(consumer)
         if self.one_by_one:
@@ -219,8 +241,8 @@ class ConsumeMessagesOperator(ConsumingOperator):
         if (self.one_by_one or self.drain) and self.retries and self._maps:
             raise InvalidArgument(
                 f"retries is {self.retries}, but other tasks are mapped over the result, and with one_by_one "
-                "or drain a try that fails loses the results of what it has acked: set retries=0, or do the "
-                "mapped work in the function"
+                "or drain a try that fails loses the results of what it has acked: set retries=0, give "
+                "drain=False without one_by_one, or do the mapped work in the function"
             )
 
     def _require_room(self, result: object) -> None:
@@ -239,7 +261,8 @@ class ConsumeMessagesOperator(ConsumingOperator):
 
     def _next(self, consumer: Consumer) -> Batch:
         """The messages that are ready now, or become ready within the time to linger."""
-        until = time.monotonic() + (as_span(self.linger, "linger") or timedelta(0)).total_seconds()
+        linger = as_span(self.linger, "linger") or timedelta(0)
+        until = min(time.monotonic() + linger.total_seconds(), self._bound.until)
         while True:
             left = timedelta(seconds=max(0.0, until - time.monotonic()))
             batch = self._receive(consumer, min(left, LONGEST_WAIT))
@@ -247,7 +270,8 @@ class ConsumeMessagesOperator(ConsumingOperator):
                 return batch
 
     def _receive(self, consumer: Consumer, wait: timedelta) -> Batch:
-        batch = consumer.receive(max_messages=self._count(), invisible=self._lease_span(), wait=wait)
+        most = min(self._count(), self._bound.messages)
+        batch = consumer.receive(max_messages=most, invisible=self._lease_span(), wait=wait)
         if batch:
             self._log_batch("Received", consumer, batch)
         return batch
@@ -270,6 +294,7 @@ class ConsumeMessagesOperator(ConsumingOperator):
         )
 
     def _work(self, broker: Broker, consumer: Consumer, batch: Batch, context: Context) -> Any:
+        self._bound.messages -= len(batch)
         keeper = LeaseKeeper(consumer, batch, self._lease_span())
         held = self._held = Held(broker.dsn, batch, len(batch), keeper)
         apart = _Apart() if self.one_by_one else None
@@ -444,6 +469,17 @@ class ConsumeMessagesOperator(ConsumingOperator):
 
 
 _DONE_BY = {"skip": "Skipped", "dead_letter": "Made dead letters of", "nack": "Nacked"}
+
+
+class _Bound:
+    """How much more a task may take: ``messages`` from now on, in batches that begin within ``time_left``."""
+
+    def __init__(self, messages: int, time_left: timedelta) -> None:
+        self.messages = messages
+        self.until = time.monotonic() + time_left.total_seconds()
+
+    def leaves_room(self) -> bool:
+        return self.messages > 0 and time.monotonic() < self.until
 
 
 @dataclass

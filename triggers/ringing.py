@@ -7,13 +7,17 @@ logs:
 * No messages are ready, or fewer than a run is worth: silence.
 * Messages are ready, and the bell is not ringing yet: ring, even if other runs are at work. So as many runs
   work side by side as the DAG allows, and each brings the next as long as messages are left.
+* A run has come and has left messages over: ring on, every :data:`NEXT_RING_SECONDS`, for as long as more is
+  ready than the runs that are on their way will take, each as much as the first one took. Airflow then starts
+  runs beside each other, up to ``max_active_runs``, and not each after the lease of the one before.
 * The bell is ringing and no run has come: silence for ``ring_again_seconds``, then ring again. So a lost ring
   repeats itself.
 * The bell is ringing, no new run has come, and other runs are at work: silence, since the new run may be
   waiting for one of them to end. If messages are taken all the same, by a run that comes and goes between two
   looks or by one that takes batch after batch, the bell rings again after a pause that doubles each time.
 
-The memory of a bell is only its last ring: when it was, what was ready and who held messages then. It tells
+The memory of a bell is its last ring, when it was, what was ready and who held messages then, and until
+nothing is ready, how many rings no run has answered and how much a run takes. It tells
 whether a run came since: a new name holds messages, or no name does and the group's position has moved on.
 Losing this memory, in a restart or on another triggerer, costs one ring too many. A run that finds nothing
 ends at once.
@@ -23,7 +27,7 @@ The module is pure: no clock, no I/O; seconds come in as an argument.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -32,11 +36,24 @@ if TYPE_CHECKING:
     from duewheel.store import Doorbell
 
 
+NEXT_RING_SECONDS = 1.0
+"""The pause between two rings for runs side by side: Airflow makes one run a second of an asset's events, and
+merges those that come in between."""
+
+MOST_ON_THE_WAY = 16
+"""How many rings may be without an answer: as many runs as Airflow starts of a DAG unless told otherwise."""
+
+TIMES_AS_LONG = 2
+"""A ring made beside others is lost, or merged with one of them, if no run has come for this many times as
+long as the first one took."""
+
+
 @dataclass
 class Ring:
-    """A ring that no run has answered yet."""
+    """The last ring, as long as there are rings that no run has answered."""
 
     at_seconds: float
+    """When it was, or when a run last came since."""
     most_ready: int
     oldest_deliver_at: datetime | None
     holders: frozenset[str]
@@ -66,6 +83,11 @@ class Ringing:
         self._min_messages = min_messages
         self._max_wait_seconds = max_wait_seconds
         self._ringing: Ring | None = None
+        self._rang_at_seconds = 0.0
+        self._on_the_way = 0
+        self._taken = 0
+        """How many messages a run takes; 0 until one has left some over."""
+        self._answer_seconds = 0.0
 
     def rings(self, doorbell: Doorbell, *, looked_at: datetime, at_seconds: float) -> bool:
         """Decide whether to ring now, and remember the ring.
@@ -76,23 +98,68 @@ class Ringing:
                 waited.
             at_seconds: now, on any clock that never goes back, which tells how long it has been ringing.
         """
-        if doorbell.ready == 0 or self._was_answered(doorbell):
-            self._ringing = None
+        if doorbell.ready == 0:
+            self._ringing, self._taken = None, 0
+        elif self._was_answered(doorbell):
+            self._note_answer(doorbell, at_seconds)
         if not self._is_worth_a_run(doorbell, looked_at):
             return False
         ring = self._ringing
-        pause_seconds = self._ring_again_seconds
-        if ring is not None:
-            is_over = at_seconds - ring.at_seconds >= ring.pause_seconds
-            if not is_over or (doorbell.inflight and not _has_moved_on(ring, doorbell)):
-                ring.most_ready = max(ring.most_ready, doorbell.ready)
-                return False
-            if doorbell.inflight:
-                pause_seconds = 2 * ring.pause_seconds
+        if ring is None:
+            return self._ring(doorbell, at_seconds, on_the_way=1)
+        if self._is_more_than_on_the_way(doorbell.ready):
+            if at_seconds - self._rang_at_seconds >= NEXT_RING_SECONDS:
+                return self._ring(doorbell, at_seconds, on_the_way=self._on_the_way + 1)
+            return False
+        is_over = at_seconds - ring.at_seconds >= ring.pause_seconds
+        if not is_over or (doorbell.inflight and not _has_moved_on(ring, doorbell)):
+            ring.most_ready = max(ring.most_ready, doorbell.ready)
+            return False
+        pause_seconds = 2 * ring.pause_seconds if doorbell.inflight else None
+        return self._ring(doorbell, at_seconds, on_the_way=1, pause_seconds=pause_seconds)
+
+    def _ring(
+        self, doorbell: Doorbell, at_seconds: float, *, on_the_way: int, pause_seconds: float | None = None
+    ) -> bool:
+        self._on_the_way = on_the_way
+        self._rang_at_seconds = at_seconds
+        if pause_seconds is None:
+            pause_seconds = self._pause_seconds()
         self._ringing = Ring(
             at_seconds, doorbell.ready, doorbell.oldest_deliver_at, frozenset(doorbell.holders), pause_seconds
         )
         return True
+
+    def _pause_seconds(self) -> float:
+        if self._on_the_way <= 1:
+            return self._ring_again_seconds
+        return min(self._ring_again_seconds, TIMES_AS_LONG * max(self._answer_seconds, NEXT_RING_SECONDS))
+
+    def _is_more_than_on_the_way(self, ready: int) -> bool:
+        return 0 < self._taken * self._on_the_way < ready and self._on_the_way < MOST_ON_THE_WAY
+
+    def _note_answer(self, doorbell: Doorbell, at_seconds: float) -> None:
+        """Count the runs that came, and learn from the first how much one takes and how long it needs."""
+        ring = self._ringing
+        assert ring is not None
+        came = max(1, len(set(doorbell.holders) - ring.holders))
+        taken = ring.most_ready - doorbell.ready
+        if taken > 0 and self._taken:
+            came = max(came, taken // self._taken)
+        elif taken > 0:
+            self._taken = max(1, taken // came)
+            self._answer_seconds = at_seconds - ring.at_seconds
+        self._on_the_way = max(0, self._on_the_way - came)
+        if self._on_the_way == 0:
+            self._ringing = None
+            return
+        self._ringing = replace(
+            ring,
+            at_seconds=at_seconds,
+            most_ready=doorbell.ready,
+            oldest_deliver_at=doorbell.oldest_deliver_at,
+            holders=frozenset(doorbell.holders),
+        )
 
     def _is_worth_a_run(self, doorbell: Doorbell, looked_at: datetime) -> bool:
         if doorbell.ready >= self._min_messages:

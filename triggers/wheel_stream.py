@@ -81,6 +81,9 @@ READ_AGAIN_SECONDS = 60.0
 LOOK_AGAIN_SECONDS = 1.0
 """How long the stream waits for a release before it asks again: leases end and are acked without one."""
 
+LOOK_AT_READY_SECONDS = 0.25
+"""The same while messages are ready, so that the start of a run is seen soon: it brings the next one."""
+
 LEFT_ALONE_SECONDS = 30.0
 """The longest time for which a group without known news is left alone: less than the minute ahead for which
 the broker names the next message. Without LISTEN, when a release by a consumer may go unheard, no group is
@@ -292,7 +295,8 @@ async def _looks(conn_id: str, address: BrokerAddress) -> AsyncGenerator[Doorbel
             if porter.has_more:
                 continue
             with suppress(TimeoutError):
-                async with asyncio.timeout(LOOK_AGAIN_SECONDS):
+                some_ready = any(doorbell.ready for doorbell in look.doorbells.values())
+                async with asyncio.timeout(LOOK_AT_READY_SECONDS if some_ready else LOOK_AGAIN_SECONDS):
                     await news.wait()
         turning.result()
     finally:

@@ -40,7 +40,7 @@ def note(topic: str, messages: Sequence[Message], ti: Any) -> None:
 
 with DAG("killed_live", schedule=due("killed", "g"), max_active_runs=1, is_paused_upon_creation=False):
 
-    @task.due_messages(topic="killed", group="g", retries=1, retry_delay=timedelta(0))
+    @task.due_messages(topic="killed", group="g", drain=False, retries=1, retry_delay=timedelta(0))
     def die_at_first(messages: Sequence[Message], ti: Any) -> list[str]:
         """Lose the worker without a word at the first try."""
         if ti.try_number == 1:
@@ -53,7 +53,7 @@ with DAG(
     "side_by_side", schedule=due("wide", "g"), max_active_runs=SIDE_BY_SIDE, is_paused_upon_creation=False
 ):
 
-    @task.due_messages(topic="wide", group="g", max_messages=1, one_by_one=True)
+    @task.due_messages(topic="wide", group="g", max_messages=1, drain=False, one_by_one=True)
     def wait_for_the_others(message: Message) -> None:
         """Go on when told to, over a pipe, which waits for the other side."""
         (PLACE / f"go_{message.key}").read_text()
@@ -70,7 +70,7 @@ with DAG("refused", schedule=due("wide", "everyone"), is_paused_upon_creation=Fa
 
 with DAG("tagged", schedule=due("tagged", "g", tags="paid"), is_paused_upon_creation=False):
 
-    @task.due_messages(topic="tagged", group="g", tags="paid")
+    @task.due_messages(topic="tagged", group="g", drain=False, tags="paid")
     def take(messages: Sequence[Message]) -> int:
         """Take those of the tag."""
         return len(messages)
@@ -81,7 +81,9 @@ with DAG(
     "counted", schedule=due("counted", "g", ring_again=5), max_active_runs=1, is_paused_upon_creation=False
 ):
 
-    @task.due_messages(topic="counted", group="g", max_messages=300, invisible=timedelta(seconds=20))
+    @task.due_messages(
+        topic="counted", group="g", max_messages=300, drain=False, invisible=timedelta(seconds=20)
+    )
     def count(messages: Sequence[Message], ti: Any) -> None:
         """Take less than comes at once, so that it has to ring again."""
         note("counted", messages, ti)
@@ -90,7 +92,7 @@ with DAG(
 
 with DAG("held", schedule=due("held", "g", ring_again=5), max_active_runs=1, is_paused_upon_creation=False):
 
-    @task.due_messages(topic="held", group="g", retries=1, retry_delay=timedelta(0))
+    @task.due_messages(topic="held", group="g", drain=False, retries=1, retry_delay=timedelta(0))
     def hold(messages: Sequence[Message], ti: Any) -> None:
         """Hold a message for which there is a pipe until told to go on over it."""
         note("held", messages, ti)

@@ -62,9 +62,10 @@ def consumer(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> Consumer:
 
 
 def operator(work: Callable[..., Any], **arguments: Any) -> ConsumeMessagesOperator:
-    """An operator that does ``work``."""
+    """An operator that does ``work`` on one batch, unless told to drain."""
     return ConsumeMessagesOperator(
-        task_id="consume", **{"topic": "orders", "group": "g", "python_callable": work, **arguments}
+        task_id="consume",
+        **{"topic": "orders", "group": "g", "python_callable": work, "drain": False, **arguments},
     )
 
 
@@ -381,9 +382,7 @@ def test_x09_a_try_that_finds_nothing_after_another_maps_no_tasks(consumer: Cons
 
 @pytest.mark.parametrize("way", ["one_by_one", "drain"])
 def test_x09_tries_that_would_each_map_tasks_over_a_part_are_refused(consumer: Consumer, way: str) -> None:
-    with pytest.raises(
-        InvalidArgument, match=r"retries is 1, .*: set retries=0, or do the mapped work in the"
-    ):
+    with pytest.raises(InvalidArgument, match=r"retries is 1, .*: set retries=0, give drain=False"):
         mapped_over(repr, retries=1, **{way: True}).execute(a_try(1, retries=1))
     batch = consumer.receive()
     assert [message.attempt for message in batch] == [1] * 3
@@ -803,6 +802,30 @@ def test_a_drain_goes_on_until_nothing_is_ready(consumer: Consumer) -> None:
     assert operator(len, max_messages=2, drain=True).execute(CONTEXT) == [2, 1]
 
 
+def test_a_task_takes_all_that_is_ready_unless_told_otherwise(consumer: Consumer) -> None:
+    taking = ConsumeMessagesOperator(
+        task_id="consume", topic="orders", group="g", python_callable=len, max_messages=1
+    )
+    assert taking.execute(CONTEXT) == [1, 1, 1]
+
+
+def test_a_drain_ends_after_its_number_of_messages_and_leaves_the_rest_ready(consumer: Consumer) -> None:
+    assert operator(len, max_messages=2, drain=True, drain_messages=1).execute(CONTEXT) == [1]
+    assert len(consumer.receive()) == 2
+
+
+@pytest.mark.parametrize("linger", ["PT0S", "PT1H"])
+def test_a_drain_begins_no_batch_after_its_time(consumer: Consumer, linger: str) -> None:
+    taking = operator(len, max_messages=2, drain=True, drain_time=timedelta(0), linger=linger)
+    assert taking.execute(CONTEXT) == [2]
+    assert len(consumer.receive()) == 1
+
+
+def test_a_drain_lingers_no_longer_than_its_time(consumer: Consumer) -> None:
+    taking = operator(len, drain=True, drain_time=timedelta(milliseconds=300), linger="PT1H")
+    assert taking.execute(CONTEXT) == [3]
+
+
 def test_a_drain_lingers_for_what_comes_next(broker: Broker, consumer: Consumer) -> None:
     def work(messages: Sequence[Message]) -> int:
         if len(messages) == 3:
@@ -866,7 +889,9 @@ def test_x08_the_history_names_the_task_that_has_a_message(broker: Broker, consu
         ),
         ({"wait": "{{ params.wait }}"}, "wait of ConsumeMessagesOperator is not templated"),
         ({"drain": "{{ params.drain }}"}, "drain is '{{ params.drain }}', a str: give True or False"),
-        ({"linger": "PT1S"}, "linger is how long a drain waits for more messages: give drain=True with it"),
+        ({"drain_messages": 0}, "drain_messages is 0"),
+        ({"drain_time": timedelta(seconds=-1)}, "drain_time is -"),
+        ({"linger": "PT1S"}, "linger is how long a drain waits for more messages: leave drain=False out"),
         (
             {"op_args": ["north"]},
             "len(obj, /) cannot be called with 2 arguments: too many positional arguments",

@@ -82,7 +82,7 @@ def test_a_consuming_task_reads_its_topic(broker: Broker) -> None:
     for _ in range(3):
         broker.send("orders", b"x", delay_level=0)
     operator = ConsumeMessagesOperator(
-        task_id="take", topic="orders", group="g", python_callable=len, max_messages=2, drain=True
+        task_id="take", topic="orders", group="g", python_callable=len, max_messages=2
     )
     before, after = told(operator)
     assert [of_dataset(dataset) for dataset in before.inputs] == [("duewheel://duewheel_default", "orders")]

@@ -509,7 +509,7 @@ SECRET = {"card": "4711"}
 
 with DAG("shop_tasks") as dag:
 
-    @task.due_messages(topic="orders.placed", group="count", max_messages=3)
+    @task.due_messages(topic="orders.placed", group="count", max_messages=3, drain=False)
     def take(messages):
         with DueWheelHook().get_conn() as broker:
             broker.send("orders.timeout", b"", key="in-code", delay=timedelta(hours=2), properties=SECRET)

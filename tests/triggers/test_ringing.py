@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from duewheel.store import Doorbell
-from duewheel.triggers.ringing import Ringing
+from duewheel.triggers.ringing import MOST_ON_THE_WAY, Ringing
 
 NOON = datetime(2026, 1, 5, 12, 0, tzinfo=UTC)
 
@@ -60,6 +60,52 @@ def test_what_is_left_over_rings_for_another_run_beside_the_first() -> None:
     assert door.rings(1, 6, holders="a")
     assert door.rings(2, 3, holders="ab")
     assert not door.rings(3, 0, holders="abc")
+
+
+def test_the_start_of_a_run_rings_on_for_as_many_as_the_rest_needs() -> None:
+    door = Door()
+    assert door.rings(0, 40)
+    assert not any(door.rings(second, 40) for second in range(1, 5))
+    # The first takes 10, so three more are wanted.
+    assert door.rings(5, 30, holders="a")
+    assert not door.rings(5.75, 30, holders="a")
+    assert door.rings(6, 30, holders="a")
+    assert door.rings(7, 30, holders="a")
+    assert not any(door.rings(7 + second, 30, holders="a") for second in (0.5, 1, 5, 50))
+
+
+def test_each_run_that_starts_is_counted_though_its_lease_was_not_seen() -> None:
+    door = Door()
+    assert door.rings(0, 100)
+    assert [door.rings(5 + second, 90) for second in (0, 1, 2)] == [True] * 3
+    # Two of the three came.
+    assert not door.rings(7.5, 70)
+    assert door.rings(8, 70)
+
+
+def test_more_rings_than_airflow_starts_runs_are_not_on_their_way() -> None:
+    door = Door()
+    assert door.rings(0, 10_000)
+    assert door.rings(5, 9_990, holders="a")
+    assert sum(door.rings(5 + second, 9_990, holders="a") for second in range(1, 60)) == MOST_ON_THE_WAY - 1
+
+
+def test_a_ring_that_airflow_merged_with_another_is_repeated_soon() -> None:
+    door = Door()
+    assert door.rings(0, 30)
+    assert [door.rings(2 + second, 20) for second in (0, 1)] == [True] * 2
+    assert not door.rings(4, 10)
+    # Another is said to be on its way, and is not.
+    assert not door.rings(7.9, 10)
+    assert door.rings(8, 10)
+
+
+def test_a_run_that_takes_all_rings_for_no_other() -> None:
+    door = Door()
+    assert door.rings(0, 300)
+    assert not door.rings(5, 0, holders="a")
+    assert door.rings(9, 300, oldest=9)
+    assert not any(door.rings(9 + second, 300, oldest=9) for second in range(1, 50))
 
 
 def test_what_becomes_due_during_a_long_run_rings() -> None:

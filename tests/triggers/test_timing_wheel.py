@@ -120,14 +120,33 @@ def test_while_messages_are_consumed_it_rings_once_for_what_is_left(
         async with triggerer() as airflow:
             events = airflow.run(TimingWheelTrigger("orders", "g", ring_again=3600))
             assert (await events.get()).payload["ready"] == 3
-            batch = consumer.receive(max_messages=1)
-            assert (await events.get()).payload["ready"] == 2
+            batch = consumer.receive(max_messages=2)
+            assert (await events.get()).payload["ready"] == 1
             await airflow.looks(3)
             assert events.empty()
-            other = broker.consumer("orders", "g", name="another run").receive(max_messages=2)
+            other = broker.consumer("orders", "g", name="another run").receive(max_messages=1)
             consumer.ack(batch)
             consumer.ack(other)
             await airflow.looks(3)
+            assert events.empty()
+
+    broker.create_topic("orders", message_type="NORMAL", queues=1)
+    consumer = broker.consumer("orders", "g")
+    for _ in range(3):
+        broker.send("orders", b"x")
+    asyncio.run(play())
+
+
+def test_while_messages_are_consumed_it_rings_for_each_run_that_the_rest_needs(
+    broker: Broker, triggerer: OpenTriggerer
+) -> None:
+    async def play() -> None:
+        async with triggerer() as airflow:
+            events = airflow.run(TimingWheelTrigger("orders", "g", ring_again=3600))
+            assert (await events.get()).payload["ready"] == 3
+            consumer.receive(max_messages=1)
+            assert [(await events.get()).payload["ready"] for _ in range(2)] == [2, 2]
+            await airflow.looks(5)
             assert events.empty()
 
     broker.create_topic("orders", message_type="NORMAL", queues=1)

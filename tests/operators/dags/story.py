@@ -135,6 +135,7 @@ with DAG("story", schedule=None) as dag:
         tags="late || later",
         python_callable=keys,
         op_kwargs={"suffix": "!"},
+        drain=False,
         outlets=[ORDERS],
     )
     consume_nothing = ConsumeMessagesOperator(
@@ -149,6 +150,7 @@ with DAG("story", schedule=None) as dag:
         topic="orders",
         group="retried",
         python_callable=fail_at_first,
+        drain=False,
         retries=1,
         retry_delay=timedelta(0),
     )

@@ -48,7 +48,7 @@ with DAG("taskflow", schedule=None) as dag:
         task_id="too_late", topic="flow", key="k1", delay="PT1H", retries=3, retry_delay=timedelta(0)
     )
 
-    @task.due_messages(topic="flow", group="flow", wait="PT10S", drain=True, linger="PT1S")
+    @task.due_messages(topic="flow", group="flow", wait="PT10S", linger="PT1S")
     async def handle(messages: Sequence[Message], suffix: str, run_id: str) -> list[str]:
         """Name what came."""
         return sorted(f"{message.key}{suffix}{run_id.startswith('manual')}" for message in messages)
@@ -62,7 +62,7 @@ with DAG("taskflow", schedule=None) as dag:
             raise ValueError("k1 is poison")
         return message.key
 
-    @task.due_messages(topic="flow", group="any", filter="number >= 0")
+    @task.due_messages(topic="flow", group="any", drain=False, filter="number >= 0")
     def of_group(messages: Sequence[Message], of: str) -> str:
         """What each of several groups gets."""
         return f"{of}: {len(messages)}"
@@ -72,7 +72,7 @@ with DAG("taskflow", schedule=None) as dag:
         """Return what would be several outputs if it were the whole result."""
         return {"of": message.key}
 
-    @task.due_messages(topic="flow", group="latecomer", start="latest")
+    @task.due_messages(topic="flow", group="latecomer", drain=False, start="latest")
     def arrived(messages: Sequence[Message]) -> list[str]:
         """Find nothing, for tasks that are mapped over it."""
         return [str(message.key) for message in messages]
@@ -93,7 +93,13 @@ with DAG("taskflow", schedule=None) as dag:
         return {"end": "."}
 
     said = ConsumeMessagesOperator(
-        task_id="said", topic="flow", group="said", python_callable=say, op_args=names(), op_kwargs=ends()
+        task_id="said",
+        topic="flow",
+        group="said",
+        python_callable=say,
+        op_args=names(),
+        op_kwargs=ends(),
+        drain=False,
     )
     arrivals = arrived()
     welcome.expand(key=arrivals)
