@@ -137,9 +137,9 @@ end
 $$;
 
 -- The slots that go while those whose time has begun, without those of p_past, are larger than the broker's
--- retention_bytes: finished ones first, the oldest first. Unread ones go where when_full says so and that gets below the
--- limit; else they are kept, and said to be. p_room of them go at most, then a row without a slot says that there are
--- more.
+-- retention_bytes: finished ones first, the oldest first. Unread ones go where when_full says so and that gets below
+-- the limit; else they are kept, and said to be. p_room of them go at most, then a row without a slot says that there
+-- are more.
 create or replace function duewheel.slots_over_limit(p_past duewheel.slot[], p_room integer, p_now timestamptz)
 returns table (slot duewheel.slot, report jsonb, is_kept boolean, reason text)
 language plpgsql as $$
