@@ -12,6 +12,8 @@ from duewheel.store.database.connections import OWN_TRANSACTION
 # A sweep ticks, and a tick is a transaction of its own.
 _SWEEP: Final = f"{OWN_TRANSACTION}select swept, more from duewheel.sweep(%s)"
 _SETTLE: Final = "select settled, more from duewheel.settle_far(p_now => %s)"
+_MOVE_OUT: Final = "select moved, more from duewheel.move_out(p_now => %s)"
+_FORGET: Final = "select forgotten, more from duewheel.forget_outlived(p_now => %s)"
 _MAINTAIN: Final = "select duewheel.maintain(%s)"
 
 
@@ -42,20 +44,22 @@ class Maintenance:
 
 def in_rounds(call: Callable[[str], tuple[Any, ...]]) -> dict[str, Any]:
     """Runs maintenance in as many transactions as it takes, and returns one report: a transaction for each 10
-    000 messages that go to their slots, then one for each topic that is swept, then one for each 4 slots that
-    are dropped.
+    000 messages that go to their slots, one for each topic that is swept, one for each 5 000 messages that
+    outlive their slot, and one for each 4 slots that are dropped.
 
     Args:
         call: runs a statement, which takes an instant or None, in a transaction of its own; returns its row.
     """
-    _settle(call)
+    _until_done(call, _SETTLE)
     swept, more = 0, True
     while more:
         found, more = call(_SWEEP)
         swept += found
+    _until_done(call, _MOVE_OUT)
     (report,) = call(_MAINTAIN)
     # It may have made slots that far messages can go to.
-    _settle(call)
+    _until_done(call, _SETTLE)
+    _until_done(call, _FORGET)
     while report.get("more"):
         (further,) = call(_MAINTAIN)
         if further.get("busy"):
@@ -65,10 +69,10 @@ def in_rounds(call: Callable[[str], tuple[Any, ...]]) -> dict[str, Any]:
     return {**report, "swept": swept}
 
 
-def _settle(call: Callable[[str], tuple[Any, ...]]) -> None:
+def _until_done(call: Callable[[str], tuple[Any, ...]], step: str) -> None:
     more = True
     while more:
-        _, more = call(_SETTLE)
+        _, more = call(step)
 
 
 def maintenance(report: Mapping[str, Any]) -> Maintenance:

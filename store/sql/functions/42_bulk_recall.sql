@@ -265,11 +265,12 @@ begin
             v_walk.at := case when p_key_prefix is null then v_walk.hi else '-infinity' end;
             v_walk.seq := duewheel.last_seq();
             if v_slot.starts_at <= v_walk.hi then
-                execute format(
-                    'select count(*) from duewheel.%I m where %s and m.queue = any ($1) and m.deliver_at <= $2',
-                    v_slot.table_name, v_condition)
+                -- Nobody knows any more of those that are past their retention.
+                execute format('select count(*) from duewheel.%I m where %s and m.queue = any ($1)'
+                               ' and m.deliver_at <= $2 and m.deliver_at >= $3', v_slot.table_name, v_condition)
                 into v_count
-                using array(select generate_series(0, v_topic.queues - 1)::smallint), v_walk.hi;
+                using array(select generate_series(0, v_topic.queues - 1)::smallint), v_walk.hi,
+                      coalesce(v_topic.kept_from, '-infinity');
                 already_released := already_released + v_count;
             end if;
         elsif p_key_prefix is not null then

@@ -359,7 +359,8 @@ begin
 end
 $$;
 
--- Where a group stands in a queue, and how far that is released.
+-- Where a group stands in a queue, and how far that is released. Messages due before kept_from of the topic are
+-- finished, and no log says any more which of them were read late: the group has passed them all.
 create or replace function duewheel.position_in(p_group_id integer, p_topic_id integer, p_queue smallint)
 returns table (
     n bigint, to_at timestamptz, to_seq bigint, straggler_to bigint, revived_to timestamptz, hi timestamptz,
@@ -367,12 +368,16 @@ returns table (
 )
 language sql stable rows 1
 begin atomic
-    select l.n, l.to_at, l.to_seq, l.straggler_to, l.revived_to, t.hi, t.queue_hi[p_queue + 1]
+    select l.n,
+           case when k.kept_from > l.to_at then k.kept_from - interval '1 microsecond' else l.to_at end,
+           case when k.kept_from > l.to_at then duewheel.last_seq() else l.to_seq end,
+           l.straggler_to, l.revived_to, t.hi, t.queue_hi[p_queue + 1]
     from (
         select l.n, l.to_at, l.to_seq, l.straggler_to, l.revived_to from duewheel.lease l
         where l.topic_id = p_topic_id and l.group_id = p_group_id and l.queue = p_queue
         order by l.n desc limit 1
     ) l
+    cross join lateral (select k.kept_from from duewheel.topic k where k.topic_id = p_topic_id limit 1) k
     left join lateral (
         select t.hi, t.queue_hi from duewheel.newest_tick(p_topic_id) t
     ) t on true;

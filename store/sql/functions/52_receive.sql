@@ -13,7 +13,7 @@ return p_hi + p_granularity + least(p_granularity, interval '1 second');
 -- whether its topic is of type FIFO, and from when on a broadcasting instance reads.
 create or replace function duewheel.check_receive(
     p_group_id integer, p_topic_id integer, p_max bigint, p_chunk integer, p_invisible interval, p_now timestamptz,
-    out queues integer, out retry_topic_id integer, out is_fifo boolean, out kept_from timestamptz
+    out queues integer, out retry_topic_id integer, out is_fifo boolean
 )
 language plpgsql as $$
 #variable_conflict use_column
@@ -31,8 +31,8 @@ begin
             hint = 'Give numbers within the limits.';
     end if;
     perform duewheel.check_invisible(p_invisible);
-    select t.queues, s.retry_topic_id, t.message_type = 'FIFO', t.kept_from, s.seen_at
-    into queues, retry_topic_id, is_fifo, kept_from, v_seen_at
+    select t.queues, s.retry_topic_id, t.message_type = 'FIFO', s.seen_at
+    into queues, retry_topic_id, is_fifo, v_seen_at
     from duewheel.subscription s join duewheel.topic t on t.topic_id = s.topic_id
     where s.group_id = p_group_id and s.topic_id = p_topic_id and t.deleted_at is null;
     if not found then
@@ -123,8 +123,7 @@ $$;
 -- Takes the lock of a queue and reads where the group stands there; null where another consumer is reading now, which
 -- leaves nothing for this one, or where there is nothing.
 create or replace function duewheel.enter_queue(
-    p_group_id integer, p_topic_id integer, p_queue smallint, p_is_fifo boolean, p_kept_from timestamptz,
-    p_now timestamptz
+    p_group_id integer, p_topic_id integer, p_queue smallint, p_is_fifo boolean, p_now timestamptz
 ) returns duewheel.queue_walk
 language plpgsql as $$
 declare
@@ -146,11 +145,6 @@ begin
     if v_walk.now_at >= v_walk.revived_to + interval '100 milliseconds'
        and not duewheel.has_ended_leases(p_group_id, p_topic_id, p_queue, v_walk.revived_to, v_walk.now_at) then
         v_walk.revived_to := v_walk.now_at;
-    end if;
-    if p_kept_from > v_walk.to_at then
-        -- A broadcasting instance that is behind: what was recalled before is forgotten.
-        v_walk.to_at := p_kept_from - interval '1 microsecond';
-        v_walk.to_seq := duewheel.last_seq();
     end if;
     return v_walk;
 end
@@ -299,8 +293,7 @@ begin
         continue when v_is_retry and v_reads.retry_topic_id is null;
         v_walk := duewheel.enter_queue(
             p_group_id, case when v_is_retry then v_reads.retry_topic_id else p_topic_id end,
-            greatest(v_queues[v_step], 0::smallint), v_reads.is_fifo,
-            case when not v_is_retry then v_reads.kept_from end, p_now);
+            greatest(v_queues[v_step], 0::smallint), v_reads.is_fifo, p_now);
         continue when v_walk.n is null;
         v_tags := case when not v_is_retry then p_tags end;
         v_filter := case when not v_is_retry then p_filter end;

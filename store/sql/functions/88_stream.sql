@@ -152,13 +152,10 @@ begin
            s.at, s.seq, s.at, s.seq, s.straggler, s.straggler, 0, duewheel.stream_name(p_stream), now.at, now.at,
            p.revived_to
     from duewheel.positions(p_group_id, p_topic_id) p
-    join duewheel.topic t on t.topic_id = p.topic_id
     cross join lateral (
-        -- Retries are the group's own: they go on where it stands. Dropped messages are passed over.
-        select case when p_start <> 'group' and p.ordinal > 0 then v_hi
-                    when t.kept_from > p.to_at then t.kept_from - interval '1 microsecond' else p.to_at end as at,
-               case when (p_start <> 'group' and p.ordinal > 0) or t.kept_from > p.to_at then 9223372036854775807
-                    else p.to_seq end as seq,
+        -- Retries are the group's own: they go on where it stands.
+        select case when p_start <> 'group' and p.ordinal > 0 then v_hi else p.to_at end as at,
+               case when p_start <> 'group' and p.ordinal > 0 then duewheel.last_seq() else p.to_seq end as seq,
                case when p_start <> 'group' and p.ordinal > 0 then v_straggler_id else p.straggler_to end as straggler
     ) s
     cross join (select clock_timestamp() as at) now;

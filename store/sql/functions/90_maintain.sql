@@ -116,16 +116,24 @@ end
 $$;
 
 -- Drops a slot, unless other sessions use messages just now for longer than a tenth of a second: dropping takes a lock
--- of the whole table, and senders would queue up behind a wait for it.
+-- of the whole table, and senders would queue up behind a wait for it. Where the slot itself is gone, those go that
+-- have outlived it, with the next portions that are forgotten.
 create or replace function duewheel.drop_slot(p_slot duewheel.slot, p_reason text, p_now timestamptz) returns boolean
 language plpgsql as $$
 begin
     perform set_config('lock_timeout', '100ms', true);
-    perform duewheel.fifo_forget_slot(p_slot);
-    execute format('drop table duewheel.%I', (p_slot).table_name);
-    delete from duewheel.far_message f
-    where timezone('UTC', f.deliver_at) >= timezone('UTC', (p_slot).starts_at)
-      and timezone('UTC', f.deliver_at) < timezone('UTC', (p_slot).ends_at);
+    if exists (select from duewheel.slot s where s.starts_at = (p_slot).starts_at) then
+        insert into duewheel.outlived_slot (starts_at, ends_at, table_name, topic_ids)
+        select (p_slot).starts_at, (p_slot).ends_at, (p_slot).table_name, o.topic_ids
+        from duewheel.topics_outside((p_slot).starts_at, (p_slot).ends_at) o (topic_ids)
+        where o.topic_ids <> '{}'
+        on conflict do nothing;
+        perform duewheel.fifo_forget_slot(p_slot);
+        execute format('drop table duewheel.%I', (p_slot).table_name);
+    else
+        update duewheel.outlived_slot o set is_dropped = true where o.starts_at = (p_slot).starts_at;
+        perform duewheel.fifo_forget_slot(p_slot);
+    end if;
     delete from duewheel.slot s where s.starts_at = (p_slot).starts_at;
     delete from duewheel.closed_slot c where c.starts_at = (p_slot).starts_at;
     insert into duewheel.dropped_slot (starts_at, ends_at, dropped_at, reason)
@@ -157,11 +165,18 @@ begin
     for v_one in
         select f.*, sum(f.bytes) over () as all_bytes
         from (
-            select s as slot, duewheel.slot_bytes(s) as bytes,
-                   coalesce((select jsonb_agg(to_jsonb(u)) from duewheel.slot_unread(s) u), '[]') as unread
-            from duewheel.slot s
-            where s.ends_at <= p_now and s.sealed_at is not null
-              and s.starts_at <> all (array(select p.starts_at from unnest(p_past) p))
+            select c.slot, c.bytes,
+                   coalesce((select jsonb_agg(to_jsonb(u)) from duewheel.slot_unread(c.slot) u), '[]') as unread
+            from (
+                select s as slot, duewheel.slot_bytes(s) as bytes from duewheel.slot s
+                where s.ends_at <= p_now and s.sealed_at is not null
+                  and s.starts_at <> all (array(select p.starts_at from unnest(p_past) p))
+                union all
+                select row(o.starts_at, o.ends_at, o.table_name, null, null)::duewheel.slot, o.bytes
+                from duewheel.outlived_slot o
+                where not o.is_dropped and not exists (
+                    select from duewheel.slot s where s.starts_at = o.starts_at)
+            ) c
         ) f
         order by f.unread <> '[]', (f.slot).starts_at
     loop
@@ -198,6 +213,7 @@ language plpgsql as $$
 #variable_conflict use_column
 declare
     v_now constant timestamptz := duewheel.clock_at(maintain.now);
+    v_longest constant interval := (select max(t.retention) from duewheel.topic t where t.deleted_at is null);
     v_slot duewheel.slot;
     v_past duewheel.slot[] := '{}';
     v_dropped text[] := '{}';
@@ -223,17 +239,17 @@ begin
         select * from duewheel.slot s
         -- Of what is not sealed, an open transaction may still send something to be released.
         where s.sealed_at is not null and s.ends_at <= v_now - coalesce(
-            (select max(t.retention) from duewheel.topic t where t.deleted_at is null), interval '72 hours')
+            (select min(t.retention) from duewheel.topic t where t.deleted_at is null), interval '72 hours')
         order by s.starts_at
     loop
         if cardinality(v_past) >= v_most then
             v_more := true;
             exit;
         end if;
-        if duewheel.slot_is_unread(v_slot) then
-            v_unread := v_unread || v_slot.table_name;
-        else
+        if duewheel.topics_kept(v_slot, v_now) = '{}' then
             v_past := v_past || v_slot;
+        elsif v_slot.ends_at <= v_now - v_longest then
+            v_unread := v_unread || v_slot.table_name;
         end if;
     end loop;
 
@@ -279,12 +295,16 @@ create or replace function duewheel.slot_bytes(p_slot duewheel.slot) returns big
 language sql stable
 return pg_total_relation_size(format('duewheel.%I', (p_slot).table_name)::regclass);
 
--- The size of the slots whose time has begun. Messages that wait in later ones, or for a slot to be made, do not count:
--- no room is made for them by dropping others, and the table they came in through has room left over when they move.
+-- The size of the slots whose time has begun, and of the messages that outlived theirs. Messages that wait in later
+-- slots, or for a slot to be made, do not count: no room is made for them by dropping others, and the table they came
+-- in through has room left over when they move.
 create or replace function duewheel.message_bytes(p_now timestamptz) returns bigint
 language sql stable
 begin atomic
-    select coalesce(sum(duewheel.slot_bytes(s)), 0)::bigint from duewheel.slot s where s.starts_at <= p_now;
+    select coalesce(sum(b.bytes), 0)::bigint from (
+        select duewheel.slot_bytes(s) as bytes from duewheel.slot s where s.starts_at <= p_now
+        union all
+        select o.bytes from duewheel.outlived_slot o where not o.is_dropped) b;
 end;
 
 -- How many messages of a slot each clustering group has still to read, or to answer for.
@@ -323,18 +343,18 @@ end;
 -- what it read there.
 create or replace function duewheel.is_unread(
     p_group_id integer, p_topic_id integer, p_queue smallint, p_to_at timestamptz, p_to_seq bigint,
-    p_straggler_to bigint,
-    p_revived_to timestamptz, p_from timestamptz, p_until timestamptz,
-    -- Rows before it were finished, and may be there still; what was released late is not among them.
-    p_kept_from timestamptz default null
+    p_straggler_to bigint, p_revived_to timestamptz, p_hi timestamptz, p_queue_hi timestamptz,
+    p_from timestamptz, p_until timestamptz
 ) returns boolean
 language plpgsql stable set plan_cache_mode = force_generic_plan as $$
 begin
     return exists (
             select from duewheel.any_message m
             where m.topic_id = p_topic_id and m.queue = p_queue
-              and m.deliver_at >= greatest(p_from, p_to_at, p_kept_from)
+              and m.deliver_at >= greatest(p_from, p_to_at)
               and m.deliver_at < p_until and (m.deliver_at, m.seq) > (p_to_at, p_to_seq)
+              -- What lies between was released late: a group reads it as stragglers, and its position stays.
+              and (m.deliver_at <= p_queue_hi or m.deliver_at > coalesce(p_hi, '-infinity'))
             order by m.deliver_at, m.seq limit 1)
         or exists (
             select from duewheel.straggler s
@@ -358,27 +378,6 @@ begin
 end
 $$;
 
--- Whether a group has still to read from a slot, or to answer for what it read there. Nothing is kept for broadcasting
--- instances.
-create or replace function duewheel.slot_is_unread(p_slot duewheel.slot) returns boolean
-language sql stable
-begin atomic
-    select exists (
-        select from duewheel.subscription s
-        join duewheel.topic t on t.topic_id = s.topic_id and t.deleted_at is null
-        join duewheel.consumer_group g on g.group_id = s.group_id and g.mode = 'clustering'
-        cross join lateral duewheel.positions(s.group_id, s.topic_id) p
-        join duewheel.topic source on source.topic_id = p.topic_id
-        where duewheel.is_unread(s.group_id, p.topic_id, p.queue, p.to_at, p.to_seq, p.straggler_to, p.revived_to,
-                                 (p_slot).starts_at, (p_slot).ends_at, source.kept_from)
-    ) or exists (
-        select from duewheel.fifo_backlog b
-        join duewheel.topic t on t.topic_id = b.topic_id and t.deleted_at is null
-        join duewheel.consumer_group g on g.group_id = b.group_id and g.mode = 'clustering'
-        where date_bin(interval '1 hour', b.deliver_at, timestamptz '2000-01-01 00:00:00+00') >= (p_slot).starts_at
-          and date_bin(interval '1 hour', b.deliver_at, timestamptz '2000-01-01 00:00:00+00') < (p_slot).ends_at);
-end;
-
 -- Forgets what the logs say of messages that are past their topic's retention and finished by every group, and of
 -- deleted topics. A slot in which another topic has something left is kept, and with it rows that nobody can go back to
 -- any more.
@@ -396,8 +395,12 @@ begin
         cross join lateral (
             -- Dropped messages are gone for all, finished or not.
             select least(
-                (select min(s.starts_at) from duewheel.slot s),
-                (select f.deliver_at from duewheel.far_message f order by timezone('UTC', f.deliver_at) limit 1),
+                (select min(s.starts_at) from duewheel.slot s), (
+                    select min(f.deliver_at) from generate_series(0, t.queues - 1) q
+                    cross join lateral (
+                        select f.deliver_at from duewheel.far_message f
+                        where f.topic_id = t.topic_id and f.queue = q::smallint
+                        order by f.deliver_at, f.seq limit 1) f),
                 p_now) as dropped_to, p_now - t.retention as retained_from
         ) d
         cross join lateral (
@@ -408,7 +411,7 @@ begin
                 cross join lateral duewheel.positions(s.group_id, s.topic_id) p
                 where coalesce(t.parent_topic_id, t.topic_id) = s.topic_id and p.topic_id = t.topic_id
                   and duewheel.is_unread(s.group_id, p.topic_id, p.queue, p.to_at, p.to_seq, p.straggler_to,
-                                         p.revived_to, '-infinity', d.retained_from)
+                                         p.revived_to, p.hi, p.queue_hi, '-infinity', d.retained_from)
             ) and not exists (
                 select from duewheel.fifo_backlog b where b.topic_id = t.topic_id and b.deliver_at < d.retained_from
             ) then d.retained_from else d.dropped_to end as kept_from

@@ -114,6 +114,8 @@ begin atomic
         ('schedules', 'duewheel_admin'),
         ('sweep', 'duewheel_admin'),
         ('settle_far', 'duewheel_admin'),
+        ('move_out', 'duewheel_admin'),
+        ('forget_outlived', 'duewheel_admin'),
         ('topic_by_name', 'duewheel_admin'),
         ('update_settings', 'duewheel_admin'),
         ('update_topic', 'duewheel_admin')
