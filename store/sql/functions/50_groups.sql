@@ -526,7 +526,8 @@ $$;
 
 -- Forgets broadcasting instances that have not asked for longer than their topic's retention: their position speaks of
 -- nothing that is kept. seen_at is up to an hour behind. The rest of deleted topics goes with them.
-create or replace function duewheel.forget_instances(p_now timestamptz) returns void
+-- Says whether some are left, as p_until was over.
+create or replace function duewheel.forget_instances(p_until timestamptz, p_now timestamptz) returns boolean
 language plpgsql as $$
 declare
     v_subscription record;
@@ -538,7 +539,11 @@ begin
         for update of s skip locked
     loop
         perform duewheel.remove_subscription(v_subscription.group_id, v_subscription.topic_id);
+        if clock_timestamp() >= p_until then
+            return true;
+        end if;
     end loop;
     perform duewheel.forget_topics(p_now);
+    return false;
 end
 $$;
