@@ -66,7 +66,7 @@ language sql stable
 begin atomic
     select make_interval(hours => 24 * greatest(
         1, ceil(extract(epoch from coalesce(max(retention), '0')) / 86400 / 16)::integer))
-    from duewheel.topic where deleted_at is null;
+    from duewheel.topic where deleted_at is null and message_type <> 'DEAD_LETTER';
 end;
 
 -- Makes the slot of an instant if it is missing, as wide as slots are now and its neighbours leave room for. ATTACH

@@ -184,7 +184,9 @@ begin
              parent_topic_id)
         overriding system value
         select own.topic_id, own.prefix || p_group || '%' || p_topic.name, own.message_type, 1, p_topic.max_delay,
-               p_topic.out_of_range, p_topic.granularity, p_topic.retention, p_topic.delay_levels, p_topic.topic_id
+               p_topic.out_of_range, p_topic.granularity,
+               case own.message_type when 'DEAD_LETTER' then p_topic.dead_letter_retention else p_topic.retention end,
+               p_topic.delay_levels, p_topic.topic_id
         from (values (v_made.retry_topic_id, '%RETRY%', 'RETRY'),
                      (v_made.dead_letter_topic_id, '%DLQ%', 'DEAD_LETTER')) own (topic_id, prefix, message_type);
     else
@@ -240,8 +242,9 @@ begin
         end if;
     end loop;
     perform duewheel.check_new_subscription(v_topic, p_group, p_mode);
-    -- Keeps delete_topic away until this is committed.
-    perform from duewheel.topic t where t.topic_id = v_topic.topic_id and t.deleted_at is null for key share;
+    -- Keeps delete_topic and update_topic away until this is committed.
+    select * into v_topic from duewheel.topic t
+    where t.topic_id = v_topic.topic_id and t.deleted_at is null for share;
     if not found then
         -- There may be another topic of that name by now.
         select * into group_id, topic_id, retry_topic_id, dead_letter_topic_id, made

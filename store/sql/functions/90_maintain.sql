@@ -221,13 +221,15 @@ begin
         select * from duewheel.slot s
         -- Of what is not sealed, an open transaction may still send something to be released.
         where s.sealed_at is not null and s.ends_at <= v_now - coalesce(
-            (select max(t.retention) from duewheel.topic t where t.deleted_at is null), interval '72 hours')
+            (select max(t.retention) from duewheel.topic t
+             where t.deleted_at is null and t.message_type <> 'DEAD_LETTER'), interval '72 hours')
         order by s.starts_at
     loop
         if cardinality(v_past) >= v_most then
             v_more := true;
             exit;
         end if;
+        continue when duewheel.has_dead_letters(v_slot, v_now);
         if duewheel.slot_is_unread(v_slot) then
             v_unread := v_unread || v_slot.table_name;
         else
@@ -347,6 +349,23 @@ begin
                     where s.topic_id = l.topic_id and s.queue = l.queue and s.straggler_id > l.straggler_from
                       and s.straggler_id <= l.straggler_to and s.deliver_at >= p_from and s.deliver_at < p_until)
                 else l.from_at < p_until and l.to_at >= p_from end);
+end
+$$;
+
+-- Whether a slot holds dead letters whose retention is not over.
+create or replace function duewheel.has_dead_letters(p_slot duewheel.slot, p_now timestamptz) returns boolean
+language plpgsql stable set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
+declare
+    v_found boolean;
+begin
+    execute format(
+        'select exists (
+            select from duewheel.topic t cross join lateral (
+                select from duewheel.%I m where m.topic_id = t.topic_id and m.queue = 0
+                  and m.deliver_at > $1 - t.retention order by m.deliver_at limit 1) m
+            where t.message_type = ''DEAD_LETTER'' and t.deleted_at is null)', (p_slot).table_name)
+    into v_found using p_now;
+    return v_found;
 end
 $$;
 
