@@ -16,7 +16,7 @@ from duewheel.store.operations.dead_letters import redrive_portions
 from duewheel.store.values.bulk_results import Redriven
 from duewheel.store.values.numbers import counted
 
-_COLUMNS = ("dead_at", "message_id", "topic", "key", "attempt", "redriven_at", "reason", "body")
+_COLUMNS = ("dead_at", "message_id", "topic", "key", "attempt", "redriven_at", "kept_until", "reason", "body")
 _REDRIVEN = {None: None, "open": False, "redriven": True}
 
 

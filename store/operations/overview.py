@@ -207,6 +207,7 @@ class GroupNumbers:
         inflight: messages under a lease without an answer.
         waiting_retry: messages that wait for their next attempt.
         dead: dead letters that were not sent again.
+        dropped_soon: those of them whose retention ends within a day, or has ended; counted up to 10 000.
     """
 
     group: str
@@ -216,6 +217,7 @@ class GroupNumbers:
     inflight: int
     waiting_retry: int
     dead: int
+    dropped_soon: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,6 +255,7 @@ class ListedDeadLetter:
     attempt: int
     reason: str | None
     redriven_at: datetime | None
+    kept_until: datetime
 
 
 @dataclass(frozen=True, slots=True)

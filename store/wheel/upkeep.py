@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
+
+from psycopg2.errors import QueryCanceled
 
 from duewheel.store.database.connections import OWN_TRANSACTION
 
@@ -15,6 +18,11 @@ _SETTLE: Final = "select settled, more from duewheel.settle_far(p_now => %s)"
 _MOVE_OUT: Final = "select moved, more from duewheel.move_out(p_now => %s)"
 _FORGET: Final = "select forgotten, more from duewheel.forget_outlived(p_now => %s)"
 _MAINTAIN: Final = "select duewheel.maintain(%s)"
+# How many rows of each table a portion has.
+_LEAST_ROWS: Final = 50
+_MOST_ROWS: Final = 4_000
+# After a portion that takes longer the next one is half as large.
+_LONGEST_SECONDS: Final = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +53,8 @@ class Maintenance:
 def in_rounds(call: Callable[[str], tuple[Any, ...]]) -> dict[str, Any]:
     """Runs maintenance in as many transactions as it takes, and returns one report: a transaction for each 10
     000 messages that go to their slots, one for each topic that is swept, one for each 5 000 messages that
-    outlive their slot, and one for each 4 slots that are dropped.
+    outlive their slot, one for each 4 slots that are dropped, and one for each portion of rows that are
+    forgotten, of a quarter of a second.
 
     Args:
         call: runs a statement, which takes an instant or None, in a transaction of its own; returns its row.
@@ -66,7 +75,29 @@ def in_rounds(call: Callable[[str], tuple[Any, ...]]) -> dict[str, Any]:
             # Another process goes on with it.
             break
         report = {**further, **{name: report[name] + further[name] for name in ("dropped", "dropped_full")}}
+    _forget(call)
     return {**report, "swept": swept}
+
+
+def _forget(call: Callable[[str], tuple[Any, ...]]) -> None:
+    """Forgets what is over. Portions become smaller when they take long, or are ended by a timeout."""
+    rows, next_topic_id = _MOST_ROWS // 4, 0
+    while next_topic_id is not None:
+        began = time.monotonic()
+        try:
+            _, next_topic_id = call(
+                f"select forgotten, next_topic_id from duewheel.forget({rows}, {next_topic_id}, %s)"
+            )
+        except QueryCanceled:
+            if rows == _LEAST_ROWS:
+                raise
+            rows = max(_LEAST_ROWS, rows // 4)
+            continue
+        seconds = time.monotonic() - began
+        if seconds > _LONGEST_SECONDS:
+            rows = max(_LEAST_ROWS, rows // 2)
+        elif seconds < _LONGEST_SECONDS / 4:
+            rows = min(_MOST_ROWS, rows * 2)
 
 
 def _until_done(call: Callable[[str], tuple[Any, ...]], step: str) -> None:

@@ -37,7 +37,8 @@ NO_FIELD = {
 #: Fields that a list leaves out, as there is no room for them.
 NOT_SHOWN = {
     overview.TopicLateness: {"ticks"},
-    overview.ListedDeadLetter: {"tag", "born_at", "redriven_at"},
+    overview.GroupNumbers: {"dropped_soon"},
+    overview.ListedDeadLetter: {"tag", "born_at", "redriven_at", "kept_until"},
     overview.WaitingRetry: {"tag"},
     HistoryEntry: {"known_as"},
 }

@@ -106,7 +106,14 @@ def test_numbers_of_topics_and_groups(topic: Broker, clock: Clock) -> None:
     assert (found.next_due_at, found.released_to) == (NOW + 5 * SECOND, NOW + 4 * SECOND)
     assert found.groups == (
         GroupNumbers(
-            "g", "t", ready=1, oldest_deliver_at=NOW + 4 * SECOND, inflight=2, waiting_retry=1, dead=0
+            "g",
+            "t",
+            ready=1,
+            oldest_deliver_at=NOW + 4 * SECOND,
+            inflight=2,
+            waiting_retry=1,
+            dead=0,
+            dropped_soon=0,
         ),
     )
 
@@ -279,6 +286,7 @@ def test_d11_a_topic_has_the_settings_it_was_made_with(broker: Broker) -> None:
         3 * day,
         plain.created_at,
         plain.delay_levels,
+        30 * day,
     )
     assert plain.created_at.tzinfo is UTC
     assert (special.message_type, special.queues, special.out_of_range) == ("NORMAL", 2, OutOfRange.DELIVER)
@@ -338,6 +346,7 @@ BAD_SETTINGS: list[dict[str, Any]] = [
     {"granularity": timedelta(microseconds=999)},
     {"granularity": timedelta(hours=2)},
     {"retention": timedelta(0)},
+    {"dead_letter_retention": timedelta(0)},
     {"delay_levels": []},
     {"delay_levels": [timedelta(0)] * 65},
     {"delay_levels": [timedelta(0), timedelta(microseconds=-1)]},

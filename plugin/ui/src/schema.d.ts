@@ -542,10 +542,13 @@ export interface components {
          *         inflight: messages under a lease without an answer.
          *         waiting_retry: messages that wait for their next attempt.
          *         dead: dead letters that were not sent again.
+         *         dropped_soon: those of them whose retention ends within a day, or has ended; counted up to 10 000.
          */
         GroupNumbers: {
             /** Dead */
             dead: number;
+            /** Dropped Soon */
+            dropped_soon: number;
             /** Group */
             group: string;
             /** Inflight */
@@ -637,6 +640,11 @@ export interface components {
              * Format: date-time
              */
             dead_at: string;
+            /**
+             * Kept Until
+             * Format: date-time
+             */
+            kept_until: string;
             /** Key */
             key: string | null;
             /** Message Id */

@@ -184,7 +184,9 @@ begin
              parent_topic_id)
         overriding system value
         select own.topic_id, own.prefix || p_group || '%' || p_topic.name, own.message_type, 1, p_topic.max_delay,
-               p_topic.out_of_range, p_topic.granularity, p_topic.retention, p_topic.delay_levels, p_topic.topic_id
+               p_topic.out_of_range, p_topic.granularity,
+               case own.message_type when 'DEAD_LETTER' then p_topic.dead_letter_retention else p_topic.retention end,
+               p_topic.delay_levels, p_topic.topic_id
         from (values (v_made.retry_topic_id, '%RETRY%', 'RETRY'),
                      (v_made.dead_letter_topic_id, '%DLQ%', 'DEAD_LETTER')) own (topic_id, prefix, message_type);
     else
@@ -240,8 +242,9 @@ begin
         end if;
     end loop;
     perform duewheel.check_new_subscription(v_topic, p_group, p_mode);
-    -- Keeps delete_topic away until this is committed.
-    perform from duewheel.topic t where t.topic_id = v_topic.topic_id and t.deleted_at is null for key share;
+    -- Keeps delete_topic and update_topic away until this is committed.
+    select * into v_topic from duewheel.topic t
+    where t.topic_id = v_topic.topic_id and t.deleted_at is null for share;
     if not found then
         -- There may be another topic of that name by now.
         select * into group_id, topic_id, retry_topic_id, dead_letter_topic_id, made
@@ -531,7 +534,8 @@ $$;
 
 -- Forgets broadcasting instances that have not asked for longer than their topic's retention: their position speaks of
 -- nothing that is kept. seen_at is up to an hour behind. The rest of deleted topics goes with them.
-create or replace function duewheel.forget_instances(p_now timestamptz) returns void
+-- Says whether some are left, as p_until was over.
+create or replace function duewheel.forget_instances(p_until timestamptz, p_now timestamptz) returns boolean
 language plpgsql as $$
 declare
     v_subscription record;
@@ -543,7 +547,11 @@ begin
         for update of s skip locked
     loop
         perform duewheel.remove_subscription(v_subscription.group_id, v_subscription.topic_id);
+        if clock_timestamp() >= p_until then
+            return true;
+        end if;
     end loop;
     perform duewheel.forget_topics(p_now);
+    return false;
 end
 $$;

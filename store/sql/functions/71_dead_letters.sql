@@ -3,7 +3,7 @@
 -- A page of a group's dead letters: of one topic, the oldest first, then of the next topic. It ends after max_messages,
 -- or before the message whose body would make it larger than max_bytes; one message always fits. The next page comes
 -- after place, as the last row has it. A filter that is rare ends a page too: after max_looked_at dead letters the last
--- row has a place and nothing else.
+-- row has a place and nothing else. kept_until is when a dead letter may go.
 create or replace function duewheel.dead_letter_page(
     consumer_group text, topic text default null, redriven boolean default null,
     after jsonb default null, max_messages integer default 500, max_bytes bigint default 4194304,
@@ -11,7 +11,7 @@ create or replace function duewheel.dead_letter_page(
     key_prefix text default null
 ) returns table (
     topic_name text, message_id text, key text, tag text, properties jsonb, body bytea, born_at timestamptz,
-    dead_at timestamptz, attempt integer, reason text, redriven_at timestamptz, place jsonb
+    dead_at timestamptz, attempt integer, reason text, redriven_at timestamptz, kept_until timestamptz, place jsonb
 )
 language plpgsql stable
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
@@ -31,7 +31,7 @@ begin
     perform duewheel.check_limit('max_bytes', max_bytes, 1, 1073741824);
     perform duewheel.check_limit('max_looked_at', max_looked_at, 1, 1000000);
     for v_subscription in
-        select s.dead_letter_topic_id, t.name,
+        select s.dead_letter_topic_id, t.name, t.dead_letter_retention,
                case when s.dead_letter_topic_id = v_after_topic
                     then (dead_letter_page.after ->> 'at')::timestamptz else '-infinity' end as after_at,
                case when s.dead_letter_topic_id = v_after_topic
@@ -41,10 +41,10 @@ begin
           and (dead_letter_page.topic is null or t.name = dead_letter_page.topic)
         order by s.dead_letter_topic_id
     loop
-        for message_id, key, tag, properties, body, born_at, dead_at, attempt, reason, redriven_at, v_seq in
+        for message_id, key, tag, properties, body, born_at, dead_at, attempt, reason, redriven_at, kept_until, v_seq in
             select duewheel.message_id(m.origin_topic_id, m.origin_queue, m.origin_deliver_at, m.origin_seq), m.key,
                    m.tag, m.properties, case when with_bodies then m.body end, m.born_at, m.deliver_at, m.attempt,
-                   m.reason, r.redriven_at, m.seq
+                   m.reason, r.redriven_at, m.deliver_at + v_subscription.dead_letter_retention, m.seq
             from (
                 select * from duewheel.any_message m
                 where m.topic_id = v_subscription.dead_letter_topic_id and m.queue = 0
@@ -76,6 +76,7 @@ begin
         if v_left = 0 then
             return query select null::text, null::text, null::text, null::text, null::jsonb, null::bytea,
                                 null::timestamptz, null::timestamptz, null::integer, null::text, null::timestamptz,
+                                null::timestamptz,
                                 jsonb_build_object('topic', v_subscription.dead_letter_topic_id, 'at', dead_at,
                                                    'seq', v_seq);
             return;

@@ -207,12 +207,25 @@ begin atomic
     delete from duewheel.staged_message m using gone where m.part_id = gone.part_id;
 end;
 
--- Upkeep: forgets what was staged and never published, and what was published or rejected by a stream long ago.
-create or replace function duewheel.forget_staged(p_now timestamptz) returns void
-language sql
-begin atomic
-    with gone as (delete from duewheel.staged_part p where p.began_at < p_now - interval '7 days' returning p.part_id)
-    delete from duewheel.staged_message m using gone where m.part_id = gone.part_id;
-    delete from duewheel.published_batch p where p.until_at < p_now;
-    delete from duewheel.stream_reject r where r.rejected_at < p_now - interval '365 days';
-end;
+-- Upkeep: forgets what was staged and never published, at most p_limit messages of it.
+create or replace function duewheel.forget_staged(p_limit integer, p_now timestamptz) returns bigint
+language plpgsql as $$
+declare
+    v_part_id bigint;
+    v_forgotten bigint := 0;
+    v_count bigint;
+begin
+    for v_part_id in
+        select p.part_id from duewheel.staged_part p where p.began_at < p_now - interval '7 days' order by p.part_id
+    loop
+        delete from duewheel.staged_message m where m.ctid = any (array(
+            select o.ctid from duewheel.staged_message o where o.part_id = v_part_id limit p_limit - v_forgotten));
+        get diagnostics v_count = row_count;
+        v_forgotten := v_forgotten + v_count;
+        exit when v_forgotten >= p_limit;
+        delete from duewheel.staged_part p where p.part_id = v_part_id;
+        v_forgotten := v_forgotten + 1;
+    end loop;
+    return v_forgotten;
+end
+$$;

@@ -203,18 +203,17 @@ begin
 end
 $$;
 
--- Makes the slots of the time ahead, forgets what speaks of slots that are gone, and drops slots: those
--- past retention that every group has finished, and while those that have begun are larger than the broker's
--- retention_bytes, further ones. A slot in which a message waits or may
--- still come is never dropped. The answer is JSON; "more" says that there was more to do than one
--- transaction should: it locks what it drops.
+-- Makes the slots of the time ahead and drops slots: those past retention that every group has finished, and while
+-- those that have begun are larger than the broker's retention_bytes, further ones. A slot in which a message waits or
+-- may still come is never dropped. The answer is JSON; "more" says that there was more to do than one transaction
+-- should: it locks what it drops.
 create or replace function duewheel.maintain(now timestamptz default null) returns jsonb
 language plpgsql as $$
 #variable_conflict use_column
 declare
     v_now constant timestamptz := duewheel.clock_at(maintain.now);
-    v_longest constant interval := (select max(t.retention) from duewheel.topic t where t.deleted_at is null);
     v_slot duewheel.slot;
+    v_kept integer[];
     v_past duewheel.slot[] := '{}';
     v_dropped text[] := '{}';
     v_unread text[] := '{}';
@@ -233,7 +232,6 @@ begin
     end if;
     perform duewheel.open_slots();
     perform duewheel.make_slots_ahead(v_now);
-    perform duewheel.forget_instances(v_now);
 
     for v_slot in
         select * from duewheel.slot s
@@ -246,18 +244,14 @@ begin
             v_more := true;
             exit;
         end if;
-        if duewheel.topics_kept(v_slot, v_now) = '{}' then
+        v_kept := duewheel.topics_kept(v_slot, v_now);
+        if v_kept = '{}' then
             v_past := v_past || v_slot;
-        elsif v_slot.ends_at <= v_now - v_longest then
+        elsif exists (select from duewheel.topic t
+                      where t.topic_id = any (v_kept) and v_slot.ends_at <= v_now - t.retention) then
             v_unread := v_unread || v_slot.table_name;
         end if;
     end loop;
-
-    delete from duewheel.idempotency i where i.until_at < v_now;
-    delete from duewheel.key_mark k where k.marked_at < v_now - interval '7 days';
-    perform duewheel.forget_staged(v_now);
-    delete from duewheel.dropped_slot d where d.dropped_at < v_now - interval '365 days';
-    perform duewheel.trim_logs(v_now);
 
     -- Last, as the lock is held until the end. Before the first is dropped, all that go are known.
     for v_full in select * from duewheel.slots_over_limit(v_past, v_most - cardinality(v_past), v_now) loop
@@ -380,14 +374,19 @@ $$;
 
 -- Forgets what the logs say of messages that are past their topic's retention and finished by every group, and of
 -- deleted topics. A slot in which another topic has something left is kept, and with it rows that nobody can go back to
--- any more.
-create or replace function duewheel.trim_logs(p_now timestamptz) returns void
+-- any more. It goes from topic to topic, beginning behind p_after_topic_id, until p_limit rows are gone or p_until is
+-- over; next_topic_id is where the next call begins, null at the end.
+create or replace function duewheel.trim_logs(
+    p_limit integer, p_after_topic_id integer, p_until timestamptz, p_now timestamptz,
+    out trimmed bigint, out next_topic_id integer
+)
 language plpgsql
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
 as $$
 declare
     v_topic record;
 begin
+    trimmed := 0;
     for v_topic in
         select t.topic_id,
                case when t.deleted_at is not null then timestamptz 'infinity' else k.kept_from end as kept_from
@@ -416,51 +415,19 @@ begin
                 select from duewheel.fifo_backlog b where b.topic_id = t.topic_id and b.deliver_at < d.retained_from
             ) then d.retained_from else d.dropped_to end as kept_from
         ) k
+        where t.topic_id > p_after_topic_id
+        order by t.topic_id
     loop
-        perform duewheel.trim_topic_logs(v_topic.topic_id, v_topic.kept_from);
+        trimmed := trimmed + duewheel.trim_topic_logs(
+            v_topic.topic_id, v_topic.kept_from, (p_limit - trimmed)::integer);
+        if trimmed >= p_limit then
+            next_topic_id := v_topic.topic_id - 1;
+            return;
+        elsif clock_timestamp() >= p_until then
+            next_topic_id := v_topic.topic_id;
+            return;
+        end if;
     end loop;
-end
-$$;
-
-create or replace function duewheel.trim_topic_logs(p_topic_id integer, p_kept_from timestamptz) returns void
-language plpgsql
-set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
-as $$
-begin
-    update duewheel.topic t set kept_from = p_kept_from
-    where t.topic_id = p_topic_id and t.deleted_at is null and (t.kept_from < p_kept_from) is not false and exists (
-        -- Where nothing was ever released there is nothing to forget.
-        select from duewheel.newest_tick(p_topic_id));
-    delete from duewheel.straggler s where s.topic_id = p_topic_id and s.deliver_at < p_kept_from;
-    delete from duewheel.recall r where r.topic_id = p_topic_id and r.deliver_at < p_kept_from;
-    delete from duewheel.bulk_recall r where r.topic_id = p_topic_id and r.first_deliver_at < p_kept_from;
-    perform duewheel.trim_moved(p_topic_id, p_kept_from);
-    delete from duewheel.redrive r where r.topic_id = p_topic_id and r.retry_deliver_at < p_kept_from;
-    delete from duewheel.held_back b where b.topic_id = p_topic_id and p_kept_from = 'infinity';
-    -- The newest tick of a topic and the newest lease of a queue are the state itself and stay.
-    delete from duewheel.tick t
-    where t.topic_id = p_topic_id and t.hi < p_kept_from
-      and exists (select from duewheel.tick n where n.topic_id = p_topic_id and n.hi > t.hi and n.hi < p_kept_from);
-    -- A lease goes with its answers: without them it would seem to be unanswered.
-    with gone as (
-        delete from duewheel.lease l
-        where l.topic_id = p_topic_id and l.to_at < p_kept_from and greatest(l.leased_at, l.expires_at) < p_kept_from
-          and not exists (select from duewheel.lease_event e
-                          where e.topic_id = l.topic_id and e.group_id = l.group_id and e.queue = l.queue and e.n = l.n
-                            and greatest(e.at, e.expires_at) >= p_kept_from)
-          and exists (select from duewheel.lease n
-                      where n.topic_id = l.topic_id and n.group_id = l.group_id and n.queue = l.queue and n.n > l.n
-                        and n.revived_to >= l.expires_at)
-        returning l.topic_id, l.group_id, l.queue, l.n, l.listed
-    ), events as (
-        delete from duewheel.lease_event e using gone g
-        where e.topic_id = g.topic_id and e.group_id = g.group_id and e.queue = g.queue and e.n = g.n
-    ), answers as (
-        delete from duewheel.lease_answer a using gone g
-        where a.topic_id = g.topic_id and a.group_id = g.group_id and a.queue = g.queue and a.n = g.n
-    )
-    delete from duewheel.lease_message m using gone g
-    where g.listed and m.topic_id = g.topic_id and m.group_id = g.group_id and m.queue = g.queue and m.n = g.n;
 end
 $$;
 

@@ -98,6 +98,7 @@ begin atomic
         ('due_schedules', 'duewheel_admin'),
         ('due_soon', 'duewheel_admin'),
         ('due_topics', 'duewheel_admin'),
+        ('forget', 'duewheel_admin'),
         ('lease_ends', 'duewheel_admin'),
         ('lease_ends_of_topics', 'duewheel_admin'),
         ('maintain', 'duewheel_admin'),

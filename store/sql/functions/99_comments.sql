@@ -93,7 +93,7 @@ comment on procedure duewheel.tick is
 comment on function duewheel.sweep is
     'Looks in slots that are over for messages that no tick covered, and releases them.';
 comment on function duewheel.maintain is
-    'Makes slots ahead, drops slots that are past retention, and trims the logs.';
+    'Makes slots ahead, and drops slots that are past retention.';
 comment on function duewheel.settings is
     'The settings of the broker, and the size of its messages on disk.';
 comment on function duewheel.update_settings is

@@ -2,7 +2,7 @@
 
 create or replace view duewheel.topics as
 select t.name as topic, t.message_type, t.queues, t.max_delay, t.out_of_range, t.granularity, t.retention,
-       t.created_at, t.delay_levels
+       t.created_at, t.delay_levels, t.dead_letter_retention
 from duewheel.topic t
 where t.deleted_at is null and t.message_type not in ('RETRY', 'DEAD_LETTER');
 
