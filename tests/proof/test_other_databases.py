@@ -11,7 +11,7 @@ from itertools import count
 import psycopg2
 import pytest
 from psycopg2.extensions import make_dsn
-from tests.acting import DAY
+from tests.acting import AT_ONCE, DAY
 from tests.clock import Clock
 from tests.conftest import TEST_SETTINGS, execute
 from tests.waiting import ask, beside, connected, until_blocked
@@ -198,3 +198,28 @@ def test_x18_no_own_transaction_is_ever_taken_for_one_of_another_database(
     assert taken_for_foreign & own == set()
     assert taken_for_foreign <= elsewhere
     assert len(taken_for_foreign) > 20
+
+
+UNSETTLED = "select u.is_late from duewheel.unsettled_topics(array(select topic_id from duewheel.topic)) u"
+
+
+@pytest.mark.parametrize("how", ["open", "prepared"])
+def test_x18_a_topic_is_settled_beside_a_transaction_elsewhere_and_not_beside_an_own_one(
+    own_dsn: str, other_dsn: str, how: str
+) -> None:
+    with Broker(own_dsn) as broker, connected(own_dsn) as looking, connected(own_dsn) as sender:
+        broker.create_topic("t", queues=1)
+        with open_elsewhere(other_dsn, how):
+            broker.send("t", b"", delay=AT_ONCE)
+            broker.tick("t")
+            assert ask(looking, "select open_count > 0 from duewheel.tick") == [(True,)]
+            assert ask(looking, UNSETTLED) == []
+            ask(sender, "begin")
+            broker.send("t", b"late", delay=AT_ONCE, connection=sender)
+            broker.send("t", b"", delay=AT_ONCE)
+            broker.tick("t")
+            assert ask(looking, UNSETTLED) == [(False,)]
+            ask(sender, "commit")
+            assert ask(looking, UNSETTLED) == [(True,)]
+            assert broker.tick("t")
+            assert ask(looking, UNSETTLED) == []

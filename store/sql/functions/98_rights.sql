@@ -115,6 +115,7 @@ begin atomic
         ('sweep', 'duewheel_admin'),
         ('settle_far', 'duewheel_admin'),
         ('topic_by_name', 'duewheel_admin'),
+        ('unsettled_topics', 'duewheel_admin'),
         ('update_settings', 'duewheel_admin'),
         ('update_topic', 'duewheel_admin')
     ) e (function_name, role_name);
