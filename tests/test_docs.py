@@ -83,6 +83,7 @@ SQL_FUNCTIONS = frozenset(
         "topic_stats",
         "update_settings",
         "update_topic",
+        "upkeep_holders",
     }
 )
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from itertools import count
 
 import psycopg2
@@ -223,3 +224,30 @@ def test_x18_a_topic_is_settled_beside_a_transaction_elsewhere_and_not_beside_an
             assert ask(looking, UNSETTLED) == [(True,)]
             assert broker.tick("t")
             assert ask(looking, UNSETTLED) == []
+
+
+@pytest.mark.parametrize("how", ["open", "prepared"])
+def test_x18_only_an_own_transaction_is_named_as_holding_upkeep_up(
+    server: EmbeddedPostgres, own_dsn: str, other_dsn: str, how: str
+) -> None:
+    clock = Clock(datetime.now(UTC) + timedelta(hours=2))
+    with Broker(own_dsn, clock=clock) as broker, connected(own_dsn) as own:
+        broker.maintain()
+        with open_elsewhere(other_dsn, how):
+            assert broker.stats().upkeep.held_up_by == ()
+            ask(own, "begin")
+            ask(own, "select pg_current_xact_id()")
+            if how == "prepared":
+                ask(own, "prepare transaction 'own''s'")
+            (holder,) = broker.stats().upkeep.held_up_by
+            assert (holder.login, holder.holds) == ("plain", "transaction")
+            assert holder.since_at is not None
+            (said,) = broker.maintain().warnings
+            if how == "prepared":
+                assert (holder.pid, holder.gid, holder.state) == (None, "own's", "prepared")
+                assert 'the prepared transaction "own\'s" of login plain has held upkeep up since' in said
+                ask(own, "rollback prepared 'own''s'")
+            else:
+                assert (holder.pid, holder.gid) == (own.info.backend_pid, None)
+                ask(own, "rollback")
+            assert broker.stats().upkeep.held_up_by == ()

@@ -65,6 +65,7 @@ begin atomic
         ('settings', 'duewheel_consumer'),
         ('skip', 'duewheel_consumer'),
         ('stalled_since', 'duewheel_consumer'),
+        ('upkeep_holders', 'duewheel_consumer'),
         ('stream_commit', 'duewheel_consumer'),
         ('stream_cuts', 'duewheel_consumer'),
         ('stream_latest', 'duewheel_consumer'),
