@@ -81,8 +81,9 @@ class TopicLateness(Model):
 
 
 class Overview(Model):
-    """The first view. ``overdue``: topics with messages that have been due for 5 s without a release. The
-    view is computed again after ``shared_seconds``. ``groups``: those of the first 200 topics."""
+    """The first view. ``overdue``: topics with messages that have been due for 5 s without a release.
+    ``held_up_by``: who has held upkeep up for over an hour. The view is computed again after
+    ``shared_seconds``. ``groups``: those of the first 200 topics."""
 
     now_at: datetime
     due: DueHistogram
@@ -91,6 +92,7 @@ class Overview(Model):
     lateness: list[TopicLateness]
     wheels: list[overview.TurningWheel]
     overdue: list[str]
+    held_up_by: list[overview.UpkeepHolder]
     groups: list[overview.GroupNumbers]
     more_groups: bool
     shared_seconds: float

@@ -363,6 +363,7 @@ def _overview(broker: Broker, span: str, topic: str | None) -> models.Overview:
         ],
         wheels=overview.turning_wheels(broker),
         overdue=overview.overdue_topics(broker, now_at - _OVERDUE),
+        held_up_by=overview.upkeep_holders(broker),
         groups=groups[:_FIRST_GROUPS],
         more_groups=len(groups) > _FIRST_GROUPS or len(topics) == _FIRST_TOPICS,
         # Set once the cost of the answer is known.

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from airflow.sdk.configuration import conf
 from airflow.sdk.observability import stats
 
+from duewheel.store.operations import overview
 from duewheel.store.operations.reporting import claim_report
 from duewheel.triggers.wheel_stream import RINGS
 
@@ -75,7 +76,16 @@ class Metrics:
         self.turning(True)
         for (topic, group), count in rings.items():
             self._count("rings", count, topic=topic, group=group)
-        for found in broker.stats().topics:
+        numbers = broker.stats()
+        now = overview.now(broker)
+        self._gauge("upkeep.age_seconds", int((now - numbers.upkeep.maintained_at).total_seconds()))
+        # Of one whose beginning is hidden it is known that it was over an hour ago.
+        held_seconds = (
+            (now - one.since_at).total_seconds() if one.since_at else 3_600.0
+            for one in numbers.upkeep.held_up_by
+        )
+        self._gauge("upkeep.held_up_seconds", int(max(held_seconds, default=0.0)))
+        for found in numbers.topics:
             self._gauge("waiting", found.waiting, topic=found.topic)
             for reader in found.groups:
                 names = {"topic": found.topic, "group": reader.group}

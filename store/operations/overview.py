@@ -232,14 +232,51 @@ class TopicStats(TopicNumbers):
 
 
 @dataclass(frozen=True, slots=True)
+class UpkeepHolder:
+    """A session or a prepared transaction that has held upkeep up for over an hour.
+
+    Attributes:
+        pid: the session's process, for ``pg_terminate_backend``; None of a prepared transaction.
+        login, application: whose it is.
+        state: as in ``pg_stat_activity``, or ``prepared``; None where the schema's owner may not see it.
+        since_at: when the transaction began, in UTC, or the session was last active; None as for ``state``.
+        gid: the name of a prepared transaction.
+        holds: ``transaction``, which has written; ``tables``, ``topic`` or ``upkeep`` for a lock of these.
+    """
+
+    pid: int | None
+    login: str
+    application: str | None
+    state: str | None
+    since_at: datetime | None
+    gid: str | None
+    holds: str
+
+
+@dataclass(frozen=True, slots=True)
+class Upkeep:
+    """The state of upkeep, which a wheel does once an hour.
+
+    Attributes:
+        maintained_at: when it was last done, in UTC; at first, when the broker was made.
+        held_up_by: who has held it up for over an hour, the longest first.
+    """
+
+    maintained_at: datetime
+    held_up_by: tuple[UpkeepHolder, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Stats:
     """The numbers of a broker.
 
     Attributes:
         topics: all topics, by name.
+        upkeep: when it was last done, and who holds it up.
     """
 
     topics: tuple[TopicStats, ...]
+    upkeep: Upkeep
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,6 +317,9 @@ class NamedMessage:
 
 _TOPICS = f"select {columns(TopicNumbers)} from duewheel.topic_stats(%s, %s, %s)"
 _GROUPS = f"select {columns(GroupNumbers, group='consumer_group')} from duewheel.group_stats(%s, %s, %s)"
+
+_MAINTAINED_AT = "select maintained_at from duewheel.broker"
+_HOLDERS = f"select {columns(UpkeepHolder)} from duewheel.upkeep_holders(%s)"
 
 
 def now(broker: Connected) -> datetime:
@@ -345,6 +385,11 @@ def turning_wheels(broker: Connected) -> list[TurningWheel]:
     return _records(broker, TurningWheel, "wheels()", ())
 
 
+def upkeep_holders(broker: Connected) -> list[UpkeepHolder]:
+    """Who has held upkeep up for over an hour, the longest first."""
+    return _records(broker, UpkeepHolder, "upkeep_holders(%s)", (broker.now(),))
+
+
 def overdue_topics(broker: Connected, due_until: datetime) -> list[str]:
     """The topics with waiting messages that were due by an instant, the longest overdue first; at most
     200."""
@@ -383,7 +428,10 @@ def stats(database: Database) -> Stats:
         groups.setdefault(one.topic, []).append(one)
     rows = database.read(_TOPICS, (database.now(), None, None))
     with_groups = ((*row, tuple(groups.get(row[0], ()))) for row in rows)
-    return Stats(tuple(records(TopicStats, with_groups, message_type=MessageType)))
+    topics = tuple(records(TopicStats, with_groups, message_type=MessageType))
+    ((maintained_at,),) = database.read(_MAINTAINED_AT, ())
+    holders = records(UpkeepHolder, database.read(_HOLDERS, (database.now(),)))
+    return Stats(topics, Upkeep(to_datetime(maintained_at), tuple(holders)))
 
 
 def topic_page(broker: Connected, after: str | None = None, max_topics: int = 100) -> list[TopicNumbers]:

@@ -23,6 +23,13 @@ _LEAST_ROWS: Final = 50
 _MOST_ROWS: Final = 4_000
 # After a portion that takes longer the next one is half as large.
 _LONGEST_SECONDS: Final = 0.25
+_HELD_UP: Final = "select coalesce(jsonb_agg(to_jsonb(h)), '[]') from duewheel.upkeep_holders(%s) h"
+_HOLDS: Final = {
+    "transaction": "it has written in a transaction that is still open",
+    "tables": "its open transaction has a lock of the broker's tables",
+    "topic": "it has the lock of a topic",
+    "upkeep": "it has the lock of upkeep",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +44,8 @@ class Maintenance:
         kept_in_use: slots that could not be dropped just now, because their messages were being read.
         swept: messages that the sweep found, since no tick had covered them; anything but 0 is a bug.
         message_bytes: the size of all slots afterwards.
-        warnings: losses, and slots kept over the limit: one sentence each.
+        warnings: losses, slots kept over the limit, and sessions that have held upkeep up for over an hour:
+            one sentence each.
     """
 
     dropped: tuple[str, ...]
@@ -76,7 +84,8 @@ def in_rounds(call: Callable[[str], tuple[Any, ...]]) -> dict[str, Any]:
             break
         report = {**further, **{name: report[name] + further[name] for name in ("dropped", "dropped_full")}}
     _forget(call)
-    return {**report, "swept": swept}
+    (held_up,) = call(_HELD_UP)
+    return {**report, "swept": swept, "held_up": held_up}
 
 
 def _forget(call: Callable[[str], tuple[Any, ...]]) -> None:
@@ -128,6 +137,11 @@ def maintenance(report: Mapping[str, Any]) -> Maintenance:
             f"the messages take {size} bytes, over the limit of {limit}, and nothing more can be dropped: "
             "waiting messages, and those of slots that are not over, are kept; raise retention_bytes"
         )
+    if report.get("is_overdue"):
+        warnings.append(
+            f"another session has the lock of upkeep, which was last done at {report['maintained_at']}"
+        )
+    warnings += [held_up_by(holder) for holder in report.get("held_up", [])]
     return Maintenance(
         dropped=tuple(report.get("dropped", [])),
         dropped_when_full=tuple(slot["slot"] for slot in dropped),
@@ -140,7 +154,26 @@ def maintenance(report: Mapping[str, Any]) -> Maintenance:
     )
 
 
+def held_up_by(holder: Mapping[str, Any]) -> str:
+    """A sentence that says who holds upkeep up, and how to end that.
+
+    Args:
+        holder: the columns of ``duewheel.upkeep_holders``.
+    """
+    since = holder["since_at"] or "over an hour ago"
+    if holder["gid"] is not None:
+        return (
+            f"the prepared transaction {holder['gid']!r} of login {holder['login']} has held upkeep up since "
+            f"{since}: finish it with COMMIT PREPARED or ROLLBACK PREPARED"
+        )
+    return (
+        f"the session with pid {holder['pid']} of login {holder['login']} (application "
+        f"{holder['application']!r}, {holder['state'] or 'state hidden'}) has held upkeep up since {since}: "
+        f"{_HOLDS[holder['holds']]}; pg_terminate_backend({holder['pid']}) ends it"
+    )
+
+
 def warn(done: Maintenance, log: logging.Logger) -> None:
-    """Log at WARNING the losses and the slots kept over the limit."""
+    """Log at WARNING the losses, the slots kept over the limit, and who holds upkeep up."""
     for warning in done.warnings:
         log.warning("Maintenance: %s", warning)

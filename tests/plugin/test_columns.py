@@ -23,6 +23,7 @@ LISTS = (
     (overview.ListedDeadLetter, "dead_letter_page", "DeadLetters"),
     (overview.NamedMessage, "messages_by_name", "TaskMessages"),
     (overview.TurningWheel, "wheels", "Overview"),
+    (overview.UpkeepHolder, "upkeep_holders", "Overview"),
     (overview.TopicLateness, "release_lateness", "Overview"),
     (ListedMessage, "list_messages", "Messages"),
     (HistoryEntry, "history", "Message"),

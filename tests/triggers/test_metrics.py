@@ -117,6 +117,8 @@ def test_x08_the_numbers_of_a_broker_are_airflows_metrics(
                     f"expired_leases{OF_GROUP}": 1,
                     f"rings{OF_GROUP}": 1,
                     f"wheel.turning{OF_CONNECTION}": 1,
+                    f"upkeep.age_seconds{OF_CONNECTION}": None,
+                    f"upkeep.held_up_seconds{OF_CONNECTION}": 0,
                     "ready.duewheel_default.orders.g": 3,
                 },
             )
@@ -145,10 +147,8 @@ def test_x08_each_connection_of_a_broker_sends_its_gauges(
     )
     for conn_id in ("team_a", "team_b"):
         metrics.Metrics(conn_id)._report(broker, Counter())
-    gauges = (
-        *("wheel.turning", "waiting", "ready", "inflight", "retries", "dead_letters"),
-        "dead_letters.dropped_soon",
-    )
+    gauges = ("wheel.turning", "upkeep.age_seconds", "upkeep.held_up_seconds")
+    gauges += ("waiting", "ready", "inflight", "retries", "dead_letters", "dead_letters.dropped_soon")
     assert sent == [(conn_id, f"duewheel.{name}") for conn_id in ("team_a", "team_b") for name in gauges]
 
 
@@ -164,7 +164,7 @@ def test_every_metric_is_in_the_reference() -> None:
             ),
             "topic, group",
         ),
-        "wheel.turning": "",
+        **dict.fromkeys(("wheel.turning", "upkeep.age_seconds", "upkeep.held_up_seconds"), ""),
     }
 
 

@@ -860,8 +860,9 @@ export interface components {
         };
         /**
          * Overview
-         * @description The first view. ``overdue``: topics with messages that have been due for 5 s without a release. The
-         *     view is computed again after ``shared_seconds``. ``groups``: those of the first 200 topics.
+         * @description The first view. ``overdue``: topics with messages that have been due for 5 s without a release.
+         *     ``held_up_by``: who has held upkeep up for over an hour. The view is computed again after
+         *     ``shared_seconds``. ``groups``: those of the first 200 topics.
          */
         Overview: {
             due: components["schemas"]["DueHistogram"];
@@ -869,6 +870,8 @@ export interface components {
             flow: components["schemas"]["FlowStep"][];
             /** Groups */
             groups: components["schemas"]["GroupNumbers"][];
+            /** Held Up By */
+            held_up_by: components["schemas"]["UpkeepHolder"][];
             /** Lateness */
             lateness: components["schemas"]["TopicLateness"][];
             /** More Groups */
@@ -1162,6 +1165,34 @@ export interface components {
             name: string;
             /** Started At */
             started_at: string | null;
+        };
+        /**
+         * UpkeepHolder
+         * @description A session or a prepared transaction that has held upkeep up for over an hour.
+         *
+         *     Attributes:
+         *         pid: the session's process, for ``pg_terminate_backend``; None of a prepared transaction.
+         *         login, application: whose it is.
+         *         state: as in ``pg_stat_activity``, or ``prepared``; None where the schema's owner may not see it.
+         *         since_at: when the transaction began, in UTC, or the session was last active; None as for ``state``.
+         *         gid: the name of a prepared transaction.
+         *         holds: ``transaction``, which has written; ``tables``, ``topic`` or ``upkeep`` for a lock of these.
+         */
+        UpkeepHolder: {
+            /** Application */
+            application: string | null;
+            /** Gid */
+            gid: string | null;
+            /** Holds */
+            holds: string;
+            /** Login */
+            login: string;
+            /** Pid */
+            pid: number | null;
+            /** Since At */
+            since_at: string | null;
+            /** State */
+            state: string | null;
         };
         /** ValidationError */
         ValidationError: {

@@ -228,8 +228,11 @@ begin
     perform duewheel.require_read_committed();
     -- One upkeep at a time; a second has nothing to do.
     if not pg_try_advisory_xact_lock(duewheel.tick_lock_class(), -2) then
-        return '{"busy": true}'::jsonb;
+        return jsonb_build_object('busy', true, 'maintained_at', (select b.maintained_at from duewheel.broker b),
+                                  'is_overdue', (select b.maintained_at < v_now - interval '2 hours'
+                                                 from duewheel.broker b));
     end if;
+    update duewheel.broker set maintained_at = v_now;
     perform duewheel.open_slots();
     perform duewheel.make_slots_ahead(v_now);
 

@@ -65,6 +65,7 @@ begin atomic
         ('settings', 'duewheel_consumer'),
         ('skip', 'duewheel_consumer'),
         ('stalled_since', 'duewheel_consumer'),
+        ('upkeep_holders', 'duewheel_consumer'),
         ('stream_commit', 'duewheel_consumer'),
         ('stream_cuts', 'duewheel_consumer'),
         ('stream_latest', 'duewheel_consumer'),
@@ -118,6 +119,7 @@ begin atomic
         ('move_out', 'duewheel_admin'),
         ('forget_outlived', 'duewheel_admin'),
         ('topic_by_name', 'duewheel_admin'),
+        ('unsettled_topics', 'duewheel_admin'),
         ('update_settings', 'duewheel_admin'),
         ('update_topic', 'duewheel_admin')
     ) e (function_name, role_name);

@@ -88,6 +88,8 @@ comment on function duewheel.remove_schedule is
     'Removes a schedule; returns the number of messages, sent ahead, that it took back.';
 
 -- Upkeep
+comment on function duewheel.upkeep_holders is
+    'The sessions and prepared transactions that have held upkeep up for over an hour.';
 comment on procedure duewheel.tick is
     'Releases what is due on a topic and for its groups, and says whether anything was. It commits by itself.';
 comment on function duewheel.sweep is

@@ -138,6 +138,13 @@ export function Overview({ broker }: { broker: string }) {
   );
 }
 
+const HOLDS: Record<string, string> = {
+  tables: "the broker’s tables, in an open transaction",
+  topic: "the lock of a topic",
+  transaction: "an open transaction that has written",
+  upkeep: "the lock of upkeep",
+};
+
 function Wheels({ view }: { view: Schemas["Overview"] }) {
   const overdue = view.overdue.slice(0, 5).join(", ");
   return (
@@ -150,6 +157,28 @@ function Wheels({ view }: { view: Schemas["Overview"] }) {
           {overdue}
           {view.overdue.length > 5 && ` and ${view.overdue.length - 5} others`}
         </Warning>
+      )}
+      {view.held_up_by.length > 0 && (
+        <Section title="Upkeep is held up">
+          <Rows
+            columns={[
+              ["By", (one) => (one.gid === null ? `pid ${one.pid}` : `the prepared transaction ${one.gid}`)],
+              ["Login", (one) => one.login],
+              ["Application", (one) => one.application],
+              ["State", (one) => one.state ?? "hidden"],
+              [
+                "Since",
+                (one) =>
+                  one.since_at === null ? "over an hour" : <When at={one.since_at} nowAt={view.now_at} />,
+              ],
+              ["Holds", (one) => HOLDS[one.holds] ?? one.holds],
+            ]}
+            empty=""
+            keyOf={(one) => one.gid ?? String(one.pid)}
+            label="Sessions that hold upkeep up"
+            rows={view.held_up_by}
+          />
+        </Section>
       )}
       <Section title={view.wheels.length === 0 ? "No wheel is connected" : "Wheels"}>
         {view.wheels.length === 0 ? (
