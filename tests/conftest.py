@@ -30,6 +30,16 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 from tests.clock import NOW, Clock
+from tests.logins import (
+    OWNING,
+    SUPERUSER,
+    TEST_LOGIN,
+    TURNING,
+    as_user,
+    make_everybody,
+    make_owner,
+    upgrade_as_owner,
+)
 from tests.servers import InstalledPostgres, programs
 from tests.waiting import ask, connected, until
 
@@ -101,7 +111,8 @@ def pytest_report_header() -> list[str]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Marks the tests that use the session of Spark, and leaves out those whose packages are missing."""
+    """Marks the tests that use the session of Spark, and leaves out those whose packages are missing, or that
+    need more rights than DUEWHEEL_TEST_LOGIN has."""
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker("spark")
@@ -109,6 +120,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         item
         for item in items
         if any(missing_packages().intersection(mark.args) for mark in item.iter_markers("needs"))
+        or (TEST_LOGIN == "roles" and item.get_closest_marker("owner"))
     ]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
@@ -202,7 +214,13 @@ def template_dsn(postgres: EmbeddedPostgres) -> str:
     from duewheel.store.database import migration
 
     dsn = postgres.ensure_database("template_duewheel")
-    migration.upgrade(dsn)
+    if OWNING == SUPERUSER:
+        migration.upgrade(dsn)
+    else:
+        make_owner(dsn)
+        execute(dsn, f"alter database template_duewheel owner to {OWNING}")
+        upgrade_as_owner(dsn)
+        make_everybody(dsn)
     execute(postgres.dsn(), "ALTER DATABASE template_duewheel WITH is_template true allow_connections false")
     return dsn
 
@@ -215,8 +233,9 @@ def fresh_database(postgres: EmbeddedPostgres, template_dsn: str) -> Callable[[]
 
     def make() -> tuple[str, str]:
         name = f"test_{next(numbers)}"
-        execute(postgres.dsn(), f"CREATE DATABASE {name} TEMPLATE template_duewheel STRATEGY file_copy")
-        return name, postgres.dsn(name)
+        copied = f"CREATE DATABASE {name} TEMPLATE template_duewheel STRATEGY file_copy OWNER {OWNING}"
+        execute(postgres.dsn(), copied)
+        return name, as_user(postgres.dsn(name), OWNING)
 
     return make
 
@@ -232,7 +251,7 @@ def drop_database(postgres: EmbeddedPostgres, name: str) -> None:
 
 @pytest.fixture
 def dsn(postgres: EmbeddedPostgres, fresh_database: Callable[[], tuple[str, str]]) -> Iterator[str]:
-    """The address of a database of this test alone, at the current schema and empty."""
+    """The address, for its owner, of a database of this test alone, at the current schema and empty."""
     name, address = fresh_database()
     yield address
     drop_database(postgres, name)
@@ -243,7 +262,7 @@ def broker(dsn: str) -> Iterator[Broker]:
     """A broker on ``dsn`` with the database's own clock."""
     from duewheel.store.broker import Broker
 
-    with Broker(dsn) as broker:
+    with Broker(as_user(dsn, TURNING)) as broker:
         yield broker
 
 
@@ -258,7 +277,7 @@ def timed_broker(dsn: str, clock: Clock) -> Iterator[Broker]:
     """A broker on ``dsn`` that takes ``clock`` for the database's clock."""
     from duewheel.store.broker import Broker
 
-    with Broker(dsn, clock=clock) as broker:
+    with Broker(as_user(dsn, TURNING), clock=clock) as broker:
         yield broker
 
 

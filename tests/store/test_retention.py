@@ -329,6 +329,7 @@ def test_d09_an_idle_topic_does_not_keep_the_slots_of_others(topic: Broker, cloc
     assert topic.maintain().dropped_when_full == ("message_2026010500", *SLOTS)
 
 
+@pytest.mark.owner
 def test_d09_a_slot_in_use_is_dropped_later(topic: Broker, clock: Clock) -> None:
     pass_by(topic, clock)
     with connected(topic.dsn, autocommit=False) as reader:

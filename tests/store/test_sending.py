@@ -391,6 +391,7 @@ def test_text_that_would_need_escapes_in_other_forms(topics: Broker) -> None:
     assert found.properties == {awkward: awkward}
 
 
+@pytest.mark.owner
 def test_a_slot_that_retention_dropped_is_made_again(topics: Broker) -> None:
     message = {"body": b"", "delay": HOUR}
     topics.maintain()
@@ -546,6 +547,7 @@ def heard(dsn: str, act: Callable[[], object]) -> list[str]:
         return [notify.payload for notify in listener.notifies]
 
 
+@pytest.mark.owner
 def test_only_what_is_due_soon_is_told_to_the_wheel_and_once(broker: Broker) -> None:
     broker.create_topic("t")
     soon = timedelta(milliseconds=50)
