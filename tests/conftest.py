@@ -40,6 +40,7 @@ from tests.logins import (
     make_owner,
     upgrade_as_owner,
 )
+from tests.pooler import pooler, through
 from tests.servers import InstalledPostgres, programs
 from tests.waiting import ask, connected, until
 
@@ -257,12 +258,33 @@ def dsn(postgres: EmbeddedPostgres, fresh_database: Callable[[], tuple[str, str]
     drop_database(postgres, name)
 
 
+#: PgBouncer's program; where it is set, the brokers of the tests go through it.
+POOLER = os.environ.get("DUEWHEEL_TEST_POOLER")
+
+
+@pytest.fixture(scope="session")
+def pooler_port(postgres: EmbeddedPostgres, tmp_path_factory: pytest.TempPathFactory) -> Iterator[int | None]:
+    """The port of the pooler of DUEWHEEL_TEST_POOLER, if any."""
+    if POOLER is None:
+        yield None
+    else:
+        with pooler(Path(POOLER), tmp_path_factory.mktemp("pooler") / "files", postgres.dsn()) as port:
+            yield port
+
+
 @pytest.fixture
-def broker(dsn: str) -> Iterator[Broker]:
+def turning_dsn(dsn: str, pooler_port: int | None) -> str:
+    """The address of ``dsn`` as the tests' brokers have it."""
+    address = as_user(dsn, TURNING)
+    return address if pooler_port is None else through(address, pooler_port)
+
+
+@pytest.fixture
+def broker(turning_dsn: str) -> Iterator[Broker]:
     """A broker on ``dsn`` with the database's own clock."""
     from duewheel.store.broker import Broker
 
-    with Broker(as_user(dsn, TURNING)) as broker:
+    with Broker(turning_dsn, listen=POOLER is None) as broker:
         yield broker
 
 
@@ -273,11 +295,11 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def timed_broker(dsn: str, clock: Clock) -> Iterator[Broker]:
+def timed_broker(turning_dsn: str, clock: Clock) -> Iterator[Broker]:
     """A broker on ``dsn`` that takes ``clock`` for the database's clock."""
     from duewheel.store.broker import Broker
 
-    with Broker(as_user(dsn, TURNING), clock=clock) as broker:
+    with Broker(turning_dsn, clock=clock, listen=POOLER is None) as broker:
         yield broker
 
 

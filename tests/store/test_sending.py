@@ -537,13 +537,11 @@ def test_what_is_no_connection_is_refused(topics: Broker, connection: Any) -> No
 
 def heard(dsn: str, act: Callable[[], object]) -> list[str]:
     """What is notified to the wheel by an act."""
-    with closing(psycopg2.connect(dsn)) as listener:
-        listener.autocommit = True
-        with listener.cursor() as cursor:
-            cursor.execute("listen duewheel_due")
-            act()
-            # A round trip after the act's commit: its notification is there before the answer.
-            cursor.execute("select 1")
+    with connected(dsn) as listener:
+        ask(listener, "listen duewheel_due")
+        act()
+        # A round trip after the act's commit: its notification is there before the answer.
+        ask(listener, "select 1")
         return [notify.payload for notify in listener.notifies]
 
 
