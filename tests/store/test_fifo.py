@@ -234,6 +234,7 @@ def test_an_explicit_delay_of_a_later_message_holds_what_is_behind_it(steps: Bro
     assert bodies(receive(consumer, clock)) == ["a2", "a3"]
 
 
+@pytest.mark.owner
 def test_r07_a_message_group_goes_on_though_the_answer_came_in_the_midst_of_a_receive(
     steps: Broker, clock: Clock
 ) -> None:
@@ -264,6 +265,7 @@ def test_r07_a_message_group_goes_on_though_the_answer_came_in_the_midst_of_a_re
     assert [bodies(batch) for batch in received] == [["a0"], ["a1"], ["a2"], ["a3"]]
 
 
+@pytest.mark.owner
 def test_d14_a_listener_is_called_in_order_within_and_in_parallel_between_message_groups(
     broker: Broker,
 ) -> None:
@@ -293,6 +295,7 @@ def test_d14_a_listener_is_called_in_order_within_and_in_parallel_between_messag
     assert [name for name, _ in calls if name[0] == "c"] == [f"c{n}" for n in range(6)]
 
 
+@pytest.mark.owner
 def test_r03_a_listener_that_takes_too_long_gets_no_later_message_of_its_group(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -521,6 +524,7 @@ def test_a_message_that_committed_late_keeps_its_place_for_a_group_that_lags(
     assert brought == ["a1", "a2", "b1", "a3"]
 
 
+@pytest.mark.owner
 def test_a_tick_while_a_queue_is_read_does_not_set_its_position_back(steps: Broker, clock: Clock) -> None:
     """What such a tick releases late, and behind what this receive goes up to, is left to the next one."""
     consumer = steps.consumer("steps", "g")

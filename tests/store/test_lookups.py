@@ -131,6 +131,7 @@ def test_doorbells_say_what_is_ready_and_in_nobodys_hands(topic: Broker, clock: 
     assert (taken.ready, taken.inflight) == (0, True)
 
 
+@pytest.mark.owner
 @pytest.mark.parametrize("message_type", ["DELAY", "FIFO"])
 def test_x08_a_message_that_came_late_is_ready_once(
     timed_broker: Broker, clock: Clock, dsn: str, message_type: str

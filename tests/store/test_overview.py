@@ -258,6 +258,7 @@ def test_x08_what_somebody_sent_and_received_is_found_by_their_name(broker: Brok
         overview.messages_by_name(broker, "me", "t", "nope")
 
 
+@pytest.mark.owner
 def test_x08_the_lease_before_an_instant_is_found_though_some_are_gone(broker: Broker) -> None:
     broker.create_topic("t", message_type="NORMAL", queues=1)
     broker.send_many("t", [{"body": b""}] * 12)

@@ -351,6 +351,7 @@ def test_d09_a_queue_whose_messages_were_all_released_late_keeps_no_slot(
         assert ask(connection, "select count(*) from duewheel.any_message") == [(0,)]
 
 
+@pytest.mark.owner
 def test_d09_a_slot_in_use_is_dropped_later(topic: Broker, clock: Clock) -> None:
     pass_by(topic, clock)
     with connected(topic.dsn, autocommit=False) as reader:

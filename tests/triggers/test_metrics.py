@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from pathlib import Path
+from threading import Event
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -19,7 +20,8 @@ from airflow.sdk._shared.observability.metrics import stats as metrics_backend
 from airflow.sdk.configuration import conf
 from airflow.sdk.observability import stats
 from airflow.sdk.observability.metrics.stats_utils import get_stats_factory
-from tests.waiting import PATIENCE_SECONDS
+from tests.logins import login
+from tests.waiting import PATIENCE_SECONDS, beside, until
 
 from duewheel.store import Broker, RetryPolicy
 from duewheel.store.operations.reporting import claim_report
@@ -150,6 +152,36 @@ def test_x08_each_connection_of_a_broker_sends_its_gauges(
     gauges = ("wheel.turning", "upkeep.age_seconds", "upkeep.held_up_seconds")
     gauges += ("waiting", "ready", "inflight", "retries", "dead_letters", "dead_letters.dropped_soon")
     assert sent == [(conn_id, f"duewheel.{name}") for conn_id in ("team_a", "team_b") for name in gauges]
+
+
+def test_x08_a_triggerer_that_may_not_turn_a_wheel_sends_the_numbers_too(
+    broker: Broker, dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker.create_topic("orders")
+    broker.consumer("orders", "g")
+    sent: dict[str, Any] = {}
+    for kind in ("gauge", "incr"):
+        monkeypatch.setattr(metrics.stats, kind, lambda name, value, tags=None: sent.update({name: value}))
+    with Broker(login(dsn, "duewheel_consumer")) as watching:
+
+        def report() -> int:
+            metrics.Metrics("c")._report(watching, Counter(), turns=False)
+            turning: int = sent["duewheel.wheel.turning"]
+            return turning
+
+        assert report() == 0
+        assert sent["duewheel.ready"] == 0
+        broker.send("orders", b"x", delay_level=0)
+        broker.tick("orders")
+        stop = Event()
+        with beside() as start:
+            turned = start(lambda: broker.wheel().run(stop))
+            try:
+                until(report, "a wheel to be reported")
+            finally:
+                stop.set()
+            turned.result(PATIENCE_SECONDS)
+        assert sent["duewheel.ready"] == 1
 
 
 def test_every_metric_is_in_the_reference() -> None:
