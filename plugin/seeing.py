@@ -255,7 +255,7 @@ def list_messages(
     connection_id: str,
     _: Seeing,
     topic: OptionalText = None,
-    state: Annotated[str, Query(pattern="^(waiting|released|recalled|all)$")] = "waiting",
+    state: Annotated[str, Query(pattern="^(waiting|released|recalled|moved|all)$")] = "waiting",
     key_prefix: OptionalText = None,
     tag: OptionalText = None,
     due_from: AwareDatetime | None = None,

@@ -309,6 +309,36 @@ def test_x08_instants_are_those_of_the_zone_chosen_in_airflow_and_a_link_is_the_
         expect(page.locator("input[name=from]")).to_have_value("2030-01-05T04:15")
 
 
+def test_x08_a_moved_message_reads_moved_and_each_of_its_ids_leads_to_the_others(
+    chromium: Browser, airflow: AirflowServer, shop_at_work: Broker
+) -> None:
+    shop_at_work.create_topic("moving")
+    sent = shop_at_work.send("moving", b"", delay=HOUR, key="postponed").message_id
+    now = shop_at_work.reschedule(sent, delay=2 * HOUR).message_id
+    with logged_in(chromium, airflow, "op") as page:
+        open_view(page, airflow, "?view=messages&topic=moving&state=moved")
+        row = page.get_by_role("row", name=re.compile("postponed moved to "))
+        expect(row).to_be_visible()
+        expect(row.get_by_role("checkbox")).to_have_count(0)
+        row.locator(f"a[href*='{now}']").click()
+        heading = page.get_by_role("heading", name="Message postponed")
+        expect(heading).to_be_visible()
+        told = page.get_by_text("this is an id that it had before")
+        expect(told).to_have_count(0)
+        history = page.get_by_role("region", name="History")
+        expect(history.get_by_role("row", name=re.compile("^Moved "))).to_be_visible()
+        history.locator(f"a[href*='{sent}']").first.click()
+        expect(told).to_be_visible()
+        expect(page.get_by_text("waiting", exact=True)).to_be_visible()
+        # Who acts by an id of before acts on the message.
+        page.get_by_role("button", name="Recall").click()
+        dialog = page.get_by_role("alertdialog")
+        dialog.get_by_role("button", name="Recall").click()
+        expect(dialog.get_by_text("1 recalled: never delivered")).to_be_visible()
+        close(dialog)
+        expect(page.get_by_text("recalled", exact=True).first).to_be_visible()
+
+
 def test_x08_whoever_recalls_thousands_reads_which_and_types_how_many(
     chromium: Browser, airflow: AirflowServer, shop_at_work: Broker
 ) -> None:

@@ -660,6 +660,7 @@ export interface components {
          *         deliver_at: the delivery instant.
          *         released: whether consumers have received it, or may at any moment.
          *         recalled: whether it was recalled, and so is never delivered.
+         *         moved_to: the id that it has now, where it was moved away from here; then neither of the two is true.
          */
         ListedMessage: {
             /**
@@ -676,6 +677,8 @@ export interface components {
             key: string | null;
             /** Message Id */
             message_id: string;
+            /** Moved To */
+            moved_to: string | null;
             /** Recalled */
             recalled: boolean;
             /** Released */

@@ -2,7 +2,7 @@ import { Box, DataList, Flex, Text } from "@chakra-ui/react";
 import { type Schemas, get, ofBroker } from "../api";
 import { useAddress } from "../address";
 import { count } from "../format";
-import { Answered, Consumer, PageLink, Rows, Section, State, When } from "../parts";
+import { Answered, Consumer, MessageLink, PageLink, Rows, Section, State, Warning, When } from "../parts";
 import { useAnswer } from "../useAnswer";
 import { RedriveOne } from "./DeadLetters";
 import { DeliverNow, Recall, Reschedule, stateOf } from "./Messages";
@@ -16,8 +16,15 @@ export function Message({ broker, mayAct }: { broker: string; mayAct: boolean })
     <Answered answer={answer}>
       {(one) => {
         const dead = mayAct ? deadIn(one.history) : new Map<string | null, number>();
+        const isMoved = one.moved_from !== null;
         return (
           <>
+            {one.message_id !== id && (
+              <Warning>
+                The message was moved, and this is an id that it had before. It now has the id{" "}
+                <MessageLink id={one.message_id} />.
+              </Warning>
+            )}
             <Section
               extra={
                 mayAct &&
@@ -53,6 +60,7 @@ export function Message({ broker, mayAct }: { broker: string; mayAct: boolean })
                   ["Attempt", (entry) => entry.attempt],
                   ["Consumer", (entry) => <Consumer name={entry.consumer} />],
                   ["Reason", (entry) => <Text whiteSpace="pre-wrap">{entry.reason ?? ""}</Text>],
+                  isMoved && ["Known as", (entry) => <MessageLink id={entry.known_as} />],
                   dead.size > 0 && [
                     "Actions",
                     (entry, index) =>
@@ -115,6 +123,12 @@ function Facts({ one }: { one: Schemas["OneMessage"] }) {
         {one.message_id}
       </Text>,
     ],
+    ...(one.moved_from === null
+      ? []
+      : [["Sent as", <MessageLink id={one.moved_from} key="origin" />] as [string, React.ReactNode]]),
+    ...(one.replaced_by === null
+      ? []
+      : [["Replaced by", <MessageLink id={one.replaced_by} key="heir" />] as [string, React.ReactNode]]),
   ];
   return (
     <DataList.Root orientation="horizontal" size="sm">

@@ -27,12 +27,12 @@ const AT_ONCE = 200;
 const MOST = 10_000;
 /** Up to this many are counted before they are recalled. */
 const COUNTED = 1_000_000;
-const STATES = ["waiting", "released", "recalled", "all"];
+const STATES = ["waiting", "released", "recalled", "moved", "all"];
 
 type Where = Record<"due_from" | "due_until" | "key_prefix" | "state" | "tag" | "topic", string>;
 
-export const stateOf = (one: { recalled: boolean; released: boolean }) =>
-  one.recalled ? "recalled" : one.released ? "released" : "waiting";
+export const stateOf = (one: { moved_to?: string | null; recalled: boolean; released: boolean }) =>
+  one.moved_to ? "moved" : one.recalled ? "recalled" : one.released ? "released" : "waiting";
 
 export function Messages({ broker, mayAct }: { broker: string; mayAct: boolean }) {
   const address = useAddress();
@@ -187,7 +187,20 @@ function List({
           ["Topic", (one) => one.topic],
           ["Key", (one) => one.key],
           ["Tag", (one) => one.tag],
-          ["State", (one) => <State of={stateOf(one)} />],
+          [
+            "State",
+            (one) => (
+              <>
+                <State of={stateOf(one)} />
+                {one.moved_to && (
+                  <>
+                    {" to "}
+                    <MessageLink id={one.moved_to} />
+                  </>
+                )}
+              </>
+            ),
+          ],
           ["Sent", (one) => <When at={one.born_at} />],
           ["Id", (one) => <MessageLink id={one.message_id} />],
         ]}
