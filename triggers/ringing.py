@@ -12,9 +12,9 @@ logs:
   runs beside each other, up to ``max_active_runs``, and not each after the lease of the one before.
 * The bell is ringing and no run has come: silence for ``ring_again_seconds``, then ring again. So a lost ring
   repeats itself.
-* The bell is ringing, no new run has come, and other runs are at work: silence, since the new run may be
-  waiting for one of them to end. If messages are taken all the same, by a run that comes and goes between two
-  looks or by one that takes batch after batch, the bell rings again after a pause that doubles each time.
+* The bell is ringing, no new run has come, and other runs are at work: ring again after a pause that doubles
+  each time. The new run may be waiting for one of them to end, or its ring may be lost, which nobody can tell
+  apart: an hour of work costs five rings at a pause of 60 seconds, ten at one of two.
 
 The memory of a bell is its last ring, when it was, what was ready and who held messages then, and until
 nothing is ready, how many rings no run has answered and how much a run takes. It tells
@@ -111,12 +111,13 @@ class Ringing:
             if at_seconds - self._rang_at_seconds >= NEXT_RING_SECONDS:
                 return self._ring(doorbell, at_seconds, on_the_way=self._on_the_way + 1)
             return False
-        is_over = at_seconds - ring.at_seconds >= ring.pause_seconds
-        if not is_over or (doorbell.inflight and not _has_moved_on(ring, doorbell)):
+        if at_seconds - ring.at_seconds < ring.pause_seconds:
             ring.most_ready = max(ring.most_ready, doorbell.ready)
             return False
-        pause_seconds = 2 * ring.pause_seconds if doorbell.inflight else None
-        return self._ring(doorbell, at_seconds, on_the_way=1, pause_seconds=pause_seconds)
+        if doorbell.inflight:
+            pause_seconds = 2 * ring.pause_seconds
+            return self._ring(doorbell, at_seconds, on_the_way=self._on_the_way, pause_seconds=pause_seconds)
+        return self._ring(doorbell, at_seconds, on_the_way=1)
 
     def _ring(
         self, doorbell: Doorbell, at_seconds: float, *, on_the_way: int, pause_seconds: float | None = None
@@ -131,8 +132,9 @@ class Ringing:
         return True
 
     def _pause_seconds(self) -> float:
-        if self._on_the_way <= 1:
-            return self._ring_again_seconds
+        return self._ring_again_seconds if self._on_the_way <= 1 else self._soon_seconds()
+
+    def _soon_seconds(self) -> float:
         return min(self._ring_again_seconds, TIMES_AS_LONG * max(self._answer_seconds, NEXT_RING_SECONDS))
 
     def _is_more_than_on_the_way(self, ready: int) -> bool:
@@ -159,6 +161,7 @@ class Ringing:
             most_ready=doorbell.ready,
             oldest_deliver_at=doorbell.oldest_deliver_at,
             holders=frozenset(doorbell.holders),
+            pause_seconds=self._soon_seconds(),
         )
 
     def _is_worth_a_run(self, doorbell: Doorbell, looked_at: datetime) -> bool:

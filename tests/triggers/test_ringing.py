@@ -71,7 +71,7 @@ def test_the_start_of_a_run_rings_on_for_as_many_as_the_rest_needs() -> None:
     assert not door.rings(5.75, 30, holders="a")
     assert door.rings(6, 30, holders="a")
     assert door.rings(7, 30, holders="a")
-    assert not any(door.rings(7 + second, 30, holders="a") for second in (0.5, 1, 5, 50))
+    assert not any(door.rings(7 + second, 30, holders="a") for second in (0.5, 1, 5, 9.9))
 
 
 def test_each_run_that_starts_is_counted_though_its_lease_was_not_seen() -> None:
@@ -87,7 +87,10 @@ def test_more_rings_than_airflow_starts_runs_are_not_on_their_way() -> None:
     door = Door()
     assert door.rings(0, 10_000)
     assert door.rings(5, 9_990, holders="a")
-    assert sum(door.rings(5 + second, 9_990, holders="a") for second in range(1, 60)) == MOST_ON_THE_WAY - 1
+    rings = [second for second in range(1, 60) if door.rings(5 + second, 9_990, holders="a")]
+    one_a_second = list(range(1, MOST_ON_THE_WAY))
+    # One each, after 10 and after 20 more seconds: twice and four times as long as the first run took.
+    assert rings == [*one_a_second, MOST_ON_THE_WAY + 9, MOST_ON_THE_WAY + 29]
 
 
 def test_a_ring_that_airflow_merged_with_another_is_repeated_soon() -> None:
@@ -98,6 +101,17 @@ def test_a_ring_that_airflow_merged_with_another_is_repeated_soon() -> None:
     # Another is said to be on its way, and is not.
     assert not door.rings(7.9, 10)
     assert door.rings(8, 10)
+
+
+def test_a_ring_that_airflow_merged_is_repeated_while_those_who_came_are_at_work() -> None:
+    door = Door()
+    assert door.rings(0, 3)
+    assert [door.rings(5 + second, 2, holders="a") for second in (0, 1)] == [True] * 2
+    # Two rings made one run, and the work of both goes on.
+    assert not door.rings(7, 1, holders="ab")
+    assert not door.rings(16.9, 1, holders="ab")
+    assert door.rings(17, 1, holders="ab")
+    assert not door.rings(18, 0, holders="abc")
 
 
 def test_a_run_that_takes_all_rings_for_no_other() -> None:
@@ -115,11 +129,12 @@ def test_what_becomes_due_during_a_long_run_rings() -> None:
     assert door.rings(2, 1, oldest=2, holders="a")
 
 
-def test_it_rings_once_while_the_run_it_rang_for_waits_for_another_to_end() -> None:
+def test_it_rings_more_and_more_rarely_while_the_run_it_rang_for_waits_for_another_to_end() -> None:
     door = Door(ring_again_seconds=10)
     assert door.rings(0, 1, holders="a")
-    assert not any(door.rings(second, 1 + second, holders="a") for second in range(1, 1000))
-    assert door.rings(1000, 1000)
+    rings = [second for second in range(1, 1000) if door.rings(second, 1 + second, holders="a")]
+    assert rings == [10, 30, 70, 150, 310, 630]
+    assert door.rings(1270, 1000)
 
 
 def test_a_run_that_takes_batch_after_batch_is_not_taken_for_another() -> None:
