@@ -39,7 +39,6 @@ NOT_SHOWN = {
     overview.TopicLateness: {"ticks"},
     overview.ListedDeadLetter: {"tag", "born_at", "redriven_at"},
     overview.WaitingRetry: {"tag"},
-    HistoryEntry: {"known_as"},
 }
 
 IDS = [kind.__name__ for kind, _, _ in LISTS]
