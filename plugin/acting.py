@@ -21,7 +21,8 @@ from duewheel.plugin.problems import of_database, unavailable
 from duewheel.plugin.rights import Acting
 from duewheel.plugin.seeing import brokers
 from duewheel.store import AlreadyReleased, Broker, DueWheelError, NotAllowed, UnknownMessage
-from duewheel.store.operations.recalling import recall_portion
+from duewheel.store.operations import overview
+from duewheel.store.operations.recalling import recall_portion, reschedule_portion
 from duewheel.store.values.bulk_results import Redriven, Rewound
 from duewheel.store.values.messages import deliver_at_of
 
@@ -59,7 +60,7 @@ def recall(connection_id: str, asked: models.SomeMessages, _: Acting) -> models.
 
 
 @router.post("/messages/reschedule", dependencies=[_logged("duewheel.reschedule")])
-def reschedule(connection_id: str, asked: models.NewInstant, _: Acting) -> models.Outcomes:
+def reschedule(connection_id: str, asked: models.MoveSome, _: Acting) -> models.Outcomes:
     """Move messages to another instant, each with its own answer."""
     delay = None if asked.delay_seconds is None else timedelta(seconds=asked.delay_seconds)
 
@@ -81,7 +82,7 @@ def reschedule(connection_id: str, asked: models.NewInstant, _: Acting) -> model
 
 
 @router.post("/messages/recall-matching", dependencies=[_logged("duewheel.recall_matching")])
-def recall_matching(connection_id: str, asked: models.Matching, _: Acting) -> models.RecalledPortion:
+def recall_matching(connection_id: str, asked: models.RecallMatching, _: Acting) -> models.RecalledPortion:
     """Recall the waiting messages that meet the criteria, or count them: one portion at a time, so that other
     requests get their turn."""
     criteria = asked.model_dump(include={"tag", "key_prefix", "due_until", "dry_run", "after"})
@@ -99,6 +100,17 @@ def recall_matching(connection_id: str, asked: models.Matching, _: Acting) -> mo
         due_from=due_from,
         next=following,
     )
+
+
+@router.post("/messages/reschedule-matching", dependencies=[_logged("duewheel.reschedule_matching")])
+def reschedule_matching(connection_id: str, asked: models.MoveMatching, _: Acting) -> models.MovedPortion:
+    """Move the waiting messages that meet the criteria, or count them: one portion at a time, so that other
+    requests get their turn."""
+    criteria = asked.model_dump(include={"tag", "key_prefix", "due_from", "due_until", "dry_run", "after"})
+    with brokers.lend(connection_id) as broker:
+        deliver_at = asked.deliver_at or overview.now(broker) + timedelta(seconds=asked.delay_seconds or 0)
+        matched, moved, following = reschedule_portion(broker, asked.topic, deliver_at=deliver_at, **criteria)
+    return models.MovedPortion(matched=matched, moved=moved, deliver_at=deliver_at, next=following)
 
 
 def _first_waiting(broker: Broker, topic: str) -> datetime | None:

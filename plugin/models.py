@@ -16,12 +16,14 @@ from duewheel.store.values.stored_messages import HistoryEntry, ListedMessage
 
 #: How many messages one request may act on.
 MOST_AT_ONCE = 200
-#: The end of a portion of a bulk recall, in the store's form.
+#: The end of a portion of a bulk recall, and of a bulk reschedule, in the store's form.
 _INSTANT = r'"([0-9T:.+-]{19,40}|-?infinity)"'
-_PLACE_IN_RECALL = (
-    rf'^\{{"at": {_INSTANT}, "hi": {_INSTANT}, "seq": [0-9]{{1,19}}, "slot": {_INSTANT}, '
-    r'"queue": [0-9]{1,5}\}$'
+_PLACE = (
+    rf'"at": {_INSTANT}, "hi": {_INSTANT}, "seq": [0-9]{{1,19}}, "slot": {_INSTANT}, '
+    r'"queue": [0-9]{1,5}'
 )
+_PLACE_IN_RECALL = rf"^\{{{_PLACE}\}}$"
+_PLACE_IN_MOVE = rf'^\{{{_PLACE}, "before": [0-9]{{1,19}}\}}$'
 
 MessageId = Annotated[str, Field(pattern="^[0-9a-f]{44}$")]
 Text = Annotated[str, Field(min_length=1, max_length=255)]
@@ -202,7 +204,7 @@ class SomeMessages(Question):
     message_ids: list[MessageId] = Field(min_length=1, max_length=MOST_AT_ONCE)
 
 
-class NewInstant(SomeMessages):
+class NewInstant(Question):
     """The new delivery time of messages: one of the two fields. A delay of 0 delivers now."""
 
     deliver_at: AwareDatetime | None = None
@@ -213,6 +215,10 @@ class NewInstant(SomeMessages):
         if (self.deliver_at is None) == (self.delay_seconds is None):
             raise ValueError("give one of deliver_at and delay_seconds")
         return self
+
+
+class MoveSome(SomeMessages, NewInstant):
+    """The messages to move, and their new delivery time."""
 
 
 class Outcome(Model):
@@ -235,7 +241,7 @@ class Outcomes(Model):
 
 
 class Matching(Question):
-    """All waiting messages of a topic that meet every given criterion."""
+    """All waiting messages of a topic that meet every given criterion, or a count of them."""
 
     topic: Text
     tag: Text | None = None
@@ -243,8 +249,31 @@ class Matching(Question):
     due_from: AwareDatetime | None = None
     due_until: AwareDatetime | None = None
     dry_run: bool = True
+
+
+class RecallMatching(Matching):
+    """The messages to recall."""
+
     #: The end of the previous portion, from its answer.
     after: Annotated[str, Field(pattern=_PLACE_IN_RECALL)] | None = None
+
+
+class MoveMatching(Matching, NewInstant):
+    """The messages to move, and their new delivery time. The request for the next portion gives the instant
+    that the answer for the first has."""
+
+    #: The end of the previous portion, from its answer.
+    after: Annotated[str, Field(pattern=_PLACE_IN_MOVE)] | None = None
+
+
+class MovedPortion(Model):
+    """The result of one portion of a bulk reschedule: how many of its messages were moved to ``deliver_at``.
+    The others were released, recalled or moved by others just now. ``next`` is null at the end."""
+
+    matched: int
+    moved: int
+    deliver_at: datetime
+    next: str | None
 
 
 class RecalledPortion(Model):

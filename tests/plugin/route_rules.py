@@ -40,6 +40,7 @@ RULES = {
     ("POST", f"{BROKER}/messages/recall"): Rule(ACT, {"message_ids": [UNKNOWN_ID]}),
     ("POST", f"{BROKER}/messages/reschedule"): Rule(ACT, {"message_ids": [UNKNOWN_ID], "delay_seconds": 1}),
     ("POST", f"{BROKER}/messages/recall-matching"): Rule(ACT, {"topic": "rights", "key_prefix": "none"}),
+    ("POST", f"{BROKER}/messages/reschedule-matching"): Rule(ACT, {"topic": "rights", "delay_seconds": 1}),
     ("POST", f"{BROKER}/dead-letters/redrive"): Rule(ACT, {"group": "rights"}),
     ("POST", f"{BROKER}/groups/rewind"): Rule(ACT, {"group": "rights", "topic": "rights", "to": "latest"}),
     ("POST", f"{BROKER}/schedules/pause"): Rule(ACT, {"name": "rights"}),

@@ -383,44 +383,58 @@ def test_x08_what_was_done_is_told_though_it_was_broken_off_or_stopped(
     chromium: Browser, airflow: AirflowServer, shop_at_work: Broker
 ) -> None:
     shop_at_work.create_topic("broken-off")
-    shop_at_work.send_many("broken-off", [{"body": b"", "delay": HOUR}] * 450)
+    due_at = datetime.now(UTC) + HOUR
+    shop_at_work.send_many("broken-off", [{"body": b"", "deliver_at": due_at}] * 17_000)
     with logged_in(chromium, airflow, "op") as page:
         open_view(page, airflow, "?view=messages&topic=broken-off")
         dialog = page.get_by_role("alertdialog")
-        asked: list[Route] = []
+        told = dialog.get_by_role("status")
+        moves: list[Route] = []
 
         def portion(route: Route) -> None:
-            asked.append(route)
-            if len(asked) % 2:
-                route.continue_()
-            elif len(asked) == 2:
-                # As when the API server is started again.
-                route.abort()
+            if not json.loads(route.request.post_data or "")["dry_run"]:
+                moves.append(route)
+                if len(moves) == 2:
+                    # As when the API server is started again.
+                    route.abort()
+                    return
+                if len(moves) == 4:
+                    return
+            route.continue_()
 
-        page.route(re.compile("/messages/reschedule"), portion)
-        page.get_by_role("button", name="Reschedule all").click()
-        expect(dialog.get_by_text("450 messages wait and match now.")).to_be_visible()
-        dialog.get_by_role("button", name="Reschedule all").click()
-        told = dialog.get_by_role("status")
-        for words in ("200 rescheduled", "200 outcome unknown", "50 not tried", "API server does not answer"):
+        def reschedule_all(number: int, words: str) -> None:
+            page.get_by_role("button", name="Reschedule all").click()
+            expect(told).to_contain_text(words)
+            dialog.locator("input[name=number]").fill(f"{number}")
+            dialog.get_by_role("button", name="Reschedule all").click()
+
+        page.route(re.compile("/messages/reschedule-matching"), portion)
+        reschedule_all(17_000, "17,000 messages wait and match now.")
+        for words in ("5,000 rescheduled", "API server does not answer", "goes on with the rest"):
             expect(told).to_contain_text(words)
         close(dialog)
 
-        page.get_by_role("button", name="Reschedule all").click()
-        expect(dialog.get_by_text("450 messages wait and match now.")).to_be_visible()
-        dialog.get_by_role("button", name="Reschedule all").click()
-        expect(told).to_contain_text("200 of 450")
+        reschedule_all(12_000, "12,000 messages are left.")
+        expect(told).to_contain_text("5,000 rescheduled …")
         dialog.get_by_role("button", name="Stop").click()
         # What is on its way is waited for.
-        asked[3].continue_()
-        expect(told).to_contain_text("400 rescheduled")
-        expect(told).to_contain_text("50 not tried")
+        moves[3].continue_()
+        expect(told).to_contain_text("10,000 rescheduled")
+        expect(told).to_contain_text("Stopped: the rest are unchanged.")
         close(dialog)
 
+        reschedule_all(2_000, "2,000 messages are left.")
+        expect(told).to_have_text("2,000 rescheduled")
+        close(dialog)
+        # All at one instant, though the portions were asked for one after another.
+        waiting = shop_at_work.list_messages("broken-off", due_from=due_at + SECOND, max_messages=1_000)
+        assert len({one.deliver_at for one in waiting.messages}) == 1
+
         page.get_by_role("button", name="Recall all").click()
-        expect(dialog.get_by_text("450 messages wait and match now.")).to_be_visible()
+        expect(dialog.get_by_text("17,000 messages wait and match now.")).to_be_visible()
+        dialog.locator("input[name=number]").fill("17000")
         dialog.get_by_role("button", name="Recall all").click()
-        expect(told).to_contain_text("450 recalled: never delivered")
+        expect(told).to_contain_text("17,000 recalled: never delivered")
         close(dialog)
         # Half an instant is no instant, and not "from the beginning" either.
         page.get_by_role("button", name="Groups").click()

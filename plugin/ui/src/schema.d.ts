@@ -246,6 +246,27 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/brokers/{connection_id}/messages/reschedule-matching": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Reschedule Matching
+         * @description Move the waiting messages that meet the criteria, or count them: one portion at a time, so that other
+         *     requests get their turn.
+         */
+        post: operations["reschedule_matching_api_brokers__connection_id__messages_reschedule_matching_post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/brokers/{connection_id}/messages/{message_id}": {
         parameters: {
             query?: never;
@@ -689,29 +710,6 @@ export interface components {
             topic: string;
         };
         /**
-         * Matching
-         * @description All waiting messages of a topic that meet every given criterion.
-         */
-        Matching: {
-            /** After */
-            after?: string | null;
-            /**
-             * Dry Run
-             * @default true
-             */
-            dry_run: boolean;
-            /** Due From */
-            due_from?: string | null;
-            /** Due Until */
-            due_until?: string | null;
-            /** Key Prefix */
-            key_prefix?: string | null;
-            /** Tag */
-            tag?: string | null;
-            /** Topic */
-            topic: string;
-        };
-        /**
          * MessageType
          * @description The kind of messages a topic takes; it cannot change.
          * @enum {string}
@@ -731,6 +729,64 @@ export interface components {
              * Format: date-time
              */
             now_at: string;
+        };
+        /**
+         * MoveMatching
+         * @description The messages to move, and their new delivery time. The request for the next portion gives the instant
+         *     that the answer for the first has.
+         */
+        MoveMatching: {
+            /** After */
+            after?: string | null;
+            /** Delay Seconds */
+            delay_seconds?: number | null;
+            /** Deliver At */
+            deliver_at?: string | null;
+            /**
+             * Dry Run
+             * @default true
+             */
+            dry_run: boolean;
+            /** Due From */
+            due_from?: string | null;
+            /** Due Until */
+            due_until?: string | null;
+            /** Key Prefix */
+            key_prefix?: string | null;
+            /** Tag */
+            tag?: string | null;
+            /** Topic */
+            topic: string;
+        };
+        /**
+         * MoveSome
+         * @description The messages to move, and their new delivery time.
+         */
+        MoveSome: {
+            /** Delay Seconds */
+            delay_seconds?: number | null;
+            /** Deliver At */
+            deliver_at?: string | null;
+            /** Message Ids */
+            message_ids: string[];
+        };
+        /**
+         * MovedPortion
+         * @description The result of one portion of a bulk reschedule: how many of its messages were moved to ``deliver_at``.
+         *     The others were released, recalled or moved by others just now. ``next`` is null at the end.
+         */
+        MovedPortion: {
+            /**
+             * Deliver At
+             * Format: date-time
+             */
+            deliver_at: string;
+            /** Matched */
+            matched: number;
+            /** Moved */
+            moved: number;
+            /** Next */
+            next: string | null;
         };
         /**
          * NamedMessage
@@ -763,18 +819,6 @@ export interface components {
             message_id: string;
             /** Tag */
             tag: string | null;
-        };
-        /**
-         * NewInstant
-         * @description The new delivery time of messages: one of the two fields. A delay of 0 delivers now.
-         */
-        NewInstant: {
-            /** Delay Seconds */
-            delay_seconds?: number | null;
-            /** Deliver At */
-            deliver_at?: string | null;
-            /** Message Ids */
-            message_ids: string[];
         };
         /**
          * OneMessage
@@ -880,6 +924,29 @@ export interface components {
             shared_seconds: number;
             /** Wheels */
             wheels: components["schemas"]["TurningWheel"][];
+        };
+        /**
+         * RecallMatching
+         * @description The messages to recall.
+         */
+        RecallMatching: {
+            /** After */
+            after?: string | null;
+            /**
+             * Dry Run
+             * @default true
+             */
+            dry_run: boolean;
+            /** Due From */
+            due_from?: string | null;
+            /** Due Until */
+            due_until?: string | null;
+            /** Key Prefix */
+            key_prefix?: string | null;
+            /** Tag */
+            tag?: string | null;
+            /** Topic */
+            topic: string;
         };
         /**
          * RecalledPortion
@@ -1561,7 +1628,7 @@ export interface operations {
         };
         requestBody: {
             content: {
-                "application/json": components["schemas"]["Matching"];
+                "application/json": components["schemas"]["RecallMatching"];
             };
         };
         responses: {
@@ -1596,7 +1663,7 @@ export interface operations {
         };
         requestBody: {
             content: {
-                "application/json": components["schemas"]["NewInstant"];
+                "application/json": components["schemas"]["MoveSome"];
             };
         };
         responses: {
@@ -1607,6 +1674,41 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Outcomes"];
+                };
+            };
+            /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["HTTPValidationError"];
+                };
+            };
+        };
+    };
+    reschedule_matching_api_brokers__connection_id__messages_reschedule_matching_post: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                connection_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["MoveMatching"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["MovedPortion"];
                 };
             };
             /** @description Validation Error */

@@ -20,6 +20,7 @@ begin atomic
         ('recall_key', 'duewheel_producer'),
         ('recall_many', 'duewheel_producer'),
         ('reschedule', 'duewheel_producer'),
+        ('reschedule_chunk', 'duewheel_producer'),
         ('reschedule_key', 'duewheel_producer'),
         ('send', 'duewheel_producer'),
         ('stage_part', 'duewheel_producer'),
