@@ -62,13 +62,13 @@ class Problem(Model):
 
 
 class DueHistogram(Model):
-    """The numbers of due messages over time."""
+    """The numbers of due messages over time; after ``counted_steps`` there may be more than are told."""
 
     from_at: datetime
     step_seconds: float
     steps: int
     due: list[overview.DueStep]
-    complete: bool
+    counted_steps: int
 
 
 class TopicLateness(Model):
@@ -84,7 +84,8 @@ class TopicLateness(Model):
 
 class Overview(Model):
     """The first view. ``overdue``: topics with messages that have been due for 5 s without a release. The
-    view is computed again after ``shared_seconds``. ``groups``: those of the first 200 topics."""
+    view is computed again after ``shared_seconds``. ``groups``: the neediest. ``more_groups``: there are
+    others. ``groups_to``: the topic after which, by name, there was no time for any; null if there was."""
 
     now_at: datetime
     due: DueHistogram
@@ -95,6 +96,7 @@ class Overview(Model):
     overdue: list[str]
     groups: list[overview.GroupNumbers]
     more_groups: bool
+    groups_to: str | None
     shared_seconds: float
 
 
@@ -106,10 +108,12 @@ class Topics(Model):
 
 
 class Groups(Model):
-    """The groups of a page of topics."""
+    """The groups of a page of topics, or the neediest of all topics. ``groups_to`` as in the overview."""
 
+    now_at: datetime
     groups: list[overview.GroupNumbers]
     next: str | None
+    groups_to: str | None
 
 
 class Leases(Model):

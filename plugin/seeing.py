@@ -40,13 +40,15 @@ _HOUR: Final = timedelta(hours=1)
 _MINUTE: Final = timedelta(minutes=1)
 #: A topic whose next message is due for longer than this is not being released.
 _OVERDUE: Final = timedelta(seconds=5)
-#: The number of topics whose groups the first view examines, and the number of groups that it shows.
-_FIRST_TOPICS: Final = 200
+#: The number of groups that the first view shows, and that a list of the neediest has.
 _FIRST_GROUPS: Final = 50
-#: How long the view may count the messages due ahead, and those that came due; the whole view takes 0.3 s
-#: with a thousand topics.
+_NEEDIEST: Final = 200
+#: How long the view may count the messages due ahead, those that came due, and those of groups; the whole
+#: view takes 0.3 s with a thousand topics. One topic gets what it needs.
 _DUE_MS: Final = 130
 _PAST_MS: Final = 100
+_GROUPS_MS: Final = 100
+_ONE_TOPIC_MS: Final = 3_000
 #: All requests within this time get the same view. A view that costs more is kept until computing it takes
 #: one per cent of a core.
 _SHARED_SECONDS: Final = 2.0
@@ -175,14 +177,22 @@ def list_groups(
     _: Seeing,
     after: OptionalText = None,
     limit: Annotated[int, Query(ge=1, le=200)] = 50,
+    sort: Annotated[str, Query(pattern="^(topic|lag|dead)$")] = "topic",
 ) -> models.Groups:
-    """The groups that read a page of topics, with their numbers."""
+    """The groups that read a page of topics, with their numbers; or of all topics the 200 that lag most, or
+    have the most dead letters."""
     with brokers.lend(connection_id) as broker:
+        now_at = overview.now(broker)
+        if sort != "topic":
+            found, groups_to = overview.neediest_groups(broker, _ONE_TOPIC_MS, by_lag=sort == "lag")
+            return models.Groups(now_at=now_at, groups=found[:_NEEDIEST], next=None, groups_to=groups_to)
         names = overview.topic_names(broker, after, limit)
         found = overview.group_numbers(broker, after, names[-1]) if names else []
     return models.Groups(
+        now_at=now_at,
         groups=found,
         next=names[-1] if len(names) == limit else None,
+        groups_to=None,
     )
 
 
@@ -341,15 +351,13 @@ def _overview(broker: Broker, span: str, topic: str | None) -> models.Overview:
     now_at = overview.now(broker)
     step, steps = SPANS[span]
     past_from = _whole_minute(now_at) - _HOUR + _MINUTE
-    topics = overview.topic_names(broker, None, _FIRST_TOPICS)
-    groups = overview.group_numbers(broker, None, topics[-1]) if topics else []
-    # Groups that need attention come first.
-    groups.sort(key=lambda one: (-one.dead, -one.ready, -one.waiting_retry, one.group, one.topic))
+    groups, groups_to = overview.neediest_groups(broker, _GROUPS_MS, topic)
+    due_ms, past_ms = (_DUE_MS, _PAST_MS) if topic is None else (_ONE_TOPIC_MS // 2,) * 2
     return models.Overview(
         now_at=now_at,
-        due=_histogram(overview.due_histogram(broker, now_at, step, steps, topic, _DUE_MS)),
-        past=_histogram(overview.due_histogram(broker, past_from, _MINUTE, 60, topic, _PAST_MS)),
-        flow=overview.flow_histogram(broker, past_from, _MINUTE, 60),
+        due=_histogram(overview.due_histogram(broker, now_at, step, steps, topic, due_ms)),
+        past=_histogram(overview.due_histogram(broker, past_from, _MINUTE, 60, topic, past_ms)),
+        flow=overview.flow_histogram(broker, past_from, _MINUTE, 60, topic),
         lateness=[
             models.TopicLateness(
                 topic=one.topic,
@@ -360,11 +368,13 @@ def _overview(broker: Broker, span: str, topic: str | None) -> models.Overview:
                 by_wheel=one.by_wheel,
             )
             for one in overview.lateness(broker, now_at - _HOUR)
+            if topic in (None, one.topic)
         ],
         wheels=overview.turning_wheels(broker),
         overdue=overview.overdue_topics(broker, now_at - _OVERDUE),
         groups=groups[:_FIRST_GROUPS],
-        more_groups=len(groups) > _FIRST_GROUPS or len(topics) == _FIRST_TOPICS,
+        more_groups=len(groups) > _FIRST_GROUPS,
+        groups_to=groups_to,
         # Set once the cost of the answer is known.
         shared_seconds=_SHARED_SECONDS,
     )
@@ -376,7 +386,7 @@ def _histogram(found: overview.DueHistogram) -> models.DueHistogram:
         step_seconds=found.step.total_seconds(),
         steps=found.steps,
         due=list(found.due),
-        complete=found.complete,
+        counted_steps=found.counted_steps,
     )
 
 

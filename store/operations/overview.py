@@ -7,6 +7,7 @@ look costs as much as with ten. Where a bound was met, the answer says so.
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
@@ -29,6 +30,9 @@ select topic_name, step_number, messages, exact from duewheel.due_histogram(%s, 
 """
 _OVERDUE = "select topic_name from duewheel.overdue_topics(%s)"
 _NAMES = "select topic from duewheel.topics where topic > %s order by topic limit %s"
+_TOPIC_BEFORE = "select max(topic) from duewheel.topics where topic < %s"
+#: The groups of so many topics are asked for in one statement.
+_TOPICS_AT_ONCE = 500
 _DEAD_LETTER_PAGE = f"""
 select {LETTER_COLUMNS}, place::text
 from duewheel.dead_letter_page(%s, %s, %s, %s::jsonb, %s, reason_contains => %s, key_prefix => %s)
@@ -61,14 +65,15 @@ class DueHistogram:
         step: how long each is.
         steps: how many there are.
         due: the steps that hold messages, by topic and step.
-        complete: whether all topics were looked at; else the time was up after the last in ``due``.
+        counted_steps: in how many steps, from the first, all messages are counted or estimated: the time was
+            up before the others were looked at. Of many topics it is all steps or none.
     """
 
     from_at: datetime
     step: timedelta
     steps: int
     due: tuple[DueStep, ...]
-    complete: bool
+    counted_steps: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,7 +309,7 @@ def due_histogram(
         step: how long each is.
         steps: how many, 1 to 400.
         topic: of this topic; None is all.
-        max_ms: after so many milliseconds, 1 to 10 000, it looks at no further topic.
+        max_ms: after so many milliseconds, 1 to 10 000, it counts no further.
 
     Raises:
         UnknownTopic: there is none of this name.
@@ -316,20 +321,31 @@ def due_histogram(
     """
     check_text(topic, "topic", optional=True)
     rows = _read(broker, _DUE, (from_at, step, steps, topic, max_ms))
+    due = tuple(DueStep(*row) for row in rows if row[0] is not None)
+    counted_steps = steps
+    if len(due) < len(rows):
+        counted_steps = 0 if topic is None else max((one.step + 1 for one in due), default=0)
     return DueHistogram(
         from_at=to_datetime(from_at, "from_at"),
         step=step,
         steps=steps,
-        due=tuple(DueStep(*row) for row in rows if row[0] is not None),
-        complete=all(row[0] is not None for row in rows),
+        due=due,
+        counted_steps=counted_steps,
     )
 
 
-def flow_histogram(broker: Connected, from_at: datetime, step: timedelta, steps: int) -> list[FlowStep]:
-    """The messages that groups received, acked and failed in each step: the newest 1 000 leases of a
-    queue."""
-    source = "flow_histogram(%s, %s, %s)"
-    return _records(broker, FlowStep, source, (from_at, step, steps), step="step_number")
+def flow_histogram(
+    broker: Connected, from_at: datetime, step: timedelta, steps: int, topic: str | None = None
+) -> list[FlowStep]:
+    """The messages that groups received, acked and failed in each step, of one topic or of all: the newest
+    1 000 leases of a queue.
+
+    Raises:
+        UnknownTopic: there is none of this name.
+    """
+    check_text(topic, "topic", optional=True)
+    source = "flow_histogram(%s, %s, %s, of_topic => %s)"
+    return _records(broker, FlowStep, source, (from_at, step, steps, topic), step="step_number")
 
 
 def lateness(broker: Connected, since_at: datetime) -> list[TopicLateness]:
@@ -403,6 +419,38 @@ def group_numbers(
     check_text(after_topic, "after_topic", optional=True)
     check_text(until_topic, "until_topic", optional=True)
     return records(GroupNumbers, _read(broker, _GROUPS, (broker.now(), after_topic, until_topic)))
+
+
+def neediest_groups(
+    broker: Connected, max_ms: int, topic: str | None = None, *, by_lag: bool = False
+) -> tuple[list[GroupNumbers], str | None]:
+    """The groups of all topics or of one: those with the most dead letters first, or those that lag most.
+
+    Args:
+        broker: the broker.
+        max_ms: after so many milliseconds it looks at no further topics.
+        topic: those of this topic; None is all.
+        by_lag: by the number of messages that are ready, and not of dead letters.
+
+    Returns:
+        The groups; and the topic after which, by name, none was looked at, or None where all were.
+    """
+    ends_at = time.monotonic() + max_ms / 1000
+    found: list[GroupNumbers] = []
+    if topic is not None:
+        ((before,),) = _read(broker, _TOPIC_BEFORE, (topic,))
+        found = group_numbers(broker, before, topic)
+    last: str | None = None
+    while topic is None:
+        names = topic_names(broker, last, _TOPICS_AT_ONCE)
+        found += group_numbers(broker, last, names[-1]) if names else []
+        last = names[-1] if len(names) == _TOPICS_AT_ONCE else None
+        if last is None or time.monotonic() > ends_at:
+            break
+    found.sort(key=lambda one: (-one.dead, -one.ready, -one.waiting_retry, one.group, one.topic))
+    if by_lag:
+        found.sort(key=lambda one: -one.ready)
+    return found, last
 
 
 def listed_dead_letters(

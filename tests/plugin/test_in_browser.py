@@ -326,10 +326,10 @@ def test_x08_a_moved_message_reads_moved_and_each_of_its_ids_leads_to_the_others
         told = page.get_by_text("this is an id that it had before")
         expect(told).to_have_count(0)
         history = page.get_by_role("region", name="History")
-        expect(history.get_by_role("row", name=re.compile("^Moved "))).to_be_visible()
+        expect(history.get_by_role("row", name=re.compile("^moved "))).to_be_visible()
         history.locator(f"a[href*='{sent}']").first.click()
         expect(told).to_be_visible()
-        expect(page.get_by_text("waiting", exact=True)).to_be_visible()
+        expect(page.get_by_text("waiting", exact=True).first).to_be_visible()
         # Who acts by an id of before acts on the message.
         page.get_by_role("button", name="Recall").click()
         dialog = page.get_by_role("alertdialog")
@@ -362,6 +362,110 @@ def test_x08_whoever_recalls_thousands_reads_which_and_types_how_many(
         dialog.locator("input[name=number]").fill("1200")
         recall.click()
         expect(dialog.get_by_text("1,200 recalled: never delivered")).to_be_visible()
+
+
+def test_x08_a_chart_is_hatched_where_it_was_not_counted(
+    chromium: Browser, airflow: AirflowServer, shop_at_work: Broker
+) -> None:
+    with logged_in(chromium, airflow, "viewer") as page:
+        counted = 60
+
+        def hurried(route: Route) -> None:
+            answer = route.fetch()
+            view = answer.json()
+            view["due"]["counted_steps"] = counted
+            view["now_at"] = view["due"]["from_at"] = "2030-01-05T10:00:00Z"
+            route.fulfill(response=answer, json=view)
+
+        def drawn() -> str:
+            page.wait_for_function("document.querySelector('.uplot canvas').width > 0")
+            picture: str = page.locator(".uplot canvas").first.evaluate("one => one.toDataURL()")
+            return picture
+
+        page.route(re.compile("/overview"), hurried)
+        open_view(page, airflow, "?topic=vouchers.expire")
+        expect(page.get_by_text(re.compile("Due: [\\d,]+ in the next hour"))).to_be_visible()
+        expect(page.get_by_text("Hatched")).to_have_count(0)
+        whole = drawn()
+        counted = 20
+        expect(page.get_by_text(re.compile("Due: at least [\\d,]+ in the next hour"))).to_be_visible()
+        told = page.get_by_text("no time to count from 2030-01-05 10:20:00.000 on")
+        expect(told).to_be_visible()
+        expect(page.get_by_text("choose it above")).to_have_count(0)
+        assert drawn() != whole
+        follow(page, "?span=hour")
+        expect(page.get_by_text("One topic is counted alone: choose it above.").first).to_be_visible()
+
+
+def test_x08_a_wheel_that_has_stopped_is_told_from_one_that_turns(
+    chromium: Browser, airflow: AirflowServer, shop_at_work: Broker
+) -> None:
+    def two_wheels(route: Route) -> None:
+        answer = route.fetch()
+        view = answer.json()
+        view["now_at"] = "2030-01-05T10:00:00Z"
+        view["wheels"] = [
+            {
+                "name": name,
+                "login": "wheel",
+                "client_address": None,
+                "connections": 2,
+                "started_at": "2030-01-05T09:00:00Z",
+                "active_at": active_at,
+            }
+            for name, active_at in (
+                ("turning:1", "2030-01-05T10:00:00.212Z"),
+                ("frozen:2", "2030-01-05T09:58:00Z"),
+            )
+        ]
+        route.fulfill(response=answer, json=view)
+
+    with logged_in(chromium, airflow, "viewer") as page:
+        page.route(re.compile("/overview"), two_wheels)
+        open_view(page, airflow)
+        wheels = page.get_by_role("region", name="Wheels")
+        expect(wheels.get_by_role("row", name=re.compile("^turning:1 .*just now$"))).to_be_visible()
+        expect(
+            wheels.get_by_role("row", name=re.compile("^frozen:2 .*2 min ago does not turn$"))
+        ).to_be_visible()
+
+
+def test_x08_a_dead_letter_says_so_first_and_its_body_is_as_it_was_sent(
+    chromium: Browser, airflow: AirflowServer, shop_at_work: Broker
+) -> None:
+    shop_at_work.create_topic("dying-one", message_type="NORMAL")
+    body = b'{"price": 1.10, "price": 1.2, "big": 12345678901234567890123, "none": [], "text": "a, {b"}'
+    sent = shop_at_work.send("dying-one", body, key="poison")
+    for group, retry in (("first", RetryPolicy(0, (HOUR,))), ("second", RetryPolicy(3, (HOUR,)))):
+        consumer = shop_at_work.consumer("dying-one", group, retry=retry)
+        consumer.nack(consumer.receive(), reason="boom")
+    with logged_in(chromium, airflow, "op") as page:
+        open_view(page, airflow, f"?view=message&id={sent.message_id}")
+        facts = page.locator("section", has=page.get_by_role("heading", name="Message poison"))
+        expect(facts.get_by_text("dead letter in first")).to_be_visible()
+        expect(facts.get_by_text("waiting for a retry in second")).to_be_visible()
+        expect(facts.get_by_text("released", exact=True)).to_have_count(0)
+        told = page.get_by_role("region", name="Body").inner_text().splitlines()
+        assert [line.strip().rstrip(",") for line in told] == [
+            "{",
+            '"price": 1.10',
+            '"price": 1.2',
+            '"big": 12345678901234567890123',
+            '"none": []',
+            '"text": "a, {b"',
+            "}",
+        ]
+
+
+@pytest.mark.parametrize("view", ["leases", "retries", "dead"])
+def test_x08_a_mistyped_name_is_no_empty_list(
+    chromium: Browser, airflow: AirflowServer, shop_at_work: Broker, view: str
+) -> None:
+    with logged_in(chromium, airflow, "viewer") as page:
+        open_view(page, airflow, f"?view={view}&group=shop-typo")
+        expect(page.get_by_role("alert")).to_contain_text("shop-typo")
+        follow(page, f"?view={view}&group=ship&topic=typo.topic")
+        expect(page.get_by_role("alert")).to_contain_text("typo.topic")
 
 
 def test_x12_the_count_of_a_redrive_is_that_of_the_reason_in_the_dialog(
@@ -457,7 +561,7 @@ def test_x12_an_operator_redrives_a_dead_letter(
     before = [one.key for one in shop_at_work.dead_letters("ship", redriven=False)]
     with logged_in(chromium, airflow, "op") as page:
         open_view(page, airflow, "?view=dead")
-        page.get_by_role("button", name="ship").click()
+        page.get_by_role("link", name="ship").click()
         with page.expect_download() as download:
             page.get_by_role("link", name="Export JSON lines").click()
         exported = [json.loads(line) for line in download.value.path().read_text().splitlines()]

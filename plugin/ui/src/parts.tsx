@@ -138,22 +138,28 @@ export function Consumer({ name }: { name: string | null }) {
   return task ? <PlaceLink to={pageOf(task)}>{name}</PlaceLink> : name;
 }
 
-const PALETTES: Record<string, string> = {
-  Acked: "green",
-  DLQ: "red",
-  Deleted: "gray",
-  Inflight: "blue",
-  Moved: "gray",
-  Ready: "cyan",
-  Timing: "purple",
-  WaitingRetry: "orange",
-  moved: "gray",
-  recalled: "gray",
-  released: "green",
-  waiting: "purple",
+/** The words for the states of a message, wherever they come from, with their colours. */
+const STATES: Record<string, [words: string, palette: string]> = {
+  Acked: ["acked", "green"],
+  DLQ: ["dead letter", "red"],
+  Deleted: ["recalled", "gray"],
+  Inflight: ["in flight", "blue"],
+  Initialized: ["sent", "gray"],
+  Moved: ["moved", "gray"],
+  Ready: ["released", "cyan"],
+  Skipped: ["skipped", "gray"],
+  Timing: ["waiting", "purple"],
+  WaitingRetry: ["waiting for a retry", "orange"],
+  moved: ["moved", "gray"],
+  recalled: ["recalled", "gray"],
+  released: ["released", "cyan"],
+  waiting: ["waiting", "purple"],
 };
 
-export const State = ({ of }: { of: string }) => <Badge colorPalette={PALETTES[of] ?? "gray"}>{of}</Badge>;
+export function State({ of }: { of: string }) {
+  const [words, palette] = STATES[of] ?? [of, "gray"];
+  return <Badge colorPalette={palette}>{words}</Badge>;
+}
 
 /** A column of a table: its head, and the cell of a row. False leaves the column out. */
 export type Column<One> = false | undefined | [head: ReactNode, cell: (one: One, index: number) => ReactNode];

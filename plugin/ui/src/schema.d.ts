@@ -114,7 +114,8 @@ export interface paths {
         };
         /**
          * List Groups
-         * @description The groups that read a page of topics, with their numbers.
+         * @description The groups that read a page of topics, with their numbers; or of all topics the 200 that lag most, or
+         *     have the most dead letters.
          */
         get: operations["list_groups_api_brokers__connection_id__groups_get"];
         put?: never;
@@ -495,11 +496,11 @@ export interface components {
         };
         /**
          * DueHistogram
-         * @description The numbers of due messages over time.
+         * @description The numbers of due messages over time; after ``counted_steps`` there may be more than are told.
          */
         DueHistogram: {
-            /** Complete */
-            complete: boolean;
+            /** Counted Steps */
+            counted_steps: number;
             /** Due */
             due: components["schemas"]["DueStep"][];
             /**
@@ -582,13 +583,20 @@ export interface components {
         };
         /**
          * Groups
-         * @description The groups of a page of topics.
+         * @description The groups of a page of topics, or the neediest of all topics. ``groups_to`` as in the overview.
          */
         Groups: {
             /** Groups */
             groups: components["schemas"]["GroupNumbers"][];
+            /** Groups To */
+            groups_to: string | null;
             /** Next */
             next: string | null;
+            /**
+             * Now At
+             * Format: date-time
+             */
+            now_at: string;
         };
         /** HTTPValidationError */
         HTTPValidationError: {
@@ -900,7 +908,8 @@ export interface components {
         /**
          * Overview
          * @description The first view. ``overdue``: topics with messages that have been due for 5 s without a release. The
-         *     view is computed again after ``shared_seconds``. ``groups``: those of the first 200 topics.
+         *     view is computed again after ``shared_seconds``. ``groups``: the neediest. ``more_groups``: there are
+         *     others. ``groups_to``: the topic after which, by name, there was no time for any; null if there was.
          */
         Overview: {
             due: components["schemas"]["DueHistogram"];
@@ -908,6 +917,8 @@ export interface components {
             flow: components["schemas"]["FlowStep"][];
             /** Groups */
             groups: components["schemas"]["GroupNumbers"][];
+            /** Groups To */
+            groups_to: string | null;
             /** Lateness */
             lateness: components["schemas"]["TopicLateness"][];
             /** More Groups */
@@ -1444,6 +1455,7 @@ export interface operations {
             query?: {
                 after?: string | null;
                 limit?: number;
+                sort?: string;
             };
             header?: never;
             path: {

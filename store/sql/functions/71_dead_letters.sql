@@ -27,6 +27,7 @@ declare
     v_seq bigint;
 begin
     perform duewheel.require_home();
+    perform duewheel.require_known(null, dead_letter_page.topic);
     perform duewheel.check_limit('max_messages', max_messages, 1, 1000);
     perform duewheel.check_limit('max_bytes', max_bytes, 1, 1073741824);
     perform duewheel.check_limit('max_looked_at', max_looked_at, 1, 1000000);

@@ -4,8 +4,20 @@ import { Failure, type Schemas, addressOf, get, ofBroker, post } from "../api";
 import { useAddress } from "../address";
 import { Asking, type Course } from "../Asking";
 import { count } from "../format";
-import { Answered, Filter, MessageLink, Pages, Rows, Section, When, useChoice } from "../parts";
+import {
+  Answered,
+  Filter,
+  MessageLink,
+  PageLink,
+  Pages,
+  Rows,
+  Section,
+  Shown,
+  When,
+  useChoice,
+} from "../parts";
 import { useAnswer } from "../useAnswer";
+import { GroupsLeftOut } from "./Groups";
 import { Choose } from "./Messages";
 
 const AT_ONCE = 500;
@@ -36,46 +48,40 @@ export function DeadLetters({ broker, mayAct, mayReadBodies }: Rights & { broker
   );
 }
 
-/** The groups that have dead letters, to choose from. */
+/** The groups that have dead letters, those with the most first, to choose from. */
 function Choices({ broker }: { broker: string }) {
-  const address = useAddress();
-  const after = address.of("after");
-  const answer = useAnswer(JSON.stringify([broker, after]), (signal) =>
-    get<Schemas["Groups"]>(ofBroker(broker, "groups"), { after, limit: 200 }, signal),
+  const answer = useAnswer(broker, (signal) =>
+    get<Schemas["Groups"]>(ofBroker(broker, "groups"), { sort: "dead" }, signal),
   );
   return (
     <Answered answer={answer}>
-      {(page) => (
-        <>
-          <Rows
-            columns={[
-              [
-                "Group",
-                (one) => (
-                  <Text
-                    as="button"
-                    color="fg.info"
-                    onClick={() => address.set({ after: null, group: one.group, topic: one.topic })}
-                  >
-                    {one.group}
-                  </Text>
-                ),
-              ],
-              ["Topic", (one) => one.topic],
-              ["Dead", (one) => count(one.dead)],
-            ]}
-            empty={
-              page.next === null && after === ""
-                ? "No group has dead letters."
-                : "None on these 200 topics. Look at the other pages."
-            }
-            keyOf={(one) => `${one.group} ${one.topic}`}
-            label="Groups with dead letters"
-            rows={page.groups.filter((one) => one.dead > 0)}
-          />
-          <Pages next={page.next} />
-        </>
-      )}
+      {(page) => {
+        const some = page.groups.filter((one) => one.dead > 0);
+        return (
+          <>
+            <GroupsLeftOut to={page.groups_to} />
+            <Rows
+              columns={[
+                [
+                  "Group",
+                  (one) => (
+                    <PageLink to={{ group: one.group, topic: one.topic }} view="dead">
+                      {one.group}
+                    </PageLink>
+                  ),
+                ],
+                ["Topic", (one) => one.topic],
+                ["Dead", (one) => count(one.dead)],
+              ]}
+              empty="No group has dead letters."
+              keyOf={(one) => `${one.group} ${one.topic}`}
+              label="Groups with dead letters"
+              rows={some}
+            />
+            <Shown first="with the most" of={some} />
+          </>
+        );
+      }}
     </Answered>
   );
 }

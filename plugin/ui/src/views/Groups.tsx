@@ -59,6 +59,14 @@ export function GroupRows({
   );
 }
 
+/** Said where there was no time to look at the groups of all topics. */
+export const GroupsLeftOut = ({ to }: { to: string | null }) =>
+  to === null ? null : (
+    <Text color="fg.muted" fontSize="sm" mb={2}>
+      There was no time for the topics behind “{to}”, by name.
+    </Text>
+  );
+
 export function Groups({ broker, mayAct }: { broker: string; mayAct: boolean }) {
   const after = useAddress().of("after");
   const answer = useAnswer(JSON.stringify([broker, after]), (signal) =>
@@ -71,6 +79,7 @@ export function Groups({ broker, mayAct }: { broker: string; mayAct: boolean }) 
           <>
             <GroupRows
               groups={page.groups}
+              nowAt={page.now_at}
               {...(mayAct
                 ? {
                     actions: (one: Schemas["GroupNumbers"]) => (

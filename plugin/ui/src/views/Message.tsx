@@ -97,9 +97,29 @@ export function deadIn(history: Schemas["HistoryEntry"][]): Map<string | null, n
   return new Map([...last].filter(([group, index]) => group !== null && history[index]?.state === "DLQ"));
 }
 
+/** Where a released message is: its state in each group that has received it. */
+export function statesIn(history: Schemas["HistoryEntry"][]): [group: string, state: string][] {
+  const last = new Map(history.map((entry) => [entry.consumer_group, entry.state]));
+  return [...last].filter((one): one is [string, string] => one[0] !== null);
+}
+
+function States({ one }: { one: Schemas["OneMessage"] }) {
+  const inGroups = stateOf(one) === "released" ? statesIn(one.history) : [];
+  if (inGroups.length === 0) return <State of={stateOf(one)} />;
+  return (
+    <Flex columnGap={3} rowGap={1} wrap="wrap">
+      {inGroups.map(([group, state]) => (
+        <Text as="span" key={group}>
+          <State of={state} /> in {group}
+        </Text>
+      ))}
+    </Flex>
+  );
+}
+
 function Facts({ one }: { one: Schemas["OneMessage"] }) {
   const facts: [string, React.ReactNode][] = [
-    ["State", <State key="state" of={stateOf(one)} />],
+    ["State", <States key="state" one={one} />],
     [
       "Topic",
       <PageLink key="topic" to={{ topic: one.topic }} view="messages">

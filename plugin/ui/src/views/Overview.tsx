@@ -1,11 +1,12 @@
-import { Box, Button, Flex, Grid, Text } from "@chakra-ui/react";
+import { Badge, Box, Button, Flex, Grid, Text } from "@chakra-ui/react";
 import { type Schemas, get, ofBroker } from "../api";
 import { useAddress } from "../address";
 import { Chart, type Series } from "../Chart";
-import { away, count, span } from "../format";
+import { away, count, instant, span } from "../format";
 import { Answered, Filter, PageLink, Rows, Section, Warning, When } from "../parts";
 import { useAnswer } from "../useAnswer";
-import { GroupRows } from "./Groups";
+import { useZone } from "../zone";
+import { GroupRows, GroupsLeftOut } from "./Groups";
 
 const SPANS: Record<string, string> = {
   days: "next 3 days by hour",
@@ -14,6 +15,7 @@ const SPANS: Record<string, string> = {
 };
 const COLORS = ["blue-500", "green-500", "orange-500", "purple-500", "teal-500"];
 const EVERY_SECONDS = 5;
+const SILENT_SECONDS = 10;
 
 /** The largest topics singly, all others together. */
 export function byTopic(due: Schemas["DueHistogram"]): Series[] {
@@ -41,7 +43,25 @@ const instants = (due: Schemas["DueHistogram"]) =>
 
 function total(due: Schemas["DueHistogram"]): string {
   const messages = due.due.reduce((sum, one) => sum + one.messages, 0);
-  return count(messages, due.complete && due.due.every((one) => one.exact));
+  const words = count(
+    messages,
+    due.due.every((one) => one.exact),
+  );
+  return due.counted_steps < due.steps ? `at least ${words}` : words;
+}
+
+/** What a hatched chart means, below it. */
+function Uncounted({ due, topic }: { due: Schemas["DueHistogram"]; topic: string }) {
+  const zone = useZone();
+  if (due.counted_steps >= due.steps) return null;
+  const from = new Date(Date.parse(due.from_at) + due.counted_steps * due.step_seconds * 1000);
+  return (
+    <Text color="fg.muted" fontSize="sm">
+      {topic === ""
+        ? "Hatched: there was no time to count all topics, so there may be more. One topic is counted alone: choose it above."
+        : `Hatched: there was no time to count from ${instant(from.toISOString(), zone)} on, so there may be more.`}
+    </Text>
+  );
 }
 
 export function Overview({ broker }: { broker: string }) {
@@ -80,6 +100,7 @@ export function Overview({ broker }: { broker: string }) {
             <Chart
               at={instants(view.due)}
               bars
+              countedSteps={view.due.counted_steps}
               label={`Messages due in the ${SPANS[within] ?? ""}, by topic: ${total(view.due)} in all`}
               series={byTopic(view.due)}
             />
@@ -88,15 +109,11 @@ export function Overview({ broker }: { broker: string }) {
               {view.shared_seconds > EVERY_SECONDS &&
                 `: it is computed once in ${span(view.shared_seconds)} for all users`}
             </Text>
-            {!view.due.complete && (
-              <Text color="fg.muted" fontSize="sm">
-                Counting all topics took too long: choose one.
-              </Text>
-            )}
+            <Uncounted due={view.due} topic={topic} />
           </Section>
           <Grid gap={4} templateColumns={{ base: "minmax(0, 1fr)", lg: "minmax(0, 1fr) minmax(0, 1fr)" }}>
-            <Section title="The last hour, by minute">
-              <Flow view={view} />
+            <Section title={`The last hour, by minute${topic && `, on ${topic}`}`}>
+              <Flow topic={topic} view={view} />
             </Section>
             <Section title="Lateness of release">
               <Rows
@@ -122,14 +139,10 @@ export function Overview({ broker }: { broker: string }) {
             </Section>
           </Grid>
           <Section
-            extra={view.more_groups && <PageLink view="groups">All groups</PageLink>}
+            extra={<PageLink view="groups">All groups</PageLink>}
             title="Groups, those with dead letters and lag first"
           >
-            {view.more_groups && (
-              <Text color="fg.muted" fontSize="sm" mb={2}>
-                Up to 50, of the first 200 topics by name.
-              </Text>
-            )}
+            <GroupsLeftOut to={view.groups_to} />
             <GroupRows groups={view.groups} nowAt={view.now_at} />
           </Section>
         </>
@@ -168,7 +181,7 @@ function Wheels({ view }: { view: Schemas["Overview"] }) {
               ["Login", (one) => one.login],
               ["Sessions", (one) => one.connections],
               ["Turning since", (one) => <When at={one.started_at} nowAt={view.now_at} />],
-              ["Last active", (one) => (one.active_at === null ? "–" : away(one.active_at, view.now_at))],
+              ["Last active", (one) => <LastActive at={one.active_at} nowAt={view.now_at} />],
             ]}
             empty=""
             keyOf={(one) => `${one.name} ${one.login} ${one.client_address}`}
@@ -181,7 +194,18 @@ function Wheels({ view }: { view: Schemas["Overview"] }) {
   );
 }
 
-function Flow({ view }: { view: Schemas["Overview"] }) {
+/** A wheel asks the database twice a second. One that has not for a while has stopped, though it is still connected. */
+function LastActive({ at, nowAt }: { at: string | null; nowAt: string }) {
+  if (at === null) return "–";
+  const seconds = (Date.parse(nowAt) - Date.parse(at)) / 1000;
+  return (
+    <>
+      {away(at, nowAt)} {seconds > SILENT_SECONDS && <Badge colorPalette="red">does not turn</Badge>}
+    </>
+  );
+}
+
+function Flow({ topic, view }: { topic: string; view: Schemas["Overview"] }) {
   const steps = view.past.steps;
   const due = new Array<number>(steps).fill(0);
   for (const one of view.past.due) due[one.step] = (due[one.step] ?? 0) + one.messages;
@@ -192,13 +216,9 @@ function Flow({ view }: { view: Schemas["Overview"] }) {
   };
   return (
     <Box>
-      {!view.past.complete && (
-        <Text color="fg.muted" fontSize="sm">
-          Counting all topics took too long, so more came due than shown. Choose a topic.
-        </Text>
-      )}
       <Chart
         at={instants(view.past)}
+        countedSteps={view.past.counted_steps}
         label="Messages that came due, were received, acked and failed, by minute"
         series={[
           { color: "gray-500", label: "came due", values: due },
@@ -207,6 +227,7 @@ function Flow({ view }: { view: Schemas["Overview"] }) {
           { color: "red-500", label: "failed", values: of("failed") },
         ]}
       />
+      <Uncounted due={view.past} topic={topic} />
     </Box>
   );
 }
