@@ -138,6 +138,30 @@ def rewind(connection_id: str, asked: models.Rewind, _: Acting) -> Rewound:
         return broker.rewind(asked.group, asked.topic, asked.to)
 
 
+@router.post("/groups/pause", dependencies=[_logged("duewheel.pause_group")])
+def pause_group(connection_id: str, asked: models.GroupName, _: Acting) -> models.Done:
+    """Let a group get nothing until it is resumed."""
+    with brokers.lend(connection_id) as broker:
+        broker.pause_group(asked.group, asked.topic)
+    return models.Done()
+
+
+@router.post("/groups/resume", dependencies=[_logged("duewheel.resume_group")])
+def resume_group(connection_id: str, asked: models.GroupName, _: Acting) -> models.Done:
+    """Let a paused group go on."""
+    with brokers.lend(connection_id) as broker:
+        broker.resume_group(asked.group, asked.topic)
+    return models.Done()
+
+
+@router.post("/groups/delete", dependencies=[_logged("duewheel.delete_group")])
+def delete_group(connection_id: str, asked: models.GroupName, _: Acting) -> models.Done:
+    """Delete what a group has on a topic."""
+    with brokers.lend(connection_id) as broker:
+        broker.delete_group(asked.group, asked.topic)
+    return models.Done()
+
+
 @router.post("/schedules/pause", dependencies=[_logged("duewheel.pause_schedule")])
 def pause_schedule(connection_id: str, asked: models.ScheduleName, _: Acting) -> models.Done:
     """Pause a schedule."""

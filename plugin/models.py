@@ -312,6 +312,13 @@ class Rewind(Question):
     to: AwareDatetime | Literal["earliest", "latest"]
 
 
+class GroupName(Question):
+    """The group that a request acts on, on one topic."""
+
+    group: Text
+    topic: Text
+
+
 class ScheduleName(Question):
     """The schedule that a request acts on."""
 

@@ -83,6 +83,7 @@ class Metrics:
                 self._gauge("inflight", reader.inflight, **names)
                 self._gauge("retries", reader.waiting_retry, **names)
                 self._gauge("dead_letters", reader.dead, **names)
+                self._gauge("paused", int(reader.paused_at is not None), **names)
         report = claim_report(broker, timedelta(seconds=CLAIMED_AFTER * self._every_seconds))
         if report is None:
             return

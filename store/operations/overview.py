@@ -212,6 +212,7 @@ class GroupNumbers:
         inflight: messages under a lease without an answer.
         waiting_retry: messages that wait for their next attempt.
         dead: dead letters that were not sent again.
+        paused_at: since when it gets nothing, as it is paused; None where it is not.
     """
 
     group: str
@@ -221,6 +222,7 @@ class GroupNumbers:
     inflight: int
     waiting_retry: int
     dead: int
+    paused_at: datetime | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -100,6 +100,8 @@ def test_every_command_answers_as_documented(run: Run, broker: Broker, tmp_path:
     assert shaped("dead-letter redrive", "--group", "g")["redriven"] == 1
     assert shaped("stats")["topics"]
     assert shaped("group list")
+    for verb in ("pause", "resume"):
+        shaped(f"group {verb}", "g")
     shaped("group rewind", "g", "--topic", "t", "--to", "earliest")
     shaped("group delete", "g", "--yes")
     shaped("topic delete", "t", "--yes")

@@ -43,6 +43,9 @@ RULES = {
     ("POST", f"{BROKER}/messages/reschedule-matching"): Rule(ACT, {"topic": "rights", "delay_seconds": 1}),
     ("POST", f"{BROKER}/dead-letters/redrive"): Rule(ACT, {"group": "rights"}),
     ("POST", f"{BROKER}/groups/rewind"): Rule(ACT, {"group": "rights", "topic": "rights", "to": "latest"}),
+    ("POST", f"{BROKER}/groups/pause"): Rule(ACT, {"group": "rights", "topic": "rights"}),
+    ("POST", f"{BROKER}/groups/resume"): Rule(ACT, {"group": "rights", "topic": "rights"}),
+    ("POST", f"{BROKER}/groups/delete"): Rule(ACT, {"group": "to-delete", "topic": "rights"}),
     ("POST", f"{BROKER}/schedules/pause"): Rule(ACT, {"name": "rights"}),
     ("POST", f"{BROKER}/schedules/resume"): Rule(ACT, {"name": "rights"}),
 }

@@ -468,6 +468,54 @@ def test_x08_a_mistyped_name_is_no_empty_list(
         expect(page.get_by_role("alert")).to_contain_text("typo.topic")
 
 
+def test_x08_an_operator_pauses_a_group_and_resumes_and_deletes_it(
+    chromium: Browser, airflow: AirflowServer, shop_at_work: Broker
+) -> None:
+    for topic, number in (("pausing-few", 1), ("pausing-many", 2_000)):
+        shop_at_work.create_topic(topic, message_type="NORMAL")
+        shop_at_work.send_many(topic, [{"body": b""}] * number)
+        consumer = shop_at_work.consumer(topic, "pausable")
+        consumer.ack(consumer.receive(max_messages=1))
+    with logged_in(chromium, airflow, "op") as page:
+        open_view(page, airflow, "?view=groups")
+        page.get_by_role("button", name="that lag most").click()
+        rows = page.get_by_role("region", name="Consumer groups").get_by_role("row")
+        first = rows.nth(1)
+        expect(first).to_contain_text("pausing-many")
+        expect(first).to_contain_text("1,999")
+        # Nothing leads from a zero.
+        expect(first.get_by_role("link")).to_have_count(0)
+        dialog = page.get_by_role("alertdialog")
+        first.get_by_role("button", name="Pause").click()
+        dialog.get_by_role("button", name="Pause").click()
+        expect(dialog.get_by_text("pausable is paused.")).to_be_visible()
+        close(dialog)
+        expect(first.get_by_text(re.compile("^paused "))).to_be_visible()
+        assert len(consumer.receive()) == 0
+        # It is so for one topic, and every reader of the overview sees it.
+        follow(page, "?topic=pausing-many")
+        shown = page.get_by_role("region", name="Consumer groups").get_by_role(
+            "row", name=re.compile("^pausable")
+        )
+        expect(shown.get_by_text(re.compile("^paused "))).to_be_visible()
+        follow(page, "?topic=pausing-few")
+        expect(shown).to_be_visible()
+        expect(shown.get_by_text(re.compile("^paused "))).to_have_count(0)
+        follow(page, "?view=groups&sort=lag")
+        first.get_by_role("button", name="Resume").click()
+        dialog.get_by_role("button", name="Resume").click()
+        expect(dialog.get_by_text("pausable goes on.")).to_be_visible()
+        close(dialog)
+        assert len(consumer.receive(max_messages=1)) == 1
+        first.get_by_role("button", name="Delete").click()
+        expect(dialog.get_by_text("0 dead letters and 0 retries are deleted with it.")).to_be_visible()
+        dialog.get_by_role("button", name="Delete").click()
+        expect(dialog.get_by_text("pausable is deleted on pausing-many.")).to_be_visible()
+        close(dialog)
+        expect(rows.filter(has_text="pausing-many")).to_have_count(0)
+    assert [one.topic for one in shop_at_work.groups() if one.group == "pausable"] == ["pausing-few"]
+
+
 def test_x12_the_count_of_a_redrive_is_that_of_the_reason_in_the_dialog(
     chromium: Browser, airflow: AirflowServer, shop_at_work: Broker
 ) -> None:

@@ -113,6 +113,7 @@ def test_x08_the_numbers_of_a_broker_are_airflows_metrics(
                     f"inflight{OF_GROUP}": 1,
                     f"retries{OF_GROUP}": 1,
                     f"dead_letters{OF_GROUP}": 0,
+                    f"paused{OF_GROUP}": 0,
                     f"expired_leases{OF_GROUP}": 1,
                     f"rings{OF_GROUP}": 1,
                     f"wheel.turning{OF_CONNECTION}": 1,
@@ -144,7 +145,7 @@ def test_x08_each_connection_of_a_broker_sends_its_gauges(
     )
     for conn_id in ("team_a", "team_b"):
         metrics.Metrics(conn_id)._report(broker, Counter())
-    gauges = ("wheel.turning", "waiting", "ready", "inflight", "retries", "dead_letters")
+    gauges = ("wheel.turning", "waiting", "ready", "inflight", "retries", "dead_letters", "paused")
     assert sent == [(conn_id, f"duewheel.{name}") for conn_id in ("team_a", "team_b") for name in gauges]
 
 
@@ -154,7 +155,8 @@ def test_every_metric_is_in_the_reference() -> None:
     assert listed == {
         **dict.fromkeys(("lateness", "released", "waiting"), "topic"),
         **dict.fromkeys(
-            ("ready", "inflight", "retries", "dead_letters", "expired_leases", "rings"), "topic, group"
+            ("ready", "inflight", "retries", "dead_letters", "paused", "expired_leases", "rings"),
+            "topic, group",
         ),
         "wheel.turning": "",
     }

@@ -161,8 +161,11 @@ export function State({ of }: { of: string }) {
   return <Badge colorPalette={palette}>{words}</Badge>;
 }
 
-/** A column of a table: its head, and the cell of a row. False leaves the column out. */
-export type Column<One> = false | undefined | [head: ReactNode, cell: (one: One, index: number) => ReactNode];
+/** A column of a table: its head, and the cell of a row; numbers stand at its right. False leaves the column out. */
+export type Column<One> =
+  false | undefined | [head: ReactNode, cell: (one: One, index: number) => ReactNode, kind?: "number"];
+
+const alignOf = (kind?: "number") => (kind === "number" ? "end" : "start");
 
 /** A table that scrolls sideways by itself where the window is narrow. */
 export function Rows<One>({
@@ -190,9 +193,9 @@ export function Rows<One>({
       <Table.Root aria-label={label} size="sm">
         <Table.Header>
           <Table.Row>
-            {shown.map(([head], place) => (
+            {shown.map(([head, , kind], place) => (
               // The columns of a table never change their order.
-              <Table.ColumnHeader key={place} whiteSpace="nowrap">
+              <Table.ColumnHeader key={place} textAlign={alignOf(kind)} whiteSpace="nowrap">
                 {head}
               </Table.ColumnHeader>
             ))}
@@ -201,13 +204,14 @@ export function Rows<One>({
         <Table.Body>
           {rows.map((one, index) => (
             <Table.Row key={keyOf(one, index)}>
-              {shown.map(([, cell], place) => (
+              {shown.map(([, cell, kind], place) => (
                 <Table.Cell
                   // A long key stays within its column.
                   css={{ overflowWrap: "anywhere" }}
                   key={place}
                   maxW="22rem"
                   minW="6ch"
+                  textAlign={alignOf(kind)}
                   verticalAlign="top"
                   whiteSpace="normal"
                 >

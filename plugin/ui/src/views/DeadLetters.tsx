@@ -71,7 +71,7 @@ function Choices({ broker }: { broker: string }) {
                   ),
                 ],
                 ["Topic", (one) => one.topic],
-                ["Dead", (one) => count(one.dead)],
+                ["Dead letters", (one) => count(one.dead), "number"],
               ]}
               empty="No group has dead letters."
               keyOf={(one) => `${one.group} ${one.topic}`}
