@@ -124,11 +124,18 @@ def _first_waiting(broker: Broker, topic: str) -> datetime | None:
 
 
 @router.post("/dead-letters/redrive", dependencies=[_logged("duewheel.redrive")])
-def redrive(connection_id: str, asked: models.Redrive, _: Acting) -> Redriven:
+def redrive(connection_id: str, asked: models.SomeDeadLetters, _: Acting) -> Redriven:
     """Send dead letters again, or count them. With a rate, the page sends one request after another, each for
     a few."""
     with brokers.lend(connection_id) as broker:
         return broker.redrive(**asked.model_dump())
+
+
+@router.post("/dead-letters/discard", dependencies=[_logged("duewheel.discard")])
+def discard(connection_id: str, asked: models.SomeDeadLetters, _: Acting) -> models.Discarded:
+    """Discard dead letters, or count them."""
+    with brokers.lend(connection_id) as broker:
+        return models.Discarded(discarded=broker.discard_dead_letters(**asked.model_dump()))
 
 
 @router.post("/groups/rewind", dependencies=[_logged("duewheel.rewind")])

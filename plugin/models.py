@@ -82,10 +82,31 @@ class TopicLateness(Model):
     by_wheel: bool
 
 
-class Overview(Model):
-    """The first view. ``overdue``: topics with messages that have been due for 5 s without a release. The
-    view is computed again after ``shared_seconds``. ``groups``: the neediest. ``more_groups``: there are
-    others. ``groups_to``: the topic after which, by name, there was no time for any; null if there was."""
+class Shared(Model):
+    """An answer that all users share; it is computed again after ``shared_seconds``."""
+
+    shared_seconds: float
+
+
+class Pulse(Shared):
+    """The state of a broker in one line. ``overdue``: as in the overview. ``lag``: the group whose oldest
+    ready message is the oldest of all groups that are not paused. ``late``: the topic that was released
+    latest in the last 5 minutes."""
+
+    now_at: datetime
+    wheels: list[overview.TurningWheel]
+    overdue: list[overview.OverdueTopic]
+    waiting: int
+    waiting_is_exact: bool
+    dead: int
+    lag: overview.GroupNumbers | None
+    late: TopicLateness | None
+
+
+class Overview(Shared):
+    """The first view. ``overdue``: topics with messages that have been due for 5 s without a release.
+    ``groups``: the neediest. ``more_groups``: there are others. ``groups_to``: the topic after which, by
+    name, there was no time for any; null if there was."""
 
     now_at: datetime
     due: DueHistogram
@@ -93,11 +114,10 @@ class Overview(Model):
     flow: list[overview.FlowStep]
     lateness: list[TopicLateness]
     wheels: list[overview.TurningWheel]
-    overdue: list[str]
+    overdue: list[overview.OverdueTopic]
     groups: list[overview.GroupNumbers]
     more_groups: bool
     groups_to: str | None
-    shared_seconds: float
 
 
 class Topics(Model):
@@ -134,6 +154,12 @@ class DeadLetters(Model):
 
     dead_letters: list[overview.ListedDeadLetter]
     next: str | None
+
+
+class DeadLetterReasons(Model):
+    """The reasons of a group's open dead letters, the commonest first."""
+
+    reasons: list[overview.DeadLetterReason]
 
 
 class Schedule(Model):
@@ -291,8 +317,8 @@ class RecalledPortion(Model):
     next: str | None
 
 
-class Redrive(Question):
-    """The dead letters to send again: those with these ids, or all that meet every criterion."""
+class SomeDeadLetters(Question):
+    """The dead letters to act on: those with these ids, or all that meet every criterion."""
 
     group: Text
     topic: Text | None = None
@@ -300,8 +326,15 @@ class Redrive(Question):
     tag: Text | None = None
     key_prefix: Text | None = None
     reason_contains: Text | None = None
+    reason: Annotated[str, Field(min_length=1, max_length=100_000)] | None = None
     max_messages: int | None = Field(default=None, ge=1, le=10_000)
     dry_run: bool = True
+
+
+class Discarded(Model):
+    """How many dead letters were discarded, or would be."""
+
+    discarded: int
 
 
 class Rewind(Question):

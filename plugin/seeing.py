@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, TypeVar
 
 from fastapi import APIRouter, Query
 from pydantic import AwareDatetime
@@ -38,6 +38,7 @@ _PLACE: Final = r'^\{"at": "[0-9T:.+-]{19,40}", "seq": [0-9]{1,19}, "topic": [0-
 _TASK_NAME: Final = re.compile(r"airflow:[\w.~:+-]{1,250}/[\w.~:+-]{1,250}/[\w.~:+-]{1,250}/-?\d{1,9}")
 _HOUR: Final = timedelta(hours=1)
 _MINUTE: Final = timedelta(minutes=1)
+_RECENTLY: Final = timedelta(minutes=5)
 #: A topic whose next message is due for longer than this is not being released.
 _OVERDUE: Final = timedelta(seconds=5)
 #: The number of groups that the first view shows, and that a list of the neediest has.
@@ -62,9 +63,12 @@ OptionalText = Annotated[str | None, Query(min_length=1, max_length=255)]
 TaskText = Annotated[str, Query(min_length=1, max_length=250)]
 
 
+_Answer = TypeVar("_Answer", bound=models.Shared)
+
+
 @dataclass(frozen=True)
 class _Kept:
-    answer: models.Overview
+    answer: models.Shared
     until: float
     costs: tuple[float, ...]
 
@@ -80,12 +84,12 @@ class _Shared:
         self._lock = threading.Lock()
         self._answers: dict[tuple[Any, ...], _Kept] = {}
 
-    def get(self, key: tuple[Any, ...]) -> models.Overview | None:
+    def get(self, key: tuple[Any, ...]) -> models.Shared | None:
         with self._lock:
             kept = self._answers.get(key)
         return kept.answer if kept is not None and time.monotonic() < kept.until else None
 
-    def put(self, key: tuple[Any, ...], answer: models.Overview, cost_seconds: float) -> None:
+    def put(self, key: tuple[Any, ...], answer: models.Shared, cost_seconds: float) -> None:
         now = time.monotonic()
         with self._lock:
             before = self._answers.get(key)
@@ -98,6 +102,28 @@ class _Shared:
                 for known, one in self._answers.items()
                 if now < one.until + _LONGEST_SHARED_SECONDS and known != key
             } | {key: _Kept(answer, until, costs)}
+
+    def answer(
+        self,
+        connection_id: str,
+        key: tuple[Any, ...],
+        kind: type[_Answer],
+        compute: Callable[[Broker], _Answer],
+    ) -> _Answer:
+        """The newest answer to a question about a broker, or a new one."""
+        key = (kind, connection_id, *key)
+        known = self.get(key)
+        if isinstance(known, kind):
+            return known
+        with brokers.lend(connection_id) as broker:
+            # Another request may have computed the answer while this one waited for its turn.
+            known = self.get(key)
+            if isinstance(known, kind):
+                return known
+            began = time.monotonic()
+            answer = compute(broker)
+            self.put(key, answer, time.monotonic() - began)
+        return answer
 
 
 _shared = _Shared()
@@ -140,19 +166,15 @@ def show_overview(
 ) -> models.Overview:
     """The messages due ahead, those released in the last hour and their lateness, the wheels that turn, and
     the state of the groups."""
-    key = (connection_id, span, topic)
-    known = _shared.get(key)
-    if known is not None:
-        return known
-    with brokers.lend(connection_id) as broker:
-        # Another request may have computed the answer while this one waited for its turn.
-        known = _shared.get(key)
-        if known is not None:
-            return known
-        began = time.monotonic()
-        answer = _overview(broker, span, topic)
-        _shared.put(key, answer, time.monotonic() - began)
-    return answer
+    return _shared.answer(
+        connection_id, (span, topic), models.Overview, lambda broker: _overview(broker, span, topic)
+    )
+
+
+@router.get("/brokers/{connection_id}/pulse")
+def show_pulse(connection_id: str, _: Seeing) -> models.Pulse:
+    """The state of a broker in one line: what has to be seen first when something is wrong."""
+    return _shared.answer(connection_id, (), models.Pulse, _pulse)
 
 
 @router.get("/brokers/{connection_id}/topics")
@@ -235,6 +257,18 @@ def list_dead_letters(
             broker, group, topic, 200, redriven, reason_contains, after, key_prefix
         )
     return models.DeadLetters(dead_letters=found, next=after)
+
+
+@router.get("/brokers/{connection_id}/dead-letter-reasons")
+def list_dead_letter_reasons(
+    connection_id: str,
+    _: Seeing,
+    group: Annotated[str, Query(min_length=1, max_length=255)],
+    topic: OptionalText = None,
+) -> models.DeadLetterReasons:
+    """The reasons of a group's open dead letters, the commonest first."""
+    with brokers.lend(connection_id) as broker:
+        return models.DeadLetterReasons(reasons=overview.dead_letter_reasons(broker, group, topic))
 
 
 @router.get("/brokers/{connection_id}/schedules")
@@ -359,16 +393,7 @@ def _overview(broker: Broker, span: str, topic: str | None) -> models.Overview:
         past=_histogram(overview.due_histogram(broker, past_from, _MINUTE, 60, topic, past_ms)),
         flow=overview.flow_histogram(broker, past_from, _MINUTE, 60, topic),
         lateness=[
-            models.TopicLateness(
-                topic=one.topic,
-                ticks=one.ticks,
-                p50_seconds=one.p50.total_seconds(),
-                p99_seconds=one.p99.total_seconds(),
-                newest_at=one.newest_at,
-                by_wheel=one.by_wheel,
-            )
-            for one in overview.lateness(broker, now_at - _HOUR)
-            if topic in (None, one.topic)
+            _lateness(one) for one in overview.lateness(broker, now_at - _HOUR) if topic in (None, one.topic)
         ],
         wheels=overview.turning_wheels(broker),
         overdue=overview.overdue_topics(broker, now_at - _OVERDUE),
@@ -377,6 +402,36 @@ def _overview(broker: Broker, span: str, topic: str | None) -> models.Overview:
         groups_to=groups_to,
         # Set once the cost of the answer is known.
         shared_seconds=_SHARED_SECONDS,
+    )
+
+
+def _pulse(broker: Broker) -> models.Pulse:
+    now_at = overview.now(broker)
+    groups, _ = overview.neediest_groups(broker, _GROUPS_MS)
+    behind = [one for one in groups if one.paused_at is None and one.oldest_deliver_at is not None]
+    late = [_lateness(one) for one in overview.lateness(broker, now_at - _RECENTLY)]
+    waiting, waiting_is_exact = overview.waiting_messages(broker, _GROUPS_MS)
+    return models.Pulse(
+        now_at=now_at,
+        wheels=overview.turning_wheels(broker),
+        overdue=overview.overdue_topics(broker, now_at - _OVERDUE),
+        waiting=waiting,
+        waiting_is_exact=waiting_is_exact,
+        dead=sum(one.dead for one in groups),
+        lag=min(behind, key=lambda one: one.oldest_deliver_at or now_at, default=None),
+        late=max(late, key=lambda one: one.p99_seconds, default=None),
+        shared_seconds=_SHARED_SECONDS,
+    )
+
+
+def _lateness(found: overview.TopicLateness) -> models.TopicLateness:
+    return models.TopicLateness(
+        topic=found.topic,
+        ticks=found.ticks,
+        p50_seconds=found.p50.total_seconds(),
+        p99_seconds=found.p99.total_seconds(),
+        newest_at=found.newest_at,
+        by_wheel=found.by_wheel,
     )
 
 

@@ -28,7 +28,6 @@ _NOW = "select pg_catalog.clock_timestamp()"
 _DUE = """
 select topic_name, step_number, messages, exact from duewheel.due_histogram(%s, %s, %s, %s, max_ms => %s)
 """
-_OVERDUE = "select topic_name from duewheel.overdue_topics(%s)"
 _NAMES = "select topic from duewheel.topics where topic > %s order by topic limit %s"
 _TOPIC_BEFORE = "select max(topic) from duewheel.topics where topic < %s"
 #: The groups of so many topics are asked for in one statement.
@@ -131,6 +130,19 @@ class TurningWheel:
     connections: int
     started_at: datetime | None
     active_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class OverdueTopic:
+    """A topic with messages that are due and not released.
+
+    Attributes:
+        topic: the topic's name.
+        due_at: when the first of them was due, in UTC.
+    """
+
+    topic: str
+    due_at: datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,6 +275,24 @@ class ListedDeadLetter:
 
 
 @dataclass(frozen=True, slots=True)
+class DeadLetterReason:
+    """The open dead letters of a group that have one reason; instants in UTC.
+
+    Attributes:
+        reason: why their last attempt failed.
+        messages: how many there are.
+        first_dead_at, last_dead_at: when the first and the last of them became dead letters.
+        complete: whether all dead letters were looked at; else there are more.
+    """
+
+    reason: str | None
+    messages: int
+    first_dead_at: datetime
+    last_dead_at: datetime
+    complete: bool
+
+
+@dataclass(frozen=True, slots=True)
 class NamedMessage:
     """A message that was sent or received under a name.
 
@@ -360,10 +390,32 @@ def turning_wheels(broker: Connected) -> list[TurningWheel]:
     return _records(broker, TurningWheel, "wheels()", ())
 
 
-def overdue_topics(broker: Connected, due_until: datetime) -> list[str]:
+def overdue_topics(broker: Connected, due_until: datetime) -> list[OverdueTopic]:
     """The topics with waiting messages that were due by an instant, the longest overdue first; at most
     200."""
-    return [name for (name,) in _read(broker, _OVERDUE, (due_until,))]
+    return _records(broker, OverdueTopic, "overdue_topics(%s)", (due_until,), topic="topic_name")
+
+
+def waiting_messages(broker: Connected, max_ms: int) -> tuple[int, bool]:
+    """How many messages wait on all topics, and whether that was counted; else it is an estimate, or at least
+    so many.
+
+    Args:
+        broker: the broker.
+        max_ms: after so many milliseconds it looks at no further topics.
+    """
+    ends_at = time.monotonic() + max_ms / 1000
+    waiting, exact = 0, True
+    last: str | None = None
+    while True:
+        found = topic_page(broker, last, _TOPICS_AT_ONCE)
+        waiting += sum(one.waiting for one in found)
+        exact = exact and all(one.waiting_is_exact for one in found)
+        if len(found) < _TOPICS_AT_ONCE:
+            return waiting, exact
+        last = found[-1].topic
+        if time.monotonic() > ends_at:
+            return waiting, False
 
 
 def running_leases(
@@ -477,6 +529,17 @@ def listed_dead_letters(
     found = records(ListedDeadLetter, (row for *row, _ in rows if row[0] is not None))
     there_may_be_more = len(found) == max_messages or len(found) < len(rows)
     return found, rows[-1][-1] if there_may_be_more else None
+
+
+def dead_letter_reasons(broker: Connected, group: str, topic: str | None = None) -> list[DeadLetterReason]:
+    """The 50 commonest reasons of a group's open dead letters, of the oldest 20 000 of each topic.
+
+    Raises:
+        UnknownGroup, UnknownTopic: there is none of this name.
+    """
+    check_text(group, "group")
+    check_text(topic, "topic", optional=True)
+    return _records(broker, DeadLetterReason, "dead_letter_reasons(%s, %s)", (group, topic))
 
 
 def dead_letter_page(

@@ -516,6 +516,111 @@ def test_x08_an_operator_pauses_a_group_and_resumes_and_deletes_it(
     assert [one.topic for one in shop_at_work.groups() if one.group == "pausable"] == ["pausing-few"]
 
 
+def test_x08_every_view_begins_with_the_state_of_the_broker(
+    chromium: Browser, airflow: AirflowServer, shop_at_work: Broker
+) -> None:
+    with logged_in(chromium, airflow, "viewer") as page:
+        open_view(page, airflow, "?view=schedules")
+        pulse = page.get_by_role("region", name="State of the broker")
+        expect(pulse).to_contain_text(re.compile(r"Waiting: (≈ )?\d"))
+        expect(pulse).to_contain_text(re.compile("Dead letters: \\d"))
+
+        def at_night(route: Route) -> None:
+            answer = route.fetch()
+            route.fulfill(
+                response=answer,
+                json={
+                    "shared_seconds": 2,
+                    "now_at": "2030-01-05T10:00:00Z",
+                    "wheels": [],
+                    "overdue": [{"topic": "orders.timeout", "due_at": "2030-01-05T09:48:00Z"}],
+                    "waiting": 419_066,
+                    "waiting_is_exact": False,
+                    "dead": 5_000,
+                    "lag": {
+                        "group": "ship",
+                        "topic": "orders.placed",
+                        "ready": 10,
+                        "oldest_deliver_at": "2030-01-05T07:00:00Z",
+                        "inflight": 0,
+                        "waiting_retry": 0,
+                        "dead": 5_000,
+                        "paused_at": None,
+                    },
+                    "late": {
+                        "topic": "orders.timeout",
+                        "ticks": 3,
+                        "p50_seconds": 0.012,
+                        "p99_seconds": 61,
+                        "newest_at": "2030-01-05T09:59:00Z",
+                        "by_wheel": True,
+                    },
+                },
+            )
+
+        page.route(re.compile("/pulse"), at_night)
+        for view in ("topics", "messages", "groups", "leases", "retries", "dead", "schedules"):
+            follow(page, f"?view={view}")
+            for words in (
+                "Wheel: none",
+                "Overdue: orders.timeout since 12 min",
+                "Waiting: ≈ 419,066",
+                "Dead letters: 5,000",
+                "Oldest ready message: 3 h for ship",
+                "p50 12 ms, p99 1 min 1 s on orders.timeout",
+            ):
+                expect(pulse).to_contain_text(words)
+        pulse.get_by_role("link", name="5,000").click()
+        expect(page.get_by_role("region", name="Groups with dead letters")).to_be_visible()
+        pulse.get_by_role("link", name="ship").click()
+        expect(page.get_by_role("button", name="that lag most")).to_have_attribute("aria-pressed", "true")
+        pulse.get_by_role("link", name="orders.timeout").click()
+        expect(page.locator("input[name=topic]")).to_have_value("orders.timeout")
+
+
+def test_x12_an_operator_redrives_one_reason_and_discards_the_poison(
+    chromium: Browser, airflow: AirflowServer, shop_at_work: Broker
+) -> None:
+    shop_at_work.create_topic("reasons", message_type="NORMAL")
+    shop_at_work.send_many("reasons", [{"body": b"", "key": f"r-{n}"} for n in range(1_300)])
+    consumer = shop_at_work.consumer("reasons", "cause", retry=RetryPolicy(0, (MINUTE,)))
+    taken = consumer.receive(max_messages=1_300)
+    consumer.nack(taken[:1_200], reason="HTTP 50")
+    consumer.nack(taken[1_200:], reason="HTTP 503")
+    with logged_in(chromium, airflow, "op") as page:
+        open_view(page, airflow, "?view=dead&group=cause")
+        reasons = page.get_by_role("region", name="Reasons")
+        row = {
+            name: reasons.get_by_role("row", name=re.compile(f"^{name} ")) for name in ("HTTP 50", "HTTP 503")
+        }
+        expect(row["HTTP 50"]).to_contain_text("1,200")
+        expect(row["HTTP 503"]).to_contain_text("100")
+        dialog = page.get_by_role("alertdialog")
+        row["HTTP 50"].get_by_role("button", name="Redrive").click()
+        expect(dialog.get_by_text("1,200 dead letters have it.")).to_be_visible()
+        expect(dialog.get_by_role("button", name="Redrive")).to_be_disabled()
+        dialog.locator("input[name=number]").fill("1200")
+        dialog.get_by_role("button", name="Redrive").click()
+        expect(dialog.get_by_text("1,200 sent again.")).to_be_visible()
+        close(dialog)
+        expect(row["HTTP 50"]).to_have_count(0)
+        letters = page.get_by_role("region", name="Dead letters", exact=True)
+        expect(letters.get_by_role("row")).to_have_count(1 + 100)
+        letters.get_by_role("checkbox").nth(1).check(force=True)
+        page.get_by_role("button", name="Discard", exact=True).last.click()
+        dialog.get_by_role("button", name="Discard").click()
+        expect(dialog.get_by_text("1 discarded.")).to_be_visible()
+        close(dialog)
+        row["HTTP 503"].get_by_role("button", name="Discard").click()
+        expect(dialog.get_by_text("99 dead letters have it.")).to_be_visible()
+        dialog.get_by_role("button", name="Discard").click()
+        expect(dialog.get_by_text("99 discarded.")).to_be_visible()
+        close(dialog)
+        expect(page.get_by_text("No matching dead letters of this group")).to_be_visible()
+    assert shop_at_work.dead_letters("cause", redriven=False) == []
+    assert shop_at_work.redrive("cause").redriven == 0
+
+
 def test_x12_the_count_of_a_redrive_is_that_of_the_reason_in_the_dialog(
     chromium: Browser, airflow: AirflowServer, shop_at_work: Broker
 ) -> None:
@@ -609,13 +714,14 @@ def test_x12_an_operator_redrives_a_dead_letter(
     before = [one.key for one in shop_at_work.dead_letters("ship", redriven=False)]
     with logged_in(chromium, airflow, "op") as page:
         open_view(page, airflow, "?view=dead")
-        page.get_by_role("link", name="ship").click()
+        page.get_by_role("region", name="Groups with dead letters").get_by_role("link", name="ship").click()
         with page.expect_download() as download:
             page.get_by_role("link", name="Export JSON lines").click()
         exported = [json.loads(line) for line in download.value.path().read_text().splitlines()]
         assert [one["key"] for one in exported] == before
         page.get_by_role("checkbox", name=f"Choose {before[0]}", exact=True).check(force=True)
-        page.get_by_role("button", name="Redrive", exact=True).click()
+        # Below those of the reasons.
+        page.get_by_role("button", name="Redrive", exact=True).last.click()
         dialog = page.get_by_role("alertdialog")
         dialog.get_by_role("button", name="Redrive").click()
         expect(dialog.get_by_text("1 sent again.")).to_be_visible()

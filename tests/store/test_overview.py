@@ -109,6 +109,16 @@ def test_x08_the_neediest_groups_are_those_of_all_topics(
     assert found(0) == (["t0", "t1"], "t1")
 
 
+def test_x08_what_waits_is_added_up_over_all_topics(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert overview.waiting_messages(broker, 1_000) == (0, True)
+    monkeypatch.setattr(overview, "_TOPICS_AT_ONCE", 2)
+    for number in range(5):
+        broker.create_topic(f"t{number}")
+        broker.send_many(f"t{number}", [{"body": b"", "delay": MINUTE}] * 10)
+    assert overview.waiting_messages(broker, 10_000) == (50, True)
+    assert overview.waiting_messages(broker, 0) == (20, False)
+
+
 def test_x08_what_became_of_leases_is_counted_by_step(broker: Broker) -> None:
     broker.create_topic("t", message_type="NORMAL", queues=1)
     broker.send_many("t", [{"body": b"", "key": str(n)} for n in range(7)])
@@ -201,9 +211,11 @@ def test_x08_what_is_overdue_is_told_of_whichever_topic(timed_broker: Broker, cl
     assert overview.overdue_topics(timed_broker, clock()) == []
     clock.advance(HOUR)
     # The one that waits longest first; a message that was recalled is not waited for.
-    assert overview.overdue_topics(timed_broker, clock()) == ["t340", "t350"]
+    first, _ = overdue = overview.overdue_topics(timed_broker, clock())
+    assert [one.topic for one in overdue] == ["t340", "t350"]
+    assert first.due_at < clock() - 30 * MINUTE
     timed_broker.consumer("t340", "g").receive()
-    assert overview.overdue_topics(timed_broker, clock()) == ["t350"]
+    assert [one.topic for one in overview.overdue_topics(timed_broker, clock())] == ["t350"]
     assert late[0].deliver_at > late[1].deliver_at
 
 

@@ -44,6 +44,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/brokers/{connection_id}/dead-letter-reasons": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List Dead Letter Reasons
+         * @description The reasons of a group's open dead letters, the commonest first.
+         */
+        get: operations["list_dead_letter_reasons_api_brokers__connection_id__dead_letter_reasons_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/brokers/{connection_id}/dead-letters": {
         parameters: {
             query?: never;
@@ -58,6 +78,26 @@ export interface paths {
         get: operations["list_dead_letters_api_brokers__connection_id__dead_letters_get"];
         put?: never;
         post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/brokers/{connection_id}/dead-letters/discard": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Discard
+         * @description Discard dead letters, or count them.
+         */
+        post: operations["discard_api_brokers__connection_id__dead_letters_discard_post"];
         delete?: never;
         options?: never;
         head?: never;
@@ -369,6 +409,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/brokers/{connection_id}/pulse": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Show Pulse
+         * @description The state of a broker in one line: what has to be seen first when something is wrong.
+         */
+        get: operations["show_pulse_api_brokers__connection_id__pulse_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/brokers/{connection_id}/retries": {
         parameters: {
             query?: never;
@@ -533,6 +593,42 @@ export interface components {
             version: string;
         };
         /**
+         * DeadLetterReason
+         * @description The open dead letters of a group that have one reason; instants in UTC.
+         *
+         *     Attributes:
+         *         reason: why their last attempt failed.
+         *         messages: how many there are.
+         *         first_dead_at, last_dead_at: when the first and the last of them became dead letters.
+         *         complete: whether all dead letters were looked at; else there are more.
+         */
+        DeadLetterReason: {
+            /** Complete */
+            complete: boolean;
+            /**
+             * First Dead At
+             * Format: date-time
+             */
+            first_dead_at: string;
+            /**
+             * Last Dead At
+             * Format: date-time
+             */
+            last_dead_at: string;
+            /** Messages */
+            messages: number;
+            /** Reason */
+            reason: string | null;
+        };
+        /**
+         * DeadLetterReasons
+         * @description The reasons of a group's open dead letters, the commonest first.
+         */
+        DeadLetterReasons: {
+            /** Reasons */
+            reasons: components["schemas"]["DeadLetterReason"][];
+        };
+        /**
          * DeadLetters
          * @description A page of a group's dead letters. A page before the end may have fewer than asked for, or none.
          */
@@ -541,6 +637,14 @@ export interface components {
             dead_letters: components["schemas"]["ListedDeadLetter"][];
             /** Next */
             next: string | null;
+        };
+        /**
+         * Discarded
+         * @description How many dead letters were discarded, or would be.
+         */
+        Discarded: {
+            /** Discarded */
+            discarded: number;
         };
         /**
          * Done
@@ -979,10 +1083,27 @@ export interface components {
             outcomes: components["schemas"]["Outcome"][];
         };
         /**
+         * OverdueTopic
+         * @description A topic with messages that are due and not released.
+         *
+         *     Attributes:
+         *         topic: the topic's name.
+         *         due_at: when the first of them was due, in UTC.
+         */
+        OverdueTopic: {
+            /**
+             * Due At
+             * Format: date-time
+             */
+            due_at: string;
+            /** Topic */
+            topic: string;
+        };
+        /**
          * Overview
-         * @description The first view. ``overdue``: topics with messages that have been due for 5 s without a release. The
-         *     view is computed again after ``shared_seconds``. ``groups``: the neediest. ``more_groups``: there are
-         *     others. ``groups_to``: the topic after which, by name, there was no time for any; null if there was.
+         * @description The first view. ``overdue``: topics with messages that have been due for 5 s without a release.
+         *     ``groups``: the neediest. ``more_groups``: there are others. ``groups_to``: the topic after which, by
+         *     name, there was no time for any; null if there was.
          */
         Overview: {
             due: components["schemas"]["DueHistogram"];
@@ -1002,10 +1123,37 @@ export interface components {
              */
             now_at: string;
             /** Overdue */
-            overdue: string[];
+            overdue: components["schemas"]["OverdueTopic"][];
             past: components["schemas"]["DueHistogram"];
             /** Shared Seconds */
             shared_seconds: number;
+            /** Wheels */
+            wheels: components["schemas"]["TurningWheel"][];
+        };
+        /**
+         * Pulse
+         * @description The state of a broker in one line. ``overdue``: as in the overview. ``lag``: the group whose oldest
+         *     ready message is the oldest of all groups that are not paused. ``late``: the topic that was released
+         *     latest in the last 5 minutes.
+         */
+        Pulse: {
+            /** Dead */
+            dead: number;
+            lag: components["schemas"]["GroupNumbers"] | null;
+            late: components["schemas"]["TopicLateness"] | null;
+            /**
+             * Now At
+             * Format: date-time
+             */
+            now_at: string;
+            /** Overdue */
+            overdue: components["schemas"]["OverdueTopic"][];
+            /** Shared Seconds */
+            shared_seconds: number;
+            /** Waiting */
+            waiting: number;
+            /** Waiting Is Exact */
+            waiting_is_exact: boolean;
             /** Wheels */
             wheels: components["schemas"]["TurningWheel"][];
         };
@@ -1048,31 +1196,6 @@ export interface components {
             next: string | null;
             /** Recalled */
             recalled: number;
-        };
-        /**
-         * Redrive
-         * @description The dead letters to send again: those with these ids, or all that meet every criterion.
-         */
-        Redrive: {
-            /**
-             * Dry Run
-             * @default true
-             */
-            dry_run: boolean;
-            /** Group */
-            group: string;
-            /** Key Prefix */
-            key_prefix?: string | null;
-            /** Max Messages */
-            max_messages?: number | null;
-            /** Message Ids */
-            message_ids?: string[] | null;
-            /** Reason Contains */
-            reason_contains?: string | null;
-            /** Tag */
-            tag?: string | null;
-            /** Topic */
-            topic?: string | null;
         };
         /**
          * Redriven
@@ -1203,6 +1326,33 @@ export interface components {
         Schedules: {
             /** Schedules */
             schedules: components["schemas"]["Schedule"][];
+        };
+        /**
+         * SomeDeadLetters
+         * @description The dead letters to act on: those with these ids, or all that meet every criterion.
+         */
+        SomeDeadLetters: {
+            /**
+             * Dry Run
+             * @default true
+             */
+            dry_run: boolean;
+            /** Group */
+            group: string;
+            /** Key Prefix */
+            key_prefix?: string | null;
+            /** Max Messages */
+            max_messages?: number | null;
+            /** Message Ids */
+            message_ids?: string[] | null;
+            /** Reason */
+            reason?: string | null;
+            /** Reason Contains */
+            reason_contains?: string | null;
+            /** Tag */
+            tag?: string | null;
+            /** Topic */
+            topic?: string | null;
         };
         /**
          * SomeMessages
@@ -1414,6 +1564,40 @@ export interface operations {
             };
         };
     };
+    list_dead_letter_reasons_api_brokers__connection_id__dead_letter_reasons_get: {
+        parameters: {
+            query: {
+                group: string;
+                topic?: string | null;
+            };
+            header?: never;
+            path: {
+                connection_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["DeadLetterReasons"];
+                };
+            };
+            /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["HTTPValidationError"];
+                };
+            };
+        };
+    };
     list_dead_letters_api_brokers__connection_id__dead_letters_get: {
         parameters: {
             query: {
@@ -1439,6 +1623,41 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["DeadLetters"];
+                };
+            };
+            /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["HTTPValidationError"];
+                };
+            };
+        };
+    };
+    discard_api_brokers__connection_id__dead_letters_discard_post: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                connection_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["SomeDeadLetters"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Discarded"];
                 };
             };
             /** @description Validation Error */
@@ -1499,7 +1718,7 @@ export interface operations {
         };
         requestBody: {
             content: {
-                "application/json": components["schemas"]["Redrive"];
+                "application/json": components["schemas"]["SomeDeadLetters"];
             };
         };
         responses: {
@@ -1965,6 +2184,37 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Overview"];
+                };
+            };
+            /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["HTTPValidationError"];
+                };
+            };
+        };
+    };
+    show_pulse_api_brokers__connection_id__pulse_get: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                connection_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Pulse"];
                 };
             };
             /** @description Validation Error */

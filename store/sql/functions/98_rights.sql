@@ -30,6 +30,7 @@ begin atomic
         ('change_invisible_duration', 'duewheel_consumer'),
         ('dead_letter', 'duewheel_consumer'),
         ('dead_letter_page', 'duewheel_consumer'),
+        ('dead_letter_reasons', 'duewheel_consumer'),
         ('due_histogram', 'duewheel_consumer'),
         ('expired_between', 'duewheel_consumer'),
         ('fence', 'duewheel_consumer'),

@@ -1,3 +1,4 @@
+import { Fragment } from "react";
 import { Badge, Box, Button, Flex, Grid, Text } from "@chakra-ui/react";
 import { type Schemas, get, ofBroker } from "../api";
 import { useAddress } from "../address";
@@ -6,6 +7,7 @@ import { away, count, instant, span } from "../format";
 import { Answered, Filter, PageLink, Rows, Section, Warning, When } from "../parts";
 import { useAnswer } from "../useAnswer";
 import { useZone } from "../zone";
+import { isSilent } from "../Pulse";
 import { GroupRows, GroupsLeftOut } from "./Groups";
 
 const SPANS: Record<string, string> = {
@@ -15,7 +17,6 @@ const SPANS: Record<string, string> = {
 };
 const COLORS = ["blue-500", "green-500", "orange-500", "purple-500", "teal-500"];
 const EVERY_SECONDS = 5;
-const SILENT_SECONDS = 10;
 
 /** The largest topics singly, all others together. */
 export function byTopic(due: Schemas["DueHistogram"]): Series[] {
@@ -152,7 +153,6 @@ export function Overview({ broker }: { broker: string }) {
 }
 
 function Wheels({ view }: { view: Schemas["Overview"] }) {
-  const overdue = view.overdue.slice(0, 5).join(", ");
   return (
     <>
       {view.overdue.length > 0 && (
@@ -160,7 +160,15 @@ function Wheels({ view }: { view: Schemas["Overview"] }) {
           {view.wheels.length === 0
             ? "No wheel turns, and messages are due. Start Airflow's triggerer, or `duewheel wheel run`. Topics: "
             : "Messages are due and not released, though a wheel is connected. See its log. Topics: "}
-          {overdue}
+          {view.overdue.slice(0, 5).map((one, index) => (
+            <Fragment key={one.topic}>
+              {index > 0 && ", "}
+              <PageLink to={{ topic: one.topic }} view="messages">
+                {one.topic}
+              </PageLink>{" "}
+              since {span((Date.parse(view.now_at) - Date.parse(one.due_at)) / 1000)}
+            </Fragment>
+          ))}
           {view.overdue.length > 5 && ` and ${view.overdue.length - 5} others`}
         </Warning>
       )}
@@ -194,13 +202,11 @@ function Wheels({ view }: { view: Schemas["Overview"] }) {
   );
 }
 
-/** A wheel asks the database twice a second. One that has not for a while has stopped, though it is still connected. */
 function LastActive({ at, nowAt }: { at: string | null; nowAt: string }) {
   if (at === null) return "–";
-  const seconds = (Date.parse(nowAt) - Date.parse(at)) / 1000;
   return (
     <>
-      {away(at, nowAt)} {seconds > SILENT_SECONDS && <Badge colorPalette="red">does not turn</Badge>}
+      {away(at, nowAt)} {isSilent(at, nowAt) && <Badge colorPalette="red">does not turn</Badge>}
     </>
   );
 }
