@@ -326,19 +326,31 @@ export function InstantFilter({ label, name }: { label: string; name: string }) 
   );
 }
 
+/** For each view and place of a page, the place of the page before it. */
+const pagesBefore = new Map<string, string>();
+
 /** Next and back in a list with pages. */
 export function Pages({ next }: { next: string | null }) {
   const address = useAddress();
-  const isFirst = address.of("after") === "";
+  const after = address.of("after");
+  const isFirst = after === "";
+  // Whoever came by a link to this page goes back to the first.
+  const before = pagesBefore.get(`${address.of("view")} ${after}`) ?? "";
   if (isFirst && next === null) return null;
   return (
     <Flex gap={2} mt={3}>
       <Button disabled={isFirst} onClick={() => address.set({ after: null })} size="xs" variant="outline">
         First page
       </Button>
+      <Button disabled={isFirst} onClick={() => address.set({ after: before })} size="xs" variant="outline">
+        Previous page
+      </Button>
       <Button
         disabled={next === null}
-        onClick={() => address.set({ after: next })}
+        onClick={() => {
+          if (next !== null) pagesBefore.set(`${address.of("view")} ${next}`, after);
+          address.set({ after: next });
+        }}
         size="xs"
         variant="outline"
       >
