@@ -15,7 +15,16 @@ from duewheel.store.operations.overview import TopicStats
 from duewheel.store.wheel.upkeep import held_up_by
 
 TOPIC_COLUMNS = ("topic", "message_type", "waiting", "next_due_at", "released_to", "stragglers")
-GROUP_COLUMNS = ("group", "topic", "ready", "oldest_deliver_at", "inflight", "waiting_retry", "dead")
+GROUP_COLUMNS = (
+    "group",
+    "topic",
+    "ready",
+    "oldest_deliver_at",
+    "inflight",
+    "waiting_retry",
+    "dead",
+    "paused_at",
+)
 
 
 @click.command()

@@ -64,6 +64,7 @@ def measured(broker: Lookups, every: timedelta, *, turns: bool) -> Iterator[Meas
             yield Measured("gauge", "retries", reader.waiting_retry, names)
             yield Measured("gauge", "dead_letters", reader.dead, names)
             yield Measured("gauge", "dead_letters.dropped_soon", reader.dropped_soon, names)
+            yield Measured("gauge", "paused", int(reader.paused_at is not None), names)
     report = claim_report(broker, CLAIMED_AFTER * every)
     if report is None:
         return

@@ -36,17 +36,22 @@ def test_x08_a_wheel_outside_airflow_sends_the_same_metrics(broker: Broker, serv
     with beside() as start:
         sending = start(lambda: statsd.keep_sending(broker, server.getsockname(), stopping))
         try:
-            heard = [server.recv(65_536).decode() for _ in range(6)]
+            heard = [server.recv(65_536).decode() for _ in range(10)]
         finally:
             stopping.set()
         sending.result(PATIENCE_SECONDS)
     of = f"connection={broker.dsn.rpartition('/')[2]}"
     assert heard == [
         f"airflow.duewheel.wheel.turning,{of}:1|g",
+        f"airflow.duewheel.upkeep.age_seconds,{of}:{heard[1].rpartition(':')[2]}",
+        f"airflow.duewheel.upkeep.held_up_seconds,{of}:0|g",
         f"airflow.duewheel.waiting,{of},topic=orders:0|g",
         *(
             f"airflow.duewheel.{name},{of},topic=orders,group=g:{value}|g"
-            for name, value in (("ready", 1), ("inflight", 0), ("retries", 0), ("dead_letters", 0))
+            for name, value in (
+                *(("ready", 1), ("inflight", 0), ("retries", 0), ("dead_letters", 0)),
+                *(("dead_letters.dropped_soon", 0), ("paused", 0)),
+            )
         ),
     ]
     last = ""

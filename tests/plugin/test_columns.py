@@ -41,7 +41,6 @@ NOT_SHOWN = {
     overview.GroupNumbers: {"dropped_soon"},
     overview.ListedDeadLetter: {"tag", "born_at", "redriven_at", "kept_until"},
     overview.WaitingRetry: {"tag"},
-    HistoryEntry: {"known_as"},
 }
 
 IDS = [kind.__name__ for kind, _, _ in LISTS]

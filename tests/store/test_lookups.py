@@ -114,6 +114,7 @@ def test_numbers_of_topics_and_groups(topic: Broker, clock: Clock) -> None:
             waiting_retry=1,
             dead=0,
             dropped_soon=0,
+            paused_at=None,
         ),
     )
 
@@ -206,7 +207,7 @@ def test_x08_a_message_that_is_held_back_waits(topic: Broker, clock: Clock) -> N
     (numbers,) = topic.stats().topics
     assert (numbers.waiting, numbers.waiting_is_exact) == (3, True)
     assert numbers.next_due_at == NOW + SECOND
-    assert overview.overdue_topics(topic, NOW + SECOND) == ["t"]
+    assert [one.topic for one in overview.overdue_topics(topic, NOW + SECOND)] == ["t"]
     assert overview.overdue_topics(topic, NOW) == []
     topic.recall(held[0])
     assert overview.overdue_topics(topic, NOW + SECOND) == []

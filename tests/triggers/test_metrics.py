@@ -116,6 +116,7 @@ def test_x08_the_numbers_of_a_broker_are_airflows_metrics(
                     f"retries{OF_GROUP}": 1,
                     f"dead_letters{OF_GROUP}": 0,
                     f"dead_letters.dropped_soon{OF_GROUP}": 0,
+                    f"paused{OF_GROUP}": 0,
                     f"expired_leases{OF_GROUP}": 1,
                     f"rings{OF_GROUP}": 1,
                     f"wheel.turning{OF_CONNECTION}": 1,
@@ -149,8 +150,8 @@ def test_x08_each_connection_of_a_broker_sends_its_gauges(
     )
     for conn_id in ("team_a", "team_b"):
         metrics.Metrics(conn_id)._report(broker, Counter())
-    gauges = ("wheel.turning", "upkeep.age_seconds", "upkeep.held_up_seconds")
-    gauges += ("waiting", "ready", "inflight", "retries", "dead_letters", "dead_letters.dropped_soon")
+    gauges = ("wheel.turning", "upkeep.age_seconds", "upkeep.held_up_seconds", "waiting", "ready", "inflight")
+    gauges += ("retries", "dead_letters", "dead_letters.dropped_soon", "paused")
     assert sent == [(conn_id, f"duewheel.{name}") for conn_id in ("team_a", "team_b") for name in gauges]
 
 
@@ -192,7 +193,7 @@ def test_every_metric_is_in_the_reference() -> None:
         **dict.fromkeys(
             (
                 *("ready", "inflight", "retries", "dead_letters", "dead_letters.dropped_soon"),
-                *("expired_leases", "rings"),
+                *("paused", "expired_leases", "rings"),
             ),
             "topic, group",
         ),

@@ -69,7 +69,7 @@ create or replace function duewheel.group_stats(
     after_topic text default null, until_topic text default null
 ) returns table (
     consumer_group text, topic text, ready bigint, oldest_deliver_at timestamptz, inflight bigint, waiting_retry bigint,
-    dead bigint, dropped_soon bigint
+    dead bigint, dropped_soon bigint, paused_at timestamptz
 )
 language plpgsql
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
@@ -81,7 +81,8 @@ begin
     perform duewheel.require_home();
     -- One statement for all: what has nothing costs a few look-ups, as in a thousand groups most have.
     return query
-    select s.group_name, s.topic_name, p.ready, p.oldest_deliver_at, p.inflight, r.waiting_retry, d.dead, e.dropped_soon
+    select s.group_name, s.topic_name, p.ready, p.oldest_deliver_at, p.inflight, r.waiting_retry, d.dead,
+           e.dropped_soon, s.paused_at
     from (
         select s.*, g.name as group_name, t.name as topic_name, t.message_type = 'FIFO' as is_fifo,
                t.dead_letter_retention

@@ -167,7 +167,7 @@ $$;
 
 -- How far a stream that stands at these places may read: at most p_limit messages on, stragglers counted; null for all
 -- that is released. p_stream null: nobody reads, the places are for display. p_to_*: not further than these places,
--- which a call without a limit has returned.
+-- which a call without a limit has returned. The stream of a paused group stays where it is.
 create or replace function duewheel.stream_latest(
     p_group_id integer, p_topic_id integer, p_stream text, p_topic_ids integer[], p_queues integer[], p_ats bigint[],
     p_seqs bigint[], p_stragglers bigint[], p_limit bigint default null,
@@ -187,6 +187,10 @@ begin
     perform duewheel.require_read_committed();
     if p_stream is not null then
         perform duewheel.require_stream(p_group_id, p_topic_id, p_stream);
+        if duewheel.is_paused(p_group_id, p_topic_id) then
+            p_limit := 0;
+            v_left := 0;
+        end if;
     end if;
     for v_source in
         select p.topic_id, p.queue, duewheel.stream_instant(s.at) as at,

@@ -58,6 +58,10 @@ comment on function duewheel.rewind is
     'Lets a consumer group go on with the messages released since an instant; its leases end.';
 comment on function duewheel.delete_group is
     'Deletes a consumer group, or its part on one topic. Repeat the call while it answers more.';
+comment on function duewheel.pause_group is
+    'Lets a consumer group get nothing until it is resumed; answers on how many topics it was not paused.';
+comment on function duewheel.resume_group is
+    'Ends the pause of a consumer group; answers on how many topics it was paused.';
 
 -- Looking
 comment on function duewheel.find is
