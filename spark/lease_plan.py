@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from duewheel.spark.lease_partition import LeasePartition, LeaseToRead
 from duewheel.spark.lease_states import handle_prefix, lease_states, refusal
+from duewheel.spark.statements import statement
 from duewheel.store.database.connections import fetch
 from duewheel.store.values.errors import InvalidArgument
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 MESSAGES_WORTH_A_PARTITION = 100
 """A partition costs a task, a Python worker and a connection. Fewer messages than this do not justify one."""
 
-_PLAN_LEASES = (Path(__file__).parent / "plan_leases.sql").read_text()
+_PLAN_LEASES = statement("plan_leases")
 
 
 def plan_leases(

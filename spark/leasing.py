@@ -9,9 +9,9 @@ leases can be dealt out evenly, however full each queue is.
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from duewheel.spark.statements import statement
 from duewheel.store.consuming.ticking import TICK_GROUP
 from duewheel.store.database.connections import fetch
 from duewheel.store.values import filters
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 MOST_PARTITIONS = 10_000
 """The largest number of partitions that a batch may be dealt out to."""
 
-_LEASE_EVENLY = (Path(__file__).parent / "lease_evenly.sql").read_text()
+_LEASE_EVENLY = statement("lease_evenly")
 
 
 def lease_messages(

@@ -38,7 +38,7 @@ def message_batch(
     handle: str | StreamHandle,
     columns: tuple[str, ...] = ALL_COLUMNS,
 ) -> pa.RecordBatch:
-    """Turn a batch of ``read_lease.sql`` into a batch of :func:`arrow_schema`.
+    """Turn a batch of the statement ``read_lease`` into a batch of :func:`arrow_schema`.
 
     Args:
         rows: the columns of the query.

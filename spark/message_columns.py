@@ -111,6 +111,6 @@ def spark_schema(columns: Sequence[str]) -> StructType:
 
 
 def query_columns(columns: Sequence[str]) -> list[str]:
-    """The columns of ``read_lease.sql`` that are needed to make these columns; at least one."""
+    """The columns of the statement ``read_lease`` that are needed to make these columns; at least one."""
     needed = dict.fromkeys(part for name in columns for part in _MADE_OF.get(name, (name,)))
     return list(needed) or ["seq"]

@@ -25,7 +25,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from itertools import chain
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import adbc_driver_manager
@@ -38,6 +37,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.taskcontext import TaskContext
 
+from duewheel.spark.statements import statement
 from duewheel.spark.written_columns import check_written_columns, staged_batches, staged_schema
 from duewheel.store.broker import Broker
 from duewheel.store.database.connections import fetch
@@ -58,11 +58,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_PARTS = Path(__file__).parent
-_STAGE = (_PARTS / "stage_part.sql").read_text()
-_PUBLISH = (_PARTS / "publish_batch.sql").read_text()
-_DISCARD = (_PARTS / "discard_staged.sql").read_text()
-_TOPIC = (_PARTS / "write_topic.sql").read_text()
+_STAGE = statement("stage_part")
+_PUBLISH = statement("publish_batch")
+_DISCARD = statement("discard_staged")
+_TOPIC = statement("write_topic")
 
 _TRIES = 8
 _KEEP = timedelta(days=365)

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from duewheel.spark.lease_partition import MESSAGES_PER_PARTITION
 from duewheel.spark.planning import planning
+from duewheel.spark.statements import statement
 from duewheel.store.database.connections import fetch
 
 if TYPE_CHECKING:
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     from duewheel.spark.read_options import PeekRead
 
-_CUTS = (Path(__file__).parent / "peek_cuts.sql").read_text()
-_ROWS = (Path(__file__).parent / "stream_rows.sql").read_text()
+_CUTS = statement("peek_cuts")
+_ROWS = statement("stream_rows")
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,6 @@ import logging
 import secrets
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -37,6 +36,7 @@ from pyspark.sql.streaming.datasource import (
 from duewheel.spark.lease_partition import MESSAGES_PER_PARTITION
 from duewheel.spark.message_columns import StreamHandle
 from duewheel.spark.outages import through_outage
+from duewheel.spark.statements import statement
 from duewheel.spark.stream_place import Place, StreamOffset
 from duewheel.store.consuming.ticking import TICK_GROUP
 from duewheel.store.database.connections import fetch
@@ -48,13 +48,12 @@ if TYPE_CHECKING:
     from duewheel.spark.read_options import StreamRead
     from duewheel.store.broker import Broker
 
-_PARTS = Path(__file__).parent
-_START = (_PARTS / "stream_start.sql").read_text()
-_LATEST = (_PARTS / "stream_latest.sql").read_text()
-_COMMIT = (_PARTS / "stream_commit.sql").read_text()
-_CUTS = (_PARTS / "stream_cuts.sql").read_text()
-_LOST = (_PARTS / "stream_lost.sql").read_text()
-_ROWS = (_PARTS / "stream_rows.sql").read_text()
+_START = statement("stream_start")
+_LATEST = statement("stream_latest")
+_COMMIT = statement("stream_commit")
+_CUTS = statement("stream_cuts")
+_LOST = statement("stream_lost")
+_ROWS = statement("stream_rows")
 
 log = logging.getLogger(__name__)
 
