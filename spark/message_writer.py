@@ -146,8 +146,14 @@ class _Writing:
                 statement.execute_update()
             connection.commit()
 
-    def publish(self, writer: str, batch: int, parts: Sequence[StagedPart], keep: timedelta) -> None:
-        """Send the messages of the parts, unless the writer's batch was sent before."""
+    def publish(
+        self, writer: str, batch: int, parts: Sequence[StagedPart], keep: timedelta, key: str | None = None
+    ) -> None:
+        """Send the messages of the parts, unless the writer's batch was sent before.
+
+        Raises:
+            InvalidArgument: the job with this key sent another number of messages before.
+        """
         for part in parts:
             if part.error is not None:
                 raise part.error
@@ -164,7 +170,7 @@ class _Writing:
         for tried in range(1, _TRIES + 1):
             try:
                 with Broker(self.dsn) as broker, broker.connection() as connection:
-                    ((sent,),) = fetch(connection, _PUBLISH, parameters)
+                    ((sent, before),) = fetch(connection, _PUBLISH, parameters)
                     for staging in {part.staging for part in parts}:
                         fetch(connection, _DISCARD, (staging,))
                 break
@@ -173,8 +179,22 @@ class _Writing:
                 if tried == _TRIES:
                     raise
                 time.sleep(backoff.next_seconds())
-        if sent is None:
+        if sent is not None:
+            return
+        count = sum(part.count for part in parts)
+        if key is None:
             log.info("Batch %s of %s was sent to %s before: nothing is sent again", batch, writer, self.topic)
+        elif before != count:
+            raise InvalidArgument(
+                f"the idempotency_key {key!r} sent {before} messages to topic {self.topic!r} before, and "
+                f"this job has {count}: nothing was sent. Give a job with other rows a key of its own"
+            )
+        elif tried == 1:
+            log.warning(
+                "the job with the idempotency_key %r sent %d messages to topic %r before: its %d messages "
+                "are not sent again",
+                *(key, before, self.topic, count),
+            )
 
     def discard(self, stagings: set[str]) -> None:
         """Discard the staged messages."""
@@ -200,7 +220,7 @@ class MessageWriter(DataSourceArrowWriter):
         writer, keep = self._staging, _KEEP_NAMELESS
         if self._key is not None:
             writer, keep = f"key/{self._key}", _KEEP
-        self._writing.publish(writer, 0, _staged(messages), keep)
+        self._writing.publish(writer, 0, _staged(messages), keep, self._key)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Discard the staged messages, as the job has failed."""

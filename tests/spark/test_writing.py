@@ -248,6 +248,37 @@ def test_job_with_the_same_idempotency_key_sends_once(broker: Broker, spark: Spa
     assert staged(broker.dsn) == (0, 0)
 
 
+def test_repeated_key_says_how_many_messages_are_not_sent(
+    broker: Broker, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A warning where the numbers agree, and an error where the key was used for other rows."""
+    broker.create_topic(TOPIC)
+
+    def job(count: int) -> None:
+        options = {"dsn": broker.dsn, "topic": TOPIC, "idempotency_key": "nightly"}
+        writer = MessageWriter(WriteOptions.of(options, is_stream=False), WRITTEN)
+        rows = pa.RecordBatch.from_pydict({"body": [b""] * count, "delay": [60] * count})
+        writer.commit([writer.write(iter([rows]))])
+
+    job(3)
+    assert caplog.messages == []
+    job(3)
+    (said,) = caplog.messages
+    assert said == (
+        "the job with the idempotency_key 'nightly' sent 3 messages to topic 'orders' before: "
+        "its 3 messages are not sent again"
+    )
+    for other in (2, 0):
+        with pytest.raises(InvalidArgument) as refused:
+            job(other)
+        assert str(refused.value) == (
+            "the idempotency_key 'nightly' sent 3 messages to topic 'orders' before, "
+            f"and this job has {other}: nothing was sent. Give a job with other rows a key of its own"
+        )
+    assert execute(broker.dsn, "select count(*) from duewheel.any_message") == [(3,)]
+    assert staged(broker.dsn) == (0, 0)
+
+
 def test_failed_tasks_send_nothing_twice(broker: Broker, spark: SparkSession, tmp_path: Path) -> None:
     """A Python worker that is killed when its rows are staged: the task runs again."""
     broker.create_topic(TOPIC)
