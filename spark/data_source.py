@@ -54,8 +54,8 @@ class DueWheelDataSource(DataSource):
     Options, all text:
         dsn: address of the broker's database, as libpq string or URL; reachable from the executors too.
         lease: leases that are held, as :func:`duewheel.store.leases.to_json` writes them.
-        topic, tags, filter: the messages of a stream or of the mode peek; ``tags`` as ``"a || b"``,
-            ``filter`` as ``"region = 'north'"``, all when left out.
+        topic, tags, filter: the messages of a stream or of the mode peek; the topic also as ``load(topic)``,
+            ``tags`` as ``"a || b"``, ``filter`` as ``"region = 'north'"``, all when left out.
         group: the consumer group of a stream.
         max_messages: how many messages a stream reads in a micro-batch at most, all when left out.
         partitions: the largest number of partitions to deal the leases out to; 4 when left out.
@@ -112,7 +112,7 @@ class DueWheelDataSource(DataSource):
         if isinstance(read, PeekRead):
             from duewheel.spark.peek_reader import PeekReader
 
-            return PeekReader(read, columns)
+            return PeekReader(read, columns, schema)
         if isinstance(read, StreamRead):
             raise InvalidArgument(
                 "a read takes no lease for its group, as nobody could ack it: to look at the messages of the "
@@ -126,6 +126,7 @@ class DueWheelDataSource(DataSource):
             batch_bytes=read.batch_bytes,
             columns=columns,
             with_answered=read.with_answered,
+            schema=schema,
         )
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
@@ -133,7 +134,7 @@ class DueWheelDataSource(DataSource):
         from duewheel.spark.read_options import StreamRead
         from duewheel.spark.stream_reader import MessageStreamReader
 
-        return MessageStreamReader(StreamRead.of(self.options), columns_of(schema))
+        return MessageStreamReader(StreamRead.of(self.options), columns_of(schema), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """The writer of a DataFrame; see :mod:`duewheel.spark.message_writer`."""
@@ -169,8 +170,10 @@ class LeaseDataReader(DataSourceReader):
         batch_bytes: int,
         with_answered: bool = False,
         columns: tuple[str, ...] = ALL_COLUMNS,
+        schema: StructType | None = None,
     ) -> None:
         self._dsn = dsn
+        self._schema = schema
         self._columns = columns
         self._leases = leases
         self._partitions = partitions
@@ -202,8 +205,10 @@ class LeaseDataReader(DataSourceReader):
             # Spark passes this stand-in for a DataFrame without partitions.
             return iter(())
         from duewheel.spark.lease_reader import read_leases
+        from duewheel.spark.message_batches import as_asked
 
-        return read_leases(self._dsn, partition.leases, self._batch_bytes, self._columns)
+        leased = read_leases(self._dsn, partition.leases, self._batch_bytes, self._columns)
+        return as_asked(leased, self._schema)
 
     def _plan(self, leases: Sequence[Lease]) -> list[LeaseToRead]:
         from duewheel.spark.lease_plan import plan_leases

@@ -87,16 +87,11 @@ def columns_of(schema: StructType) -> tuple[str, ...]:
     """The columns of a schema that is :data:`SPARK_SCHEMA` or a part of it.
 
     Raises:
-        InvalidArgument: the schema has another column, a column of another type, or differs in whether a
-            column may be null.
+        InvalidArgument: the schema has another column, or a column of another type.
     """
     columns = check_columns(schema.names)
     for field in schema.fields:
-        own, given = (
-            f"{kind.dataType.simpleString()}{'' if kind.nullable else ' not null'}"
-            for kind in (SPARK_SCHEMA[field.name], field)
-        )
-        # Spark compares "not null" as well, but only in a task, when the messages are already leased.
+        own, given = (kind.dataType.simpleString() for kind in (SPARK_SCHEMA[field.name], field))
         if given != own:
             raise InvalidArgument(
                 f"the column {field.name} is {own}, not {given}: give the option columns instead of "

@@ -19,6 +19,7 @@ The order of messages of a FIFO topic is the order of the partitions, and that o
 from __future__ import annotations
 
 import logging
+import re
 import secrets
 import time
 from collections.abc import Iterator, Sequence
@@ -103,7 +104,9 @@ class _Writing:
         part_id = secrets.randbits(63)
         if first is None:
             return StagedPart(staging, part_id, 0)
-        rows = _Rows(staged_batches(chain((first,), filled), self.columns, part_id))
+        task = TaskContext.get()
+        partition = 0 if task is None else task.partitionId()
+        rows = _Rows(staged_batches(chain((first,), filled), self.columns, part_id, partition))
         try:
             self._copy(staging, part_id, rows)
         except adbc_driver_manager.Error as error:
@@ -113,7 +116,7 @@ class _Writing:
                 raise rows.error from None
             if (error.sqlstate or "").startswith("22"):
                 # Postgres cannot take the data, such as text that is no JSON.
-                return StagedPart(staging, part_id, 0, InvalidArgument(_one_line(error)))
+                return StagedPart(staging, part_id, 0, InvalidArgument(_refused(error, partition)))
             # Spark runs the task again. The driver's traceback adds nothing to the server's message.
             raise StagingFailed(
                 f"the messages of a task were not staged ({_one_line(error)}), and nothing was sent: when "
@@ -157,15 +160,9 @@ class _Writing:
         for part in parts:
             if part.error is not None:
                 raise part.error
-        filled = [part for part in parts if part.count]
-        parameters = (
-            self.topic,
-            writer,
-            batch,
-            [part.part_id for part in filled],
-            [part.count for part in filled],
-            keep,
-        )
+        # Empty parts, too: an error names a part by its place.
+        part_ids, counts = [part.part_id for part in parts], [part.count for part in parts]
+        parameters = (self.topic, writer, batch, part_ids, counts, keep)
         backoff = Backoff()
         for tried in range(1, _TRIES + 1):
             try:
@@ -289,6 +286,14 @@ def _checked(options: WriteOptions, schema: StructType) -> _Writing:
 
 def _staged(messages: Sequence[WriterCommitMessage | None]) -> list[StagedPart]:
     return [message for message in messages if isinstance(message, StagedPart)]
+
+
+def _refused(error: Exception, partition: int) -> str:
+    """The server's words for a row that COPY did not take."""
+    said = _one_line(error).rpartition("PGRES_FATAL_ERROR ")[2]
+    # The server may speak another language.
+    line = re.search(r"COPY staged_message, \w+ (\d+)", said)
+    return said if line is None else f"row {int(line[1]) - 1} of partition {partition}: {said}"
 
 
 def _one_line(error: Exception) -> str:

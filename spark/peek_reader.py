@@ -21,6 +21,7 @@ from duewheel.store.database.connections import fetch
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql.types import StructType
 
     from duewheel.spark.read_options import PeekRead
 
@@ -50,9 +51,10 @@ def check_topic(dsn: str, topic: str) -> None:
 class PeekReader(DataSourceReader):
     """Cuts the stored messages into ranges on the driver and reads them on the executors."""
 
-    def __init__(self, options: PeekRead, columns: tuple[str, ...]) -> None:
+    def __init__(self, options: PeekRead, columns: tuple[str, ...], schema: StructType | None = None) -> None:
         self._options = options
         self._columns = columns
+        self._schema = schema
 
     def partitions(self) -> Sequence[InputPartition]:
         """Ranges of at most 10 000 messages.
@@ -70,9 +72,10 @@ class PeekReader(DataSourceReader):
         if not isinstance(partition, PeekRange):
             # Spark passes this stand-in for a DataFrame without partitions.
             return
+        from duewheel.spark.message_batches import as_asked
         from duewheel.spark.unleased import read_unleased
 
-        yield from read_unleased(
+        batches = read_unleased(
             self._options,
             self._columns,
             partition.topic_id,
@@ -85,3 +88,4 @@ class PeekReader(DataSourceReader):
             straggler_from=None,
             straggler_to=None,
         )
+        yield from as_asked(batches, self._schema)

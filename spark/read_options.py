@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, ClassVar, Self, overload
 
+from pyspark.sql.datasource import CaseInsensitiveDict
+
 from duewheel.spark.lease_partition import DEFAULT_BATCH_BYTES
 from duewheel.spark.leasing import MOST_PARTITIONS
 from duewheel.spark.message_columns import ALL_COLUMNS, check_columns
@@ -56,6 +58,7 @@ class ReadOptions:
             InvalidArgument: an option is unknown, missing, of another kind of read, or cannot be understood.
             InvalidTagExpression, InvalidFilter: the tags or the filter cannot be understood.
         """
+        options = with_topic(options)
         check_option_names(options, OPTIONS)
         own = {name.lower() for name in cls.NAMES}
         foreign = [name for name in sorted(OPTIONS) if name in options and name.lower() not in own]
@@ -207,6 +210,24 @@ def read_options(options: Mapping[str, str]) -> LeaseRead | PeekRead | StreamRea
     if mode != "peek":
         raise InvalidArgument(f"the option 'mode' is {mode!r}: give peek, or leave it out")
     return PeekRead.of(options)
+
+
+def with_topic(options: Mapping[str, str]) -> Mapping[str, str]:
+    """The options with the path of ``load(...)``, ``save(...)`` or ``start(...)`` as their topic.
+
+    Raises:
+        InvalidArgument: the option ``topic`` names another one.
+    """
+    path = options.get("path")
+    if path is None:
+        return options
+    topic = options.get("topic")
+    if topic not in (None, path):
+        raise InvalidArgument(
+            f"the topic is {topic!r} as an option and {path!r} as the path: give one of the two"
+        )
+    named = {name: value for name, value in options.items() if name.lower() != "path"}
+    return CaseInsensitiveDict({**named, "topic": path})
 
 
 def check_option_names(

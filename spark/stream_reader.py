@@ -44,6 +44,7 @@ from duewheel.store.values.errors import DueWheelError, InvalidArgument, Unknown
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql.types import StructType
 
     from duewheel.spark.read_options import StreamRead
     from duewheel.store.broker import Broker
@@ -76,9 +77,12 @@ class StreamRange(InputPartition):
 class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Plans micro-batches on the driver and reads them on the executors."""
 
-    def __init__(self, options: StreamRead, columns: tuple[str, ...]) -> None:
+    def __init__(
+        self, options: StreamRead, columns: tuple[str, ...], schema: StructType | None = None
+    ) -> None:
         self._options = options
         self._columns = columns
+        self._schema = schema
         self._target: StreamOffset | None = None
         self._ids: tuple[int, int] | None = None
         self._broker: Broker | None = None
@@ -136,10 +140,11 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one part, on an executor."""
+        from duewheel.spark.message_batches import as_asked
         from duewheel.spark.unleased import read_unleased
 
         assert isinstance(partition, StreamRange)
-        yield from read_unleased(
+        batches = read_unleased(
             self._options,
             self._columns,
             partition.topic_id,
@@ -153,6 +158,7 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             straggler_from=partition.start.straggler,
             straggler_to=partition.end.straggler,
         )
+        yield from as_asked(batches, self._schema)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Let the group's position follow: Spark has finished everything up to here."""

@@ -119,6 +119,18 @@ def cancelled(broker: Broker) -> set[str]:
         return {number for (number,) in cursor.fetchall()}
 
 
+def test_number_of_partitions_may_be_text(consumer: Consumer) -> None:
+    """As a template renders it."""
+    parts: list[int] = []
+
+    def work(_spark: SparkSession, messages: DataFrame, _batch: LeasedBatch) -> None:
+        parts.append(messages.rdd.getNumPartitions())
+
+    assert operator(work, partitions="1").execute(CONTEXT) == 10
+    assert parts == [1]
+    assert "partitions" in SparkConsumeMessagesOperator.template_fields
+
+
 class RunningJob:
     """A Spark job that runs until it is ended, and tells when a task of it has begun."""
 

@@ -218,8 +218,9 @@ def test_topic_and_options_are_checked_before_anything_is_sent(broker: Broker, s
     ("column", "value", "wrong"),
     [
         ("tag", "'no tag'", r"row 50 of partition 1 with the key \"450\": \"no tag\" is not a tag"),
-        ("delay", "double('nan')", "a delay is NaN"),
-        ("properties", "'{'", "invalid input syntax for type json"),
+        ("delay", "double('nan')", r"row 50 of partition 1 with the key \"450\": a delay is NaN"),
+        ("properties", "'{'", "row 50 of partition 1: ERROR: invalid input syntax for type json"),
+        ("tag", r"'a\u0000'", "row 50 of partition 1: ERROR: invalid byte sequence .* column tag"),
     ],
 )
 def test_one_wrong_row_and_nothing_is_sent(
@@ -233,6 +234,25 @@ def test_one_wrong_row_and_nothing_is_sent(
         write(frame, broker)
     assert execute(broker.dsn, "select count(*) from duewheel.any_message") == [(0,)]
     assert staged(broker.dsn) == (0, 0)
+
+
+def test_wrong_row_is_named_by_the_partition_of_the_dataframe(broker: Broker, spark: SparkSession) -> None:
+    """Empty partitions before it count."""
+    broker.create_topic(TOPIC)
+    frame = spark.range(0, 800, 1, 4).where("id >= 500").selectExpr("'' body", "60 delay", "'no tag' tag")
+    with pytest.raises(PySparkException, match="row 0 of partition 2: "):
+        write(frame, broker)
+
+
+def test_topic_is_also_the_path(broker: Broker, spark: SparkSession) -> None:
+    broker.create_topic(TOPIC)
+    numbered(spark, 10).write.format("duewheel").option("dsn", broker.dsn).mode("append").save(TOPIC)
+    read = spark.read.format("duewheel").options(dsn=broker.dsn, mode="peek")
+    assert read.load(TOPIC).count() == 10
+    with pytest.raises(
+        PySparkException, match="topic is 'orders' as an option and 'other' as the path: give"
+    ):
+        read.option("topic", TOPIC).load("other")
 
 
 def test_job_with_the_same_idempotency_key_sends_once(broker: Broker, spark: SparkSession) -> None:
