@@ -57,7 +57,11 @@ class DueWheelDataSource(DataSource):
         topic, tags, filter: the messages of a stream or of the mode peek; the topic also as ``load(topic)``,
             ``tags`` as ``"a || b"``, ``filter`` as ``"region = 'north'"``, all when left out.
         group: the consumer group of a stream.
-        max_messages: how many messages a stream reads in a micro-batch at most, all when left out.
+        maxMessagesPerTrigger: how many messages a stream reads in a micro-batch at most, all when left out.
+        minMessagesPerTrigger: how many released messages a micro-batch waits for; 1 when left out.
+        maxTriggerDelay: how long it waits for them, as ``15m``, which is also the default.
+        minPartitions: into how many partitions to cut the messages of a stream or of the mode peek at least,
+            down to one message each; parts of 10 000 messages when left out.
         partitions: the largest number of partitions to deal the leases out to; 4 when left out.
         batch_bytes: about how large one Arrow batch may become; 4 MiB when left out.
         with_answered: whether to read also the messages of a lease that were answered one by one; false when

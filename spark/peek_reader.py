@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from duewheel.spark.lease_partition import MESSAGES_PER_PARTITION
-from duewheel.spark.planning import planning
+from duewheel.spark.planning import cut_into, planning
 from duewheel.spark.statements import statement
 from duewheel.store.database.connections import fetch
 
@@ -57,15 +57,19 @@ class PeekReader(DataSourceReader):
         self._schema = schema
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Ranges of at most 10 000 messages.
+        """Ranges of at most 10 000 messages, and of fewer where ``minPartitions`` asks for more of them.
 
         Raises:
             UnknownTopic: there is no such topic.
         """
         options = self._options
-        parameters = (options.topic, options.due_from, options.due_until, MESSAGES_PER_PARTITION)
+
+        def cut(messages: int) -> list[tuple[PeekRange, int]]:
+            parameters = (options.topic, options.due_from, options.due_until, messages)
+            return [(PeekRange(*place), count) for *place, count in fetch(connection, _CUTS, parameters)]
+
         with planning(options.dsn) as connection:
-            return [PeekRange(*row) for row in fetch(connection, _CUTS, parameters)]
+            return cut_into(cut, options.min_partitions)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one range, on an executor."""

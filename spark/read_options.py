@@ -7,6 +7,7 @@ no effect.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -29,6 +30,7 @@ from duewheel.store.values.tags import EVERY
 DEFAULT_PARTITIONS = 4
 DEFAULT_RECONNECT_SECONDS = 600
 MOST_RECONNECT_SECONDS = 7 * 24 * 60 * 60
+DEFAULT_TRIGGER_DELAY = timedelta(minutes=15)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,13 +109,15 @@ class UnleasedRead(ReadOptions):
 
     Attributes:
         topic, tags, filter: the messages to read.
+        min_partitions: into how many partitions to cut them at least.
     """
 
-    NAMES = ReadOptions.NAMES | {"topic", "tags", "filter"}
+    NAMES = ReadOptions.NAMES | {"topic", "tags", "filter", "minPartitions"}
 
     topic: str
     tags: str
     filter: str | None
+    min_partitions: int
 
     @classmethod
     def _values(cls, options: Mapping[str, str]) -> dict[str, Any]:
@@ -123,7 +127,12 @@ class UnleasedRead(ReadOptions):
         tag_expressions.parse(tags)
         if expression is not None:
             filters.to_jsonpath(expression)
-        return values | {"topic": _required(options, "topic"), "tags": tags, "filter": expression}
+        return values | {
+            "topic": _required(options, "topic"),
+            "tags": tags,
+            "filter": expression,
+            "min_partitions": _number(options, "minPartitions", 1, MOST_PARTITIONS),
+        }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,6 +169,8 @@ class StreamRead(UnleasedRead):
         fail_on_data_loss: whether the stream fails when retention has dropped messages that it had not read.
         reconnect: how long the driver waits for a broker that cannot be reached.
         max_messages: how many messages a micro-batch has at most; None is all.
+        min_messages: how many messages a micro-batch waits for.
+        max_delay: how long it waits for them.
     """
 
     KIND = "a stream"
@@ -168,7 +179,9 @@ class StreamRead(UnleasedRead):
         "startingOffsets",
         "failOnDataLoss",
         "reconnect_seconds",
-        "max_messages",
+        "maxMessagesPerTrigger",
+        "minMessagesPerTrigger",
+        "maxTriggerDelay",
     }
 
     group: str
@@ -177,6 +190,8 @@ class StreamRead(UnleasedRead):
     fail_on_data_loss: bool
     reconnect: timedelta
     max_messages: int | None
+    min_messages: int
+    max_delay: timedelta
 
     @classmethod
     def _values(cls, options: Mapping[str, str]) -> dict[str, Any]:
@@ -189,7 +204,9 @@ class StreamRead(UnleasedRead):
             "start_at": start_at,
             "fail_on_data_loss": _truth(options, "failOnDataLoss"),
             "reconnect": timedelta(seconds=seconds),
-            "max_messages": _number(options, "max_messages", None),
+            "max_messages": _number(options, "maxMessagesPerTrigger", None),
+            "min_messages": _number(options, "minMessagesPerTrigger", 1),
+            "max_delay": _span(options, "maxTriggerDelay", DEFAULT_TRIGGER_DELAY),
         }
 
 
@@ -278,6 +295,26 @@ def _to_instant(text: str, option: str, others: str = "") -> datetime:
             f"the option {option!r} is {text!r}: give {others}an instant such as 2026-01-31T12:00:00+00:00, "
             "or milliseconds since 1970"
         ) from error
+
+
+def _span(options: Mapping[str, str], option: str, default: timedelta) -> timedelta:
+    """A duration as Kafka's source takes it: ``15m``, ``30s``, ``500ms``, ``2h``."""
+    text = options.get(option)
+    if text is None:
+        return default
+    parts = re.fullmatch(r"\s*(\d{1,9})\s*(ms|s|m|h|d)\s*", text, re.ASCII)
+    if parts is None:
+        raise InvalidArgument(f"the option {option!r} is {text!r}: give a duration such as 15m, 30s or 500ms")
+    return int(parts[1]) * _UNITS[parts[2]]
+
+
+_UNITS = {
+    "ms": timedelta(milliseconds=1),
+    "s": timedelta(seconds=1),
+    "m": timedelta(minutes=1),
+    "h": timedelta(hours=1),
+    "d": timedelta(days=1),
+}
 
 
 def _columns(names: str | None) -> tuple[str, ...]:

@@ -41,7 +41,8 @@ from duewheel.lease_states(%s, %s::integer[], %s::integer[], %s::bigint[], %s::b
 
 -- name: peek_cuts
 -- Ranges of the messages that are due from one instant on and before another.
-select c.topic_id, c.queue, c.from_at, c.from_seq, c.to_at, c.to_seq from duewheel.peek_cuts(%s, %s, %s, %s) c
+select c.topic_id, c.queue, c.from_at, c.from_seq, c.to_at, c.to_seq, c.messages
+from duewheel.peek_cuts(%s, %s, %s, %s) c
 
 -- name: plan_leases
 -- For each lease: the topic its messages were sent to (a lease of retries is on the group's retry topic), the number of

@@ -21,8 +21,10 @@ from __future__ import annotations
 
 import logging
 import secrets
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -33,9 +35,9 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from duewheel.spark.lease_partition import MESSAGES_PER_PARTITION
 from duewheel.spark.message_columns import StreamHandle
 from duewheel.spark.outages import through_outage
+from duewheel.spark.planning import cut_into
 from duewheel.spark.statements import statement
 from duewheel.spark.stream_place import Place, StreamOffset
 from duewheel.store.consuming.ticking import TICK_GROUP
@@ -86,6 +88,7 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target: StreamOffset | None = None
         self._ids: tuple[int, int] | None = None
         self._broker: Broker | None = None
+        self._triggered_at: float | None = None
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Begin a new stream and make the group its own.
@@ -99,7 +102,7 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return StreamOffset.of_rows(rows[0][0], [row[1:] for row in rows]).as_dict()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
-        """At most ``max_messages`` in a micro-batch where that is given."""
+        """At most ``maxMessagesPerTrigger`` in a micro-batch where that is given."""
         most = self._options.max_messages
         return ReadAllAvailable() if most is None else ReadMaxRows(most)
 
@@ -107,7 +110,12 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """How far the next micro-batch reads."""
         begin = StreamOffset.of(start)
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
-        return self._latest(begin, most, self._target).as_dict()
+        latest = self._latest(begin, most, self._target)
+        if self._waits_for_more(begin, latest):
+            return start
+        if latest != begin:
+            self._triggered_at = time.monotonic()
+        return latest.as_dict()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
         """None: each micro-batch reports how far messages are released."""
@@ -119,24 +127,16 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Cut the messages between two offsets into parts of about equal size."""
-        begin, until = StreamOffset.of(start), StreamOffset.of(end)
-        handle = StreamHandle.of(until.stream, self._subscription()[0])
-        ranges = [
-            StreamRange(
-                topic_id, queue, begin.places.get((topic_id, queue), Place.beginning()), place, handle
-            )
-            for (topic_id, queue), place in sorted(until.places.items())
-            if begin.places.get((topic_id, queue), Place.beginning()) != place
-        ]
+        ranges = self._ranges(StreamOffset.of(start), StreamOffset.of(end))
         if not ranges:
             return []
         self._require_kept(ranges)
-        parts: list[StreamRange] = []
-        for part in ranges:
-            if part.end.straggler > part.start.straggler:
-                parts.append(replace(part, end=replace(part.start, straggler=part.end.straggler)))
-            parts += self._cut(replace(part, start=replace(part.start, straggler=part.end.straggler)))
-        return parts
+        late = [
+            replace(part, end=replace(part.start, straggler=part.end.straggler))
+            for part in ranges
+            if part.end.straggler > part.start.straggler
+        ]
+        return late + cut_into(partial(self._cut, ranges), self._options.min_partitions)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one part, on an executor."""
@@ -257,16 +257,42 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
         log.warning("%s", said)
 
-    def _cut(self, part: StreamRange) -> list[StreamRange]:
-        """A range without stragglers, in parts that are not much larger than a partition's share."""
-        if part.start == part.end:
-            return []
-        start, end = part.start, part.end
-        cuts = self._ask(
-            _CUTS, part.topic_id, part.queue, start.at, start.seq, end.at, end.seq, MESSAGES_PER_PARTITION
-        )
-        places = [replace(end, at=at, seq=seq) for at, seq, _ in cuts]
+    def _ranges(self, begin: StreamOffset, until: StreamOffset) -> list[StreamRange]:
+        """The queues in which something lies between two offsets."""
+        handle = StreamHandle.of(until.stream, self._subscription()[0])
         return [
-            replace(part, start=before, end=place)
-            for before, place in zip([start, *places], places, strict=False)
+            StreamRange(
+                topic_id, queue, begin.places.get((topic_id, queue), Place.beginning()), place, handle
+            )
+            for (topic_id, queue), place in sorted(until.places.items())
+            if begin.places.get((topic_id, queue), Place.beginning()) != place
         ]
+
+    def _cut(self, ranges: Sequence[StreamRange], messages: int) -> list[tuple[StreamRange, int]]:
+        """Ranges without their stragglers, in parts of at most so many messages, and how many each has."""
+        parts = []
+        for part in ranges:
+            end = part.end
+            start = replace(part.start, straggler=end.straggler)
+            if start == end:
+                continue
+            cuts = self._ask(_CUTS, part.topic_id, part.queue, start.at, start.seq, end.at, end.seq, messages)
+            before = start
+            for at, seq, count in cuts:
+                place = replace(end, at=at, seq=seq)
+                parts.append((replace(part, start=before, end=place), count))
+                before = place
+        return parts
+
+    def _waits_for_more(self, begin: StreamOffset, latest: StreamOffset) -> bool:
+        """Whether a micro-batch is put off, as too few messages are released. Not with ``availableNow``."""
+        options = self._options
+        if options.min_messages == 1 or self._target is not None or self._triggered_at is None:
+            return False
+        if time.monotonic() - self._triggered_at >= options.max_delay.total_seconds():
+            return False
+        ranges = self._ranges(begin, latest)
+        found = sum(count for _, count in self._cut(ranges, options.min_messages))
+        # Stragglers are numbered over all topics: with them the micro-batch may come early.
+        found += sum(part.end.straggler - part.start.straggler for part in ranges)
+        return found < options.min_messages

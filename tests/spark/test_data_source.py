@@ -464,7 +464,7 @@ def test_unknown_topic_is_an_error_when_loading(orders: Broker, spark: SparkSess
         ({"dsn": "here"}, "cannot be read"),
         ({"topic": TOPIC}, "'group' is missing"),
         ({"group": GROUP}, "'topic' is missing"),
-        ({"topic": TOPIC, "group": GROUP, "max_messages": "many"}, "'max_messages' is 'many'"),
+        ({"topic": TOPIC, "group": GROUP, "maxMessagesPerTrigger": "many"}, "Trigger' is 'many'"),
         ({"topic": TOPIC, "group": GROUP, "reconnect_seconds": "0"}, "'reconnect_seconds' is '0'"),
         ({"topic": TOPIC, "mode": "lease"}, "'mode' is 'lease': give peek"),
         ({"topic": TOPIC, "group": GROUP, "tag": "unpaid"}, r"unknown options \['tag'\]"),

@@ -110,9 +110,41 @@ def test_stream_reads_on_from_its_checkpoint(orders: Broker, spark: SparkSession
     assert lake.keys() == list(range(250))
 
 
+def test_parts_of_a_micro_batch_may_be_smaller_down_to_one_message(orders: Broker) -> None:
+    stream = reader(orders, minPartitions="1000")
+    start = stream.initialOffset()
+    send(orders, range(60))
+    end = stream.latestOffset(start, ReadAllAvailable())
+    assert len(stream.partitions(start, end)) == 60
+    assert between(stream, start, end) == list(range(60))
+
+
+def test_micro_batch_waits_for_messages_but_not_for_ever(orders: Broker) -> None:
+    every = ReadAllAvailable()
+    stream = reader(orders, minMessagesPerTrigger="50", maxTriggerDelay="1h")
+    offset = stream.initialOffset()
+    send(orders, range(10))
+    # The first of a query comes at once, as that of Kafka's source.
+    begun = stream.latestOffset(offset, every)
+    assert between(stream, offset, begun) == list(range(10))
+    send(orders, range(10, 30))
+    assert stream.latestOffset(begun, every) == begun
+    send(orders, range(30, 60))
+    end = stream.latestOffset(begun, every)
+    assert between(stream, begun, end) == list(range(10, 60))
+
+    patient = reader(orders, minMessagesPerTrigger="50", maxTriggerDelay="0s")
+    for keys in (range(60, 70), range(70, 80)):
+        send(orders, keys)
+        offset, end = end, patient.latestOffset(end, every)
+        assert between(patient, offset, end) == list(keys)
+    with pytest.raises(InvalidArgument, match="'maxTriggerDelay' is 'soon': give a duration such as 15m"):
+        reader(orders, maxTriggerDelay="soon")
+
+
 @pytest.mark.slow
 def test_read_limit_counts_stragglers_too(orders: Broker) -> None:
-    stream = reader(orders, max_messages="30")
+    stream = reader(orders, maxMessagesPerTrigger="30")
     limit = stream.getDefaultReadLimit()
     assert limit == ReadMaxRows(30)
     start = stream.initialOffset()
@@ -341,7 +373,7 @@ def test_stream_that_retention_has_overtaken_ends_or_goes_on_and_says_how_much_i
 
         query = (
             spark.readStream.format("duewheel")
-            .options(dsn=broker.dsn, topic=TOPIC, group=GROUP, max_messages="2", **options)
+            .options(dsn=broker.dsn, topic=TOPIC, group=GROUP, maxMessagesPerTrigger="2", **options)
             .load()
             .writeStream.foreachBatch(work)
             .option("checkpointLocation", str(tmp_path))
@@ -407,7 +439,7 @@ def test_x14_stream_loses_and_doubles_nothing_beside_slow_senders(
     orders: Broker, spark: SparkSession, tmp_path: Path
 ) -> None:
     """Stopped and started from its checkpoint all the time."""
-    lake = Lake(spark, orders, tmp_path, max_messages="300")
+    lake = Lake(spark, orders, tmp_path, maxMessagesPerTrigger="300")
     with SlowSenders(orders.dsn, 4) as senders:
         for _ in range(3):
             lake.run()
@@ -428,7 +460,7 @@ dsn, folder = sys.argv[1:]
 with spark_session("killed", conf={"spark.sql.shuffle.partitions": "1"}) as spark:
     (
         spark.readStream.format("duewheel")
-        .options(dsn=dsn, topic="orders", group="lake", max_messages="200")
+        .options(dsn=dsn, topic="orders", group="lake", maxMessagesPerTrigger="200")
         .load()
         .select("key", "message_id", "attempt")
         .writeStream.format("json")
