@@ -81,6 +81,8 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
             ``spark_conn_id``: Spark shows its settings, and those of an application stand on a command line.
         app_name: the name shown by the cluster; DAG and task when left out.
         partitions: the largest number of partitions of a batch.
+        min_partitions: the smallest one, however few messages each partition then has, for work that is slow
+            for each message; with 1, a partition has 100 messages or more.
         drain: whether to go on, batch after batch in the same session, until no message is ready.
         op_kwargs: further arguments of the function, templated.
         skip_if_empty: whether to skip the task, and the tasks that depend on it, when no message is ready.
@@ -125,6 +127,7 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
     template_fields: Sequence[str] = (
         *ConsumingOperator.template_fields,
         "partitions",
+        "min_partitions",
         "master",
         "spark_conf",
         "app_name",
@@ -154,6 +157,7 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
         spark_conf: Mapping[str, str] | None = None,
         app_name: str | None = None,
         partitions: int | str = 4,
+        min_partitions: int | str = 1,
         drain: bool = False,
         op_kwargs: Mapping[str, Any] | None = None,
         skip_if_empty: bool = False,
@@ -183,6 +187,7 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
             **kwargs,
         )
         check_count(partitions, "partitions")
+        check_count(min_partitions, "min_partitions")
         own = type(self).handle is not SparkConsumeMessagesOperator.handle
         if python_callable is None and application is None and not own:
             raise InvalidArgument(
@@ -202,6 +207,7 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
         self.spark_conf = dict(spark_conf or {})
         self.app_name = app_name
         self.partitions = partitions
+        self.min_partitions = min_partitions
         self.drain = drain
         self.spark_conn_id = spark_conn_id
         self.application = application
@@ -246,7 +252,7 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
             leases = broker.take_over_leases(consumer, invisible) if self._may_have_leases(context) else []
             while not self._killed:
                 if leases:
-                    batch = LeasedBatch(broker, consumer, leases, invisible, partitions)
+                    batch = LeasedBatch(broker, consumer, leases, invisible, *partitions)
                     leases = []
                 else:
                     batch = LeasedBatch.take(
@@ -257,7 +263,8 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
                         filter=self.filter,
                         max_messages=self._count(),
                         invisible=invisible,
-                        partitions=partitions,
+                        partitions=partitions[0],
+                        min_partitions=partitions[1],
                         name=consumer.name,
                     )
                 if not batch:
@@ -276,8 +283,10 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
             self._nothing_ready()
         return handled
 
-    def _partitions(self) -> int:
-        return as_count(self.partitions, "partitions")
+    def _partitions(self) -> tuple[int, int]:
+        """The largest and the smallest number of partitions."""
+        most = as_count(self.partitions, "partitions")
+        return most, as_count(self.min_partitions, "min_partitions", at_most=most)
 
     def _place(self) -> SparkPlace:
         """Where Spark runs; the operator's settings override those of the connection."""
@@ -375,7 +384,7 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
             consumer.name,
             to_json(batch.leases),
             self._lease_span().total_seconds(),
-            self._partitions(),
+            *self._partitions(),
         )
         self._submission = submission = Submission(application, given)
         try:

@@ -61,7 +61,8 @@ class DueWheelDataSource(DataSource):
         minMessagesPerTrigger: how many released messages a micro-batch waits for; 1 when left out.
         maxTriggerDelay: how long it waits for them, as ``15m``, which is also the default.
         minPartitions: into how many partitions to cut the messages of a stream or of the mode peek at least,
-            down to one message each; parts of 10 000 messages when left out.
+            down to one message each; parts of 10 000 messages when left out. With ``lease``, to how many of
+            ``partitions`` to deal the leases out, even if each has fewer than 100 messages.
         partitions: the largest number of partitions to deal the leases out to; 4 when left out.
         batch_bytes: about how large one Arrow batch may become; 4 MiB when left out.
         with_answered: whether to read also the messages of a lease that were answered one by one; false when
@@ -127,6 +128,7 @@ class DueWheelDataSource(DataSource):
             dsn=read.dsn,
             leases=read.leases,
             partitions=read.partitions,
+            min_partitions=read.min_partitions,
             batch_bytes=read.batch_bytes,
             columns=columns,
             with_answered=read.with_answered,
@@ -172,6 +174,7 @@ class LeaseDataReader(DataSourceReader):
         leases: Sequence[Lease] | None,
         partitions: int,
         batch_bytes: int,
+        min_partitions: int = 1,
         with_answered: bool = False,
         columns: tuple[str, ...] = ALL_COLUMNS,
         schema: StructType | None = None,
@@ -181,6 +184,7 @@ class LeaseDataReader(DataSourceReader):
         self._columns = columns
         self._leases = leases
         self._partitions = partitions
+        self._min_partitions = min_partitions
         self._batch_bytes = batch_bytes
         self._with_answered = with_answered
 
@@ -201,7 +205,7 @@ class LeaseDataReader(DataSourceReader):
                 "a pickled copy of a reader has no leases and only reads partitions: plan with the reader "
                 "that it was copied from, or have the data source make one"
             )
-        return list(deal_out(self._plan(self._leases), self._partitions))
+        return list(deal_out(self._plan(self._leases), self._partitions, self._min_partitions))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read the leases of one partition as Arrow batches."""

@@ -84,14 +84,16 @@ class LeaseRead(ReadOptions):
     Attributes:
         leases: the leases.
         partitions: the largest number of partitions.
+        min_partitions: the number of partitions however few messages each then has.
         with_answered: whether to read also the messages of a lease that were answered one by one.
     """
 
     KIND = "the read of a lease"
-    NAMES = ReadOptions.NAMES | {"lease", "partitions", "with_answered"}
+    NAMES = ReadOptions.NAMES | {"lease", "partitions", "minPartitions", "with_answered"}
 
     leases: list[Lease]
     partitions: int
+    min_partitions: int
     with_answered: bool
 
     @classmethod
@@ -99,6 +101,7 @@ class LeaseRead(ReadOptions):
         return super()._values(options) | {
             "leases": from_json(options["lease"]),
             "partitions": _number(options, "partitions", DEFAULT_PARTITIONS, MOST_PARTITIONS),
+            "min_partitions": _number(options, "minPartitions", 1, MOST_PARTITIONS),
             "with_answered": _truth(options, "with_answered", default=False),
         }
 

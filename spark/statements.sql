@@ -32,7 +32,7 @@ select set_config('tcp_keepalives_idle', '60', true), set_config('tcp_keepalives
 select l.topic_id, l.queue, l.lease_n, l.lease_token, l.expires_at, l.lease_count
 from duewheel.lease_evenly(
     p_group_id => %s, p_topic_id => %s, p_tags => %s, p_max => %s, p_parts => %s, p_invisible => %s, p_consumer => %s,
-    p_now => %s, p_filter => %s::jsonpath) l
+    p_now => %s, p_filter => %s::jsonpath, p_min_parts => %s) l
 
 -- name: lease_states
 -- The states of leases, in their order.

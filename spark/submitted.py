@@ -78,6 +78,7 @@ def submitted_batch() -> Iterator[tuple[SparkSession, DataFrame, LeasedBatch]]:
             from_json(given.leases),
             timedelta(seconds=given.invisible_seconds),
             given.partitions,
+            given.min_partitions,
         )
         with _ended_with_the_leases(spark, broker, batch):
             yield spark, batch.dataframe(spark), batch
