@@ -63,6 +63,8 @@ class DueWheelDataSource(DataSource):
         minPartitions: into how many partitions to cut the messages of a stream or of the mode peek at least,
             down to one message each; parts of 10 000 messages when left out. With ``lease``, to how many of
             ``partitions`` to deal the leases out, even if each has fewer than 100 messages.
+        maxBytesPerPartition: about how many bytes the bodies of a partition of a stream or of the mode peek
+            have at most; 128 MiB when left out.
         partitions: the largest number of partitions to deal the leases out to; 4 when left out.
         batch_bytes: about how large one Arrow batch may become; 4 MiB when left out.
         with_answered: whether to read also the messages of a lease that were answered one by one; false when

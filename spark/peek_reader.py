@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from duewheel.spark.lease_partition import MESSAGES_PER_PARTITION
 from duewheel.spark.planning import cut_into, planning
 from duewheel.spark.statements import statement
 from duewheel.store.database.connections import fetch
@@ -45,7 +44,7 @@ def check_topic(dsn: str, topic: str) -> None:
     """Raise UnknownTopic if there is no such topic."""
     nothing = datetime.now(UTC)
     with planning(dsn) as connection:
-        fetch(connection, _CUTS, (topic, nothing, nothing, MESSAGES_PER_PARTITION))
+        fetch(connection, _CUTS, (topic, nothing, nothing, 1, 1))
 
 
 class PeekReader(DataSourceReader):
@@ -57,7 +56,7 @@ class PeekReader(DataSourceReader):
         self._schema = schema
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Ranges of at most 10 000 messages, and of fewer where ``minPartitions`` asks for more of them.
+        """Ranges of at most 10 000 messages, and of fewer where the options ask for smaller ones.
 
         Raises:
             UnknownTopic: there is no such topic.
@@ -65,7 +64,10 @@ class PeekReader(DataSourceReader):
         options = self._options
 
         def cut(messages: int) -> list[tuple[PeekRange, int]]:
-            parameters = (options.topic, options.due_from, options.due_until, messages)
+            parameters = (
+                *(options.topic, options.due_from, options.due_until),
+                *(messages, options.partition_bytes),
+            )
             return [(PeekRange(*place), count) for *place, count in fetch(connection, _CUTS, parameters)]
 
         with planning(options.dsn) as connection:

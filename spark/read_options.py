@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Self, overload
 
 from pyspark.sql.datasource import CaseInsensitiveDict
 
-from duewheel.spark.lease_partition import DEFAULT_BATCH_BYTES
+from duewheel.spark.lease_partition import BYTES_PER_PARTITION, DEFAULT_BATCH_BYTES
 from duewheel.spark.leasing import MOST_PARTITIONS
 from duewheel.spark.message_columns import ALL_COLUMNS, check_columns
 from duewheel.store.database.connections import libpq_dsn
@@ -30,6 +30,7 @@ from duewheel.store.values.tags import EVERY
 DEFAULT_PARTITIONS = 4
 DEFAULT_RECONNECT_SECONDS = 600
 MOST_RECONNECT_SECONDS = 7 * 24 * 60 * 60
+MOST_BYTES = 2**53
 DEFAULT_TRIGGER_DELAY = timedelta(minutes=15)
 
 
@@ -113,14 +114,16 @@ class UnleasedRead(ReadOptions):
     Attributes:
         topic, tags, filter: the messages to read.
         min_partitions: into how many partitions to cut them at least.
+        partition_bytes: about how many bytes the bodies of a partition have at most.
     """
 
-    NAMES = ReadOptions.NAMES | {"topic", "tags", "filter", "minPartitions"}
+    NAMES = ReadOptions.NAMES | {"topic", "tags", "filter", "minPartitions", "maxBytesPerPartition"}
 
     topic: str
     tags: str
     filter: str | None
     min_partitions: int
+    partition_bytes: int
 
     @classmethod
     def _values(cls, options: Mapping[str, str]) -> dict[str, Any]:
@@ -135,6 +138,7 @@ class UnleasedRead(ReadOptions):
             "tags": tags,
             "filter": expression,
             "min_partitions": _number(options, "minPartitions", 1, MOST_PARTITIONS),
+            "partition_bytes": _number(options, "maxBytesPerPartition", BYTES_PER_PARTITION, MOST_BYTES),
         }
 
 

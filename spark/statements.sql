@@ -42,7 +42,7 @@ from duewheel.lease_states(%s, %s::integer[], %s::integer[], %s::bigint[], %s::b
 -- name: peek_cuts
 -- Ranges of the messages that are due from one instant on and before another.
 select c.topic_id, c.queue, c.from_at, c.from_seq, c.to_at, c.to_seq, c.messages
-from duewheel.peek_cuts(%s, %s, %s, %s) c
+from duewheel.peek_cuts(%s, %s, %s, %s, %s) c
 
 -- name: plan_leases
 -- For each lease: the topic its messages were sent to (a lease of retries is on the group's retry topic), the number of
@@ -101,7 +101,7 @@ select duewheel.stream_commit(%s, %s, %s, %s::integer[], %s::integer[], %s::bigi
 
 -- name: stream_cuts
 -- The places at which to cut the messages between two places of a queue.
-select c.at, c.seq, c.messages from duewheel.stream_cuts(%s, %s, %s, %s, %s, %s, %s) c
+select c.at, c.seq, c.messages from duewheel.stream_cuts(%s, %s, %s, %s, %s, %s, %s, %s) c
 
 -- name: stream_latest
 -- How far a stream that stands at these places may read, and whether its topic is deleted (a deleted topic is renamed,

@@ -58,6 +58,12 @@ _CUTS = statement("stream_cuts")
 _LOST = statement("stream_lost")
 _ROWS = statement("stream_rows")
 
+FIRST_REST_SECONDS = 0.02
+MOST_REST_SECONDS = 0.5
+"""The rests of a stream to which nothing comes."""
+
+rest = time.sleep
+
 log = logging.getLogger(__name__)
 
 
@@ -89,6 +95,7 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._ids: tuple[int, int] | None = None
         self._broker: Broker | None = None
         self._triggered_at: float | None = None
+        self._rest_seconds = 0.0
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Begin a new stream and make the group its own.
@@ -107,14 +114,21 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable() if most is None else ReadMaxRows(most)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - its
-        """How far the next micro-batch reads."""
+        """How far the next micro-batch reads.
+
+        Spark asks again at once where the query has no trigger of its own. When nothing came, the next answer
+        takes a rest, which doubles up to half a second.
+        """
         begin = StreamOffset.of(start)
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        if self._rest_seconds and self._target is None:
+            rest(self._rest_seconds)
         latest = self._latest(begin, most, self._target)
-        if self._waits_for_more(begin, latest):
+        if latest == begin or self._waits_for_more(begin, latest):
+            self._rest_seconds = min(max(FIRST_REST_SECONDS, 2 * self._rest_seconds), MOST_REST_SECONDS)
             return start
-        if latest != begin:
-            self._triggered_at = time.monotonic()
+        self._rest_seconds = 0.0
+        self._triggered_at = time.monotonic()
         return latest.as_dict()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
@@ -276,7 +290,8 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             start = replace(part.start, straggler=end.straggler)
             if start == end:
                 continue
-            cuts = self._ask(_CUTS, part.topic_id, part.queue, start.at, start.seq, end.at, end.seq, messages)
+            places = (part.topic_id, part.queue, start.at, start.seq, end.at, end.seq)
+            cuts = self._ask(_CUTS, *places, messages, self._options.partition_bytes)
             before = start
             for at, seq, count in cuts:
                 place = replace(end, at=at, seq=seq)

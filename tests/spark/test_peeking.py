@@ -92,6 +92,13 @@ def test_parts_may_be_smaller_down_to_one_message(orders: Broker) -> None:
     assert len(reader(orders, minPartitions="1000").partitions()) == 100
 
 
+def test_parts_have_a_limit_of_bytes(orders: Broker) -> None:
+    """Which messages without a body do not reach."""
+    assert len(reader(orders, maxBytesPerPartition="100").partitions()) == 3
+    orders.send_many(TOPIC, [{"body": b"x" * 100, "key": "1", "deliver_at": NOON}] * 50)
+    assert 50 <= len(reader(orders, maxBytesPerPartition="100").partitions()) <= 53
+
+
 def test_consumer_may_look_and_producer_may_not(orders: Broker) -> None:
     assert len(keys(reader(orders, login(orders.dsn, "duewheel_consumer")))) == 100
     with pytest.raises(Exception, match="duewheel_consumer"):

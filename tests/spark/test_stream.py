@@ -19,6 +19,7 @@ from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from tests.waiting import PATIENCE_SECONDS, until
 
+from duewheel.spark import stream_reader
 from duewheel.spark.read_options import StreamRead
 from duewheel.spark.stream_place import StreamOffset
 from duewheel.spark.stream_reader import MessageStreamReader
@@ -117,6 +118,36 @@ def test_parts_of_a_micro_batch_may_be_smaller_down_to_one_message(orders: Broke
     end = stream.latestOffset(start, ReadAllAvailable())
     assert len(stream.partitions(start, end)) == 60
     assert between(stream, start, end) == list(range(60))
+
+
+def test_parts_of_a_micro_batch_have_a_limit_of_bytes(orders: Broker) -> None:
+    stream = reader(orders, maxBytesPerPartition="2500")
+    start = stream.initialOffset()
+    orders.send_many(TOPIC, [{"body": b"x" * 1000, "key": str(n), "delay": timedelta(0)} for n in range(30)])
+    end = stream.latestOffset(start, ReadAllAvailable())
+    parts = stream.partitions(start, end)
+    sizes = [sum(batch.num_rows for batch in stream.read(part)) for part in parts]
+    assert max(sizes) == 3
+    assert sum(sizes) == 30
+    assert between(stream, start, end) == list(range(30))
+
+
+def test_idle_stream_rests_longer_and_longer_until_something_comes(
+    orders: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rests: list[float] = []
+    monkeypatch.setattr(stream_reader, "rest", rests.append)
+    stream = reader(orders)
+    start = stream.initialOffset()
+    for _ in range(8):
+        assert stream.latestOffset(start, ReadAllAvailable()) == start
+    assert rests == [0.02, 0.04, 0.08, 0.16, 0.32, 0.5, 0.5]
+
+    send(orders, range(3))
+    end = stream.latestOffset(start, ReadAllAvailable())
+    assert between(stream, start, end) == [0, 1, 2]
+    assert stream.latestOffset(end, ReadAllAvailable()) == end
+    assert len(rests) == 8
 
 
 def test_micro_batch_waits_for_messages_but_not_for_ever(orders: Broker) -> None:
