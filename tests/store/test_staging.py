@@ -54,7 +54,9 @@ def publish(
 ) -> int | None:
     parameters = (topic, writer, batch, list(parts), list(parts.values()))
     sent: int | None = fetch(
-        connection, "select duewheel.publish_batch(%s, %s, %s, %s::bigint[], %s::bigint[])", parameters
+        connection,
+        "select sent from duewheel.publish_batch(%s, %s, %s, %s::bigint[], %s::bigint[])",
+        parameters,
     )[0][0]
     return sent
 

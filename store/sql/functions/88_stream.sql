@@ -251,11 +251,11 @@ begin
 end
 $$;
 
--- The places at which to cut what lies between two places of a queue into parts of about p_messages, the last one
--- included.
+-- The places at which to cut what lies between two places of a queue, the last one included: into parts of at most
+-- p_messages, whose bodies have at most p_bytes and one body more.
 create or replace function duewheel.stream_cuts(
     p_topic_id integer, p_queue integer, p_from bigint, p_from_seq bigint, p_to bigint, p_to_seq bigint,
-    p_messages bigint
+    p_messages bigint, p_bytes bigint
 ) returns table (at bigint, seq bigint, messages bigint)
 language plpgsql stable
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
@@ -263,18 +263,25 @@ as $$
 begin
     perform duewheel.require_home();
     return query
-    select duewheel.stream_micros(m.deliver_at), m.seq, least(p_messages, (m.place - 1) % p_messages + 1)
+    select duewheel.stream_micros(c.deliver_at), c.seq, c.place - lag(c.place, 1, 0::bigint) over (order by c.place)
     from (
-        select m.deliver_at, m.seq, row_number() over (order by m.deliver_at, m.seq) as place,
-               lead(m.seq) over (order by m.deliver_at, m.seq) is null as is_last
-        from duewheel.any_message m
-        where m.topic_id = p_topic_id and m.queue = p_queue
-          and (m.deliver_at, m.seq) > (duewheel.stream_instant(p_from), p_from_seq)
-          and m.deliver_at >= duewheel.stream_instant(p_from) and m.deliver_at <= duewheel.stream_instant(p_to)
-          and (m.deliver_at, m.seq) <= (duewheel.stream_instant(p_to), p_to_seq)
-    ) m
-    where m.is_last or m.place % p_messages = 0
-    order by m.place;
+        select m.deliver_at, m.seq, m.place,
+               (lead(m.by_count) over w, lead(m.by_bytes) over w) is distinct from (m.by_count, m.by_bytes) as is_last
+        from (
+            select m.deliver_at, m.seq, row_number() over w as place,
+                   (row_number() over w - 1) / p_messages as by_count,
+                   (sum(octet_length(m.body)) over w - octet_length(m.body)) / p_bytes as by_bytes
+            from duewheel.any_message m
+            where m.topic_id = p_topic_id and m.queue = p_queue
+              and (m.deliver_at, m.seq) > (duewheel.stream_instant(p_from), p_from_seq)
+              and m.deliver_at >= duewheel.stream_instant(p_from) and m.deliver_at <= duewheel.stream_instant(p_to)
+              and (m.deliver_at, m.seq) <= (duewheel.stream_instant(p_to), p_to_seq)
+            window w as (order by m.deliver_at, m.seq rows unbounded preceding)
+        ) m
+        window w as (order by m.place)
+    ) c
+    where c.is_last
+    order by c.place;
 end
 $$;
 
