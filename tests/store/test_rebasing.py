@@ -167,6 +167,7 @@ def test_rebase_knows_every_column_that_holds_transaction_ids(dsn: str) -> None:
         "lease_answer.xid",
         "lease_event.xid",
         "message.xid",
+        "swept_topic.swept_to",
         "tick.snapshot",
         "tick.tick_xid",
     ]

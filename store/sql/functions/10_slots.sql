@@ -94,7 +94,6 @@ begin
     into v_slot.starts_at, v_slot.ends_at
     from duewheel.slot s;
     v_slot.table_name := 'message_' || to_char(v_slot.starts_at at time zone 'UTC', 'YYYYMMDDHH24');
-    v_slot.swept_topic_ids := '{}';
     execute format('create table duewheel.%I (like duewheel.message including defaults including constraints)',
                    v_slot.table_name);
     execute format('alter table duewheel.message attach partition duewheel.%I for values from (%L) to (%L)',

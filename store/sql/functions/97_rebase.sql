@@ -89,8 +89,9 @@ begin
         get diagnostics v_rows = row_count;
         messages := messages + v_rows;
     end loop;
-    -- What they saw has other stamps now; without them a look at a key begins anew.
+    -- What they saw has other stamps now; without it a look at a key, or a sweep, begins anew.
     delete from duewheel.key_mark;
+    delete from duewheel.swept_topic;
     update duewheel.tick t set snapshot = '4:4:', tick_xid = '4', open_count = 0, by_wheel = false;
     get diagnostics ticks = row_count;
     -- No transaction of this cluster has answered.

@@ -4,9 +4,16 @@ create table duewheel.slot (
     ends_at timestamptz not null unique,
     table_name text not null unique,
     -- When the sweep for rows that no tick covers has passed over it.
-    sealed_at timestamptz,
-    -- Until then: the topics whose rows it has looked through.
-    swept_topic_ids integer[] not null default '{}'
+    sealed_at timestamptz
+);
+
+-- The topics whose rows in a slot that is over the sweep has looked through, until the slot is sealed.
+create table duewheel.swept_topic (
+    starts_at timestamptz,
+    topic_id integer,
+    -- Where it goes on, in the order of the transactions that wrote the rows; null where it is done.
+    swept_to xid8,
+    primary key (starts_at, topic_id)
 );
 
 -- Slots that no message may stand in yet: a transaction that looked at duewheel.message before the slot was there goes
