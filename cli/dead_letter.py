@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import click
 
 from duewheel.cli.answer import Answer, as_mapping, end_with_nothing
 from duewheel.cli.broker_command import with_broker
-from duewheel.cli.options import dry_run_option, group_option, limit_option, topic_option
+from duewheel.cli.options import dry_run_option, group_option, limit_option, topic_option, yes_option
 from duewheel.cli.parameters import instant
 from duewheel.cli.progress import progress
 from duewheel.store import Broker
@@ -16,13 +17,13 @@ from duewheel.store.operations.dead_letters import redrive_portions
 from duewheel.store.values.bulk_results import Redriven
 from duewheel.store.values.numbers import counted
 
-_COLUMNS = ("dead_at", "message_id", "topic", "key", "attempt", "redriven_at", "reason", "body")
+_COLUMNS = ("dead_at", "message_id", "topic", "key", "attempt", "redriven_at", "kept_until", "reason", "body")
 _REDRIVEN = {None: None, "open": False, "redriven": True}
 
 
 @click.group("dead-letter")
 def dead_letter() -> None:
-    """Dead letters: list, redrive.
+    """Dead letters: list, redrive, discard.
 
     \b
     duewheel dead-letter list --group cancel-unpaid-orders
@@ -52,18 +53,29 @@ def list_dead_letters(
     )
 
 
+def _which(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The options that choose dead letters."""
+    for option in (
+        limit_option(),
+        click.option(
+            "--dead-until", type=instant, help="Only those that became dead letters before this instant."
+        ),
+        click.option(
+            "--dead-from", type=instant, help="Only those that became dead letters at this instant or later."
+        ),
+        click.option("--reason", "reason_contains", help="Only those whose reason contains this text."),
+        click.option("--key-prefix", help="Only those whose key begins with this."),
+        click.option("--tag", help="Only those with this tag."),
+        topic_option("Only those of this topic."),
+        group_option("The consumer group.", required=True),
+        click.argument("message_ids", nargs=-1, metavar="[MESSAGE_ID]..."),
+    ):
+        command = option(command)
+    return command
+
+
 @dead_letter.command()
-@click.argument("message_ids", nargs=-1, metavar="[MESSAGE_ID]...")
-@group_option("The consumer group.", required=True)
-@topic_option("Only those of this topic.")
-@click.option("--tag", help="Only those with this tag.")
-@click.option("--key-prefix", help="Only those whose key begins with this.")
-@click.option("--reason", "reason_contains", help="Only those whose reason contains this text.")
-@click.option(
-    "--dead-from", type=instant, help="Only those that became dead letters at this instant or later."
-)
-@click.option("--dead-until", type=instant, help="Only those that became dead letters before this instant.")
-@limit_option()
+@_which
 @click.option(
     "--rate", "per_second", type=click.FloatRange(min=0, min_open=True), help="At most this many per second."
 )
@@ -100,4 +112,42 @@ def redrive(
         sentence = f"{counted(redriven, 'dead letter')} redriven."
     answer.done(sentence, **as_mapping(Redriven(matched, redriven)))
     if not matched:
+        end_with_nothing()
+
+
+@dead_letter.command()
+@_which
+@dry_run_option
+@yes_option
+@with_broker
+def discard(
+    broker: Broker,
+    answer: Answer,
+    message_ids: tuple[str, ...],
+    group: str,
+    topic: str | None,
+    dry_run: bool,
+    yes: bool,
+    **criteria: Any,
+) -> None:
+    """Discard dead letters: all, some by MESSAGE_ID, or those that match. They are never redriven.
+
+    Their history stays until their retention ends. Status 3 if none matches.
+
+    \b
+    duewheel dead-letter discard --group cancel-unpaid-orders --reason "no such order" --yes
+    """
+
+    def discarded(*, dry_run: bool) -> int:
+        return broker.discard_dead_letters(
+            group, topic, message_ids=message_ids or None, dry_run=dry_run, **criteria
+        )
+
+    if not (yes or dry_run):
+        found = counted(discarded(dry_run=True), "dead letter")
+        click.confirm(f"Discard {found} of consumer group {group}?", abort=True, err=True)
+    number = discarded(dry_run=dry_run)
+    words = "would be discarded" if dry_run else "discarded"
+    answer.done(f"{counted(number, 'dead letter')} {words}.", discarded=number)
+    if not number:
         end_with_nothing()

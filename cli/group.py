@@ -1,4 +1,4 @@
-"""`duewheel group`: list consumer groups with their positions, set them back, delete them."""
+"""`duewheel group`: list consumer groups with their positions, pause them, set them back, delete them."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ _COLUMNS = (
     "read_to",
     "lag",
     "stalled_since",
+    "paused_at",
     "retries",
     "retry_set_by",
 )
@@ -30,7 +31,7 @@ _COLUMNS = (
 
 @click.group()
 def group() -> None:
-    """Consumer groups: list, rewind, delete.
+    """Consumer groups: list, pause, resume, rewind, delete.
 
     \b
     duewheel group list
@@ -62,6 +63,41 @@ def _row(group: Group) -> dict[str, object]:
     if group.retry is not None and retries is None:
         retries = "no limit"
     return as_mapping(group) | {"retries": retries}
+
+
+@group.command()
+@group_argument()
+@topic_option("Only on this topic; otherwise on all that it reads.")
+@with_broker
+def pause(broker: Broker, answer: Answer, group: str, topic: str | None) -> None:
+    """Let consumer group GROUP get no messages until it is resumed; its place stays.
+
+    What it has in hand may still be answered. Its leases end, and failed messages become retries or dead
+    letters, as ever.
+
+    \b
+    duewheel group pause cancel-unpaid-orders
+    """
+    changed = broker.pause_group(group, topic)
+    words = "is paused" if changed else "was paused already: unchanged"
+    outcome = "paused" if changed else "unchanged"
+    answer.done(f"Consumer group {group} {words}.", outcome=outcome, group=group, topic=topic)
+
+
+@group.command()
+@group_argument()
+@topic_option("Only on this topic; otherwise on all that it reads.")
+@with_broker
+def resume(broker: Broker, answer: Answer, group: str, topic: str | None) -> None:
+    """Let paused consumer group GROUP go on from where it stands.
+
+    \b
+    duewheel group resume cancel-unpaid-orders
+    """
+    changed = broker.resume_group(group, topic)
+    words = "goes on" if changed else "was not paused: unchanged"
+    outcome = "resumed" if changed else "unchanged"
+    answer.done(f"Consumer group {group} {words}.", outcome=outcome, group=group, topic=topic)
 
 
 @group.command()

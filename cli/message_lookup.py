@@ -15,7 +15,7 @@ from duewheel.store import Broker, UnknownMessage
 from duewheel.store.values.stored_messages import ListedMessage
 
 _FOUND_COLUMNS = ("message_id", "key", "tag", "deliver_at", "recalled", "released", "moved_to", "body")
-_LISTED_COLUMNS = ("message_id", "topic", "key", "tag", "deliver_at", "released", "recalled")
+_LISTED_COLUMNS = ("message_id", "topic", "key", "tag", "deliver_at", "released", "recalled", "moved_to")
 _HISTORY_COLUMNS = ("consumer_group", "state", "at", "until_at", "attempt", "consumer", "reason", "known_as")
 # The largest page that the broker returns.
 _PAGE = 1_000
@@ -46,7 +46,7 @@ def find(broker: Broker, answer: Answer, sought: str | tuple[str, str]) -> None:
 @topic_option("Only those of this topic.")
 @click.option(
     "--state",
-    type=click.Choice(["waiting", "released", "recalled", "all"]),
+    type=click.Choice(["waiting", "released", "recalled", "moved", "all"]),
     default="waiting",
     show_default=True,
     help="Only those in this state.",

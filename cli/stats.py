@@ -12,9 +12,19 @@ from duewheel.cli.broker_command import with_broker
 from duewheel.cli.options import topic_option
 from duewheel.store import Broker, UnknownTopic
 from duewheel.store.operations.overview import TopicStats
+from duewheel.store.wheel.upkeep import held_up_by
 
 TOPIC_COLUMNS = ("topic", "message_type", "waiting", "next_due_at", "released_to", "stragglers")
-GROUP_COLUMNS = ("group", "topic", "ready", "oldest_deliver_at", "inflight", "waiting_retry", "dead")
+GROUP_COLUMNS = (
+    "group",
+    "topic",
+    "ready",
+    "oldest_deliver_at",
+    "inflight",
+    "waiting_retry",
+    "dead",
+    "paused_at",
+)
 
 
 @click.command()
@@ -29,15 +39,19 @@ def stats(broker: Broker, answer: Answer, topic: str | None) -> None:
     \b
     duewheel stats --json
     """
-    found = [as_mapping(each) for each in topics_of(broker, topic)]
+    numbers = broker.stats()
+    found = [as_mapping(each) for each in _chosen(numbers.topics, topic)]
+    upkeep = as_mapping(numbers.upkeep)
     if answer.as_json:
-        answer.record({"topics": found})
+        answer.record({"topics": found, "upkeep": upkeep})
         return
     answer.rows(topic_rows(found), columns=TOPIC_COLUMNS, empty="There are no topics.")
     groups = group_rows(found)
     if groups:
         click.echo()
         answer.rows(groups, columns=GROUP_COLUMNS, empty="")
+    for holder in upkeep["held_up_by"]:
+        click.echo(f"\nUpkeep is held up: {held_up_by(as_mapping(holder))}.")
 
 
 def topics_of(broker: Broker, topic: str | None) -> list[TopicStats]:
@@ -46,7 +60,11 @@ def topics_of(broker: Broker, topic: str | None) -> list[TopicStats]:
     Raises:
         UnknownTopic: no topic has this name.
     """
-    found = [each for each in broker.stats().topics if topic in (None, each.topic)]
+    return _chosen(broker.stats().topics, topic)
+
+
+def _chosen(topics: Sequence[TopicStats], topic: str | None) -> list[TopicStats]:
+    found = [each for each in topics if topic in (None, each.topic)]
     if topic is not None and not found:
         raise UnknownTopic(f"there is no topic {topic!r}: `duewheel topic list` shows those there are")
     return found

@@ -21,6 +21,7 @@ _TYPES = [kind.value for kind in MessageType]
 def _settings(command: Callable[..., None]) -> Callable[..., None]:
     for option in (
         click.option("--retention", type=duration, help="How long messages are kept after delivery."),
+        click.option("--dead-letter-retention", type=duration, help="How long dead letters are kept."),
         click.option("--granularity", type=duration, help="A busy topic is released at most this often."),
         click.option(
             "--out-of-range",

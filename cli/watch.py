@@ -69,7 +69,9 @@ def _seen(broker: Broker, topic: str | None) -> dict[str, Any]:
     return {
         "at": at,
         "wheels": turning_wheels(broker),
-        "overdue": [name for name in overdue_topics(broker, at - _OVERDUE_AFTER) if topic in (None, name)],
+        "overdue": [
+            one.topic for one in overdue_topics(broker, at - _OVERDUE_AFTER) if topic in (None, one.topic)
+        ],
         "topics": [
             as_mapping(found) | {"late_p99": late.get(found.topic)} for found in topics_of(broker, topic)
         ],

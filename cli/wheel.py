@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import threading
+
 import click
 
 from duewheel.cli.answer import Answer
 from duewheel.cli.broker_command import with_broker
+from duewheel.cli.statsd import address, keep_sending
 from duewheel.cli.stopping import stopped_by_signal
 from duewheel.store import Broker
 
@@ -20,8 +23,15 @@ def wheel() -> None:
 
 
 @wheel.command()
+@click.option(
+    "--statsd",
+    metavar="HOST:PORT",
+    envvar="DUEWHEEL_STATSD",
+    callback=lambda _context, _parameter, given: given and address(given),
+    help="Send the metrics that Airflow's triggerer sends to this StatsD server, once a minute.",
+)
 @with_broker
-def run(broker: Broker, answer: Answer) -> None:
+def run(broker: Broker, answer: Answer, statsd: tuple[str, int] | None) -> None:
     """Release messages at their instant until Ctrl-C or SIGTERM.
 
     Airflow's triggerer runs a wheel of its own as soon as a DAG watches a topic. Without any wheel no message
@@ -29,8 +39,20 @@ def run(broker: Broker, answer: Answer) -> None:
 
     \b
     duewheel wheel run
+    duewheel wheel run --statsd statsd-exporter:9125
     """
     stopping = stopped_by_signal()
     click.echo("The wheel is turning. Ctrl-C ends it.", err=True)
-    broker.wheel().run(stopping)
+    if statsd is None:
+        broker.wheel().run(stopping)
+    else:
+        sender = threading.Thread(
+            target=keep_sending, args=(broker, statsd, stopping), name="duewheel metrics"
+        )
+        sender.start()
+        try:
+            broker.wheel().run(stopping)
+        finally:
+            stopping.set()
+            sender.join()
     answer.done("The wheel has stopped.", stopped=True)

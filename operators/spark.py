@@ -23,14 +23,14 @@ exit code decides about the messages that it has not answered: 0 acks them, any 
 from __future__ import annotations
 
 import threading
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from duewheel.hooks.broker import DueWheelHook
-from duewheel.hooks.declared import check_count
+from duewheel.hooks.declared import as_count, check_count
 from duewheel.hooks.links import SparkUiLink, TopicLink
 from duewheel.hooks.spark_connection import SparkPlace, spark_place
 from duewheel.operators.calling import call
@@ -39,7 +39,7 @@ from duewheel.store.values.errors import DueWheelError, InvalidArgument, LeaseLo
 from duewheel.store.values.reasons import reason_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from airflow.sdk import Context
     from airflow.sdk.bases.operatorlink import BaseOperatorLink
@@ -55,8 +55,6 @@ if TYPE_CHECKING:
 CANCEL_SECONDS = 3.0
 """How long a killed task waits for Spark to accept the order to stop; Airflow gives a task 5 seconds in
 all."""
-WATCH_SECONDS = 1.0
-"""How often the lease is checked while a job runs."""
 DEFAULT_MASTER = "local[2]"
 
 
@@ -83,6 +81,8 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
             ``spark_conn_id``: Spark shows its settings, and those of an application stand on a command line.
         app_name: the name shown by the cluster; DAG and task when left out.
         partitions: the largest number of partitions of a batch.
+        min_partitions: the smallest one, however few messages each partition then has, for work that is slow
+            for each message; with 1, a partition has 100 messages or more.
         drain: whether to go on, batch after batch in the same session, until no message is ready.
         op_kwargs: further arguments of the function, templated.
         skip_if_empty: whether to skip the task, and the tasks that depend on it, when no message is ready.
@@ -126,6 +126,8 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
 
     template_fields: Sequence[str] = (
         *ConsumingOperator.template_fields,
+        "partitions",
+        "min_partitions",
         "master",
         "spark_conf",
         "app_name",
@@ -154,7 +156,8 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
         master: str = DEFAULT_MASTER,
         spark_conf: Mapping[str, str] | None = None,
         app_name: str | None = None,
-        partitions: int = 4,
+        partitions: int | str = 4,
+        min_partitions: int | str = 1,
         drain: bool = False,
         op_kwargs: Mapping[str, Any] | None = None,
         skip_if_empty: bool = False,
@@ -184,6 +187,7 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
             **kwargs,
         )
         check_count(partitions, "partitions")
+        check_count(min_partitions, "min_partitions")
         own = type(self).handle is not SparkConsumeMessagesOperator.handle
         if python_callable is None and application is None and not own:
             raise InvalidArgument(
@@ -203,6 +207,7 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
         self.spark_conf = dict(spark_conf or {})
         self.app_name = app_name
         self.partitions = partitions
+        self.min_partitions = min_partitions
         self.drain = drain
         self.spark_conn_id = spark_conn_id
         self.application = application
@@ -235,7 +240,7 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
         # Imported here so that parsing a DAG file with this operator does not need Spark.
         from duewheel.spark.leased_batch import LeasedBatch
 
-        invisible = self._lease_span()
+        invisible, partitions = self._lease_span(), self._partitions()
         self._context = context
         handled = 0
         with ExitStack() as stack:
@@ -247,7 +252,7 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
             leases = broker.take_over_leases(consumer, invisible) if self._may_have_leases(context) else []
             while not self._killed:
                 if leases:
-                    batch = LeasedBatch(broker, consumer, leases, invisible, self.partitions)
+                    batch = LeasedBatch(broker, consumer, leases, invisible, *partitions)
                     leases = []
                 else:
                     batch = LeasedBatch.take(
@@ -258,7 +263,8 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
                         filter=self.filter,
                         max_messages=self._count(),
                         invisible=invisible,
-                        partitions=self.partitions,
+                        partitions=partitions[0],
+                        min_partitions=partitions[1],
                         name=consumer.name,
                     )
                 if not batch:
@@ -276,6 +282,11 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
         if not handled:
             self._nothing_ready()
         return handled
+
+    def _partitions(self) -> tuple[int, int]:
+        """The largest and the smallest number of partitions."""
+        most = as_count(self.partitions, "partitions")
+        return most, as_count(self.min_partitions, "min_partitions", at_most=most)
 
     def _place(self) -> SparkPlace:
         """Where Spark runs; the operator's settings override those of the connection."""
@@ -346,10 +357,11 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
 
     def _call(self, stack: ExitStack, place: SparkPlace, batch: LeasedBatch, keeper: LeaseKeeper) -> None:
         """Run the function in a session of this process."""
+        from duewheel.spark.lease_watcher import ended_with_the_lease
         from duewheel.spark.session import cancel_jobs
 
         spark = self._session(stack, place)
-        with _ended_with_the_lease(keeper, partial(cancel_jobs, spark)):
+        with ended_with_the_lease(keeper.lost.is_set, partial(cancel_jobs, spark)):
             self._begun = True
             self.handle(spark, batch.dataframe(spark), batch)
 
@@ -357,6 +369,7 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
         self, application: Application, dsn: str, consumer: Consumer, batch: LeasedBatch, keeper: LeaseKeeper
     ) -> None:
         """Run the application in a process of its own."""
+        from duewheel.spark.lease_watcher import ended_with_the_lease
         from duewheel.spark.submission import ApplicationFailed, Submission, SubmittedBatch
         from duewheel.store.leases import to_json
 
@@ -371,11 +384,11 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
             consumer.name,
             to_json(batch.leases),
             self._lease_span().total_seconds(),
-            self.partitions,
+            *self._partitions(),
         )
         self._submission = submission = Submission(application, given)
         try:
-            with _ended_with_the_lease(keeper, partial(submission.end, CANCEL_SECONDS)):
+            with ended_with_the_lease(keeper.lost.is_set, partial(submission.end, CANCEL_SECONDS)):
                 self._begun = True
                 submission.run(self.log.info, self._keep_ui_address)
         except ApplicationFailed:
@@ -482,23 +495,3 @@ def _keep_unanswered(batch: LeasedBatch, duration: timedelta) -> int:
     """Extend unanswered leases to last for ``duration``; returns 0 if an answer is on its way or was
     given."""
     return 0 if batch.answered or batch.in_open_transaction() else batch.keep(duration)
-
-
-@contextmanager
-def _ended_with_the_lease(keeper: LeaseKeeper, end: Callable[[], object]) -> Iterator[None]:
-    """Call ``end`` when the lease is lost while the block runs."""
-    done = threading.Event()
-
-    def watch() -> None:
-        while not done.wait(WATCH_SECONDS):
-            if keeper.lost.is_set():
-                end()
-                return
-
-    watcher = threading.Thread(target=watch, name="duewheel-lease-watcher", daemon=True)
-    watcher.start()
-    try:
-        yield
-    finally:
-        done.set()
-        watcher.join()

@@ -46,6 +46,7 @@ class CreateTopicOperator(BaseOperator):
         granularity: the shortest time between two ticks of a busy topic, 1 ms or more.
         retention: how long messages are kept after their delivery time.
         delay_levels: the delay of level 1, of level 2 and so on; 18 from 1 s to 2 h when left out.
+        dead_letter_retention: how long dead letters are kept; 30 days when left out.
         duewheel_conn_id: the connection to the broker.
 
     Raises:
@@ -71,6 +72,7 @@ class CreateTopicOperator(BaseOperator):
         granularity: timedelta | str | None = None,
         retention: timedelta | str | None = None,
         delay_levels: Sequence[timedelta | str] | None = None,
+        dead_letter_retention: timedelta | str | None = None,
         duewheel_conn_id: str = DueWheelHook.default_conn_name,
         **kwargs: Any,
     ) -> None:
@@ -84,12 +86,17 @@ class CreateTopicOperator(BaseOperator):
             "granularity": granularity,
             "retention": retention,
             "delay_levels": delay_levels,
+            "dead_letter_retention": dead_letter_retention,
         }
         check_not_given_later(self, **settings)
         check_choice(message_type, "message_type", MessageType)
         check_count(queues, "queues", at_most=MOST_QUEUES)
         check_choice(out_of_range, "out_of_range", OutOfRange)
-        for name, span in (("max_delay", max_delay), ("retention", retention)):
+        for name, span in (
+            ("max_delay", max_delay),
+            ("retention", retention),
+            ("dead_letter_retention", dead_letter_retention),
+        ):
             check_span(span, name, more_than=timedelta(0), at_most=LONGEST_SETTING)
         check_span(granularity, "granularity", at_least=SHORTEST_GRANULARITY, at_most=LONGEST_GRANULARITY)
         check_levels(delay_levels)
@@ -101,6 +108,7 @@ class CreateTopicOperator(BaseOperator):
         self.granularity = granularity
         self.retention = retention
         self.delay_levels = delay_levels
+        self.dead_letter_retention = dead_letter_retention
         self.duewheel_conn_id = duewheel_conn_id
 
     def execute(self, context: Context) -> None:  # noqa: ARG002 - Airflow's signature
@@ -113,6 +121,7 @@ class CreateTopicOperator(BaseOperator):
             "retention": as_span(self.retention, "retention"),
             "delay_levels": self.delay_levels
             and [span for level in self.delay_levels if (span := as_span(level, "delay_levels")) is not None],
+            "dead_letter_retention": as_span(self.dead_letter_retention, "dead_letter_retention"),
         }
         given: dict[str, Any] = {name: value for name, value in settings.items() if value is not None}
         with DueWheelHook(self.duewheel_conn_id).get_conn() as broker:

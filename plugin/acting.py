@@ -21,7 +21,8 @@ from duewheel.plugin.problems import of_database, unavailable
 from duewheel.plugin.rights import Acting
 from duewheel.plugin.seeing import brokers
 from duewheel.store import AlreadyReleased, Broker, DueWheelError, NotAllowed, UnknownMessage
-from duewheel.store.operations.recalling import recall_portion
+from duewheel.store.operations import overview
+from duewheel.store.operations.recalling import recall_portion, reschedule_portion
 from duewheel.store.values.bulk_results import Redriven, Rewound
 from duewheel.store.values.messages import deliver_at_of
 
@@ -59,7 +60,7 @@ def recall(connection_id: str, asked: models.SomeMessages, _: Acting) -> models.
 
 
 @router.post("/messages/reschedule", dependencies=[_logged("duewheel.reschedule")])
-def reschedule(connection_id: str, asked: models.NewInstant, _: Acting) -> models.Outcomes:
+def reschedule(connection_id: str, asked: models.MoveSome, _: Acting) -> models.Outcomes:
     """Move messages to another instant, each with its own answer."""
     delay = None if asked.delay_seconds is None else timedelta(seconds=asked.delay_seconds)
 
@@ -81,7 +82,7 @@ def reschedule(connection_id: str, asked: models.NewInstant, _: Acting) -> model
 
 
 @router.post("/messages/recall-matching", dependencies=[_logged("duewheel.recall_matching")])
-def recall_matching(connection_id: str, asked: models.Matching, _: Acting) -> models.RecalledPortion:
+def recall_matching(connection_id: str, asked: models.RecallMatching, _: Acting) -> models.RecalledPortion:
     """Recall the waiting messages that meet the criteria, or count them: one portion at a time, so that other
     requests get their turn."""
     criteria = asked.model_dump(include={"tag", "key_prefix", "due_until", "dry_run", "after"})
@@ -101,6 +102,17 @@ def recall_matching(connection_id: str, asked: models.Matching, _: Acting) -> mo
     )
 
 
+@router.post("/messages/reschedule-matching", dependencies=[_logged("duewheel.reschedule_matching")])
+def reschedule_matching(connection_id: str, asked: models.MoveMatching, _: Acting) -> models.MovedPortion:
+    """Move the waiting messages that meet the criteria, or count them: one portion at a time, so that other
+    requests get their turn."""
+    criteria = asked.model_dump(include={"tag", "key_prefix", "due_from", "due_until", "dry_run", "after"})
+    with brokers.lend(connection_id) as broker:
+        deliver_at = asked.deliver_at or overview.now(broker) + timedelta(seconds=asked.delay_seconds or 0)
+        matched, moved, following = reschedule_portion(broker, asked.topic, deliver_at=deliver_at, **criteria)
+    return models.MovedPortion(matched=matched, moved=moved, deliver_at=deliver_at, next=following)
+
+
 def _first_waiting(broker: Broker, topic: str) -> datetime | None:
     """The first instant at which messages wait, since counting released messages from the beginning would
     take long."""
@@ -112,11 +124,18 @@ def _first_waiting(broker: Broker, topic: str) -> datetime | None:
 
 
 @router.post("/dead-letters/redrive", dependencies=[_logged("duewheel.redrive")])
-def redrive(connection_id: str, asked: models.Redrive, _: Acting) -> Redriven:
+def redrive(connection_id: str, asked: models.SomeDeadLetters, _: Acting) -> Redriven:
     """Send dead letters again, or count them. With a rate, the page sends one request after another, each for
     a few."""
     with brokers.lend(connection_id) as broker:
         return broker.redrive(**asked.model_dump())
+
+
+@router.post("/dead-letters/discard", dependencies=[_logged("duewheel.discard")])
+def discard(connection_id: str, asked: models.SomeDeadLetters, _: Acting) -> models.Discarded:
+    """Discard dead letters, or count them."""
+    with brokers.lend(connection_id) as broker:
+        return models.Discarded(discarded=broker.discard_dead_letters(**asked.model_dump()))
 
 
 @router.post("/groups/rewind", dependencies=[_logged("duewheel.rewind")])
@@ -124,6 +143,30 @@ def rewind(connection_id: str, asked: models.Rewind, _: Acting) -> Rewound:
     """Set a group back, so that it receives again the messages released since an instant."""
     with brokers.lend(connection_id) as broker:
         return broker.rewind(asked.group, asked.topic, asked.to)
+
+
+@router.post("/groups/pause", dependencies=[_logged("duewheel.pause_group")])
+def pause_group(connection_id: str, asked: models.GroupName, _: Acting) -> models.Done:
+    """Let a group get nothing until it is resumed."""
+    with brokers.lend(connection_id) as broker:
+        broker.pause_group(asked.group, asked.topic)
+    return models.Done()
+
+
+@router.post("/groups/resume", dependencies=[_logged("duewheel.resume_group")])
+def resume_group(connection_id: str, asked: models.GroupName, _: Acting) -> models.Done:
+    """Let a paused group go on."""
+    with brokers.lend(connection_id) as broker:
+        broker.resume_group(asked.group, asked.topic)
+    return models.Done()
+
+
+@router.post("/groups/delete", dependencies=[_logged("duewheel.delete_group")])
+def delete_group(connection_id: str, asked: models.GroupName, _: Acting) -> models.Done:
+    """Delete what a group has on a topic."""
+    with brokers.lend(connection_id) as broker:
+        broker.delete_group(asked.group, asked.topic)
+    return models.Done()
 
 
 @router.post("/schedules/pause", dependencies=[_logged("duewheel.pause_schedule")])

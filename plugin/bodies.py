@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+import re
 
 from duewheel.plugin.models import Body
 
 #: How much of a body the page shows; programs read it whole.
 SHOWN_BYTES = 64 * 1024
 _BYTES_A_LINE = 16
+#: A string, a bracket, a comma, a colon; or a number or a name.
+_JSON_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[][{}:,]|[^][{}:,"\s]+')
 
 
 def readable(body: bytes) -> Body:
-    """The body as indented JSON, as text, or in hexadecimal: the first of these that fits.
+    """The body as JSON, as text, or in hexadecimal: the first of these that fits. JSON gets other white space
+    and keeps everything else: each digit of a number, and a name that is there twice.
 
     Args:
         body: of any length; of a body over 64 KiB only the beginning is shown, and never as JSON.
@@ -31,10 +35,28 @@ def readable(body: bytes) -> Body:
         return _body("hex", _hex(shown), body)
     if len(shown) == len(body):
         try:
-            return _body("json", json.dumps(json.loads(text), indent=2, ensure_ascii=False), body)
+            json.loads(text)
         except (ValueError, RecursionError):
             pass
+        else:
+            return _body("json", _indented(text), body)
     return _body("text", text, body)
+
+
+def _indented(text: str) -> str:
+    """JSON with a line for each value of an array or object that has any."""
+    tokens: list[str] = _JSON_TOKEN.findall(text)
+    written: list[str] = []
+    depth = 0
+    for place, token in enumerate(tokens):
+        before = tokens[place - 1] if place else ""
+        opens, closes = before in ("{", "["), token in ("}", "]")
+        depth -= closes
+        if opens != closes or before == ",":
+            written.append("\n" + "  " * depth)
+        written.append(": " if token == ":" else token)
+        depth += token in ("{", "[")
+    return "".join(written)
 
 
 def _hex(shown: bytes) -> str:

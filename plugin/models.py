@@ -16,12 +16,14 @@ from duewheel.store.values.stored_messages import HistoryEntry, ListedMessage
 
 #: How many messages one request may act on.
 MOST_AT_ONCE = 200
-#: The end of a portion of a bulk recall, in the store's form.
+#: The end of a portion of a bulk recall, and of a bulk reschedule, in the store's form.
 _INSTANT = r'"([0-9T:.+-]{19,40}|-?infinity)"'
-_PLACE_IN_RECALL = (
-    rf'^\{{"at": {_INSTANT}, "hi": {_INSTANT}, "seq": [0-9]{{1,19}}, "slot": {_INSTANT}, '
-    r'"queue": [0-9]{1,5}\}$'
+_PLACE = (
+    rf'"at": {_INSTANT}, "hi": {_INSTANT}, "seq": [0-9]{{1,19}}, "slot": {_INSTANT}, '
+    r'"queue": [0-9]{1,5}'
 )
+_PLACE_IN_RECALL = rf"^\{{{_PLACE}\}}$"
+_PLACE_IN_MOVE = rf'^\{{{_PLACE}, "before": [0-9]{{1,19}}\}}$'
 
 MessageId = Annotated[str, Field(pattern="^[0-9a-f]{44}$")]
 Text = Annotated[str, Field(min_length=1, max_length=255)]
@@ -60,13 +62,13 @@ class Problem(Model):
 
 
 class DueHistogram(Model):
-    """The numbers of due messages over time."""
+    """The numbers of due messages over time; after ``counted_steps`` there may be more than are told."""
 
     from_at: datetime
     step_seconds: float
     steps: int
     due: list[overview.DueStep]
-    complete: bool
+    counted_steps: int
 
 
 class TopicLateness(Model):
@@ -80,9 +82,32 @@ class TopicLateness(Model):
     by_wheel: bool
 
 
-class Overview(Model):
-    """The first view. ``overdue``: topics with messages that have been due for 5 s without a release. The
-    view is computed again after ``shared_seconds``. ``groups``: those of the first 200 topics."""
+class Shared(Model):
+    """An answer that all users share; it is computed again after ``shared_seconds``."""
+
+    shared_seconds: float
+
+
+class Pulse(Shared):
+    """The state of a broker in one line. ``overdue``: as in the overview. ``lag``: the group whose oldest
+    ready message is the oldest of all groups that are not paused. ``late``: the topic that was released
+    latest in the last 5 minutes."""
+
+    now_at: datetime
+    wheels: list[overview.TurningWheel]
+    overdue: list[overview.OverdueTopic]
+    waiting: int
+    waiting_is_exact: bool
+    dead: int
+    lag: overview.GroupNumbers | None
+    late: TopicLateness | None
+
+
+class Overview(Shared):
+    """The first view. ``overdue``: topics with messages that have been due for 5 s without a release.
+    ``held_up_by``: who has held upkeep up for over an hour. ``groups``: the neediest. ``more_groups``:
+    there are others. ``groups_to``: the topic after which, by name, there was no time for any; null if
+    there was."""
 
     now_at: datetime
     due: DueHistogram
@@ -90,10 +115,11 @@ class Overview(Model):
     flow: list[overview.FlowStep]
     lateness: list[TopicLateness]
     wheels: list[overview.TurningWheel]
-    overdue: list[str]
+    overdue: list[overview.OverdueTopic]
+    held_up_by: list[overview.UpkeepHolder]
     groups: list[overview.GroupNumbers]
     more_groups: bool
-    shared_seconds: float
+    groups_to: str | None
 
 
 class Topics(Model):
@@ -104,10 +130,12 @@ class Topics(Model):
 
 
 class Groups(Model):
-    """The groups of a page of topics."""
+    """The groups of a page of topics, or the neediest of all topics. ``groups_to`` as in the overview."""
 
+    now_at: datetime
     groups: list[overview.GroupNumbers]
     next: str | None
+    groups_to: str | None
 
 
 class Leases(Model):
@@ -128,6 +156,12 @@ class DeadLetters(Model):
 
     dead_letters: list[overview.ListedDeadLetter]
     next: str | None
+
+
+class DeadLetterReasons(Model):
+    """The reasons of a group's open dead letters, the commonest first."""
+
+    reasons: list[overview.DeadLetterReason]
 
 
 class Schedule(Model):
@@ -202,7 +236,7 @@ class SomeMessages(Question):
     message_ids: list[MessageId] = Field(min_length=1, max_length=MOST_AT_ONCE)
 
 
-class NewInstant(SomeMessages):
+class NewInstant(Question):
     """The new delivery time of messages: one of the two fields. A delay of 0 delivers now."""
 
     deliver_at: AwareDatetime | None = None
@@ -213,6 +247,10 @@ class NewInstant(SomeMessages):
         if (self.deliver_at is None) == (self.delay_seconds is None):
             raise ValueError("give one of deliver_at and delay_seconds")
         return self
+
+
+class MoveSome(SomeMessages, NewInstant):
+    """The messages to move, and their new delivery time."""
 
 
 class Outcome(Model):
@@ -235,7 +273,7 @@ class Outcomes(Model):
 
 
 class Matching(Question):
-    """All waiting messages of a topic that meet every given criterion."""
+    """All waiting messages of a topic that meet every given criterion, or a count of them."""
 
     topic: Text
     tag: Text | None = None
@@ -243,8 +281,31 @@ class Matching(Question):
     due_from: AwareDatetime | None = None
     due_until: AwareDatetime | None = None
     dry_run: bool = True
+
+
+class RecallMatching(Matching):
+    """The messages to recall."""
+
     #: The end of the previous portion, from its answer.
     after: Annotated[str, Field(pattern=_PLACE_IN_RECALL)] | None = None
+
+
+class MoveMatching(Matching, NewInstant):
+    """The messages to move, and their new delivery time. The request for the next portion gives the instant
+    that the answer for the first has."""
+
+    #: The end of the previous portion, from its answer.
+    after: Annotated[str, Field(pattern=_PLACE_IN_MOVE)] | None = None
+
+
+class MovedPortion(Model):
+    """The result of one portion of a bulk reschedule: how many of its messages were moved to ``deliver_at``.
+    The others were released, recalled or moved by others just now. ``next`` is null at the end."""
+
+    matched: int
+    moved: int
+    deliver_at: datetime
+    next: str | None
 
 
 class RecalledPortion(Model):
@@ -258,8 +319,8 @@ class RecalledPortion(Model):
     next: str | None
 
 
-class Redrive(Question):
-    """The dead letters to send again: those with these ids, or all that meet every criterion."""
+class SomeDeadLetters(Question):
+    """The dead letters to act on: those with these ids, or all that meet every criterion."""
 
     group: Text
     topic: Text | None = None
@@ -267,8 +328,15 @@ class Redrive(Question):
     tag: Text | None = None
     key_prefix: Text | None = None
     reason_contains: Text | None = None
+    reason: Annotated[str, Field(min_length=1, max_length=100_000)] | None = None
     max_messages: int | None = Field(default=None, ge=1, le=10_000)
     dry_run: bool = True
+
+
+class Discarded(Model):
+    """How many dead letters were discarded, or would be."""
+
+    discarded: int
 
 
 class Rewind(Question):
@@ -277,6 +345,13 @@ class Rewind(Question):
     group: Text
     topic: Text
     to: AwareDatetime | Literal["earliest", "latest"]
+
+
+class GroupName(Question):
+    """The group that a request acts on, on one topic."""
+
+    group: Text
+    topic: Text
 
 
 class ScheduleName(Question):

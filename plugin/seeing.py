@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, TypeVar
 
 from fastapi import APIRouter, Query
 from pydantic import AwareDatetime
@@ -38,15 +38,18 @@ _PLACE: Final = r'^\{"at": "[0-9T:.+-]{19,40}", "seq": [0-9]{1,19}, "topic": [0-
 _TASK_NAME: Final = re.compile(r"airflow:[\w.~:+-]{1,250}/[\w.~:+-]{1,250}/[\w.~:+-]{1,250}/-?\d{1,9}")
 _HOUR: Final = timedelta(hours=1)
 _MINUTE: Final = timedelta(minutes=1)
+_RECENTLY: Final = timedelta(minutes=5)
 #: A topic whose next message is due for longer than this is not being released.
 _OVERDUE: Final = timedelta(seconds=5)
-#: The number of topics whose groups the first view examines, and the number of groups that it shows.
-_FIRST_TOPICS: Final = 200
+#: The number of groups that the first view shows, and that a list of the neediest has.
 _FIRST_GROUPS: Final = 50
-#: How long the view may count the messages due ahead, and those that came due; the whole view takes 0.3 s
-#: with a thousand topics.
+_NEEDIEST: Final = 200
+#: How long the view may count the messages due ahead, those that came due, and those of groups; the whole
+#: view takes 0.3 s with a thousand topics. One topic gets what it needs.
 _DUE_MS: Final = 130
 _PAST_MS: Final = 100
+_GROUPS_MS: Final = 100
+_ONE_TOPIC_MS: Final = 3_000
 #: All requests within this time get the same view. A view that costs more is kept until computing it takes
 #: one per cent of a core.
 _SHARED_SECONDS: Final = 2.0
@@ -60,9 +63,12 @@ OptionalText = Annotated[str | None, Query(min_length=1, max_length=255)]
 TaskText = Annotated[str, Query(min_length=1, max_length=250)]
 
 
+_Answer = TypeVar("_Answer", bound=models.Shared)
+
+
 @dataclass(frozen=True)
 class _Kept:
-    answer: models.Overview
+    answer: models.Shared
     until: float
     costs: tuple[float, ...]
 
@@ -78,12 +84,12 @@ class _Shared:
         self._lock = threading.Lock()
         self._answers: dict[tuple[Any, ...], _Kept] = {}
 
-    def get(self, key: tuple[Any, ...]) -> models.Overview | None:
+    def get(self, key: tuple[Any, ...]) -> models.Shared | None:
         with self._lock:
             kept = self._answers.get(key)
         return kept.answer if kept is not None and time.monotonic() < kept.until else None
 
-    def put(self, key: tuple[Any, ...], answer: models.Overview, cost_seconds: float) -> None:
+    def put(self, key: tuple[Any, ...], answer: models.Shared, cost_seconds: float) -> None:
         now = time.monotonic()
         with self._lock:
             before = self._answers.get(key)
@@ -96,6 +102,28 @@ class _Shared:
                 for known, one in self._answers.items()
                 if now < one.until + _LONGEST_SHARED_SECONDS and known != key
             } | {key: _Kept(answer, until, costs)}
+
+    def answer(
+        self,
+        connection_id: str,
+        key: tuple[Any, ...],
+        kind: type[_Answer],
+        compute: Callable[[Broker], _Answer],
+    ) -> _Answer:
+        """The newest answer to a question about a broker, or a new one."""
+        key = (kind, connection_id, *key)
+        known = self.get(key)
+        if isinstance(known, kind):
+            return known
+        with brokers.lend(connection_id) as broker:
+            # Another request may have computed the answer while this one waited for its turn.
+            known = self.get(key)
+            if isinstance(known, kind):
+                return known
+            began = time.monotonic()
+            answer = compute(broker)
+            self.put(key, answer, time.monotonic() - began)
+        return answer
 
 
 _shared = _Shared()
@@ -138,19 +166,15 @@ def show_overview(
 ) -> models.Overview:
     """The messages due ahead, those released in the last hour and their lateness, the wheels that turn, and
     the state of the groups."""
-    key = (connection_id, span, topic)
-    known = _shared.get(key)
-    if known is not None:
-        return known
-    with brokers.lend(connection_id) as broker:
-        # Another request may have computed the answer while this one waited for its turn.
-        known = _shared.get(key)
-        if known is not None:
-            return known
-        began = time.monotonic()
-        answer = _overview(broker, span, topic)
-        _shared.put(key, answer, time.monotonic() - began)
-    return answer
+    return _shared.answer(
+        connection_id, (span, topic), models.Overview, lambda broker: _overview(broker, span, topic)
+    )
+
+
+@router.get("/brokers/{connection_id}/pulse")
+def show_pulse(connection_id: str, _: Seeing) -> models.Pulse:
+    """The state of a broker in one line: what has to be seen first when something is wrong."""
+    return _shared.answer(connection_id, (), models.Pulse, _pulse)
 
 
 @router.get("/brokers/{connection_id}/topics")
@@ -175,14 +199,22 @@ def list_groups(
     _: Seeing,
     after: OptionalText = None,
     limit: Annotated[int, Query(ge=1, le=200)] = 50,
+    sort: Annotated[str, Query(pattern="^(topic|lag|dead)$")] = "topic",
 ) -> models.Groups:
-    """The groups that read a page of topics, with their numbers."""
+    """The groups that read a page of topics, with their numbers; or of all topics the 200 that lag most, or
+    have the most dead letters."""
     with brokers.lend(connection_id) as broker:
+        now_at = overview.now(broker)
+        if sort != "topic":
+            found, groups_to = overview.neediest_groups(broker, _ONE_TOPIC_MS, by_lag=sort == "lag")
+            return models.Groups(now_at=now_at, groups=found[:_NEEDIEST], next=None, groups_to=groups_to)
         names = overview.topic_names(broker, after, limit)
         found = overview.group_numbers(broker, after, names[-1]) if names else []
     return models.Groups(
+        now_at=now_at,
         groups=found,
         next=names[-1] if len(names) == limit else None,
+        groups_to=None,
     )
 
 
@@ -227,6 +259,18 @@ def list_dead_letters(
     return models.DeadLetters(dead_letters=found, next=after)
 
 
+@router.get("/brokers/{connection_id}/dead-letter-reasons")
+def list_dead_letter_reasons(
+    connection_id: str,
+    _: Seeing,
+    group: Annotated[str, Query(min_length=1, max_length=255)],
+    topic: OptionalText = None,
+) -> models.DeadLetterReasons:
+    """The reasons of a group's open dead letters, the commonest first."""
+    with brokers.lend(connection_id) as broker:
+        return models.DeadLetterReasons(reasons=overview.dead_letter_reasons(broker, group, topic))
+
+
 @router.get("/brokers/{connection_id}/schedules")
 def list_schedules(connection_id: str, _: Seeing) -> models.Schedules:
     """All schedules with their next occurrences."""
@@ -255,7 +299,7 @@ def list_messages(
     connection_id: str,
     _: Seeing,
     topic: OptionalText = None,
-    state: Annotated[str, Query(pattern="^(waiting|released|recalled|all)$")] = "waiting",
+    state: Annotated[str, Query(pattern="^(waiting|released|recalled|moved|all)$")] = "waiting",
     key_prefix: OptionalText = None,
     tag: OptionalText = None,
     due_from: AwareDatetime | None = None,
@@ -341,32 +385,54 @@ def _overview(broker: Broker, span: str, topic: str | None) -> models.Overview:
     now_at = overview.now(broker)
     step, steps = SPANS[span]
     past_from = _whole_minute(now_at) - _HOUR + _MINUTE
-    topics = overview.topic_names(broker, None, _FIRST_TOPICS)
-    groups = overview.group_numbers(broker, None, topics[-1]) if topics else []
-    # Groups that need attention come first.
-    groups.sort(key=lambda one: (-one.dead, -one.ready, -one.waiting_retry, one.group, one.topic))
+    groups, groups_to = overview.neediest_groups(broker, _GROUPS_MS, topic)
+    due_ms, past_ms = (_DUE_MS, _PAST_MS) if topic is None else (_ONE_TOPIC_MS // 2,) * 2
     return models.Overview(
         now_at=now_at,
-        due=_histogram(overview.due_histogram(broker, now_at, step, steps, topic, _DUE_MS)),
-        past=_histogram(overview.due_histogram(broker, past_from, _MINUTE, 60, topic, _PAST_MS)),
-        flow=overview.flow_histogram(broker, past_from, _MINUTE, 60),
+        due=_histogram(overview.due_histogram(broker, now_at, step, steps, topic, due_ms)),
+        past=_histogram(overview.due_histogram(broker, past_from, _MINUTE, 60, topic, past_ms)),
+        flow=overview.flow_histogram(broker, past_from, _MINUTE, 60, topic),
         lateness=[
-            models.TopicLateness(
-                topic=one.topic,
-                ticks=one.ticks,
-                p50_seconds=one.p50.total_seconds(),
-                p99_seconds=one.p99.total_seconds(),
-                newest_at=one.newest_at,
-                by_wheel=one.by_wheel,
-            )
-            for one in overview.lateness(broker, now_at - _HOUR)
+            _lateness(one) for one in overview.lateness(broker, now_at - _HOUR) if topic in (None, one.topic)
         ],
         wheels=overview.turning_wheels(broker),
         overdue=overview.overdue_topics(broker, now_at - _OVERDUE),
+        held_up_by=overview.upkeep_holders(broker),
         groups=groups[:_FIRST_GROUPS],
-        more_groups=len(groups) > _FIRST_GROUPS or len(topics) == _FIRST_TOPICS,
+        more_groups=len(groups) > _FIRST_GROUPS,
+        groups_to=groups_to,
         # Set once the cost of the answer is known.
         shared_seconds=_SHARED_SECONDS,
+    )
+
+
+def _pulse(broker: Broker) -> models.Pulse:
+    now_at = overview.now(broker)
+    groups, _ = overview.neediest_groups(broker, _GROUPS_MS)
+    behind = [one for one in groups if one.paused_at is None and one.oldest_deliver_at is not None]
+    late = [_lateness(one) for one in overview.lateness(broker, now_at - _RECENTLY)]
+    waiting, waiting_is_exact = overview.waiting_messages(broker, _GROUPS_MS)
+    return models.Pulse(
+        now_at=now_at,
+        wheels=overview.turning_wheels(broker),
+        overdue=overview.overdue_topics(broker, now_at - _OVERDUE),
+        waiting=waiting,
+        waiting_is_exact=waiting_is_exact,
+        dead=sum(one.dead for one in groups),
+        lag=min(behind, key=lambda one: one.oldest_deliver_at or now_at, default=None),
+        late=max(late, key=lambda one: one.p99_seconds, default=None),
+        shared_seconds=_SHARED_SECONDS,
+    )
+
+
+def _lateness(found: overview.TopicLateness) -> models.TopicLateness:
+    return models.TopicLateness(
+        topic=found.topic,
+        ticks=found.ticks,
+        p50_seconds=found.p50.total_seconds(),
+        p99_seconds=found.p99.total_seconds(),
+        newest_at=found.newest_at,
+        by_wheel=found.by_wheel,
     )
 
 
@@ -376,7 +442,7 @@ def _histogram(found: overview.DueHistogram) -> models.DueHistogram:
         step_seconds=found.step.total_seconds(),
         steps=found.steps,
         due=list(found.due),
-        complete=found.complete,
+        counted_steps=found.counted_steps,
     )
 
 

@@ -9,15 +9,12 @@ from __future__ import annotations
 
 import importlib.machinery
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from pyspark import cloudpickle as _cloudpickle
+from duewheel.spark.undocumented import cloudpickle
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-# It has no types.
-cloudpickle: Any = _cloudpickle
 
 
 def dumped(function: Callable[..., object]) -> bytes:

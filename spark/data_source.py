@@ -54,10 +54,17 @@ class DueWheelDataSource(DataSource):
     Options, all text:
         dsn: address of the broker's database, as libpq string or URL; reachable from the executors too.
         lease: leases that are held, as :func:`duewheel.store.leases.to_json` writes them.
-        topic, tags, filter: the messages of a stream or of the mode peek; ``tags`` as ``"a || b"``,
-            ``filter`` as ``"region = 'north'"``, all when left out.
+        topic, tags, filter: the messages of a stream or of the mode peek; the topic also as ``load(topic)``,
+            ``tags`` as ``"a || b"``, ``filter`` as ``"region = 'north'"``, all when left out.
         group: the consumer group of a stream.
-        max_messages: how many messages a stream reads in a micro-batch at most, all when left out.
+        maxMessagesPerTrigger: how many messages a stream reads in a micro-batch at most, all when left out.
+        minMessagesPerTrigger: how many released messages a micro-batch waits for; 1 when left out.
+        maxTriggerDelay: how long it waits for them, as ``15m``, which is also the default.
+        minPartitions: into how many partitions to cut the messages of a stream or of the mode peek at least,
+            down to one message each; parts of 10 000 messages when left out. With ``lease``, to how many of
+            ``partitions`` to deal the leases out, even if each has fewer than 100 messages.
+        maxBytesPerPartition: about how many bytes the bodies of a partition of a stream or of the mode peek
+            have at most; 128 MiB when left out.
         partitions: the largest number of partitions to deal the leases out to; 4 when left out.
         batch_bytes: about how large one Arrow batch may become; 4 MiB when left out.
         with_answered: whether to read also the messages of a lease that were answered one by one; false when
@@ -112,7 +119,7 @@ class DueWheelDataSource(DataSource):
         if isinstance(read, PeekRead):
             from duewheel.spark.peek_reader import PeekReader
 
-            return PeekReader(read, columns)
+            return PeekReader(read, columns, schema)
         if isinstance(read, StreamRead):
             raise InvalidArgument(
                 "a read takes no lease for its group, as nobody could ack it: to look at the messages of the "
@@ -123,9 +130,11 @@ class DueWheelDataSource(DataSource):
             dsn=read.dsn,
             leases=read.leases,
             partitions=read.partitions,
+            min_partitions=read.min_partitions,
             batch_bytes=read.batch_bytes,
             columns=columns,
             with_answered=read.with_answered,
+            schema=schema,
         )
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
@@ -133,7 +142,7 @@ class DueWheelDataSource(DataSource):
         from duewheel.spark.read_options import StreamRead
         from duewheel.spark.stream_reader import MessageStreamReader
 
-        return MessageStreamReader(StreamRead.of(self.options), columns_of(schema))
+        return MessageStreamReader(StreamRead.of(self.options), columns_of(schema), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """The writer of a DataFrame; see :mod:`duewheel.spark.message_writer`."""
@@ -167,13 +176,17 @@ class LeaseDataReader(DataSourceReader):
         leases: Sequence[Lease] | None,
         partitions: int,
         batch_bytes: int,
+        min_partitions: int = 1,
         with_answered: bool = False,
         columns: tuple[str, ...] = ALL_COLUMNS,
+        schema: StructType | None = None,
     ) -> None:
         self._dsn = dsn
+        self._schema = schema
         self._columns = columns
         self._leases = leases
         self._partitions = partitions
+        self._min_partitions = min_partitions
         self._batch_bytes = batch_bytes
         self._with_answered = with_answered
 
@@ -194,7 +207,7 @@ class LeaseDataReader(DataSourceReader):
                 "a pickled copy of a reader has no leases and only reads partitions: plan with the reader "
                 "that it was copied from, or have the data source make one"
             )
-        return list(deal_out(self._plan(self._leases), self._partitions))
+        return list(deal_out(self._plan(self._leases), self._partitions, self._min_partitions))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read the leases of one partition as Arrow batches."""
@@ -202,8 +215,10 @@ class LeaseDataReader(DataSourceReader):
             # Spark passes this stand-in for a DataFrame without partitions.
             return iter(())
         from duewheel.spark.lease_reader import read_leases
+        from duewheel.spark.message_batches import as_asked
 
-        return read_leases(self._dsn, partition.leases, self._batch_bytes, self._columns)
+        leased = read_leases(self._dsn, partition.leases, self._batch_bytes, self._columns)
+        return as_asked(leased, self._schema)
 
     def _plan(self, leases: Sequence[Lease]) -> list[LeaseToRead]:
         from duewheel.spark.lease_plan import plan_leases

@@ -15,6 +15,9 @@ DEFAULT_BATCH_BYTES = 4 * 1024 * 1024
 MESSAGES_PER_PARTITION = 10_000
 """A read without a lease cuts each queue into parts of this many messages."""
 
+BYTES_PER_PARTITION = 128 * 1024 * 1024
+"""And into parts whose bodies have about this many bytes at most."""
+
 
 @dataclass(frozen=True)
 class LeaseToRead:

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from duewheel.spark.lease_partition import LeasePartition, LeaseToRead
 from duewheel.spark.lease_states import handle_prefix, lease_states, refusal
+from duewheel.spark.statements import statement
 from duewheel.store.database.connections import fetch
 from duewheel.store.values.errors import InvalidArgument
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 MESSAGES_WORTH_A_PARTITION = 100
 """A partition costs a task, a Python worker and a connection. Fewer messages than this do not justify one."""
 
-_PLAN_LEASES = (Path(__file__).parent / "plan_leases.sql").read_text()
+_PLAN_LEASES = statement("plan_leases")
 
 
 def plan_leases(
@@ -73,7 +73,7 @@ def plan_leases(
     ]
 
 
-def deal_out(leases: Sequence[LeaseToRead], partitions: int) -> list[LeasePartition]:
+def deal_out(leases: Sequence[LeaseToRead], partitions: int, min_partitions: int = 1) -> list[LeasePartition]:
     """Deal leases out to partitions of about equal size.
 
     Each lease goes to the partition that has least so far, the largest leases first: no partition is then
@@ -82,13 +82,15 @@ def deal_out(leases: Sequence[LeaseToRead], partitions: int) -> list[LeasePartit
     Args:
         leases: the leases to read; a lease is never split.
         partitions: how many partitions at most; fewer where there are fewer leases or few messages.
+        min_partitions: how many however few messages each then has, where there are as many leases.
 
     Example::
 
         deal_out([lease_of_3000, lease_of_1000, lease_of_2000], 2)  # two partitions of 3000
     """
     total = sum(lease.count for lease in leases)
-    number = min(partitions, len(leases), max(1, math.ceil(total / MESSAGES_WORTH_A_PARTITION)))
+    worth = math.ceil(total / MESSAGES_WORTH_A_PARTITION)
+    number = min(partitions, len(leases), max(1, min_partitions, worth))
     counts = [0] * number
     dealt: list[list[int]] = [[] for _ in range(number)]
     for place in sorted(range(len(leases)), key=lambda place: -leases[place].count):

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import adbc_driver_manager
 import adbc_driver_postgresql
@@ -21,10 +20,11 @@ import pyarrow as pa
 from duewheel.spark.lease_partition import LeaseToRead
 from duewheel.spark.message_batches import message_batch
 from duewheel.spark.message_columns import ALL_COLUMNS, StreamHandle, query_columns
+from duewheel.spark.statements import statement
 from duewheel.store.values.errors import InvalidArgument, LeaseLost
 
-_READ_LEASE = (Path(__file__).parent / "read_lease.sql").read_text()
-_CHECK_LEASES = (Path(__file__).parent / "check_leases.sql").read_text()
+_READ_LEASE = statement("read_lease")
+_CHECK_LEASES = statement("check_leases")
 
 
 def read_leases(

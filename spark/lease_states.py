@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from duewheel.spark.statements import statement
 from duewheel.store.consuming.lease_states import (
     ACKED,
     GIVEN_BACK,
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from duewheel.store.values.errors import LeaseLost
     from duewheel.store.values.leases import Lease
 
-_STATES = (Path(__file__).parent / "lease_states.sql").read_text()
+_STATES = statement("lease_states")
 
 
 @dataclass(frozen=True)

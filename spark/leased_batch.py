@@ -78,7 +78,13 @@ class LeasedBatch:
     """
 
     def __init__(
-        self, broker: Broker, consumer: Consumer, leases: list[Lease], invisible: timedelta, partitions: int
+        self,
+        broker: Broker,
+        consumer: Consumer,
+        leases: list[Lease],
+        invisible: timedelta,
+        partitions: int,
+        min_partitions: int = 1,
     ) -> None:
         self.leases = leases
         self.count = sum(lease.count for lease in leases)
@@ -87,6 +93,7 @@ class LeasedBatch:
         self._consumer = consumer
         self._invisible = invisible
         self._partitions = partitions
+        self._min_partitions = min_partitions
         self._keeper: LeaseKeeper | None = None
         self._transaction: DriverConnection | None = None
         self._failures: list[FailedPart] = []
@@ -107,6 +114,7 @@ class LeasedBatch:
         max_messages: int = 10_000,
         invisible: timedelta = timedelta(minutes=1),
         partitions: int = DEFAULT_PARTITIONS,
+        min_partitions: int = 1,
         now: datetime | None = None,
         name: str | None = None,
     ) -> LeasedBatch:
@@ -121,6 +129,8 @@ class LeasedBatch:
             max_messages: how many to lease at most; no upper limit.
             invisible: how long the leases last without an extension, 1 s to 12 h.
             partitions: the largest number of partitions of the DataFrame.
+            min_partitions: the smallest, however few messages each then has, for work that is slow for each
+                message; up to ``partitions``. With 1, a partition has 100 messages or more.
             now: the instant to take for now; None is the database's clock.
             name: the holder of the leases, as the history of a message shows it.
 
@@ -137,8 +147,9 @@ class LeasedBatch:
             invisible=invisible,
             now=now,
             partitions=partitions,
+            min_partitions=min_partitions,
         )
-        return cls(broker, consumer, leases, invisible, partitions)
+        return cls(broker, consumer, leases, invisible, partitions, min_partitions)
 
     def __bool__(self) -> bool:
         return bool(self.leases)
@@ -175,6 +186,7 @@ class LeasedBatch:
             .option("dsn", self._broker.dsn)
             .option("lease", to_json(leases))
             .option("partitions", str(self._partitions))
+            .option("minPartitions", str(self._min_partitions))
             .option("with_answered", str(with_answered).lower())
             .option("columns", ",".join(ALL_COLUMNS if columns is None else check_columns(columns)))
             .load()
@@ -224,7 +236,7 @@ class LeasedBatch:
             return 0
         parts = tuple(
             Part(dealt, tuple(held[lease.topic_id, lease.queue, lease.n] for lease in dealt.leases))
-            for dealt in deal_out(planned, self._partitions)
+            for dealt in deal_out(planned, self._partitions, self._min_partitions)
         )
         work = PartitionWork(self._broker.dsn, parts, dumped(function), DEFAULT_BATCH_BYTES, wanted)
         with self._that_gives_back():

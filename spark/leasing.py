@@ -9,9 +9,9 @@ leases can be dealt out evenly, however full each queue is.
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from duewheel.spark.statements import statement
 from duewheel.store.consuming.ticking import TICK_GROUP
 from duewheel.store.database.connections import fetch
 from duewheel.store.values import filters
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 MOST_PARTITIONS = 10_000
 """The largest number of partitions that a batch may be dealt out to."""
 
-_LEASE_EVENLY = (Path(__file__).parent / "lease_evenly.sql").read_text()
+_LEASE_EVENLY = statement("lease_evenly")
 
 
 def lease_messages(
@@ -38,6 +38,7 @@ def lease_messages(
     invisible: timedelta = timedelta(minutes=10),
     now: datetime | None = None,
     partitions: int = 4,
+    min_partitions: int = 1,
 ) -> list[Lease]:
     """Lease the messages that are ready for a consumer, without reading them.
 
@@ -48,6 +49,8 @@ def lease_messages(
         invisible: how long the leases last unless extended, 1 s to 12 h.
         now: the instant to take for now; None is the database's clock.
         partitions: among how many partitions the leases are to be dealt out, 1 to 10 000.
+        min_partitions: for how many of these the leases have to be small enough, whatever few messages each
+            then has; 1 to ``partitions``.
 
     Returns:
         The leases, retries first; none when no message is ready or other consumers of the group are just
@@ -64,6 +67,7 @@ def lease_messages(
     """
     whole_number(max_messages, "max_messages")
     whole_number(partitions, "partitions", MOST_PARTITIONS)
+    whole_number(min_partitions, "min_partitions", partitions)
     parameters: tuple[object, ...] = (
         consumer.group_id,
         consumer.topic_id,
@@ -74,6 +78,7 @@ def lease_messages(
         consumer.name,
         now,
         None if consumer.filter is None else filters.to_jsonpath(consumer.filter),
+        min_partitions,
     )
     with broker.connection() as connection:
         fetch(connection, TICK_GROUP, (consumer.group_id, consumer.topic_id, now))

@@ -4,21 +4,25 @@ The message id is 22 bytes (topic, queue, delivery instant, sequence number) in 
 every row it costs as much as reading all other columns together; here it is made for a whole batch at once.
 The buffers are filled by hand: ``pyarrow.array`` and ``pyarrow.scalar`` import pandas where it is installed,
 which takes a new Python worker longer than reading a hundred thousand messages. Arrow's functions are called
-by their names for the same reason: ``pyarrow.compute`` makes a Python function with a docstring of each of
-them when it is imported.
+by their names for the same reason (:mod:`duewheel.spark.undocumented`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-from pyarrow._compute import CastOptions, call_function
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from duewheel.spark.message_columns import ALL_COLUMNS, StreamHandle, spark_schema
+from duewheel.spark.undocumented import CastOptions, call_function
+from duewheel.store.values.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
 
 _HEX_DIGITS = np.frombuffer("".join(f"{byte:02x}" for byte in range(256)).encode("ascii"), dtype=np.uint16)
 _ID = np.dtype([("topic_id", ">i4"), ("queue", ">i2"), ("deliver_microseconds", ">i8"), ("seq", ">i8")])
@@ -30,6 +34,26 @@ def arrow_schema(columns: tuple[str, ...] = ALL_COLUMNS) -> pa.Schema:
     return to_arrow_schema(spark_schema(columns), timezone="UTC")
 
 
+def as_asked(batches: Iterator[pa.RecordBatch], schema: StructType | None) -> Iterator[pa.RecordBatch]:
+    """The batches in a schema that Spark was given, which may differ in whether a column may be null.
+
+    Raises:
+        InvalidArgument: a column is null in a message, and the schema says that it never is.
+    """
+    if schema is None:
+        yield from batches
+        return
+    asked = to_arrow_schema(schema, timezone="UTC")
+    for batch in batches:
+        for field, column in zip(asked, batch.columns, strict=True):
+            if column.null_count and not field.nullable:
+                raise InvalidArgument(
+                    f"the column {field.name} is null in a message, and the schema says that it never is: "
+                    "leave its not null out"
+                )
+        yield pa.RecordBatch.from_arrays(batch.columns, schema=asked)
+
+
 def message_batch(
     rows: pa.RecordBatch,
     topic_id: int,
@@ -38,7 +62,7 @@ def message_batch(
     handle: str | StreamHandle,
     columns: tuple[str, ...] = ALL_COLUMNS,
 ) -> pa.RecordBatch:
-    """Turn a batch of ``read_lease.sql`` into a batch of :func:`arrow_schema`.
+    """Turn a batch of the statement ``read_lease`` into a batch of :func:`arrow_schema`.
 
     Args:
         rows: the columns of the query.

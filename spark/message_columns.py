@@ -87,16 +87,11 @@ def columns_of(schema: StructType) -> tuple[str, ...]:
     """The columns of a schema that is :data:`SPARK_SCHEMA` or a part of it.
 
     Raises:
-        InvalidArgument: the schema has another column, a column of another type, or differs in whether a
-            column may be null.
+        InvalidArgument: the schema has another column, or a column of another type.
     """
     columns = check_columns(schema.names)
     for field in schema.fields:
-        own, given = (
-            f"{kind.dataType.simpleString()}{'' if kind.nullable else ' not null'}"
-            for kind in (SPARK_SCHEMA[field.name], field)
-        )
-        # Spark compares "not null" as well, but only in a task, when the messages are already leased.
+        own, given = (kind.dataType.simpleString() for kind in (SPARK_SCHEMA[field.name], field))
         if given != own:
             raise InvalidArgument(
                 f"the column {field.name} is {own}, not {given}: give the option columns instead of "
@@ -111,6 +106,6 @@ def spark_schema(columns: Sequence[str]) -> StructType:
 
 
 def query_columns(columns: Sequence[str]) -> list[str]:
-    """The columns of ``read_lease.sql`` that are needed to make these columns; at least one."""
+    """The columns of the statement ``read_lease`` that are needed to make these columns; at least one."""
     needed = dict.fromkeys(part for name in columns for part in _MADE_OF.get(name, (name,)))
     return list(needed) or ["seq"]

@@ -19,13 +19,13 @@ The order of messages of a FIFO topic is the order of the partitions, and that o
 from __future__ import annotations
 
 import logging
+import re
 import secrets
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from itertools import chain
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import adbc_driver_manager
@@ -38,6 +38,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.taskcontext import TaskContext
 
+from duewheel.spark.statements import statement
 from duewheel.spark.written_columns import check_written_columns, staged_batches, staged_schema
 from duewheel.store.broker import Broker
 from duewheel.store.database.connections import fetch
@@ -58,11 +59,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_PARTS = Path(__file__).parent
-_STAGE = (_PARTS / "stage_part.sql").read_text()
-_PUBLISH = (_PARTS / "publish_batch.sql").read_text()
-_DISCARD = (_PARTS / "discard_staged.sql").read_text()
-_TOPIC = (_PARTS / "write_topic.sql").read_text()
+_STAGE = statement("stage_part")
+_PUBLISH = statement("publish_batch")
+_DISCARD = statement("discard_staged")
+_TOPIC = statement("write_topic")
 
 _TRIES = 8
 _KEEP = timedelta(days=365)
@@ -104,7 +104,9 @@ class _Writing:
         part_id = secrets.randbits(63)
         if first is None:
             return StagedPart(staging, part_id, 0)
-        rows = _Rows(staged_batches(chain((first,), filled), self.columns, part_id))
+        task = TaskContext.get()
+        partition = 0 if task is None else task.partitionId()
+        rows = _Rows(staged_batches(chain((first,), filled), self.columns, part_id, partition))
         try:
             self._copy(staging, part_id, rows)
         except adbc_driver_manager.Error as error:
@@ -114,7 +116,7 @@ class _Writing:
                 raise rows.error from None
             if (error.sqlstate or "").startswith("22"):
                 # Postgres cannot take the data, such as text that is no JSON.
-                return StagedPart(staging, part_id, 0, InvalidArgument(_one_line(error)))
+                return StagedPart(staging, part_id, 0, InvalidArgument(_refused(error, partition)))
             # Spark runs the task again. The driver's traceback adds nothing to the server's message.
             raise StagingFailed(
                 f"the messages of a task were not staged ({_one_line(error)}), and nothing was sent: when "
@@ -147,25 +149,25 @@ class _Writing:
                 statement.execute_update()
             connection.commit()
 
-    def publish(self, writer: str, batch: int, parts: Sequence[StagedPart], keep: timedelta) -> None:
-        """Send the messages of the parts, unless the writer's batch was sent before."""
+    def publish(
+        self, writer: str, batch: int, parts: Sequence[StagedPart], keep: timedelta, key: str | None = None
+    ) -> None:
+        """Send the messages of the parts, unless the writer's batch was sent before.
+
+        Raises:
+            InvalidArgument: the job with this key sent another number of messages before.
+        """
         for part in parts:
             if part.error is not None:
                 raise part.error
-        filled = [part for part in parts if part.count]
-        parameters = (
-            self.topic,
-            writer,
-            batch,
-            [part.part_id for part in filled],
-            [part.count for part in filled],
-            keep,
-        )
+        # Empty parts, too: an error names a part by its place.
+        part_ids, counts = [part.part_id for part in parts], [part.count for part in parts]
+        parameters = (self.topic, writer, batch, part_ids, counts, keep)
         backoff = Backoff()
         for tried in range(1, _TRIES + 1):
             try:
                 with Broker(self.dsn) as broker, broker.connection() as connection:
-                    ((sent,),) = fetch(connection, _PUBLISH, parameters)
+                    ((sent, before),) = fetch(connection, _PUBLISH, parameters)
                     for staging in {part.staging for part in parts}:
                         fetch(connection, _DISCARD, (staging,))
                 break
@@ -174,8 +176,22 @@ class _Writing:
                 if tried == _TRIES:
                     raise
                 time.sleep(backoff.next_seconds())
-        if sent is None:
+        if sent is not None:
+            return
+        count = sum(part.count for part in parts)
+        if key is None:
             log.info("Batch %s of %s was sent to %s before: nothing is sent again", batch, writer, self.topic)
+        elif before != count:
+            raise InvalidArgument(
+                f"the idempotency_key {key!r} sent {before} messages to topic {self.topic!r} before, and "
+                f"this job has {count}: nothing was sent. Give a job with other rows a key of its own"
+            )
+        elif tried == 1:
+            log.warning(
+                "the job with the idempotency_key %r sent %d messages to topic %r before: its %d messages "
+                "are not sent again",
+                *(key, before, self.topic, count),
+            )
 
     def discard(self, stagings: set[str]) -> None:
         """Discard the staged messages."""
@@ -201,7 +217,7 @@ class MessageWriter(DataSourceArrowWriter):
         writer, keep = self._staging, _KEEP_NAMELESS
         if self._key is not None:
             writer, keep = f"key/{self._key}", _KEEP
-        self._writing.publish(writer, 0, _staged(messages), keep)
+        self._writing.publish(writer, 0, _staged(messages), keep, self._key)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Discard the staged messages, as the job has failed."""
@@ -270,6 +286,14 @@ def _checked(options: WriteOptions, schema: StructType) -> _Writing:
 
 def _staged(messages: Sequence[WriterCommitMessage | None]) -> list[StagedPart]:
     return [message for message in messages if isinstance(message, StagedPart)]
+
+
+def _refused(error: Exception, partition: int) -> str:
+    """The server's words for a row that COPY did not take."""
+    said = _one_line(error).rpartition("PGRES_FATAL_ERROR ")[2]
+    # The server may speak another language.
+    line = re.search(r"COPY staged_message, \w+ (\d+)", said)
+    return said if line is None else f"row {int(line[1]) - 1} of partition {partition}: {said}"
 
 
 def _one_line(error: Exception) -> str:

@@ -22,7 +22,6 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psycopg2
@@ -32,6 +31,7 @@ from pyspark.sql.functions import udf
 from duewheel.spark.lease_partition import LeasePartition
 from duewheel.spark.lease_reader import read_leases
 from duewheel.spark.lease_states import handle_prefix, handles_of, lease_states, refusal
+from duewheel.spark.statements import statement
 from duewheel.store.consuming.lease_states import GIVEN_BACK, HELD
 from duewheel.store.database.connections import DriverConnection, fetch
 from duewheel.store.values.errors import AlreadyAnswered, DueWheelError, InvalidArgument, LeaseLost
@@ -46,9 +46,8 @@ if TYPE_CHECKING:
 Work = Callable[[DriverConnection, "Iterator[pa.RecordBatch]"], object]
 """The function that works on a part; its arguments are the open transaction and the messages."""
 
-_PARTS = Path(__file__).parent
-_FENCE = (_PARTS / "fence_leases.sql").read_text()
-_ACK = (_PARTS / "ack_leases.sql").read_text()
+_FENCE = statement("fence_leases")
+_ACK = statement("ack_leases")
 _XID = "select pg_current_xact_id()::text"
 
 _TRIES = 5

@@ -10,22 +10,22 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from duewheel.spark.lease_partition import MESSAGES_PER_PARTITION
-from duewheel.spark.planning import planning
+from duewheel.spark.planning import cut_into, planning
+from duewheel.spark.statements import statement
 from duewheel.store.database.connections import fetch
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql.types import StructType
 
     from duewheel.spark.read_options import PeekRead
 
-_CUTS = (Path(__file__).parent / "peek_cuts.sql").read_text()
-_ROWS = (Path(__file__).parent / "stream_rows.sql").read_text()
+_CUTS = statement("peek_cuts")
+_ROWS = statement("stream_rows")
 
 
 @dataclass(frozen=True)
@@ -44,35 +44,44 @@ def check_topic(dsn: str, topic: str) -> None:
     """Raise UnknownTopic if there is no such topic."""
     nothing = datetime.now(UTC)
     with planning(dsn) as connection:
-        fetch(connection, _CUTS, (topic, nothing, nothing, MESSAGES_PER_PARTITION))
+        fetch(connection, _CUTS, (topic, nothing, nothing, 1, 1))
 
 
 class PeekReader(DataSourceReader):
     """Cuts the stored messages into ranges on the driver and reads them on the executors."""
 
-    def __init__(self, options: PeekRead, columns: tuple[str, ...]) -> None:
+    def __init__(self, options: PeekRead, columns: tuple[str, ...], schema: StructType | None = None) -> None:
         self._options = options
         self._columns = columns
+        self._schema = schema
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Ranges of at most 10 000 messages.
+        """Ranges of at most 10 000 messages, and of fewer where the options ask for smaller ones.
 
         Raises:
             UnknownTopic: there is no such topic.
         """
         options = self._options
-        parameters = (options.topic, options.due_from, options.due_until, MESSAGES_PER_PARTITION)
+
+        def cut(messages: int) -> list[tuple[PeekRange, int]]:
+            parameters = (
+                *(options.topic, options.due_from, options.due_until),
+                *(messages, options.partition_bytes),
+            )
+            return [(PeekRange(*place), count) for *place, count in fetch(connection, _CUTS, parameters)]
+
         with planning(options.dsn) as connection:
-            return [PeekRange(*row) for row in fetch(connection, _CUTS, parameters)]
+            return cut_into(cut, options.min_partitions)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one range, on an executor."""
         if not isinstance(partition, PeekRange):
             # Spark passes this stand-in for a DataFrame without partitions.
             return
+        from duewheel.spark.message_batches import as_asked
         from duewheel.spark.unleased import read_unleased
 
-        yield from read_unleased(
+        batches = read_unleased(
             self._options,
             self._columns,
             partition.topic_id,
@@ -85,3 +94,4 @@ class PeekReader(DataSourceReader):
             straggler_from=None,
             straggler_to=None,
         )
+        yield from as_asked(batches, self._schema)

@@ -7,12 +7,15 @@ no effect.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, ClassVar, Self, overload
 
-from duewheel.spark.lease_partition import DEFAULT_BATCH_BYTES
+from pyspark.sql.datasource import CaseInsensitiveDict
+
+from duewheel.spark.lease_partition import BYTES_PER_PARTITION, DEFAULT_BATCH_BYTES
 from duewheel.spark.leasing import MOST_PARTITIONS
 from duewheel.spark.message_columns import ALL_COLUMNS, check_columns
 from duewheel.store.database.connections import libpq_dsn
@@ -27,6 +30,8 @@ from duewheel.store.values.tags import EVERY
 DEFAULT_PARTITIONS = 4
 DEFAULT_RECONNECT_SECONDS = 600
 MOST_RECONNECT_SECONDS = 7 * 24 * 60 * 60
+MOST_BYTES = 2**53
+DEFAULT_TRIGGER_DELAY = timedelta(minutes=15)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +61,7 @@ class ReadOptions:
             InvalidArgument: an option is unknown, missing, of another kind of read, or cannot be understood.
             InvalidTagExpression, InvalidFilter: the tags or the filter cannot be understood.
         """
+        options = with_topic(options)
         check_option_names(options, OPTIONS)
         own = {name.lower() for name in cls.NAMES}
         foreign = [name for name in sorted(OPTIONS) if name in options and name.lower() not in own]
@@ -79,14 +85,16 @@ class LeaseRead(ReadOptions):
     Attributes:
         leases: the leases.
         partitions: the largest number of partitions.
+        min_partitions: the number of partitions however few messages each then has.
         with_answered: whether to read also the messages of a lease that were answered one by one.
     """
 
     KIND = "the read of a lease"
-    NAMES = ReadOptions.NAMES | {"lease", "partitions", "with_answered"}
+    NAMES = ReadOptions.NAMES | {"lease", "partitions", "minPartitions", "with_answered"}
 
     leases: list[Lease]
     partitions: int
+    min_partitions: int
     with_answered: bool
 
     @classmethod
@@ -94,6 +102,7 @@ class LeaseRead(ReadOptions):
         return super()._values(options) | {
             "leases": from_json(options["lease"]),
             "partitions": _number(options, "partitions", DEFAULT_PARTITIONS, MOST_PARTITIONS),
+            "min_partitions": _number(options, "minPartitions", 1, MOST_PARTITIONS),
             "with_answered": _truth(options, "with_answered", default=False),
         }
 
@@ -104,13 +113,17 @@ class UnleasedRead(ReadOptions):
 
     Attributes:
         topic, tags, filter: the messages to read.
+        min_partitions: into how many partitions to cut them at least.
+        partition_bytes: about how many bytes the bodies of a partition have at most.
     """
 
-    NAMES = ReadOptions.NAMES | {"topic", "tags", "filter"}
+    NAMES = ReadOptions.NAMES | {"topic", "tags", "filter", "minPartitions", "maxBytesPerPartition"}
 
     topic: str
     tags: str
     filter: str | None
+    min_partitions: int
+    partition_bytes: int
 
     @classmethod
     def _values(cls, options: Mapping[str, str]) -> dict[str, Any]:
@@ -120,7 +133,13 @@ class UnleasedRead(ReadOptions):
         tag_expressions.parse(tags)
         if expression is not None:
             filters.to_jsonpath(expression)
-        return values | {"topic": _required(options, "topic"), "tags": tags, "filter": expression}
+        return values | {
+            "topic": _required(options, "topic"),
+            "tags": tags,
+            "filter": expression,
+            "min_partitions": _number(options, "minPartitions", 1, MOST_PARTITIONS),
+            "partition_bytes": _number(options, "maxBytesPerPartition", BYTES_PER_PARTITION, MOST_BYTES),
+        }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,6 +176,8 @@ class StreamRead(UnleasedRead):
         fail_on_data_loss: whether the stream fails when retention has dropped messages that it had not read.
         reconnect: how long the driver waits for a broker that cannot be reached.
         max_messages: how many messages a micro-batch has at most; None is all.
+        min_messages: how many messages a micro-batch waits for.
+        max_delay: how long it waits for them.
     """
 
     KIND = "a stream"
@@ -165,7 +186,9 @@ class StreamRead(UnleasedRead):
         "startingOffsets",
         "failOnDataLoss",
         "reconnect_seconds",
-        "max_messages",
+        "maxMessagesPerTrigger",
+        "minMessagesPerTrigger",
+        "maxTriggerDelay",
     }
 
     group: str
@@ -174,6 +197,8 @@ class StreamRead(UnleasedRead):
     fail_on_data_loss: bool
     reconnect: timedelta
     max_messages: int | None
+    min_messages: int
+    max_delay: timedelta
 
     @classmethod
     def _values(cls, options: Mapping[str, str]) -> dict[str, Any]:
@@ -186,7 +211,9 @@ class StreamRead(UnleasedRead):
             "start_at": start_at,
             "fail_on_data_loss": _truth(options, "failOnDataLoss"),
             "reconnect": timedelta(seconds=seconds),
-            "max_messages": _number(options, "max_messages", None),
+            "max_messages": _number(options, "maxMessagesPerTrigger", None),
+            "min_messages": _number(options, "minMessagesPerTrigger", 1),
+            "max_delay": _span(options, "maxTriggerDelay", DEFAULT_TRIGGER_DELAY),
         }
 
 
@@ -207,6 +234,24 @@ def read_options(options: Mapping[str, str]) -> LeaseRead | PeekRead | StreamRea
     if mode != "peek":
         raise InvalidArgument(f"the option 'mode' is {mode!r}: give peek, or leave it out")
     return PeekRead.of(options)
+
+
+def with_topic(options: Mapping[str, str]) -> Mapping[str, str]:
+    """The options with the path of ``load(...)``, ``save(...)`` or ``start(...)`` as their topic.
+
+    Raises:
+        InvalidArgument: the option ``topic`` names another one.
+    """
+    path = options.get("path")
+    if path is None:
+        return options
+    topic = options.get("topic")
+    if topic not in (None, path):
+        raise InvalidArgument(
+            f"the topic is {topic!r} as an option and {path!r} as the path: give one of the two"
+        )
+    named = {name: value for name, value in options.items() if name.lower() != "path"}
+    return CaseInsensitiveDict({**named, "topic": path})
 
 
 def check_option_names(
@@ -257,6 +302,26 @@ def _to_instant(text: str, option: str, others: str = "") -> datetime:
             f"the option {option!r} is {text!r}: give {others}an instant such as 2026-01-31T12:00:00+00:00, "
             "or milliseconds since 1970"
         ) from error
+
+
+def _span(options: Mapping[str, str], option: str, default: timedelta) -> timedelta:
+    """A duration as Kafka's source takes it: ``15m``, ``30s``, ``500ms``, ``2h``."""
+    text = options.get(option)
+    if text is None:
+        return default
+    parts = re.fullmatch(r"\s*(\d{1,9})\s*(ms|s|m|h|d)\s*", text, re.ASCII)
+    if parts is None:
+        raise InvalidArgument(f"the option {option!r} is {text!r}: give a duration such as 15m, 30s or 500ms")
+    return int(parts[1]) * _UNITS[parts[2]]
+
+
+_UNITS = {
+    "ms": timedelta(milliseconds=1),
+    "s": timedelta(seconds=1),
+    "m": timedelta(minutes=1),
+    "h": timedelta(hours=1),
+    "d": timedelta(days=1),
+}
 
 
 def _columns(names: str | None) -> tuple[str, ...]:

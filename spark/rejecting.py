@@ -12,12 +12,12 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as f
 from pyspark.sql.types import StringType
 
+from duewheel.spark.statements import statement
 from duewheel.store.database.connections import Database, fetch, libpq_dsn
 from duewheel.store.values import errors
 from duewheel.store.values.errors import DueWheelError, InvalidArgument
@@ -31,9 +31,8 @@ HANDLE = "receipt_handle"
 MESSAGE_ID = "message_id"
 REASON = "reason"
 
-_PARTS = Path(__file__).parent
-_REJECT = (_PARTS / "reject_messages.sql").read_text()
-_STREAM_REJECT = (_PARTS / "stream_reject.sql").read_text()
+_REJECT = statement("reject_messages")
+_STREAM_REJECT = statement("stream_reject")
 _STREAM_SHARES = 16
 """The handles of one queue of a stream are cut into this many shares, so that no row becomes large."""
 

@@ -17,11 +17,11 @@ import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from duewheel.embedded.java import prepare_environment
 from duewheel.spark.data_source import DueWheelDataSource
+from duewheel.spark.undocumented import process_has_a_context
 
 log = logging.getLogger(__name__)
 
@@ -126,7 +126,7 @@ def running_session() -> SparkSession | None:
     therefore find the session of another thread, and stopping it would end that thread's jobs.
     """
     active = SparkSession.getActiveSession()
-    if active is not None or SparkContext._active_spark_context is None:
+    if active is not None or not process_has_a_context():
         return active
     return SparkSession.builder.getOrCreate()
 

@@ -21,9 +21,10 @@ from __future__ import annotations
 
 import logging
 import secrets
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -34,9 +35,10 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from duewheel.spark.lease_partition import MESSAGES_PER_PARTITION
 from duewheel.spark.message_columns import StreamHandle
 from duewheel.spark.outages import through_outage
+from duewheel.spark.planning import cut_into
+from duewheel.spark.statements import statement
 from duewheel.spark.stream_place import Place, StreamOffset
 from duewheel.store.consuming.ticking import TICK_GROUP
 from duewheel.store.database.connections import fetch
@@ -44,17 +46,23 @@ from duewheel.store.values.errors import DueWheelError, InvalidArgument, Unknown
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql.types import StructType
 
     from duewheel.spark.read_options import StreamRead
     from duewheel.store.broker import Broker
 
-_PARTS = Path(__file__).parent
-_START = (_PARTS / "stream_start.sql").read_text()
-_LATEST = (_PARTS / "stream_latest.sql").read_text()
-_COMMIT = (_PARTS / "stream_commit.sql").read_text()
-_CUTS = (_PARTS / "stream_cuts.sql").read_text()
-_LOST = (_PARTS / "stream_lost.sql").read_text()
-_ROWS = (_PARTS / "stream_rows.sql").read_text()
+_START = statement("stream_start")
+_LATEST = statement("stream_latest")
+_COMMIT = statement("stream_commit")
+_CUTS = statement("stream_cuts")
+_LOST = statement("stream_lost")
+_ROWS = statement("stream_rows")
+
+FIRST_REST_SECONDS = 0.02
+MOST_REST_SECONDS = 0.5
+"""The rests of a stream to which nothing comes."""
+
+rest = time.sleep
 
 log = logging.getLogger(__name__)
 
@@ -77,12 +85,17 @@ class StreamRange(InputPartition):
 class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Plans micro-batches on the driver and reads them on the executors."""
 
-    def __init__(self, options: StreamRead, columns: tuple[str, ...]) -> None:
+    def __init__(
+        self, options: StreamRead, columns: tuple[str, ...], schema: StructType | None = None
+    ) -> None:
         self._options = options
         self._columns = columns
+        self._schema = schema
         self._target: StreamOffset | None = None
         self._ids: tuple[int, int] | None = None
         self._broker: Broker | None = None
+        self._triggered_at: float | None = None
+        self._rest_seconds = 0.0
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Begin a new stream and make the group its own.
@@ -96,15 +109,27 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return StreamOffset.of_rows(rows[0][0], [row[1:] for row in rows]).as_dict()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
-        """At most ``max_messages`` in a micro-batch where that is given."""
+        """At most ``maxMessagesPerTrigger`` in a micro-batch where that is given."""
         most = self._options.max_messages
         return ReadAllAvailable() if most is None else ReadMaxRows(most)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - its
-        """How far the next micro-batch reads."""
+        """How far the next micro-batch reads.
+
+        Spark asks again at once where the query has no trigger of its own. When nothing came, the next answer
+        takes a rest, which doubles up to half a second.
+        """
         begin = StreamOffset.of(start)
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
-        return self._latest(begin, most, self._target).as_dict()
+        if self._rest_seconds and self._target is None:
+            rest(self._rest_seconds)
+        latest = self._latest(begin, most, self._target)
+        if latest == begin or self._waits_for_more(begin, latest):
+            self._rest_seconds = min(max(FIRST_REST_SECONDS, 2 * self._rest_seconds), MOST_REST_SECONDS)
+            return start
+        self._rest_seconds = 0.0
+        self._triggered_at = time.monotonic()
+        return latest.as_dict()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
         """None: each micro-batch reports how far messages are released."""
@@ -116,31 +141,24 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Cut the messages between two offsets into parts of about equal size."""
-        begin, until = StreamOffset.of(start), StreamOffset.of(end)
-        handle = StreamHandle.of(until.stream, self._subscription()[0])
-        ranges = [
-            StreamRange(
-                topic_id, queue, begin.places.get((topic_id, queue), Place.beginning()), place, handle
-            )
-            for (topic_id, queue), place in sorted(until.places.items())
-            if begin.places.get((topic_id, queue), Place.beginning()) != place
-        ]
+        ranges = self._ranges(StreamOffset.of(start), StreamOffset.of(end))
         if not ranges:
             return []
         self._require_kept(ranges)
-        parts: list[StreamRange] = []
-        for part in ranges:
-            if part.end.straggler > part.start.straggler:
-                parts.append(replace(part, end=replace(part.start, straggler=part.end.straggler)))
-            parts += self._cut(replace(part, start=replace(part.start, straggler=part.end.straggler)))
-        return parts
+        late = [
+            replace(part, end=replace(part.start, straggler=part.end.straggler))
+            for part in ranges
+            if part.end.straggler > part.start.straggler
+        ]
+        return late + cut_into(partial(self._cut, ranges), self._options.min_partitions)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one part, on an executor."""
+        from duewheel.spark.message_batches import as_asked
         from duewheel.spark.unleased import read_unleased
 
         assert isinstance(partition, StreamRange)
-        yield from read_unleased(
+        batches = read_unleased(
             self._options,
             self._columns,
             partition.topic_id,
@@ -154,6 +172,7 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             straggler_from=partition.start.straggler,
             straggler_to=partition.end.straggler,
         )
+        yield from as_asked(batches, self._schema)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Let the group's position follow: Spark has finished everything up to here."""
@@ -252,16 +271,43 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
         log.warning("%s", said)
 
-    def _cut(self, part: StreamRange) -> list[StreamRange]:
-        """A range without stragglers, in parts that are not much larger than a partition's share."""
-        if part.start == part.end:
-            return []
-        start, end = part.start, part.end
-        cuts = self._ask(
-            _CUTS, part.topic_id, part.queue, start.at, start.seq, end.at, end.seq, MESSAGES_PER_PARTITION
-        )
-        places = [replace(end, at=at, seq=seq) for at, seq, _ in cuts]
+    def _ranges(self, begin: StreamOffset, until: StreamOffset) -> list[StreamRange]:
+        """The queues in which something lies between two offsets."""
+        handle = StreamHandle.of(until.stream, self._subscription()[0])
         return [
-            replace(part, start=before, end=place)
-            for before, place in zip([start, *places], places, strict=False)
+            StreamRange(
+                topic_id, queue, begin.places.get((topic_id, queue), Place.beginning()), place, handle
+            )
+            for (topic_id, queue), place in sorted(until.places.items())
+            if begin.places.get((topic_id, queue), Place.beginning()) != place
         ]
+
+    def _cut(self, ranges: Sequence[StreamRange], messages: int) -> list[tuple[StreamRange, int]]:
+        """Ranges without their stragglers, in parts of at most so many messages, and how many each has."""
+        parts = []
+        for part in ranges:
+            end = part.end
+            start = replace(part.start, straggler=end.straggler)
+            if start == end:
+                continue
+            places = (part.topic_id, part.queue, start.at, start.seq, end.at, end.seq)
+            cuts = self._ask(_CUTS, *places, messages, self._options.partition_bytes)
+            before = start
+            for at, seq, count in cuts:
+                place = replace(end, at=at, seq=seq)
+                parts.append((replace(part, start=before, end=place), count))
+                before = place
+        return parts
+
+    def _waits_for_more(self, begin: StreamOffset, latest: StreamOffset) -> bool:
+        """Whether a micro-batch is put off, as too few messages are released. Not with ``availableNow``."""
+        options = self._options
+        if options.min_messages == 1 or self._target is not None or self._triggered_at is None:
+            return False
+        if time.monotonic() - self._triggered_at >= options.max_delay.total_seconds():
+            return False
+        ranges = self._ranges(begin, latest)
+        found = sum(count for _, count in self._cut(ranges, options.min_messages))
+        # Stragglers are numbered over all topics: with them the micro-batch may come early.
+        found += sum(part.end.straggler - part.start.straggler for part in ranges)
+        return found < options.min_messages

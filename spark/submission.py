@@ -80,6 +80,7 @@ class SubmittedBatch:
         leases: its leases, as JSON text.
         invisible_seconds: how long each lease lasts unless extended.
         partitions: the largest number of partitions.
+        min_partitions: the smallest one.
     """
 
     dsn: str = field(repr=False)
@@ -91,6 +92,7 @@ class SubmittedBatch:
     leases: str
     invisible_seconds: float
     partitions: int
+    min_partitions: int
 
 
 @dataclass(frozen=True)

@@ -11,17 +11,17 @@ import json
 import logging
 import os
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import timedelta
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyspark.sql import SparkSession
 
 from duewheel.spark.lease_states import lease_states
+from duewheel.spark.lease_watcher import ended_with_the_lease
 from duewheel.spark.leased_batch import LeasedBatch
 from duewheel.spark.session import cancel_jobs, register, running_session, ui_address
 from duewheel.spark.submission import BATCH_VARIABLE, SubmittedBatch
@@ -35,9 +35,6 @@ if TYPE_CHECKING:
     from duewheel.store.values.errors import LeaseLost
 
 log = logging.getLogger(__name__)
-
-WATCH_SECONDS = 1.0
-"""How often the leases are checked."""
 
 
 @contextmanager
@@ -81,6 +78,7 @@ def submitted_batch() -> Iterator[tuple[SparkSession, DataFrame, LeasedBatch]]:
             from_json(given.leases),
             timedelta(seconds=given.invisible_seconds),
             given.partitions,
+            given.min_partitions,
         )
         with _ended_with_the_leases(spark, broker, batch):
             yield spark, batch.dataframe(spark), batch
@@ -109,32 +107,25 @@ def _read(batch_file: str) -> SubmittedBatch:
 @contextmanager
 def _ended_with_the_leases(spark: SparkSession, broker: Broker, batch: LeasedBatch) -> Iterator[None]:
     """End the session's jobs, one after the other, once a lease is lost while the block runs."""
-    done = threading.Event()
+    seen: list[LeaseLost | None] = [None]
     lost: list[LeaseLost] = []
 
-    def watch() -> None:
-        seen = False
-        while not done.wait(WATCH_SECONDS):
-            error = None if lost else _loss(broker, batch)
-            if error is not None and seen:
-                log.error("%s", error)
-                lost.append(error)
+    def is_lost() -> bool:
+        if not lost:
+            before, seen[0] = seen[0], _loss(broker, batch)
             # Twice in a row, since an answer of the application itself may be on its way.
-            seen = error is not None
-            if lost:
-                cancel_jobs(spark)
+            if before is not None and seen[0] is not None:
+                log.error("%s", seen[0])
+                lost.append(seen[0])
+        return bool(lost)
 
-    watcher = threading.Thread(target=watch, name="duewheel-lease-watcher", daemon=True)
-    watcher.start()
     try:
-        yield
+        with ended_with_the_lease(is_lost, partial(cancel_jobs, spark)):
+            yield
     except Exception as error:
         if lost:
             raise lost[0] from error
         raise
-    finally:
-        done.set()
-        watcher.join()
     if lost:
         raise lost[0]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from duewheel.spark.read_options import check_option_names, required_dsn
+from duewheel.spark.read_options import check_option_names, required_dsn, with_topic
 from duewheel.store.values.errors import InvalidArgument
 from duewheel.store.values.limits import LONGEST_IDEMPOTENCY_KEY
 
@@ -38,6 +38,7 @@ class WriteOptions:
         Raises:
             InvalidArgument: an option is unknown, missing or cannot be understood.
         """
+        options = with_topic(options)
         check_option_names(options, OPTIONS, (_SPARKS_OWN if is_stream else frozenset()))
         dsn = required_dsn(options)
         topic = options.get("topic")

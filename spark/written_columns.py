@@ -127,13 +127,27 @@ _STAGED = {
 }
 
 
+class _WrongRow(Exception):
+    """A row of a batch that cannot be sent."""
+
+    def __init__(self, row: int, said: str) -> None:
+        super().__init__(said)
+        self.row = row
+
+
 def staged_batches(
-    batches: Iterable[pa.RecordBatch], names: tuple[str, ...], part_id: int
+    batches: Iterable[pa.RecordBatch], names: tuple[str, ...], part_id: int, partition: int = 0
 ) -> Iterator[pa.RecordBatch]:
     """Spark's batches, as batches of :func:`staged_schema`.
 
+    Args:
+        batches: the rows of a partition.
+        names: their columns.
+        part_id: the number of the part that they are staged as.
+        partition: the number of the partition, for errors.
+
     Raises:
-        InvalidArgument: a delay is no number.
+        InvalidArgument: a delay is no number; the error names the row.
     """
     schema = staged_schema(names)
     place = 0
@@ -145,8 +159,15 @@ def staged_batches(
             pa.Array.from_buffers(
                 pa.int32(), count, [None, pa.py_buffer(np.arange(place, place + count, dtype=np.int32))]
             ),
-            *(_staged(name, batch.column(index)) for index, name in enumerate(names)),
         ]
+        try:
+            columns += [_staged(name, batch.column(index)) for index, name in enumerate(names)]
+        except _WrongRow as wrong:
+            key = batch.column(names.index("key"))[wrong.row].as_py() if "key" in names else None
+            keyed = f' with the key "{key[:80]}"' if key else ""
+            raise InvalidArgument(
+                f"row {place + wrong.row} of partition {partition}{keyed}: {wrong}"
+            ) from None
         yield pa.RecordBatch.from_arrays(columns, schema=schema)
         place += count
 
@@ -177,8 +198,9 @@ def _microseconds(column: pa.Array) -> pa.Array:
     if pa.types.is_integer(column.type):
         return pc.multiply(_between(column.cast(pa.int64()), _LONGEST_DELAY_SECONDS), _MICROSECONDS)
     seconds = column.cast(pa.float64())
-    if pc.any(pc.is_nan(seconds)).as_py():
-        raise InvalidArgument("a delay is NaN: give a number of seconds, or null for none")
+    nan = pc.index(pc.is_nan(seconds), True).as_py()
+    if nan >= 0:
+        raise _WrongRow(nan, "a delay is NaN: give a number of seconds, or null for none")
     return pc.round(pc.multiply(_between(seconds, float(_LONGEST_DELAY_SECONDS)), _MICROSECONDS)).cast(
         pa.int64()
     )

@@ -1,4 +1,4 @@
-"""Runs the tests as the targets of make do: ``python -m tests quick|test|long|store [ARGUMENTS OF PYTEST]``.
+"""Runs the tests as the targets of make do: ``python -m tests SET [ARGUMENTS OF PYTEST]``.
 
 A test that needs one process and little time runs beside others, on all processors. Each of the rest keeps
 several processes busy: these run one by one in two lanes, of which one is Airflow's. While they run, each
@@ -38,7 +38,14 @@ class Run(NamedTuple):
     environment: Mapping[str, str] = MappingProxyType({})
 
 
+STORE = "About 3 minutes on two quiet cores: the store's quick tests, on DUEWHEEL_TEST_POSTGRES"
+#: The tests that make sense where transactions of one program have several sessions: they listen to nothing.
+POOLED = (
+    *("answers", "bulk_recall", "dead_letters", "history", "keys", "lookups", "moved_ids", "push_consumer"),
+    *("recalling", "retention", "retry_policy", "rewind", "schedules", "sending", "slots", "ticking"),
+)
 ON_ALL_PROCESSORS = Part("quick", QUICK, ("-n", "auto"))
+ON_THE_STORE = ("-n", "auto", "tests/store")
 RUNS = {
     "quick": Run(
         "About 3 minutes on two quiet cores. Left to `make test`: Airflow, Spark, servers that are killed.",
@@ -49,10 +56,21 @@ RUNS = {
         " whose parts are killed, and the models' and races' longer plays.",
         [[ON_ALL_PROCESSORS], [Part("airflow", "airflow and not long"), Part("others", OTHERS)]],
     ),
-    "store": Run(
-        "About 3 minutes on two quiet cores: the store's quick tests, on the Postgres that"
-        " DUEWHEEL_TEST_POSTGRES names.",
-        [[Part("store", QUICK, ("-n", "auto", "tests/store"))]],
+    "store": Run(f"{STORE}.", [[Part("store", QUICK, ON_THE_STORE)]]),
+    "owner": Run(
+        f"{STORE}, for an owner without superuser.",
+        [[Part("owner", QUICK, ON_THE_STORE)]],
+        {"DUEWHEEL_TEST_LOGIN": "owner"},
+    ),
+    "roles": Run(
+        f"{STORE}, for a login with the three roles.",
+        [[Part("roles", QUICK, ON_THE_STORE)]],
+        {"DUEWHEEL_TEST_LOGIN": "roles"},
+    ),
+    "pooled": Run(
+        f"{STORE}, through PgBouncer.",
+        [[Part("pooled", QUICK, ("-n", "auto", *(f"tests/store/test_{name}.py" for name in POOLED)))]],
+        {"DUEWHEEL_TEST_POOLER": "/usr/sbin/pgbouncer"},
     ),
     "long": Run(
         "About 45 minutes on two quiet cores: what `make test` leaves out.",

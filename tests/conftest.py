@@ -29,6 +29,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.clock import NOW, Clock
+from tests.logins import (
+    OWNING,
+    SUPERUSER,
+    TEST_LOGIN,
+    TURNING,
+    as_user,
+    make_everybody,
+    make_owner,
+    upgrade_as_owner,
+)
+from tests.pooler import pooler, through
 from tests.servers import InstalledPostgres, programs
 from tests.waiting import ask, connected, until
 
@@ -106,7 +117,8 @@ def pytest_report_header() -> list[str]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Marks the tests that use the session of Spark, and leaves out those whose packages are missing."""
+    """Marks the tests that use the session of Spark, and leaves out those whose packages are missing, or that
+    need more rights than DUEWHEEL_TEST_LOGIN has."""
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker("spark")
@@ -114,6 +126,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         item
         for item in items
         if any(missing_packages().intersection(mark.args) for mark in item.iter_markers("needs"))
+        or (TEST_LOGIN == "roles" and item.get_closest_marker("owner"))
     ]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
@@ -192,7 +205,13 @@ def template_dsn(postgres: EmbeddedPostgres) -> str:
     from duewheel.store.database import migration
 
     dsn = postgres.ensure_database("template_duewheel")
-    migration.upgrade(dsn)
+    if OWNING == SUPERUSER:
+        migration.upgrade(dsn)
+    else:
+        make_owner(dsn)
+        execute(dsn, f"alter database template_duewheel owner to {OWNING}")
+        upgrade_as_owner(dsn)
+        make_everybody(dsn)
     execute(postgres.dsn(), "ALTER DATABASE template_duewheel WITH is_template true allow_connections false")
     return dsn
 
@@ -205,8 +224,9 @@ def fresh_database(postgres: EmbeddedPostgres, template_dsn: str) -> Callable[[]
 
     def make() -> tuple[str, str]:
         name = f"test_{next(numbers)}"
-        execute(postgres.dsn(), f"CREATE DATABASE {name} TEMPLATE template_duewheel STRATEGY file_copy")
-        return name, postgres.dsn(name)
+        copied = f"CREATE DATABASE {name} TEMPLATE template_duewheel STRATEGY file_copy OWNER {OWNING}"
+        execute(postgres.dsn(), copied)
+        return name, as_user(postgres.dsn(name), OWNING)
 
     return make
 
@@ -222,18 +242,39 @@ def drop_database(postgres: EmbeddedPostgres, name: str) -> None:
 
 @pytest.fixture
 def dsn(postgres: EmbeddedPostgres, fresh_database: Callable[[], tuple[str, str]]) -> Iterator[str]:
-    """The address of a database of this test alone, at the current schema and empty."""
+    """The address, for its owner, of a database of this test alone, at the current schema and empty."""
     name, address = fresh_database()
     yield address
     drop_database(postgres, name)
 
 
+#: PgBouncer's program; where it is set, the brokers of the tests go through it.
+POOLER = os.environ.get("DUEWHEEL_TEST_POOLER")
+
+
+@pytest.fixture(scope="session")
+def pooler_port(postgres: EmbeddedPostgres, tmp_path_factory: pytest.TempPathFactory) -> Iterator[int | None]:
+    """The port of the pooler of DUEWHEEL_TEST_POOLER, if any."""
+    if POOLER is None:
+        yield None
+    else:
+        with pooler(Path(POOLER), tmp_path_factory.mktemp("pooler") / "files", postgres.dsn()) as port:
+            yield port
+
+
 @pytest.fixture
-def broker(dsn: str) -> Iterator[Broker]:
+def turning_dsn(dsn: str, pooler_port: int | None) -> str:
+    """The address of ``dsn`` as the tests' brokers have it."""
+    address = as_user(dsn, TURNING)
+    return address if pooler_port is None else through(address, pooler_port)
+
+
+@pytest.fixture
+def broker(turning_dsn: str) -> Iterator[Broker]:
     """A broker on ``dsn`` with the database's own clock."""
     from duewheel.store.broker import Broker
 
-    with Broker(dsn) as broker:
+    with Broker(turning_dsn, listen=POOLER is None) as broker:
         yield broker
 
 
@@ -244,11 +285,11 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def timed_broker(dsn: str, clock: Clock) -> Iterator[Broker]:
+def timed_broker(turning_dsn: str, clock: Clock) -> Iterator[Broker]:
     """A broker on ``dsn`` that takes ``clock`` for the database's clock."""
     from duewheel.store.broker import Broker
 
-    with Broker(dsn, clock=clock) as broker:
+    with Broker(turning_dsn, clock=clock, listen=POOLER is None) as broker:
         yield broker
 
 

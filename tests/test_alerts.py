@@ -1,4 +1,4 @@
-"""The alert rules in docs/how-to/operate.md are about metrics that the triggerer sends, with their tags."""
+"""The alert rules in docs/how-to/operate.md are about metrics that are sent, with their tags."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 import yaml
 from tests.pages import examples
 
-from duewheel.triggers.metrics import Metrics
+from duewheel.store.operations import metering
 
 pytestmark = pytest.mark.airflow
 
@@ -39,8 +39,8 @@ def rules() -> list[dict[str, Any]]:
 
 
 def test_the_metrics_are_listed_as_they_are_sent() -> None:
-    sent = re.findall(r'_(?:gauge|count|send)\((?:stats\.\w+, )?"([\w.]+)"', inspect.getsource(Metrics))
-    assert listed().keys() == set(sent)
+    sent = re.findall(r'Measured\("\w+", "([\w.]+)"', inspect.getsource(metering))
+    assert listed().keys() == {*sent, "rings"}
 
 
 @pytest.mark.parametrize("rule", rules(), ids=lambda rule: str(rule["alert"]))

@@ -150,6 +150,12 @@ ROWS = {
         [topic(retention=MICROSECOND), topic(retention=3660 * DAY)],
         [topic(retention=EMPTY), topic(retention=3660 * DAY + MILLISECOND)],
     ),
+    "retention of dead letters": Row(
+        "30 days",
+        "more than 0, to 3660 days",
+        [topic(dead_letter_retention=MICROSECOND), topic(dead_letter_retention=3660 * DAY)],
+        [topic(dead_letter_retention=EMPTY), topic(dead_letter_retention=3660 * DAY + MILLISECOND)],
+    ),
     "`receive`: messages at most": Row(
         "32",
         "1 to 10 000",
@@ -283,6 +289,7 @@ DEFAULTS: dict[str, tuple[Callable[..., object], str]] = {
     "longest delay of a topic (`max_delay`)": (Broker.create_topic, "max_delay"),
     "what a longer delay does (`out_of_range`)": (Broker.create_topic, "out_of_range"),
     "retention, from the delivery instant": (Broker.create_topic, "retention"),
+    "retention of dead letters": (Broker.create_topic, "dead_letter_retention"),
     "`receive`: messages at most": (Consumer.receive, "max_messages"),
     "`receive`: invisible duration": (Consumer.receive, "invisible"),
     "`receive`: wait for the first message": (Consumer.receive, "wait"),
@@ -296,7 +303,7 @@ DEFAULTS: dict[str, tuple[Callable[..., object], str]] = {
 def span(text: str) -> timedelta:
     """A duration as the page writes it."""
     number, unit = text.split()
-    return int(number) * {"ms": MILLISECOND, "s": SECOND, "min": MINUTE, "h": HOUR}[unit]
+    return int(number) * {"ms": MILLISECOND, "s": SECOND, "min": MINUTE, "h": HOUR, "days": DAY}[unit]
 
 
 def spans(text: str) -> list[timedelta]:

@@ -14,6 +14,7 @@ from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import psycopg2
+from psycopg2.extensions import make_dsn, parse_dsn
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -60,10 +61,23 @@ async def until_on_loop(condition: Callable[[], object], what: str) -> None:
         await asyncio.sleep(_PAUSE_SECONDS)
 
 
+#: The port of each pooler that runs, and that of its server.
+BEHIND: dict[str, str] = {}
+
+
+def without_pooler(dsn: str) -> str:
+    """The address of the server itself."""
+    port = parse_dsn(dsn).get("port", "")
+    return make_dsn(dsn, port=BEHIND[port]) if port in BEHIND else dsn
+
+
 @contextmanager
 def connected(dsn: str, *, autocommit: bool = True) -> Iterator[DriverConnection]:
-    """A connection for the length of the block; what is open at its end is rolled back."""
-    with closing(psycopg2.connect(dsn)) as connection:
+    """A connection for the length of the block; what is open at its end is rolled back.
+
+    Its session is its own, also where ``dsn`` is that of a pooler.
+    """
+    with closing(psycopg2.connect(without_pooler(dsn))) as connection:
         connection.autocommit = autocommit
         yield connection
 

@@ -3,8 +3,8 @@
 If Airflow sends metrics (StatsD, Datadog or OpenTelemetry), the stream asks the broker for them once a
 minute, in a thread of its own, so that neither the event loop nor a doorbell waits. Gauges give the present
 state, and every triggerer sends them for each connection. Counters and the timer give the events since the
-last report. Only one of all triggerers claims a report, so that they add up. Without metrics the broker is
-not asked.
+last report. Only one of all triggerers claims a report, so that they add up. A triggerer whose login may not
+turn a wheel reports whether another program does. Without metrics the broker is not asked.
 
 Each number goes out under one name with tags. As for Airflow's own metrics, ``[metrics] legacy_names_on``
 adds a second name that contains the tags' values, for a StatsD that knows no tags.
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from airflow.sdk.configuration import conf
 from airflow.sdk.observability import stats
 
-from duewheel.store.operations.reporting import claim_report
+from duewheel.store.operations.metering import measured
 from duewheel.triggers.wheel_stream import RINGS
 
 if TYPE_CHECKING:
@@ -35,9 +35,7 @@ EVERY_SECONDS = 60.0
 """How often the broker is asked; a larger ``[duewheel] metrics_interval_seconds`` in Airflow's options makes
 it rarer."""
 
-CLAIMED_AFTER = 0.9
-"""The share of that time after which a triggerer may claim the report. It is below 1, since the clocks of two
-triggerers may differ."""
+_CALLS = {"gauge": "gauge", "count": "incr", "timing": "timing"}
 
 
 class Metrics:
@@ -53,12 +51,17 @@ class Metrics:
         self._every_seconds = max(asked_seconds, EVERY_SECONDS)
         self._with_dotted = conf.getboolean("metrics", "legacy_names_on", fallback=True)
 
-    async def keep_reporting(self, broker: Broker) -> None:
-        """Report again and again until cancelled; an error is logged and does not end the reporting."""
+    async def keep_reporting(self, broker: Broker, turns: bool = True) -> None:
+        """Report again and again until cancelled; an error is logged and does not end the reporting.
+
+        Args:
+            broker: the broker.
+            turns: whether this process turns a wheel.
+        """
         while True:
             rings = RINGS.taken(self._conn_id)
             try:
-                await asyncio.to_thread(self._report, broker, rings)
+                await asyncio.to_thread(self._report, broker, rings, turns)
             except Exception:  # an error of the metrics must not stop the wheel
                 log.exception(
                     "The metrics of connection %s failed this time; trying again in %g s",
@@ -71,33 +74,12 @@ class Metrics:
         """Report whether this process turns a wheel. The call blocks, so it is not for the event loop."""
         self._gauge("wheel.turning", int(turns))
 
-    def _report(self, broker: Broker, rings: Counter[tuple[str, str]]) -> None:
-        self.turning(True)
+    def _report(self, broker: Broker, rings: Counter[tuple[str, str]], turns: bool = True) -> None:
         for (topic, group), count in rings.items():
             self._count("rings", count, topic=topic, group=group)
-        for found in broker.stats().topics:
-            self._gauge("waiting", found.waiting, topic=found.topic)
-            for reader in found.groups:
-                names = {"topic": found.topic, "group": reader.group}
-                self._gauge("ready", reader.ready, **names)
-                self._gauge("inflight", reader.inflight, **names)
-                self._gauge("retries", reader.waiting_retry, **names)
-                self._gauge("dead_letters", reader.dead, **names)
-        report = claim_report(broker, timedelta(seconds=CLAIMED_AFTER * self._every_seconds))
-        if report is None:
-            return
-        for released in report.released:
-            if not released.exact:
-                log.warning(
-                    "The %d messages released of topic %s are an estimate: counting took too long",
-                    released.messages,
-                    released.topic,
-                )
-            self._count("released", released.messages, topic=released.topic)
-            for late in released.late:
-                self._send(stats.timing, "lateness", late, topic=released.topic)
-        for expired in report.expired:
-            self._count("expired_leases", expired.leases, topic=expired.topic, group=expired.group)
+        for kind, name, value, tags in measured(broker, timedelta(seconds=self._every_seconds), turns=turns):
+            if value or kind != "count":
+                self._send(getattr(stats, _CALLS[kind]), name, value, **tags)
 
     def _count(self, name: str, count: int, **tags: str) -> None:
         if count:

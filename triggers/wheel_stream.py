@@ -275,8 +275,8 @@ async def _looks(conn_id: str, address: BrokerAddress) -> AsyncGenerator[Doorbel
         wheel = broker.wheel(on_released=hear).arun() if may_turn else _until_granted(broker)
         turning = asyncio.create_task(wheel)
         turning.add_done_callback(lambda _: news.set())
-        if may_turn and measured is not None:
-            reporting = asyncio.create_task(measured.keep_reporting(broker))
+        if measured is not None:
+            reporting = asyncio.create_task(measured.keep_reporting(broker, may_turn))
         hears = address.listen and may_turn
         porter = Porter(
             broker,
@@ -303,7 +303,8 @@ async def _looks(conn_id: str, address: BrokerAddress) -> AsyncGenerator[Doorbel
         if reporting is not None and measured is not None:
             reporting.cancel()
             await asyncio.wait({reporting})
-            worker.submit(measured.turning, False)
+            if may_turn:
+                worker.submit(measured.turning, False)
         if turning is not None:
             turning.cancel()
             await asyncio.wait({turning})

@@ -7,15 +7,16 @@ another.
 
 from __future__ import annotations
 
+import re
 from functools import cache
-from pathlib import Path
+from importlib import resources
 
 import psycopg2
 
 from duewheel.store.database.connections import DriverConnection, cursor_of, explanation
 from duewheel.store.values.errors import BrokerMoved, not_upgraded
 
-MIGRATIONS = Path(__file__).parents[1] / "migrations"
+MIGRATIONS = resources.files("duewheel.store") / "migrations"
 VERSION_TABLE = "alembic_version"
 SCHEMA = "duewheel"
 
@@ -31,7 +32,8 @@ _MISSING = frozenset({"3F000", "42P01"})
 @cache
 def newest_revision() -> str:
     """The revision this program needs: the highest number among the migrations it comes with."""
-    return max(path.name.split("_")[0] for path in (MIGRATIONS / "versions").glob("[0-9]*_*.py"))
+    versions = (MIGRATIONS / "versions").iterdir()
+    return max(path.name.split("_")[0] for path in versions if re.match(r"[0-9]+_.*\.py$", path.name))
 
 
 def verify(connection: DriverConnection) -> None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _PAGE_MESSAGES = 1_000
 _REDRIVE = """
 select matched, redriven, next::text
-from duewheel.redrive_chunk(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s::jsonb, %s)
+from duewheel.redrive_chunk(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s::jsonb, %s, %s, %s)
 """
 
 #: How many dead letters are sent again in one transaction; fewer where they go at a rate.
@@ -79,6 +79,7 @@ class DeadLetters(Connected):
         tag: str | None = None,
         key_prefix: str | None = None,
         reason_contains: str | None = None,
+        reason: str | None = None,
         dead_from: Instant | None = None,
         dead_until: Instant | None = None,
         max_messages: int | None = None,
@@ -99,6 +100,7 @@ class DeadLetters(Connected):
             tag: the tag.
             key_prefix: the beginning of the key, literally.
             reason_contains: a part of the reason, literally.
+            reason: the whole reason.
             dead_from, dead_until: they became dead letters from the first instant on and before the second.
             max_messages: at most so many, the oldest.
             per_second: how many a second, 0.001 to 1 000 000; the call lasts as long as that takes. None is
@@ -128,6 +130,7 @@ class DeadLetters(Connected):
             tag=tag,
             key_prefix=key_prefix,
             reason_contains=reason_contains,
+            reason=reason,
             dead_from=dead_from,
             dead_until=dead_until,
             max_messages=max_messages,
@@ -137,6 +140,60 @@ class DeadLetters(Connected):
             matched += portion.matched
             redriven += portion.redriven
         return Redriven(matched, redriven)
+
+    def discard_dead_letters(
+        self,
+        group: str,
+        topic: str | None = None,
+        *,
+        message_ids: Sequence[str] | None = None,
+        tag: str | None = None,
+        key_prefix: str | None = None,
+        reason_contains: str | None = None,
+        reason: str | None = None,
+        dead_from: Instant | None = None,
+        dead_until: Instant | None = None,
+        max_messages: int | None = None,
+        dry_run: bool = False,
+    ) -> int:
+        """Discard dead letters of a group: they are not listed or counted any more, and never sent again.
+
+        The messages keep their history until their retention ends. The call works in chunks, as a redrive.
+
+        Args:
+            group, topic, message_ids, tag, key_prefix, reason_contains, reason, dead_from, dead_until,
+                max_messages: which, as for :meth:`redrive`.
+            dry_run: only count.
+
+        Returns:
+            How many this call has discarded, or would.
+
+        Raises:
+            UnknownGroup, UnknownTopic: there is none of this name.
+            InvalidArgument: not a message id, an empty window, or a number out of its limits.
+            InvalidInstant: a value that cannot be an instant.
+
+        Example::
+
+            broker.discard_dead_letters("cancel-unpaid-orders", reason="no such order")
+        """
+        portions = redrive_portions(
+            self,
+            group,
+            topic,
+            message_ids=message_ids,
+            tag=tag,
+            key_prefix=key_prefix,
+            reason_contains=reason_contains,
+            reason=reason,
+            dead_from=dead_from,
+            dead_until=dead_until,
+            max_messages=max_messages,
+            per_second=None,
+            dry_run=dry_run,
+            discard=True,
+        )
+        return sum(one.matched if dry_run else one.redriven for one in portions)
 
 
 def redrive_portions(
@@ -153,13 +210,16 @@ def redrive_portions(
     max_messages: int | None,
     per_second: float | None,
     dry_run: bool,
+    reason: str | None = None,
+    discard: bool = False,
 ) -> Iterator[Redriven]:
     """Send dead letters again, one transaction after the other, for who tells how far it is.
 
     Args:
         broker: the broker.
         group, topic, message_ids, tag, key_prefix, reason_contains, dead_from, dead_until, max_messages,
-            per_second, dry_run: as for :meth:`duewheel.store.broker.Broker.redrive`.
+            per_second, dry_run, reason: as for :meth:`duewheel.store.broker.Broker.redrive`.
+        discard: discard them instead.
 
     Yields:
         The result of each transaction; their sum is the result of the redrive.
@@ -175,6 +235,7 @@ def redrive_portions(
     check_text(tag, "tag", optional=True)
     check_text(key_prefix, "key_prefix", optional=True)
     check_text(reason_contains, "reason_contains", optional=True)
+    check_text(reason, "reason", optional=True)
     criteria = (
         group,
         topic,
@@ -193,7 +254,8 @@ def redrive_portions(
     after: str | None = None
     while True:
         room = chunk if most is None else min(chunk, most - matched)
-        found, sent, after = database.rows(_REDRIVE, (*criteria, room, dry_run, after, database.now()))[0]
+        chunk_of = (*criteria, room, dry_run, after, database.now(), reason, discard)
+        found, sent, after = database.rows(_REDRIVE, chunk_of)[0]
         matched += found
         redriven += sent
         yield Redriven(found, sent)

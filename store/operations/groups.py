@@ -16,7 +16,8 @@ _GROUPS = """
 select consumer_group, topic, mode, instance, max_retries,
     array(select (extract(epoch from i) * 1000000)::bigint
           from unnest(retry_intervals) with ordinality w (i, place) order by place),
-    retry_jitter, message_type = 'FIFO', settings_by, settings_at, read_to, released_to, stalled_since
+    retry_jitter, message_type = 'FIFO', settings_by, settings_at, read_to, released_to, stalled_since,
+    paused_at
 from duewheel.groups
 order by consumer_group, topic, instance
 """
@@ -59,6 +60,53 @@ class Groups(Connected):
         more = True
         while more:
             ((more,),) = self._database.rows("select more from duewheel.delete_group(%s, %s)", (group, topic))
+
+    def pause_group(self, group: str, topic: str | None = None) -> int:
+        """Let a consumer group get no messages until it is resumed; its place stays.
+
+        Its consumers receive nothing, no DAG is started for it, and its streams stand still. Messages that
+        it has in hand may be answered; leases end, and failed messages become retries or dead letters, as
+        ever. A topic that the group reads later is not paused.
+
+        Args:
+            group: the group; of a broadcasting one all instances, or one of them as ``group/instance``.
+            topic: only on this topic; None is all that it reads.
+
+        Returns:
+            On how many topics, or for how many instances, it was not paused before.
+
+        Raises:
+            UnknownTopic, UnknownGroup: there is none of this name, or the group does not read the topic.
+
+        Example::
+
+            broker.pause_group("cancel")
+        """
+        return self._set_paused("pause_group(%s, %s, %s)", group, topic, self._database.now())
+
+    def resume_group(self, group: str, topic: str | None = None) -> int:
+        """Let a paused consumer group go on from where it stands.
+
+        Args:
+            group, topic: as for :meth:`pause_group`.
+
+        Returns:
+            On how many topics, or for how many instances, it was paused before.
+
+        Raises:
+            UnknownTopic, UnknownGroup: there is none of this name, or the group does not read the topic.
+
+        Example::
+
+            broker.resume_group("cancel")
+        """
+        return self._set_paused("resume_group(%s, %s)", group, topic)
+
+    def _set_paused(self, call: str, group: str, topic: str | None, *more: object) -> int:
+        check_text(group, "group")
+        check_text(topic, "topic", optional=True)
+        ((changed,),) = self._database.rows(f"select duewheel.{call}", (group, topic, *more))
+        return int(changed)
 
     def rewind(self, group: str, topic: str, to: Instant | str) -> Rewound:
         """Let a group consume again all messages released since an instant; other groups notice nothing.

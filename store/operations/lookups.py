@@ -59,7 +59,8 @@ class Lookups(Connected):
 
         Args:
             topic: the topic; None is all topics, by name.
-            state: "waiting", "released", "recalled" or "all".
+            state: "waiting", "released", "recalled", "moved" or "all". A moved message is listed at each
+                instant that it was moved away from, and in its present state where it is now.
             due_from, due_until: due in this window of time; due_until is exclusive.
             key_prefix: the beginning of the key; the list is then in the order of the keys.
             tag: the tag.

@@ -7,6 +7,7 @@ look costs as much as with ten. Where a bound was met, the answer says so.
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
@@ -27,8 +28,10 @@ _NOW = "select pg_catalog.clock_timestamp()"
 _DUE = """
 select topic_name, step_number, messages, exact from duewheel.due_histogram(%s, %s, %s, %s, max_ms => %s)
 """
-_OVERDUE = "select topic_name from duewheel.overdue_topics(%s)"
 _NAMES = "select topic from duewheel.topics where topic > %s order by topic limit %s"
+_TOPIC_BEFORE = "select max(topic) from duewheel.topics where topic < %s"
+#: The groups of so many topics are asked for in one statement.
+_TOPICS_AT_ONCE = 500
 _DEAD_LETTER_PAGE = f"""
 select {LETTER_COLUMNS}, place::text
 from duewheel.dead_letter_page(%s, %s, %s, %s::jsonb, %s, reason_contains => %s, key_prefix => %s)
@@ -61,14 +64,15 @@ class DueHistogram:
         step: how long each is.
         steps: how many there are.
         due: the steps that hold messages, by topic and step.
-        complete: whether all topics were looked at; else the time was up after the last in ``due``.
+        counted_steps: in how many steps, from the first, all messages are counted or estimated: the time was
+            up before the others were looked at. Of many topics it is all steps or none.
     """
 
     from_at: datetime
     step: timedelta
     steps: int
     due: tuple[DueStep, ...]
-    complete: bool
+    counted_steps: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +130,19 @@ class TurningWheel:
     connections: int
     started_at: datetime | None
     active_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class OverdueTopic:
+    """A topic with messages that are due and not released.
+
+    Attributes:
+        topic: the topic's name.
+        due_at: when the first of them was due, in UTC.
+    """
+
+    topic: str
+    due_at: datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,6 +224,8 @@ class GroupNumbers:
         inflight: messages under a lease without an answer.
         waiting_retry: messages that wait for their next attempt.
         dead: dead letters that were not sent again.
+        dropped_soon: those of them whose retention ends within a day, or has ended; counted up to 10 000.
+        paused_at: since when it gets nothing, as it is paused; None where it is not.
     """
 
     group: str
@@ -216,6 +235,8 @@ class GroupNumbers:
     inflight: int
     waiting_retry: int
     dead: int
+    dropped_soon: int
+    paused_at: datetime | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,14 +251,51 @@ class TopicStats(TopicNumbers):
 
 
 @dataclass(frozen=True, slots=True)
+class UpkeepHolder:
+    """A session or a prepared transaction that has held upkeep up for over an hour.
+
+    Attributes:
+        pid: the session's process, for ``pg_terminate_backend``; None of a prepared transaction.
+        login, application: whose it is.
+        state: as in ``pg_stat_activity``, or ``prepared``; None where the schema's owner may not see it.
+        since_at: when the transaction began, in UTC, or the session was last active; None as for ``state``.
+        gid: the name of a prepared transaction.
+        holds: ``transaction``, which has written; ``tables``, ``topic`` or ``upkeep`` for a lock of these.
+    """
+
+    pid: int | None
+    login: str
+    application: str | None
+    state: str | None
+    since_at: datetime | None
+    gid: str | None
+    holds: str
+
+
+@dataclass(frozen=True, slots=True)
+class Upkeep:
+    """The state of upkeep, which a wheel does once an hour.
+
+    Attributes:
+        maintained_at: when it was last done, in UTC; at first, when the broker was made.
+        held_up_by: who has held it up for over an hour, the longest first.
+    """
+
+    maintained_at: datetime
+    held_up_by: tuple[UpkeepHolder, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Stats:
     """The numbers of a broker.
 
     Attributes:
         topics: all topics, by name.
+        upkeep: when it was last done, and who holds it up.
     """
 
     topics: tuple[TopicStats, ...]
+    upkeep: Upkeep
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,6 +311,25 @@ class ListedDeadLetter:
     attempt: int
     reason: str | None
     redriven_at: datetime | None
+    kept_until: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetterReason:
+    """The open dead letters of a group that have one reason; instants in UTC.
+
+    Attributes:
+        reason: why their last attempt failed.
+        messages: how many there are.
+        first_dead_at, last_dead_at: when the first and the last of them became dead letters.
+        complete: whether all dead letters were looked at; else there are more.
+    """
+
+    reason: str | None
+    messages: int
+    first_dead_at: datetime
+    last_dead_at: datetime
+    complete: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,6 +354,9 @@ class NamedMessage:
 
 _TOPICS = f"select {columns(TopicNumbers)} from duewheel.topic_stats(%s, %s, %s)"
 _GROUPS = f"select {columns(GroupNumbers, group='consumer_group')} from duewheel.group_stats(%s, %s, %s)"
+
+_MAINTAINED_AT = "select maintained_at from duewheel.broker"
+_HOLDERS = f"select {columns(UpkeepHolder)} from duewheel.upkeep_holders(%s)"
 
 
 def now(broker: Connected) -> datetime:
@@ -304,7 +384,7 @@ def due_histogram(
         step: how long each is.
         steps: how many, 1 to 400.
         topic: of this topic; None is all.
-        max_ms: after so many milliseconds, 1 to 10 000, it looks at no further topic.
+        max_ms: after so many milliseconds, 1 to 10 000, it counts no further.
 
     Raises:
         UnknownTopic: there is none of this name.
@@ -316,20 +396,31 @@ def due_histogram(
     """
     check_text(topic, "topic", optional=True)
     rows = _read(broker, _DUE, (from_at, step, steps, topic, max_ms))
+    due = tuple(DueStep(*row) for row in rows if row[0] is not None)
+    counted_steps = steps
+    if len(due) < len(rows):
+        counted_steps = 0 if topic is None else max((one.step + 1 for one in due), default=0)
     return DueHistogram(
         from_at=to_datetime(from_at, "from_at"),
         step=step,
         steps=steps,
-        due=tuple(DueStep(*row) for row in rows if row[0] is not None),
-        complete=all(row[0] is not None for row in rows),
+        due=due,
+        counted_steps=counted_steps,
     )
 
 
-def flow_histogram(broker: Connected, from_at: datetime, step: timedelta, steps: int) -> list[FlowStep]:
-    """The messages that groups received, acked and failed in each step: the newest 1 000 leases of a
-    queue."""
-    source = "flow_histogram(%s, %s, %s)"
-    return _records(broker, FlowStep, source, (from_at, step, steps), step="step_number")
+def flow_histogram(
+    broker: Connected, from_at: datetime, step: timedelta, steps: int, topic: str | None = None
+) -> list[FlowStep]:
+    """The messages that groups received, acked and failed in each step, of one topic or of all: the newest
+    1 000 leases of a queue.
+
+    Raises:
+        UnknownTopic: there is none of this name.
+    """
+    check_text(topic, "topic", optional=True)
+    source = "flow_histogram(%s, %s, %s, of_topic => %s)"
+    return _records(broker, FlowStep, source, (from_at, step, steps, topic), step="step_number")
 
 
 def lateness(broker: Connected, since_at: datetime) -> list[TopicLateness]:
@@ -342,10 +433,37 @@ def turning_wheels(broker: Connected) -> list[TurningWheel]:
     return _records(broker, TurningWheel, "wheels()", ())
 
 
-def overdue_topics(broker: Connected, due_until: datetime) -> list[str]:
+def upkeep_holders(broker: Connected) -> list[UpkeepHolder]:
+    """Who has held upkeep up for over an hour, the longest first."""
+    return _records(broker, UpkeepHolder, "upkeep_holders(%s)", (broker.now(),))
+
+
+def overdue_topics(broker: Connected, due_until: datetime) -> list[OverdueTopic]:
     """The topics with waiting messages that were due by an instant, the longest overdue first; at most
     200."""
-    return [name for (name,) in _read(broker, _OVERDUE, (due_until,))]
+    return _records(broker, OverdueTopic, "overdue_topics(%s)", (due_until,), topic="topic_name")
+
+
+def waiting_messages(broker: Connected, max_ms: int) -> tuple[int, bool]:
+    """How many messages wait on all topics, and whether that was counted; else it is an estimate, or at least
+    so many.
+
+    Args:
+        broker: the broker.
+        max_ms: after so many milliseconds it looks at no further topics.
+    """
+    ends_at = time.monotonic() + max_ms / 1000
+    waiting, exact = 0, True
+    last: str | None = None
+    while True:
+        found = topic_page(broker, last, _TOPICS_AT_ONCE)
+        waiting += sum(one.waiting for one in found)
+        exact = exact and all(one.waiting_is_exact for one in found)
+        if len(found) < _TOPICS_AT_ONCE:
+            return waiting, exact
+        last = found[-1].topic
+        if time.monotonic() > ends_at:
+            return waiting, False
 
 
 def running_leases(
@@ -380,7 +498,10 @@ def stats(database: Database) -> Stats:
         groups.setdefault(one.topic, []).append(one)
     rows = database.read(_TOPICS, (database.now(), None, None))
     with_groups = ((*row, tuple(groups.get(row[0], ()))) for row in rows)
-    return Stats(tuple(records(TopicStats, with_groups, message_type=MessageType)))
+    topics = tuple(records(TopicStats, with_groups, message_type=MessageType))
+    ((maintained_at,),) = database.read(_MAINTAINED_AT, ())
+    holders = records(UpkeepHolder, database.read(_HOLDERS, (database.now(),)))
+    return Stats(topics, Upkeep(to_datetime(maintained_at), tuple(holders)))
 
 
 def topic_page(broker: Connected, after: str | None = None, max_topics: int = 100) -> list[TopicNumbers]:
@@ -405,6 +526,38 @@ def group_numbers(
     return records(GroupNumbers, _read(broker, _GROUPS, (broker.now(), after_topic, until_topic)))
 
 
+def neediest_groups(
+    broker: Connected, max_ms: int, topic: str | None = None, *, by_lag: bool = False
+) -> tuple[list[GroupNumbers], str | None]:
+    """The groups of all topics or of one: those with the most dead letters first, or those that lag most.
+
+    Args:
+        broker: the broker.
+        max_ms: after so many milliseconds it looks at no further topics.
+        topic: those of this topic; None is all.
+        by_lag: by the number of messages that are ready, and not of dead letters.
+
+    Returns:
+        The groups; and the topic after which, by name, none was looked at, or None where all were.
+    """
+    ends_at = time.monotonic() + max_ms / 1000
+    found: list[GroupNumbers] = []
+    if topic is not None:
+        ((before,),) = _read(broker, _TOPIC_BEFORE, (topic,))
+        found = group_numbers(broker, before, topic)
+    last: str | None = None
+    while topic is None:
+        names = topic_names(broker, last, _TOPICS_AT_ONCE)
+        found += group_numbers(broker, last, names[-1]) if names else []
+        last = names[-1] if len(names) == _TOPICS_AT_ONCE else None
+        if last is None or time.monotonic() > ends_at:
+            break
+    found.sort(key=lambda one: (-one.dead, -one.ready, -one.waiting_retry, one.group, one.topic))
+    if by_lag:
+        found.sort(key=lambda one: -one.ready)
+    return found, last
+
+
 def listed_dead_letters(
     broker: Connected,
     group: str,
@@ -427,6 +580,17 @@ def listed_dead_letters(
     found = records(ListedDeadLetter, (row for *row, _ in rows if row[0] is not None))
     there_may_be_more = len(found) == max_messages or len(found) < len(rows)
     return found, rows[-1][-1] if there_may_be_more else None
+
+
+def dead_letter_reasons(broker: Connected, group: str, topic: str | None = None) -> list[DeadLetterReason]:
+    """The 50 commonest reasons of a group's open dead letters, of the oldest 20 000 of each topic.
+
+    Raises:
+        UnknownGroup, UnknownTopic: there is none of this name.
+    """
+    check_text(group, "group")
+    check_text(topic, "topic", optional=True)
+    return _records(broker, DeadLetterReason, "dead_letter_reasons(%s, %s)", (group, topic))
 
 
 def dead_letter_page(

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 #: How many messages a bulk recall takes back in one transaction: so long the topic's wheel may have to wait.
 CHUNK = 10_000
+#: How many one transaction moves.
+_MOVED_AT_ONCE = 5_000
 
 _RECALL = "select outcome, message_id from duewheel.recall(%s, %s)"
 _CHECK = "select duewheel.check_bulk_recall(%s, %s, %s, %s, %s)"
@@ -34,6 +36,11 @@ _CHUNK = f"""
 {OWN_TRANSACTION}
 select matched, recalled, already_released, next::text
 from duewheel.recall_chunk(%s, %s, %s, %s, %s, %s, false, %s, %s::jsonb, %s)
+"""
+_MOVE_CHUNK = f"""
+{OWN_TRANSACTION}
+select matched, moved, next::text
+from duewheel.reschedule_chunk(%s, %s, %s, %s, %s, %s, %s, %s, %s::jsonb, %s)
 """
 _RESCHEDULE = "select message_id, deliver_at, outcome from duewheel.reschedule(%s, %s, %s, %s, %s)"
 _MANY = """
@@ -275,6 +282,49 @@ def recall_portion(
         asked = (topic, *criteria, dry_run, CHUNK, after, broker.now())
         *numbers, following = decided(lambda: fetch(connection, _CHUNK, asked))[0]
     return BulkRecall(*numbers), following
+
+
+def reschedule_portion(
+    broker: Connected,
+    topic: str,
+    *,
+    tag: str | None,
+    key_prefix: str | None,
+    due_from: Instant | None,
+    due_until: Instant | None,
+    deliver_at: Instant,
+    dry_run: bool,
+    after: str | None,
+) -> tuple[int, int, str | None]:
+    """One transaction that moves at most 5 000 waiting messages, for callers that show progress.
+
+    Only messages that were sent before the first portion are moved, and each once. Done again to the same
+    instant, it moves those that are left.
+
+    Args:
+        broker: the broker.
+        topic, tag, key_prefix, due_from, due_until: as for :func:`recall_portion`.
+        deliver_at: the new instant of all; one that is over delivers them now.
+        dry_run: only count.
+        after: where the previous portion ended; None is the first.
+
+    Returns:
+        How many messages waited and matched, how many of them were moved, and the ``after`` of the next
+        portion, which is None at the end. The others were released, recalled or moved by others just now.
+
+    Raises:
+        UnknownTopic: there is none of this name.
+        DelayOutOfRange, InvalidInstant: as for :meth:`duewheel.store.broker.Broker.send`.
+        InvalidArgument: an empty window.
+    """
+    check_text(topic, "topic")
+    criteria = _criteria(tag, key_prefix, due_from, due_until)
+    at = to_datetime(deliver_at, "deliver_at")
+    with broker.connection() as connection:
+        fetch(connection, _CHECK, (*criteria, all(one is None for one in criteria)))
+        asked = (topic, *criteria, at, dry_run, CHUNK if dry_run else _MOVED_AT_ONCE, after, broker.now())
+        matched, moved, following = decided(lambda: fetch(connection, _MOVE_CHUNK, asked))[0]
+    return matched, moved, following
 
 
 def _answer(

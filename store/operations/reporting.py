@@ -71,7 +71,7 @@ def claim_report(broker: Connected, at_least: timedelta) -> Report | None:
     program has made it. Events older than 10 minutes, or than twice ``at_least``, are left out.
 
     Args:
-        broker: the broker; its login needs the role duewheel_admin.
+        broker: the broker; its login needs the role duewheel_consumer.
         at_least: how long ago the last report has to be.
 
     Example::

@@ -19,18 +19,19 @@ if TYPE_CHECKING:
 
 _CREATE = """
 select duewheel.create_topic(%s, message_type => %s, queues => %s, max_delay => %s, out_of_range => %s,
-    granularity => %s, retention => %s, delay_levels => %s::interval[])
+    granularity => %s, retention => %s, delay_levels => %s::interval[], dead_letter_retention => %s)
 """
 
 _UPDATE = """
 select duewheel.update_topic(%s, max_delay => %s, out_of_range => %s, granularity => %s, retention => %s,
-    delay_levels => %s::interval[])
+    delay_levels => %s::interval[], dead_letter_retention => %s)
 """
 
 _TOPICS = """
 select topic, message_type, queues, (extract(epoch from max_delay) * 1000000)::bigint, out_of_range,
     (extract(epoch from granularity) * 1000000)::bigint, (extract(epoch from retention) * 1000000)::bigint,
-    created_at, array(select (extract(epoch from l) * 1000000)::bigint from unnest(delay_levels) l)
+    created_at, array(select (extract(epoch from l) * 1000000)::bigint from unnest(delay_levels) l),
+    (extract(epoch from dead_letter_retention) * 1000000)::bigint
 from duewheel.topics
 order by topic
 """
@@ -50,6 +51,7 @@ class Topics(Connected):
         granularity: timedelta | None = None,
         retention: timedelta = timedelta(hours=72),
         delay_levels: Sequence[timedelta] | None = None,
+        dead_letter_retention: timedelta = timedelta(days=30),
     ) -> None:
         """Make a topic; the same topic with the same settings may be made again.
 
@@ -65,6 +67,7 @@ class Topics(Connected):
             delay_levels: the delay of level 1, of level 2 and so on, 1 to 64 of them, each up to 3660 days;
                 None is RocketMQ's eighteen, 1 s to 2 h. A level over ``max_delay`` is out of range when a
                 message asks for it.
+            dead_letter_retention: how long a group's dead letter is kept, counted from when it became one.
 
         Raises:
             TopicExists: there is one with other settings.
@@ -86,6 +89,7 @@ class Topics(Connected):
                 None if granularity is None else to_span(granularity, "granularity"),
                 to_span(retention, "retention"),
                 _levels(delay_levels),
+                to_span(dead_letter_retention, "dead_letter_retention"),
             ),
         )
 
@@ -98,13 +102,14 @@ class Topics(Connected):
         granularity: timedelta | None = None,
         retention: timedelta | None = None,
         delay_levels: Sequence[timedelta] | None = None,
+        dead_letter_retention: timedelta | None = None,
     ) -> None:
         """Change settings of a topic; settings that are not given stay.
 
         Args:
             name: the topic.
-            max_delay, out_of_range, granularity, retention, delay_levels: as for :meth:`create_topic`;
-                waiting messages keep their instants.
+            max_delay, out_of_range, granularity, retention, delay_levels, dead_letter_retention: as for
+                :meth:`create_topic`; waiting messages keep their instants.
 
         Raises:
             UnknownTopic: there is none of this name.
@@ -120,6 +125,9 @@ class Topics(Connected):
                 None if granularity is None else to_span(granularity, "granularity"),
                 None if retention is None else to_span(retention, "retention"),
                 _levels(delay_levels),
+                None
+                if dead_letter_retention is None
+                else to_span(dead_letter_retention, "dead_letter_retention"),
             ),
         )
 
@@ -145,6 +153,7 @@ class Topics(Connected):
             granularity=microseconds_to_span,
             retention=microseconds_to_span,
             delay_levels=lambda levels: tuple(map(microseconds_to_span, levels)),
+            dead_letter_retention=microseconds_to_span,
         )
 
 

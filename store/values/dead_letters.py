@@ -23,6 +23,7 @@ class DeadLetter:
         reason: why the last delivery failed: the text of the error, or that no answer came.
         redriven_at: when it was sent again, in UTC; None where it was not. If it failed again, there is
             another dead letter of the same message.
+        kept_until: when its retention ends, in UTC; upkeep drops it some time after.
     """
 
     topic: str
@@ -36,6 +37,7 @@ class DeadLetter:
     attempt: int
     reason: str | None
     redriven_at: datetime | None
+    kept_until: datetime
 
 
 #: The select list for :func:`letters_of`.

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from functools import cache
-from pathlib import Path
+from importlib import resources
 from typing import TYPE_CHECKING, ClassVar, Self
 
 if TYPE_CHECKING:
@@ -321,7 +321,9 @@ def role_needed(refusal: str) -> str:
 @cache
 def roles_of_functions() -> dict[str, str]:
     """The role that may call each SQL function for programs, by the function's name."""
-    rights = (Path(__file__).parents[1] / "sql" / "functions" / "98_rights.sql").read_text(encoding="utf-8")
+    rights = (
+        resources.files("duewheel.store").joinpath("sql", "functions", "98_rights.sql").read_text("utf-8")
+    )
     return dict(re.findall(r"\('(\w+)', '(duewheel_\w+)'\)", rights))
 
 

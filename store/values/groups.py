@@ -29,6 +29,8 @@ class Group:
             messages are ready and none has been received yet.
         stalled_since: when it last went on, if messages have been ready and unread for longer than the
             topic's retention since then; None where it keeps up. Messages it does not read stay on disk.
+        paused_at: since when it gets nothing, as it is paused; None where it is not, or of a broadcasting
+            group where one instance is not.
     """
 
     group: str
@@ -41,6 +43,7 @@ class Group:
     read_to: datetime | None
     lag: timedelta | None
     stalled_since: datetime | None = None
+    paused_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +63,7 @@ class _Instance:
     read_to: datetime | None
     released_to: datetime | None
     stalled_since: datetime | None
+    paused_at: datetime | None
 
 
 def groups_of(rows: Iterable[Sequence[Any]]) -> list[Group]:
@@ -78,6 +82,7 @@ def _group(instances: list[_Instance]) -> Group:
     read = [instance.read_to for instance in instances if instance.read_to is not None]
     read_to = min(read) if len(read) == len(instances) else None
     stalled = (instance.stalled_since for instance in instances if instance.stalled_since is not None)
+    paused = [instance.paused_at for instance in instances if instance.paused_at is not None]
     retry = stored_policy(one.max_retries, one.waits_us, one.jitter, one.is_ordered)
     return Group(
         one.group,
@@ -90,6 +95,7 @@ def _group(instances: list[_Instance]) -> Group:
         None if read_to is None else to_datetime(read_to),
         _lag(read_to, one.released_to),
         min(map(to_datetime, stalled), default=None),
+        to_datetime(min(paused)) if len(paused) == len(instances) else None,
     )
 
 

@@ -55,6 +55,7 @@ class ListedMessage:
         deliver_at: the delivery instant.
         released: whether consumers have received it, or may at any moment.
         recalled: whether it was recalled, and so is never delivered.
+        moved_to: the id that it has now, where it was moved away from here; then neither of the two is true.
     """
 
     topic: str
@@ -65,6 +66,7 @@ class ListedMessage:
     deliver_at: datetime
     released: bool
     recalled: bool
+    moved_to: str | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ leaves no server process behind. A failed job is logged and tried again after a 
 the wheel.
 
 Memory holds timers for topics, at most one per granularity within the look-ahead, never messages.
-Connections: one to listen, and one per job that runs at once, at most eight; an idle wheel looks once per
+Connections: one to listen, and one per job that runs at once, at most nine; an idle wheel looks once per
 `poll_seconds`, and at the recurring schedules every 2 s.
 """
 
@@ -56,6 +56,8 @@ from duewheel.store.wheel.wheel_schedule import (
     Answer,
     DoneAnswer,
     DueInstant,
+    FollowUp,
+    FollowUpAnswer,
     Job,
     LeaseEnd,
     Look,
@@ -82,6 +84,7 @@ TIMEOUT_SECONDS: Final[dict[type[Job], float]] = {
     Look: 15.0,
     Survey: 15.0,
     Tick: 15.0,
+    FollowUp: 15.0,
     Revive: 60.0,
     Maintain: 900.0,
     SendOccurrences: 60.0,
@@ -174,6 +177,8 @@ CROSS JOIN LATERAL duewheel.tick_topic(q.topic_id) t
 
 # Consumers leave releasing to a wheel as long as the connection it listens on is there.
 _BEGIN_TURNING = "SELECT duewheel.begin_turning()"
+
+_FOLLOW_UP = "SELECT u.topic_id, u.is_late FROM duewheel.unsettled_topics(%(topic_ids)s) u"
 
 _REVIVE = "SELECT more FROM duewheel.revive_chunk(%(group_id)s, %(topic_id)s)"
 
@@ -303,6 +308,12 @@ class _Questions:
                 return self._survey(connection)
             case Tick(topic_id):
                 return self._tick(connection, topic_id)
+            case FollowUp(topic_ids):
+                found = _rows(connection, _FOLLOW_UP, topic_ids=list(topic_ids))
+                return FollowUpAnswer(
+                    late=frozenset(topic_id for topic_id, is_late in found if is_late),
+                    unsettled=frozenset(topic_id for topic_id, is_late in found if not is_late),
+                )
             case Revive(group_id, topic_id):
                 for _ in range(CHUNKS_PER_REVIVE):
                     ((more,),) = _rows(connection, _REVIVE, group_id=group_id, topic_id=topic_id)

@@ -3,16 +3,33 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
+
+from psycopg2.errors import QueryCanceled
 
 from duewheel.store.database.connections import OWN_TRANSACTION
 
 # A sweep ticks, and a tick is a transaction of its own.
 _SWEEP: Final = f"{OWN_TRANSACTION}select swept, more from duewheel.sweep(%s)"
 _SETTLE: Final = "select settled, more from duewheel.settle_far(p_now => %s)"
+_MOVE_OUT: Final = "select moved, more from duewheel.move_out(p_now => %s)"
+_FORGET: Final = "select forgotten, more from duewheel.forget_outlived(p_now => %s)"
 _MAINTAIN: Final = "select duewheel.maintain(%s)"
+# How many rows of each table a portion has.
+_LEAST_ROWS: Final = 50
+_MOST_ROWS: Final = 4_000
+# After a portion that takes longer the next one is half as large.
+_LONGEST_SECONDS: Final = 0.25
+_HELD_UP: Final = "select coalesce(jsonb_agg(to_jsonb(h)), '[]') from duewheel.upkeep_holders(%s) h"
+_HOLDS: Final = {
+    "transaction": "it has written in a transaction that is still open",
+    "tables": "its open transaction has a lock of the broker's tables",
+    "topic": "it has the lock of a topic",
+    "upkeep": "it has the lock of upkeep",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +44,8 @@ class Maintenance:
         kept_in_use: slots that could not be dropped just now, because their messages were being read.
         swept: messages that the sweep found, since no tick had covered them; anything but 0 is a bug.
         message_bytes: the size of all slots afterwards.
-        warnings: losses, and slots kept over the limit: one sentence each.
+        warnings: losses, slots kept over the limit, and sessions that have held upkeep up for over an hour:
+            one sentence each.
     """
 
     dropped: tuple[str, ...]
@@ -42,33 +60,59 @@ class Maintenance:
 
 def in_rounds(call: Callable[[str], tuple[Any, ...]]) -> dict[str, Any]:
     """Runs maintenance in as many transactions as it takes, and returns one report: a transaction for each 10
-    000 messages that go to their slots, then one for each topic that is swept, then one for each 4 slots that
-    are dropped.
+    000 messages that go to their slots, one for each topic that is swept, one for each 5 000 messages that
+    outlive their slot, one for each 4 slots that are dropped, and one for each portion of rows that are
+    forgotten, of a quarter of a second.
 
     Args:
         call: runs a statement, which takes an instant or None, in a transaction of its own; returns its row.
     """
-    _settle(call)
+    _until_done(call, _SETTLE)
     swept, more = 0, True
     while more:
         found, more = call(_SWEEP)
         swept += found
+    _until_done(call, _MOVE_OUT)
     (report,) = call(_MAINTAIN)
     # It may have made slots that far messages can go to.
-    _settle(call)
+    _until_done(call, _SETTLE)
+    _until_done(call, _FORGET)
     while report.get("more"):
         (further,) = call(_MAINTAIN)
         if further.get("busy"):
             # Another process goes on with it.
             break
         report = {**further, **{name: report[name] + further[name] for name in ("dropped", "dropped_full")}}
-    return {**report, "swept": swept}
+    _forget(call)
+    (held_up,) = call(_HELD_UP)
+    return {**report, "swept": swept, "held_up": held_up}
 
 
-def _settle(call: Callable[[str], tuple[Any, ...]]) -> None:
+def _forget(call: Callable[[str], tuple[Any, ...]]) -> None:
+    """Forgets what is over. Portions become smaller when they take long, or are ended by a timeout."""
+    rows, next_topic_id = _MOST_ROWS // 4, 0
+    while next_topic_id is not None:
+        began = time.monotonic()
+        try:
+            _, next_topic_id = call(
+                f"select forgotten, next_topic_id from duewheel.forget({rows}, {next_topic_id}, %s)"
+            )
+        except QueryCanceled:
+            if rows == _LEAST_ROWS:
+                raise
+            rows = max(_LEAST_ROWS, rows // 4)
+            continue
+        seconds = time.monotonic() - began
+        if seconds > _LONGEST_SECONDS:
+            rows = max(_LEAST_ROWS, rows // 2)
+        elif seconds < _LONGEST_SECONDS / 4:
+            rows = min(_MOST_ROWS, rows * 2)
+
+
+def _until_done(call: Callable[[str], tuple[Any, ...]], step: str) -> None:
     more = True
     while more:
-        _, more = call(_SETTLE)
+        _, more = call(step)
 
 
 def maintenance(report: Mapping[str, Any]) -> Maintenance:
@@ -93,6 +137,11 @@ def maintenance(report: Mapping[str, Any]) -> Maintenance:
             f"the messages take {size} bytes, over the limit of {limit}, and nothing more can be dropped: "
             "waiting messages, and those of slots that are not over, are kept; raise retention_bytes"
         )
+    if report.get("is_overdue"):
+        warnings.append(
+            f"another session has the lock of upkeep, which was last done at {report['maintained_at']}"
+        )
+    warnings += [held_up_by(holder) for holder in report.get("held_up", [])]
     return Maintenance(
         dropped=tuple(report.get("dropped", [])),
         dropped_when_full=tuple(slot["slot"] for slot in dropped),
@@ -105,7 +154,26 @@ def maintenance(report: Mapping[str, Any]) -> Maintenance:
     )
 
 
+def held_up_by(holder: Mapping[str, Any]) -> str:
+    """A sentence that says who holds upkeep up, and how to end that.
+
+    Args:
+        holder: the columns of ``duewheel.upkeep_holders``.
+    """
+    since = holder["since_at"] or "over an hour ago"
+    if holder["gid"] is not None:
+        return (
+            f"the prepared transaction {holder['gid']!r} of login {holder['login']} has held upkeep up since "
+            f"{since}: finish it with COMMIT PREPARED or ROLLBACK PREPARED"
+        )
+    return (
+        f"the session with pid {holder['pid']} of login {holder['login']} (application "
+        f"{holder['application']!r}, {holder['state'] or 'state hidden'}) has held upkeep up since {since}: "
+        f"{_HOLDS[holder['holds']]}; pg_terminate_backend({holder['pid']}) ends it"
+    )
+
+
 def warn(done: Maintenance, log: logging.Logger) -> None:
-    """Log at WARNING the losses and the slots kept over the limit."""
+    """Log at WARNING the losses, the slots kept over the limit, and who holds upkeep up."""
     for warning in done.warnings:
         log.warning("Maintenance: %s", warning)

@@ -32,8 +32,10 @@ The rules
     messages to the wheel, which goes on ticking the topic for 0.3 s. A topic with a message now and then
     costs two ticks for each.
 
-    After a tick that is *unsettled* (transactions are open that may still bring messages for it) the topic is
-    ticked again, at growing pauses up to 1 s, until it is settled.
+    After a tick that is *unsettled* (transactions are open that may still bring messages for it) the wheel
+    *follows up*, at growing pauses up to 1 s, until the topic is settled: it asks, in one statement for all
+    such topics, whether these transactions have ended and left messages, and then ticks the topic. Pauses of
+    several topics end together, so that many cost little more than one.
 
     A tick that came too early by the database's clock has done nothing; its timer is set again.
 
@@ -110,6 +112,20 @@ class Tick:
 
 
 @dataclass(frozen=True, slots=True)
+class FollowUp:
+    """Ask about the open transactions that ticks saw.
+
+    Attributes:
+        topic_ids: the topics asked about; there is one such job, whatever it asks about.
+    """
+
+    topic_ids: tuple[int, ...] = field(default=(), compare=False)
+
+    def __str__(self) -> str:
+        return "Asking whether open transactions have ended"
+
+
+@dataclass(frozen=True, slots=True)
 class Revive:
     """Turn leases that have ended into retries."""
 
@@ -139,10 +155,18 @@ class SendOccurrences:
         return "Sending what recurring schedules want sent"
 
 
-Job = Look | Survey | Tick | Revive | Maintain | SendOccurrences
+Job = Look | Survey | Tick | FollowUp | Revive | Maintain | SendOccurrences
 
 #: How many jobs of a kind run at once, each on a connection of its own.
-LANES: Final[dict[type[Job], int]] = {Look: 1, Survey: 1, Tick: 3, Revive: 1, Maintain: 1, SendOccurrences: 1}
+LANES: Final[dict[type[Job], int]] = {
+    Look: 1,
+    Survey: 1,
+    Tick: 3,
+    FollowUp: 1,
+    Revive: 1,
+    Maintain: 1,
+    SendOccurrences: 1,
+}
 
 
 class DueInstant(NamedTuple):
@@ -194,6 +218,19 @@ class TickAnswer:
 
 
 @dataclass(frozen=True, slots=True)
+class FollowUpAnswer:
+    """Of the topics asked about, those that are not settled.
+
+    `late` are to be ticked, as transactions have left messages there. Of `unsettled` transactions are still
+    open.
+    """
+
+    late: frozenset[int]
+    unsettled: frozenset[int]
+    reading: ClockReading | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class OccurrencesAnswer:
     """Occurrences were sent ahead; there are none to send for ``pause_ms``."""
 
@@ -208,7 +245,7 @@ class DoneAnswer:
     reading: ClockReading | None = None
 
 
-Answer = LookAnswer | TickAnswer | OccurrencesAnswer | DoneAnswer
+Answer = LookAnswer | TickAnswer | FollowUpAnswer | OccurrencesAnswer | DoneAnswer
 
 
 class _DueTimer(NamedTuple):
@@ -302,6 +339,9 @@ class WheelSchedule:
         self._clock = DatabaseClock()
         self._due: _Timers[_DueTimer | Revive] = _Timers(0)
         self._pauses: _Timers[Job] = _Timers(now_ms)
+        # Unsettled topics: when to follow up, and those of which it is time to.
+        self._follow_up_at: _Timers[int] = _Timers(now_ms)
+        self._to_follow_up: set[int] = set()
         self._until_us: dict[_DueTimer, int] = {}
         self._topics: dict[int, _Topic] = {}
         # Those that notifications alone have named.
@@ -323,6 +363,9 @@ class WheelSchedule:
         """The jobs to begin now; each has to be answered by `finished` or `failed`."""
         for job in self._pauses.advance(now_ms):
             self._want(job, now_ms)
+        if unsettled := self._follow_up_at.advance(now_ms):
+            self._to_follow_up.update(unsettled)
+            self._want(FollowUp(), now_ms)
         if self._clock.known:
             for timer in self._due.advance(self._clock.database_ms(now_ms)):
                 if isinstance(timer, Revive):
@@ -337,6 +380,11 @@ class WheelSchedule:
             while queue and self._lanes_taken[kind] < LANES[kind]:
                 job = queue.popleft()
                 self._in_queue.remove(job)
+                if isinstance(job, FollowUp):
+                    if not self._to_follow_up:
+                        continue
+                    job = FollowUp(tuple(sorted(self._to_follow_up)))
+                    self._to_follow_up.clear()
                 self._running.add(job)
                 self._lanes_taken[kind] += 1
                 begun.append(job)
@@ -344,7 +392,7 @@ class WheelSchedule:
 
     def sleep_ms(self, now_ms: float) -> float:
         """The time until the next job begins, unless an answer or a notification comes; may be infinite."""
-        wake_at_ms = self._pauses.next_at_ms()
+        wake_at_ms = min(self._pauses.next_at_ms(), self._follow_up_at.next_at_ms())
         due_at_ms = self._due.next_at_ms()
         if math.isfinite(due_at_ms) and self._clock.known:
             wake_at_ms = min(wake_at_ms, self._clock.monotonic_ms(due_at_ms))
@@ -361,6 +409,8 @@ class WheelSchedule:
                 self._looked(answer, now_ms)
             case TickAnswer() if isinstance(job, Tick):
                 self._ticked(job, answer)
+            case FollowUpAnswer() if isinstance(job, FollowUp):
+                self._followed_up(job, answer, now_ms)
             case OccurrencesAnswer():
                 self._pause(job, now_ms + answer.pause_ms)
             case _ if isinstance(job, Tick):
@@ -383,6 +433,8 @@ class WheelSchedule:
 
     def failed(self, job: Job, now_ms: float, *, waits_for_lock: bool = False) -> float:
         """A job went wrong; returns the pause before it is tried again, in seconds."""
+        if isinstance(job, FollowUp):
+            self._to_follow_up.update(job.topic_ids)
         pause_seconds = self._failures.setdefault(job, Backoff()).next_seconds()
         if waits_for_lock:
             pause_seconds = min(pause_seconds, LONGEST_PAUSE_FOR_LOCK_SECONDS)
@@ -412,7 +464,7 @@ class WheelSchedule:
 
     def waiting(self) -> int:
         """How many timers wait: bounded by topics and the look-ahead, not by messages."""
-        return len(self._due) + len(self._pauses)
+        return len(self._due) + len(self._pauses) + len(self._follow_up_at)
 
     def _looked(self, answer: LookAnswer, now_ms: float) -> None:
         self._watched = answer.watched
@@ -443,10 +495,7 @@ class WheelSchedule:
             # Senders do not notify while a topic is busy.
             self._pause(job, answer.reading.received_ms + max(BUSY_PAUSE_MS, answer.granularity_us / 1_000))
         elif answer.unsettled:
-            if topic.unsettled is None:
-                first_seconds = max(SHORTEST_UNSETTLED_PAUSE_SECONDS, topic.granularity_us / 1_000_000)
-                topic.unsettled = Backoff(first_seconds, max(LONGEST_UNSETTLED_PAUSE_SECONDS, first_seconds))
-            self._pause(job, answer.reading.received_ms + 1_000 * topic.unsettled.next_seconds())
+            self._follow_up_later(topic, job.topic_id, answer.reading.received_ms)
         else:
             topic.unsettled = None
         if topic.until_us > reached_us:
@@ -454,6 +503,23 @@ class WheelSchedule:
         topic.until_us = 0
         if answer.next_due_us is not None:
             self._add_due(job.topic_id, answer.next_due_us)
+
+    def _follow_up_later(self, topic: _Topic, topic_id: int, now_ms: float) -> None:
+        if topic.unsettled is None:
+            first_seconds = max(SHORTEST_UNSETTLED_PAUSE_SECONDS, topic.granularity_us / 1_000_000)
+            topic.unsettled = Backoff(first_seconds, max(LONGEST_UNSETTLED_PAUSE_SECONDS, first_seconds))
+        pause_ms = 1_000 * topic.unsettled.next_seconds()
+        # At a whole multiple of it, so that topics with the same pause are asked about together.
+        self._follow_up_at.add(topic_id, pause_ms * (now_ms // pause_ms + 1))
+
+    def _followed_up(self, job: FollowUp, answer: FollowUpAnswer, now_ms: float) -> None:
+        for topic_id in self._topics.keys() & job.topic_ids:
+            if topic_id in answer.late:
+                self._want(Tick(topic_id), now_ms)
+            elif topic_id in answer.unsettled:
+                self._follow_up_later(self._topics[topic_id], topic_id, now_ms)
+            else:
+                self._topics[topic_id].unsettled = None
 
     def _learn_granularity(self, topic_id: int, granularity_us: int, now_ms: float) -> None:
         """A rest that began with a longer granularity ends with the new one."""

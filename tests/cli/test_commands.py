@@ -22,6 +22,7 @@ from click.testing import Result
 from psycopg2.extensions import make_dsn
 from tests.cli.commands import COMMANDS
 from tests.logins import login
+from tests.waiting import ask, connected
 
 import duewheel.cli
 from duewheel.cli.main import main
@@ -241,6 +242,17 @@ def test_stats_tell_what_waits_and_what_is_leased(run: Run, run_json: RunJson, b
     assert (topic["topic"], topic["waiting"]) == ("t", 1)
     assert (group["group"], group["inflight"], group["ready"]) == ("g", 1, 0)
     assert run("stats").exit_code == 0
+
+
+def test_x18_stats_name_who_holds_upkeep_up(run: Run, run_json: RunJson, broker: Broker) -> None:
+    assert run_json("stats")["upkeep"]["held_up_by"] == []
+    with connected(broker.dsn) as session:
+        ask(session, "select pg_advisory_lock(duewheel.tick_lock_class(), -2)")
+        ask(session, "update duewheel.broker set maintained_at = now() - interval '3 hours'")
+        (holder,) = run_json("stats")["upkeep"]["held_up_by"]
+        assert (holder["pid"], holder["holds"]) == (session.info.backend_pid, "upkeep")
+        said = run("stats").stdout
+        assert f"Upkeep is held up: the session with pid {session.info.backend_pid} of login" in said
 
 
 def test_r14_dead_letters_of_a_group_are_listed(run: Run, run_json: RunJson, broker: Broker) -> None:

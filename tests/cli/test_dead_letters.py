@@ -85,6 +85,23 @@ def test_x12_redrive_chooses(run: Run, run_json: RunJson, options: tuple[str, ..
     assert [letter["key"] for letter in run_json("dead-letter", "list", "--group", "g", "--redriven")] == keys
 
 
+def test_x12_dead_letters_are_discarded_after_a_question(
+    run: Run, run_json: RunJson, dead: dict[str, str]
+) -> None:
+    chosen = ("dead-letter", "discard", "--group", "g", "--reason", "timeout")
+    assert run(*chosen, "--dry-run").stdout == "2 dead letters would be discarded.\n"
+    asked = run(*chosen, stdin="n\n")
+    assert asked.exit_code == 1
+    assert "Discard 2 dead letters of consumer group g?" in asked.stderr
+    assert len(run_json("dead-letter", "list", "--group", "g")) == 3
+    assert run_json(*chosen, "--yes") == {"discarded": 2}
+    assert run(*chosen, "--yes").exit_code == 3
+    assert [letter["key"] for letter in run_json("dead-letter", "list", "--group", "g")] == ["b-1"]
+    assert run("dead-letter", "discard", "--group", "g", dead["b-1"], "--yes").stdout == (
+        "1 dead letter discarded.\n"
+    )
+
+
 def test_x12_some_are_redriven_by_their_ids(run: Run, run_json: RunJson, dead: dict[str, str]) -> None:
     assert (
         run("dead-letter", "redrive", "--group", "g", dead["b-1"], dead["a-1"]).stdout

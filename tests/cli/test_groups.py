@@ -133,6 +133,22 @@ def test_d08_group_goes_back_in_time(run: Run, run_json: RunJson, released: Brok
     assert run("group", "rewind", "other", "--topic", "t", "--to", "latest").exit_code == 1
 
 
+def test_x08_a_group_is_paused_and_resumed(run: Run, run_json: RunJson, released: Broker) -> None:
+    released.consumer("t", "g")
+    assert run_json("group", "pause", "g") == {"outcome": "paused", "group": "g", "topic": None}
+    assert run("group", "pause", "g", "--topic", "t").stdout == (
+        "Consumer group g was paused already: unchanged.\n"
+    )
+    (listed,) = run_json("group", "list")
+    (topic,) = run_json("stats")["topics"]
+    assert listed["paused_at"] == topic["groups"][0]["paused_at"] is not None
+    assert run("message", "receive", "--topic", "t", "--group", "g").exit_code == 3
+    assert run_json("group", "resume", "g")["outcome"] == "resumed"
+    assert run_json("group", "resume", "g")["outcome"] == "unchanged"
+    assert run("message", "receive", "--topic", "t", "--group", "g").exit_code == 0
+    assert run("group", "pause", "nope").exit_code == 1
+
+
 def test_x20_group_is_deleted_after_a_question(run: Run, run_json: RunJson, released: Broker) -> None:
     released.create_topic("u")
     for topic in ("t", "u"):

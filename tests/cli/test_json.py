@@ -97,9 +97,12 @@ def test_every_command_answers_as_documented(run: Run, broker: Broker, tmp_path:
     broker.send("t", "x", delay=timedelta(0))
     consumer.nack(consumer.receive(wait=timedelta(seconds=30)), reason="no")
     assert shaped("dead-letter list", "--group", "g")
+    assert shaped("dead-letter discard", "--group", "g", "--dry-run")["discarded"] == 1
     assert shaped("dead-letter redrive", "--group", "g")["redriven"] == 1
     assert shaped("stats")["topics"]
     assert shaped("group list")
+    for verb in ("pause", "resume"):
+        shaped(f"group {verb}", "g")
     shaped("group rewind", "g", "--topic", "t", "--to", "earliest")
     shaped("group delete", "g", "--yes")
     shaped("topic delete", "t", "--yes")

@@ -33,9 +33,9 @@ def main(asked: dict[str, Any]) -> dict[str, Any]:
         for role in asked["roles"]:
             said = client.post("/auth/token", json={"username": role, "password": PASSWORD})
             token = said.json()["access_token"]
-            answers[role] = call_all(client, asked["calls"], {"Authorization": f"Bearer {token}"})
+            answers[role] = call_all(client, asked["calls"][role], {"Authorization": f"Bearer {token}"})
         client.cookies.clear()
-        answers["nobody"] = call_all(client, asked["calls"], {})
+        answers["nobody"] = call_all(client, asked["calls"]["nobody"], {})
         refused = client.post("/auth/token", json={"username": "Admin", "password": "a wrong one"})
         answers["wrong password"] = refused.status_code
     return answers

@@ -113,6 +113,8 @@ def test_x08_a_bulk_recall_goes_in_portions_and_leaves_out_what_was_released(
         ("messages/reschedule", '{"message_ids": ["0"], "delay_seconds": Infinity}'),
         ("messages/recall-matching", '{"topic": "t\\u0000"}'),
         ("messages/recall-matching", '{"topic": "t", "after": "{}"}'),
+        ("messages/reschedule-matching", '{"topic": "t"}'),
+        ("messages/reschedule-matching", '{"topic": "t", "delay_seconds": 1, "after": "{}"}'),
         ("groups/rewind", '{"group": "g", "topic": "t", "to": 1e400}'),
     ],
 )

@@ -23,6 +23,7 @@ LISTS = (
     (overview.ListedDeadLetter, "dead_letter_page", "DeadLetters"),
     (overview.NamedMessage, "messages_by_name", "TaskMessages"),
     (overview.TurningWheel, "wheels", "Overview"),
+    (overview.UpkeepHolder, "upkeep_holders", "Overview"),
     (overview.TopicLateness, "release_lateness", "Overview"),
     (ListedMessage, "list_messages", "Messages"),
     (HistoryEntry, "history", "Message"),
@@ -37,9 +38,9 @@ NO_FIELD = {
 #: Fields that a list leaves out, as there is no room for them.
 NOT_SHOWN = {
     overview.TopicLateness: {"ticks"},
-    overview.ListedDeadLetter: {"tag", "born_at", "redriven_at"},
+    overview.GroupNumbers: {"dropped_soon"},
+    overview.ListedDeadLetter: {"tag", "born_at", "redriven_at", "kept_until"},
     overview.WaitingRetry: {"tag"},
-    HistoryEntry: {"known_as"},
 }
 
 IDS = [kind.__name__ for kind, _, _ in LISTS]

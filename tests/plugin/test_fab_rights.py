@@ -52,7 +52,10 @@ def answers(shop: Broker, shop_dsn: str, tmp_path_factory: pytest.TempPathFactor
         shop.add_schedule("rights", "rights", b"", every=timedelta(hours=1))
     message_id = shop.send("rights", {"card": CARD}, delay=timedelta(hours=1)).message_id
     calls = [(method, address(method, path, message_id), rule.body) for (method, path), rule in RULES.items()]
-    calls.append(PLUGINS)
+    calls_of = {}
+    for n, role in enumerate([*ROLES, "nobody"]):
+        shop.consumer("rights", f"to-delete-{n}")
+        calls_of[role] = json.loads(json.dumps([*calls, PLUGINS]).replace("to-delete", f"to-delete-{n}"))
     directory = tmp_path_factory.mktemp("fab")
     home = AirflowHome(
         directory,
@@ -62,7 +65,7 @@ def answers(shop: Broker, shop_dsn: str, tmp_path_factory: pytest.TempPathFactor
         AIRFLOW__API_AUTH__JWT_SECRET=secrets.token_hex(32),
     )
     question, answer = directory / "question.json", directory / "answer.json"
-    question.write_text(json.dumps({"roles": ROLES, "calls": calls}))
+    question.write_text(json.dumps({"roles": ROLES, "calls": calls_of}))
     done = subprocess.run(
         [sys.executable, str(PROGRAM), str(question), str(answer)],
         env=home.environment,

@@ -309,6 +309,36 @@ def test_x08_instants_are_those_of_the_zone_chosen_in_airflow_and_a_link_is_the_
         expect(page.locator("input[name=from]")).to_have_value("2030-01-05T04:15")
 
 
+def test_x08_a_moved_message_reads_moved_and_each_of_its_ids_leads_to_the_others(
+    chromium: Browser, airflow: AirflowServer, shop_at_work: Broker
+) -> None:
+    shop_at_work.create_topic("moving")
+    sent = shop_at_work.send("moving", b"", delay=HOUR, key="postponed").message_id
+    now = shop_at_work.reschedule(sent, delay=2 * HOUR).message_id
+    with logged_in(chromium, airflow, "op") as page:
+        open_view(page, airflow, "?view=messages&topic=moving&state=moved")
+        row = page.get_by_role("row", name=re.compile("postponed moved to "))
+        expect(row).to_be_visible()
+        expect(row.get_by_role("checkbox")).to_have_count(0)
+        row.locator(f"a[href*='{now}']").click()
+        heading = page.get_by_role("heading", name="Message postponed")
+        expect(heading).to_be_visible()
+        told = page.get_by_text("this is an id that it had before")
+        expect(told).to_have_count(0)
+        history = page.get_by_role("region", name="History")
+        expect(history.get_by_role("row", name=re.compile("^moved "))).to_be_visible()
+        history.locator(f"a[href*='{sent}']").first.click()
+        expect(told).to_be_visible()
+        expect(page.get_by_text("waiting", exact=True).first).to_be_visible()
+        # Who acts by an id of before acts on the message.
+        page.get_by_role("button", name="Recall").click()
+        dialog = page.get_by_role("alertdialog")
+        dialog.get_by_role("button", name="Recall").click()
+        expect(dialog.get_by_text("1 recalled: never delivered")).to_be_visible()
+        close(dialog)
+        expect(page.get_by_text("recalled", exact=True).first).to_be_visible()
+
+
 def test_x08_whoever_recalls_thousands_reads_which_and_types_how_many(
     chromium: Browser, airflow: AirflowServer, shop_at_work: Broker
 ) -> None:
@@ -334,6 +364,263 @@ def test_x08_whoever_recalls_thousands_reads_which_and_types_how_many(
         expect(dialog.get_by_text("1,200 recalled: never delivered")).to_be_visible()
 
 
+def test_x08_a_chart_is_hatched_where_it_was_not_counted(
+    chromium: Browser, airflow: AirflowServer, shop_at_work: Broker
+) -> None:
+    with logged_in(chromium, airflow, "viewer") as page:
+        counted = 60
+
+        def hurried(route: Route) -> None:
+            answer = route.fetch()
+            view = answer.json()
+            view["due"]["counted_steps"] = counted
+            view["now_at"] = view["due"]["from_at"] = "2030-01-05T10:00:00Z"
+            route.fulfill(response=answer, json=view)
+
+        def drawn() -> str:
+            page.wait_for_function("document.querySelector('.uplot canvas').width > 0")
+            picture: str = page.locator(".uplot canvas").first.evaluate("one => one.toDataURL()")
+            return picture
+
+        page.route(re.compile("/overview"), hurried)
+        open_view(page, airflow, "?topic=vouchers.expire")
+        expect(page.get_by_text(re.compile("Due: [\\d,]+ in the next hour"))).to_be_visible()
+        expect(page.get_by_text("Hatched")).to_have_count(0)
+        whole = drawn()
+        counted = 20
+        expect(page.get_by_text(re.compile("Due: at least [\\d,]+ in the next hour"))).to_be_visible()
+        told = page.get_by_text("no time to count from 2030-01-05 10:20:00.000 on")
+        expect(told).to_be_visible()
+        expect(page.get_by_text("choose it above")).to_have_count(0)
+        assert drawn() != whole
+        follow(page, "?span=hour")
+        expect(page.get_by_text("One topic is counted alone: choose it above.").first).to_be_visible()
+
+
+def test_x08_a_wheel_that_has_stopped_is_told_from_one_that_turns(
+    chromium: Browser, airflow: AirflowServer, shop_at_work: Broker
+) -> None:
+    def two_wheels(route: Route) -> None:
+        answer = route.fetch()
+        view = answer.json()
+        view["now_at"] = "2030-01-05T10:00:00Z"
+        view["wheels"] = [
+            {
+                "name": name,
+                "login": "wheel",
+                "client_address": None,
+                "connections": 2,
+                "started_at": "2030-01-05T09:00:00Z",
+                "active_at": active_at,
+            }
+            for name, active_at in (
+                ("turning:1", "2030-01-05T10:00:00.212Z"),
+                ("frozen:2", "2030-01-05T09:58:00Z"),
+            )
+        ]
+        route.fulfill(response=answer, json=view)
+
+    with logged_in(chromium, airflow, "viewer") as page:
+        page.route(re.compile("/overview"), two_wheels)
+        open_view(page, airflow)
+        wheels = page.get_by_role("region", name="Wheels")
+        expect(wheels.get_by_role("row", name=re.compile("^turning:1 .*just now$"))).to_be_visible()
+        expect(
+            wheels.get_by_role("row", name=re.compile("^frozen:2 .*2 min ago does not turn$"))
+        ).to_be_visible()
+
+
+def test_x08_a_dead_letter_says_so_first_and_its_body_is_as_it_was_sent(
+    chromium: Browser, airflow: AirflowServer, shop_at_work: Broker
+) -> None:
+    shop_at_work.create_topic("dying-one", message_type="NORMAL")
+    body = b'{"price": 1.10, "price": 1.2, "big": 12345678901234567890123, "none": [], "text": "a, {b"}'
+    sent = shop_at_work.send("dying-one", body, key="poison")
+    for group, retry in (("first", RetryPolicy(0, (HOUR,))), ("second", RetryPolicy(3, (HOUR,)))):
+        consumer = shop_at_work.consumer("dying-one", group, retry=retry)
+        consumer.nack(consumer.receive(), reason="boom")
+    with logged_in(chromium, airflow, "op") as page:
+        open_view(page, airflow, f"?view=message&id={sent.message_id}")
+        facts = page.locator("section", has=page.get_by_role("heading", name="Message poison"))
+        expect(facts.get_by_text("dead letter in first")).to_be_visible()
+        expect(facts.get_by_text("waiting for a retry in second")).to_be_visible()
+        expect(facts.get_by_text("released", exact=True)).to_have_count(0)
+        told = page.get_by_role("region", name="Body").inner_text().splitlines()
+        assert [line.strip().rstrip(",") for line in told] == [
+            "{",
+            '"price": 1.10',
+            '"price": 1.2',
+            '"big": 12345678901234567890123',
+            '"none": []',
+            '"text": "a, {b"',
+            "}",
+        ]
+
+
+@pytest.mark.parametrize("view", ["leases", "retries", "dead"])
+def test_x08_a_mistyped_name_is_no_empty_list(
+    chromium: Browser, airflow: AirflowServer, shop_at_work: Broker, view: str
+) -> None:
+    with logged_in(chromium, airflow, "viewer") as page:
+        open_view(page, airflow, f"?view={view}&group=shop-typo")
+        expect(page.get_by_role("alert")).to_contain_text("shop-typo")
+        follow(page, f"?view={view}&group=ship&topic=typo.topic")
+        expect(page.get_by_role("alert")).to_contain_text("typo.topic")
+
+
+def test_x08_an_operator_pauses_a_group_and_resumes_and_deletes_it(
+    chromium: Browser, airflow: AirflowServer, shop_at_work: Broker
+) -> None:
+    for topic, number in (("pausing-few", 1), ("pausing-many", 2_000)):
+        shop_at_work.create_topic(topic, message_type="NORMAL")
+        shop_at_work.send_many(topic, [{"body": b""}] * number)
+        consumer = shop_at_work.consumer(topic, "pausable")
+        consumer.ack(consumer.receive(max_messages=1))
+    with logged_in(chromium, airflow, "op") as page:
+        open_view(page, airflow, "?view=groups")
+        page.get_by_role("button", name="that lag most").click()
+        rows = page.get_by_role("region", name="Consumer groups").get_by_role("row")
+        first = rows.nth(1)
+        expect(first).to_contain_text("pausing-many")
+        expect(first).to_contain_text("1,999")
+        # Nothing leads from a zero.
+        expect(first.get_by_role("link")).to_have_count(0)
+        dialog = page.get_by_role("alertdialog")
+        first.get_by_role("button", name="Pause").click()
+        dialog.get_by_role("button", name="Pause").click()
+        expect(dialog.get_by_text("pausable is paused.")).to_be_visible()
+        close(dialog)
+        expect(first.get_by_text(re.compile("^paused "))).to_be_visible()
+        assert len(consumer.receive()) == 0
+        # It is so for one topic, and every reader of the overview sees it.
+        follow(page, "?topic=pausing-many")
+        shown = page.get_by_role("region", name="Consumer groups").get_by_role(
+            "row", name=re.compile("^pausable")
+        )
+        expect(shown.get_by_text(re.compile("^paused "))).to_be_visible()
+        follow(page, "?topic=pausing-few")
+        expect(shown).to_be_visible()
+        expect(shown.get_by_text(re.compile("^paused "))).to_have_count(0)
+        follow(page, "?view=groups&sort=lag")
+        first.get_by_role("button", name="Resume").click()
+        dialog.get_by_role("button", name="Resume").click()
+        expect(dialog.get_by_text("pausable goes on.")).to_be_visible()
+        close(dialog)
+        assert len(consumer.receive(max_messages=1)) == 1
+        first.get_by_role("button", name="Delete").click()
+        expect(dialog.get_by_text("0 dead letters and 0 retries are deleted with it.")).to_be_visible()
+        dialog.get_by_role("button", name="Delete").click()
+        expect(dialog.get_by_text("pausable is deleted on pausing-many.")).to_be_visible()
+        close(dialog)
+        expect(rows.filter(has_text="pausing-many")).to_have_count(0)
+    assert [one.topic for one in shop_at_work.groups() if one.group == "pausable"] == ["pausing-few"]
+
+
+def test_x08_every_view_begins_with_the_state_of_the_broker(
+    chromium: Browser, airflow: AirflowServer, shop_at_work: Broker
+) -> None:
+    with logged_in(chromium, airflow, "viewer") as page:
+        open_view(page, airflow, "?view=schedules")
+        pulse = page.get_by_role("region", name="State of the broker")
+        expect(pulse).to_contain_text(re.compile(r"Waiting: (≈ )?\d"))
+        expect(pulse).to_contain_text(re.compile("Dead letters: \\d"))
+
+        def at_night(route: Route) -> None:
+            answer = route.fetch()
+            route.fulfill(
+                response=answer,
+                json={
+                    "shared_seconds": 2,
+                    "now_at": "2030-01-05T10:00:00Z",
+                    "wheels": [],
+                    "overdue": [{"topic": "orders.timeout", "due_at": "2030-01-05T09:48:00Z"}],
+                    "waiting": 419_066,
+                    "waiting_is_exact": False,
+                    "dead": 5_000,
+                    "lag": {
+                        "group": "ship",
+                        "topic": "orders.placed",
+                        "ready": 10,
+                        "oldest_deliver_at": "2030-01-05T07:00:00Z",
+                        "inflight": 0,
+                        "waiting_retry": 0,
+                        "dead": 5_000,
+                        "paused_at": None,
+                    },
+                    "late": {
+                        "topic": "orders.timeout",
+                        "ticks": 3,
+                        "p50_seconds": 0.012,
+                        "p99_seconds": 61,
+                        "newest_at": "2030-01-05T09:59:00Z",
+                        "by_wheel": True,
+                    },
+                },
+            )
+
+        page.route(re.compile("/pulse"), at_night)
+        for view in ("topics", "messages", "groups", "leases", "retries", "dead", "schedules"):
+            follow(page, f"?view={view}")
+            for words in (
+                "Wheel: none",
+                "Overdue: orders.timeout since 12 min",
+                "Waiting: ≈ 419,066",
+                "Dead letters: 5,000",
+                "Oldest ready message: 3 h for ship",
+                "p50 12 ms, p99 1 min 1 s on orders.timeout",
+            ):
+                expect(pulse).to_contain_text(words)
+        pulse.get_by_role("link", name="5,000").click()
+        expect(page.get_by_role("region", name="Groups with dead letters")).to_be_visible()
+        pulse.get_by_role("link", name="ship").click()
+        expect(page.get_by_role("button", name="that lag most")).to_have_attribute("aria-pressed", "true")
+        pulse.get_by_role("link", name="orders.timeout").click()
+        expect(page.locator("input[name=topic]")).to_have_value("orders.timeout")
+
+
+def test_x12_an_operator_redrives_one_reason_and_discards_the_poison(
+    chromium: Browser, airflow: AirflowServer, shop_at_work: Broker
+) -> None:
+    shop_at_work.create_topic("reasons", message_type="NORMAL")
+    shop_at_work.send_many("reasons", [{"body": b"", "key": f"r-{n}"} for n in range(1_300)])
+    consumer = shop_at_work.consumer("reasons", "cause", retry=RetryPolicy(0, (MINUTE,)))
+    taken = consumer.receive(max_messages=1_300)
+    consumer.nack(taken[:1_200], reason="HTTP 50")
+    consumer.nack(taken[1_200:], reason="HTTP 503")
+    with logged_in(chromium, airflow, "op") as page:
+        open_view(page, airflow, "?view=dead&group=cause")
+        reasons = page.get_by_role("region", name="Reasons")
+        row = {
+            name: reasons.get_by_role("row", name=re.compile(f"^{name} ")) for name in ("HTTP 50", "HTTP 503")
+        }
+        expect(row["HTTP 50"]).to_contain_text("1,200")
+        expect(row["HTTP 503"]).to_contain_text("100")
+        dialog = page.get_by_role("alertdialog")
+        row["HTTP 50"].get_by_role("button", name="Redrive").click()
+        expect(dialog.get_by_text("1,200 dead letters have it.")).to_be_visible()
+        expect(dialog.get_by_role("button", name="Redrive")).to_be_disabled()
+        dialog.locator("input[name=number]").fill("1200")
+        dialog.get_by_role("button", name="Redrive").click()
+        expect(dialog.get_by_text("1,200 sent again.")).to_be_visible()
+        close(dialog)
+        expect(row["HTTP 50"]).to_have_count(0)
+        letters = page.get_by_role("region", name="Dead letters", exact=True)
+        expect(letters.get_by_role("row")).to_have_count(1 + 100)
+        letters.get_by_role("checkbox").nth(1).check(force=True)
+        page.get_by_role("button", name="Discard", exact=True).last.click()
+        dialog.get_by_role("button", name="Discard").click()
+        expect(dialog.get_by_text("1 discarded.")).to_be_visible()
+        close(dialog)
+        row["HTTP 503"].get_by_role("button", name="Discard").click()
+        expect(dialog.get_by_text("99 dead letters have it.")).to_be_visible()
+        dialog.get_by_role("button", name="Discard").click()
+        expect(dialog.get_by_text("99 discarded.")).to_be_visible()
+        close(dialog)
+        expect(page.get_by_text("No matching dead letters of this group")).to_be_visible()
+    assert shop_at_work.dead_letters("cause", redriven=False) == []
+    assert shop_at_work.redrive("cause").redriven == 0
+
+
 def test_x12_the_count_of_a_redrive_is_that_of_the_reason_in_the_dialog(
     chromium: Browser, airflow: AirflowServer, shop_at_work: Broker
 ) -> None:
@@ -353,44 +640,58 @@ def test_x08_what_was_done_is_told_though_it_was_broken_off_or_stopped(
     chromium: Browser, airflow: AirflowServer, shop_at_work: Broker
 ) -> None:
     shop_at_work.create_topic("broken-off")
-    shop_at_work.send_many("broken-off", [{"body": b"", "delay": HOUR}] * 450)
+    due_at = datetime.now(UTC) + HOUR
+    shop_at_work.send_many("broken-off", [{"body": b"", "deliver_at": due_at}] * 17_000)
     with logged_in(chromium, airflow, "op") as page:
         open_view(page, airflow, "?view=messages&topic=broken-off")
         dialog = page.get_by_role("alertdialog")
-        asked: list[Route] = []
+        told = dialog.get_by_role("status")
+        moves: list[Route] = []
 
         def portion(route: Route) -> None:
-            asked.append(route)
-            if len(asked) % 2:
-                route.continue_()
-            elif len(asked) == 2:
-                # As when the API server is started again.
-                route.abort()
+            if not json.loads(route.request.post_data or "")["dry_run"]:
+                moves.append(route)
+                if len(moves) == 2:
+                    # As when the API server is started again.
+                    route.abort()
+                    return
+                if len(moves) == 4:
+                    return
+            route.continue_()
 
-        page.route(re.compile("/messages/reschedule"), portion)
-        page.get_by_role("button", name="Reschedule all").click()
-        expect(dialog.get_by_text("450 messages wait and match now.")).to_be_visible()
-        dialog.get_by_role("button", name="Reschedule all").click()
-        told = dialog.get_by_role("status")
-        for words in ("200 rescheduled", "200 outcome unknown", "50 not tried", "API server does not answer"):
+        def reschedule_all(number: int, words: str) -> None:
+            page.get_by_role("button", name="Reschedule all").click()
+            expect(told).to_contain_text(words)
+            dialog.locator("input[name=number]").fill(f"{number}")
+            dialog.get_by_role("button", name="Reschedule all").click()
+
+        page.route(re.compile("/messages/reschedule-matching"), portion)
+        reschedule_all(17_000, "17,000 messages wait and match now.")
+        for words in ("5,000 rescheduled", "API server does not answer", "goes on with the rest"):
             expect(told).to_contain_text(words)
         close(dialog)
 
-        page.get_by_role("button", name="Reschedule all").click()
-        expect(dialog.get_by_text("450 messages wait and match now.")).to_be_visible()
-        dialog.get_by_role("button", name="Reschedule all").click()
-        expect(told).to_contain_text("200 of 450")
+        reschedule_all(12_000, "12,000 messages are left.")
+        expect(told).to_contain_text("5,000 rescheduled …")
         dialog.get_by_role("button", name="Stop").click()
         # What is on its way is waited for.
-        asked[3].continue_()
-        expect(told).to_contain_text("400 rescheduled")
-        expect(told).to_contain_text("50 not tried")
+        moves[3].continue_()
+        expect(told).to_contain_text("10,000 rescheduled")
+        expect(told).to_contain_text("Stopped: the rest are unchanged.")
         close(dialog)
 
+        reschedule_all(2_000, "2,000 messages are left.")
+        expect(told).to_have_text("2,000 rescheduled")
+        close(dialog)
+        # All at one instant, though the portions were asked for one after another.
+        waiting = shop_at_work.list_messages("broken-off", due_from=due_at + SECOND, max_messages=1_000)
+        assert len({one.deliver_at for one in waiting.messages}) == 1
+
         page.get_by_role("button", name="Recall all").click()
-        expect(dialog.get_by_text("450 messages wait and match now.")).to_be_visible()
+        expect(dialog.get_by_text("17,000 messages wait and match now.")).to_be_visible()
+        dialog.locator("input[name=number]").fill("17000")
         dialog.get_by_role("button", name="Recall all").click()
-        expect(told).to_contain_text("450 recalled: never delivered")
+        expect(told).to_contain_text("17,000 recalled: never delivered")
         close(dialog)
         # Half an instant is no instant, and not "from the beginning" either.
         page.get_by_role("button", name="Groups").click()
@@ -413,13 +714,14 @@ def test_x12_an_operator_redrives_a_dead_letter(
     before = [one.key for one in shop_at_work.dead_letters("ship", redriven=False)]
     with logged_in(chromium, airflow, "op") as page:
         open_view(page, airflow, "?view=dead")
-        page.get_by_role("button", name="ship").click()
+        page.get_by_role("region", name="Groups with dead letters").get_by_role("link", name="ship").click()
         with page.expect_download() as download:
             page.get_by_role("link", name="Export JSON lines").click()
         exported = [json.loads(line) for line in download.value.path().read_text().splitlines()]
         assert [one["key"] for one in exported] == before
         page.get_by_role("checkbox", name=f"Choose {before[0]}", exact=True).check(force=True)
-        page.get_by_role("button", name="Redrive", exact=True).click()
+        # Below those of the reasons.
+        page.get_by_role("button", name="Redrive", exact=True).last.click()
         dialog = page.get_by_role("alertdialog")
         dialog.get_by_role("button", name="Redrive").click()
         expect(dialog.get_by_text("1 sent again.")).to_be_visible()
@@ -649,6 +951,10 @@ def test_x08_a_hundred_topics_long_keys_and_binary_bodies_fit_a_narrow_window(
         for first in names[50 : names.index("many-99") + 1 : 50]:
             page.get_by_role("button", name="Next page").click()
             expect(topics.get_by_text(first, exact=True)).to_be_visible()
+        expect(topics.get_by_text("many-99")).to_be_visible()
+        page.get_by_role("button", name="Previous page").click()
+        expect(topics.get_by_text("many-99")).to_have_count(0)
+        page.get_by_role("button", name="Next page").click()
         expect(topics.get_by_text("many-99")).to_be_visible()
         for view in ("messages&topic=many-00", f"message&id={sent.message_id}", ""):
             follow(page, f"?view={view}")

@@ -44,9 +44,10 @@ def test_x19_every_route_has_a_rule() -> None:
 @pytest.mark.parametrize("role", [None, *ROLES])
 @pytest.mark.parametrize(("method", "path"), list(RULES))
 def test_x19_a_route_lets_in_whom_its_rule_names(
-    airflow: AirflowServer, something: str, method: str, path: str, role: str | None
+    airflow: AirflowServer, shop: Broker, something: str, method: str, path: str, role: str | None
 ) -> None:
     rule = RULES[method, path]
+    shop.consumer("rights", "to-delete")
     status, answer = airflow.call(method, address(method, path, something), rule.body, role=role)
     if role is None:
         assert status == 401

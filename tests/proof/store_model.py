@@ -122,6 +122,7 @@ class Topic:
     name: str
     queues: int
     max_delay: timedelta
+    retention: timedelta
     rejects: bool
     groups: dict[str, frozenset[str] | None]
     messages: dict[str, Message] = field(default_factory=dict)

@@ -219,6 +219,16 @@ def test_x12_what_chooses_dead_letters_is_text(shop: Broker) -> None:
         consumer.ack(received(consumer))
 
 
+def test_x19_the_names_of_a_pause_are_text(shop: Broker) -> None:
+    for attempt in ATTEMPTS:
+        for call in (
+            partial(shop.pause_group, attempt),
+            partial(shop.pause_group, "g", attempt),
+            partial(shop.resume_group, attempt),
+        ):
+            refused(call)
+
+
 def test_d18_what_a_schedule_is_made_of_is_text(shop: Broker) -> None:
     for attempt in ATTEMPTS:
         for call in (

@@ -6,12 +6,13 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from itertools import count
 
 import psycopg2
 import pytest
 from psycopg2.extensions import make_dsn
-from tests.acting import DAY
+from tests.acting import AT_ONCE, DAY
 from tests.clock import Clock
 from tests.conftest import execute
 from tests.waiting import ask, beside, connected, until_blocked
@@ -199,3 +200,55 @@ def test_x18_no_own_transaction_is_ever_taken_for_one_of_another_database(
     assert taken_for_foreign & own == set()
     assert taken_for_foreign <= elsewhere
     assert len(taken_for_foreign) > 20
+
+
+UNSETTLED = "select u.is_late from duewheel.unsettled_topics(array(select topic_id from duewheel.topic)) u"
+
+
+@pytest.mark.parametrize("how", ["open", "prepared"])
+def test_x18_a_topic_is_settled_beside_a_transaction_elsewhere_and_not_beside_an_own_one(
+    own_dsn: str, other_dsn: str, how: str
+) -> None:
+    with Broker(own_dsn) as broker, connected(own_dsn) as looking, connected(own_dsn) as sender:
+        broker.create_topic("t", queues=1)
+        with open_elsewhere(other_dsn, how):
+            broker.send("t", b"", delay=AT_ONCE)
+            broker.tick("t")
+            assert ask(looking, "select open_count > 0 from duewheel.tick") == [(True,)]
+            assert ask(looking, UNSETTLED) == []
+            ask(sender, "begin")
+            broker.send("t", b"late", delay=AT_ONCE, connection=sender)
+            broker.send("t", b"", delay=AT_ONCE)
+            broker.tick("t")
+            assert ask(looking, UNSETTLED) == [(False,)]
+            ask(sender, "commit")
+            assert ask(looking, UNSETTLED) == [(True,)]
+            assert broker.tick("t")
+            assert ask(looking, UNSETTLED) == []
+
+
+@pytest.mark.parametrize("how", ["open", "prepared"])
+def test_x18_only_an_own_transaction_is_named_as_holding_upkeep_up(
+    server: EmbeddedPostgres, own_dsn: str, other_dsn: str, how: str
+) -> None:
+    clock = Clock(datetime.now(UTC) + timedelta(hours=2))
+    with Broker(own_dsn, clock=clock) as broker, connected(own_dsn) as own:
+        broker.maintain()
+        with open_elsewhere(other_dsn, how):
+            assert broker.stats().upkeep.held_up_by == ()
+            ask(own, "begin")
+            ask(own, "select pg_current_xact_id()")
+            if how == "prepared":
+                ask(own, "prepare transaction 'own''s'")
+            (holder,) = broker.stats().upkeep.held_up_by
+            assert (holder.login, holder.holds) == ("plain", "transaction")
+            assert holder.since_at is not None
+            (said,) = broker.maintain().warnings
+            if how == "prepared":
+                assert (holder.pid, holder.gid, holder.state) == (None, "own's", "prepared")
+                assert 'the prepared transaction "own\'s" of login plain has held upkeep up since' in said
+                ask(own, "rollback prepared 'own''s'")
+            else:
+                assert (holder.pid, holder.gid) == (own.info.backend_pid, None)
+                ask(own, "rollback")
+            assert broker.stats().upkeep.held_up_by == ()

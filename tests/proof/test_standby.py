@@ -23,9 +23,10 @@ from pathlib import Path
 import psycopg2
 import pytest
 from click.testing import CliRunner
+from tests.acting import taken
 from tests.conftest import execute
 from tests.servers import base_backup, copied_server, own_folder
-from tests.waiting import until
+from tests.waiting import PATIENCE_SECONDS, beside, until
 
 from duewheel.cli.main import main
 from duewheel.embedded.postgres import EmbeddedPostgres
@@ -38,6 +39,7 @@ LEASE = timedelta(seconds=1)
 NOW = timedelta(0)
 HOUR = timedelta(hours=1)
 DAY = timedelta(days=1)
+REPLICATING = {"wal_level": "replica", "max_wal_senders": 4, "hot_standby": "on"}
 
 
 @pytest.fixture
@@ -67,6 +69,13 @@ def assert_refused_in_one_line(dsn: str, *command: str) -> None:
     assert "give the address of the primary" in result.stderr
     assert result.stderr.count("\n") == 1
     assert result.stdout == ""
+
+
+def until_caught_up(primary_dsn: str, standby_dsn: str) -> None:
+    """Returns once the standby has replayed all that the primary has written by now."""
+    ((reached,),) = execute(primary_dsn, "select pg_current_wal_insert_lsn()::text")
+    replayed = "select pg_last_wal_replay_lsn() >= %s::pg_lsn"
+    until(lambda: execute(standby_dsn, replayed, reached) == [(True,)], "the standby")
 
 
 class Traffic:
@@ -145,13 +154,8 @@ class Traffic:
 
 @pytest.mark.long
 def test_x14_a_promoted_standby_delivers_what_had_reached_it_exactly_once(folder: Path) -> None:
-    settings = {
-        "wal_level": "replica",
-        "max_wal_senders": 4,
-        "hot_standby": "on",
-        # Shared memory goes with the folder of a server that is killed and never started again.
-        "dynamic_shared_memory_type": "mmap",
-    }
+    # Shared memory goes with the folder of a server that is killed and never started again.
+    settings = {**REPLICATING, "dynamic_shared_memory_type": "mmap"}
     primary = EmbeddedPostgres(folder / "primary", settings=settings)
     with primary:
         dsn = primary.ensure_database("duewheel")
@@ -168,14 +172,7 @@ def test_x14_a_promoted_standby_delivers_what_had_reached_it_exactly_once(folder
                 broker.send_many("t", [{"body": body, "delay": HOUR} for body in late])
             # What they have been told by now reaches the standby; what comes after may, or may not.
             sent, recalled, acked = dict(traffic.sent), set(traffic.recalled), Counter(traffic.acked)
-            ((reached,),) = execute(dsn, "select pg_current_wal_insert_lsn()::text")
-            until(
-                lambda: (
-                    execute(standby.dsn, "select pg_last_wal_replay_lsn() >= %s::pg_lsn", reached)
-                    == [(True,)]
-                ),
-                "the standby",
-            )
+            until_caught_up(dsn, standby.dsn)
             time.sleep(0.5)
             # What is stored can be looked at before the standby is promoted.
             peeked = looked_at(standby.dsn)
@@ -299,6 +296,101 @@ def test_x14_a_recovery_to_an_instant_is_the_broker_of_that_instant(folder: Path
                 }
                 assert set(recalled.values()) == {RecallOutcome.RECALLED}
                 assert broker.history(ids[b"acked before"])[-1].state == "Acked"
+
+
+@pytest.mark.slow
+def test_a_standby_that_lags_shows_its_own_instant_and_goes_on_from_there(folder: Path) -> None:
+    with EmbeddedPostgres(folder / "primary", settings=REPLICATING) as primary:
+        dsn = primary.ensure_database("duewheel")
+        with Broker(dsn) as broker:
+            broker.upgrade()
+            broker.create_topic("t", queues=1)
+            base_backup(primary, folder / "standby", "--write-recovery-conf", "--wal-method=stream")
+            with copied_server(folder / "standby", primary, dsn) as standby:
+                standby.wait_until_ready(promoted=False)
+                kept = broker.send("t", b"kept", delay=HOUR)
+                recalled = broker.send("t", b"recalled", delay=HOUR)
+                broker.send("t", b"acked", delay=NOW)
+                until_caught_up(dsn, standby.dsn)
+                execute(standby.dsn, "select pg_wal_replay_pause()")
+                until(
+                    lambda: execute(standby.dsn, "select pg_get_wal_replay_pause_state()") == [("paused",)],
+                    "the pause",
+                )
+                ahead = broker.send("t", b"ahead", delay=HOUR)
+                assert broker.recall(recalled.message_id).outcome is RecallOutcome.RECALLED
+                assert [message.body for message in take(broker)] == [b"acked"]
+
+                # Looked at as of the instant that it has replayed.
+                assert looked_at(standby.dsn) == {b"kept", b"recalled", b"acked"}
+                with Broker(standby.dsn) as looking:
+                    found = looking.find(recalled.message_id)
+                    assert found is not None
+                    assert not found.recalled
+                    assert looking.find(ahead.message_id) is None
+                    assert looking.history(kept.message_id)[-1].state == "Timing"
+                    (topic,) = looking.stats().topics
+                    assert topic.waiting == 3
+
+                # A failover takes what had reached it, replayed or not.
+                is_received = "select pg_last_wal_receive_lsn() >= %s::pg_lsn"
+                ((written,),) = execute(dsn, "select pg_current_wal_flush_lsn()::text")
+                until(lambda: execute(standby.dsn, is_received, written) == [(True,)], "the standby")
+                execute(standby.dsn, "select pg_promote()")
+                standby.wait_until_ready(promoted=True)
+                assert looked_at(standby.dsn) == {b"kept", b"acked", b"ahead"}
+                with Broker(standby.dsn, clock=lambda: datetime.now(UTC) + DAY) as promoted:
+                    came = taken(promoted.consumer("t", "g"))
+                assert sorted(message.body for message in came) == [b"ahead", b"kept"]
+
+
+@pytest.mark.slow
+def test_while_a_synchronous_standby_is_away_writes_wait_and_nothing_is_lost_or_early(folder: Path) -> None:
+    with EmbeddedPostgres(folder / "primary", settings=REPLICATING) as primary:
+        dsn = primary.ensure_database("duewheel")
+        with Broker(dsn) as broker, Broker(dsn) as beside_it:
+            broker.upgrade()
+            broker.create_topic("t", queues=1)
+            broker.consumer("t", "g")
+            waiting = broker.send("t", b"waiting", delay=HOUR)
+
+            def synchronous(names: str) -> None:
+                execute(dsn, f"alter system set synchronous_standby_names = '{names}'")
+                execute(dsn, "select pg_reload_conf()")
+                shown = "select current_setting('synchronous_standby_names')"
+                until(lambda: execute(dsn, shown) == [(names,)], "the setting")
+
+            waits = "select count(*)::int from pg_stat_activity where wait_event = 'SyncRep'"
+            stop = threading.Event()
+            with beside() as start:
+                synchronous("away")
+                wheel = start(lambda: broker.wheel().run(stop))
+                sent = start(lambda: broker.send("t", b"sent", delay=NOW))
+                try:
+                    until(lambda: execute(dsn, waits)[0][0] > 0, "the send to wait")
+                    # Whoever asks is answered, also of what is not confirmed by the standby.
+                    assert beside_it.find(waiting.message_id) is not None
+                    assert not sent.done()
+                finally:
+                    synchronous("")
+                receipt = sent.result(PATIENCE_SECONDS)
+                until(lambda: [message.body for message in take(broker)] == [b"sent"], "what was sent")
+                stop.set()
+                wheel.result(PATIENCE_SECONDS)
+            assert broker.history(receipt.message_id)[-1].state == "Acked"
+            assert broker.history(waiting.message_id)[-1].state == "Timing"
+            # A program that gives up waiting has sent all the same.
+            synchronous("away")
+            with closing(psycopg2.connect(dsn)) as impatient:
+                given_up = broker.send("t", b"given up", delay=NOW, connection=impatient)
+                with beside() as start:
+                    committed = start(impatient.commit)
+                    until(lambda: execute(dsn, waits)[0][0] > 0, "the commit to wait")
+                    impatient.cancel()
+                    committed.result(PATIENCE_SECONDS)
+                assert any("has already committed locally" in notice for notice in impatient.notices)
+            synchronous("")
+            assert [message.message_id for message in take(broker)] == [given_up.message_id]
 
 
 def take(broker: Broker) -> list[Message]:

@@ -49,7 +49,8 @@ from duewheel.store.values.messages import RecallOutcome, RecallReceipt, SendOut
 
 BEGINNING = datetime(2026, 1, 5, 9, 30, tzinfo=UTC)
 MAX_DELAY = 2 * HOUR
-RETENTION = 5 * HOUR
+#: The messages of one topic outlive the slots that the other would drop.
+RETENTIONS = {"one": 5 * HOUR, "three": 20 * HOUR}
 MAX_RETRIES = 2
 EVERYTHING: frozenset[str] | None = None
 
@@ -109,10 +110,10 @@ class StoreAgainstModel(RuleBasedStateMachine):
     def set_up(self) -> None:
         for name, queues, policy in (("one", 1, "reject"), ("three", 3, "deliver")):
             self.broker.create_topic(
-                name, queues=queues, max_delay=MAX_DELAY, out_of_range=policy, retention=RETENTION
+                name, queues=queues, max_delay=MAX_DELAY, out_of_range=policy, retention=RETENTIONS[name]
             )
             tags = {"all": EVERYTHING, "some": frozenset({"red", "blue"})}
-            self.topics[name] = Topic(name, queues, MAX_DELAY, policy == "reject", tags)
+            self.topics[name] = Topic(name, queues, MAX_DELAY, RETENTIONS[name], policy == "reject", tags)
             for group, expression in (("all", "*"), ("some", "red || blue")):
                 consumer = self.broker.consumer(name, group, expression)
                 self.consumers[name, group] = consumer
@@ -183,7 +184,7 @@ class StoreAgainstModel(RuleBasedStateMachine):
                 assert receipt.outcome is SendOutcome.KEPT
                 assert receipt.message_id == waiting[0].identity
                 if idempotency_key is not None:
-                    forgotten_at = topic.delivery(asked, self.now) + RETENTION
+                    forgotten_at = topic.delivery(asked, self.now) + topic.retention
                     topic.idempotency[idempotency_key] = (waiting[0], forgotten_at)
                 return
             for message in waiting:
@@ -193,7 +194,7 @@ class StoreAgainstModel(RuleBasedStateMachine):
         assert receipt.outcome is expected, receipt
         message = self.accepted(topic, receipt, asked, body, key, tag)
         if idempotency_key is not None:
-            topic.idempotency[idempotency_key] = (message, message.deliver_at + RETENTION)
+            topic.idempotency[idempotency_key] = (message, message.deliver_at + topic.retention)
 
     @rule(name=TOPICS, wanted=st.lists(st.tuples(DELAYS, KEYS, TAGS), min_size=1, max_size=5))
     def send_many(self, name: str, wanted: list[tuple[timedelta, str | None, str | None]]) -> None:
@@ -539,6 +540,7 @@ class StoreAgainstModel(RuleBasedStateMachine):
         while more:
             ((swept, more),) = self.ask(f"{OWN_TRANSACTION}select * from duewheel.sweep(%s)", (now,))
             assert swept == 0, "ticks left something out"
+        self.move_out()
         ((report,),) = self.ask("select duewheel.maintain(%s)", (now,))
         for topic in self.topics.values():
             if self.newest_tick(topic.name) != newest[topic.name]:
@@ -546,12 +548,70 @@ class StoreAgainstModel(RuleBasedStateMachine):
         for (name, group), tick in retries.items():
             if self.newest_retry_tick(name, group) != tick:
                 self.topics[name].tick_retries(group, now)
+        self.observe_trimming()
         for name in report["dropped"]:
             slot = datetime.strptime(name, "message_%Y%m%d%H").replace(tzinfo=UTC)
-            assert slot + DAY + RETENTION <= now
-            for topic in self.topics.values():
-                for message in topic.messages.values():
-                    self.drop(topic, message, slot)
+            assert slot + DAY + min(RETENTIONS.values()) <= now
+        self.forget_outlived(2)
+
+    @precondition(lambda self: self.sender is None)
+    @rule(name=TOPICS, hours=st.sampled_from([7, 30, 60]))
+    def some_hours_later(self, name: str, hours: int) -> None:
+        """The groups of a topic work off all of it, and time passes: the rest may outlive its slot."""
+        self.send_many(name, [(ZERO, None, "red")] * 9)
+        self.clock.advance(HOUR)
+        for group in self.topics[name].groups:
+            while received := self.received(name, group, 1_000, timedelta(minutes=1)):
+                self.acked(self.topics[name], group, received)
+        self.clock.advance(hours * HOUR)
+        self.maintain()
+
+    def move_out(self) -> None:
+        """Messages that outlive their slot leave it: nobody notices."""
+        count = "select count(*) from duewheel.any_message"
+        before = self.ask(count)
+        more = True
+        while more:
+            ((_, more),) = self.ask("select * from duewheel.move_out(2, %s)", (self.now,))
+        assert self.ask(count) == before
+
+    def forget_outlived(self, limit: int) -> None:
+        """Messages that have outlived their slot go when their own time is over."""
+        more = True
+        while more:
+            ((_, more),) = self.ask("select * from duewheel.forget_outlived(%s, %s)", (limit, self.now))
+        self.observe_drops(self.now)
+
+    def observe_trimming(self) -> None:
+        """Which leases the logs know no more: everything of them was answered."""
+        known = set(self.ask("select group_id, topic_id, queue, n from duewheel.lease"))
+        for place in self.leases.keys() - known:
+            lease = self.leases.pop(place)
+            assert lease.final is not None or not lease.unanswered(), f"trimmed while live: {place}"
+        self.hands = [
+            hand
+            for hand in self.hands
+            if all((m.lease.group_id, m.lease.topic_id, m.lease.queue, m.lease.n) in known for m in hand[2])
+        ]
+
+    def observe_drops(self, now: datetime) -> None:
+        """Which messages are not there any more: past their retention, and finished by every group."""
+        rows = self.ask(
+            "select coalesce(t.parent_topic_id, t.topic_id), m.deliver_at,"
+            " duewheel.message_id(m.topic_id, m.queue, m.deliver_at, m.seq)"
+            " from duewheel.any_message m join duewheel.topic t using (topic_id)"
+            " where not duewheel.is_forgotten(m.topic_id, m.queue, m.deliver_at, m.seq, m.xid)"
+        )
+        present = {identity for *_, identity in rows}
+        for topic in self.topics.values():
+            number = self.consumers[topic.name, "all"].topic_id
+            slots = {slot_of(at.astimezone(UTC)) for topic_id, at, _ in rows if topic_id == number}
+            for message in topic.messages.values():
+                if message.committed and not message.dropped and message.identity not in present:
+                    self.drop(topic, message, now)
+                for copy in message.copies.values():
+                    if not copy.slots <= slots:
+                        copy.slots.add(datetime.min.replace(tzinfo=UTC))
 
     @rule(limit=st.sampled_from([1, 2, 1_000]))
     def settle(self, limit: int) -> None:
@@ -578,16 +638,14 @@ class StoreAgainstModel(RuleBasedStateMachine):
         assert (topic.released_to or BEGINNING - HOUR) <= hi <= latest
         topic.released_to = hi.astimezone(UTC)
 
-    def drop(self, topic: Topic, message: Message, slot: datetime) -> None:
+    def drop(self, topic: Topic, message: Message, now: datetime) -> None:
+        slot = slot_of(message.deliver_at)
+        assert message.deliver_at + topic.retention <= now, f"dropped before its time: {message}"
         for group, copy in message.copies.items():
-            finished = topic.is_finished(group, message)
             last = slot_of(copy.due_at if copy.due_at is not None else message.deliver_at)
+            finished = topic.is_finished(group, message)
             assert finished or last != slot, f"dropped before {group} was done with it: {message}"
-            if slot in copy.slots:
-                copy.slots.add(datetime.min.replace(tzinfo=UTC))
-        if slot_of(message.deliver_at) == slot:
-            assert message.committed
-            message.dropped = True
+        message.dropped = True
 
     # --- looking up
 

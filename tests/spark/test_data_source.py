@@ -464,7 +464,7 @@ def test_unknown_topic_is_an_error_when_loading(orders: Broker, spark: SparkSess
         ({"dsn": "here"}, "cannot be read"),
         ({"topic": TOPIC}, "'group' is missing"),
         ({"group": GROUP}, "'topic' is missing"),
-        ({"topic": TOPIC, "group": GROUP, "max_messages": "many"}, "'max_messages' is 'many'"),
+        ({"topic": TOPIC, "group": GROUP, "maxMessagesPerTrigger": "many"}, "Trigger' is 'many'"),
         ({"topic": TOPIC, "group": GROUP, "reconnect_seconds": "0"}, "'reconnect_seconds' is '0'"),
         ({"topic": TOPIC, "mode": "lease"}, "'mode' is 'lease': give peek"),
         ({"topic": TOPIC, "group": GROUP, "tag": "unpaid"}, r"unknown options \['tag'\]"),
@@ -501,7 +501,32 @@ def test_columns_are_chosen_by_option_or_schema(orders: Broker, spark: SparkSess
     assert sorted(by_name.collect()) == sorted(by_schema.collect()) == every
 
 
-@pytest.mark.parametrize("schema", ["number string", "key int", "key string, message_id string"])
+def test_error_of_a_read_ends_with_its_class_and_message(orders: Broker, spark: SparkSession) -> None:
+    """Without the driver's error that it was made of."""
+    with pytest.raises(PySparkException) as wrapped:
+        loaded(spark, dsn=orders.dsn, topic="nowhere", mode="peek")
+    said = str(wrapped.value).split(" SQLSTATE")[0].splitlines()
+    assert said[0].startswith("[PYTHON_DATA_SOURCE_ERROR] Failed to create Python data source instance:")
+    assert said[-1].startswith('duewheel.store.values.errors.UnknownTopic: there is no topic "nowhere". Make')
+    assert "psycopg2" not in "".join(said)
+
+
+def test_schema_may_differ_in_what_may_be_null(orders: Broker, spark: SparkSession) -> None:
+    send(orders, 20)
+    orders.send(TOPIC, b"without a key", delay=timedelta(0))
+    options = {"dsn": orders.dsn, "lease": to_json(take(orders).leases)}
+    read = spark.read.format("duewheel").options(**options)
+    peek = spark.read.format("duewheel").options(dsn=orders.dsn, topic=TOPIC, mode="peek")
+
+    for source in (read, peek):
+        assert source.schema("key string, body binary").load().select("body").distinct().count() > 1
+        with pytest.raises(
+            PySparkException, match="the column key is null in a message, and the schema says"
+        ):
+            source.schema("body binary, key string not null").load().collect()
+
+
+@pytest.mark.parametrize("schema", ["number string", "key int", "key string, message_id int"])
 def test_schema_of_other_columns_is_refused(orders: Broker, spark: SparkSession, schema: str) -> None:
     send(orders, 1)
     options = {"dsn": orders.dsn, "lease": to_json(take(orders).leases)}

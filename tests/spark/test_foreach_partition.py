@@ -94,6 +94,38 @@ def test_only_the_wanted_columns_come(shop: Broker, spark: SparkSession) -> None
         take(shop).foreach_partition(spark, look, columns=["number"])
 
 
+def test_few_messages_spread_over_all_partitions(shop: Broker, spark: SparkSession) -> None:
+    """For work that is slow for each message."""
+    shop.create_topic("few", queues=2)
+    shop.send_many("few", [{"body": b"", "key": str(n), "delay": timedelta(0)} for n in range(20)])
+
+    def note_task(connection: DriverConnection, batches: Iterator[pa.RecordBatch]) -> None:
+        from pyspark.taskcontext import TaskContext
+
+        task = TaskContext.get()
+        keys = [key for batch in batches for key in batch["key"].to_pylist()]
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "insert into effect select unnest(%s::text[]), %s", (keys, task and task.partitionId())
+            )
+
+    batch = LeasedBatch.take(shop, "few", "callers", partitions=8, min_partitions=8)
+    assert batch.dataframe(spark).rdd.getNumPartitions() == 8
+    assert batch.foreach_partition(spark, note_task, columns=["key"]) == 20
+    with shop.connection() as connection, connection.cursor() as cursor:
+        cursor.execute("select count(*), count(distinct key), count(distinct attempt) from effect")
+        assert cursor.fetchall() == [(20, 20, 8)]
+    with pytest.raises(InvalidArgument, match="min_partitions is 9, the limit is 1 to 8"):
+        LeasedBatch.take(shop, "few", "callers", partitions=8, min_partitions=9)
+
+
+def test_leases_may_be_as_small_as_one_message(shop: Broker) -> None:
+    shop.create_topic("few", queues=2)
+    shop.send_many("few", [{"body": b"", "delay": timedelta(0)}] * 7)
+    batch = LeasedBatch.take(shop, "few", "callers", partitions=32, min_partitions=32)
+    assert [lease.count for lease in batch.leases] == [1] * 7
+
+
 def test_x16_task_that_died_after_its_commit_is_not_done_twice(
     shop: Broker, spark: SparkSession, tmp_path: Path
 ) -> None:

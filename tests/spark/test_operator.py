@@ -119,6 +119,18 @@ def cancelled(broker: Broker) -> set[str]:
         return {number for (number,) in cursor.fetchall()}
 
 
+def test_number_of_partitions_may_be_text(consumer: Consumer) -> None:
+    """As a template renders it."""
+    parts: list[int] = []
+
+    def work(_spark: SparkSession, messages: DataFrame, _batch: LeasedBatch) -> None:
+        parts.append(messages.rdd.getNumPartitions())
+
+    assert operator(work, partitions="1").execute(CONTEXT) == 10
+    assert parts == [1]
+    assert "partitions" in SparkConsumeMessagesOperator.template_fields
+
+
 class RunningJob:
     """A Spark job that runs until it is ended, and tells when a task of it has begun."""
 
@@ -692,7 +704,7 @@ def test_x10_application_that_nobody_reaches_ends_when_others_have_its_messages(
 ) -> None:
     """As after the death of its Airflow worker; it looks at its leases itself."""
     leases = LeasedBatch.take(broker, TOPIC, GROUP).leases
-    given = SubmittedBatch(broker.dsn, TOPIC, GROUP, "*", None, None, to_json(leases), 60.0, 4)
+    given = SubmittedBatch(broker.dsn, TOPIC, GROUP, "*", None, None, to_json(leases), 60.0, 4, 1)
     batch_file = tmp_path / "batch.json"
     batch_file.write_text(json.dumps(asdict(given)))
     monkeypatch.setenv(BATCH_VARIABLE, str(batch_file))

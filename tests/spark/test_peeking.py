@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.logins import login
 
-from duewheel.spark import peek_reader
+from duewheel.spark import planning
 from duewheel.spark.data_source import DueWheelDataSource
 from duewheel.spark.message_columns import SPARK_SCHEMA
 from duewheel.spark.peek_reader import PeekReader
@@ -71,7 +71,7 @@ def test_all_that_is_stored_is_read_and_nothing_is_leased(orders: Broker, spark:
 
 @pytest.mark.slow
 def test_range_is_cut_into_parts_that_meet(orders: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peek_reader, "MESSAGES_PER_PARTITION", 7)
+    monkeypatch.setattr(planning, "MESSAGES_PER_PARTITION", 7)
     peek = reader(
         orders,
         due_from=(NOON + timedelta(seconds=10)).isoformat(),
@@ -84,6 +84,21 @@ def test_range_is_cut_into_parts_that_meet(orders: Broker, monkeypatch: pytest.M
     assert keys(reader(orders, tags="b")) == list(range(1, 100, 2))
 
 
+def test_parts_may_be_smaller_down_to_one_message(orders: Broker) -> None:
+    for wanted in (2, 10, 64):
+        peek = reader(orders, minPartitions=str(wanted))
+        assert wanted <= len(peek.partitions()) <= 2 * wanted
+        assert keys(peek) == list(range(100))
+    assert len(reader(orders, minPartitions="1000").partitions()) == 100
+
+
+def test_parts_have_a_limit_of_bytes(orders: Broker) -> None:
+    """Which messages without a body do not reach."""
+    assert len(reader(orders, maxBytesPerPartition="100").partitions()) == 3
+    orders.send_many(TOPIC, [{"body": b"x" * 100, "key": "1", "deliver_at": NOON}] * 50)
+    assert 50 <= len(reader(orders, maxBytesPerPartition="100").partitions()) <= 53
+
+
 def test_consumer_may_look_and_producer_may_not(orders: Broker) -> None:
     assert len(keys(reader(orders, login(orders.dsn, "duewheel_consumer")))) == 100
     with pytest.raises(Exception, match="duewheel_consumer"):
@@ -91,9 +106,9 @@ def test_consumer_may_look_and_producer_may_not(orders: Broker) -> None:
 
 
 def test_options_are_checked(orders: Broker) -> None:
-    refused = r"mode peek, which leases nothing, does not take the options \['group', 'max_messages'\]: leave"
+    refused = r"mode peek, which leases nothing, does not take the options \['group', 'maxMess\w+'\]: leave"
     with pytest.raises(InvalidArgument, match=refused):
-        reader(orders, group="g", max_messages="5")
+        reader(orders, group="g", maxMessagesPerTrigger="5")
     with pytest.raises(InvalidArgument, match="'due_from' is 'noon': give an instant such as"):
         reader(orders, due_from="noon")
     of_topic = {"dsn": orders.dsn, "topic": TOPIC}

@@ -17,6 +17,7 @@ import pyspark
 import pytest
 from airflow.sdk import Context
 from tests.airflow_runs import connection_json
+from tests.spark.zipped import zip_of_the_package
 from tests.waiting import PATIENCE_SECONDS, until
 
 from duewheel.embedded.java import spark_environment
@@ -231,3 +232,66 @@ def test_x16_cluster_does_the_work_of_every_message_once_and_sends_once(
             " join duewheel.topic t using (topic_id) where t.name like 'written-%' group by 1 order by 1"
         )
         assert cursor.fetchall() == [("written-copied", COUNT, COUNT), ("written-killed", COUNT, COUNT)]
+
+
+SHIPPED = """
+import sys
+import duewheel
+from duewheel.spark import LeasedBatch, register
+from duewheel.store import Broker
+from pyspark.sql import SparkSession
+
+def work(connection, batches):
+    import duewheel
+    keys = [key for batch in batches for key in batch["key"].to_pylist()]
+    with connection.cursor() as cursor:
+        cursor.execute("insert into effect select %s, unnest(%s::text[])", (duewheel.__file__, keys))
+
+spark = SparkSession.builder.getOrCreate()
+register(spark)
+with Broker(sys.argv[1]) as broker:
+    batch = LeasedBatch.take(broker, "orders", "canceller", max_messages=COUNT)
+    with batch.kept_alive():
+        messages = batch.dataframe(spark)
+        messages.selectExpr("body", "key").write.format("duewheel").options(
+            dsn=broker.dsn, topic="written"
+        ).mode("append").save()
+        batch.foreach_partition(spark, work, columns=["key"])
+print(duewheel.__file__)
+""".replace("COUNT", str(COUNT))
+
+
+def test_cluster_runs_the_package_from_a_zip(broker: Broker, master: str, tmp_path: Path) -> None:
+    """Driver, planning and executors, which the package is sent to by ``--py-files``."""
+    broker.create_topic("orders")
+    broker.create_topic("written", message_type="NORMAL")
+    broker.send_many(
+        "orders", [{"body": b"", "key": str(number), "delay": timedelta(0)} for number in range(COUNT)]
+    )
+    with broker.connection() as connection, connection.cursor() as cursor:
+        cursor.execute("create table effect (package text, key text)")
+    application = tmp_path / "shipped.py"
+    application.write_text(SHIPPED)
+    settings = [word for name, value in CONF.items() for word in ("--conf", f"{name}={value}")]
+    command = [
+        *(str(SPARK_HOME / "bin" / "spark-submit"), "--master", master, *settings),
+        *("--py-files", str(zip_of_the_package(tmp_path)), str(application), broker.dsn),
+    ]
+
+    done = subprocess.run(
+        command, env=os.environ | spark_environment(), check=False, capture_output=True, text=True
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert "duewheel.zip/duewheel/__init__.py" in done.stdout
+    with broker.connection() as connection, connection.cursor() as cursor:
+        cursor.execute(
+            "select count(*), count(distinct key),"
+            " bool_and(package like '%duewheel.zip/duewheel/__init__.py') from effect"
+        )
+        assert cursor.fetchall() == [(COUNT, COUNT, True)]
+        cursor.execute(
+            "select count(distinct key) from duewheel.any_message m"
+            " join duewheel.topic t using (topic_id) where t.name = 'written'"
+        )
+        assert cursor.fetchall() == [(COUNT,)]

@@ -19,6 +19,7 @@ from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from tests.waiting import PATIENCE_SECONDS, until
 
+from duewheel.spark import stream_reader
 from duewheel.spark.read_options import StreamRead
 from duewheel.spark.stream_place import StreamOffset
 from duewheel.spark.stream_reader import MessageStreamReader
@@ -110,9 +111,71 @@ def test_stream_reads_on_from_its_checkpoint(orders: Broker, spark: SparkSession
     assert lake.keys() == list(range(250))
 
 
+def test_parts_of_a_micro_batch_may_be_smaller_down_to_one_message(orders: Broker) -> None:
+    stream = reader(orders, minPartitions="1000")
+    start = stream.initialOffset()
+    send(orders, range(60))
+    end = stream.latestOffset(start, ReadAllAvailable())
+    assert len(stream.partitions(start, end)) == 60
+    assert between(stream, start, end) == list(range(60))
+
+
+def test_parts_of_a_micro_batch_have_a_limit_of_bytes(orders: Broker) -> None:
+    stream = reader(orders, maxBytesPerPartition="2500")
+    start = stream.initialOffset()
+    orders.send_many(TOPIC, [{"body": b"x" * 1000, "key": str(n), "delay": timedelta(0)} for n in range(30)])
+    end = stream.latestOffset(start, ReadAllAvailable())
+    parts = stream.partitions(start, end)
+    sizes = [sum(batch.num_rows for batch in stream.read(part)) for part in parts]
+    assert max(sizes) == 3
+    assert sum(sizes) == 30
+    assert between(stream, start, end) == list(range(30))
+
+
+def test_idle_stream_rests_longer_and_longer_until_something_comes(
+    orders: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rests: list[float] = []
+    monkeypatch.setattr(stream_reader, "rest", rests.append)
+    stream = reader(orders)
+    start = stream.initialOffset()
+    for _ in range(8):
+        assert stream.latestOffset(start, ReadAllAvailable()) == start
+    assert rests == [0.02, 0.04, 0.08, 0.16, 0.32, 0.5, 0.5]
+
+    send(orders, range(3))
+    end = stream.latestOffset(start, ReadAllAvailable())
+    assert between(stream, start, end) == [0, 1, 2]
+    assert stream.latestOffset(end, ReadAllAvailable()) == end
+    assert len(rests) == 8
+
+
+def test_micro_batch_waits_for_messages_but_not_for_ever(orders: Broker) -> None:
+    every = ReadAllAvailable()
+    stream = reader(orders, minMessagesPerTrigger="50", maxTriggerDelay="1h")
+    offset = stream.initialOffset()
+    send(orders, range(10))
+    # The first of a query comes at once, as that of Kafka's source.
+    begun = stream.latestOffset(offset, every)
+    assert between(stream, offset, begun) == list(range(10))
+    send(orders, range(10, 30))
+    assert stream.latestOffset(begun, every) == begun
+    send(orders, range(30, 60))
+    end = stream.latestOffset(begun, every)
+    assert between(stream, begun, end) == list(range(10, 60))
+
+    patient = reader(orders, minMessagesPerTrigger="50", maxTriggerDelay="0s")
+    for keys in (range(60, 70), range(70, 80)):
+        send(orders, keys)
+        offset, end = end, patient.latestOffset(end, every)
+        assert between(patient, offset, end) == list(keys)
+    with pytest.raises(InvalidArgument, match="'maxTriggerDelay' is 'soon': give a duration such as 15m"):
+        reader(orders, maxTriggerDelay="soon")
+
+
 @pytest.mark.slow
 def test_read_limit_counts_stragglers_too(orders: Broker) -> None:
-    stream = reader(orders, max_messages="30")
+    stream = reader(orders, maxMessagesPerTrigger="30")
     limit = stream.getDefaultReadLimit()
     assert limit == ReadMaxRows(30)
     start = stream.initialOffset()
@@ -341,7 +404,7 @@ def test_stream_that_retention_has_overtaken_ends_or_goes_on_and_says_how_much_i
 
         query = (
             spark.readStream.format("duewheel")
-            .options(dsn=broker.dsn, topic=TOPIC, group=GROUP, max_messages="2", **options)
+            .options(dsn=broker.dsn, topic=TOPIC, group=GROUP, maxMessagesPerTrigger="2", **options)
             .load()
             .writeStream.foreachBatch(work)
             .option("checkpointLocation", str(tmp_path))
@@ -407,7 +470,7 @@ def test_x14_stream_loses_and_doubles_nothing_beside_slow_senders(
     orders: Broker, spark: SparkSession, tmp_path: Path
 ) -> None:
     """Stopped and started from its checkpoint all the time."""
-    lake = Lake(spark, orders, tmp_path, max_messages="300")
+    lake = Lake(spark, orders, tmp_path, maxMessagesPerTrigger="300")
     with SlowSenders(orders.dsn, 4) as senders:
         for _ in range(3):
             lake.run()
@@ -428,7 +491,7 @@ dsn, folder = sys.argv[1:]
 with spark_session("killed", conf={"spark.sql.shuffle.partitions": "1"}) as spark:
     (
         spark.readStream.format("duewheel")
-        .options(dsn=dsn, topic="orders", group="lake", max_messages="200")
+        .options(dsn=dsn, topic="orders", group="lake", maxMessagesPerTrigger="200")
         .load()
         .select("key", "message_id", "attempt")
         .writeStream.format("json")

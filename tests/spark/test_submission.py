@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.timeout(60)
 
-BATCH = SubmittedBatch("dbname=x", "orders", "canceller", "*", None, None, "[]", 60.0, 4)
+BATCH = SubmittedBatch("dbname=x", "orders", "canceller", "*", None, None, "[]", 60.0, 4, 1)
 
 
 @pytest.fixture

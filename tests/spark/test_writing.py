@@ -218,8 +218,9 @@ def test_topic_and_options_are_checked_before_anything_is_sent(broker: Broker, s
     ("column", "value", "wrong"),
     [
         ("tag", "'no tag'", r"row 50 of partition 1 with the key \"450\": \"no tag\" is not a tag"),
-        ("delay", "double('nan')", "a delay is NaN"),
-        ("properties", "'{'", "invalid input syntax for type json"),
+        ("delay", "double('nan')", r"row 50 of partition 1 with the key \"450\": a delay is NaN"),
+        ("properties", "'{'", "row 50 of partition 1: ERROR: invalid input syntax for type json"),
+        ("tag", r"'a\u0000'", "row 50 of partition 1: ERROR: invalid byte sequence .* column tag"),
     ],
 )
 def test_one_wrong_row_and_nothing_is_sent(
@@ -235,6 +236,25 @@ def test_one_wrong_row_and_nothing_is_sent(
     assert staged(broker.dsn) == (0, 0)
 
 
+def test_wrong_row_is_named_by_the_partition_of_the_dataframe(broker: Broker, spark: SparkSession) -> None:
+    """Empty partitions before it count."""
+    broker.create_topic(TOPIC)
+    frame = spark.range(0, 800, 1, 4).where("id >= 500").selectExpr("'' body", "60 delay", "'no tag' tag")
+    with pytest.raises(PySparkException, match="row 0 of partition 2: "):
+        write(frame, broker)
+
+
+def test_topic_is_also_the_path(broker: Broker, spark: SparkSession) -> None:
+    broker.create_topic(TOPIC)
+    numbered(spark, 10).write.format("duewheel").option("dsn", broker.dsn).mode("append").save(TOPIC)
+    read = spark.read.format("duewheel").options(dsn=broker.dsn, mode="peek")
+    assert read.load(TOPIC).count() == 10
+    with pytest.raises(
+        PySparkException, match="topic is 'orders' as an option and 'other' as the path: give"
+    ):
+        read.option("topic", TOPIC).load("other")
+
+
 def test_job_with_the_same_idempotency_key_sends_once(broker: Broker, spark: SparkSession) -> None:
     broker.create_topic(TOPIC)
     broker.create_topic("other")
@@ -245,6 +265,37 @@ def test_job_with_the_same_idempotency_key_sends_once(broker: Broker, spark: Spa
         (100,),
         (100,),
     ]
+    assert staged(broker.dsn) == (0, 0)
+
+
+def test_repeated_key_says_how_many_messages_are_not_sent(
+    broker: Broker, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A warning where the numbers agree, and an error where the key was used for other rows."""
+    broker.create_topic(TOPIC)
+
+    def job(count: int) -> None:
+        options = {"dsn": broker.dsn, "topic": TOPIC, "idempotency_key": "nightly"}
+        writer = MessageWriter(WriteOptions.of(options, is_stream=False), WRITTEN)
+        rows = pa.RecordBatch.from_pydict({"body": [b""] * count, "delay": [60] * count})
+        writer.commit([writer.write(iter([rows]))])
+
+    job(3)
+    assert caplog.messages == []
+    job(3)
+    (said,) = caplog.messages
+    assert said == (
+        "the job with the idempotency_key 'nightly' sent 3 messages to topic 'orders' before: "
+        "its 3 messages are not sent again"
+    )
+    for other in (2, 0):
+        with pytest.raises(InvalidArgument) as refused:
+            job(other)
+        assert str(refused.value) == (
+            "the idempotency_key 'nightly' sent 3 messages to topic 'orders' before, "
+            f"and this job has {other}: nothing was sent. Give a job with other rows a key of its own"
+        )
+    assert execute(broker.dsn, "select count(*) from duewheel.any_message") == [(3,)]
     assert staged(broker.dsn) == (0, 0)
 
 

@@ -273,6 +273,7 @@ def test_x16_a_fence_wants_a_transaction(topic: Broker) -> None:
         consumer.fence(batch, connection=mine)
 
 
+@pytest.mark.owner
 def test_x16_a_fence_holds_up_nobody_but_those_who_answer_the_lease(topic: Broker, clock: Clock) -> None:
     send_numbered(topic, 4)
     consumer = topic.consumer("t", "g")

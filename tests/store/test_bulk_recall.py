@@ -206,6 +206,7 @@ def test_x05_two_bulk_recalls_share_what_there_is(broker: Broker) -> None:
     assert recalls == 100
 
 
+@pytest.mark.owner
 def test_x05_what_is_released_while_a_chunk_is_written_is_not_counted_as_recalled(broker: Broker) -> None:
     """A tick between the rows of a chunk and its check: the broker's own path waits for the tick's lock."""
     broker.create_topic("t")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
 import psycopg2
 import pytest
-from tests.logins import ROLES, login
+from tests.logins import ROLES, SUPERUSER, as_user, login
 from tests.waiting import ask, connected
 
 from duewheel.store import Broker
@@ -33,12 +34,13 @@ GIVEN = {
 
 
 @pytest.fixture
-def owner(broker: Broker) -> Broker:
-    """A broker with all that the calls are about."""
-    broker.create_topic("t")
-    broker.consumer("t", "g")
-    broker.add_schedule("t", "t", b"", every=timedelta(hours=1))
-    return broker
+def owner(dsn: str) -> Iterator[Broker]:
+    """The owner's broker with all that the calls are about."""
+    with Broker(dsn) as broker:
+        broker.create_topic("t")
+        broker.consumer("t", "g")
+        broker.add_schedule("t", "t", b"", every=timedelta(hours=1))
+        yield broker
 
 
 def calls(dsn: str) -> list[tuple[str, str, str, list[tuple[str, str]]]]:
@@ -129,8 +131,10 @@ def test_x19_the_owner_cannot_stop_the_clock_at_infinity(owner: Broker) -> None:
 
 
 def test_x19_a_member_of_the_owner_may_say_what_time_it_is(owner: Broker) -> None:
-    with connected(owner.dsn) as connection:
-        ((name,),) = ask(connection, "select current_user::text")
+    superuser = as_user(owner.dsn, SUPERUSER)
+    with connected(superuser) as connection:
+        owns = "select nspowner::regrole::text from pg_namespace where nspname = 'duewheel'"
+        ((name,),) = ask(connection, owns)
         ask(connection, "create role deputy_login login password 'of-a-test'")
         ask(connection, f"grant {name} to deputy_login")
     try:
@@ -141,5 +145,5 @@ def test_x19_a_member_of_the_owner_may_say_what_time_it_is(owner: Broker) -> Non
         ) as deputy:
             deputy.consumer("t", "deputy")
     finally:
-        with connected(owner.dsn) as connection:
+        with connected(superuser) as connection:
             ask(connection, "drop role deputy_login")

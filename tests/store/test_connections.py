@@ -138,6 +138,7 @@ def end_what_waits(dsn: str) -> None:
         until(lambda: ask(connection, ending), "a session that waits for a lock")
 
 
+@pytest.mark.owner
 @pytest.mark.parametrize("many", [False, True])
 def test_a_write_that_is_cut_off_says_so_and_the_next_one_works(broker: Broker, many: bool) -> None:
     broker.create_topic("t")
@@ -162,6 +163,7 @@ def test_a_write_that_is_cut_off_says_so_and_the_next_one_works(broker: Broker, 
     assert broker.stats().topics[0].waiting == 1
 
 
+@pytest.mark.owner
 def test_a_read_that_is_cut_off_is_tried_again(broker: Broker) -> None:
     broker.create_topic("t")
     with ThreadPoolExecutor() as threads, closing(psycopg2.connect(broker.dsn)) as blocker:

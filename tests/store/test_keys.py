@@ -61,6 +61,7 @@ def waiting(broker: Broker) -> list[bytes]:
     return [message.body for message in broker.find_key("t", "k") if not message.recalled]
 
 
+@pytest.mark.owner
 def test_a_call_by_a_key_costs_the_same_after_ten_thousand_were_replaced(topic: Broker, clock: Clock) -> None:
     now = clock()
     with connected(topic.dsn, autocommit=False) as connection:
@@ -81,6 +82,7 @@ def test_a_call_by_a_key_costs_the_same_after_ten_thousand_were_replaced(topic: 
         assert rows_read(connection, SEND, "keep", now) < ("sent", ROWS_OF_ONE_CALL)
 
 
+@pytest.mark.owner
 def test_x04_a_message_that_was_being_sent_when_others_were_marked_is_replaced(marking: Broker) -> None:
     with (
         connected(marking.dsn, autocommit=False) as open_one,
@@ -97,6 +99,7 @@ def test_x04_a_message_that_was_being_sent_when_others_were_marked_is_replaced(m
     assert waiting(marking) == [b"last"]
 
 
+@pytest.mark.owner
 def test_x04_a_mark_goes_with_the_recalls_of_its_transaction(marking: Broker) -> None:
     send(marking, "1")
     send(marking, "2")
@@ -119,6 +122,7 @@ def test_x04_a_mark_goes_with_the_recalls_of_its_transaction(marking: Broker) ->
     assert marking.recall_key("t", "k") is RecallOutcome.RECALLED
 
 
+@pytest.mark.owner
 def test_x04_what_waits_is_kept_however_often_its_key_was_marked(marking: Broker) -> None:
     send(marking, "0")
     send(marking, "1")
@@ -131,6 +135,7 @@ def test_x04_what_waits_is_kept_however_often_its_key_was_marked(marking: Broker
     assert waiting(marking) == [b"4"]
 
 
+@pytest.mark.owner
 def test_x02_a_key_answers_for_messages_that_were_marked_until_they_are_dropped(
     marking: Broker, clock: Clock
 ) -> None:
@@ -154,6 +159,7 @@ def test_x02_a_key_answers_for_messages_that_were_marked_until_they_are_dropped(
         marking.reschedule_key("t", "k", delay=HOUR)
 
 
+@pytest.mark.owner
 def test_marks_are_forgotten_and_what_they_were_for_stays_true(marking: Broker, clock: Clock) -> None:
     marking.update_topic("t", max_delay=timedelta(days=30))
     for number in range(3):
@@ -170,6 +176,7 @@ def test_marks_are_forgotten_and_what_they_were_for_stays_true(marking: Broker, 
     assert waiting(marking) == [b"new"]
 
 
+@pytest.mark.owner
 def test_x14_a_key_is_looked_at_anew_when_the_broker_has_moved(marking: Broker) -> None:
     send(marking, "0")
     send(marking, "1")

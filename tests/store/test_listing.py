@@ -134,6 +134,28 @@ def test_x08_a_page_of_a_rare_tag_ends_before_it_has_looked_at_everything(timed_
     assert [one.tag for one in everything(timed_broker, "t", tag="rare")] == ["rare"]
 
 
+@pytest.mark.parametrize("key_prefix", [None, "k"])
+def test_x08_a_moved_message_is_listed_as_moved_where_it_was_and_in_its_state_where_it_is(
+    timed_broker: Broker, key_prefix: str | None
+) -> None:
+    timed_broker.create_topic("t", max_delay=DAY)
+    first = timed_broker.send("t", b"", delay=HOUR, key="k").message_id
+    second = timed_broker.reschedule(first, delay=2 * HOUR).message_id
+    third = timed_broker.reschedule(second, delay=3 * HOUR).message_id
+
+    def listed(state: str) -> list[tuple[str, str | None, bool]]:
+        found = everything(timed_broker, "t", state=state, key_prefix=key_prefix, max_messages=1)
+        return [(one.message_id, one.moved_to, one.recalled) for one in found]
+
+    left = [(first, third, False), (second, third, False)]
+    assert listed("moved") == left
+    assert listed("recalled") == []
+    assert listed("waiting") == [(third, None, False)]
+    timed_broker.recall(first)
+    assert listed("all") == [*left, (third, None, True)]
+    assert listed("recalled") == [(third, None, True)]
+
+
 def test_an_empty_broker_has_an_empty_page(broker: Broker) -> None:
     assert broker.list_messages() == MessagePage((), None)
 

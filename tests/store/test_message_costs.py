@@ -52,6 +52,7 @@ def send(broker: Broker, topic: str, first: int, count: int, *, keyed: bool) -> 
     )
 
 
+@pytest.mark.owner
 @pytest.mark.parametrize("keyed", [False, True])
 def test_bytes_per_message(broker: Broker, keyed: bool) -> None:
     broker.create_topic("t")

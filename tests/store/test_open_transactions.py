@@ -50,6 +50,7 @@ OPENED: dict[str, Callable[[Broker, DriverConnection], object]] = {
 }
 
 
+@pytest.mark.owner
 @pytest.mark.parametrize("opened", OPENED)
 @pytest.mark.parametrize("commits", [False, True])
 def test_x06_an_open_transaction_holds_up_nobody(broker: Broker, opened: str, commits: bool) -> None:
@@ -161,6 +162,7 @@ where l.locktype = 'advisory' and l.classid::bigint = duewheel.tick_lock_class()
 SEALED = "select count(sealed_at) from duewheel.slot"
 
 
+@pytest.mark.owner
 @pytest.mark.parametrize("recalls", [("a", "b"), ("b", "a")])
 def test_x01_upkeep_and_a_recall_on_two_topics_do_not_wait_for_each_other(
     swept: Broker, recalls: tuple[str, str]
@@ -185,6 +187,7 @@ def test_x01_upkeep_and_a_recall_on_two_topics_do_not_wait_for_each_other(
         assert ask(console, SEALED) == [(1,)]
 
 
+@pytest.mark.owner
 def test_w02_upkeep_that_waits_for_a_topic_keeps_no_other_from_being_ticked(swept: Broker) -> None:
     with (
         beside() as start,
@@ -200,6 +203,7 @@ def test_w02_upkeep_that_waits_for_a_topic_keeps_no_other_from_being_ticked(swep
         assert ask(console, SEALED) == [(1,)]
 
 
+@pytest.mark.owner
 @pytest.mark.parametrize("ticked", [True, False])
 def test_d09_an_admin_keeps_up_a_quiet_topic_whose_last_tick_saw_an_open_transaction(
     timed_broker: Broker, clock: Clock, ticked: bool
@@ -234,6 +238,7 @@ $$
 """
 
 
+@pytest.mark.owner
 def test_a_sender_that_commits_in_the_midst_of_a_tick_is_waited_for(broker: Broker) -> None:
     """A tick that does not release it says at least that it is unsettled, so that the wheel comes again."""
     broker.create_topic("t", queues=1)

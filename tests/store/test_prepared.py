@@ -28,6 +28,7 @@ def test_hot_statements_are_prepared_once_unless_sessions_are_shared(
             assert cursor.fetchall() == [(prepared,)]
 
 
+@pytest.mark.owner
 def test_prepared_statements_outlive_an_upgrade(broker: Broker) -> None:
     broker.create_topic("orders")
     broker.send("orders", b"before", delay=timedelta(0))

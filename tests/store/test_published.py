@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from tests.clock import Clock
+from tests.logins import SUPERUSER, as_user
 from tests.waiting import ask, connected
 
 from duewheel.store import Broker
@@ -26,7 +27,7 @@ def test_each_table_has_rows_that_can_be_named(broker: Broker) -> None:
 
 def test_all_of_upkeep_works_beside_a_publication_of_all_tables(timed_broker: Broker, clock: Clock) -> None:
     broker = timed_broker
-    with connected(broker.dsn) as connection:
+    with connected(as_user(broker.dsn, SUPERUSER)) as connection:
         ask(connection, "create publication everything for all tables")
     broker.create_topic("t", max_delay=60 * DAY, retention=DAY)
     broker.create_topic("fifo", message_type="FIFO")

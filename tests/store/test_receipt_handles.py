@@ -40,6 +40,7 @@ def test_a_handle_with_numbers_that_are_too_large_is_none(topic: Broker, handle:
         assert refused.value.pgcode == "DW010"
 
 
+@pytest.mark.owner
 def test_a_handle_may_hold_the_largest_numbers(topic: Broker, clock: Clock) -> None:
     with connected(topic.dsn) as service:
         ask(service, "alter sequence duewheel.message_block maxvalue 140737488355327")

@@ -178,6 +178,7 @@ def test_x20_a_receive_in_an_open_transaction_is_waited_for(topic: Broker) -> No
     assert left_of_groups(topic) == [(0,) * 6]
 
 
+@pytest.mark.owner
 def test_x20_a_receive_that_stays_open_ends_the_wait(topic: Broker) -> None:
     wait_briefly(topic)
     topic.consumer("t", "g")
@@ -190,6 +191,7 @@ def test_x20_a_receive_that_stays_open_ends_the_wait(topic: Broker) -> None:
     topic.delete_group("g")
 
 
+@pytest.mark.owner
 def test_x20_an_answer_on_its_way_does_not_reach_a_later_group(topic: Broker) -> None:
     """Whoever has the same id: it is given again after all others."""
     consumer = topic.consumer("t", "g")
@@ -292,6 +294,7 @@ CALLS: dict[str, Callable[[Broker], object]] = {
 }
 
 
+@pytest.mark.owner
 @pytest.mark.parametrize("call", CALLS)
 def test_x19_what_is_called_again_and_again_takes_no_id(topic: Broker, call: str) -> None:
     CALLS[call](topic)
@@ -303,6 +306,7 @@ def test_x19_what_is_called_again_and_again_takes_no_id(topic: Broker, call: str
     assert ids(topic) == before
 
 
+@pytest.mark.owner
 def test_x19_a_thousand_receives_take_no_id(topic: Broker) -> None:
     receives = (
         "select count(r) from generate_series(1, 1000) n, duewheel.receive('t', 'g', max_messages => n) r"
@@ -313,6 +317,7 @@ def test_x19_a_thousand_receives_take_no_id(topic: Broker) -> None:
     assert ids(topic) == before
 
 
+@pytest.mark.owner
 @pytest.mark.parametrize(
     "call",
     [
@@ -332,6 +337,7 @@ def test_x19_what_fails_again_and_again_takes_no_id(topic: Broker, call: Callabl
     assert ids(topic) == before
 
 
+@pytest.mark.owner
 def test_x19_topics_that_are_made_at_once_take_one_id(topic: Broker) -> None:
     before = ids(topic)[2]
     with beside() as start:
@@ -340,6 +346,7 @@ def test_x19_topics_that_are_made_at_once_take_one_id(topic: Broker) -> None:
     assert ids(topic)[2] == before + 1
 
 
+@pytest.mark.owner
 def test_x19_ids_come_round_again(topic: Broker) -> None:
     """However often instances start under new names: those in use are passed over."""
     kept = topic.consumer("t", "kept")
@@ -356,6 +363,7 @@ def test_x19_ids_come_round_again(topic: Broker) -> None:
     assert len(used_ids) == len(set(used_ids))
 
 
+@pytest.mark.owner
 def test_x19_groups_leave_ids_for_topics(topic: Broker) -> None:
     rows(topic, "select setval('duewheel.topic_topic_id_seq', 999999)")
     topic.consumer("t", "g")
@@ -375,6 +383,7 @@ def test_x19_a_reason_is_kept_as_far_as_it_can_be_read(topic: Broker) -> None:
     assert topic.dead_letters("g")[0].reason == "x" * 10_000
 
 
+@pytest.mark.owner
 def test_x19_the_groups_of_a_topic_are_limited(topic: Broker) -> None:
     """Rows of the right shape: making them all would take minutes."""
     rows(
@@ -474,6 +483,7 @@ def test_x20_a_group_is_made_on_the_topic_that_took_the_deleted_ones_place(topic
     assert rows(topic, "select name from duewheel.topic where topic_id = %s", topic_id) == [("t",)]
 
 
+@pytest.mark.owner
 def test_x20_retry_topics_that_an_earlier_version_left_behind_are_no_obstacle(topic: Broker) -> None:
     topic.consumer("t", "g")
     rows(

@@ -43,6 +43,7 @@ def until_clock(connection: DriverConnection, instant: datetime) -> None:
     until(lambda: ask(connection, "select clock_timestamp() > %s", instant)[0][0], f"{instant}")
 
 
+@pytest.mark.owner
 def test_a_claim_whose_numbers_cannot_be_read_is_left_to_the_next(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -54,6 +55,7 @@ def test_a_claim_whose_numbers_cannot_be_read_is_left_to_the_next(
     assert claim_report(broker, timedelta(seconds=30)) is not None
 
 
+@pytest.mark.owner
 def test_a_rare_report_leaves_nothing_out(broker: Broker) -> None:
     report_until(broker.dsn, timedelta(seconds=902))
     with broker.connection() as connection:
@@ -61,6 +63,7 @@ def test_a_rare_report_leaves_nothing_out(broker: Broker) -> None:
     assert timedelta(seconds=895) < span < timedelta(seconds=902)
 
 
+@pytest.mark.owner
 def test_a_release_that_commits_late_is_in_the_next_report(broker: Broker) -> None:
     broker.create_topic("t")
     broker.send("t", b"x", delay_level=0)

@@ -338,6 +338,7 @@ def test_an_answer_in_an_open_transaction_is_waited_for(topic: Broker, history: 
     assert consume(history) == ["b", "c", "d"]
 
 
+@pytest.mark.owner
 def test_an_answer_that_stays_open_ends_the_wait(topic: Broker, history: Consumer, dsn: str) -> None:
     wait_briefly(topic)
     send(topic, "d")

@@ -40,10 +40,11 @@ LATER = timedelta(minutes=10)
 
 
 @pytest.fixture
-def owner(broker: Broker) -> Broker:
+def owner(dsn: str) -> Iterator[Broker]:
     """The broker of the schema's owner, with a topic."""
-    broker.create_topic("t", queues=2, granularity=timedelta(milliseconds=1))
-    return broker
+    with Broker(dsn) as broker:
+        broker.create_topic("t", queues=2, granularity=timedelta(milliseconds=1))
+        yield broker
 
 
 @pytest.fixture

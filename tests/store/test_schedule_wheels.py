@@ -123,6 +123,7 @@ def test_d18_a_wheel_that_is_killed_anywhere_leaves_each_occurrence_one_message(
         assert found == [start + n * SECOND for n in range(1, len(found) + 1)]
 
 
+@pytest.mark.owner
 def test_d18_a_wheel_looks_after_the_schedules_of_its_topics_alone(broker: Broker) -> None:
     for topic in ("mine", "theirs"):
         broker.create_topic(topic)

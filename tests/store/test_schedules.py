@@ -381,6 +381,7 @@ def test_a_deleted_topic_takes_its_schedules_along(timed: Broker, clock: Clock) 
     assert len(read(timed)) == 1
 
 
+@pytest.mark.owner
 def test_x15_a_schedule_that_cannot_be_sent_does_not_stop_the_others(
     timed: Broker, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -391,6 +391,7 @@ def test_text_that_would_need_escapes_in_other_forms(topics: Broker) -> None:
     assert found.properties == {awkward: awkward}
 
 
+@pytest.mark.owner
 def test_a_slot_that_retention_dropped_is_made_again(topics: Broker) -> None:
     message = {"body": b"", "delay": HOUR}
     topics.maintain()
@@ -536,16 +537,15 @@ def test_what_is_no_connection_is_refused(topics: Broker, connection: Any) -> No
 
 def heard(dsn: str, act: Callable[[], object]) -> list[str]:
     """What is notified to the wheel by an act."""
-    with closing(psycopg2.connect(dsn)) as listener:
-        listener.autocommit = True
-        with listener.cursor() as cursor:
-            cursor.execute("listen duewheel_due")
-            act()
-            # A round trip after the act's commit: its notification is there before the answer.
-            cursor.execute("select 1")
+    with connected(dsn) as listener:
+        ask(listener, "listen duewheel_due")
+        act()
+        # A round trip after the act's commit: its notification is there before the answer.
+        ask(listener, "select 1")
         return [notify.payload for notify in listener.notifies]
 
 
+@pytest.mark.owner
 def test_only_what_is_due_soon_is_told_to_the_wheel_and_once(broker: Broker) -> None:
     broker.create_topic("t")
     soon = timedelta(milliseconds=50)

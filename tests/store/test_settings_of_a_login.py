@@ -16,6 +16,7 @@ import pytest
 from psycopg2.extensions import parse_dsn
 from tests.acting import HOUR, SECOND, bodies, taken
 from tests.conftest import execute
+from tests.logins import SUPERUSER, as_user
 from tests.waiting import PATIENCE_SECONDS, ask, beside, connected, until
 
 from duewheel.store.broker import Broker
@@ -36,7 +37,7 @@ def set_for_all(dsn: str, *settings: str) -> None:
     """Gives all sessions of the database that begin from now on other defaults, as far as the server has
     them."""
     name = parse_dsn(dsn)["dbname"]
-    with connected(dsn) as connection:
+    with connected(as_user(dsn, SUPERUSER)) as connection:
         values = dict(ask(connection, "select name, enumvals from pg_settings"))
         for setting in settings:
             known, value = setting.split(" = ")

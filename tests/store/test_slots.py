@@ -72,6 +72,7 @@ def told(broker: Broker) -> None:
 # --- moving
 
 
+@pytest.mark.owner
 def test_settling_keeps_the_position_the_transaction_and_every_column(topic: Broker, clock: Clock) -> None:
     consumer = topic.consumer("t", "g")
     topic.send("t", b"retried", delay=AT_ONCE, key="r")
@@ -93,6 +94,7 @@ def test_settling_keeps_the_position_the_transaction_and_every_column(topic: Bro
     assert rows(topic, ALL) == before
 
 
+@pytest.mark.owner
 def test_far_messages_are_moved_in_chunks(topic: Broker, clock: Clock) -> None:
     sent = send(topic, 25, 30 * DAY) + send(topic, 5, 31 * DAY)
     come_near(topic, clock, 30 * DAY)
@@ -120,6 +122,7 @@ def test_what_has_no_slot_yet_stays_and_what_is_overdue_gets_one(topic: Broker, 
     assert counts(topic) == (3, 4)
 
 
+@pytest.mark.owner
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_far_message_is_held_answered_and_retried_wherever_it_stands(
     topic: Broker, clock: Clock, when: str
@@ -162,6 +165,7 @@ create trigger stop_here {when} on duewheel.{table} for each row execute functio
 """
 
 
+@pytest.mark.owner
 @pytest.mark.parametrize(
     ("when", "table"),
     [
@@ -198,6 +202,7 @@ def test_an_upkeep_that_is_killed_in_the_midst_of_a_move_loses_and_doubles_nothi
     assert sorted(bodies(taken(topic.consumer("t", "g")))) == sorted(sent)
 
 
+@pytest.mark.owner
 def test_of_two_upkeeps_one_moves_and_the_other_does_not_wait(topic: Broker, clock: Clock) -> None:
     send(topic, 20, 30 * DAY)
     come_near(topic, clock, 30 * DAY)
@@ -279,6 +284,7 @@ def test_x20_far_messages_of_a_deleted_topic_are_removed(topic: Broker, clock: C
     assert topic.find(kept.message_id) is not None
 
 
+@pytest.mark.owner
 @pytest.mark.parametrize("criteria", [{"tag": "x"}, {"key_prefix": "k"}, {"everything": True}])
 @pytest.mark.parametrize("chunks_before", [0, 1, 2, 3])
 def test_x05_a_bulk_recall_gets_what_is_moved_between_its_chunks(
@@ -324,6 +330,7 @@ def test_x05_a_bulk_recall_gets_what_is_moved_between_its_chunks(
 # --- slots beside others
 
 
+@pytest.mark.owner
 def test_a_slot_takes_the_room_that_its_neighbours_leave(topic: Broker, clock: Clock) -> None:
     """Whatever their widths are, and wherever they stand."""
     midnight = datetime(2026, 3, 1, tzinfo=UTC)
@@ -351,6 +358,7 @@ def test_a_slot_takes_the_room_that_its_neighbours_leave(topic: Broker, clock: C
     assert counts(topic) == (2 * len(borders) - 1, 1)
 
 
+@pytest.mark.owner
 @pytest.mark.parametrize("seed", range(3))
 def test_slots_never_overlap_and_hold_the_instant_they_are_made_for(topic: Broker, seed: int) -> None:
     """While retention, and with it the width of new slots, goes up and down."""
@@ -412,6 +420,7 @@ def test_x17_ten_years_of_messages_take_at_most_sixty_tables(
 # --- old transactions, and both tables in one
 
 
+@pytest.mark.owner
 @pytest.mark.parametrize("how", ["send", "send_many", "reschedule", "nack"])
 @pytest.mark.parametrize("has_sent", [True, False])
 def test_x06_a_transaction_sends_into_a_slot_that_was_made_since_it_began(
@@ -496,6 +505,7 @@ $$
 """
 
 
+@pytest.mark.owner
 @pytest.mark.parametrize("how", ["moved", "sent", "sent many", "nacked", "overdue"])
 def test_x06_a_transaction_sees_the_messages_of_a_slot_that_was_made_since_it_began(
     timed_broker: Broker, clock: Clock, how: str

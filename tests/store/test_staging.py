@@ -54,7 +54,9 @@ def publish(
 ) -> int | None:
     parameters = (topic, writer, batch, list(parts), list(parts.values()))
     sent: int | None = fetch(
-        connection, "select duewheel.publish_batch(%s, %s, %s, %s::bigint[], %s::bigint[])", parameters
+        connection,
+        "select sent from duewheel.publish_batch(%s, %s, %s, %s::bigint[], %s::bigint[])",
+        parameters,
     )[0][0]
     return sent
 
@@ -108,6 +110,7 @@ def test_staging_that_was_lost_sends_nothing(connection: DriverConnection) -> No
     assert publish(connection, {part_id: 1}) == 1
 
 
+@pytest.mark.owner
 def test_parts_that_go_while_they_are_sent_send_nothing(broker: Broker, connection: DriverConnection) -> None:
     part_id = stage(connection, [{"key": "a", "delay_level": 1}])
     with closing(psycopg2.connect(broker.dsn)) as first, broker.connection() as second:
@@ -123,6 +126,7 @@ def test_parts_that_go_while_they_are_sent_send_nothing(broker: Broker, connecti
     assert keys(connection) == []
 
 
+@pytest.mark.owner
 @pytest.mark.parametrize("count", [-1, 2**40, 2**63 - 1])
 def test_a_count_that_is_not_true_reserves_no_numbers(connection: DriverConnection, count: int) -> None:
     part_id = stage(connection, [{"key": "a", "delay_level": 1}])
@@ -207,6 +211,7 @@ def test_messages_without_a_time_come_at_once_and_in_order(
         assert [message.key for message in received] == [message["key"] for message in messages]
 
 
+@pytest.mark.owner
 def test_large_batch_has_a_number_for_each_message(connection: DriverConnection) -> None:
     """Each value of the sequence of numbers stands for 1 048 576."""
     part_id = stage(connection, [{"delay_level": 1}] * 3)
@@ -219,6 +224,7 @@ def test_large_batch_has_a_number_for_each_message(connection: DriverConnection)
     assert numbers == [(16 * 65536 + 1048574,), (16 * 65536 + 1048575,), (64 * 65536,)]
 
 
+@pytest.mark.owner
 def test_what_is_discarded_is_gone_and_upkeep_forgets_the_rest(
     broker: Broker, connection: DriverConnection
 ) -> None:

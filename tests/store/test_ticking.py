@@ -108,6 +108,7 @@ for each row execute function stop()
 """
 
 
+@pytest.mark.owner
 @pytest.mark.parametrize("how", ["recall", "recall_key"])
 def test_x01_a_recall_that_is_passed_before_its_commit_answers_that_it_is_too_late(
     topic: Broker, how: str
@@ -149,6 +150,7 @@ create trigger a_stop after insert on duewheel.tick for each row execute functio
 """
 
 
+@pytest.mark.owner
 def test_d16_a_tick_during_which_the_clock_was_set_back_does_not_count(topic: Broker) -> None:
     """A sender has read an earlier clock than the tick, and neither sees the other."""
     topic.send("t", b"first", delay=NOTHING)
@@ -213,6 +215,7 @@ def test_x07_an_idempotency_key_stands_for_the_message_that_was_sent_behind_a_ti
     assert found.body == b"x"
 
 
+@pytest.mark.owner
 @pytest.mark.parametrize(
     "call",
     [

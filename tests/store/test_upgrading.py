@@ -34,6 +34,7 @@ def urgent(dsn: str, topic: str, delay: timedelta, now: datetime | None = None) 
         ask(connection, "select duewheel.send_urgent(%s, 'urgent', %s, 7::smallint, %s)", topic, delay, now)
 
 
+@pytest.mark.owner
 def test_programs_of_this_version_go_on_beside_those_of_the_next(
     timed_broker: Broker, clock: Clock, next_version: NextVersion
 ) -> None:
@@ -267,6 +268,7 @@ def test_x18_an_upgrade_that_waits_for_an_open_transaction_holds_up_nobody(
     assert schema_state.check(orders.dsn).revision == REVISION
 
 
+@pytest.mark.owner
 @pytest.mark.parametrize("opened", ["send", "receive"])
 def test_x18_functions_are_applied_again_beside_an_open_transaction_that_sends_or_receives(
     orders: Broker, caplog: pytest.LogCaptureFixture, opened: str

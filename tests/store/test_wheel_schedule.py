@@ -23,6 +23,8 @@ from duewheel.store.wheel.wheel_schedule import (
     Answer,
     DoneAnswer,
     DueInstant,
+    FollowUp,
+    FollowUpAnswer,
     Job,
     LeaseEnd,
     Look,
@@ -96,6 +98,7 @@ class Simulation:
         self.messages: list[Sent] = []
         self.lease_ends: dict[tuple[int, int], int] = {}
         self.revived_at_us: list[int] = []
+        self.followed_up: list[tuple[int, ...]] = []
         self.fails: Callable[[Job], bool] = lambda job: False
         self.begun: list[tuple[float, Job]] = []
         self.running: set[Job] = set()
@@ -186,6 +189,9 @@ class Simulation:
                 return LookAnswer(reading, more=self.pages_left > 0)
             case Tick(topic_id):
                 return self._tick(topic_id, reading)
+            case FollowUp(topic_ids):
+                self.followed_up.append(topic_ids)
+                return self._follow_up(topic_ids, reading)
             case Revive(group_id, topic_id):
                 self.revived_at_us.append(self.database_us())
                 if self.lease_ends.get((group_id, topic_id), math.inf) <= self.database_us():
@@ -223,6 +229,22 @@ class Simulation:
     def _ends(self) -> list[LeaseEnd]:
         to_us = self.database_us() + 1_000 * LOOKAHEAD_MS
         return [LeaseEnd(*pair, ends_us) for pair, ends_us in self.lease_ends.items() if ends_us <= to_us]
+
+    def _follow_up(self, topic_ids: tuple[int, ...], reading: ClockReading) -> FollowUpAnswer:
+        saw_open = {topic_id: self.topics[topic_id].open_at_tick for topic_id in topic_ids}
+        return FollowUpAnswer(
+            late=frozenset(
+                topic_id
+                for topic_id in topic_ids
+                if any(message in saw_open[topic_id] for message in self._visible(topic_id))
+            ),
+            unsettled=frozenset(
+                topic_id
+                for topic_id, messages in saw_open.items()
+                if any(message.committed_ms > self.now_ms for message in messages)
+            ),
+            reading=reading,
+        )
 
     def _tick(self, topic_id: int, reading: ClockReading) -> TickAnswer | DoneAnswer:
         if topic_id not in self.topics:
@@ -374,20 +396,56 @@ def test_w02_a_topic_that_blocks_does_not_make_another_late() -> None:
     assert Tick(1) in simulation.running
 
 
-def test_an_unsettled_topic_is_ticked_at_growing_pauses_until_it_is_settled() -> None:
+def test_an_unsettled_topic_is_followed_up_at_growing_pauses_until_it_is_settled() -> None:
     simulation = Simulation({1: 10_000})
     simulation.run_for(1_000)
     late = simulation.send(1, 0, commit_after_ms=10_000)
     simulation.send(1, 0)
     simulation.run_for(10_000)
-    pauses_ms = [later - earlier for earlier, later in itertools.pairwise(simulation.ticks(1))]
-    assert pauses_ms == sorted(pauses_ms)
-    assert 900 <= pauses_ms[-1] <= 1_010
+    asked_ms = [at_ms for at_ms, job in simulation.begun if job == FollowUp()]
+    pauses_ms = [later - earlier for earlier, later in itertools.pairwise(asked_ms)]
+    assert all(990 <= pause_ms <= 1_010 for pause_ms in pauses_ms[-8:])
+    assert max(pauses_ms) <= 1_010
+    assert len(pauses_ms) <= 8 + 7
+    assert len(simulation.ticks(1)) <= 3
     simulation.run_for(2_000)
     assert lateness_ms(simulation, late) <= 1_000 + 5
     ticks = len(simulation.ticks(1))
     simulation.run_for(60_000)
     assert len(simulation.ticks(1)) == ticks
+    assert len(simulation.followed_up) <= len(asked_ms) + 2
+
+
+def test_x18_one_open_transaction_costs_a_question_a_second_and_no_tick_however_many_topics() -> None:
+    simulation = Simulation(dict.fromkeys(range(1, 501), 10_000))
+    simulation.run_for(1_000)
+    for topic_id in simulation.topics:
+        simulation.run_for(7)
+        simulation.send(topic_id, 0, commit_after_ms=60_000)
+        simulation.send(topic_id, 0)
+    simulation.run_for(10_000)
+    begun = len(simulation.begun)
+    simulation.run_for(20_000)
+    jobs = [job for _, job in simulation.begun[begun:]]
+    assert not any(isinstance(job, Tick) for job in jobs)
+    assert 19 <= jobs.count(FollowUp()) <= 21
+    assert simulation.followed_up[-1] == tuple(simulation.topics)
+    simulation.run_for(60_000)
+    assert all(is_released(message) for message in simulation.messages)
+
+
+def test_topics_are_followed_up_although_a_question_failed() -> None:
+    simulation = Simulation({1: 10_000, 2: 10_000})
+    simulation.run_for(1_000)
+    late = [simulation.send(topic_id, 0, commit_after_ms=3_000) for topic_id in (1, 2)]
+    for topic_id in (1, 2):
+        simulation.send(topic_id, 0)
+    simulation.fails = lambda job: isinstance(job, FollowUp)
+    simulation.run_for(2_000)
+    assert simulation.followed_up == []
+    simulation.fails = lambda job: False
+    simulation.run_for(10_000)
+    assert all(is_released(message) for message in late)
 
 
 def test_d16_what_came_due_while_no_wheel_turned_is_released_at_once() -> None:
@@ -608,4 +666,4 @@ def test_topics_that_only_notifications_name_are_asked_about_once_and_a_few_at_a
     world.schedule.notified(30_000, world.database_us(), world.now_ms)
     world.run_for(10)
     assert Tick(30_000) in [job for _, job in world.begun]
-    assert world.schedule.waiting() == len(LANES) - 2
+    assert world.schedule.waiting() == len({Look, Survey, Maintain, SendOccurrences})

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from pathlib import Path
+from threading import Event
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -19,7 +20,8 @@ from airflow.sdk._shared.observability.metrics import stats as metrics_backend
 from airflow.sdk.configuration import conf
 from airflow.sdk.observability import stats
 from airflow.sdk.observability.metrics.stats_utils import get_stats_factory
-from tests.waiting import PATIENCE_SECONDS
+from tests.logins import login
+from tests.waiting import PATIENCE_SECONDS, beside, until
 
 from duewheel.store import Broker, RetryPolicy
 from duewheel.store.operations.reporting import claim_report
@@ -113,9 +115,13 @@ def test_x08_the_numbers_of_a_broker_are_airflows_metrics(
                     f"inflight{OF_GROUP}": 1,
                     f"retries{OF_GROUP}": 1,
                     f"dead_letters{OF_GROUP}": 0,
+                    f"dead_letters.dropped_soon{OF_GROUP}": 0,
+                    f"paused{OF_GROUP}": 0,
                     f"expired_leases{OF_GROUP}": 1,
                     f"rings{OF_GROUP}": 1,
                     f"wheel.turning{OF_CONNECTION}": 1,
+                    f"upkeep.age_seconds{OF_CONNECTION}": None,
+                    f"upkeep.held_up_seconds{OF_CONNECTION}": 0,
                     "ready.duewheel_default.orders.g": 3,
                 },
             )
@@ -144,8 +150,39 @@ def test_x08_each_connection_of_a_broker_sends_its_gauges(
     )
     for conn_id in ("team_a", "team_b"):
         metrics.Metrics(conn_id)._report(broker, Counter())
-    gauges = ("wheel.turning", "waiting", "ready", "inflight", "retries", "dead_letters")
+    gauges = ("wheel.turning", "upkeep.age_seconds", "upkeep.held_up_seconds", "waiting", "ready", "inflight")
+    gauges += ("retries", "dead_letters", "dead_letters.dropped_soon", "paused")
     assert sent == [(conn_id, f"duewheel.{name}") for conn_id in ("team_a", "team_b") for name in gauges]
+
+
+def test_x08_a_triggerer_that_may_not_turn_a_wheel_sends_the_numbers_too(
+    broker: Broker, dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker.create_topic("orders")
+    broker.consumer("orders", "g")
+    sent: dict[str, Any] = {}
+    for kind in ("gauge", "incr"):
+        monkeypatch.setattr(metrics.stats, kind, lambda name, value, tags=None: sent.update({name: value}))
+    with Broker(login(dsn, "duewheel_consumer")) as watching:
+
+        def report() -> int:
+            metrics.Metrics("c")._report(watching, Counter(), turns=False)
+            turning: int = sent["duewheel.wheel.turning"]
+            return turning
+
+        assert report() == 0
+        assert sent["duewheel.ready"] == 0
+        broker.send("orders", b"x", delay_level=0)
+        broker.tick("orders")
+        stop = Event()
+        with beside() as start:
+            turned = start(lambda: broker.wheel().run(stop))
+            try:
+                until(report, "a wheel to be reported")
+            finally:
+                stop.set()
+            turned.result(PATIENCE_SECONDS)
+        assert sent["duewheel.ready"] == 1
 
 
 def test_every_metric_is_in_the_reference() -> None:
@@ -154,9 +191,13 @@ def test_every_metric_is_in_the_reference() -> None:
     assert listed == {
         **dict.fromkeys(("lateness", "released", "waiting"), "topic"),
         **dict.fromkeys(
-            ("ready", "inflight", "retries", "dead_letters", "expired_leases", "rings"), "topic, group"
+            (
+                *("ready", "inflight", "retries", "dead_letters", "dead_letters.dropped_soon"),
+                *("paused", "expired_leases", "rings"),
+            ),
+            "topic, group",
         ),
-        "wheel.turning": "",
+        **dict.fromkeys(("wheel.turning", "upkeep.age_seconds", "upkeep.held_up_seconds"), ""),
     }
 
 

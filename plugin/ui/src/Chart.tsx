@@ -12,6 +12,8 @@ type Props = {
   label: string;
   /** Seconds since 1970. */
   at: number[];
+  /** From this step on there may be more than the values say: the chart is hatched there. */
+  countedSteps?: number;
   series: Series[];
 };
 
@@ -31,7 +33,7 @@ function useTheme(): number {
 }
 
 /** Bars on each other, or lines, over time; a screen reader hears `label`. */
-export function Chart({ at, bars = false, height = 180, label, series }: Props) {
+export function Chart({ at, bars = false, countedSteps = at.length, height = 180, label, series }: Props) {
   const box = useRef<HTMLDivElement>(null);
   const plot = useRef<uPlot>(null);
   const theme = useTheme();
@@ -48,8 +50,10 @@ export function Chart({ at, bars = false, height = 180, label, series }: Props) 
   ]);
   const data = [at, ...(bars ? stacked(series) : series.map((one) => one.values))] as uPlot.AlignedData;
   const drawn = useRef(data);
+  const counted = useRef(countedSteps);
   useEffect(() => {
     drawn.current = data;
+    counted.current = countedSteps;
   });
 
   useEffect(() => {
@@ -79,6 +83,7 @@ export function Chart({ at, bars = false, height = 180, label, series }: Props) 
         ],
         cursor: { y: false },
         height,
+        hooks: { draw: [(one) => hatch(one, counted.current, text)] },
         legend: { live: false, show: kinds.length > 1 },
         scales: { y: { range: (_, __, most) => [0, Math.max(1, most * 1.1)] } },
         series: [
@@ -116,6 +121,30 @@ export function Chart({ at, bars = false, height = 180, label, series }: Props) 
       <Box aria-hidden="true" css={{ "& .u-legend": { fontSize: "12px" } }} ref={box} width="100%" />
     </Box>
   );
+}
+
+/** Oblique lines over the steps from this one on. */
+function hatch(plot: uPlot, from: number, color: string): void {
+  const { ctx } = plot;
+  const at = plot.data[0];
+  if (from >= at.length) return;
+  const { height, left, top, width } = plot.bbox;
+  // A bar stands on both sides of its instant.
+  const start = from === 0 ? left : plot.valToPos(((at[from - 1] ?? 0) + (at[from] ?? 0)) / 2, "x", true);
+  ctx.save();
+  ctx.beginPath();
+  ctx.rect(start, top, left + width - start, height);
+  ctx.clip();
+  ctx.globalAlpha = 0.35;
+  ctx.strokeStyle = color;
+  ctx.beginPath();
+  const apart = 8 * devicePixelRatio;
+  for (let x = left - height; x < left + width; x += apart) {
+    ctx.moveTo(x, top + height);
+    ctx.lineTo(x + height, top);
+  }
+  ctx.stroke();
+  ctx.restore();
 }
 
 /** Each series stacked on those after it, so that the first is drawn first and the others over it. */

@@ -18,6 +18,8 @@ describe("a span", () => {
 it("tells how far away an instant is", () => {
   expect(away("2026-01-01T00:05:00Z", "2026-01-01T00:00:00Z")).toBe("in 5 min");
   expect(away("2026-01-01T00:00:00Z", "2026-01-01T00:00:30Z")).toBe("30 s ago");
+  // Read a moment after the clock, or of a machine whose clock is a little ahead.
+  expect(away("2026-01-01T00:00:00.212Z", "2026-01-01T00:00:00Z")).toBe("just now");
 });
 
 it("says that a count is an estimate", () => {

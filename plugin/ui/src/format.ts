@@ -26,9 +26,10 @@ export function span(seconds: number): string {
   return `${sign}${Math.floor(whole / length)} ${name}${next && rest > 0 ? ` ${rest} ${next[0]}` : ""}`;
 }
 
-/** How far an instant is from now, by the database's clock: "in 5 min" or "5 min ago". */
+/** How far an instant is from now, by the database's clock: "in 5 min", "just now" or "5 min ago". */
 export function away(at: string, nowAt: string): string {
   const seconds = (Date.parse(at) - Date.parse(nowAt)) / 1000;
+  if (Math.abs(seconds) < 1) return "just now";
   return seconds >= 0 ? `in ${span(seconds)}` : `${span(-seconds)} ago`;
 }
 

@@ -14,6 +14,7 @@ import { useEffect, useRef } from "react";
 import { type Schemas, get } from "./api";
 import { useAddress } from "./address";
 import { Answered, Warning } from "./parts";
+import { Pulse } from "./Pulse";
 import { Guarded, Upgraded } from "./Upgraded";
 import { useAnswer } from "./useAnswer";
 import { useZone } from "./zone";
@@ -162,6 +163,7 @@ function Views({ broker }: { broker: Schemas["BrokerChoice"] }) {
           </Button>
         ))}
       </Flex>
+      <Pulse broker={id} />
       {!mayAct && (
         <Text color="fg.muted" fontSize="sm" mb={3}>
           You may look here, but change nothing.

@@ -138,23 +138,34 @@ export function Consumer({ name }: { name: string | null }) {
   return task ? <PlaceLink to={pageOf(task)}>{name}</PlaceLink> : name;
 }
 
-const PALETTES: Record<string, string> = {
-  Acked: "green",
-  DLQ: "red",
-  Deleted: "gray",
-  Inflight: "blue",
-  Ready: "cyan",
-  Timing: "purple",
-  WaitingRetry: "orange",
-  recalled: "gray",
-  released: "green",
-  waiting: "purple",
+/** The words for the states of a message, wherever they come from, with their colours. */
+const STATES: Record<string, [words: string, palette: string]> = {
+  Acked: ["acked", "green"],
+  DLQ: ["dead letter", "red"],
+  Deleted: ["recalled", "gray"],
+  Inflight: ["in flight", "blue"],
+  Initialized: ["sent", "gray"],
+  Moved: ["moved", "gray"],
+  Ready: ["released", "cyan"],
+  Skipped: ["skipped", "gray"],
+  Timing: ["waiting", "purple"],
+  WaitingRetry: ["waiting for a retry", "orange"],
+  moved: ["moved", "gray"],
+  recalled: ["recalled", "gray"],
+  released: ["released", "cyan"],
+  waiting: ["waiting", "purple"],
 };
 
-export const State = ({ of }: { of: string }) => <Badge colorPalette={PALETTES[of] ?? "gray"}>{of}</Badge>;
+export function State({ of }: { of: string }) {
+  const [words, palette] = STATES[of] ?? [of, "gray"];
+  return <Badge colorPalette={palette}>{words}</Badge>;
+}
 
-/** A column of a table: its head, and the cell of a row. False leaves the column out. */
-export type Column<One> = false | undefined | [head: ReactNode, cell: (one: One, index: number) => ReactNode];
+/** A column of a table: its head, and the cell of a row; numbers stand at its right. False leaves the column out. */
+export type Column<One> =
+  false | undefined | [head: ReactNode, cell: (one: One, index: number) => ReactNode, kind?: "number"];
+
+const alignOf = (kind?: "number") => (kind === "number" ? "end" : "start");
 
 /** A table that scrolls sideways by itself where the window is narrow. */
 export function Rows<One>({
@@ -182,9 +193,9 @@ export function Rows<One>({
       <Table.Root aria-label={label} size="sm">
         <Table.Header>
           <Table.Row>
-            {shown.map(([head], place) => (
+            {shown.map(([head, , kind], place) => (
               // The columns of a table never change their order.
-              <Table.ColumnHeader key={place} whiteSpace="nowrap">
+              <Table.ColumnHeader key={place} textAlign={alignOf(kind)} whiteSpace="nowrap">
                 {head}
               </Table.ColumnHeader>
             ))}
@@ -193,13 +204,14 @@ export function Rows<One>({
         <Table.Body>
           {rows.map((one, index) => (
             <Table.Row key={keyOf(one, index)}>
-              {shown.map(([, cell], place) => (
+              {shown.map(([, cell, kind], place) => (
                 <Table.Cell
                   // A long key stays within its column.
                   css={{ overflowWrap: "anywhere" }}
                   key={place}
                   maxW="22rem"
                   minW="6ch"
+                  textAlign={alignOf(kind)}
                   verticalAlign="top"
                   whiteSpace="normal"
                 >
@@ -314,19 +326,31 @@ export function InstantFilter({ label, name }: { label: string; name: string }) 
   );
 }
 
+/** For each view and place of a page, the place of the page before it. */
+const pagesBefore = new Map<string, string>();
+
 /** Next and back in a list with pages. */
 export function Pages({ next }: { next: string | null }) {
   const address = useAddress();
-  const isFirst = address.of("after") === "";
+  const after = address.of("after");
+  const isFirst = after === "";
+  // Whoever came by a link to this page goes back to the first.
+  const before = pagesBefore.get(`${address.of("view")} ${after}`) ?? "";
   if (isFirst && next === null) return null;
   return (
     <Flex gap={2} mt={3}>
       <Button disabled={isFirst} onClick={() => address.set({ after: null })} size="xs" variant="outline">
         First page
       </Button>
+      <Button disabled={isFirst} onClick={() => address.set({ after: before })} size="xs" variant="outline">
+        Previous page
+      </Button>
       <Button
         disabled={next === null}
-        onClick={() => address.set({ after: next })}
+        onClick={() => {
+          if (next !== null) pagesBefore.set(`${address.of("view")} ${next}`, after);
+          address.set({ after: next });
+        }}
         size="xs"
         variant="outline"
       >

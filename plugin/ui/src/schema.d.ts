@@ -44,6 +44,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/brokers/{connection_id}/dead-letter-reasons": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List Dead Letter Reasons
+         * @description The reasons of a group's open dead letters, the commonest first.
+         */
+        get: operations["list_dead_letter_reasons_api_brokers__connection_id__dead_letter_reasons_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/brokers/{connection_id}/dead-letters": {
         parameters: {
             query?: never;
@@ -58,6 +78,26 @@ export interface paths {
         get: operations["list_dead_letters_api_brokers__connection_id__dead_letters_get"];
         put?: never;
         post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/brokers/{connection_id}/dead-letters/discard": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Discard
+         * @description Discard dead letters, or count them.
+         */
+        post: operations["discard_api_brokers__connection_id__dead_letters_discard_post"];
         delete?: never;
         options?: never;
         head?: never;
@@ -114,11 +154,72 @@ export interface paths {
         };
         /**
          * List Groups
-         * @description The groups that read a page of topics, with their numbers.
+         * @description The groups that read a page of topics, with their numbers; or of all topics the 200 that lag most, or
+         *     have the most dead letters.
          */
         get: operations["list_groups_api_brokers__connection_id__groups_get"];
         put?: never;
         post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/brokers/{connection_id}/groups/delete": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Delete Group
+         * @description Delete what a group has on a topic.
+         */
+        post: operations["delete_group_api_brokers__connection_id__groups_delete_post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/brokers/{connection_id}/groups/pause": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Pause Group
+         * @description Let a group get nothing until it is resumed.
+         */
+        post: operations["pause_group_api_brokers__connection_id__groups_pause_post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/brokers/{connection_id}/groups/resume": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Resume Group
+         * @description Let a paused group go on.
+         */
+        post: operations["resume_group_api_brokers__connection_id__groups_resume_post"];
         delete?: never;
         options?: never;
         head?: never;
@@ -246,6 +347,27 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/brokers/{connection_id}/messages/reschedule-matching": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Reschedule Matching
+         * @description Move the waiting messages that meet the criteria, or count them: one portion at a time, so that other
+         *     requests get their turn.
+         */
+        post: operations["reschedule_matching_api_brokers__connection_id__messages_reschedule_matching_post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/brokers/{connection_id}/messages/{message_id}": {
         parameters: {
             query?: never;
@@ -279,6 +401,26 @@ export interface paths {
          *     the state of the groups.
          */
         get: operations["show_overview_api_brokers__connection_id__overview_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/brokers/{connection_id}/pulse": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Show Pulse
+         * @description The state of a broker in one line: what has to be seen first when something is wrong.
+         */
+        get: operations["show_pulse_api_brokers__connection_id__pulse_get"];
         put?: never;
         post?: never;
         delete?: never;
@@ -451,6 +593,42 @@ export interface components {
             version: string;
         };
         /**
+         * DeadLetterReason
+         * @description The open dead letters of a group that have one reason; instants in UTC.
+         *
+         *     Attributes:
+         *         reason: why their last attempt failed.
+         *         messages: how many there are.
+         *         first_dead_at, last_dead_at: when the first and the last of them became dead letters.
+         *         complete: whether all dead letters were looked at; else there are more.
+         */
+        DeadLetterReason: {
+            /** Complete */
+            complete: boolean;
+            /**
+             * First Dead At
+             * Format: date-time
+             */
+            first_dead_at: string;
+            /**
+             * Last Dead At
+             * Format: date-time
+             */
+            last_dead_at: string;
+            /** Messages */
+            messages: number;
+            /** Reason */
+            reason: string | null;
+        };
+        /**
+         * DeadLetterReasons
+         * @description The reasons of a group's open dead letters, the commonest first.
+         */
+        DeadLetterReasons: {
+            /** Reasons */
+            reasons: components["schemas"]["DeadLetterReason"][];
+        };
+        /**
          * DeadLetters
          * @description A page of a group's dead letters. A page before the end may have fewer than asked for, or none.
          */
@@ -459,6 +637,14 @@ export interface components {
             dead_letters: components["schemas"]["ListedDeadLetter"][];
             /** Next */
             next: string | null;
+        };
+        /**
+         * Discarded
+         * @description How many dead letters were discarded, or would be.
+         */
+        Discarded: {
+            /** Discarded */
+            discarded: number;
         };
         /**
          * Done
@@ -474,11 +660,11 @@ export interface components {
         };
         /**
          * DueHistogram
-         * @description The numbers of due messages over time.
+         * @description The numbers of due messages over time; after ``counted_steps`` there may be more than are told.
          */
         DueHistogram: {
-            /** Complete */
-            complete: boolean;
+            /** Counted Steps */
+            counted_steps: number;
             /** Due */
             due: components["schemas"]["DueStep"][];
             /**
@@ -532,6 +718,16 @@ export interface components {
             step: number;
         };
         /**
+         * GroupName
+         * @description The group that a request acts on, on one topic.
+         */
+        GroupName: {
+            /** Group */
+            group: string;
+            /** Topic */
+            topic: string;
+        };
+        /**
          * GroupNumbers
          * @description The numbers of a consumer group on one topic; instants in UTC.
          *
@@ -542,16 +738,22 @@ export interface components {
          *         inflight: messages under a lease without an answer.
          *         waiting_retry: messages that wait for their next attempt.
          *         dead: dead letters that were not sent again.
+         *         dropped_soon: those of them whose retention ends within a day, or has ended; counted up to 10 000.
+         *         paused_at: since when it gets nothing, as it is paused; None where it is not.
          */
         GroupNumbers: {
             /** Dead */
             dead: number;
+            /** Dropped Soon */
+            dropped_soon: number;
             /** Group */
             group: string;
             /** Inflight */
             inflight: number;
             /** Oldest Deliver At */
             oldest_deliver_at: string | null;
+            /** Paused At */
+            paused_at: string | null;
             /** Ready */
             ready: number;
             /** Topic */
@@ -561,13 +763,20 @@ export interface components {
         };
         /**
          * Groups
-         * @description The groups of a page of topics.
+         * @description The groups of a page of topics, or the neediest of all topics. ``groups_to`` as in the overview.
          */
         Groups: {
             /** Groups */
             groups: components["schemas"]["GroupNumbers"][];
+            /** Groups To */
+            groups_to: string | null;
             /** Next */
             next: string | null;
+            /**
+             * Now At
+             * Format: date-time
+             */
+            now_at: string;
         };
         /** HTTPValidationError */
         HTTPValidationError: {
@@ -637,6 +846,11 @@ export interface components {
              * Format: date-time
              */
             dead_at: string;
+            /**
+             * Kept Until
+             * Format: date-time
+             */
+            kept_until: string;
             /** Key */
             key: string | null;
             /** Message Id */
@@ -660,6 +874,7 @@ export interface components {
          *         deliver_at: the delivery instant.
          *         released: whether consumers have received it, or may at any moment.
          *         recalled: whether it was recalled, and so is never delivered.
+         *         moved_to: the id that it has now, where it was moved away from here; then neither of the two is true.
          */
         ListedMessage: {
             /**
@@ -676,35 +891,14 @@ export interface components {
             key: string | null;
             /** Message Id */
             message_id: string;
+            /** Moved To */
+            moved_to: string | null;
             /** Recalled */
             recalled: boolean;
             /** Released */
             released: boolean;
             /** Tag */
             tag: string | null;
-            /** Topic */
-            topic: string;
-        };
-        /**
-         * Matching
-         * @description All waiting messages of a topic that meet every given criterion.
-         */
-        Matching: {
-            /** After */
-            after?: string | null;
-            /**
-             * Dry Run
-             * @default true
-             */
-            dry_run: boolean;
-            /** Due From */
-            due_from?: string | null;
-            /** Due Until */
-            due_until?: string | null;
-            /** Key Prefix */
-            key_prefix?: string | null;
-            /** Tag */
-            tag?: string | null;
             /** Topic */
             topic: string;
         };
@@ -728,6 +922,64 @@ export interface components {
              * Format: date-time
              */
             now_at: string;
+        };
+        /**
+         * MoveMatching
+         * @description The messages to move, and their new delivery time. The request for the next portion gives the instant
+         *     that the answer for the first has.
+         */
+        MoveMatching: {
+            /** After */
+            after?: string | null;
+            /** Delay Seconds */
+            delay_seconds?: number | null;
+            /** Deliver At */
+            deliver_at?: string | null;
+            /**
+             * Dry Run
+             * @default true
+             */
+            dry_run: boolean;
+            /** Due From */
+            due_from?: string | null;
+            /** Due Until */
+            due_until?: string | null;
+            /** Key Prefix */
+            key_prefix?: string | null;
+            /** Tag */
+            tag?: string | null;
+            /** Topic */
+            topic: string;
+        };
+        /**
+         * MoveSome
+         * @description The messages to move, and their new delivery time.
+         */
+        MoveSome: {
+            /** Delay Seconds */
+            delay_seconds?: number | null;
+            /** Deliver At */
+            deliver_at?: string | null;
+            /** Message Ids */
+            message_ids: string[];
+        };
+        /**
+         * MovedPortion
+         * @description The result of one portion of a bulk reschedule: how many of its messages were moved to ``deliver_at``.
+         *     The others were released, recalled or moved by others just now. ``next`` is null at the end.
+         */
+        MovedPortion: {
+            /**
+             * Deliver At
+             * Format: date-time
+             */
+            deliver_at: string;
+            /** Matched */
+            matched: number;
+            /** Moved */
+            moved: number;
+            /** Next */
+            next: string | null;
         };
         /**
          * NamedMessage
@@ -760,18 +1012,6 @@ export interface components {
             message_id: string;
             /** Tag */
             tag: string | null;
-        };
-        /**
-         * NewInstant
-         * @description The new delivery time of messages: one of the two fields. A delay of 0 delivers now.
-         */
-        NewInstant: {
-            /** Delay Seconds */
-            delay_seconds?: number | null;
-            /** Deliver At */
-            deliver_at?: string | null;
-            /** Message Ids */
-            message_ids: string[];
         };
         /**
          * OneMessage
@@ -851,9 +1091,28 @@ export interface components {
             outcomes: components["schemas"]["Outcome"][];
         };
         /**
+         * OverdueTopic
+         * @description A topic with messages that are due and not released.
+         *
+         *     Attributes:
+         *         topic: the topic's name.
+         *         due_at: when the first of them was due, in UTC.
+         */
+        OverdueTopic: {
+            /**
+             * Due At
+             * Format: date-time
+             */
+            due_at: string;
+            /** Topic */
+            topic: string;
+        };
+        /**
          * Overview
-         * @description The first view. ``overdue``: topics with messages that have been due for 5 s without a release. The
-         *     view is computed again after ``shared_seconds``. ``groups``: those of the first 200 topics.
+         * @description The first view. ``overdue``: topics with messages that have been due for 5 s without a release.
+         *     ``held_up_by``: who has held upkeep up for over an hour. ``groups``: the neediest. ``more_groups``:
+         *     there are others. ``groups_to``: the topic after which, by name, there was no time for any; null if
+         *     there was.
          */
         Overview: {
             due: components["schemas"]["DueHistogram"];
@@ -861,6 +1120,10 @@ export interface components {
             flow: components["schemas"]["FlowStep"][];
             /** Groups */
             groups: components["schemas"]["GroupNumbers"][];
+            /** Groups To */
+            groups_to: string | null;
+            /** Held Up By */
+            held_up_by: components["schemas"]["UpkeepHolder"][];
             /** Lateness */
             lateness: components["schemas"]["TopicLateness"][];
             /** More Groups */
@@ -871,12 +1134,62 @@ export interface components {
              */
             now_at: string;
             /** Overdue */
-            overdue: string[];
+            overdue: components["schemas"]["OverdueTopic"][];
             past: components["schemas"]["DueHistogram"];
             /** Shared Seconds */
             shared_seconds: number;
             /** Wheels */
             wheels: components["schemas"]["TurningWheel"][];
+        };
+        /**
+         * Pulse
+         * @description The state of a broker in one line. ``overdue``: as in the overview. ``lag``: the group whose oldest
+         *     ready message is the oldest of all groups that are not paused. ``late``: the topic that was released
+         *     latest in the last 5 minutes.
+         */
+        Pulse: {
+            /** Dead */
+            dead: number;
+            lag: components["schemas"]["GroupNumbers"] | null;
+            late: components["schemas"]["TopicLateness"] | null;
+            /**
+             * Now At
+             * Format: date-time
+             */
+            now_at: string;
+            /** Overdue */
+            overdue: components["schemas"]["OverdueTopic"][];
+            /** Shared Seconds */
+            shared_seconds: number;
+            /** Waiting */
+            waiting: number;
+            /** Waiting Is Exact */
+            waiting_is_exact: boolean;
+            /** Wheels */
+            wheels: components["schemas"]["TurningWheel"][];
+        };
+        /**
+         * RecallMatching
+         * @description The messages to recall.
+         */
+        RecallMatching: {
+            /** After */
+            after?: string | null;
+            /**
+             * Dry Run
+             * @default true
+             */
+            dry_run: boolean;
+            /** Due From */
+            due_from?: string | null;
+            /** Due Until */
+            due_until?: string | null;
+            /** Key Prefix */
+            key_prefix?: string | null;
+            /** Tag */
+            tag?: string | null;
+            /** Topic */
+            topic: string;
         };
         /**
          * RecalledPortion
@@ -894,31 +1207,6 @@ export interface components {
             next: string | null;
             /** Recalled */
             recalled: number;
-        };
-        /**
-         * Redrive
-         * @description The dead letters to send again: those with these ids, or all that meet every criterion.
-         */
-        Redrive: {
-            /**
-             * Dry Run
-             * @default true
-             */
-            dry_run: boolean;
-            /** Group */
-            group: string;
-            /** Key Prefix */
-            key_prefix?: string | null;
-            /** Max Messages */
-            max_messages?: number | null;
-            /** Message Ids */
-            message_ids?: string[] | null;
-            /** Reason Contains */
-            reason_contains?: string | null;
-            /** Tag */
-            tag?: string | null;
-            /** Topic */
-            topic?: string | null;
         };
         /**
          * Redriven
@@ -1051,6 +1339,33 @@ export interface components {
             schedules: components["schemas"]["Schedule"][];
         };
         /**
+         * SomeDeadLetters
+         * @description The dead letters to act on: those with these ids, or all that meet every criterion.
+         */
+        SomeDeadLetters: {
+            /**
+             * Dry Run
+             * @default true
+             */
+            dry_run: boolean;
+            /** Group */
+            group: string;
+            /** Key Prefix */
+            key_prefix?: string | null;
+            /** Max Messages */
+            max_messages?: number | null;
+            /** Message Ids */
+            message_ids?: string[] | null;
+            /** Reason */
+            reason?: string | null;
+            /** Reason Contains */
+            reason_contains?: string | null;
+            /** Tag */
+            tag?: string | null;
+            /** Topic */
+            topic?: string | null;
+        };
+        /**
          * SomeMessages
          * @description The messages that a request acts on.
          */
@@ -1154,6 +1469,34 @@ export interface components {
             name: string;
             /** Started At */
             started_at: string | null;
+        };
+        /**
+         * UpkeepHolder
+         * @description A session or a prepared transaction that has held upkeep up for over an hour.
+         *
+         *     Attributes:
+         *         pid: the session's process, for ``pg_terminate_backend``; None of a prepared transaction.
+         *         login, application: whose it is.
+         *         state: as in ``pg_stat_activity``, or ``prepared``; None where the schema's owner may not see it.
+         *         since_at: when the transaction began, in UTC, or the session was last active; None as for ``state``.
+         *         gid: the name of a prepared transaction.
+         *         holds: ``transaction``, which has written; ``tables``, ``topic`` or ``upkeep`` for a lock of these.
+         */
+        UpkeepHolder: {
+            /** Application */
+            application: string | null;
+            /** Gid */
+            gid: string | null;
+            /** Holds */
+            holds: string;
+            /** Login */
+            login: string;
+            /** Pid */
+            pid: number | null;
+            /** Since At */
+            since_at: string | null;
+            /** State */
+            state: string | null;
         };
         /** ValidationError */
         ValidationError: {
@@ -1260,6 +1603,40 @@ export interface operations {
             };
         };
     };
+    list_dead_letter_reasons_api_brokers__connection_id__dead_letter_reasons_get: {
+        parameters: {
+            query: {
+                group: string;
+                topic?: string | null;
+            };
+            header?: never;
+            path: {
+                connection_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["DeadLetterReasons"];
+                };
+            };
+            /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["HTTPValidationError"];
+                };
+            };
+        };
+    };
     list_dead_letters_api_brokers__connection_id__dead_letters_get: {
         parameters: {
             query: {
@@ -1285,6 +1662,41 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["DeadLetters"];
+                };
+            };
+            /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["HTTPValidationError"];
+                };
+            };
+        };
+    };
+    discard_api_brokers__connection_id__dead_letters_discard_post: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                connection_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["SomeDeadLetters"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Discarded"];
                 };
             };
             /** @description Validation Error */
@@ -1345,7 +1757,7 @@ export interface operations {
         };
         requestBody: {
             content: {
-                "application/json": components["schemas"]["Redrive"];
+                "application/json": components["schemas"]["SomeDeadLetters"];
             };
         };
         responses: {
@@ -1374,6 +1786,7 @@ export interface operations {
             query?: {
                 after?: string | null;
                 limit?: number;
+                sort?: string;
             };
             header?: never;
             path: {
@@ -1390,6 +1803,111 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Groups"];
+                };
+            };
+            /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["HTTPValidationError"];
+                };
+            };
+        };
+    };
+    delete_group_api_brokers__connection_id__groups_delete_post: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                connection_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["GroupName"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Done"];
+                };
+            };
+            /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["HTTPValidationError"];
+                };
+            };
+        };
+    };
+    pause_group_api_brokers__connection_id__groups_pause_post: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                connection_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["GroupName"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Done"];
+                };
+            };
+            /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["HTTPValidationError"];
+                };
+            };
+        };
+    };
+    resume_group_api_brokers__connection_id__groups_resume_post: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                connection_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["GroupName"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Done"];
                 };
             };
             /** @description Validation Error */
@@ -1558,7 +2076,7 @@ export interface operations {
         };
         requestBody: {
             content: {
-                "application/json": components["schemas"]["Matching"];
+                "application/json": components["schemas"]["RecallMatching"];
             };
         };
         responses: {
@@ -1593,7 +2111,7 @@ export interface operations {
         };
         requestBody: {
             content: {
-                "application/json": components["schemas"]["NewInstant"];
+                "application/json": components["schemas"]["MoveSome"];
             };
         };
         responses: {
@@ -1604,6 +2122,41 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Outcomes"];
+                };
+            };
+            /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["HTTPValidationError"];
+                };
+            };
+        };
+    };
+    reschedule_matching_api_brokers__connection_id__messages_reschedule_matching_post: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                connection_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["MoveMatching"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["MovedPortion"];
                 };
             };
             /** @description Validation Error */
@@ -1670,6 +2223,37 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Overview"];
+                };
+            };
+            /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["HTTPValidationError"];
+                };
+            };
+        };
+    };
+    show_pulse_api_brokers__connection_id__pulse_get: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                connection_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Pulse"];
                 };
             };
             /** @description Validation Error */

@@ -1,6 +1,6 @@
 -- Slots: partitions of duewheel.message by the delivery instant, the slots of the wheel on disk. A slot is a day wide,
--- or as many days as it takes to have at most about 16 of them within the longest retention. Slots are made ahead by
--- upkeep, for the next days, and dropped whole.
+-- or as many days as it takes to have at most about 16 of them within the shortest retention. Slots are made ahead by
+-- upkeep, for the next days, and dropped whole; messages that are kept for longer move out before (91_outlive.sql).
 --
 -- Senders make none. A message whose slot is not there yet, as it is due in weeks or years, goes to
 -- duewheel.far_message, a plain table, and upkeep moves it into its slot in time. The move deletes and inserts in one
@@ -65,7 +65,7 @@ create or replace function duewheel.slot_width() returns interval
 language sql stable
 begin atomic
     select make_interval(hours => 24 * greatest(
-        1, ceil(extract(epoch from coalesce(max(retention), '0')) / 86400 / 16)::integer))
+        1, ceil(extract(epoch from coalesce(min(retention), '0')) / 86400 / 16)::integer))
     from duewheel.topic where deleted_at is null;
 end;
 
@@ -171,6 +171,11 @@ begin
               < timezone('UTC', greatest(v_now, (select max(s.ends_at) from duewheel.slot s)))
         order by timezone('UTC', f.deliver_at) limit 1;
         exit when not found;
+        if exists (select from duewheel.outlived_slot o where o.starts_at <= v_at and o.ends_at > v_at) then
+            -- These have moved out of it.
+            select o.ends_at into v_at from duewheel.outlived_slot o where o.starts_at <= v_at and o.ends_at > v_at;
+            continue;
+        end if;
         v_slot := duewheel.slot_at(v_at);
         if v_slot.starts_at is null and v_at <= v_now then
             v_slot := duewheel.make_slot(v_at);

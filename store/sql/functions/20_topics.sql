@@ -24,7 +24,8 @@ end
 $$;
 
 create or replace function duewheel.check_topic_settings(
-    p_queues integer, p_max_delay interval, p_out_of_range text, p_granularity interval, p_retention interval
+    p_queues integer, p_max_delay interval, p_out_of_range text, p_granularity interval, p_retention interval,
+    p_dead_letter_retention interval
 ) returns void
 language plpgsql as $$
 declare
@@ -41,6 +42,9 @@ begin
             then format('granularity is %s; the limit is 1 ms to 1 hour', p_granularity)
         when p_retention <= interval '0' or p_retention > interval '3660 days'
             then format('retention is %s; the limit is more than 0 and at most 3660 days', p_retention)
+        when p_dead_letter_retention <= interval '0' or p_dead_letter_retention > interval '3660 days'
+            then format('dead_letter_retention is %s; the limit is more than 0 and at most 3660 days',
+                        p_dead_letter_retention)
     end;
     if v_problem is not null then
         raise exception using errcode = 'DW010', message = v_problem, hint = 'Give a value within the limit.';
@@ -104,7 +108,8 @@ create or replace function duewheel.create_topic(
     granularity interval default null,
     retention interval default '72 hours',
     -- The delay of level 1, of level 2 and so on; null for RocketMQ's eighteen.
-    delay_levels interval[] default null
+    delay_levels interval[] default null,
+    dead_letter_retention interval default '30 days'
 ) returns void
 language plpgsql as $$
 #variable_conflict use_column
@@ -129,7 +134,9 @@ begin
     end if;
     max_delay := duewheel.span(max_delay);
     retention := duewheel.span(retention);
-    perform duewheel.check_topic_settings(queues, max_delay, out_of_range, granularity, retention);
+    dead_letter_retention := duewheel.span(dead_letter_retention);
+    perform duewheel.check_topic_settings(
+        queues, max_delay, out_of_range, granularity, retention, dead_letter_retention);
     delay_levels := duewheel.checked_delay_levels(coalesce(
         delay_levels,
         '{1 s, 5 s, 10 s, 30 s, 1 min, 2 min, 3 min, 4 min, 5 min, 6 min, 7 min, 8 min, 9 min, 10 min, 20 min, 30 min,'
@@ -139,11 +146,12 @@ begin
     if not found then
         perform pg_advisory_xact_lock(duewheel.key_lock_key(0, '%TOPIC%' || create_topic.name));
         insert into duewheel.topic
-            (topic_id, name, message_type, queues, max_delay, out_of_range, granularity, retention, delay_levels)
+            (topic_id, name, message_type, queues, max_delay, out_of_range, granularity, retention, delay_levels,
+             dead_letter_retention)
         overriding system value
         select duewheel.free_topic_id(false), create_topic.name, create_topic.message_type, create_topic.queues,
                create_topic.max_delay, create_topic.out_of_range, coalesce(create_topic.granularity, interval '15 ms'),
-               create_topic.retention, create_topic.delay_levels
+               create_topic.retention, create_topic.delay_levels, create_topic.dead_letter_retention
         where not exists (select from duewheel.topic t where t.name = create_topic.name)
         on conflict on constraint topic_name_key do nothing;
         if found then
@@ -152,18 +160,18 @@ begin
         v_topic := duewheel.topic_by_name(create_topic.name);
     end if;
     if (v_topic.message_type, v_topic.queues::integer, v_topic.max_delay, v_topic.out_of_range, v_topic.granularity,
-        v_topic.retention, v_topic.delay_levels)
+        v_topic.retention, v_topic.delay_levels, v_topic.dead_letter_retention)
        is distinct from
        (create_topic.message_type, create_topic.queues, create_topic.max_delay, create_topic.out_of_range,
         coalesce(create_topic.granularity, v_topic.granularity), create_topic.retention,
-        create_topic.delay_levels) then
+        create_topic.delay_levels, create_topic.dead_letter_retention) then
         raise exception using
             errcode = 'DW002',
             message = format('topic "%s" exists with other settings: message_type %s, queues %s, max_delay %s, '
-                             'out_of_range %s, granularity %s, retention %s, delay_levels %s', v_topic.name,
-                             v_topic.message_type,
-                             v_topic.queues, v_topic.max_delay, v_topic.out_of_range, v_topic.granularity,
-                             v_topic.retention, v_topic.delay_levels),
+                             'out_of_range %s, granularity %s, retention %s, delay_levels %s, dead_letter_retention %s',
+                             v_topic.name, v_topic.message_type, v_topic.queues, v_topic.max_delay,
+                             v_topic.out_of_range, v_topic.granularity,
+                             v_topic.retention, v_topic.delay_levels, v_topic.dead_letter_retention),
             hint = 'Change it with update_topic, or create a topic of another name.';
     end if;
 end
@@ -175,7 +183,8 @@ create or replace function duewheel.update_topic(
     out_of_range text default null,
     granularity interval default null,
     retention interval default null,
-    delay_levels interval[] default null
+    delay_levels interval[] default null,
+    dead_letter_retention interval default null
 ) returns void
 language plpgsql as $$
 #variable_conflict use_column
@@ -193,15 +202,23 @@ begin
     v_topic.out_of_range := coalesce(update_topic.out_of_range, v_topic.out_of_range);
     v_topic.granularity := coalesce(update_topic.granularity, v_topic.granularity);
     v_topic.retention := coalesce(duewheel.span(update_topic.retention), v_topic.retention);
+    v_topic.dead_letter_retention := coalesce(
+        duewheel.span(update_topic.dead_letter_retention), v_topic.dead_letter_retention);
     perform duewheel.check_topic_settings(v_topic.queues, v_topic.max_delay, v_topic.out_of_range,
-                                          v_topic.granularity, v_topic.retention);
+                                          v_topic.granularity, v_topic.retention, v_topic.dead_letter_retention);
     if update_topic.delay_levels is not null then
         v_topic.delay_levels := duewheel.checked_delay_levels(update_topic.delay_levels);
     end if;
     update duewheel.topic t
     set max_delay = v_topic.max_delay, out_of_range = v_topic.out_of_range,
-        granularity = v_topic.granularity, retention = v_topic.retention, delay_levels = v_topic.delay_levels
+        granularity = v_topic.granularity, retention = v_topic.retention, delay_levels = v_topic.delay_levels,
+        dead_letter_retention = v_topic.dead_letter_retention
     where t.topic_id = v_topic.topic_id;
+    -- Those of groups. Whoever makes a subscription just now has locked the topic's row, or reads it after this commit.
+    update duewheel.topic t
+    set retention = case t.message_type when 'DEAD_LETTER' then v_topic.dead_letter_retention
+                                        else v_topic.retention end
+    where t.parent_topic_id = v_topic.topic_id and t.deleted_at is null;
 end
 $$;
 

@@ -47,14 +47,22 @@ $$;
 
 -- Forgets the ids of messages of which nothing is kept: neither the message where it is now, nor a row that it left at
 -- a later instant, which only these ids tell from one that was recalled.
-create or replace function duewheel.trim_moved(p_topic_id integer, p_kept_from timestamptz) returns void
+create or replace function duewheel.trim_moved(p_topic_id integer, p_kept_from timestamptz, p_limit integer)
+returns bigint
 language sql
 begin atomic
-    delete from duewheel.moved_id m
-    using duewheel.moved_id f
-    where f.topic_id = p_topic_id and f.deliver_at < p_kept_from and f.seq = f.first_seq
-      and not exists (
-        select from duewheel.moved_id n
-        where n.topic_id = p_topic_id and n.first_seq = f.seq and n.deliver_at >= p_kept_from)
-      and m.topic_id = p_topic_id and m.first_seq = f.seq;
+    with gone as (
+        delete from duewheel.moved_id m
+        using (
+            select f.seq from duewheel.moved_id f
+            where f.topic_id = p_topic_id and f.deliver_at < p_kept_from and f.seq = f.first_seq
+              and not exists (
+                select from duewheel.moved_id n
+                where n.topic_id = p_topic_id and n.first_seq = f.seq and n.deliver_at >= p_kept_from)
+            order by f.deliver_at limit p_limit
+        ) f
+        where m.topic_id = p_topic_id and m.first_seq = f.seq
+        returning m.seq
+    )
+    select count(*) from gone;
 end;

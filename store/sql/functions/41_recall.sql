@@ -277,7 +277,9 @@ begin
         v_outcome := null;
         select * into v_message
         from duewheel.message_at(p_topic_id, v_place.queue, v_place.deliver_at, v_place.seq);
-        if found then
+        if found and not duewheel.is_forgotten(
+            p_topic_id, v_place.queue, v_place.deliver_at, v_place.seq, v_message.xid)
+        then
             v_outcome := duewheel.recall_position(
                 p_topic_id, v_place.queue, v_place.deliver_at, v_place.seq, p_now);
         end if;

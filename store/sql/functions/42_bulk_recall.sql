@@ -90,12 +90,10 @@ return concat(
     ' and (select true from duewheel.recall r where r.topic_id = m.topic_id and r.queue = m.queue'
     ' and r.deliver_at = m.deliver_at and r.seq = m.seq limit 1) is null');
 
--- Recalls what matches of the messages that were sent behind the newest tick and wait. Returns how many that is, or in
--- a dry run would be.
-create or replace function duewheel.recall_held_back(
-    p_topic_id integer, p_condition text, p_dry_run boolean, p_now timestamptz
-) returns bigint
-language plpgsql as $$
+-- What matches of the messages that were sent behind the newest tick and wait.
+create or replace function duewheel.held_back_found(p_topic_id integer, p_condition text)
+returns duewheel.message_position[]
+language plpgsql stable as $$
 declare
     v_positions duewheel.message_position[];
 begin
@@ -107,12 +105,20 @@ begin
             limit 1) m
          where b.topic_id = %s and %s', p_topic_id, p_condition)
     into v_positions;
-    return (
-        select count(*) from unnest(v_positions) m
-        where p_dry_run
-           or duewheel.recall_position(p_topic_id, m.queue, m.deliver_at, m.seq, p_now) = 'recalled');
+    return coalesce(v_positions, '{}');
 end
 $$;
+
+-- Recalls them. Returns how many that is, or in a dry run would be.
+create or replace function duewheel.recall_held_back(
+    p_topic_id integer, p_condition text, p_dry_run boolean, p_now timestamptz
+) returns bigint
+language sql
+begin atomic
+    select count(*) from unnest(duewheel.held_back_found(p_topic_id, p_condition)) m
+    where p_dry_run
+       or duewheel.recall_position(p_topic_id, m.queue, m.deliver_at, m.seq, p_now) = 'recalled';
+end;
 
 -- The key by which a walk goes on. A producer recalls and may not read: a chunk hands on its position and no key.
 create or replace function duewheel.recall_key_at(p_topic_id integer, p_walk duewheel.recall_walk) returns text
@@ -159,6 +165,45 @@ begin
 end
 $$;
 
+-- Marks messages that a walk has found as recalled, those that are due after p_hi; answers those that it has marked, by
+-- their instants. Those that another transaction has recalled meanwhile are not among them.
+create or replace function duewheel.take_found(
+    p_topic_id integer, p_found duewheel.message_position[], p_hi timestamptz, p_now timestamptz
+) returns duewheel.message_position[]
+language sql
+begin atomic
+    -- Always in this order: two bulk recalls wait for each other and never in a circle.
+    with made as (
+        insert into duewheel.recall (topic_id, queue, bulk, deliver_at, seq, recalled_at)
+        select p_topic_id, f.queue, true, f.deliver_at, f.seq, coalesce(p_now, clock_timestamp())
+        from unnest(p_found) f where f.deliver_at > p_hi order by f.queue, f.deliver_at, f.seq
+        on conflict on constraint recall_pkey do nothing
+        returning queue, deliver_at, seq
+    )
+    select coalesce(
+        array_agg((m.queue, m.deliver_at, m.seq)::duewheel.message_position order by m.deliver_at, m.seq), '{}')
+    from made m;
+end;
+
+-- Takes the marks of those back that have been released since: nobody has seen these marks. Answers how many. The
+-- topic's wheel waits from here to the COMMIT.
+create or replace function duewheel.give_late_back(p_topic_id integer, p_made duewheel.message_position[])
+returns bigint
+language plpgsql as $$
+declare
+    v_hi timestamptz;
+    v_late bigint;
+begin
+    perform duewheel.lock_ticking(p_topic_id, true);
+    v_hi := duewheel.released_to(p_topic_id);
+    delete from duewheel.recall r using unnest(p_made) m
+    where m.deliver_at <= v_hi and r.topic_id = p_topic_id and r.queue = m.queue
+      and r.deliver_at = m.deliver_at and r.seq = m.seq;
+    get diagnostics v_late = row_count;
+    return v_late;
+end
+$$;
+
 -- Recalls messages that a walk has found. recalled: how many; released: how many were released since they were found.
 -- Messages that another transaction has recalled meanwhile are in neither number.
 create or replace function duewheel.recall_found(
@@ -169,35 +214,105 @@ language plpgsql as $$
 #variable_conflict use_column
 declare
     v_now constant timestamptz := coalesce(p_now, clock_timestamp());
-    v_hi timestamptz := duewheel.released_to(p_topic_id);
-    v_made duewheel.message_position[];
-    v_late bigint;
+    v_hi constant timestamptz := duewheel.released_to(p_topic_id);
+    v_made constant duewheel.message_position[] := duewheel.take_found(p_topic_id, p_found, v_hi, v_now);
+    v_late bigint := 0;
 begin
-    -- Always in this order: two bulk recalls wait for each other and never in a circle.
-    with made as (
-        insert into duewheel.recall (topic_id, queue, bulk, deliver_at, seq, recalled_at)
-        select p_topic_id, f.queue, true, f.deliver_at, f.seq, v_now
-        from unnest(p_found) f where f.deliver_at > v_hi order by f.queue, f.deliver_at, f.seq
-        on conflict on constraint recall_pkey do nothing
-        returning queue, deliver_at, seq
-    )
-    select count(*), (select count(*) from unnest(p_found) f where f.deliver_at <= v_hi),
-           array_agg((m.queue, m.deliver_at, m.seq)::duewheel.message_position)
-    into recalled, released, v_made from made m;
+    released := (select count(*) from unnest(p_found) f where f.deliver_at <= v_hi);
+    recalled := cardinality(v_made);
     if recalled > 0 and not p_deferred then
-        perform duewheel.lock_ticking(p_topic_id, true);
-        v_hi := duewheel.released_to(p_topic_id);
-        -- Released while the rows were written: nobody has seen these.
-        delete from duewheel.recall r using unnest(v_made) m
-        where m.deliver_at <= v_hi and r.topic_id = p_topic_id and r.queue = m.queue
-          and r.deliver_at = m.deliver_at and r.seq = m.seq;
-        get diagnostics v_late = row_count;
+        v_late := duewheel.give_late_back(p_topic_id, v_made);
         recalled := recalled - v_late;
         released := released + v_late;
     end if;
     insert into duewheel.bulk_recall (topic_id, first_deliver_at, recalled, recalled_at)
-    select p_topic_id, min(m.deliver_at), count(*), v_now from unnest(v_made) m where m.deliver_at > v_hi
-    having count(*) > 0;
+    -- Those that were late are the first.
+    select p_topic_id, (v_made[v_late + 1]).deliver_at, recalled, v_now where recalled > 0;
+end
+$$;
+
+-- The next messages that wait and match, at most p_limit of them, behind where the walk before it ended; next is where
+-- this one did, null at the end. p_in_one_slot: the walk also ends with the first slot where it finds some, so each of
+-- these has a place to go on behind it. released: with p_counting, how many match and were released before.
+create or replace function duewheel.walk_waiting(
+    p_topic duewheel.topic, p_condition text, p_key_prefix text, p_due_from timestamptz, p_due_until timestamptz,
+    p_counting boolean, p_in_one_slot boolean, p_limit integer, p_after jsonb,
+    out positions duewheel.message_position[], out released bigint, out next jsonb
+)
+language plpgsql stable as $$
+declare
+    -- Each walk begins anew here, or in the slot and behind the position where the one before it ended.
+    v_walk duewheel.recall_walk := jsonb_populate_record(null::duewheel.recall_walk, p_after);
+    v_key text;
+    v_slot record;
+    v_count bigint;
+    v_last duewheel.message_position;
+begin
+    positions := '{}';
+    released := 0;
+    for v_slot in
+        select * from (
+            -- Far messages first: one that is moved into its slot meanwhile is met there.
+            select timestamptz '-infinity' as starts_at, timestamptz 'infinity' as ends_at, 'far_message' as table_name
+            union all
+            select s.starts_at, s.ends_at, s.table_name from duewheel.slot s
+            where s.ends_at > coalesce(p_due_from, '-infinity') and s.starts_at < coalesce(p_due_until, 'infinity')
+        ) s
+        where s.starts_at >= coalesce(v_walk.slot, '-infinity')
+        order by s.starts_at
+    loop
+        v_key := p_key_prefix;
+        if v_slot.starts_at is distinct from v_walk.slot then
+            v_walk.slot := v_slot.starts_at;
+            v_walk.hi := duewheel.released_to(p_topic.topic_id);
+            v_walk.queue := 0;
+            -- Keys come first in a walk by them, so it begins before all instants.
+            v_walk.at := case when p_key_prefix is null then v_walk.hi else '-infinity' end;
+            v_walk.seq := duewheel.last_seq();
+            if v_slot.starts_at <= v_walk.hi and p_counting then
+                -- Nobody knows any more of those that are past their retention.
+                execute format('select count(*) from duewheel.%I m where %s and m.queue = any ($1)'
+                               ' and m.deliver_at <= $2 and m.deliver_at >= $3', v_slot.table_name, p_condition)
+                into v_count
+                using array(select generate_series(0, p_topic.queues - 1)::smallint), v_walk.hi,
+                      coalesce(p_topic.kept_from, '-infinity');
+                released := released + v_count;
+            end if;
+        elsif p_key_prefix is not null then
+            v_key := duewheel.recall_key_at(p_topic.topic_id, v_walk);
+        end if;
+        continue when v_slot.ends_at <= v_walk.hi;
+        positions := positions || array(
+            select p from duewheel.recall_page(v_slot.table_name, p_condition, v_walk, v_key, p_topic.queues,
+                                               p_limit - cardinality(positions)) p);
+        if cardinality(positions) = p_limit or (p_in_one_slot and cardinality(positions) > 0) then
+            v_last := positions[cardinality(positions)];
+            v_walk.queue := v_last.queue;
+            v_walk.at := v_last.deliver_at;
+            v_walk.seq := v_last.seq;
+            next := to_jsonb(v_walk);
+            exit;
+        end if;
+    end loop;
+end
+$$;
+
+-- What a chunk of a bulk recall or reschedule may be.
+create or replace function duewheel.check_chunk(p_limit integer, p_dry_run boolean, p_now timestamptz) returns void
+language plpgsql as $$
+begin
+    if p_now is not null then
+        perform duewheel.require_clock_right(p_now);
+    end if;
+    if not p_dry_run then
+        perform duewheel.require_own_transaction();
+    end if;
+    if p_limit is null or p_limit not between 1 and 10000 then
+        raise exception using
+            errcode = 'DW010',
+            message = format('a chunk of %s messages is asked for; the limit is 1 to 10000', p_limit),
+            hint = 'Go on in several chunks.';
+    end if;
 end
 $$;
 
@@ -218,84 +333,26 @@ declare
     v_topic duewheel.topic := duewheel.topic_to_recall_from(p_topic);
     v_condition constant text := duewheel.recall_condition(
         v_topic.topic_id, p_tag, p_key_prefix, p_due_from, p_due_until);
-    -- Each chunk begins anew here, or in the slot and behind the position where the one before it ended.
-    v_walk duewheel.recall_walk := jsonb_populate_record(null::duewheel.recall_walk, p_after);
-    v_key text;
     v_held_back bigint := 0;
-    v_slot record;
-    v_count bigint;
-    v_found duewheel.message_position[] := '{}';
-    v_last duewheel.message_position;
+    v_walk record;
     v_done record;
 begin
-    if p_now is not null then
-        perform duewheel.require_clock_right(p_now);
-    end if;
-    if not (p_deferred or p_dry_run) then
-        perform duewheel.require_own_transaction();
-    end if;
-    if p_limit is null or p_limit not between 1 and 10000 then
-        raise exception using
-            errcode = 'DW010',
-            message = format('a chunk of %s messages is asked for; the limit is 1 to 10000', p_limit),
-            hint = 'Recall in several chunks.';
-    end if;
+    perform duewheel.check_chunk(p_limit, p_deferred or p_dry_run, p_now);
     if p_after is null and exists (select from duewheel.held_back b where b.topic_id = v_topic.topic_id) then
         v_held_back := duewheel.recall_held_back(v_topic.topic_id, v_condition, p_dry_run, p_now);
     end if;
-    -- They are due before the newest tick, so those that are not recalled now are counted as released below.
-    already_released := case when p_dry_run then -v_held_back else 0 end;
-    for v_slot in
-        select * from (
-            -- Far messages first: one that is moved into its slot meanwhile is met there.
-            select timestamptz '-infinity' as starts_at, timestamptz 'infinity' as ends_at, 'far_message' as table_name
-            union all
-            select s.starts_at, s.ends_at, s.table_name from duewheel.slot s
-            where s.ends_at > coalesce(p_due_from, '-infinity') and s.starts_at < coalesce(p_due_until, 'infinity')
-        ) s
-        where s.starts_at >= coalesce(v_walk.slot, '-infinity')
-        order by s.starts_at
-    loop
-        v_key := p_key_prefix;
-        if v_slot.starts_at is distinct from v_walk.slot then
-            v_walk.slot := v_slot.starts_at;
-            v_walk.hi := duewheel.released_to(v_topic.topic_id);
-            v_walk.queue := 0;
-            -- Keys come first in a walk by them, so it begins before all instants.
-            v_walk.at := case when p_key_prefix is null then v_walk.hi else '-infinity' end;
-            v_walk.seq := duewheel.last_seq();
-            if v_slot.starts_at <= v_walk.hi then
-                execute format(
-                    'select count(*) from duewheel.%I m where %s and m.queue = any ($1) and m.deliver_at <= $2',
-                    v_slot.table_name, v_condition)
-                into v_count
-                using array(select generate_series(0, v_topic.queues - 1)::smallint), v_walk.hi;
-                already_released := already_released + v_count;
-            end if;
-        elsif p_key_prefix is not null then
-            v_key := duewheel.recall_key_at(v_topic.topic_id, v_walk);
-        end if;
-        continue when v_slot.ends_at <= v_walk.hi;
-        v_found := v_found || array(
-            select p from duewheel.recall_page(v_slot.table_name, v_condition, v_walk, v_key, v_topic.queues,
-                                               p_limit - cardinality(v_found)) p);
-        if cardinality(v_found) = p_limit then
-            v_last := v_found[p_limit];
-            v_walk.queue := v_last.queue;
-            v_walk.at := v_last.deliver_at;
-            v_walk.seq := v_last.seq;
-            next := to_jsonb(v_walk);
-            exit;
-        end if;
-    end loop;
-
+    v_walk := duewheel.walk_waiting(
+        v_topic, v_condition, p_key_prefix, p_due_from, p_due_until, true, false, p_limit, p_after);
+    next := v_walk.next;
     if p_dry_run then
         recalled := 0;
-        matched := already_released + v_held_back + cardinality(v_found);
+        -- Those held back are due before the newest tick, so the walk has counted them as released.
+        already_released := v_walk.released - v_held_back;
+        matched := already_released + v_held_back + cardinality(v_walk.positions);
         return;
     end if;
-    v_done := duewheel.recall_found(v_topic.topic_id, v_found, p_deferred, p_now);
-    already_released := already_released + v_done.released;
+    v_done := duewheel.recall_found(v_topic.topic_id, v_walk.positions, p_deferred, p_now);
+    already_released := v_walk.released + v_done.released;
     recalled := v_held_back + v_done.recalled;
     matched := already_released + recalled;
 end

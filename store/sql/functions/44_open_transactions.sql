@@ -36,3 +36,29 @@ language sql immutable
 begin atomic
     select exists (select from pg_snapshot_xip(p_snapshot) x where x <= p_to and x <> all (p_but));
 end;
+
+-- Of topics whose newest ticks saw open transactions, those for which a wheel has still to come again, in one
+-- statement for all. is_late: a transaction has ended and left messages that a tick releases now. Else one that may be
+-- of this database is still open.
+create or replace function duewheel.unsettled_topics(p_topic_ids integer[])
+returns table (topic_id integer, is_late boolean)
+language plpgsql set plan_cache_mode = force_generic_plan as $$
+declare
+    -- One snapshot for both questions, which transactions have ended and which are open: else one that ends between
+    -- them is in neither answer.
+    v_snapshot constant pg_snapshot := pg_current_snapshot();
+    v_foreign constant xid8[] := duewheel.foreign_transactions(v_snapshot);
+begin
+    perform duewheel.require_read_committed();
+    return query
+    select k.topic_id, late.is_late
+    from unnest(p_topic_ids) asked (topic_id)
+    cross join lateral duewheel.newest_tick(asked.topic_id) k
+    cross join lateral (
+        select exists (select from duewheel.late_messages(k, v_snapshot)) as is_late
+    ) late
+    where k.open_count > 0 and (late.is_late or exists (
+        select from pg_snapshot_xip(k.snapshot) x
+        where not pg_visible_in_snapshot(x, v_snapshot) and x <> all (v_foreign)));
+end
+$$;

@@ -184,7 +184,9 @@ begin
              parent_topic_id)
         overriding system value
         select own.topic_id, own.prefix || p_group || '%' || p_topic.name, own.message_type, 1, p_topic.max_delay,
-               p_topic.out_of_range, p_topic.granularity, p_topic.retention, p_topic.delay_levels, p_topic.topic_id
+               p_topic.out_of_range, p_topic.granularity,
+               case own.message_type when 'DEAD_LETTER' then p_topic.dead_letter_retention else p_topic.retention end,
+               p_topic.delay_levels, p_topic.topic_id
         from (values (v_made.retry_topic_id, '%RETRY%', 'RETRY'),
                      (v_made.dead_letter_topic_id, '%DLQ%', 'DEAD_LETTER')) own (topic_id, prefix, message_type);
     else
@@ -240,8 +242,9 @@ begin
         end if;
     end loop;
     perform duewheel.check_new_subscription(v_topic, p_group, p_mode);
-    -- Keeps delete_topic away until this is committed.
-    perform from duewheel.topic t where t.topic_id = v_topic.topic_id and t.deleted_at is null for key share;
+    -- Keeps delete_topic and update_topic away until this is committed.
+    select * into v_topic from duewheel.topic t
+    where t.topic_id = v_topic.topic_id and t.deleted_at is null for share;
     if not found then
         -- There may be another topic of that name by now.
         select * into group_id, topic_id, retry_topic_id, dead_letter_topic_id, made
@@ -359,7 +362,8 @@ begin
 end
 $$;
 
--- Where a group stands in a queue, and how far that is released.
+-- Where a group stands in a queue, and how far that is released. Messages due before kept_from of the topic are
+-- finished, and no log says any more which of them were read late: the group has passed them all.
 create or replace function duewheel.position_in(p_group_id integer, p_topic_id integer, p_queue smallint)
 returns table (
     n bigint, to_at timestamptz, to_seq bigint, straggler_to bigint, revived_to timestamptz, hi timestamptz,
@@ -367,12 +371,16 @@ returns table (
 )
 language sql stable rows 1
 begin atomic
-    select l.n, l.to_at, l.to_seq, l.straggler_to, l.revived_to, t.hi, t.queue_hi[p_queue + 1]
+    select l.n,
+           case when k.kept_from > l.to_at then k.kept_from - interval '1 microsecond' else l.to_at end,
+           case when k.kept_from > l.to_at then duewheel.last_seq() else l.to_seq end,
+           l.straggler_to, l.revived_to, t.hi, t.queue_hi[p_queue + 1]
     from (
         select l.n, l.to_at, l.to_seq, l.straggler_to, l.revived_to from duewheel.lease l
         where l.topic_id = p_topic_id and l.group_id = p_group_id and l.queue = p_queue
         order by l.n desc limit 1
     ) l
+    cross join lateral (select k.kept_from from duewheel.topic k where k.topic_id = p_topic_id limit 1) k
     left join lateral (
         select t.hi, t.queue_hi from duewheel.newest_tick(p_topic_id) t
     ) t on true;
@@ -526,7 +534,8 @@ $$;
 
 -- Forgets broadcasting instances that have not asked for longer than their topic's retention: their position speaks of
 -- nothing that is kept. seen_at is up to an hour behind. The rest of deleted topics goes with them.
-create or replace function duewheel.forget_instances(p_now timestamptz) returns void
+-- Says whether some are left, as p_until was over.
+create or replace function duewheel.forget_instances(p_until timestamptz, p_now timestamptz) returns boolean
 language plpgsql as $$
 declare
     v_subscription record;
@@ -538,7 +547,11 @@ begin
         for update of s skip locked
     loop
         perform duewheel.remove_subscription(v_subscription.group_id, v_subscription.topic_id);
+        if clock_timestamp() >= p_until then
+            return true;
+        end if;
     end loop;
     perform duewheel.forget_topics(p_now);
+    return false;
 end
 $$;

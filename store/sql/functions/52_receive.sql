@@ -10,10 +10,10 @@ language sql immutable parallel safe
 return p_hi + p_granularity + least(p_granularity, interval '1 second');
 
 -- The facts that a walk over the queues of a subscription needs: how many its topic has, the topic of its retries,
--- whether its topic is of type FIFO, and from when on a broadcasting instance reads.
+-- whether its topic is of type FIFO, from when on a broadcasting instance reads, and whether the group is paused.
 create or replace function duewheel.check_receive(
     p_group_id integer, p_topic_id integer, p_max bigint, p_chunk integer, p_invisible interval, p_now timestamptz,
-    out queues integer, out retry_topic_id integer, out is_fifo boolean, out kept_from timestamptz
+    out queues integer, out retry_topic_id integer, out is_fifo boolean, out is_paused boolean
 )
 language plpgsql as $$
 #variable_conflict use_column
@@ -31,8 +31,8 @@ begin
             hint = 'Give numbers within the limits.';
     end if;
     perform duewheel.check_invisible(p_invisible);
-    select t.queues, s.retry_topic_id, t.message_type = 'FIFO', t.kept_from, s.seen_at
-    into queues, retry_topic_id, is_fifo, kept_from, v_seen_at
+    select t.queues, s.retry_topic_id, t.message_type = 'FIFO', s.paused_at is not null, s.seen_at
+    into queues, retry_topic_id, is_fifo, is_paused, v_seen_at
     from duewheel.subscription s join duewheel.topic t on t.topic_id = s.topic_id
     where s.group_id = p_group_id and s.topic_id = p_topic_id and t.deleted_at is null;
     if not found then
@@ -123,8 +123,7 @@ $$;
 -- Takes the lock of a queue and reads where the group stands there; null where another consumer is reading now, which
 -- leaves nothing for this one, or where there is nothing.
 create or replace function duewheel.enter_queue(
-    p_group_id integer, p_topic_id integer, p_queue smallint, p_is_fifo boolean, p_kept_from timestamptz,
-    p_now timestamptz
+    p_group_id integer, p_topic_id integer, p_queue smallint, p_is_fifo boolean, p_now timestamptz
 ) returns duewheel.queue_walk
 language plpgsql as $$
 declare
@@ -146,11 +145,6 @@ begin
     if v_walk.now_at >= v_walk.revived_to + interval '100 milliseconds'
        and not duewheel.has_ended_leases(p_group_id, p_topic_id, p_queue, v_walk.revived_to, v_walk.now_at) then
         v_walk.revived_to := v_walk.now_at;
-    end if;
-    if p_kept_from > v_walk.to_at then
-        -- A broadcasting instance that is behind: what was recalled before is forgotten.
-        v_walk.to_at := p_kept_from - interval '1 microsecond';
-        v_walk.to_seq := duewheel.last_seq();
     end if;
     return v_walk;
 end
@@ -277,6 +271,9 @@ declare
     v_parked bigint := 0;
 begin
     v_reads := duewheel.check_receive(p_group_id, p_topic_id, p_max, p_chunk, p_invisible, p_now);
+    if v_reads.is_paused then
+        return;
+    end if;
     if v_reads.is_fifo then
         perform duewheel.fifo_take_back(p_group_id, p_topic_id, v_reads.retry_topic_id);
     end if;
@@ -299,8 +296,7 @@ begin
         continue when v_is_retry and v_reads.retry_topic_id is null;
         v_walk := duewheel.enter_queue(
             p_group_id, case when v_is_retry then v_reads.retry_topic_id else p_topic_id end,
-            greatest(v_queues[v_step], 0::smallint), v_reads.is_fifo,
-            case when not v_is_retry then v_reads.kept_from end, p_now);
+            greatest(v_queues[v_step], 0::smallint), v_reads.is_fifo, p_now);
         continue when v_walk.n is null;
         v_tags := case when not v_is_retry then p_tags end;
         v_filter := case when not v_is_retry then p_filter end;
@@ -382,7 +378,7 @@ end
 $$;
 
 -- When the group could next have something: now where something is ready, the next due instant or lease end of the next
--- minute, else null.
+-- minute, else null. A paused group has nothing.
 create or replace function duewheel.next_due(p_group_id integer, p_topic_id integer, p_now timestamptz default null)
 returns timestamptz
 language plpgsql set plan_cache_mode = force_generic_plan as $$
@@ -398,6 +394,9 @@ begin
         perform duewheel.require_clock_right(p_now);
     end if;
     perform duewheel.require_home();
+    if duewheel.is_paused(p_group_id, p_topic_id) then
+        return null;
+    end if;
     for v_position in select * from duewheel.positions(p_group_id, p_topic_id) loop
         if duewheel.has_ended_leases(p_group_id, v_position.topic_id, v_position.queue, v_position.revived_to,
                                      v_now) then

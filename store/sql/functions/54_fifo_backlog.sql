@@ -143,7 +143,8 @@ begin
 end
 $$;
 
--- Forgets the messages of a slot that is dropped unread. The caller has a short lock timeout.
+-- Forgets the messages of a slot that is dropped unread, but for those that outlive it. The caller has a short lock
+-- timeout.
 create or replace function duewheel.fifo_forget_slot(p_slot duewheel.slot) returns void
 language plpgsql as $$
 declare
@@ -153,6 +154,9 @@ begin
     for v_source in
         select distinct b.group_id, b.topic_id, b.queue from duewheel.fifo_backlog b
         where b.deliver_at >= (p_slot).starts_at and b.deliver_at < (p_slot).ends_at
+          and not exists (
+            select from duewheel.outlived_slot o
+            where o.starts_at = (p_slot).starts_at and not o.is_dropped and b.topic_id = any (o.topic_ids))
         order by b.group_id, b.topic_id, b.queue
     loop
         perform pg_advisory_xact_lock(

@@ -4,7 +4,7 @@
 -- them; whether some are being consumed, and by whom; and when there could next
 -- be one. Tags and a filter choose among the messages that come the first time; on a FIFO topic all count. Where none
 -- of the first 10 000 is chosen, ready is 1: the consumer that comes moves past them. Where something is ready and none
--- of it chosen, next_at is null: only a release brings news.
+-- of it chosen, next_at is null: only a release brings news. For a paused group nothing is ready.
 create or replace function duewheel.group_doorbells(
     p_topics text[], p_groups text[],
     -- For each pair an array of tags, or null for all messages.
@@ -29,7 +29,8 @@ declare
 begin
     perform duewheel.clock_at(p_now);
     for v_pair in
-        select p.place, p.filter, s.group_id, s.topic_id, t.message_type <> 'FIFO' as is_chosen_from
+        select p.place, p.filter, s.group_id, s.topic_id, t.message_type <> 'FIFO' as is_chosen_from,
+               s.paused_at is not null as is_paused
         from unnest(p_topics, p_groups, p_filters) with ordinality p (topic, consumer_group, filter, place)
         join duewheel.topic t on t.name = p.topic and t.deleted_at is null
         join duewheel.consumer_group g on g.name = p.consumer_group
@@ -47,6 +48,7 @@ begin
         for v_source in
             select p.topic_id, p.queue, p.ordinal > 0 as is_first_time
             from duewheel.positions(v_pair.group_id, v_pair.topic_id) p
+            where not v_pair.is_paused
         loop
             v_counted := duewheel.count_ready(
                 v_pair.group_id, v_source.topic_id, v_source.queue, v_now, c_most - ready,

@@ -1,9 +1,9 @@
 -- Dead letters: the messages whose retries are used up, kept for their group.
 
 -- A page of a group's dead letters: of one topic, the oldest first, then of the next topic. It ends after max_messages,
--- or before the message whose body would make it larger than max_bytes; one message always fits. The next page comes
--- after place, as the last row has it. A filter that is rare ends a page too: after max_looked_at dead letters the last
--- row has a place and nothing else.
+-- or before the message whose body would make it larger than max_bytes; one message always fits. Discarded ones are
+-- not listed. The next page comes after place, as the last row has it. A filter that is rare ends a page too: after
+-- max_looked_at dead letters the last row has a place and nothing else. kept_until is when a dead letter may go.
 create or replace function duewheel.dead_letter_page(
     consumer_group text, topic text default null, redriven boolean default null,
     after jsonb default null, max_messages integer default 500, max_bytes bigint default 4194304,
@@ -11,7 +11,7 @@ create or replace function duewheel.dead_letter_page(
     key_prefix text default null
 ) returns table (
     topic_name text, message_id text, key text, tag text, properties jsonb, body bytea, born_at timestamptz,
-    dead_at timestamptz, attempt integer, reason text, redriven_at timestamptz, place jsonb
+    dead_at timestamptz, attempt integer, reason text, redriven_at timestamptz, kept_until timestamptz, place jsonb
 )
 language plpgsql stable
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
@@ -25,13 +25,15 @@ declare
     v_bytes bigint := 0;
     v_subscription record;
     v_seq bigint;
+    v_is_discarded boolean;
 begin
     perform duewheel.require_home();
+    perform duewheel.require_known(null, dead_letter_page.topic);
     perform duewheel.check_limit('max_messages', max_messages, 1, 1000);
     perform duewheel.check_limit('max_bytes', max_bytes, 1, 1073741824);
     perform duewheel.check_limit('max_looked_at', max_looked_at, 1, 1000000);
     for v_subscription in
-        select s.dead_letter_topic_id, t.name,
+        select s.dead_letter_topic_id, t.name, t.dead_letter_retention,
                case when s.dead_letter_topic_id = v_after_topic
                     then (dead_letter_page.after ->> 'at')::timestamptz else '-infinity' end as after_at,
                case when s.dead_letter_topic_id = v_after_topic
@@ -41,10 +43,12 @@ begin
           and (dead_letter_page.topic is null or t.name = dead_letter_page.topic)
         order by s.dead_letter_topic_id
     loop
-        for message_id, key, tag, properties, body, born_at, dead_at, attempt, reason, redriven_at, v_seq in
+        for message_id, key, tag, properties, body, born_at, dead_at, attempt, reason, redriven_at, kept_until, v_seq,
+            v_is_discarded in
             select duewheel.message_id(m.origin_topic_id, m.origin_queue, m.origin_deliver_at, m.origin_seq), m.key,
                    m.tag, m.properties, case when with_bodies then m.body end, m.born_at, m.deliver_at, m.attempt,
-                   m.reason, r.redriven_at, m.seq
+                   m.reason, r.redriven_at, m.deliver_at + v_subscription.dead_letter_retention, m.seq,
+                   r.redriven_at is not null and r.retry_seq is null
             from (
                 select * from duewheel.any_message m
                 where m.topic_id = v_subscription.dead_letter_topic_id and m.queue = 0
@@ -53,13 +57,13 @@ begin
                 order by m.deliver_at, m.seq limit v_left
             ) m
             left join lateral (
-                select r.redriven_at from duewheel.redrive r
+                select r.redriven_at, r.retry_seq from duewheel.redrive r
                 where r.topic_id = m.topic_id and r.deliver_at = m.deliver_at and r.seq = m.seq limit 1) r on true
             order by m.deliver_at, m.seq
         loop
             v_left := v_left - 1;
             topic_name := v_subscription.name;
-            continue when dead_letter_page.redriven <> (redriven_at is not null)
+            continue when v_is_discarded or dead_letter_page.redriven <> (redriven_at is not null)
                 or not coalesce(starts_with(key, dead_letter_page.key_prefix), dead_letter_page.key_prefix is null)
                 or coalesce(strpos(reason, reason_contains), (reason_contains is null)::integer) = 0;
             v_count := v_count + 1;
@@ -76,6 +80,7 @@ begin
         if v_left = 0 then
             return query select null::text, null::text, null::text, null::text, null::jsonb, null::bytea,
                                 null::timestamptz, null::timestamptz, null::integer, null::text, null::timestamptz,
+                                null::timestamptz,
                                 jsonb_build_object('topic', v_subscription.dead_letter_topic_id, 'at', dead_at,
                                                    'seq', v_seq);
             return;
@@ -84,14 +89,52 @@ begin
 end
 $$;
 
+-- The open dead letters of a group by their reasons, the commonest first: how many, and when the first and the last one
+-- died. At most max_looked_at dead letters of each topic are looked at, the oldest; complete is false where there are
+-- more.
+create or replace function duewheel.dead_letter_reasons(
+    consumer_group text, topic text default null, max_looked_at integer default 20000,
+    max_reasons integer default 50
+) returns table (reason text, messages bigint, first_dead_at timestamptz, last_dead_at timestamptz, complete boolean)
+language plpgsql stable
+set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
+as $$
+#variable_conflict use_column
+declare
+    v_group duewheel.consumer_group := duewheel.group_by_name(dead_letter_reasons.consumer_group);
+begin
+    perform duewheel.require_known(null, dead_letter_reasons.topic);
+    perform duewheel.check_limit('max_looked_at', max_looked_at, 1, 1000000);
+    perform duewheel.check_limit('max_reasons', max_reasons, 1, 1000);
+    return query
+    select m.reason, count(*), min(m.deliver_at), max(m.deliver_at), bool_and(m.is_all)
+    from (
+        select m.*, count(*) over (partition by m.topic_id) < max_looked_at as is_all
+        from duewheel.subscription s
+        join duewheel.topic t on t.topic_id = s.topic_id and t.deleted_at is null
+        cross join lateral (
+            select m.topic_id, m.deliver_at, m.seq, m.reason from duewheel.any_message m
+            where m.topic_id = s.dead_letter_topic_id and m.queue = 0
+            order by m.deliver_at, m.seq limit max_looked_at) m
+        where s.group_id = v_group.group_id
+          and (dead_letter_reasons.topic is null or t.name = dead_letter_reasons.topic)
+    ) m
+    where (select true from duewheel.redrive r where r.topic_id = m.topic_id and r.deliver_at = m.deliver_at
+           and r.seq = m.seq limit 1) is null
+    group by m.reason
+    order by count(*) desc, m.reason limit max_reasons;
+end
+$$;
+
 -- One chunk of a redrive: sends up to p_limit dead letters again, as messages of the group's retry topic that are due
 -- now. A row in duewheel.redrive goes with each, so that of two redrives at once, or one after another, only one sends
 -- it. p_after is where the chunk before it ended, null at first; next is where this one did, null at the end. Dead
--- letters that appear after the first chunk are left to the next redrive.
+-- letters that appear after the first chunk are left to the next redrive. p_reason: exactly this one. p_discard: none
+-- is sent again, now or later.
 create or replace function duewheel.redrive_chunk(
     p_group text, p_topic text, p_message_ids text[], p_tag text, p_key_prefix text, p_reason_contains text,
     p_dead_from timestamptz, p_dead_until timestamptz, p_limit integer, p_dry_run boolean, p_after jsonb,
-    p_now timestamptz,
+    p_now timestamptz, p_reason text default null, p_discard boolean default false,
     out matched bigint, out redriven bigint, out next jsonb
 )
 -- By the keys, though tables were small when they were last looked at.
@@ -110,7 +153,8 @@ declare
                   'm.origin_topic_id, m.origin_queue, m.origin_deliver_at, m.origin_seq) = any ($7)' else '' end
         || case when p_tag is not null then ' and m.tag = $9' else '' end
         || case when p_key_prefix is not null then ' and starts_with(m.key, $10)' else '' end
-        || case when p_reason_contains is not null then ' and strpos(m.reason, $11) > 0' else '' end;
+        || case when p_reason_contains is not null then ' and strpos(m.reason, $11) > 0' else '' end
+        || case when p_reason is not null then ' and m.reason = $13' else '' end;
     v_origin_seqs bigint[];
     v_before_seq constant bigint := coalesce((p_after ->> 'before')::bigint, nextval('duewheel.message_block') * 65536);
     v_subscription record;
@@ -164,7 +208,7 @@ begin
               case when (p_after ->> 'topic')::integer = v_subscription.dead_letter_topic_id
                    then (p_after ->> 'at')::timestamptz else '-infinity' end,
               coalesce((p_after ->> 'seq')::bigint, 0), v_before_seq, p_message_ids, v_origin_seqs, p_tag, p_key_prefix,
-              p_reason_contains, v_room;
+              p_reason_contains, v_room, p_reason;
         continue when v_some.count = 0;
         matched := matched + v_some.count;
         if not p_dry_run then
@@ -175,19 +219,19 @@ begin
             with claimed as (
                 insert into duewheel.redrive (topic_id, deliver_at, seq, retry_deliver_at, retry_seq, redriven_at)
                 select v_subscription.dead_letter_topic_id, c.deliver_at, c.seq, v_due_at,
-                       nextval('duewheel.message_block') * 65536, v_now
+                       case when not p_discard then nextval('duewheel.message_block') * 65536 end, v_now
                 from unnest(v_some.ats, v_some.seqs) c (deliver_at, seq) order by c.deliver_at, c.seq
                 on conflict on constraint redrive_pkey do nothing
                 returning deliver_at, seq, retry_deliver_at, retry_seq
             )
-            select count(duewheel.send_on(
-                m, v_subscription.retry_topic_id, c.retry_deliver_at, m.attempt + 1, m.reason, c.retry_seq))
+            select count(case when p_discard then c.seq else duewheel.send_on(
+                m, v_subscription.retry_topic_id, c.retry_deliver_at, m.attempt + 1, m.reason, c.retry_seq) end)
             into v_count
             from claimed c
             cross join lateral duewheel.message_at(
                 v_subscription.dead_letter_topic_id, 0::smallint, c.deliver_at, c.seq) m;
             redriven := redriven + v_count;
-            if v_count > 0 then
+            if v_count > 0 and not p_discard then
                 perform duewheel.notify_due(v_subscription.retry_topic_id, v_due_at);
             end if;
         end if;

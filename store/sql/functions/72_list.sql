@@ -2,8 +2,8 @@
 -- where the one before ended, by the message id, so it costs the same wherever it is and whatever waits.
 
 -- The next messages of a topic that may be in a state, behind (p_at, p_seq) and before p_until, in the order of their
--- instants: those that wait, those that were recalled, or all. A recalled one that is gone, as retention has taken it,
--- has no born_at. p_hi: how far the topic is released.
+-- instants: those that wait, those that were recalled or moved away, or all. One of those that is gone, as retention
+-- has taken it, has no born_at. p_hi: how far the topic is released.
 create or replace function duewheel.listed_after(
     p_topic duewheel.topic, p_state text, p_hi timestamptz, p_until timestamptz, p_at timestamptz, p_seq bigint,
     p_limit integer
@@ -27,7 +27,7 @@ begin
         (select r.queue, r.deliver_at, r.seq, m.key, m.tag, m.born_at
          from (
             select r.queue, r.deliver_at, r.seq from duewheel.recall r
-            where p_state = 'recalled' and r.topic_id = (p_topic).topic_id and r.queue = q::smallint
+            where p_state in ('recalled', 'moved') and r.topic_id = (p_topic).topic_id and r.queue = q::smallint
               and r.deliver_at >= p_at and r.deliver_at < p_until and (r.deliver_at, r.seq) > (p_at, p_seq)
             order by r.deliver_at, r.seq limit p_limit
          ) r
@@ -74,7 +74,7 @@ create or replace function duewheel.looked_at(
     p_until timestamptz, p_key text, p_at timestamptz, p_seq bigint, p_limit integer
 ) returns table (
     message_id text, key text, tag text, born_at timestamptz, deliver_at timestamptz, released boolean,
-    recalled boolean, listed boolean, seq bigint
+    recalled boolean, moved_to text, listed boolean, seq bigint
 )
 language plpgsql stable
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
@@ -83,10 +83,10 @@ as $$
 begin
     return query
     select duewheel.message_id((p_topic).topic_id, m.queue, m.deliver_at, m.seq), m.key, m.tag, m.born_at,
-           m.deliver_at, m.released, m.recalled,
+           m.deliver_at, m.released, m.recalled and present.id is null, present.id,
            m.born_at is not null and (p_tag is null or m.tag is not distinct from p_tag)
-               and p_state in ('all', case when m.recalled then 'recalled' when m.released then 'released'
-                                           else 'waiting' end), m.seq
+               and p_state in ('all', case when present.id is not null then 'moved' when m.recalled then 'recalled'
+                                           when m.released then 'released' else 'waiting' end), m.seq
     from (
         select m.*,
                -- A look-up for each row, and never all recalls there are.
@@ -104,6 +104,11 @@ begin
         ) m
         offset 0
     ) m
+    -- A move takes the message back at its old place, so nothing else is looked up.
+    left join lateral (
+        select duewheel.message_id((p_topic).topic_id, p.queue, p.deliver_at, p.seq) as id
+        from duewheel.present_place((p_topic).topic_id, m.seq) p where m.recalled and p.seq <> m.seq
+    ) present on true
     order by case when p_key_prefix is not null then m.key end, m.deliver_at, m.seq;
 end
 $$;
@@ -138,7 +143,7 @@ $$;
 create or replace function duewheel.list_messages(
     -- Null for all topics, by name.
     topic text default null,
-    -- waiting, released, recalled or all.
+    -- waiting, released, recalled, moved or all.
     state text default 'waiting',
     due_from timestamptz default null,
     due_until timestamptz default null,
@@ -149,7 +154,7 @@ create or replace function duewheel.list_messages(
     max_messages integer default 100
 ) returns table (
     topic_name text, message_id text, key text, tag_name text, born_at timestamptz, deliver_at timestamptz,
-    released boolean, recalled boolean, listed boolean
+    released boolean, recalled boolean, moved_to text, listed boolean
 )
 language plpgsql stable
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
@@ -159,7 +164,8 @@ declare
     -- So many are looked at for a page.
     c_looked_at constant integer := 10000;
     -- By the recalls, which are few, and not by the messages.
-    c_by_recall constant boolean := list_messages.state = 'recalled' and list_messages.key_prefix is null;
+    c_by_recall constant boolean :=
+        list_messages.state in ('recalled', 'moved') and list_messages.key_prefix is null;
     v_topic duewheel.topic;
     v_topic_name text;
     v_key text;
@@ -177,10 +183,11 @@ begin
     if list_messages.topic is not null then
         perform duewheel.topic_by_name(list_messages.topic);
     end if;
-    if list_messages.state is null or list_messages.state not in ('waiting', 'released', 'recalled', 'all') then
+    if list_messages.state is null
+       or list_messages.state not in ('waiting', 'released', 'recalled', 'moved', 'all') then
         raise exception using
             errcode = 'DW010',
-            message = format('state is "%s"; it is "waiting", "released", "recalled" or "all"',
+            message = format('state is "%s"; it is "waiting", "released", "recalled", "moved" or "all"',
                              left(list_messages.state, 80)),
             hint = 'Give one of them.';
     end if;
@@ -210,7 +217,8 @@ begin
         end if;
         loop
             v_found := 0;
-            for topic_name, message_id, key, tag_name, born_at, deliver_at, released, recalled, listed, v_seq in
+            for topic_name, message_id, key, tag_name, born_at, deliver_at, released, recalled, moved_to, listed,
+                v_seq in
                 select v_topic.name, m.*
                 from duewheel.looked_at(v_topic, list_messages.state, list_messages.key_prefix, list_messages.tag,
                                         v_hi, v_from, v_until, v_key, v_at, v_seq, v_step) m

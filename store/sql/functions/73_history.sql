@@ -249,6 +249,12 @@ begin atomic
            null, 0
     from sent_on c where c.recalled_at is not null
     union all
+    select c.group_id, 'Deleted', d.redriven_at, null, c.attempt, null, 'discarded as a dead letter',
+           duewheel.last_seq(), 2
+    from sent_on c
+    join duewheel.redrive d on d.topic_id = c.topic_id and d.deliver_at = c.deliver_at and d.seq = c.seq
+    where c.message_type = 'DEAD_LETTER' and d.retry_seq is null
+    union all
     select c.group_id, 'Ready', c.released_at, null, c.attempt, null, null, null, 2
     from sent_on c where c.released_at is not null and (c.recalled_at is null or c.released_at < c.recalled_at);
 end;

@@ -69,7 +69,7 @@ create or replace function duewheel.group_stats(
     after_topic text default null, until_topic text default null
 ) returns table (
     consumer_group text, topic text, ready bigint, oldest_deliver_at timestamptz, inflight bigint, waiting_retry bigint,
-    dead bigint
+    dead bigint, dropped_soon bigint, paused_at timestamptz
 )
 language plpgsql
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
@@ -81,9 +81,11 @@ begin
     perform duewheel.require_home();
     -- One statement for all: what has nothing costs a few look-ups, as in a thousand groups most have.
     return query
-    select s.group_name, s.topic_name, p.ready, p.oldest_deliver_at, p.inflight, r.waiting_retry, d.dead
+    select s.group_name, s.topic_name, p.ready, p.oldest_deliver_at, p.inflight, r.waiting_retry, d.dead,
+           e.dropped_soon, s.paused_at
     from (
-        select s.*, g.name as group_name, t.name as topic_name, t.message_type = 'FIFO' as is_fifo
+        select s.*, g.name as group_name, t.name as topic_name, t.message_type = 'FIFO' as is_fifo,
+               t.dead_letter_retention
         from (
             select * from duewheel.topic t
             where t.deleted_at is null and t.name > coalesce(group_stats.after_topic, '')
@@ -152,6 +154,18 @@ begin
                         where f.topic_id = s.dead_letter_topic_id and f.queue = 0)), '-infinity')))
             else 0 end as dead
     ) d
+    cross join lateral (
+        -- Of the oldest 10 000 that may go within a day.
+        select count(*) as dropped_soon from (
+            select m.deliver_at, m.seq from duewheel.any_message m
+            where m.topic_id = s.dead_letter_topic_id and m.queue = 0
+              and m.deliver_at < v_now + interval '1 day' - s.dead_letter_retention
+            order by m.deliver_at, m.seq limit 10000
+        ) m
+        where not exists (
+            select from duewheel.redrive r
+            where r.topic_id = s.dead_letter_topic_id and r.deliver_at = m.deliver_at and r.seq = m.seq)
+    ) e
     order by s.group_name, s.topic_name;
 end
 $$;

@@ -278,12 +278,12 @@ begin
 end
 $$;
 
--- The messages that groups received, and their outcomes, in each of a row of equal steps of time: of each queue the
--- newest max_leases leases, as far as max_ms suffices. A lease counts in the step it was taken in, its answers in the
--- step they were given in.
+-- The messages that groups received, on one topic or on all, and their outcomes, in each of a row of equal steps of
+-- time: of each queue the newest max_leases leases, as far as max_ms suffices. A lease counts in the step it was taken
+-- in, its answers in the step they were given in.
 create or replace function duewheel.flow_histogram(
     from_at timestamptz, step interval, steps integer,
-    max_leases integer default 1000, max_ms integer default 200
+    max_leases integer default 1000, max_ms integer default 200, of_topic text default null
 ) returns table (step_number integer, received bigint, acked bigint, failed bigint)
 language plpgsql
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
@@ -294,6 +294,7 @@ declare
     -- A lease has a from_at too.
     v_from constant timestamptz := flow_histogram.from_at;
     v_end constant timestamptz := flow_histogram.from_at + step * steps;
+    v_topic_id constant integer := case when of_topic is not null then (duewheel.topic_by_name(of_topic)).topic_id end;
 begin
     perform duewheel.require_home();
     perform duewheel.check_steps(step, steps);
@@ -319,7 +320,8 @@ begin
                order by l.n desc limit 1) >= v_from
           and exists (
               select from duewheel.subscription b
-              where b.group_id = s.group_id and (b.topic_id = s.topic_id or b.retry_topic_id = s.topic_id))
+              where b.group_id = s.group_id and (b.topic_id = s.topic_id or b.retry_topic_id = s.topic_id)
+                and (v_topic_id is null or b.topic_id = v_topic_id))
     )
     select floor(extract(epoch from a.at - v_from) / extract(epoch from step))::integer as place,
            coalesce(sum(a.messages) filter (where a.kind = 'received'), 0)::bigint,
@@ -368,6 +370,19 @@ begin atomic
     order by min(a.backend_start);
 end;
 
+-- A group or topic that a list is of; null for all. A name that nobody has is an error and no empty list.
+create or replace function duewheel.require_known(p_group text, p_topic text) returns void
+language plpgsql stable as $$
+begin
+    if p_group is not null then
+        perform duewheel.group_by_name(p_group);
+    end if;
+    if p_topic is not null then
+        perform duewheel.topic_by_name(p_topic);
+    end if;
+end
+$$;
+
 -- The leases that run: of at most max_looked_at that may, by their ends, those that are not answered as a whole; of one
 -- group or topic, or of all.
 create or replace function duewheel.running_leases(
@@ -385,6 +400,7 @@ declare
     v_now constant timestamptz := duewheel.clock_at(running_leases.now);
 begin
     perform duewheel.require_home();
+    perform duewheel.require_known(of_group, of_topic);
     return query
     select g.name, coalesce(parent.name, t.name), l.queue::integer, l.consumer, l.leased_at, ended.at, l.message_count,
            duewheel.answered_count(l.group_id, l.topic_id, l.queue, l.n), parent.name is not null
@@ -426,6 +442,7 @@ declare
     v_group_id integer;
 begin
     perform duewheel.require_home();
+    perform duewheel.require_known(null, waiting_retries.topic);
     if waiting_retries.consumer_group is not null then
         v_group_id := (duewheel.group_by_name(waiting_retries.consumer_group)).group_id;
     end if;

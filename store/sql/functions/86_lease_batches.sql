@@ -3,10 +3,10 @@
 
 -- Leases up to p_max messages without returning them, in leases that are small enough to be dealt out evenly to
 -- p_parts: by what is ready, which is counted no further than it matters, and not by what was asked for. One row per
--- lease.
+-- lease. p_min_parts: for so many parts at least, leases may be as small as one message.
 create or replace function duewheel.lease_evenly(
     p_group_id integer, p_topic_id integer, p_tags text[], p_max bigint, p_parts integer, p_invisible interval,
-    p_consumer text, p_now timestamptz default null, p_filter jsonpath default null
+    p_consumer text, p_now timestamptz default null, p_filter jsonpath default null, p_min_parts integer default 1
 ) returns table (
     topic_id integer, queue smallint, lease_n bigint, lease_token bigint, expires_at timestamptz, lease_count integer
 )
@@ -36,7 +36,8 @@ begin
             case when v_position.ordinal > 0 then p_tags end,
             case when v_position.ordinal > 0 then p_filter end)).wanted;
     end loop;
-    v_chunk := least(v_largest, greatest(v_smallest, (v_ready + v_leases - 1) / v_leases));
+    v_chunk := least(v_largest, greatest(1, least(v_smallest, v_ready / greatest(p_min_parts, 1)),
+                                         (v_ready + v_leases - 1) / v_leases));
     return query
     select (r.lease).topic_id, (r.lease).queue::smallint, (r.lease).n, (r.lease).token, (r.lease).expires_at,
            (r.lease).message_count

@@ -152,13 +152,10 @@ begin
            s.at, s.seq, s.at, s.seq, s.straggler, s.straggler, 0, duewheel.stream_name(p_stream), now.at, now.at,
            p.revived_to
     from duewheel.positions(p_group_id, p_topic_id) p
-    join duewheel.topic t on t.topic_id = p.topic_id
     cross join lateral (
-        -- Retries are the group's own: they go on where it stands. Dropped messages are passed over.
-        select case when p_start <> 'group' and p.ordinal > 0 then v_hi
-                    when t.kept_from > p.to_at then t.kept_from - interval '1 microsecond' else p.to_at end as at,
-               case when (p_start <> 'group' and p.ordinal > 0) or t.kept_from > p.to_at then 9223372036854775807
-                    else p.to_seq end as seq,
+        -- Retries are the group's own: they go on where it stands.
+        select case when p_start <> 'group' and p.ordinal > 0 then v_hi else p.to_at end as at,
+               case when p_start <> 'group' and p.ordinal > 0 then duewheel.last_seq() else p.to_seq end as seq,
                case when p_start <> 'group' and p.ordinal > 0 then v_straggler_id else p.straggler_to end as straggler
     ) s
     cross join (select clock_timestamp() as at) now;
@@ -170,7 +167,7 @@ $$;
 
 -- How far a stream that stands at these places may read: at most p_limit messages on, stragglers counted; null for all
 -- that is released. p_stream null: nobody reads, the places are for display. p_to_*: not further than these places,
--- which a call without a limit has returned.
+-- which a call without a limit has returned. The stream of a paused group stays where it is.
 create or replace function duewheel.stream_latest(
     p_group_id integer, p_topic_id integer, p_stream text, p_topic_ids integer[], p_queues integer[], p_ats bigint[],
     p_seqs bigint[], p_stragglers bigint[], p_limit bigint default null,
@@ -190,6 +187,10 @@ begin
     perform duewheel.require_read_committed();
     if p_stream is not null then
         perform duewheel.require_stream(p_group_id, p_topic_id, p_stream);
+        if duewheel.is_paused(p_group_id, p_topic_id) then
+            p_limit := 0;
+            v_left := 0;
+        end if;
     end if;
     for v_source in
         select p.topic_id, p.queue, duewheel.stream_instant(s.at) as at,
@@ -250,11 +251,11 @@ begin
 end
 $$;
 
--- The places at which to cut what lies between two places of a queue into parts of about p_messages, the last one
--- included.
+-- The places at which to cut what lies between two places of a queue, the last one included: into parts of at most
+-- p_messages, whose bodies have at most p_bytes and one body more.
 create or replace function duewheel.stream_cuts(
     p_topic_id integer, p_queue integer, p_from bigint, p_from_seq bigint, p_to bigint, p_to_seq bigint,
-    p_messages bigint
+    p_messages bigint, p_bytes bigint
 ) returns table (at bigint, seq bigint, messages bigint)
 language plpgsql stable
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
@@ -262,18 +263,25 @@ as $$
 begin
     perform duewheel.require_home();
     return query
-    select duewheel.stream_micros(m.deliver_at), m.seq, least(p_messages, (m.place - 1) % p_messages + 1)
+    select duewheel.stream_micros(c.deliver_at), c.seq, c.place - lag(c.place, 1, 0::bigint) over (order by c.place)
     from (
-        select m.deliver_at, m.seq, row_number() over (order by m.deliver_at, m.seq) as place,
-               lead(m.seq) over (order by m.deliver_at, m.seq) is null as is_last
-        from duewheel.any_message m
-        where m.topic_id = p_topic_id and m.queue = p_queue
-          and (m.deliver_at, m.seq) > (duewheel.stream_instant(p_from), p_from_seq)
-          and m.deliver_at >= duewheel.stream_instant(p_from) and m.deliver_at <= duewheel.stream_instant(p_to)
-          and (m.deliver_at, m.seq) <= (duewheel.stream_instant(p_to), p_to_seq)
-    ) m
-    where m.is_last or m.place % p_messages = 0
-    order by m.place;
+        select m.deliver_at, m.seq, m.place,
+               (lead(m.by_count) over w, lead(m.by_bytes) over w) is distinct from (m.by_count, m.by_bytes) as is_last
+        from (
+            select m.deliver_at, m.seq, row_number() over w as place,
+                   (row_number() over w - 1) / p_messages as by_count,
+                   (sum(octet_length(m.body)) over w - octet_length(m.body)) / p_bytes as by_bytes
+            from duewheel.any_message m
+            where m.topic_id = p_topic_id and m.queue = p_queue
+              and (m.deliver_at, m.seq) > (duewheel.stream_instant(p_from), p_from_seq)
+              and m.deliver_at >= duewheel.stream_instant(p_from) and m.deliver_at <= duewheel.stream_instant(p_to)
+              and (m.deliver_at, m.seq) <= (duewheel.stream_instant(p_to), p_to_seq)
+            window w as (order by m.deliver_at, m.seq rows unbounded preceding)
+        ) m
+        window w as (order by m.place)
+    ) c
+    where c.is_last
+    order by c.place;
 end
 $$;
 

@@ -3,8 +3,10 @@
 -- Cuts what is due from p_from on and before p_until into ranges of at most p_messages of a queue; null for no limit.
 -- Instants are microseconds here.
 create or replace function duewheel.peek_cuts(
-    p_topic text, p_from timestamptz, p_until timestamptz, p_messages bigint
-) returns table (topic_id integer, queue integer, from_at bigint, from_seq bigint, to_at bigint, to_seq bigint)
+    p_topic text, p_from timestamptz, p_until timestamptz, p_messages bigint, p_bytes bigint
+) returns table (
+    topic_id integer, queue integer, from_at bigint, from_seq bigint, to_at bigint, to_seq bigint, messages bigint
+)
 language plpgsql stable set plan_cache_mode = force_generic_plan as $$
 #variable_conflict use_column
 declare
@@ -18,10 +20,11 @@ begin
     end if;
     return query
     select v_topic.topic_id, q, case when c.n = 1 then v_from else lag(c.at) over w end,
-           case when c.n = 1 then -1 else lag(c.seq) over w end, c.at, c.seq
+           case when c.n = 1 then -1 else lag(c.seq) over w end, c.at, c.seq, c.messages
     from generate_series(0, v_topic.queues - 1) q
     cross join lateral duewheel.stream_cuts(
-        v_topic.topic_id, q, v_from, -1, v_to, duewheel.last_seq(), p_messages) with ordinality c (at, seq, messages, n)
+        v_topic.topic_id, q, v_from, -1, v_to, duewheel.last_seq(), p_messages, p_bytes
+    ) with ordinality c (at, seq, messages, n)
     window w as (partition by q order by c.n)
     order by q, c.n;
 end

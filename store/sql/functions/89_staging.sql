@@ -112,20 +112,19 @@ begin
 end
 $$;
 
--- Sends the messages of these parts, in one transaction, and returns how many they are. Null: this batch of the writer
--- was published before, or a later one, and nothing is sent. p_counts: how many messages each part has. p_keep: for how
--- long it is remembered that the batch was published.
+-- Sends the messages of these parts, in one transaction; sent tells how many they are. If this batch of the writer was
+-- published before, or a later one, nothing is sent: sent is null, and sent_before tells how many messages that one
+-- had. p_counts: how many messages each part has. p_keep: for how long it is remembered that the batch was published.
 create or replace function duewheel.publish_batch(
     p_topic text, p_writer text, p_batch bigint, p_part_ids bigint[], p_counts bigint[],
-    p_keep interval default '365 days'
-) returns bigint
+    p_keep interval default '365 days', out sent bigint, out sent_before bigint
+)
 -- By the keys, whatever the tables held when the plan was made. Indexes are filled in order, for which memory is taken.
 language plpgsql
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off
 set enable_mergejoin = off set jit = off set work_mem = '64MB'
 as $$
 declare
-    v_total bigint;
     -- The place in the batch of the first message of each part.
     v_firsts bigint[];
     b record;
@@ -137,19 +136,26 @@ declare
 begin
     perform duewheel.require_read_committed();
     -- A second call for the same batch waits here for the first.
-    insert into duewheel.published_batch (topic_id, writer, batch, published_at, until_at)
-    select t.topic_id, p_writer, p_batch, now.at, now.at + p_keep
+    insert into duewheel.published_batch (topic_id, writer, batch, messages, published_at, until_at)
+    select t.topic_id, p_writer, p_batch,
+           -- A sum that is too large is refused below.
+           (select least(coalesce(sum(u.c), 0), 9223372036854775807) from unnest(p_counts) u (c)), now.at,
+           now.at + p_keep
     from duewheel.topic_by_name(p_topic) t cross join (select clock_timestamp() as at) now
     on conflict on constraint published_batch_pkey do update
-    set batch = excluded.batch, published_at = excluded.published_at, until_at = excluded.until_at
+    set batch = excluded.batch, messages = excluded.messages, published_at = excluded.published_at,
+        until_at = excluded.until_at
     where published_batch.batch < excluded.batch;
     if not found then
-        return null;
+        select p.messages into sent_before
+        from duewheel.published_batch p join duewheel.topic_by_name(p_topic) t using (topic_id)
+        where p.writer = p_writer;
+        return;
     end if;
     -- Anybody may call this, so the counts are compared before numbers are reserved for them.
-    v_total := duewheel.staged_count(p_part_ids, p_counts);
-    if v_total = 0 then
-        return 0;
+    sent := duewheel.staged_count(p_part_ids, p_counts);
+    if sent = 0 then
+        return;
     end if;
     v_firsts := array(
         select (sum(u.c) over (order by u.i) - u.c)::bigint
@@ -157,8 +163,8 @@ begin
     select * into b from duewheel.begin_copy(p_topic, 16);
     -- Each value of the sequence stands for 16 blocks of 65536 messages.
     v_blocks := b.first_block || array(
-        select nextval('duewheel.message_block') from generate_series(1, (v_total - 1) / 1048576));
-    with sent as (
+        select nextval('duewheel.message_block') from generate_series(1, (sent - 1) / 1048576));
+    with near as (
         insert into duewheel.message
             (topic_id, queue, deliver_at, seq, born_at, asked_at, tag, key, properties, message_group, body)
         select b.topic_id, r.queue, r.deliver_at, r.seq, b.now_at, nullif(r.asked_at, r.deliver_at), r.tag, r.key,
@@ -173,8 +179,8 @@ begin
            min(s.deliver_at) filter (
                where s.deliver_at < b.notify_before and coalesce(s.deliver_at > b.quiet_until, true))
     into v_sent, v_first, v_due
-    from sent s;
-    if v_sent < v_total then
+    from near s;
+    if v_sent < sent then
         insert into duewheel.far_message
             (topic_id, queue, deliver_at, seq, born_at, asked_at, tag, key, properties, message_group, body)
         select b.topic_id, r.queue, r.deliver_at, r.seq, b.now_at, nullif(r.asked_at, r.deliver_at), r.tag, r.key,
@@ -186,8 +192,8 @@ begin
         get diagnostics v_sent_far = row_count;
     end if;
     -- Some may have been discarded since they were counted.
-    if v_sent + v_sent_far <> v_total then
-        perform duewheel.raise_staging_failed(v_sent + v_sent_far, v_total);
+    if v_sent + v_sent_far <> sent then
+        perform duewheel.raise_staging_failed(v_sent + v_sent_far, sent);
     end if;
     if v_first <= b.released_to or b.near_until <= b.released_to then
         perform duewheel.hold_back(b.topic_id, b.released_to);
@@ -195,7 +201,6 @@ begin
     if v_due is not null then
         perform duewheel.notify_due(b.topic_id, v_due);
     end if;
-    return v_total;
 end
 $$;
 
@@ -207,12 +212,25 @@ begin atomic
     delete from duewheel.staged_message m using gone where m.part_id = gone.part_id;
 end;
 
--- Upkeep: forgets what was staged and never published, and what was published or rejected by a stream long ago.
-create or replace function duewheel.forget_staged(p_now timestamptz) returns void
-language sql
-begin atomic
-    with gone as (delete from duewheel.staged_part p where p.began_at < p_now - interval '7 days' returning p.part_id)
-    delete from duewheel.staged_message m using gone where m.part_id = gone.part_id;
-    delete from duewheel.published_batch p where p.until_at < p_now;
-    delete from duewheel.stream_reject r where r.rejected_at < p_now - interval '365 days';
-end;
+-- Upkeep: forgets what was staged and never published, at most p_limit messages of it.
+create or replace function duewheel.forget_staged(p_limit integer, p_now timestamptz) returns bigint
+language plpgsql as $$
+declare
+    v_part_id bigint;
+    v_forgotten bigint := 0;
+    v_count bigint;
+begin
+    for v_part_id in
+        select p.part_id from duewheel.staged_part p where p.began_at < p_now - interval '7 days' order by p.part_id
+    loop
+        delete from duewheel.staged_message m where m.ctid = any (array(
+            select o.ctid from duewheel.staged_message o where o.part_id = v_part_id limit p_limit - v_forgotten));
+        get diagnostics v_count = row_count;
+        v_forgotten := v_forgotten + v_count;
+        exit when v_forgotten >= p_limit;
+        delete from duewheel.staged_part p where p.part_id = v_part_id;
+        v_forgotten := v_forgotten + 1;
+    end loop;
+    return v_forgotten;
+end
+$$;

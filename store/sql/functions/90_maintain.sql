@@ -116,16 +116,24 @@ end
 $$;
 
 -- Drops a slot, unless other sessions use messages just now for longer than a tenth of a second: dropping takes a lock
--- of the whole table, and senders would queue up behind a wait for it.
+-- of the whole table, and senders would queue up behind a wait for it. Where the slot itself is gone, those go that
+-- have outlived it, with the next portions that are forgotten.
 create or replace function duewheel.drop_slot(p_slot duewheel.slot, p_reason text, p_now timestamptz) returns boolean
 language plpgsql as $$
 begin
     perform set_config('lock_timeout', '100ms', true);
-    perform duewheel.fifo_forget_slot(p_slot);
-    execute format('drop table duewheel.%I', (p_slot).table_name);
-    delete from duewheel.far_message f
-    where timezone('UTC', f.deliver_at) >= timezone('UTC', (p_slot).starts_at)
-      and timezone('UTC', f.deliver_at) < timezone('UTC', (p_slot).ends_at);
+    if exists (select from duewheel.slot s where s.starts_at = (p_slot).starts_at) then
+        insert into duewheel.outlived_slot (starts_at, ends_at, table_name, topic_ids)
+        select (p_slot).starts_at, (p_slot).ends_at, (p_slot).table_name, o.topic_ids
+        from duewheel.topics_outside((p_slot).starts_at, (p_slot).ends_at) o (topic_ids)
+        where o.topic_ids <> '{}'
+        on conflict do nothing;
+        perform duewheel.fifo_forget_slot(p_slot);
+        execute format('drop table duewheel.%I', (p_slot).table_name);
+    else
+        update duewheel.outlived_slot o set is_dropped = true where o.starts_at = (p_slot).starts_at;
+        perform duewheel.fifo_forget_slot(p_slot);
+    end if;
     delete from duewheel.slot s where s.starts_at = (p_slot).starts_at;
     delete from duewheel.closed_slot c where c.starts_at = (p_slot).starts_at;
     insert into duewheel.dropped_slot (starts_at, ends_at, dropped_at, reason)
@@ -157,11 +165,18 @@ begin
     for v_one in
         select f.*, sum(f.bytes) over () as all_bytes
         from (
-            select s as slot, duewheel.slot_bytes(s) as bytes,
-                   coalesce((select jsonb_agg(to_jsonb(u)) from duewheel.slot_unread(s) u), '[]') as unread
-            from duewheel.slot s
-            where s.ends_at <= p_now and s.sealed_at is not null
-              and s.starts_at <> all (array(select p.starts_at from unnest(p_past) p))
+            select c.slot, c.bytes,
+                   coalesce((select jsonb_agg(to_jsonb(u)) from duewheel.slot_unread(c.slot) u), '[]') as unread
+            from (
+                select s as slot, duewheel.slot_bytes(s) as bytes from duewheel.slot s
+                where s.ends_at <= p_now and s.sealed_at is not null
+                  and s.starts_at <> all (array(select p.starts_at from unnest(p_past) p))
+                union all
+                select row(o.starts_at, o.ends_at, o.table_name, null, null)::duewheel.slot, o.bytes
+                from duewheel.outlived_slot o
+                where not o.is_dropped and not exists (
+                    select from duewheel.slot s where s.starts_at = o.starts_at)
+            ) c
         ) f
         order by f.unread <> '[]', (f.slot).starts_at
     loop
@@ -188,17 +203,17 @@ begin
 end
 $$;
 
--- Makes the slots of the time ahead, forgets what speaks of slots that are gone, and drops slots: those
--- past retention that every group has finished, and while those that have begun are larger than the broker's
--- retention_bytes, further ones. A slot in which a message waits or may
--- still come is never dropped. The answer is JSON; "more" says that there was more to do than one
--- transaction should: it locks what it drops.
+-- Makes the slots of the time ahead and drops slots: those past retention that every group has finished, and while
+-- those that have begun are larger than the broker's retention_bytes, further ones. A slot in which a message waits or
+-- may still come is never dropped. The answer is JSON; "more" says that there was more to do than one transaction
+-- should: it locks what it drops.
 create or replace function duewheel.maintain(now timestamptz default null) returns jsonb
 language plpgsql as $$
 #variable_conflict use_column
 declare
     v_now constant timestamptz := duewheel.clock_at(maintain.now);
     v_slot duewheel.slot;
+    v_kept integer[];
     v_past duewheel.slot[] := '{}';
     v_dropped text[] := '{}';
     v_unread text[] := '{}';
@@ -213,35 +228,33 @@ begin
     perform duewheel.require_read_committed();
     -- One upkeep at a time; a second has nothing to do.
     if not pg_try_advisory_xact_lock(duewheel.tick_lock_class(), -2) then
-        return '{"busy": true}'::jsonb;
+        return jsonb_build_object('busy', true, 'maintained_at', (select b.maintained_at from duewheel.broker b),
+                                  'is_overdue', (select b.maintained_at < v_now - interval '2 hours'
+                                                 from duewheel.broker b));
     end if;
+    update duewheel.broker set maintained_at = v_now;
     perform duewheel.open_slots();
     perform duewheel.make_slots_ahead(v_now);
-    perform duewheel.forget_instances(v_now);
 
     for v_slot in
         select * from duewheel.slot s
         -- Of what is not sealed, an open transaction may still send something to be released.
         where s.sealed_at is not null and s.ends_at <= v_now - coalesce(
-            (select max(t.retention) from duewheel.topic t where t.deleted_at is null), interval '72 hours')
+            (select min(t.retention) from duewheel.topic t where t.deleted_at is null), interval '72 hours')
         order by s.starts_at
     loop
         if cardinality(v_past) >= v_most then
             v_more := true;
             exit;
         end if;
-        if duewheel.slot_is_unread(v_slot) then
-            v_unread := v_unread || v_slot.table_name;
-        else
+        v_kept := duewheel.topics_kept(v_slot, v_now);
+        if v_kept = '{}' then
             v_past := v_past || v_slot;
+        elsif exists (select from duewheel.topic t
+                      where t.topic_id = any (v_kept) and v_slot.ends_at <= v_now - t.retention) then
+            v_unread := v_unread || v_slot.table_name;
         end if;
     end loop;
-
-    delete from duewheel.idempotency i where i.until_at < v_now;
-    delete from duewheel.key_mark k where k.marked_at < v_now - interval '7 days';
-    perform duewheel.forget_staged(v_now);
-    delete from duewheel.dropped_slot d where d.dropped_at < v_now - interval '365 days';
-    perform duewheel.trim_logs(v_now);
 
     -- Last, as the lock is held until the end. Before the first is dropped, all that go are known.
     for v_full in select * from duewheel.slots_over_limit(v_past, v_most - cardinality(v_past), v_now) loop
@@ -279,12 +292,16 @@ create or replace function duewheel.slot_bytes(p_slot duewheel.slot) returns big
 language sql stable
 return pg_total_relation_size(format('duewheel.%I', (p_slot).table_name)::regclass);
 
--- The size of the slots whose time has begun. Messages that wait in later ones, or for a slot to be made, do not count:
--- no room is made for them by dropping others, and the table they came in through has room left over when they move.
+-- The size of the slots whose time has begun, and of the messages that outlived theirs. Messages that wait in later
+-- slots, or for a slot to be made, do not count: no room is made for them by dropping others, and the table they came
+-- in through has room left over when they move.
 create or replace function duewheel.message_bytes(p_now timestamptz) returns bigint
 language sql stable
 begin atomic
-    select coalesce(sum(duewheel.slot_bytes(s)), 0)::bigint from duewheel.slot s where s.starts_at <= p_now;
+    select coalesce(sum(b.bytes), 0)::bigint from (
+        select duewheel.slot_bytes(s) as bytes from duewheel.slot s where s.starts_at <= p_now
+        union all
+        select o.bytes from duewheel.outlived_slot o where not o.is_dropped) b;
 end;
 
 -- How many messages of a slot each clustering group has still to read, or to answer for.
@@ -323,18 +340,18 @@ end;
 -- what it read there.
 create or replace function duewheel.is_unread(
     p_group_id integer, p_topic_id integer, p_queue smallint, p_to_at timestamptz, p_to_seq bigint,
-    p_straggler_to bigint,
-    p_revived_to timestamptz, p_from timestamptz, p_until timestamptz,
-    -- Rows before it were finished, and may be there still; what was released late is not among them.
-    p_kept_from timestamptz default null
+    p_straggler_to bigint, p_revived_to timestamptz, p_hi timestamptz, p_queue_hi timestamptz,
+    p_from timestamptz, p_until timestamptz
 ) returns boolean
 language plpgsql stable set plan_cache_mode = force_generic_plan as $$
 begin
     return exists (
             select from duewheel.any_message m
             where m.topic_id = p_topic_id and m.queue = p_queue
-              and m.deliver_at >= greatest(p_from, p_to_at, p_kept_from)
+              and m.deliver_at >= greatest(p_from, p_to_at)
               and m.deliver_at < p_until and (m.deliver_at, m.seq) > (p_to_at, p_to_seq)
+              -- What lies between was released late: a group reads it as stragglers, and its position stays.
+              and (m.deliver_at <= p_queue_hi or m.deliver_at > coalesce(p_hi, '-infinity'))
             order by m.deliver_at, m.seq limit 1)
         or exists (
             select from duewheel.straggler s
@@ -358,37 +375,21 @@ begin
 end
 $$;
 
--- Whether a group has still to read from a slot, or to answer for what it read there. Nothing is kept for broadcasting
--- instances.
-create or replace function duewheel.slot_is_unread(p_slot duewheel.slot) returns boolean
-language sql stable
-begin atomic
-    select exists (
-        select from duewheel.subscription s
-        join duewheel.topic t on t.topic_id = s.topic_id and t.deleted_at is null
-        join duewheel.consumer_group g on g.group_id = s.group_id and g.mode = 'clustering'
-        cross join lateral duewheel.positions(s.group_id, s.topic_id) p
-        join duewheel.topic source on source.topic_id = p.topic_id
-        where duewheel.is_unread(s.group_id, p.topic_id, p.queue, p.to_at, p.to_seq, p.straggler_to, p.revived_to,
-                                 (p_slot).starts_at, (p_slot).ends_at, source.kept_from)
-    ) or exists (
-        select from duewheel.fifo_backlog b
-        join duewheel.topic t on t.topic_id = b.topic_id and t.deleted_at is null
-        join duewheel.consumer_group g on g.group_id = b.group_id and g.mode = 'clustering'
-        where date_bin(interval '1 hour', b.deliver_at, timestamptz '2000-01-01 00:00:00+00') >= (p_slot).starts_at
-          and date_bin(interval '1 hour', b.deliver_at, timestamptz '2000-01-01 00:00:00+00') < (p_slot).ends_at);
-end;
-
 -- Forgets what the logs say of messages that are past their topic's retention and finished by every group, and of
 -- deleted topics. A slot in which another topic has something left is kept, and with it rows that nobody can go back to
--- any more.
-create or replace function duewheel.trim_logs(p_now timestamptz) returns void
+-- any more. It goes from topic to topic, beginning behind p_after_topic_id, until p_limit rows are gone or p_until is
+-- over; next_topic_id is where the next call begins, null at the end.
+create or replace function duewheel.trim_logs(
+    p_limit integer, p_after_topic_id integer, p_until timestamptz, p_now timestamptz,
+    out trimmed bigint, out next_topic_id integer
+)
 language plpgsql
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
 as $$
 declare
     v_topic record;
 begin
+    trimmed := 0;
     for v_topic in
         select t.topic_id,
                case when t.deleted_at is not null then timestamptz 'infinity' else k.kept_from end as kept_from
@@ -396,8 +397,12 @@ begin
         cross join lateral (
             -- Dropped messages are gone for all, finished or not.
             select least(
-                (select min(s.starts_at) from duewheel.slot s),
-                (select f.deliver_at from duewheel.far_message f order by timezone('UTC', f.deliver_at) limit 1),
+                (select min(s.starts_at) from duewheel.slot s), (
+                    select min(f.deliver_at) from generate_series(0, t.queues - 1) q
+                    cross join lateral (
+                        select f.deliver_at from duewheel.far_message f
+                        where f.topic_id = t.topic_id and f.queue = q::smallint
+                        order by f.deliver_at, f.seq limit 1) f),
                 p_now) as dropped_to, p_now - t.retention as retained_from
         ) d
         cross join lateral (
@@ -408,56 +413,24 @@ begin
                 cross join lateral duewheel.positions(s.group_id, s.topic_id) p
                 where coalesce(t.parent_topic_id, t.topic_id) = s.topic_id and p.topic_id = t.topic_id
                   and duewheel.is_unread(s.group_id, p.topic_id, p.queue, p.to_at, p.to_seq, p.straggler_to,
-                                         p.revived_to, '-infinity', d.retained_from)
+                                         p.revived_to, p.hi, p.queue_hi, '-infinity', d.retained_from)
             ) and not exists (
                 select from duewheel.fifo_backlog b where b.topic_id = t.topic_id and b.deliver_at < d.retained_from
             ) then d.retained_from else d.dropped_to end as kept_from
         ) k
+        where t.topic_id > p_after_topic_id
+        order by t.topic_id
     loop
-        perform duewheel.trim_topic_logs(v_topic.topic_id, v_topic.kept_from);
+        trimmed := trimmed + duewheel.trim_topic_logs(
+            v_topic.topic_id, v_topic.kept_from, (p_limit - trimmed)::integer);
+        if trimmed >= p_limit then
+            next_topic_id := v_topic.topic_id - 1;
+            return;
+        elsif clock_timestamp() >= p_until then
+            next_topic_id := v_topic.topic_id;
+            return;
+        end if;
     end loop;
-end
-$$;
-
-create or replace function duewheel.trim_topic_logs(p_topic_id integer, p_kept_from timestamptz) returns void
-language plpgsql
-set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
-as $$
-begin
-    update duewheel.topic t set kept_from = p_kept_from
-    where t.topic_id = p_topic_id and t.deleted_at is null and (t.kept_from < p_kept_from) is not false and exists (
-        -- Where nothing was ever released there is nothing to forget.
-        select from duewheel.newest_tick(p_topic_id));
-    delete from duewheel.straggler s where s.topic_id = p_topic_id and s.deliver_at < p_kept_from;
-    delete from duewheel.recall r where r.topic_id = p_topic_id and r.deliver_at < p_kept_from;
-    delete from duewheel.bulk_recall r where r.topic_id = p_topic_id and r.first_deliver_at < p_kept_from;
-    perform duewheel.trim_moved(p_topic_id, p_kept_from);
-    delete from duewheel.redrive r where r.topic_id = p_topic_id and r.retry_deliver_at < p_kept_from;
-    delete from duewheel.held_back b where b.topic_id = p_topic_id and p_kept_from = 'infinity';
-    -- The newest tick of a topic and the newest lease of a queue are the state itself and stay.
-    delete from duewheel.tick t
-    where t.topic_id = p_topic_id and t.hi < p_kept_from
-      and exists (select from duewheel.tick n where n.topic_id = p_topic_id and n.hi > t.hi and n.hi < p_kept_from);
-    -- A lease goes with its answers: without them it would seem to be unanswered.
-    with gone as (
-        delete from duewheel.lease l
-        where l.topic_id = p_topic_id and l.to_at < p_kept_from and greatest(l.leased_at, l.expires_at) < p_kept_from
-          and not exists (select from duewheel.lease_event e
-                          where e.topic_id = l.topic_id and e.group_id = l.group_id and e.queue = l.queue and e.n = l.n
-                            and greatest(e.at, e.expires_at) >= p_kept_from)
-          and exists (select from duewheel.lease n
-                      where n.topic_id = l.topic_id and n.group_id = l.group_id and n.queue = l.queue and n.n > l.n
-                        and n.revived_to >= l.expires_at)
-        returning l.topic_id, l.group_id, l.queue, l.n, l.listed
-    ), events as (
-        delete from duewheel.lease_event e using gone g
-        where e.topic_id = g.topic_id and e.group_id = g.group_id and e.queue = g.queue and e.n = g.n
-    ), answers as (
-        delete from duewheel.lease_answer a using gone g
-        where a.topic_id = g.topic_id and a.group_id = g.group_id and a.queue = g.queue and a.n = g.n
-    )
-    delete from duewheel.lease_message m using gone g
-    where g.listed and m.topic_id = g.topic_id and m.group_id = g.group_id and m.queue = g.queue and m.n = g.n;
 end
 $$;
 

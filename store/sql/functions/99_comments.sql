@@ -58,6 +58,10 @@ comment on function duewheel.rewind is
     'Lets a consumer group go on with the messages released since an instant; its leases end.';
 comment on function duewheel.delete_group is
     'Deletes a consumer group, or its part on one topic. Repeat the call while it answers more.';
+comment on function duewheel.pause_group is
+    'Lets a consumer group get nothing until it is resumed; answers on how many topics it was not paused.';
+comment on function duewheel.resume_group is
+    'Ends the pause of a consumer group; answers on how many topics it was paused.';
 
 -- Looking
 comment on function duewheel.find is
@@ -88,12 +92,14 @@ comment on function duewheel.remove_schedule is
     'Removes a schedule; returns the number of messages, sent ahead, that it took back.';
 
 -- Upkeep
+comment on function duewheel.upkeep_holders is
+    'The sessions and prepared transactions that have held upkeep up for over an hour.';
 comment on procedure duewheel.tick is
     'Releases what is due on a topic and for its groups, and says whether anything was. It commits by itself.';
 comment on function duewheel.sweep is
     'Looks in slots that are over for messages that no tick covered, and releases them.';
 comment on function duewheel.maintain is
-    'Makes slots ahead, drops slots that are past retention, and trims the logs.';
+    'Makes slots ahead, and drops slots that are past retention.';
 comment on function duewheel.settings is
     'The settings of the broker, and the size of its messages on disk.';
 comment on function duewheel.update_settings is

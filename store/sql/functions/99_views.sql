@@ -2,7 +2,7 @@
 
 create or replace view duewheel.topics as
 select t.name as topic, t.message_type, t.queues, t.max_delay, t.out_of_range, t.granularity, t.retention,
-       t.created_at, t.delay_levels
+       t.created_at, t.delay_levels, t.dead_letter_retention
 from duewheel.topic t
 where t.deleted_at is null and t.message_type not in ('RETRY', 'DEAD_LETTER');
 
@@ -15,7 +15,7 @@ select coalesce(g.broadcast_group, g.name) as consumer_group, t.name as topic, t
        case when t.message_type = 'FIFO' then array[g.ordered_interval] else g.retry_intervals end as retry_intervals,
        case when t.message_type = 'FIFO' then 0 else g.retry_jitter end as retry_jitter,
        g.settings_by, g.settings_at, p.read_to, p.released_to, s.created_at, s.seen_at,
-       duewheel.stalled_since(g.group_id, t.topic_id) as stalled_since
+       duewheel.stalled_since(g.group_id, t.topic_id) as stalled_since, s.paused_at
 from duewheel.subscription s
 join duewheel.consumer_group g on g.group_id = s.group_id
 join duewheel.topic t on t.topic_id = s.topic_id

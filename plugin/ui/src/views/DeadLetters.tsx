@@ -1,11 +1,23 @@
-import { Button, Flex, Input, Text } from "@chakra-ui/react";
+import { Box, Button, Flex, Input, Text } from "@chakra-ui/react";
 import { useState } from "react";
 import { Failure, type Schemas, addressOf, get, ofBroker, post } from "../api";
 import { useAddress } from "../address";
 import { Asking, type Course } from "../Asking";
 import { count } from "../format";
-import { Answered, Filter, MessageLink, Pages, Rows, Section, When, useChoice } from "../parts";
+import {
+  Answered,
+  Filter,
+  MessageLink,
+  PageLink,
+  Pages,
+  Rows,
+  Section,
+  Shown,
+  When,
+  useChoice,
+} from "../parts";
 import { useAnswer } from "../useAnswer";
+import { GroupsLeftOut } from "./Groups";
 import { Choose } from "./Messages";
 
 const AT_ONCE = 500;
@@ -30,57 +42,207 @@ export function DeadLetters({ broker, mayAct, mayReadBodies }: Rights & { broker
       {group === "" ? (
         <Choices broker={broker} />
       ) : (
-        <List broker={broker} group={group} mayAct={mayAct} mayReadBodies={mayReadBodies} />
+        <OfGroup broker={broker} group={group} mayAct={mayAct} mayReadBodies={mayReadBodies} />
       )}
     </Section>
   );
 }
 
-/** The groups that have dead letters, to choose from. */
+/** The groups that have dead letters, those with the most first, to choose from. */
 function Choices({ broker }: { broker: string }) {
-  const address = useAddress();
-  const after = address.of("after");
-  const answer = useAnswer(JSON.stringify([broker, after]), (signal) =>
-    get<Schemas["Groups"]>(ofBroker(broker, "groups"), { after, limit: 200 }, signal),
+  const answer = useAnswer(broker, (signal) =>
+    get<Schemas["Groups"]>(ofBroker(broker, "groups"), { sort: "dead" }, signal),
   );
   return (
     <Answered answer={answer}>
-      {(page) => (
-        <>
-          <Rows
-            columns={[
-              [
-                "Group",
-                (one) => (
-                  <Text
-                    as="button"
-                    color="fg.info"
-                    onClick={() => address.set({ after: null, group: one.group, topic: one.topic })}
-                  >
-                    {one.group}
-                  </Text>
-                ),
-              ],
-              ["Topic", (one) => one.topic],
-              ["Dead", (one) => count(one.dead)],
-            ]}
-            empty={
-              page.next === null && after === ""
-                ? "No group has dead letters."
-                : "None on these 200 topics. Look at the other pages."
-            }
-            keyOf={(one) => `${one.group} ${one.topic}`}
-            label="Groups with dead letters"
-            rows={page.groups.filter((one) => one.dead > 0)}
-          />
-          <Pages next={page.next} />
-        </>
-      )}
+      {(page) => {
+        const some = page.groups.filter((one) => one.dead > 0);
+        return (
+          <>
+            <GroupsLeftOut to={page.groups_to} />
+            <Rows
+              columns={[
+                [
+                  "Group",
+                  (one) => (
+                    <PageLink to={{ group: one.group, topic: one.topic }} view="dead">
+                      {one.group}
+                    </PageLink>
+                  ),
+                ],
+                ["Topic", (one) => one.topic],
+                ["Dead letters", (one) => count(one.dead), "number"],
+              ]}
+              empty="No group has dead letters."
+              keyOf={(one) => `${one.group} ${one.topic}`}
+              label="Groups with dead letters"
+              rows={some}
+            />
+            <Shown first="with the most" of={some} />
+          </>
+        );
+      }}
     </Answered>
   );
 }
 
-function List({ broker, group, mayAct, mayReadBodies }: Rights & { broker: string; group: string }) {
+function OfGroup(given: Rights & { broker: string; group: string }) {
+  // An action on a reason changes the list, and the other way round.
+  const [round, setRound] = useState(0);
+  return (
+    <>
+      <Reasons {...given} done={() => setRound(round + 1)} round={round} />
+      <List {...given} done={() => setRound(round + 1)} round={round} />
+    </>
+  );
+}
+
+type OfRound = { done: () => void; round: number };
+
+/** The reasons of all open dead letters of the group, each with its own actions. */
+function Reasons({
+  broker,
+  done,
+  group,
+  mayAct,
+  round,
+}: Rights & OfRound & { broker: string; group: string }) {
+  const topic = useAddress().of("topic");
+  const answer = useAnswer(JSON.stringify([broker, group, topic, round]), (signal) =>
+    get<Schemas["DeadLetterReasons"]>(ofBroker(broker, "dead-letter-reasons"), { group, topic }, signal),
+  );
+  const whose = { group, ...(topic === "" ? {} : { topic }) };
+  // The list below says that the group or the topic is unknown.
+  if (answer.failure?.status === 404) return null;
+  return (
+    <Answered answer={answer}>
+      {({ reasons }) =>
+        reasons.length > 0 && (
+          <Box mb={5}>
+            {reasons.some((one) => !one.complete) && (
+              <Text color="fg.muted" fontSize="sm">
+                Of the oldest 20 000 on each topic; there are more.
+              </Text>
+            )}
+            <Rows
+              columns={[
+                [
+                  "Reason",
+                  (one) =>
+                    one.reason === null ? (
+                      "–"
+                    ) : (
+                      <PageLink to={{ group, reason: one.reason.slice(0, 200), topic }} view="dead">
+                        {one.reason}
+                      </PageLink>
+                    ),
+                ],
+                ["Dead letters", (one) => count(one.messages), "number"],
+                ["First", (one) => <When at={one.first_dead_at} />],
+                ["Last", (one) => <When at={one.last_dead_at} />],
+                mayAct && [
+                  "Actions",
+                  (one) =>
+                    one.reason !== null && (
+                      <Flex gap={1} wrap="wrap">
+                        <OnAll
+                          action="Redrive"
+                          broker={broker}
+                          done={done}
+                          question={`All dead letters of ${group} with this reason are sent again, each once:`}
+                          which={{ ...whose, reason: one.reason }}
+                        />
+                        <OnAll
+                          action="Discard"
+                          broker={broker}
+                          done={done}
+                          question={`All dead letters of ${group} with this reason are discarded, and never sent again:`}
+                          which={{ ...whose, reason: one.reason }}
+                        />
+                      </Flex>
+                    ),
+                ],
+              ]}
+              empty=""
+              keyOf={(one) => one.reason ?? ""}
+              label="Reasons"
+              rows={reasons}
+            />
+          </Box>
+        )
+      }
+    </Answered>
+  );
+}
+
+/** Acts on all dead letters of one reason, by portions. */
+function OnAll({
+  action,
+  broker,
+  done,
+  question,
+  which,
+}: {
+  action: "Discard" | "Redrive";
+  broker: string;
+  done: () => void;
+  question: string;
+  which: { group: string; reason: string; topic?: string };
+}) {
+  const isRedrive = action === "Redrive";
+  const words = isRedrive ? "sent again" : "discarded";
+  const ask = async (more: object): Promise<{ found: number; number: number }> => {
+    if (isRedrive) {
+      const path = ofBroker(broker, "dead-letters/redrive");
+      const { matched, redriven } = await post<Schemas["Redriven"]>(path, { ...which, ...more });
+      return { found: matched, number: redriven };
+    }
+    const path = ofBroker(broker, "dead-letters/discard");
+    const { discarded } = await post<Schemas["Discarded"]>(path, { ...which, ...more });
+    return { found: discarded, number: discarded };
+  };
+  return (
+    <Asking
+      act={async ({ isStopped, tell }) => {
+        let sum = 0;
+        try {
+          for (;;) {
+            const { number } = await ask({ dry_run: false, max_messages: AT_ONCE });
+            sum += number;
+            if (number < AT_ONCE) return `${count(sum)} ${words}.`;
+            tell(`${count(sum)} ${words} …`);
+            if (isStopped()) return `${count(sum)} ${words}. Stopped: the others are unchanged.`;
+          }
+        } catch (error) {
+          if (sum === 0 || !(error instanceof Failure)) throw error;
+          return `${count(sum)} ${words}. ${error.message} ${action} again for the rest.`;
+        }
+      }}
+      action={action}
+      done={done}
+      preview={async () => {
+        const { found } = await ask({ dry_run: true });
+        return { number: found, words: `${count(found)} dead letters have it.` };
+      }}
+      serious={!isRedrive}
+    >
+      <Text>{question}</Text>
+      <Text fontWeight="bold" lineClamp={5}>
+        {which.reason}
+      </Text>
+      {!isRedrive && <Text>This cannot be undone.</Text>}
+    </Asking>
+  );
+}
+
+function List({
+  broker,
+  done: changed,
+  group,
+  mayAct,
+  mayReadBodies,
+  round,
+}: Rights & OfRound & { broker: string; group: string }) {
   const address = useAddress();
   const [after, key, reason, topic] = ["after", "key", "reason", "topic"].map(address.of) as [
     string,
@@ -89,7 +251,7 @@ function List({ broker, group, mayAct, mayReadBodies }: Rights & { broker: strin
     string,
   ];
   const where = { group, key_prefix: key, reason_contains: reason, redriven: false, topic };
-  const answer = useAnswer(JSON.stringify([broker, where, after]), (signal) =>
+  const answer = useAnswer(JSON.stringify([broker, where, after, round]), (signal) =>
     get<Schemas["DeadLetters"]>(ofBroker(broker, "dead-letters"), { ...where, after }, signal),
   );
   const letters = answer.value?.dead_letters ?? [];
@@ -100,7 +262,7 @@ function List({ broker, group, mayAct, mayReadBodies }: Rights & { broker: strin
     post<Schemas["Redriven"]>(ofBroker(broker, "dead-letters/redrive"), { ...whose, ...more });
   const done = () => {
     choice.clear();
-    answer.again();
+    changed();
   };
   return (
     <Answered answer={answer}>
@@ -135,6 +297,24 @@ function List({ broker, group, mayAct, mayReadBodies }: Rights & { broker: strin
               >
                 <Text>
                   {count(choice.now.length)} dead letters are sent to {group} again, each with its id.
+                </Text>
+              </Asking>
+              <Asking
+                act={async () => {
+                  const { discarded } = await post<Schemas["Discarded"]>(
+                    ofBroker(broker, "dead-letters/discard"),
+                    { ...whose, dry_run: false, message_ids: choice.now },
+                  );
+                  return `${count(discarded)} discarded.`;
+                }}
+                action="Discard"
+                disabled={choice.now.length === 0}
+                done={done}
+                serious
+              >
+                <Text>
+                  {count(choice.now.length)} dead letters of {group} are discarded, and never sent again. This
+                  cannot be undone.
                 </Text>
               </Asking>
               <RedriveAll

@@ -1,54 +1,59 @@
-import { Input, Text } from "@chakra-ui/react";
+import { Badge, Button, Flex, Input, Text } from "@chakra-ui/react";
 import { useState } from "react";
 import { Failure, type Schemas, get, ofBroker, post } from "../api";
 import { useAddress } from "../address";
 import { Asking } from "../Asking";
-import { count } from "../format";
-import { Answered, PageLink, Pages, Rows, Section, When } from "../parts";
+import { away, count } from "../format";
+import { Answered, PageLink, Pages, Rows, Section, Shown, When } from "../parts";
 import { useAnswer } from "../useAnswer";
 import { fromWall, useZone } from "../zone";
+
+type Group = Schemas["GroupNumbers"];
+
+/** A number that leads to what it counts; nothing leads from a zero. */
+const Counted = ({ group, of, view }: { group: Group; of: number; view: string }) =>
+  of === 0 ? (
+    "0"
+  ) : (
+    <PageLink to={{ group: group.group, topic: group.topic }} view={view}>
+      {count(of)}
+    </PageLink>
+  );
 
 export function GroupRows({
   actions,
   groups,
   nowAt,
 }: {
-  actions?: (group: Schemas["GroupNumbers"]) => React.ReactNode;
-  groups: Schemas["GroupNumbers"][];
+  actions?: (group: Group) => React.ReactNode;
+  groups: Group[];
   nowAt?: string;
 }) {
   return (
     <Rows
       columns={[
-        ["Group", (one) => one.group],
+        [
+          "Group",
+          (one) => (
+            <>
+              {one.group}{" "}
+              {one.paused_at && (
+                <Badge colorPalette="orange">paused{nowAt && ` ${away(one.paused_at, nowAt)}`}</Badge>
+              )}
+            </>
+          ),
+        ],
         ["Topic", (one) => one.topic],
         // Counted up to 10 000 for each queue and slot.
-        ["Ready", (one) => count(one.ready)],
+        ["Ready", (one) => count(one.ready), "number"],
         ["Oldest of these", (one) => <When at={one.oldest_deliver_at} nowAt={nowAt} />],
-        [
-          "In hand",
-          (one) => (
-            <PageLink to={{ group: one.group, topic: one.topic }} view="leases">
-              {count(one.inflight)}
-            </PageLink>
-          ),
-        ],
+        ["In flight", (one) => <Counted group={one} of={one.inflight} view="leases" />, "number"],
         [
           "Wait for a retry",
-          (one) => (
-            <PageLink to={{ group: one.group, topic: one.topic }} view="retries">
-              {count(one.waiting_retry)}
-            </PageLink>
-          ),
+          (one) => <Counted group={one} of={one.waiting_retry} view="retries" />,
+          "number",
         ],
-        [
-          "Dead",
-          (one) => (
-            <PageLink to={{ group: one.group, topic: one.topic }} view="dead">
-              {count(one.dead)}
-            </PageLink>
-          ),
-        ],
+        ["Dead letters", (one) => <Counted group={one} of={one.dead} view="dead" />, "number"],
         actions && ["Actions", actions],
       ]}
       empty="No groups yet: a group is made by its first consumer."
@@ -59,27 +64,70 @@ export function GroupRows({
   );
 }
 
+/** Said where there was no time to look at the groups of all topics. */
+export const GroupsLeftOut = ({ to }: { to: string | null }) =>
+  to === null ? null : (
+    <Text color="fg.muted" fontSize="sm" mb={2}>
+      There was no time for the topics behind “{to}”, by name.
+    </Text>
+  );
+
+const SORTS: Record<string, string> = {
+  topic: "by topic",
+  lag: "that lag most",
+  dead: "with the most dead letters",
+};
+
 export function Groups({ broker, mayAct }: { broker: string; mayAct: boolean }) {
-  const after = useAddress().of("after");
-  const answer = useAnswer(JSON.stringify([broker, after]), (signal) =>
-    get<Schemas["Groups"]>(ofBroker(broker, "groups"), { after }, signal),
+  const address = useAddress();
+  const after = address.of("after");
+  const sort = address.of("sort") || "topic";
+  const answer = useAnswer(JSON.stringify([broker, after, sort]), (signal) =>
+    get<Schemas["Groups"]>(ofBroker(broker, "groups"), { after, sort }, signal),
   );
   return (
-    <Section title="Groups">
+    <Section
+      extra={
+        <Flex gap={2} wrap="wrap">
+          {Object.entries(SORTS).map(([name, words]) => (
+            <Button
+              aria-pressed={name === sort}
+              key={name}
+              onClick={() => address.set({ after: null, sort: name })}
+              size="xs"
+              variant={name === sort ? "solid" : "outline"}
+            >
+              {words}
+            </Button>
+          ))}
+        </Flex>
+      }
+      title="Groups"
+    >
       <Answered answer={answer}>
         {(page) => (
           <>
+            <GroupsLeftOut to={page.groups_to} />
             <GroupRows
               groups={page.groups}
+              nowAt={page.now_at}
               {...(mayAct
                 ? {
-                    actions: (one: Schemas["GroupNumbers"]) => (
-                      <Rewind broker={broker} done={answer.again} group={one} key="rewind" />
+                    actions: (one: Group) => (
+                      <Flex gap={1} wrap="wrap">
+                        <Pause broker={broker} done={answer.again} group={one} />
+                        <Rewind broker={broker} done={answer.again} group={one} />
+                        <Delete broker={broker} done={answer.again} group={one} />
+                      </Flex>
                     ),
                   }
                 : {})}
             />
-            <Pages next={page.next} />
+            {sort === "topic" ? (
+              <Pages next={page.next} />
+            ) : (
+              <Shown first={SORTS[sort] ?? ""} of={page.groups} />
+            )}
           </>
         )}
       </Answered>
@@ -87,15 +135,55 @@ export function Groups({ broker, mayAct }: { broker: string; mayAct: boolean }) 
   );
 }
 
-function Rewind({
-  broker,
-  done,
-  group,
-}: {
-  broker: string;
-  done: () => void;
-  group: Schemas["GroupNumbers"];
-}) {
+type Act = { broker: string; done: () => void; group: Group };
+
+function Pause({ broker, done, group: { group, paused_at, topic } }: Act) {
+  const isPaused = paused_at !== null;
+  return (
+    <Asking
+      act={async () => {
+        await post(ofBroker(broker, `groups/${isPaused ? "resume" : "pause"}`), { group, topic });
+        return isPaused ? `${group} goes on.` : `${group} is paused.`;
+      }}
+      action={isPaused ? "Resume" : "Pause"}
+      done={done}
+    >
+      <Text>
+        {isPaused
+          ? `${group} receives the messages of ${topic} again, from where it stands.`
+          : `${group} receives no messages of ${topic} until it is resumed. What it has in hand may be acked, ` +
+            "and leases end as ever."}
+      </Text>
+    </Asking>
+  );
+}
+
+function Delete({ broker, done, group: { group, topic, dead, waiting_retry } }: Act) {
+  return (
+    <Asking
+      act={async () => {
+        await post(ofBroker(broker, "groups/delete"), { group, topic });
+        return `${group} is deleted on ${topic}.`;
+      }}
+      action="Delete"
+      done={done}
+      preview={() =>
+        Promise.resolve({
+          number: dead + waiting_retry,
+          words: `${count(dead)} dead letters and ${count(waiting_retry)} retries are deleted with it.`,
+        })
+      }
+      serious
+    >
+      <Text>
+        {group} loses its place on {topic}, its leases, retries and dead letters. Messages stay. A consumer
+        that subscribes again makes the group anew. This cannot be undone.
+      </Text>
+    </Asking>
+  );
+}
+
+function Rewind({ broker, done, group }: Act) {
   const [to, setTo] = useState("");
   const zone = useZone();
   const [isHalf, setIsHalf] = useState(false);

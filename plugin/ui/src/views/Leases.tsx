@@ -30,7 +30,7 @@ export function Leases({ broker }: { broker: string }) {
                 ["Queue", (one) => one.queue],
                 ["Consumer", (one) => <Consumer name={one.consumer} />],
                 ["Since", (one) => <When at={one.leased_at} nowAt={page.now_at} />],
-                ["Answered", (one) => `${count(one.answered)} of ${count(one.messages)}`],
+                ["Answered", (one) => `${count(one.answered)} of ${count(one.messages)}`, "number"],
                 ["", (one) => (one.is_retry ? "retries" : "")],
               ]}
               empty="No consumer has messages in hand."

@@ -2,7 +2,7 @@ import { Box, DataList, Flex, Text } from "@chakra-ui/react";
 import { type Schemas, get, ofBroker } from "../api";
 import { useAddress } from "../address";
 import { count } from "../format";
-import { Answered, Consumer, PageLink, Rows, Section, State, When } from "../parts";
+import { Answered, Consumer, MessageLink, PageLink, Rows, Section, State, Warning, When } from "../parts";
 import { useAnswer } from "../useAnswer";
 import { RedriveOne } from "./DeadLetters";
 import { DeliverNow, Recall, Reschedule, stateOf } from "./Messages";
@@ -16,8 +16,15 @@ export function Message({ broker, mayAct }: { broker: string; mayAct: boolean })
     <Answered answer={answer}>
       {(one) => {
         const dead = mayAct ? deadIn(one.history) : new Map<string | null, number>();
+        const isMoved = one.moved_from !== null;
         return (
           <>
+            {one.message_id !== id && (
+              <Warning>
+                The message was moved, and this is an id that it had before. It now has the id{" "}
+                <MessageLink id={one.message_id} />.
+              </Warning>
+            )}
             <Section
               extra={
                 mayAct &&
@@ -53,6 +60,7 @@ export function Message({ broker, mayAct }: { broker: string; mayAct: boolean })
                   ["Attempt", (entry) => entry.attempt],
                   ["Consumer", (entry) => <Consumer name={entry.consumer} />],
                   ["Reason", (entry) => <Text whiteSpace="pre-wrap">{entry.reason ?? ""}</Text>],
+                  isMoved && ["Known as", (entry) => <MessageLink id={entry.known_as} />],
                   dead.size > 0 && [
                     "Actions",
                     (entry, index) =>
@@ -89,9 +97,29 @@ export function deadIn(history: Schemas["HistoryEntry"][]): Map<string | null, n
   return new Map([...last].filter(([group, index]) => group !== null && history[index]?.state === "DLQ"));
 }
 
+/** Where a released message is: its state in each group that has received it. */
+export function statesIn(history: Schemas["HistoryEntry"][]): [group: string, state: string][] {
+  const last = new Map(history.map((entry) => [entry.consumer_group, entry.state]));
+  return [...last].filter((one): one is [string, string] => one[0] !== null);
+}
+
+function States({ one }: { one: Schemas["OneMessage"] }) {
+  const inGroups = stateOf(one) === "released" ? statesIn(one.history) : [];
+  if (inGroups.length === 0) return <State of={stateOf(one)} />;
+  return (
+    <Flex columnGap={3} rowGap={1} wrap="wrap">
+      {inGroups.map(([group, state]) => (
+        <Text as="span" key={group}>
+          <State of={state} /> in {group}
+        </Text>
+      ))}
+    </Flex>
+  );
+}
+
 function Facts({ one }: { one: Schemas["OneMessage"] }) {
   const facts: [string, React.ReactNode][] = [
-    ["State", <State key="state" of={stateOf(one)} />],
+    ["State", <States key="state" one={one} />],
     [
       "Topic",
       <PageLink key="topic" to={{ topic: one.topic }} view="messages">
@@ -115,6 +143,12 @@ function Facts({ one }: { one: Schemas["OneMessage"] }) {
         {one.message_id}
       </Text>,
     ],
+    ...(one.moved_from === null
+      ? []
+      : [["Sent as", <MessageLink id={one.moved_from} key="origin" />] as [string, React.ReactNode]]),
+    ...(one.replaced_by === null
+      ? []
+      : [["Replaced by", <MessageLink id={one.replaced_by} key="heir" />] as [string, React.ReactNode]]),
   ];
   return (
     <DataList.Root orientation="horizontal" size="sm">

@@ -1,4 +1,4 @@
-import { Box, Checkbox, Flex, List as ItemList, NativeSelect, Text } from "@chakra-ui/react";
+import { Box, Button, Checkbox, Flex, List as ItemList, NativeSelect, Text } from "@chakra-ui/react";
 import { useState } from "react";
 import { Failure, type Schemas, get, ofBroker, post } from "../api";
 import { useAddress } from "../address";
@@ -23,16 +23,14 @@ import { useAnswer } from "../useAnswer";
 import { isInstant, useZone } from "../zone";
 
 const AT_ONCE = 200;
-/** How many messages "all that match" may be, since each is moved by itself. */
-const MOST = 10_000;
-/** Up to this many are counted before they are recalled. */
+/** Up to this many are counted before they are recalled or moved. */
 const COUNTED = 1_000_000;
-const STATES = ["waiting", "released", "recalled", "all"];
+const STATES = ["waiting", "released", "recalled", "moved", "all"];
 
 type Where = Record<"due_from" | "due_until" | "key_prefix" | "state" | "tag" | "topic", string>;
 
-export const stateOf = (one: { recalled: boolean; released: boolean }) =>
-  one.recalled ? "recalled" : one.released ? "released" : "waiting";
+export const stateOf = (one: { moved_to?: string | null; recalled: boolean; released: boolean }) =>
+  one.moved_to ? "moved" : one.recalled ? "recalled" : one.released ? "released" : "waiting";
 
 export function Messages({ broker, mayAct }: { broker: string; mayAct: boolean }) {
   const address = useAddress();
@@ -187,7 +185,20 @@ function List({
           ["Topic", (one) => one.topic],
           ["Key", (one) => one.key],
           ["Tag", (one) => one.tag],
-          ["State", (one) => <State of={stateOf(one)} />],
+          [
+            "State",
+            (one) => (
+              <>
+                <State of={stateOf(one)} />
+                {one.moved_to && (
+                  <>
+                    {" to "}
+                    <MessageLink id={one.moved_to} />
+                  </>
+                )}
+              </>
+            ),
+          ],
           ["Sent", (one) => <When at={one.born_at} />],
           ["Id", (one) => <MessageLink id={one.message_id} />],
         ]}
@@ -359,7 +370,11 @@ function RecallMatching({ broker, done, where }: Matching) {
   );
 }
 
-/** Moves all that match, to an instant that the user enters or to now. */
+/** The place where a move of all that match was broken off, and the instant that it moves to. */
+type Rest = { after: string; deliver_at: string; of: string };
+
+/** Moves all that match, to an instant that the user enters or to now. One that was stopped goes on where it was, and
+ * those that it has moved are not moved again. */
 function MoveMatching({
   action,
   broker,
@@ -367,48 +382,85 @@ function MoveMatching({
   now = false,
   where,
 }: Matching & { action: string; now?: boolean }) {
+  const zone = useZone();
   const [to, setTo] = useState<object>();
-  const [ids, setIds] = useState<string[]>([]);
+  const [stopped, setStopped] = useState<Rest>();
+  const of = JSON.stringify([broker, where]);
+  const rest = stopped?.of === of ? stopped : undefined;
   const target = now ? { delay_seconds: 0 } : (to ?? { delay_seconds: 3600 });
+  const all = async (
+    dryRun: boolean,
+    after: (sums: { matched: number; moved: number }, rest?: Rest) => boolean,
+  ) => {
+    const sums = { matched: 0, moved: 0 };
+    let place: object = rest ? { after: rest.after, deliver_at: rest.deliver_at } : target;
+    for (;;) {
+      const { deliver_at, matched, moved, next } = await post<Schemas["MovedPortion"]>(
+        ofBroker(broker, "messages/reschedule-matching"),
+        { ...criteria(where), ...place, dry_run: dryRun },
+      );
+      sums.matched += matched;
+      sums.moved += moved;
+      if (!after(sums, next === null ? undefined : { after: next, deliver_at, of }) || next === null)
+        return sums;
+      place = { after: next, deliver_at };
+    }
+  };
   return (
     <Asking
-      act={(course) => each(broker, "messages/reschedule", ids, target, course)}
+      act={async ({ isStopped, tell }) => {
+        let sums = { matched: 0, moved: 0 };
+        let left: Rest | undefined;
+        let ended = "";
+        try {
+          await all(false, (soFar, following) => {
+            sums = { ...soFar };
+            left = following;
+            tell(`${count(sums.moved)} rescheduled …`);
+            return !isStopped();
+          });
+          if (left) ended = `Stopped: the rest are unchanged. “${action}” goes on with them.`;
+        } catch (error) {
+          if (sums.matched === 0 || !(error instanceof Failure)) throw error;
+          ended = `${error.message} “${action}” goes on with the rest.`;
+        }
+        setStopped(left);
+        const others = sums.matched - sums.moved;
+        return [
+          `${count(sums.moved)} rescheduled`,
+          ...(others > 0 ? [`${count(others)} not: released, recalled or moved by others just now`] : []),
+          ...(ended ? [ended] : []),
+        ].join("\n");
+      }}
       action={action}
       done={done}
       preview={async (isWanted) => {
-        setIds([]);
-        // All ids come first, since moved messages would match again.
-        const found = await allIds(broker, where, isWanted);
-        setIds(found.slice(0, MOST));
-        return {
-          number: Math.min(found.length, MOST),
-          words:
-            found.length > MOST
-              ? `More than ${count(MOST)} match. Only the first ${count(MOST)} are moved: narrow the filter.`
-              : `${count(found.length)} messages wait and match now.`,
-        };
+        let isAll = true;
+        const { matched } = await all(true, (sums) => {
+          isAll = sums.matched < COUNTED;
+          return isAll && isWanted();
+        });
+        const words = `${isAll ? "" : "At least "}${count(matched)} messages`;
+        return { number: matched, words: `${words} ${rest ? "are left" : "wait and match now"}.` };
       }}
+      previewOf={JSON.stringify([rest, target])}
     >
       <Text>Every waiting message is delivered {now ? "at once" : "at another instant"} that is</Text>
       <InWords where={where} />
       <Text mb={3}>Their ids change.</Text>
-      {!now && <InstantField choose={setTo} />}
+      {rest ? (
+        <Flex align="center" gap={2} role="note">
+          <Text>
+            It was broken off. It goes on with the rest
+            {now ? "" : `, to ${instant(rest.deliver_at, zone)} in ${zone}`}.
+          </Text>
+          <Button onClick={() => setStopped(undefined)} size="xs" variant="outline">
+            Begin anew
+          </Button>
+        </Flex>
+      ) : (
+        !now && <InstantField choose={setTo} />
+      )}
     </Asking>
   );
-}
-
-async function allIds(broker: string, where: Where, isWanted: () => boolean): Promise<string[]> {
-  const ids: string[] = [];
-  let after: string | null = "";
-  while (after !== null && ids.length <= MOST && isWanted()) {
-    const page: Schemas["Messages"] = await get(ofBroker(broker, "messages"), {
-      ...where,
-      after,
-      limit: 1000,
-      state: "waiting",
-    });
-    ids.push(...page.messages.map((one) => one.message_id));
-    after = page.next;
-  }
-  return ids;
 }

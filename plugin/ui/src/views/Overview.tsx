@@ -1,11 +1,14 @@
-import { Box, Button, Flex, Grid, Text } from "@chakra-ui/react";
+import { Fragment } from "react";
+import { Badge, Box, Button, Flex, Grid, Text } from "@chakra-ui/react";
 import { type Schemas, get, ofBroker } from "../api";
 import { useAddress } from "../address";
 import { Chart, type Series } from "../Chart";
-import { away, count, span } from "../format";
+import { away, count, instant, span } from "../format";
 import { Answered, Filter, PageLink, Rows, Section, Warning, When } from "../parts";
 import { useAnswer } from "../useAnswer";
-import { GroupRows } from "./Groups";
+import { useZone } from "../zone";
+import { isSilent } from "../Pulse";
+import { GroupRows, GroupsLeftOut } from "./Groups";
 
 const SPANS: Record<string, string> = {
   days: "next 3 days by hour",
@@ -41,7 +44,25 @@ const instants = (due: Schemas["DueHistogram"]) =>
 
 function total(due: Schemas["DueHistogram"]): string {
   const messages = due.due.reduce((sum, one) => sum + one.messages, 0);
-  return count(messages, due.complete && due.due.every((one) => one.exact));
+  const words = count(
+    messages,
+    due.due.every((one) => one.exact),
+  );
+  return due.counted_steps < due.steps ? `at least ${words}` : words;
+}
+
+/** What a hatched chart means, below it. */
+function Uncounted({ due, topic }: { due: Schemas["DueHistogram"]; topic: string }) {
+  const zone = useZone();
+  if (due.counted_steps >= due.steps) return null;
+  const from = new Date(Date.parse(due.from_at) + due.counted_steps * due.step_seconds * 1000);
+  return (
+    <Text color="fg.muted" fontSize="sm">
+      {topic === ""
+        ? "Hatched: there was no time to count all topics, so there may be more. One topic is counted alone: choose it above."
+        : `Hatched: there was no time to count from ${instant(from.toISOString(), zone)} on, so there may be more.`}
+    </Text>
+  );
 }
 
 export function Overview({ broker }: { broker: string }) {
@@ -80,6 +101,7 @@ export function Overview({ broker }: { broker: string }) {
             <Chart
               at={instants(view.due)}
               bars
+              countedSteps={view.due.counted_steps}
               label={`Messages due in the ${SPANS[within] ?? ""}, by topic: ${total(view.due)} in all`}
               series={byTopic(view.due)}
             />
@@ -88,15 +110,11 @@ export function Overview({ broker }: { broker: string }) {
               {view.shared_seconds > EVERY_SECONDS &&
                 `: it is computed once in ${span(view.shared_seconds)} for all users`}
             </Text>
-            {!view.due.complete && (
-              <Text color="fg.muted" fontSize="sm">
-                Counting all topics took too long: choose one.
-              </Text>
-            )}
+            <Uncounted due={view.due} topic={topic} />
           </Section>
           <Grid gap={4} templateColumns={{ base: "minmax(0, 1fr)", lg: "minmax(0, 1fr) minmax(0, 1fr)" }}>
-            <Section title="The last hour, by minute">
-              <Flow view={view} />
+            <Section title={`The last hour, by minute${topic && `, on ${topic}`}`}>
+              <Flow topic={topic} view={view} />
             </Section>
             <Section title="Lateness of release">
               <Rows
@@ -122,14 +140,10 @@ export function Overview({ broker }: { broker: string }) {
             </Section>
           </Grid>
           <Section
-            extra={view.more_groups && <PageLink view="groups">All groups</PageLink>}
+            extra={<PageLink view="groups">All groups</PageLink>}
             title="Groups, those with dead letters and lag first"
           >
-            {view.more_groups && (
-              <Text color="fg.muted" fontSize="sm" mb={2}>
-                Up to 50, of the first 200 topics by name.
-              </Text>
-            )}
+            <GroupsLeftOut to={view.groups_to} />
             <GroupRows groups={view.groups} nowAt={view.now_at} />
           </Section>
         </>
@@ -138,8 +152,14 @@ export function Overview({ broker }: { broker: string }) {
   );
 }
 
+const HOLDS: Record<string, string> = {
+  tables: "the broker’s tables, in an open transaction",
+  topic: "the lock of a topic",
+  transaction: "an open transaction that has written",
+  upkeep: "the lock of upkeep",
+};
+
 function Wheels({ view }: { view: Schemas["Overview"] }) {
-  const overdue = view.overdue.slice(0, 5).join(", ");
   return (
     <>
       {view.overdue.length > 0 && (
@@ -147,9 +167,39 @@ function Wheels({ view }: { view: Schemas["Overview"] }) {
           {view.wheels.length === 0
             ? "No wheel turns, and messages are due. Start Airflow's triggerer, or `duewheel wheel run`. Topics: "
             : "Messages are due and not released, though a wheel is connected. See its log. Topics: "}
-          {overdue}
+          {view.overdue.slice(0, 5).map((one, index) => (
+            <Fragment key={one.topic}>
+              {index > 0 && ", "}
+              <PageLink to={{ topic: one.topic }} view="messages">
+                {one.topic}
+              </PageLink>{" "}
+              since {span((Date.parse(view.now_at) - Date.parse(one.due_at)) / 1000)}
+            </Fragment>
+          ))}
           {view.overdue.length > 5 && ` and ${view.overdue.length - 5} others`}
         </Warning>
+      )}
+      {view.held_up_by.length > 0 && (
+        <Section title="Upkeep is held up">
+          <Rows
+            columns={[
+              ["By", (one) => (one.gid === null ? `pid ${one.pid}` : `the prepared transaction ${one.gid}`)],
+              ["Login", (one) => one.login],
+              ["Application", (one) => one.application],
+              ["State", (one) => one.state ?? "hidden"],
+              [
+                "Since",
+                (one) =>
+                  one.since_at === null ? "over an hour" : <When at={one.since_at} nowAt={view.now_at} />,
+              ],
+              ["Holds", (one) => HOLDS[one.holds] ?? one.holds],
+            ]}
+            empty=""
+            keyOf={(one) => one.gid ?? String(one.pid)}
+            label="Sessions that hold upkeep up"
+            rows={view.held_up_by}
+          />
+        </Section>
       )}
       <Section title={view.wheels.length === 0 ? "No wheel is connected" : "Wheels"}>
         {view.wheels.length === 0 ? (
@@ -168,7 +218,7 @@ function Wheels({ view }: { view: Schemas["Overview"] }) {
               ["Login", (one) => one.login],
               ["Sessions", (one) => one.connections],
               ["Turning since", (one) => <When at={one.started_at} nowAt={view.now_at} />],
-              ["Last active", (one) => (one.active_at === null ? "–" : away(one.active_at, view.now_at))],
+              ["Last active", (one) => <LastActive at={one.active_at} nowAt={view.now_at} />],
             ]}
             empty=""
             keyOf={(one) => `${one.name} ${one.login} ${one.client_address}`}
@@ -181,7 +231,16 @@ function Wheels({ view }: { view: Schemas["Overview"] }) {
   );
 }
 
-function Flow({ view }: { view: Schemas["Overview"] }) {
+function LastActive({ at, nowAt }: { at: string | null; nowAt: string }) {
+  if (at === null) return "–";
+  return (
+    <>
+      {away(at, nowAt)} {isSilent(at, nowAt) && <Badge colorPalette="red">does not turn</Badge>}
+    </>
+  );
+}
+
+function Flow({ topic, view }: { topic: string; view: Schemas["Overview"] }) {
   const steps = view.past.steps;
   const due = new Array<number>(steps).fill(0);
   for (const one of view.past.due) due[one.step] = (due[one.step] ?? 0) + one.messages;
@@ -192,13 +251,9 @@ function Flow({ view }: { view: Schemas["Overview"] }) {
   };
   return (
     <Box>
-      {!view.past.complete && (
-        <Text color="fg.muted" fontSize="sm">
-          Counting all topics took too long, so more came due than shown. Choose a topic.
-        </Text>
-      )}
       <Chart
         at={instants(view.past)}
+        countedSteps={view.past.counted_steps}
         label="Messages that came due, were received, acked and failed, by minute"
         series={[
           { color: "gray-500", label: "came due", values: due },
@@ -207,6 +262,7 @@ function Flow({ view }: { view: Schemas["Overview"] }) {
           { color: "red-500", label: "failed", values: of("failed") },
         ]}
       />
+      <Uncounted due={view.past} topic={topic} />
     </Box>
   );
 }

@@ -25,10 +25,10 @@ export function Topics({ broker }: { broker: string }) {
                   ),
                 ],
                 ["Type", (one) => one.message_type],
-                ["Waiting", (one) => count(one.waiting, one.waiting_is_exact)],
+                ["Waiting", (one) => count(one.waiting, one.waiting_is_exact), "number"],
                 ["Next due", (one) => <When at={one.next_due_at} />],
                 ["Released up to", (one) => <When at={one.released_to} />],
-                ["Stragglers", (one) => count(one.stragglers)],
+                ["Stragglers", (one) => count(one.stragglers), "number"],
               ]}
               empty="No topics yet: make one with `duewheel topic create`."
               keyOf={(one) => one.topic}

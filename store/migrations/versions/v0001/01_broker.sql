@@ -8,6 +8,8 @@ create table duewheel.broker (
     rebased_at timestamptz,
     -- Checksum of the function files that were applied last; `duewheel db check` compares it with the package's.
     functions_checksum text not null default '',
+    -- When upkeep was last done as a whole; at first, when the broker was made.
+    maintained_at timestamptz not null default clock_timestamp(),
     -- Above this many bytes in the slots whose time has begun, the oldest go before their retention ends; null for no
     -- limit.
     retention_bytes bigint check (retention_bytes > 0),

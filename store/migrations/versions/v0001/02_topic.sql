@@ -15,6 +15,8 @@ create table duewheel.topic (
     granularity interval not null check (granularity >= interval '1 millisecond'),
     -- Counted from the delivery instant.
     retention interval not null check (retention > interval '0'),
+    -- The retention of the groups' dead letters of this topic.
+    dead_letter_retention interval not null default '30 days' check (dead_letter_retention > interval '0'),
     -- delay_levels[n] is the delay of level n.
     delay_levels interval[] not null,
     -- RETRY and DEAD_LETTER: the topic whose consumers the messages come from.

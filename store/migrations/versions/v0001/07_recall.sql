@@ -39,6 +39,7 @@ create table duewheel.bulk_recall (
     recalled_at timestamptz not null,
     bulk_id bigint generated always as identity primary key
 );
+create index bulk_recall_topic on duewheel.bulk_recall (topic_id, first_deliver_at);
 
 -- Where a look at a key's messages may begin, as it need not pass over again what was over by then: recalled or
 -- released. Which row is taken changes the cost of a look and never its answer.

@@ -29,3 +29,16 @@ create table duewheel.dropped_slot (
     unread jsonb not null default '[]',
     primary key (starts_at, dropped_at)
 );
+
+-- The slots that messages have outlived: upkeep moved those of these topics, which are kept for longer than the others,
+-- into duewheel.far_message, where they stay.
+create table duewheel.outlived_slot (
+    starts_at timestamptz primary key,
+    ends_at timestamptz not null,
+    table_name text not null,
+    topic_ids integer[] not null,
+    -- Of the messages that moved out, without indexes.
+    bytes bigint not null default 0,
+    -- They are to go though they are kept, as there is no room for them.
+    is_dropped boolean not null default false
+);

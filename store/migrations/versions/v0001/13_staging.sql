@@ -13,6 +13,7 @@ create table duewheel.published_batch (
     topic_id integer not null,
     writer text not null,
     batch bigint not null,
+    messages bigint not null,
     published_at timestamptz not null,
     -- Upkeep forgets it then.
     until_at timestamptz not null,

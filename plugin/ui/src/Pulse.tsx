@@ -1,0 +1,116 @@
+// The state of the broker in one line above every view: what is wrong is red, and leads to where it is mended.
+import { Badge, Flex, Text } from "@chakra-ui/react";
+import type { ReactNode } from "react";
+import { type Schemas, get, ofBroker } from "./api";
+import { count, span } from "./format";
+import { PageLink } from "./parts";
+import { useAnswer } from "./useAnswer";
+
+const EVERY_SECONDS = 5;
+const SILENT_SECONDS = 10;
+/** A release that is later than this is worth a colour: a wheel releases within its granularity, a second or less. */
+const LATE_SECONDS = 2;
+
+/** Whether a wheel has stopped, though it is connected: one that turns asks the database twice a second. */
+export const isSilent = (activeAt: string, nowAt: string) =>
+  Date.parse(nowAt) - Date.parse(activeAt) > SILENT_SECONDS * 1000;
+
+const since = (at: string, nowAt: string) => span((Date.parse(nowAt) - Date.parse(at)) / 1000);
+
+export function Pulse({ broker }: { broker: string }) {
+  const { failure, value } = useAnswer(
+    broker,
+    (signal) => get<Schemas["Pulse"]>(ofBroker(broker, "pulse"), {}, signal),
+    EVERY_SECONDS,
+  );
+  // A view that fails says why.
+  if (!value || failure) return null;
+  const { dead, lag, late, now_at, overdue, waiting } = value;
+  const first = overdue[0];
+  return (
+    <Flex
+      aria-label="State of the broker"
+      as="section"
+      columnGap={5}
+      // Among words, a link is told by more than its colour.
+      css={{ "& a": { textDecoration: "underline" } }}
+      fontSize="sm"
+      mb={4}
+      role="region"
+      rowGap={1}
+      wrap="wrap"
+    >
+      <Wheel pulse={value} />
+      {first && (
+        <Fact isWrong label="Overdue">
+          <PageLink
+            to={overdue.length > 1 ? {} : { topic: first.topic }}
+            view={overdue.length > 1 ? "overview" : "messages"}
+          >
+            {overdue.length > 1 ? `${count(overdue.length)} topics` : first.topic}
+          </PageLink>{" "}
+          since {since(first.due_at, now_at)}
+        </Fact>
+      )}
+      <Fact label="Waiting">{count(waiting, value.waiting_is_exact)}</Fact>
+      <Fact isWrong={dead > 0} label="Dead letters">
+        {dead > 0 ? <PageLink view="dead">{count(dead)}</PageLink> : "0"}
+      </Fact>
+      <Fact label="Oldest ready message">
+        {lag?.oldest_deliver_at ? (
+          <>
+            {since(lag.oldest_deliver_at, now_at)} for{" "}
+            <PageLink to={{ sort: "lag" }} view="groups">
+              {lag.group}
+            </PageLink>
+          </>
+        ) : (
+          "none"
+        )}
+      </Fact>
+      <Fact isWrong={late !== null && late.p99_seconds > LATE_SECONDS} label="Late in the last 5 min">
+        {late
+          ? `p50 ${span(late.p50_seconds)}, p99 ${span(late.p99_seconds)} on ${late.topic}`
+          : "nothing released"}
+      </Fact>
+    </Flex>
+  );
+}
+
+const Fact = ({
+  children,
+  isWrong = false,
+  label,
+}: {
+  children: ReactNode;
+  isWrong?: boolean;
+  label: string;
+}) => (
+  <Text as="span">
+    <Text as="span" color="fg.muted">
+      {label}:
+    </Text>{" "}
+    {isWrong ? <Badge colorPalette="red">{children}</Badge> : children}
+  </Text>
+);
+
+function Wheel({ pulse: { now_at, overdue, wheels } }: { pulse: Schemas["Pulse"] }) {
+  const turning = wheels.filter((one) => one.active_at !== null && !isSilent(one.active_at, now_at));
+  const [wheel] = turning;
+  if (!wheel) {
+    return (
+      <Fact isWrong={overdue.length > 0 || wheels.length > 0} label="Wheel">
+        {wheels.length > 0
+          ? "connected, and does not turn"
+          : "none: messages are released when a consumer receives"}
+      </Fact>
+    );
+  }
+  return (
+    <Fact isWrong={turning.length < wheels.length} label="Wheel">
+      {wheel.name} turns{wheel.started_at && ` since ${since(wheel.started_at, now_at)}`}
+      {turning.length > 1 && ` and ${turning.length - 1} others`}
+      {turning.length < wheels.length && `; ${wheels.length - turning.length} does not turn`}
+    </Fact>
+  );
+}

@@ -1,2 +1,0 @@
--- Discards the messages staged under this name.
-select duewheel.discard_staged(%s)

@@ -1,0 +1,139 @@
+-- The statements of Spark's side, each after the line with its name.
+
+-- name: ack_leases
+-- Acks the leases of a part in the transaction that has done its work.
+select duewheel.answer('ack_once', %s, %s::integer[], %s::integer[], %s::bigint[], %s::bigint[], null)
+
+-- name: check_leases
+-- The first lease that a task is about to read whose messages may be with others, and its state.
+select h.n, h.queue, s.state
+from (values {leases}) h (place, group_id, topic_id, queue, n, token)
+cross join lateral duewheel.lease_states(
+    h.group_id, array[h.topic_id], array[h.queue], array[h.n], array[h.token]) s
+where s.state not in ('held', 'acked')
+order by h.place
+limit 1
+
+-- name: discard_staged
+-- Discards the messages staged under this name.
+select duewheel.discard_staged(%s)
+
+-- name: fence_leases
+-- Takes the leases of a part for this transaction, and returns the transaction's id. The keepalives end the session of
+-- a machine that vanished, so its task holds the leases for two minutes at most.
+select set_config('tcp_keepalives_idle', '60', true), set_config('tcp_keepalives_interval', '10', true),
+       set_config('tcp_keepalives_count', '6', true),
+       duewheel.answer('fence', %s, %s::integer[], %s::integer[], %s::bigint[], %s::bigint[], null),
+       pg_current_xact_id()::text
+
+-- name: lease_evenly
+-- Leases messages of a topic for a group without returning them, in leases that can be dealt out evenly to p_parts
+-- parts; one row for each lease.
+select l.topic_id, l.queue, l.lease_n, l.lease_token, l.expires_at, l.lease_count
+from duewheel.lease_evenly(
+    p_group_id => %s, p_topic_id => %s, p_tags => %s, p_max => %s, p_parts => %s, p_invisible => %s, p_consumer => %s,
+    p_now => %s, p_filter => %s::jsonpath, p_min_parts => %s) l
+
+-- name: lease_states
+-- The states of leases, in their order.
+select s.state, s.acked
+from duewheel.lease_states(%s, %s::integer[], %s::integer[], %s::bigint[], %s::bigint[], %s) s
+
+-- name: peek_cuts
+-- Ranges of the messages that are due from one instant on and before another.
+select c.topic_id, c.queue, c.from_at, c.from_seq, c.to_at, c.to_seq, c.messages
+from duewheel.peek_cuts(%s, %s, %s, %s, %s) c
+
+-- name: plan_leases
+-- For each lease: the topic its messages were sent to (a lease of retries is on the group's retry topic), the number of
+-- messages to read, and the SELECT that yields exactly these. Only messages without an answer of their own are read,
+-- unless all are wanted. A login that may read the table gets a SELECT that streams from it; any other gets a call of
+-- the function that every consumer may call. Leases are given as parallel arrays.
+select duewheel.lease_topic(lease.topic_id),
+       open.messages + case when wanted.answered then cardinality(open.answered) else 0 end,
+       case when wanted.answered or open.answered = '{}' then whole.query
+            else format('select * from (%%s) m where m.seq <> all (%%L::bigint[])', whole.query, open.answered) end
+from unnest(%s::integer[], %s::integer[], %s::integer[], %s::bigint[])
+         with ordinality lease (group_id, topic_id, queue, n, place)
+cross join (select %s::boolean) wanted (answered)
+cross join lateral duewheel.open_messages(lease.group_id, lease.topic_id, lease.queue, lease.n) open
+cross join lateral (
+    select case when has_table_privilege('duewheel.any_message', 'select')
+                and has_table_privilege('duewheel.tick', 'select')
+                and has_table_privilege('duewheel.straggler', 'select')
+                and has_table_privilege('duewheel.recall', 'select')
+           then duewheel.lease_query(lease.group_id, lease.topic_id, lease.queue, lease.n)
+           else format('select * from duewheel.lease_rows(%%s, %%s, %%s, %%s)',
+                       lease.group_id, lease.topic_id, lease.queue, lease.n)
+           end as query
+) whole
+order by lease.place
+
+-- name: publish_batch
+-- Sends the messages of these parts, unless they were sent before.
+select b.sent, b.sent_before from duewheel.publish_batch(%s, %s, %s, %s::bigint[], %s::bigint[], p_keep => %s) b
+
+-- name: read_lease
+-- The messages of one lease for an executor, read through COPY. The innermost SELECT comes from duewheel.lease_query.
+-- Only the columns wanted are selected, because each costs the transfer of its bytes. The reader makes the id of a
+-- message from its deliver_at and seq; only a retry brings along the id of the first message of its chain.
+select {columns}
+from (
+    select case when m.origin_seq is not null
+               then duewheel.message_id(m.origin_topic_id, m.origin_queue, m.origin_deliver_at, m.origin_seq)
+           end as origin_id, m.*
+    from ({lease_query}) m
+) m
+
+-- name: reject_messages
+-- Rejects messages of a lease, each with its reason.
+select duewheel.answer(
+    'reject', %s, array[%s], array[%s], array[%s::bigint], array[%s::bigint], %s::jsonb, p_delay => %s::interval,
+    p_now => %s::timestamptz, p_reasons => %s::jsonb)
+
+-- name: stage_part
+-- Begins a part of a write, in the transaction that stages its messages.
+select duewheel.stage_part('{staging}', {part_id})
+
+-- name: stream_commit
+-- Sets the position of a stream's group to the places that the stream has read.
+select duewheel.stream_commit(%s, %s, %s, %s::integer[], %s::integer[], %s::bigint[], %s::bigint[], %s::bigint[])
+
+-- name: stream_cuts
+-- The places at which to cut the messages between two places of a queue.
+select c.at, c.seq, c.messages from duewheel.stream_cuts(%s, %s, %s, %s, %s, %s, %s, %s) c
+
+-- name: stream_latest
+-- How far a stream that stands at these places may read, and whether its topic is deleted (a deleted topic is renamed,
+-- and later its row goes). If the topic or the group has no places, the answer is one row without a place.
+select s.topic_id, s.queue, s.at, s.seq, s.straggler, t.name is null or t.name like '%%~deleted~%%' as is_deleted
+from (select duewheel.lease_topic(%s) as name) t
+left join duewheel.stream_latest(
+    %s, %s, %s, %s::integer[], %s::integer[], %s::bigint[], %s::bigint[], %s::bigint[], p_limit => %s,
+    p_to_topic_ids => %s::integer[], p_to_queues => %s::integer[], p_to_ats => %s::bigint[],
+    p_to_stragglers => %s::bigint[]) s on true
+
+-- name: stream_lost
+-- The losses of a stream that stands at these places: in how many queues retention has dropped messages that it had not
+-- read, and up to how many messages.
+select l.queues, l.messages
+from duewheel.stream_lost(%s, %s, %s::integer[], %s::integer[], %s::bigint[]) l
+
+-- name: stream_reject
+-- Rejects messages that a stream has read, each with its reason.
+select duewheel.stream_reject(%s::text[], %s::text[], p_delay => %s::interval)
+
+-- name: stream_rows
+-- The messages released between two places of a queue; without stragglers, those stored there.
+select * from duewheel.stream_rows(
+    {topic_id}, {queue}, {from_at}, {from_seq}, {to_at}, {to_seq}, {straggler_from}, {straggler_to},
+    {tags}::text[], {filter}::jsonpath)
+
+-- name: stream_start
+-- Where a new stream begins.
+select s.stream, s.topic_id, s.queue, s.at, s.seq, s.straggler from duewheel.stream_start(%s, %s, %s, %s, %s) s
+
+-- name: write_topic
+-- The type of a topic, and whether this login may send.
+select t.message_type, has_table_privilege('duewheel.staged_message', 'insert')
+from duewheel.topics t where t.topic = %s

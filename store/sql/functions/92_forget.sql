@@ -1,0 +1,193 @@
+-- Forgetting: upkeep's portions of what is over, each in a transaction of its own and of a bounded number of rows.
+
+-- Forgets one portion of what speaks of messages that are gone: at most p_limit rows of each table, in a tenth of a
+-- second or the time of one topic. next_topic_id is where the next portion begins, null at the end.
+create or replace function duewheel.forget(
+    p_limit integer default 4000, p_after_topic_id integer default 0, p_now timestamptz default null,
+    out forgotten bigint, out next_topic_id integer
+)
+language plpgsql as $$
+declare
+    v_now constant timestamptz := duewheel.clock_at(p_now);
+    v_until constant timestamptz := clock_timestamp() + interval '100 milliseconds';
+    v_trimmed record;
+begin
+    forgotten := 0;
+    perform duewheel.require_read_committed();
+    perform duewheel.check_limit('p_limit', p_limit, 1, 100000);
+    -- One upkeep at a time; a second has nothing to do.
+    if not pg_try_advisory_xact_lock(duewheel.tick_lock_class(), -2) then
+        return;
+    end if;
+    if p_after_topic_id = 0 then
+        forgotten := duewheel.forget_expired(p_limit, v_now);
+        if forgotten >= p_limit or duewheel.forget_instances(v_until, v_now) then
+            next_topic_id := 0;
+            return;
+        end if;
+    end if;
+    v_trimmed := duewheel.trim_logs(p_limit, p_after_topic_id, v_until, v_now);
+    forgotten := forgotten + v_trimmed.trimmed;
+    next_topic_id := v_trimmed.next_topic_id;
+end
+$$;
+
+-- Forgets what is kept up to an instant of its own, whatever becomes of the messages. Answers how many rows went.
+create or replace function duewheel.forget_expired(p_limit integer, p_now timestamptz) returns bigint
+language plpgsql
+set enable_seqscan = off set enable_bitmapscan = off set jit = off
+as $$
+declare
+    v_forgotten bigint := duewheel.forget_staged(p_limit, p_now);
+    v_kept record;
+    v_count bigint;
+begin
+    for v_kept in
+        select * from (values
+            ('idempotency', 'until_at', p_now), ('key_mark', 'marked_at', p_now - interval '7 days'),
+            ('published_batch', 'until_at', p_now), ('stream_reject', 'rejected_at', p_now - interval '365 days'),
+            ('dropped_slot', 'dropped_at', p_now - interval '365 days')) k (table_name, at_column, up_to)
+    loop
+        execute format(
+            'delete from duewheel.%1$I d where d.%2$I < $1 and d.ctid = any (array(
+                 select o.ctid from duewheel.%1$I o where o.%2$I < $1 order by o.%2$I limit $2))',
+            v_kept.table_name, v_kept.at_column) using v_kept.up_to, p_limit - v_forgotten;
+        get diagnostics v_count = row_count;
+        v_forgotten := v_forgotten + v_count;
+    end loop;
+    return v_forgotten;
+end
+$$;
+
+-- Forgets what a topic's logs say of messages due before p_kept_from: at most p_limit rows of each log. Answers how
+-- many. Ticks go before stragglers, the oldest first: a straggler is there while it is needed to tell that its message
+-- was released.
+create or replace function duewheel.trim_topic_logs(p_topic_id integer, p_kept_from timestamptz, p_limit integer)
+returns bigint
+language plpgsql
+set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
+as $$
+declare
+    v_trimmed bigint;
+    v_count bigint;
+begin
+    update duewheel.topic t set kept_from = p_kept_from
+    where t.topic_id = p_topic_id and t.deleted_at is null and (t.kept_from < p_kept_from) is not false and exists (
+        -- Where nothing was ever released there is nothing to forget.
+        select from duewheel.newest_tick(p_topic_id));
+    -- The newest tick of a topic and the newest lease of a queue are the state itself and stay.
+    delete from duewheel.tick t where t.ctid = any (array(
+        select o.ctid from duewheel.tick o
+        where o.topic_id = p_topic_id and o.hi < (
+            select n.hi from duewheel.tick n where n.topic_id = p_topic_id and n.hi < p_kept_from
+            order by n.hi desc limit 1)
+        order by o.hi limit p_limit));
+    get diagnostics v_trimmed = row_count;
+    if v_trimmed >= p_limit then
+        return v_trimmed;
+    end if;
+    with queue as (
+        select q::smallint as queue from duewheel.topic t cross join generate_series(0, t.queues - 1) q
+        where t.topic_id = p_topic_id
+    ), stragglers as (
+        delete from duewheel.straggler s where s.ctid = any (array(
+            select o.ctid from queue q cross join lateral (
+                select s.ctid from duewheel.straggler s
+                where s.topic_id = p_topic_id and s.queue = q.queue and s.deliver_at < p_kept_from
+                order by s.deliver_at limit p_limit) o
+            limit p_limit))
+        returning 1
+    ), recalls as (
+        delete from duewheel.recall r where r.ctid = any (array(
+            select o.ctid from queue q cross join lateral (
+                select r.ctid from duewheel.recall r
+                where r.topic_id = p_topic_id and r.queue = q.queue and r.deliver_at < p_kept_from
+                order by r.deliver_at limit p_limit) o
+            limit p_limit))
+        returning 1
+    ), bulk_recalls as (
+        delete from duewheel.bulk_recall r where r.ctid = any (array(
+            select o.ctid from duewheel.bulk_recall o
+            where o.topic_id = p_topic_id and o.first_deliver_at < p_kept_from
+            order by o.first_deliver_at limit p_limit))
+        returning 1
+    ), redrives as (
+        delete from duewheel.redrive r where r.ctid = any (array(
+            select o.ctid from duewheel.redrive o
+            where o.topic_id = p_topic_id and o.deliver_at < p_kept_from and o.retry_deliver_at < p_kept_from
+            order by o.deliver_at limit p_limit))
+        returning 1
+    ), held as (
+        delete from duewheel.held_back b where b.ctid = any (array(
+            select o.ctid from duewheel.held_back o
+            where o.topic_id = p_topic_id and p_kept_from = 'infinity' order by o.deliver_at limit p_limit))
+        returning 1
+    )
+    select count(*) into v_count from (
+        select from stragglers union all select from recalls union all select from bulk_recalls
+        union all select from redrives union all select from held) gone;
+    return v_trimmed + v_count + duewheel.trim_moved(p_topic_id, p_kept_from, p_limit)
+        + duewheel.trim_leases(p_topic_id, p_kept_from, p_limit);
+end
+$$;
+
+-- Forgets leases of a topic that ended before p_kept_from, with their answers: without them a lease would seem to be
+-- unanswered. A lease counts as many as its messages, and p_limit go, or one lease. Those of a queue go in order, up to
+-- the first that is needed still, so that no others are looked at.
+create or replace function duewheel.trim_leases(p_topic_id integer, p_kept_from timestamptz, p_limit integer)
+returns bigint
+language plpgsql
+set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off
+set enable_mergejoin = off set jit = off
+as $$
+declare
+    v_newest record;
+    v_group_id integer := -1;
+    v_queue smallint := 0;
+    v_kept_n bigint;
+    v_last_n bigint;
+    v_trimmed bigint := 0;
+    v_count bigint;
+begin
+    while v_trimmed < p_limit loop
+        select l.group_id, l.queue into v_group_id, v_queue from duewheel.lease l
+        where l.topic_id = p_topic_id and (l.group_id, l.queue) > (v_group_id, v_queue)
+        order by l.group_id, l.queue limit 1;
+        exit when not found;
+        select l.n, l.revived_to into v_newest from duewheel.lease l
+        where l.topic_id = p_topic_id and l.group_id = v_group_id and l.queue = v_queue order by l.n desc limit 1;
+        v_kept_n := coalesce((
+            select f.n from (
+                select * from duewheel.lease l
+                where l.topic_id = p_topic_id and l.group_id = v_group_id and l.queue = v_queue
+                order by l.n limit p_limit - v_trimmed
+            ) f
+            where f.to_at >= p_kept_from or greatest(f.leased_at, f.expires_at) >= p_kept_from
+               or f.expires_at > v_newest.revived_to
+               or exists (select from duewheel.lease_event e
+                          where e.topic_id = p_topic_id and e.group_id = v_group_id and e.queue = v_queue and e.n = f.n
+                            and greatest(e.at, e.expires_at) >= p_kept_from)
+            order by f.n limit 1), v_newest.n);
+        select c.n, c.before + c.counted into v_last_n, v_count from (
+            select o.n, o.counted, sum(o.counted) over (order by o.n) - o.counted as before
+            from (
+                select o.n, greatest(1, o.message_count) as counted from duewheel.lease o
+                where o.topic_id = p_topic_id and o.group_id = v_group_id and o.queue = v_queue
+                  and o.n < least(v_kept_n, v_newest.n)
+                order by o.n limit p_limit - v_trimmed
+            ) o
+        ) c where c.before < p_limit - v_trimmed order by c.n desc limit 1;
+        continue when not found;
+        delete from duewheel.lease l
+        where l.topic_id = p_topic_id and l.group_id = v_group_id and l.queue = v_queue and l.n <= v_last_n;
+        delete from duewheel.lease_event e
+        where e.topic_id = p_topic_id and e.group_id = v_group_id and e.queue = v_queue and e.n <= v_last_n;
+        delete from duewheel.lease_answer a
+        where a.topic_id = p_topic_id and a.group_id = v_group_id and a.queue = v_queue and a.n <= v_last_n;
+        delete from duewheel.lease_message m
+        where m.topic_id = p_topic_id and m.group_id = v_group_id and m.queue = v_queue and m.n <= v_last_n;
+        v_trimmed := v_trimmed + v_count;
+    end loop;
+    return v_trimmed;
+end
+$$;

@@ -1,0 +1,211 @@
+"""Bulk reschedule: all that match are moved, each once, by portions that may be broken off."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+from tests.clock import NOW, Clock
+from tests.waiting import ask, beside, connected, until, until_somebody_waits
+
+from duewheel.store.broker import Broker
+from duewheel.store.database.connections import OWN_TRANSACTION
+from duewheel.store.operations import recalling
+from duewheel.store.operations.recalling import reschedule_portion
+from duewheel.store.values.errors import DelayOutOfRange, InvalidArgument, UnknownTopic
+
+HOUR = timedelta(hours=1)
+DAY = timedelta(days=1)
+NOTHING: dict[str, Any] = dict.fromkeys(("tag", "key_prefix", "due_from", "due_until"))
+
+
+@pytest.fixture
+def topic(timed_broker: Broker) -> Broker:
+    timed_broker.create_topic("t", queues=2, max_delay=400 * DAY)
+    return timed_broker
+
+
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Sets how many a portion moves."""
+    return lambda number: monkeypatch.setattr(recalling, "_MOVED_AT_ONCE", number)
+
+
+def portion(
+    broker: Broker, to: datetime, *, after: str | None = None, dry_run: bool = False, **criteria: Any
+) -> tuple[int, int, str | None]:
+    return reschedule_portion(broker, "t", deliver_at=to, after=after, dry_run=dry_run, **NOTHING | criteria)
+
+
+def move_all(broker: Broker, to: datetime, *, after: str | None = None, **criteria: Any) -> tuple[int, int]:
+    """All portions from a place on: how many matched, and how many were moved."""
+    matched = moved = 0
+    while True:
+        found, done, after = portion(broker, to, after=after, **criteria)
+        matched += found
+        moved += done
+        if after is None:
+            return matched, moved
+
+
+def waiting(broker: Broker) -> list[tuple[str | None, datetime]]:
+    found = broker.list_messages("t", max_messages=1_000).messages
+    return sorted((one.key or "", one.deliver_at) for one in found)
+
+
+def received(broker: Broker) -> list[str]:
+    consumer = broker.consumer("t", "g")
+    batch = consumer.receive(max_messages=10_000)
+    consumer.ack(batch)
+    return [message.body.decode() for message in batch]
+
+
+def send(broker: Broker, number: int, delay: timedelta = HOUR, step: timedelta = HOUR, **given: Any) -> None:
+    broker.send_many(
+        "t",
+        [
+            {"body": f"{n}".encode(), "key": f"k{n}", "delay": delay + n * step, **given}
+            for n in range(number)
+        ],
+    )
+
+
+@pytest.mark.parametrize("criteria", [{}, {"key_prefix": "k"}, {"tag": "x"}], ids=str)
+@pytest.mark.parametrize("target", [timedelta(0), 30 * timedelta(minutes=1), 5.5 * HOUR, 20 * DAY, 300 * DAY])
+def test_x02_all_that_match_are_moved_each_once(
+    topic: Broker, clock: Clock, at_once: Callable[[int], None], criteria: dict[str, str], target: timedelta
+) -> None:
+    send(topic, 9, tag="x")
+    send(topic, 3, delay=350 * DAY, tag="x")
+    at_once(2)
+    assert move_all(topic, NOW + target, **criteria) == (12, 12)
+    assert {at for _, at in waiting(topic)} == {NOW + target}
+    clock.advance(target)
+    assert sorted(received(topic)) == sorted(f"{n}" for n in (*range(9), *range(3)))
+    clock.advance(400 * DAY)
+    assert received(topic) == []
+
+
+def test_x02_what_does_not_match_stays(topic: Broker) -> None:
+    send(topic, 4, tag="x")
+    topic.send("t", b"", delay=HOUR, key="other", tag="y")
+    assert move_all(topic, NOW + DAY, key_prefix="k", tag="x", due_until=NOW + 3 * HOUR) == (2, 2)
+    assert waiting(topic) == [
+        ("k0", NOW + DAY),
+        ("k1", NOW + DAY),
+        ("k2", NOW + 3 * HOUR),
+        ("k3", NOW + 4 * HOUR),
+        ("other", NOW + HOUR),
+    ]
+
+
+@pytest.mark.parametrize("target", [timedelta(0), 5.5 * HOUR, 300 * DAY])
+@pytest.mark.parametrize("criteria", [{}, {"key_prefix": "k"}], ids=str)
+def test_x02_a_move_that_was_stopped_goes_on_where_it_was(
+    topic: Broker, at_once: Callable[[int], None], target: timedelta, criteria: dict[str, str]
+) -> None:
+    send(topic, 10)
+    at_once(4)
+    found, moved, place = portion(topic, NOW + target, **criteria)
+    assert (found, moved) == (4, 4)
+    assert portion(topic, NOW + target, after=place, dry_run=True, **criteria)[0] == 6
+    # A message that is sent meanwhile is not among those it began with.
+    topic.send("t", b"", delay=400 * DAY, key="k-late")
+    assert move_all(topic, NOW + target, after=place, **criteria) == (6, 6)
+    assert [at for _, at in waiting(topic)].count(NOW + target) == 10
+    assert topic.list_messages("t", state="moved").messages[0].moved_to is not None
+    assert len(topic.list_messages("t", state="moved").messages) == 10
+
+
+def test_x02_done_again_to_the_same_instant_it_does_the_rest(
+    topic: Broker, at_once: Callable[[int], None]
+) -> None:
+    send(topic, 10)
+    at_once(4)
+    portion(topic, NOW + DAY, key_prefix="k")
+    assert move_all(topic, NOW + DAY, key_prefix="k") == (6, 6)
+
+
+def test_x21_every_id_finds_what_was_moved_in_bulk(topic: Broker) -> None:
+    first = topic.send("t", b"", delay=HOUR, key="k").message_id
+    second = topic.reschedule(first, delay=2 * HOUR).message_id
+    assert move_all(topic, NOW + 3 * HOUR) == (1, 1)
+    found = topic.find(first)
+    assert found is not None
+    assert (found.deliver_at, found.moved_from) == (NOW + 3 * HOUR, first)
+    assert topic.find(second) == found
+    assert [entry.state for entry in topic.history(found.message_id)].count("Moved") == 2
+
+
+def test_x02_what_was_sent_behind_the_newest_tick_is_moved_too(topic: Broker, clock: Clock) -> None:
+    clock.advance(DAY)
+    topic.tick("t")
+    clock.advance(-DAY)
+    topic.send("t", b"behind", delay=HOUR)
+    assert portion(topic, NOW + 2 * DAY, dry_run=True)[0] == 1
+    assert move_all(topic, NOW + 2 * DAY) == (1, 1)
+    clock.advance(DAY + HOUR)
+    assert received(topic) == []
+    clock.advance(DAY)
+    assert received(topic) == ["behind"]
+
+
+def test_x02_bodies_of_megabytes_go_in_small_portions(topic: Broker) -> None:
+    topic.send_many("t", [{"body": bytes(4 * 1024 * 1024), "delay": HOUR}] * 12)
+    found, moved, place = portion(topic, NOW + DAY)
+    assert (found, moved) == (8, 8)
+    assert move_all(topic, NOW + DAY, after=place) == (4, 4)
+    assert [at for _, at in waiting(topic)] == [NOW + DAY] * 12
+
+
+def test_x03_what_is_released_while_a_portion_is_written_is_not_moved(broker: Broker) -> None:
+    """A tick between the rows of a portion and its check, which waits for the tick's lock."""
+    broker.create_topic("t")
+    with (
+        connected(broker.dsn, autocommit=False) as wheel,
+        connected(broker.dsn) as other,
+        connected(broker.dsn) as watcher,
+    ):
+        first, soon, later = (
+            broker.send("t", b"", delay=delay) for delay in (HOUR, timedelta(milliseconds=700), HOUR)
+        )
+        # One that was moved before, and one that was not.
+        first = broker.reschedule(first.message_id, deliver_at=soon.deliver_at)
+        ask(wheel, "select pg_advisory_xact_lock(duewheel.tick_lock_class(), topic_id) from duewheel.topic")
+        with beside() as begin:
+            answer = begin(lambda: portion(broker, later.deliver_at + HOUR))
+            until_somebody_waits(broker.dsn)
+            until(
+                lambda: ask(watcher, "select 1 where clock_timestamp() > %s", soon.deliver_at), "the instant"
+            )
+            ask(wheel, f"{OWN_TRANSACTION}select duewheel.tick_topic(topic_id) from duewheel.topic")
+            wheel.commit()
+            assert answer.result()[:2] == (3, 1)
+        ((noted, stored),) = ask(
+            other,
+            "select (select count(*) from duewheel.moved_id), (select count(*) from duewheel.any_message)",
+        )
+        # Two ids of the first and two of the last; each where it was sent, and where it was moved to.
+        assert (noted, stored) == (4, 5)
+    received_ids = {one.message_id for one in broker.consumer("t", "g").receive(max_messages=10)}
+    assert received_ids == {soon.message_id, first.message_id}
+    moved = broker.find(later.message_id)
+    assert moved is not None
+    assert moved.deliver_at == later.deliver_at + HOUR
+
+
+@pytest.mark.parametrize(
+    ("given", "error"),
+    [
+        ({"to": NOW + 401 * DAY}, DelayOutOfRange),
+        ({"due_from": NOW, "due_until": NOW}, InvalidArgument),
+    ],
+)
+def test_what_makes_no_sense_is_refused(topic: Broker, given: dict[str, Any], error: type) -> None:
+    send(topic, 1)
+    with pytest.raises(error):
+        portion(topic, **{"to": NOW + DAY, **given})
+    with pytest.raises(UnknownTopic):
+        reschedule_portion(topic, "none", deliver_at=NOW, after=None, dry_run=False, **NOTHING)

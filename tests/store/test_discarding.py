@@ -1,0 +1,63 @@
+"""Dead letters by their reasons, and those that are discarded instead of being sent again."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from tests.clock import NOW, Clock
+
+from duewheel.store import RetryPolicy, UnknownGroup, UnknownTopic
+from duewheel.store.broker import Broker
+from duewheel.store.operations import overview
+
+MINUTE = timedelta(minutes=1)
+
+
+@pytest.fixture
+def dead(timed_broker: Broker, clock: Clock) -> Broker:
+    """Dead letters of two reasons, one of which begins as the other."""
+    for topic, reasons in (("a", ["HTTP 50", "HTTP 503", "HTTP 503"]), ("b", ["HTTP 503"])):
+        timed_broker.create_topic(topic, message_type="NORMAL", queues=1)
+        consumer = timed_broker.consumer(topic, "g", retry=RetryPolicy(0, (MINUTE,)))
+        for reason in reasons:
+            timed_broker.send(topic, b"", key=reason)
+            consumer.nack(consumer.receive(), reason=reason)
+            clock.advance(MINUTE)
+    return timed_broker
+
+
+def reasons(broker: Broker, topic: str | None = None) -> list[tuple[str | None, int]]:
+    return [(one.reason, one.messages) for one in overview.dead_letter_reasons(broker, "g", topic)]
+
+
+def test_x12_dead_letters_are_counted_by_reason(dead: Broker) -> None:
+    first, _ = found = overview.dead_letter_reasons(dead, "g")
+    assert reasons(dead) == [("HTTP 503", 3), ("HTTP 50", 1)]
+    assert reasons(dead, "b") == [("HTTP 503", 1)]
+    assert (first.first_dead_at, first.last_dead_at) == (NOW + MINUTE, NOW + 3 * MINUTE)
+    assert all(one.complete for one in found)
+    with pytest.raises(UnknownGroup):
+        overview.dead_letter_reasons(dead, "nope")
+    with pytest.raises(UnknownTopic):
+        overview.dead_letter_reasons(dead, "g", "nope")
+
+
+def test_x12_one_reason_is_redriven_and_the_others_stay(dead: Broker) -> None:
+    assert dead.redrive("g", reason="HTTP 50").redriven == 1
+    assert reasons(dead) == [("HTTP 503", 3)]
+    assert dead.redrive("g", reason="HTTP 5").redriven == 0
+
+
+def test_x12_discarded_dead_letters_are_gone_for_good_and_their_history_says_so(dead: Broker) -> None:
+    assert dead.discard_dead_letters("g", reason="HTTP 503", dry_run=True) == 3
+    assert dead.discard_dead_letters("g", "a", reason="HTTP 503") == 2
+    assert reasons(dead) == [("HTTP 50", 1), ("HTTP 503", 1)]
+    assert [one.key for one in dead.dead_letters("g")] == ["HTTP 50", "HTTP 503"]
+    assert [one.groups[0].dead for one in dead.stats().topics] == [1, 1]
+    assert dead.discard_dead_letters("g", "a", reason="HTTP 503") == 0
+    # Whoever redrives all of them sends the discarded ones no more.
+    assert dead.redrive("g").redriven == 2
+    gone = next(one for one in dead.list_messages("a", state="released").messages if one.key == "HTTP 503")
+    assert [entry.state for entry in dead.history(gone.message_id)][-2:] == ["DLQ", "Deleted"]
+    assert dead.history(gone.message_id)[-1].reason == "discarded as a dead letter"

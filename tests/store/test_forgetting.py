@@ -1,0 +1,185 @@
+"""Upkeep forgets what the logs say of messages that are gone, in portions."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from psycopg2.errors import QueryCanceled
+from tests.clock import Clock
+from tests.waiting import ask, connected
+
+from duewheel.store.broker import Broker
+from duewheel.store.values.messages import RecallOutcome
+from duewheel.store.wheel import upkeep
+
+SECOND = timedelta(seconds=1)
+HOUR = timedelta(hours=1)
+DAY = timedelta(days=1)
+MESSAGES = 6
+# Of each there are rows.
+LOGS = ("tick", "lease", "lease_event", "lease_answer", "recall", "moved_id", "idempotency")
+
+
+def rows(broker: Broker) -> dict[str, int]:
+    with connected(broker.dsn) as connection:
+        return {name: ask(connection, f"select count(*) from duewheel.{name}")[0][0] for name in LOGS}
+
+
+def forget(broker: Broker, most: int, after_topic_id: int = 0) -> tuple[int, int | None]:
+    """One portion: how many rows went, and where the next one begins."""
+    return broker._database.rows(
+        "select forgotten, next_topic_id from duewheel.forget(%s, %s, %s)",
+        (most, after_topic_id, broker._database.now()),
+    )[0]
+
+
+@pytest.fixture
+def logged(timed_broker: Broker, clock: Clock) -> tuple[Broker, list[str]]:
+    """Every log has rows of messages that are past retention and finished; these messages."""
+    sent: list[str] = []
+    for name in ("t", "u"):
+        timed_broker.create_topic(name, queues=2, max_delay=10 * DAY, retention=3 * DAY)
+        consumer = timed_broker.consumer(name, "g")
+        for number in range(MESSAGES):
+            key = f"{number}"
+            timed_broker.send(name, b"", delay=DAY, key=f"gone {key}", idempotency_key=key)
+            timed_broker.recall_key(name, f"gone {key}")
+            sent.append(timed_broker.send(name, b"", delay=DAY, key=f"moved {key}").message_id)
+            timed_broker.reschedule(sent[-1], delay=SECOND)
+            sent.append(timed_broker.send(name, b"", delay=SECOND).message_id)
+            clock.advance(2 * SECOND)
+            timed_broker.tick(name)
+            for message in consumer.receive(max_messages=10):
+                consumer.ack(message)
+    for name in ("t", "u"):
+        clock.advance(DAY)
+        timed_broker.send(name, b"", delay=SECOND)
+        clock.advance(SECOND)
+        timed_broker.tick(name)
+        consumer = timed_broker.consumer(name, "g")
+        while batch := consumer.receive(max_messages=10):
+            consumer.ack(batch)
+    clock.advance(5 * DAY)
+    # Another topic keeps the slot, and the messages with it.
+    timed_broker.create_topic("kept", retention=30 * DAY)
+    return timed_broker, sent
+
+
+def test_no_transaction_of_upkeep_forgets_more_than_a_portion(
+    logged: tuple[Broker, list[str]], clock: Clock
+) -> None:
+    broker, _ = logged
+    with connected(broker.dsn) as connection:
+        # A queue that was read all day long.
+        ask(
+            connection,
+            "with leases as (insert into duewheel.lease"
+            " select (jsonb_populate_record(null::duewheel.lease,"
+            "         to_jsonb(l) || jsonb_build_object('n', l.n + g, 'revived_to', %s::text))).*"
+            " from (select * from duewheel.lease where topic_id = 1 order by n desc limit 1) l"
+            " cross join generate_series(1, 20000) g returning *)"
+            " insert into duewheel.lease_event (n, at, topic_id, group_id, queue, kind)"
+            " select n, leased_at, topic_id, group_id, queue, 'acked' from leases",
+            clock(),
+        )
+        most = 0
+
+        def call(statement: str) -> tuple[Any, ...]:
+            nonlocal most
+            before = rows(broker)
+            (row,) = ask(connection, statement, clock())
+            after = rows(broker)
+            most = max(most, *(before[name] - after[name] for name in LOGS))
+            return row
+
+        upkeep.in_rounds(call)
+    left = rows(broker)
+    assert 0 < most <= 4_000
+    # Of each queue the newest lease stays.
+    assert left["lease"] <= 6
+    assert left["lease_event"] <= 6
+
+
+def test_small_portions_forget_what_a_large_one_does(logged: tuple[Broker, list[str]]) -> None:
+    broker, sent = logged
+    assert all(count > 4 for count in rows(broker).values())
+    seen: dict[str, list[object]] = {message_id: [] for message_id in sent}
+    portions = 0
+    next_topic_id: int | None = 0
+    while next_topic_id is not None:
+        before = rows(broker)
+        _, next_topic_id = forget(broker, 3, next_topic_id)
+        after = rows(broker)
+        assert all(before[name] - after[name] <= 6 for name in LOGS)
+        for message_id, states in seen.items():
+            answer = broker.recall(message_id).outcome, broker.find(message_id)
+            if states[-1:] != [answer]:
+                states.append(answer)
+        portions += 1
+    left = rows(broker)
+    assert portions > 8
+    assert forget(broker, 100_000) == (0, None)
+    assert rows(broker) == left
+    # The newest tick of a topic and lease of a queue, and what is kept for a time of its own.
+    assert left["recall"] == left["moved_id"] == 0
+    assert left["lease"] <= 6
+    assert left["tick"] <= 4
+    # None of the messages comes back with a later portion.
+    assert all(len(states) <= 2 and states[-1] == (RecallOutcome.NOT_FOUND, None) for states in seen.values())
+
+
+def test_a_portion_becomes_smaller_after_a_timeout(logged: tuple[Broker, list[str]], clock: Clock) -> None:
+    broker, _ = logged
+    tried: list[int] = []
+
+    def call(statement: str) -> tuple[Any, ...]:
+        portion = re.search(r"forget\((\d+)", statement)
+        if portion:
+            tried.append(int(portion[1]))
+            if tried[-1] > 100:
+                raise QueryCanceled
+        return broker._database.rows(statement, (clock(),))[0]
+
+    upkeep.in_rounds(call)
+    assert tried[:3] == [1000, 250, 62]
+    assert rows(broker)["recall"] == 0
+
+
+def test_the_smallest_portion_does_not_hide_a_timeout(logged: tuple[Broker, list[str]], clock: Clock) -> None:
+    broker, _ = logged
+
+    def call(statement: str) -> tuple[Any, ...]:
+        if "forget(" in statement:
+            raise QueryCanceled
+        return broker._database.rows(statement, (clock(),))[0]
+
+    with pytest.raises(QueryCanceled):
+        upkeep.in_rounds(call)
+
+
+def test_leases_are_forgotten_up_to_the_first_that_is_needed(timed_broker: Broker, clock: Clock) -> None:
+    timed_broker.create_topic("t", queues=1, max_delay=10 * DAY, retention=HOUR)
+    timed_broker.create_topic("kept", retention=30 * DAY)
+    consumer = timed_broker.consumer("t", "g")
+
+    def consume(invisible: timedelta = SECOND) -> None:
+        timed_broker.send("t", b"", delay=SECOND)
+        clock.advance(SECOND)
+        timed_broker.tick("t")
+        (message,) = consumer.receive(invisible=invisible)
+        consumer.ack(message)
+
+    for invisible in (SECOND, SECOND, 10 * HOUR, SECOND):
+        consume(invisible)
+    clock.advance(2 * HOUR)
+    consume()
+    forget(timed_broker, 1_000)
+    # The third one could have been answered until now; the fourth comes behind it.
+    assert rows(timed_broker)["lease_event"] == 3
+    clock.advance(12 * HOUR)
+    consume()
+    forget(timed_broker, 1_000)
+    assert rows(timed_broker)["lease_event"] == 1

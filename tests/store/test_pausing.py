@@ -1,0 +1,148 @@
+"""A paused group gets nothing until it is resumed, and everything else goes on."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from tests.clock import NOW, Clock
+from tests.waiting import ask, beside, connected, until
+
+from duewheel.store import LeaseLost, UnknownGroup, UnknownTopic
+from duewheel.store.broker import Broker
+
+HOUR = timedelta(hours=1)
+MINUTE = timedelta(minutes=1)
+
+
+#: A type of topics, and what a message of it needs that is due at once.
+TYPES: dict[str, dict[str, Any]] = {
+    "DELAY": {"delay": timedelta(0)},
+    "NORMAL": {},
+    "FIFO": {"message_group": "m"},
+}
+
+
+@pytest.mark.parametrize("message_type", TYPES)
+def test_x08_a_paused_group_gets_nothing_and_others_do(timed_broker: Broker, message_type: str) -> None:
+    timed_broker.create_topic("t", message_type=message_type)
+    consumers = {group: timed_broker.consumer("t", group) for group in ("paused", "other")}
+    timed_broker.send("t", b"", **TYPES[message_type])
+    assert timed_broker.pause_group("paused") == 1
+    assert len(consumers["paused"].receive()) == 0
+    assert len(consumers["other"].receive()) == 1
+    assert timed_broker.pause_group("paused") == 0
+    assert timed_broker.resume_group("paused") == 1
+    assert timed_broker.resume_group("paused", "t") == 0
+    assert len(consumers["paused"].receive()) == 1
+
+
+@pytest.mark.parametrize("message_type", ["NORMAL", "FIFO"])
+def test_x08_a_paused_group_finishes_what_it_has_in_hand(
+    timed_broker: Broker, clock: Clock, message_type: str
+) -> None:
+    timed_broker.create_topic("t", message_type=message_type, queues=1)
+    consumer = timed_broker.consumer("t", "g")
+    given = [{"message_group": f"{n}"} if message_type == "FIFO" else {} for n in range(3)]
+    timed_broker.send_many("t", [{"body": b"", **one} for one in given])
+    taken = consumer.receive(max_messages=3, invisible=10 * MINUTE)
+    timed_broker.pause_group("g")
+    consumer.ack(taken[0])
+    consumer.nack(taken[1])
+    # The lease of the third ends, and its late answer is refused, as without a pause.
+    clock.advance(HOUR)
+    timed_broker.tick("t")
+    with pytest.raises(LeaseLost):
+        consumer.ack(taken[2])
+    assert len(consumer.receive(max_messages=3)) == 0
+    timed_broker.resume_group("g")
+    again = consumer.receive(max_messages=3)
+    assert sorted(one.message_id for one in again) == sorted(one.message_id for one in taken[1:])
+    assert [one.attempt for one in again] == [2, 2]
+
+
+def test_x08_a_pause_is_seen_in_the_numbers_and_rings_no_doorbell(timed_broker: Broker) -> None:
+    for topic in ("a", "b"):
+        timed_broker.create_topic(topic, message_type="NORMAL")
+        timed_broker.consumer(topic, "g")
+        timed_broker.send(topic, b"")
+        timed_broker.tick(topic)
+
+    def seen() -> dict[str, list[object]]:
+        stats = {one.topic: one.groups[0] for one in timed_broker.stats().topics}
+        groups = {one.topic: one.paused_at for one in timed_broker.groups()}
+        bells = timed_broker.doorbells(["a", "b"], ["g", "g"])
+        return {
+            bell.topic: [groups[bell.topic], stats[bell.topic].paused_at, stats[bell.topic].ready, bell.ready]
+            for bell in bells
+        }
+
+    assert seen() == {"a": [None, None, 1, 1], "b": [None, None, 1, 1]}
+    assert timed_broker.pause_group("g", "a") == 1
+    assert seen() == {"a": [NOW, NOW, 1, 0], "b": [None, None, 1, 1]}
+    assert timed_broker.pause_group("g") == 1
+    assert seen() == {"a": [NOW, NOW, 1, 0], "b": [NOW, NOW, 1, 0]}
+    assert timed_broker.resume_group("g") == 2
+    assert seen() == {"a": [None, None, 1, 1], "b": [None, None, 1, 1]}
+
+
+def test_x08_a_consumer_that_waits_goes_on_when_its_group_is_resumed(broker: Broker) -> None:
+    broker.create_topic("t", message_type="NORMAL")
+    consumer = broker.consumer("t", "g")
+    broker.pause_group("g")
+    broker.send("t", b"")
+    with connected(broker.dsn) as watcher, beside() as begin:
+        received = begin(lambda: consumer.receive(wait=timedelta(seconds=30)))
+        until(lambda: ask(watcher, "select 1 from duewheel.tick limit 1"), "the look that finds nothing")
+        assert not received.done()
+        broker.resume_group("g")
+        assert len(received.result()) == 1
+
+
+def test_x08_the_stream_of_a_paused_group_stands_still(timed_broker: Broker, dsn: str) -> None:
+    timed_broker.create_topic("t", message_type="NORMAL", queues=1)
+    timed_broker.consumer("t", "g")
+    timed_broker.send("t", b"")
+    timed_broker.tick("t")
+
+    def goes_on() -> bool:
+        with connected(dsn) as stream:
+            ((moved,),) = ask(
+                stream,
+                "select bool_or(l.at is not null) from duewheel.subscription s, duewheel.stream_latest("
+                "s.group_id, s.topic_id, 'mine', '{}', '{}', '{}', '{}', '{}') l",
+            )
+        return bool(moved)
+
+    assert goes_on()
+    timed_broker.pause_group("g")
+    assert not goes_on()
+
+
+def test_x08_all_instances_of_a_broadcasting_group_pause_or_one(timed_broker: Broker) -> None:
+    timed_broker.create_topic("t", message_type="NORMAL")
+    instances = [timed_broker.consumer("t", "g", mode="broadcasting", name=name) for name in ("one", "two")]
+    timed_broker.send("t", b"")
+    assert timed_broker.pause_group("g/one") == 1
+    (group,) = timed_broker.groups()
+    assert group.paused_at is None
+    assert [len(one.receive()) for one in instances] == [0, 1]
+    assert timed_broker.pause_group("g") == 1
+    (group,) = timed_broker.groups()
+    assert group.paused_at == NOW
+    assert timed_broker.resume_group("g") == 2
+    assert [len(one.receive()) for one in instances] == [1, 0]
+
+
+def test_x08_a_pause_of_nothing_is_refused(timed_broker: Broker) -> None:
+    for topic in ("t", "other"):
+        timed_broker.create_topic(topic)
+    timed_broker.consumer("t", "g")
+    for act in (timed_broker.pause_group, timed_broker.resume_group):
+        with pytest.raises(UnknownGroup):
+            act("nope")
+        with pytest.raises(UnknownTopic):
+            act("g", "nope")
+        with pytest.raises(UnknownGroup):
+            act("g", "other")
