@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseSensorOperator, PokeReturnValue
 from airflow.sdk.configuration import conf
-from airflow.sdk.exceptions import AirflowSensorTimeout
+from airflow.sdk.exceptions import AirflowSensorTimeout, AirflowSkipException
 
 from duewheel.hooks.broker import DueWheelHook
 from duewheel.hooks.declared import (
@@ -143,7 +143,13 @@ class DueMessagesSensor(BaseSensorOperator):
         """Ask the database, and wait if too few messages are ready."""
         if not self.deferrable:
             return super().execute(context)
-        return self._look_or_defer(context, time.time() + self.timeout)
+        try:
+            return self._look_or_defer(context, time.time() + self.timeout)
+        except AirflowSensorTimeout as error:
+            # Airflow itself turns only the timeouts that come after a deferral into skips.
+            if self.soft_fail or self.never_fail:
+                raise AirflowSkipException(f"Skipping, as the sensor's timeout has come: {error}") from error
+            raise
 
     def execute_complete(
         self,

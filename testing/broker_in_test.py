@@ -304,7 +304,9 @@ class BrokerInTest(Broker):
         database, the secrets and the settings of an Airflow that is installed here. A patch in the process of
         the test does not reach it, environment variables do, but for settings (``AIRFLOW__...``).
         ``duewheel_default`` and the ``duewheel_conn_id`` of each task lead to this broker; :meth:`connect`
-        gives further connections. The tasks go by this broker's clock, which stands meanwhile.
+        gives further connections. The tasks go by this broker's clock, which stands meanwhile. So a
+        ``DueMessagesSensor`` that finds too few messages has its timeout at once: it fails, or is skipped
+        with ``soft_fail``.
 
         Args:
             dag: a DAG that stands at the top level of its file, or the function of such a ``@dag``.

@@ -129,9 +129,16 @@ class AirflowHome:
         """Wait for the run to end and return what became of it.
 
         Raises:
-            AssertionError: the run broke off; it has its log.
+            AssertionError: the run broke off or did not end; it has its log.
         """
-        log, _ = process.communicate(timeout=PATIENCE_SECONDS)
+        try:
+            log, _ = process.communicate(timeout=PATIENCE_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            log, _ = process.communicate()
+            raise AssertionError(
+                f"the run of {name} had not ended after {PATIENCE_SECONDS} s and was ended:\n{log}"
+            ) from None
         result = self._result_of(name)
         if not result.exists():
             raise AssertionError(f"the run of {name} came to nothing:\n{log}")

@@ -11,8 +11,11 @@ from airflow.sdk import DAG
 from duewheel.dags.inspect_returns import inspect_return
 from duewheel.dags.place_orders import place_orders
 from duewheel.dags.shop import TOPIC
+from duewheel.sensors.due_messages import DueMessagesSensor
 from duewheel.store import InvalidArgument
-from duewheel.testing import BrokerInTest
+from duewheel.testing import BrokerInTest, dag_runs
+from duewheel.testing.dag_runs import Airflow, AirflowHome
+from duewheel.testing.run_dag import end_waiting
 
 pytestmark = [pytest.mark.airflow, pytest.mark.slow, pytest.mark.timeout(1200)]
 
@@ -63,6 +66,28 @@ def test_a_connection_that_a_task_names_leads_to_the_broker(duewheel: BrokerInTe
     with pytest.raises(AssertionError):
         duewheel.run_dag(dag)
     assert os.environ["AIRFLOW_CONN_SHOP"] == os.environ["AIRFLOW_CONN_DUEWHEEL_DEFAULT"]
+
+
+def test_no_sensor_waits_while_the_clock_stands() -> None:
+    with DAG("waiting") as dag:
+        DueMessagesSensor(task_id="one", topic="t", group="g", deferrable=True)
+        DueMessagesSensor.partial(task_id="each", group="g").expand(topic=["t", "u"])
+    end_waiting(dag)
+    assert dag.get_task("one").timeout == 0
+    each = dag.get_task("each")
+    mapped = each.unmap({"task_id": "each", "topic": "t", "group": "g", **each.partial_kwargs})
+    assert mapped.timeout == 0
+
+
+def test_a_run_that_does_not_end_is_ended(
+    duewheel_airflow: Airflow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dag_runs, "PATIENCE_SECONDS", 0.01)
+    home = AirflowHome(tmp_path, duewheel_airflow.metadata)
+    process = home.start_file(Path(place_orders.__wrapped__.__code__.co_filename))
+    with pytest.raises(AssertionError, match="had not ended after"):
+        home.finish("place_orders", process)
+    assert process.returncode is not None
 
 
 @pytest.mark.parametrize("given", [Path("dags/orders.py"), "orders", lambda: None])
