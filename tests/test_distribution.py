@@ -201,9 +201,13 @@ sys.path.append({str(Path(psycopg2.__file__).parents[1])!r})
 from duewheel.cli.__main__ import run
 run()
 """
-    listed = subprocess.run([plain, "-c", program, "--help"], capture_output=True, text=True, check=True)
+    listed = subprocess.run(
+        [plain, "-E", "-c", program, "--help"], capture_output=True, text=True, check=True
+    )
     assert "wheel" in listed.stdout
     assert "demo" not in listed.stdout
-    refused = subprocess.run([plain, "-c", program, "demo"], capture_output=True, text=True, check=False)
+    refused = subprocess.run(
+        [plain, "-E", "-c", program, "demo"], capture_output=True, text=True, check=False
+    )
     assert refused.returncode == 2
     assert "No such command 'demo'" in refused.stderr
