@@ -28,6 +28,7 @@ from duewheel.hooks.declared import (
     check_span,
 )
 from duewheel.hooks.links import TopicLink
+from duewheel.hooks.mapped import CheckedWhenMapped
 from duewheel.hooks.rendered import as_span
 from duewheel.hooks.task_name import task_key
 from duewheel.store.leases import to_json
@@ -51,7 +52,7 @@ MOST_HANDED_ON = 1_000
 """The largest number of messages that an XCom names."""
 
 
-class DueMessagesSensor(BaseSensorOperator):
+class DueMessagesSensor(CheckedWhenMapped, BaseSensorOperator):
     """Succeed as soon as a group has at least ``min_messages`` ready messages.
 
     Args:
