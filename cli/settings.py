@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import click
 
 from duewheel.cli.answer import Answer, as_mapping
 from duewheel.cli.broker_command import with_broker
-from duewheel.cli.parameters import size
+from duewheel.cli.parameters import duration, size
 from duewheel.store import Broker
 
 
@@ -43,19 +46,24 @@ def show(broker: Broker, answer: Answer) -> None:
     help="Then messages that a group has not read are kept, the default, or dropped, too, where that gets"
     " below the limit.",
 )
+@click.option(
+    "--abandoned-after",
+    type=duration,
+    help="A group that takes nothing for so long loses what is past retention; 0s, the default: never.",
+)
 @with_broker
-def update(broker: Broker, answer: Answer, retention_bytes: int | None, when_full: str | None) -> None:
+def update(broker: Broker, answer: Answer, **settings: Any) -> None:
     """Change the settings that are given.
 
     \b
     duewheel settings update --retention-bytes 20GiB --when-full keep_unread
     """
-    if retention_bytes is None and when_full is None:
+    if all(value is None for value in settings.values()):
         raise click.UsageError("Give at least one setting to change.")
     before = broker.settings()
-    broker.update_settings(retention_bytes=retention_bytes, when_full=when_full)
+    broker.update_settings(**settings)
     after = broker.settings()
-    if (before.retention_bytes, before.when_full) == (after.retention_bytes, after.when_full):
+    if replace(before, message_bytes=0) == replace(after, message_bytes=0):
         sentence, outcome = "The broker had these settings already: unchanged.", "unchanged"
     else:
         sentence, outcome = "The settings of the broker are changed.", "changed"

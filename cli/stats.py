@@ -24,6 +24,9 @@ GROUP_COLUMNS = (
     "waiting_retry",
     "dead",
     "paused_at",
+    "abandoned_since",
+    "kept_messages",
+    "kept_bytes",
 )
 
 

@@ -82,7 +82,7 @@ class Groups(Connected):
 
             broker.pause_group("cancel")
         """
-        return self._set_paused("pause_group(%s, %s, %s)", group, topic, self._database.now())
+        return self._set_paused("pause_group", group, topic)
 
     def resume_group(self, group: str, topic: str | None = None) -> int:
         """Let a paused consumer group go on from where it stands.
@@ -100,12 +100,14 @@ class Groups(Connected):
 
             broker.resume_group("cancel")
         """
-        return self._set_paused("resume_group(%s, %s)", group, topic)
+        return self._set_paused("resume_group", group, topic)
 
-    def _set_paused(self, call: str, group: str, topic: str | None, *more: object) -> int:
+    def _set_paused(self, call: str, group: str, topic: str | None) -> int:
         check_text(group, "group")
         check_text(topic, "topic", optional=True)
-        ((changed,),) = self._database.rows(f"select duewheel.{call}", (group, topic, *more))
+        ((changed,),) = self._database.rows(
+            f"select duewheel.{call}(%s, %s, %s)", (group, topic, self._database.now())
+        )
         return int(changed)
 
     def rewind(self, group: str, topic: str, to: Instant | str) -> Rewound:

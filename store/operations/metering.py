@@ -53,8 +53,8 @@ def measured(broker: Lookups, every: timedelta, *, turns: bool) -> Iterator[Meas
         for one in measured(broker, timedelta(minutes=1), turns=True): ...
     """
     yield Measured("gauge", "wheel.turning", int(turns or bool(overview.turning_wheels(broker))), {})
-    numbers = broker.stats()
-    yield from _upkeep(numbers.upkeep, overview.now(broker))
+    numbers, now = broker.stats(), overview.now(broker)
+    yield from _upkeep(numbers.upkeep, now)
     for found in numbers.topics:
         yield Measured("gauge", "waiting", found.waiting, {"topic": found.topic})
         for reader in found.groups:
@@ -65,6 +65,9 @@ def measured(broker: Lookups, every: timedelta, *, turns: bool) -> Iterator[Meas
             yield Measured("gauge", "dead_letters", reader.dead, names)
             yield Measured("gauge", "dead_letters.dropped_soon", reader.dropped_soon, names)
             yield Measured("gauge", "paused", int(reader.paused_at is not None), names)
+            since = reader.abandoned_since or now
+            yield Measured("gauge", "abandoned_seconds", int((now - since).total_seconds()), names)
+            yield Measured("gauge", "kept_bytes", reader.kept_bytes, names)
     report = claim_report(broker, CLAIMED_AFTER * every)
     if report is None:
         return

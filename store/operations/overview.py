@@ -226,6 +226,10 @@ class GroupNumbers:
         dead: dead letters that were not sent again.
         dropped_soon: those of them whose retention ends within a day, or has ended; counted up to 10 000.
         paused_at: since when it gets nothing, as it is paused; None where it is not.
+        abandoned_since: since when it takes nothing, where messages that it has not read are past retention;
+            None while it is paused.
+        kept_messages, kept_bytes: these messages, and their size with indexes; estimates above 1 000 in a
+            queue.
     """
 
     group: str
@@ -237,6 +241,9 @@ class GroupNumbers:
     dead: int
     dropped_soon: int
     paused_at: datetime | None
+    abandoned_since: datetime | None
+    kept_messages: int
+    kept_bytes: int
 
 
 @dataclass(frozen=True, slots=True)

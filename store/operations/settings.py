@@ -1,11 +1,13 @@
-"""The broker's own settings: the limit on the size of all messages, and the treatment of slots above it."""
+"""The broker's own settings: the limit on the size of all messages, and the treatment of abandoned groups."""
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from duewheel.store.database.connected import Connected
 from duewheel.store.values.errors import InvalidArgument
+from duewheel.store.values.instants import microseconds_to_span, to_span
 from duewheel.store.values.messages import named
 
 if TYPE_CHECKING:
@@ -20,14 +22,24 @@ class Configuring(Connected):
         from duewheel.store.values.settings import BrokerSettings, WhenFull
 
         rows = self._database.read(
-            "select retention_bytes, when_full, message_bytes from duewheel.settings(%s)",
+            "select retention_bytes, when_full, message_bytes,"
+            " (extract(epoch from abandoned_after) * 1000000)::bigint from duewheel.settings(%s)",
             (self._database.now(),),
         )
-        retention_bytes, when_full, message_bytes = rows[0]
-        return BrokerSettings(retention_bytes, WhenFull(when_full), message_bytes)
+        retention_bytes, when_full, message_bytes, abandoned_after = rows[0]
+        return BrokerSettings(
+            retention_bytes,
+            WhenFull(when_full),
+            message_bytes,
+            None if abandoned_after is None else microseconds_to_span(abandoned_after),
+        )
 
     def update_settings(
-        self, *, retention_bytes: int | None = None, when_full: WhenFull | str | None = None
+        self,
+        *,
+        retention_bytes: int | None = None,
+        when_full: WhenFull | str | None = None,
+        abandoned_after: timedelta | None = None,
     ) -> None:
         """Change settings of the broker; settings that are not given stay.
 
@@ -38,6 +50,9 @@ class Configuring(Connected):
             when_full: the treatment of a slot that a group has not finished: ``"keep_unread"``, the default,
                 keeps it with a warning; ``"drop_unread"`` drops it with a warning, after those that are
                 finished, and only where that gets below the limit. Broadcasting instances protect nothing.
+            abandoned_after: a group that takes nothing of a topic for so long loses the messages that are
+                past the topic's retention, with a warning that says how many; up to 3660 days. Zero is never,
+                the default. A paused group loses nothing.
 
         Raises:
             InvalidArgument: a setting out of its limits.
@@ -55,4 +70,5 @@ class Configuring(Connected):
                 f"retention_bytes is {retention_bytes!r}: give a number of bytes, or 0 for no limit"
             )
         policy = None if when_full is None else named(WhenFull, when_full, "when_full").value
-        self._database.rows("select duewheel.update_settings(%s, %s)", (retention_bytes, policy))
+        span = None if abandoned_after is None else to_span(abandoned_after, "abandoned_after")
+        self._database.rows("select duewheel.update_settings(%s, %s, %s)", (retention_bytes, policy, span))

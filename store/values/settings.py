@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import timedelta
 from enum import StrEnum
 
 
@@ -23,8 +24,10 @@ class BrokerSettings:
         retention_bytes: above this size the oldest slots go before their retention ends; None is no limit.
         when_full: the treatment of slots that a group has not finished, above that size.
         message_bytes: the size on disk of the slots whose time has begun, indexes included.
+        abandoned_after: a group that takes nothing for so long loses what is past retention; None is never.
     """
 
     retention_bytes: int | None
     when_full: WhenFull
     message_bytes: int
+    abandoned_after: timedelta | None

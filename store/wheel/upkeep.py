@@ -17,6 +17,8 @@ _SWEEP: Final = f"{OWN_TRANSACTION}select swept, more from duewheel.sweep(%s)"
 _SETTLE: Final = "select settled, more from duewheel.settle_far(p_now => %s)"
 _MOVE_OUT: Final = "select moved, more from duewheel.move_out(p_now => %s)"
 _FORGET: Final = "select forgotten, more from duewheel.forget_outlived(p_now => %s)"
+# Of each queue that an abandoned group is passed over, so many messages in one transaction.
+_PASSED_ROWS: Final = 4_000
 _MAINTAIN: Final = "select duewheel.maintain(%s)"
 # How many rows of each table a portion has.
 _LEAST_ROWS: Final = 50
@@ -44,8 +46,8 @@ class Maintenance:
         kept_in_use: slots that could not be dropped just now, because their messages were being read.
         swept: messages that the sweep found, since no tick had covered them; anything but 0 is a bug.
         message_bytes: the size of all slots afterwards.
-        warnings: losses, slots kept over the limit, and sessions that have held upkeep up for over an hour:
-            one sentence each.
+        warnings: losses, slots kept over the limit, groups for which messages past retention are kept, and
+            sessions that have held upkeep up for over an hour: one sentence each.
     """
 
     dropped: tuple[str, ...]
@@ -72,6 +74,7 @@ def in_rounds(call: Callable[[str], tuple[Any, ...]]) -> dict[str, Any]:
     while more:
         found, more = call(_SWEEP)
         swept += found
+    watched = _watch_groups(call)
     _until_done(call, _MOVE_OUT)
     (report,) = call(_MAINTAIN)
     # It may have made slots that far messages can go to.
@@ -85,7 +88,24 @@ def in_rounds(call: Callable[[str], tuple[Any, ...]]) -> dict[str, Any]:
         report = {**further, **{name: report[name] + further[name] for name in ("dropped", "dropped_full")}}
     _forget(call)
     (held_up,) = call(_HELD_UP)
-    return {**report, "swept": swept, "held_up": held_up}
+    return {**report, "swept": swept, "held_up": held_up, "watched": watched}
+
+
+def _watch_groups(call: Callable[[str], tuple[Any, ...]]) -> list[dict[str, Any]]:
+    """Lets abandoned groups go on, where they are to. Returns each group for which messages past retention
+    are kept, or were."""
+    watched: dict[tuple[str, str], dict[str, Any]] = {}
+    group_id: int | None = 0
+    topic_id = 0
+    while group_id is not None:
+        standing, group_id, topic_id = call(
+            "select standing, next_group_id, next_topic_id"
+            f" from duewheel.watch_groups({_PASSED_ROWS}, {group_id}, {topic_id}, %s)"
+        )
+        for one in standing:
+            before = watched.get((one["consumer_group"], one["topic"]), {"lost": 0})
+            watched[one["consumer_group"], one["topic"]] = {**one, "lost": before["lost"] + one["lost"]}
+    return list(watched.values())
 
 
 def _forget(call: Callable[[str], tuple[Any, ...]]) -> None:
@@ -141,6 +161,7 @@ def maintenance(report: Mapping[str, Any]) -> Maintenance:
         warnings.append(
             f"another session has the lock of upkeep, which was last done at {report['maintained_at']}"
         )
+    warnings += [kept_for(group) for group in report.get("watched", [])]
     warnings += [held_up_by(holder) for holder in report.get("held_up", [])]
     return Maintenance(
         dropped=tuple(report.get("dropped", [])),
@@ -151,6 +172,27 @@ def maintenance(report: Mapping[str, Any]) -> Maintenance:
         swept=report.get("swept", 0),
         message_bytes=size,
         warnings=tuple(warnings),
+    )
+
+
+def kept_for(group: Mapping[str, Any]) -> str:
+    """A sentence that says what is kept for a group past retention, or what it has lost of that.
+
+    Args:
+        group: an entry of ``standing`` of ``duewheel.watch_groups``.
+    """
+    name, topic, since = group["consumer_group"], group["topic"], group["since_at"]
+    if group["lost"]:
+        return (
+            f"group {name} has taken nothing of topic {topic} since {since}, which is longer than "
+            f"abandoned_after: it has lost {group['lost']} messages that are past retention"
+        )
+    kept = f"about {group['messages']} messages past retention, {group['bytes']} bytes, are kept for it"
+    if group["is_paused"]:
+        return f"group {name} has been paused on topic {topic} since {since}: {kept}"
+    return (
+        f"group {name} has taken nothing of topic {topic} since {since}: {kept}; delete the group if nobody "
+        "needs it, or set abandoned_after"
     )
 
 
@@ -174,6 +216,6 @@ def held_up_by(holder: Mapping[str, Any]) -> str:
 
 
 def warn(done: Maintenance, log: logging.Logger) -> None:
-    """Log at WARNING the losses, the slots kept over the limit, and who holds upkeep up."""
+    """Log at WARNING the losses, the slots and messages kept for a group, and who holds upkeep up."""
     for warning in done.warnings:
         log.warning("Maintenance: %s", warning)

@@ -287,6 +287,10 @@ def test_d09_settings_of_the_broker_are_shown_and_changed(run: Run, run_json: Ru
     assert "when full\tkeep_unread\n" in shown
     assert run_json(*update, "--retention-bytes", "0")["retention_bytes"] is None
     assert run_json("settings", "show")["when_full"] == "keep_unread"
+    assert run_json(*update, "--abandoned-after", "30d")["abandoned_after"] == 30 * 86400
+    assert run_json("settings", "show")["abandoned_after"] == 30 * 86400
+    assert run_json(*update, "--abandoned-after", "30d")["outcome"] == "unchanged"
+    assert run_json(*update, "--abandoned-after", "0s")["abandoned_after"] is None
     assert run(*update, "--retention-bytes", "much").exit_code == 2
     assert run(*update).exit_code == 2
 

@@ -36,7 +36,7 @@ def test_x08_a_wheel_outside_airflow_sends_the_same_metrics(broker: Broker, serv
     with beside() as start:
         sending = start(lambda: statsd.keep_sending(broker, server.getsockname(), stopping))
         try:
-            heard = [server.recv(65_536).decode() for _ in range(10)]
+            heard = [server.recv(65_536).decode() for _ in range(12)]
         finally:
             stopping.set()
         sending.result(PATIENCE_SECONDS)
@@ -50,7 +50,12 @@ def test_x08_a_wheel_outside_airflow_sends_the_same_metrics(broker: Broker, serv
             f"airflow.duewheel.{name},{of},topic=orders,group=g:{value}|g"
             for name, value in (
                 *(("ready", 1), ("inflight", 0), ("retries", 0), ("dead_letters", 0)),
-                *(("dead_letters.dropped_soon", 0), ("paused", 0)),
+                *(
+                    ("dead_letters.dropped_soon", 0),
+                    ("paused", 0),
+                    ("abandoned_seconds", 0),
+                    ("kept_bytes", 0),
+                ),
             )
         ),
     ]

@@ -38,7 +38,7 @@ NO_FIELD = {
 #: Fields that a list leaves out, as there is no room for them.
 NOT_SHOWN = {
     overview.TopicLateness: {"ticks"},
-    overview.GroupNumbers: {"dropped_soon"},
+    overview.GroupNumbers: {"dropped_soon", "abandoned_since", "kept_messages", "kept_bytes"},
     overview.ListedDeadLetter: {"tag", "born_at", "redriven_at", "kept_until"},
     overview.WaitingRetry: {"tag"},
 }

@@ -115,6 +115,9 @@ def test_numbers_of_topics_and_groups(topic: Broker, clock: Clock) -> None:
             dead=0,
             dropped_soon=0,
             paused_at=None,
+            abandoned_since=None,
+            kept_messages=0,
+            kept_bytes=0,
         ),
     )
 

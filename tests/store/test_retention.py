@@ -72,6 +72,12 @@ def test_d09_the_settings_of_a_broker(broker: Broker) -> None:
     assert (found.retention_bytes, found.when_full) == (2**40, WhenFull.DROP_UNREAD)
     broker.update_settings(retention_bytes=0)
     assert broker.settings().retention_bytes is None
+    assert broker.settings().abandoned_after is None
+    broker.update_settings(abandoned_after=40 * DAY)
+    broker.update_settings(when_full="keep_unread")
+    assert broker.settings().abandoned_after == 40 * DAY
+    broker.update_settings(abandoned_after=timedelta(0))
+    assert broker.settings().abandoned_after is None
 
 
 @pytest.mark.parametrize(
@@ -82,6 +88,9 @@ def test_d09_the_settings_of_a_broker(broker: Broker) -> None:
         {"retention_bytes": 2**63},
         {"retention_bytes": "1 GB"},
         {"when_full": "explode"},
+        {"abandoned_after": -DAY},
+        {"abandoned_after": 3661 * DAY},
+        {"abandoned_after": 30},
     ],
 )
 def test_bad_settings_are_refused(broker: Broker, given: dict[str, Any]) -> None:

@@ -117,6 +117,8 @@ def test_x08_the_numbers_of_a_broker_are_airflows_metrics(
                     f"dead_letters{OF_GROUP}": 0,
                     f"dead_letters.dropped_soon{OF_GROUP}": 0,
                     f"paused{OF_GROUP}": 0,
+                    f"abandoned_seconds{OF_GROUP}": 0,
+                    f"kept_bytes{OF_GROUP}": 0,
                     f"expired_leases{OF_GROUP}": 1,
                     f"rings{OF_GROUP}": 1,
                     f"wheel.turning{OF_CONNECTION}": 1,
@@ -151,7 +153,14 @@ def test_x08_each_connection_of_a_broker_sends_its_gauges(
     for conn_id in ("team_a", "team_b"):
         metrics.Metrics(conn_id)._report(broker, Counter())
     gauges = ("wheel.turning", "upkeep.age_seconds", "upkeep.held_up_seconds", "waiting", "ready", "inflight")
-    gauges += ("retries", "dead_letters", "dead_letters.dropped_soon", "paused")
+    gauges += (
+        "retries",
+        "dead_letters",
+        "dead_letters.dropped_soon",
+        "paused",
+        "abandoned_seconds",
+        "kept_bytes",
+    )
     assert sent == [(conn_id, f"duewheel.{name}") for conn_id in ("team_a", "team_b") for name in gauges]
 
 
@@ -193,7 +202,7 @@ def test_every_metric_is_in_the_reference() -> None:
         **dict.fromkeys(
             (
                 *("ready", "inflight", "retries", "dead_letters", "dead_letters.dropped_soon"),
-                *("paused", "expired_leases", "rings"),
+                *("paused", "abandoned_seconds", "kept_bytes", "expired_leases", "rings"),
             ),
             "topic, group",
         ),

@@ -740,8 +740,14 @@ export interface components {
          *         dead: dead letters that were not sent again.
          *         dropped_soon: those of them whose retention ends within a day, or has ended; counted up to 10 000.
          *         paused_at: since when it gets nothing, as it is paused; None where it is not.
+         *         abandoned_since: since when it takes nothing, where messages that it has not read are past retention;
+         *             None while it is paused.
+         *         kept_messages, kept_bytes: these messages, and their size with indexes; estimates above 1 000 in a
+         *             queue.
          */
         GroupNumbers: {
+            /** Abandoned Since */
+            abandoned_since: string | null;
             /** Dead */
             dead: number;
             /** Dropped Soon */
@@ -750,6 +756,10 @@ export interface components {
             group: string;
             /** Inflight */
             inflight: number;
+            /** Kept Bytes */
+            kept_bytes: number;
+            /** Kept Messages */
+            kept_messages: number;
             /** Oldest Deliver At */
             oldest_deliver_at: string | null;
             /** Paused At */

@@ -3,7 +3,9 @@
 
 -- Sets or ends the pause of a group, on one topic or on all that it reads; of a broadcasting group, of all instances or
 -- the one that is named group/instance. Answers on how many topics, or for how many instances, that was a change.
-create or replace function duewheel.set_paused(p_group text, p_topic text, p_paused_at timestamptz) returns integer
+create or replace function duewheel.set_paused(
+    p_group text, p_topic text, p_paused_at timestamptz, p_resumed_at timestamptz
+) returns integer
 language plpgsql as $$
 declare
     v_subscription record;
@@ -27,7 +29,7 @@ begin
         v_found := true;
         continue when not v_subscription.is_change;
         v_changed := v_changed + 1;
-        update duewheel.subscription s set paused_at = p_paused_at
+        update duewheel.subscription s set paused_at = p_paused_at, resumed_at = p_resumed_at
         where s.group_id = v_subscription.group_id and s.topic_id = v_subscription.topic_id;
         -- Whoever waits for messages looks again.
         perform pg_notify('duewheel_released', v_subscription.topic_id::text);
@@ -46,14 +48,16 @@ create or replace function duewheel.pause_group(
 ) returns integer
 language plpgsql as $$
 begin
-    return duewheel.set_paused(consumer_group, topic, duewheel.clock_at(now));
+    return duewheel.set_paused(consumer_group, topic, duewheel.clock_at(now), null);
 end
 $$;
 
-create or replace function duewheel.resume_group(consumer_group text, topic text default null) returns integer
+create or replace function duewheel.resume_group(
+    consumer_group text, topic text default null, now timestamptz default null
+) returns integer
 language plpgsql as $$
 begin
-    return duewheel.set_paused(consumer_group, topic, null);
+    return duewheel.set_paused(consumer_group, topic, null, duewheel.clock_at(now));
 end
 $$;
 

@@ -69,7 +69,8 @@ create or replace function duewheel.group_stats(
     after_topic text default null, until_topic text default null
 ) returns table (
     consumer_group text, topic text, ready bigint, oldest_deliver_at timestamptz, inflight bigint, waiting_retry bigint,
-    dead bigint, dropped_soon bigint, paused_at timestamptz
+    dead bigint, dropped_soon bigint, paused_at timestamptz, abandoned_since timestamptz, kept_messages bigint,
+    kept_bytes bigint
 )
 language plpgsql
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
@@ -82,10 +83,10 @@ begin
     -- One statement for all: what has nothing costs a few look-ups, as in a thousand groups most have.
     return query
     select s.group_name, s.topic_name, p.ready, p.oldest_deliver_at, p.inflight, r.waiting_retry, d.dead,
-           e.dropped_soon, s.paused_at
+           e.dropped_soon, s.paused_at, a.abandoned_since, coalesce(a.messages, 0), coalesce(a.bytes, 0)
     from (
         select s.*, g.name as group_name, t.name as topic_name, t.message_type = 'FIFO' as is_fifo,
-               t.dead_letter_retention
+               t.retention, t.dead_letter_retention
         from (
             select * from duewheel.topic t
             where t.deleted_at is null and t.name > coalesce(group_stats.after_topic, '')
@@ -166,6 +167,13 @@ begin
             select from duewheel.redrive r
             where r.topic_id = s.dead_letter_topic_id and r.deliver_at = m.deliver_at and r.seq = m.seq)
     ) e
+    left join lateral (
+        -- Looked at where something has been ready for so long.
+        select case when not b.is_paused then b.since_at end as abandoned_since, k.messages, k.bytes
+        from duewheel.standstill(s.group_id, s.topic_id, v_now) b
+        cross join lateral duewheel.kept_for(s.group_id, s.topic_id, b.kept_before) k
+        where p.oldest_deliver_at < v_now - s.retention and b.since_at is not null offset 0
+    ) a on true
     order by s.group_name, s.topic_name;
 end
 $$;

@@ -321,20 +321,21 @@ $$;
 
 -- The broker's own settings, and how large the slots are whose time has begun.
 create or replace function duewheel.settings(
-    now timestamptz default null, out retention_bytes bigint, out when_full text, out message_bytes bigint
+    now timestamptz default null, out retention_bytes bigint, out when_full text, out message_bytes bigint,
+    out abandoned_after interval
 )
 language plpgsql stable as $$
 #variable_conflict use_column
 begin
     perform duewheel.require_home();
-    select b.retention_bytes, b.when_full, duewheel.message_bytes(duewheel.clock_at(settings.now))
-    into retention_bytes, when_full, message_bytes from duewheel.broker b;
+    select b.retention_bytes, b.when_full, duewheel.message_bytes(duewheel.clock_at(settings.now)), b.abandoned_after
+    into retention_bytes, when_full, message_bytes, abandoned_after from duewheel.broker b;
 end
 $$;
 
--- Changes what is given. retention_bytes 0 is no limit.
+-- Changes what is given. retention_bytes 0 is no limit, abandoned_after 0 is never.
 create or replace function duewheel.update_settings(
-    retention_bytes bigint default null, when_full text default null
+    retention_bytes bigint default null, when_full text default null, abandoned_after interval default null
 ) returns void
 language plpgsql as $$
 #variable_conflict use_column
@@ -354,9 +355,19 @@ begin
                              left(update_settings.when_full, 80)),
             hint = 'Give one of the two.';
     end if;
+    abandoned_after := duewheel.span(abandoned_after);
+    if update_settings.abandoned_after < interval '0' or update_settings.abandoned_after > interval '3660 days' then
+        raise exception using
+            errcode = 'DW010',
+            message = format('abandoned_after is %s; the limit is more than 0 and at most 3660 days, or 0 for never',
+                             update_settings.abandoned_after),
+            hint = 'Give a time within the limit.';
+    end if;
     update duewheel.broker b
     set retention_bytes = case when update_settings.retention_bytes is null then b.retention_bytes
                                else nullif(update_settings.retention_bytes, 0) end,
-        when_full = coalesce(update_settings.when_full, b.when_full);
+        when_full = coalesce(update_settings.when_full, b.when_full),
+        abandoned_after = case when update_settings.abandoned_after is null then b.abandoned_after
+                               else nullif(update_settings.abandoned_after, interval '0') end;
 end
 $$;

@@ -102,6 +102,7 @@ begin atomic
         ('due_soon', 'duewheel_admin'),
         ('due_topics', 'duewheel_admin'),
         ('forget', 'duewheel_admin'),
+        ('watch_groups', 'duewheel_admin'),
         ('lease_ends', 'duewheel_admin'),
         ('lease_ends_of_topics', 'duewheel_admin'),
         ('maintain', 'duewheel_admin'),

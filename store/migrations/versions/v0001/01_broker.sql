@@ -14,7 +14,9 @@ create table duewheel.broker (
     -- limit.
     retention_bytes bigint check (retention_bytes > 0),
     -- What then happens to messages that a group has not read: they are kept, with a warning, or they go, with one.
-    when_full text not null default 'keep_unread' check (when_full in ('drop_unread', 'keep_unread'))
+    when_full text not null default 'keep_unread' check (when_full in ('drop_unread', 'keep_unread')),
+    -- A group that takes nothing for so long loses what is past retention; null for never.
+    abandoned_after interval check (abandoned_after > interval '0')
 );
 
 insert into duewheel.broker (system_identifier)

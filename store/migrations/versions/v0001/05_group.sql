@@ -36,6 +36,8 @@ create table duewheel.subscription (
     created_at timestamptz not null default clock_timestamp(),
     -- Since then the group gets nothing, until it is resumed; null where it is not paused.
     paused_at timestamptz,
+    -- When its newest pause ended.
+    resumed_at timestamptz,
     -- A broadcasting instance: when it last asked for messages, to the hour.
     seen_at timestamptz,
     primary key (group_id, topic_id)

@@ -1,0 +1,259 @@
+"""Groups that take nothing: what is kept for them past retention, and the end of that."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+
+import pytest
+from tests.clock import NOW as FIRST
+from tests.clock import Clock
+from tests.waiting import ask, connected
+
+from duewheel.store.broker import Broker
+from duewheel.store.operations.overview import GroupNumbers
+from duewheel.store.values.messages import MessageType
+
+HOUR = timedelta(hours=1)
+DAY = timedelta(days=1)
+NOW = timedelta(0)
+#: In four queues.
+MESSAGES = 40
+
+
+@pytest.fixture(params=["DELAY", "FIFO"])
+def shop(request: pytest.FixtureRequest, timed_broker: Broker) -> Broker:
+    """Two groups may take messages of 1 000 bytes."""
+    timed_broker.create_topic("t", message_type=request.param, retention=3 * DAY)
+    for group in ("reader", "away"):
+        timed_broker.consumer("t", group)
+    send(timed_broker, MESSAGES)
+    timed_broker.maintain()
+    return timed_broker
+
+
+def send(broker: Broker, messages: int) -> None:
+    is_fifo = broker.topics()[0].message_type is MessageType.FIFO
+    broker.send_many(
+        "t",
+        [
+            {"body": os.urandom(1000), **({"message_group": f"{n % 8}"} if is_fifo else {"delay": NOW})}
+            for n in range(messages)
+        ],
+    )
+    broker.tick("t")
+
+
+def read(broker: Broker, group: str, most: int = 10_000) -> int:
+    consumer, taken = broker.consumer("t", group), 0
+    while taken < most and (batch := consumer.receive(max_messages=min(100, most - taken))):
+        consumer.ack(batch)
+        taken += len(batch)
+    return taken
+
+
+def upkeep(broker: Broker, clock: Clock, rounds: int = 1) -> tuple[str, ...]:
+    """Some rounds of upkeep, an hour apart, and the warnings of all of them."""
+    warnings: list[str] = []
+    for _ in range(rounds):
+        warnings += broker.maintain().warnings
+        clock.advance(HOUR)
+    return tuple(warnings)
+
+
+def later(broker: Broker, clock: Clock, by: timedelta) -> tuple[str, ...]:
+    """Time passes, in which upkeep is done: the warnings of the last of it."""
+    clock.advance(by - HOUR)
+    broker.tick("t")
+    upkeep(broker, clock)
+    return upkeep(broker, clock)
+
+
+def losses(warnings: Iterable[str]) -> int:
+    """How many messages abandoned groups have lost."""
+    return sum(int(found[1]) for one in warnings if (found := re.search(r"it has lost (\d+) ", one)))
+
+
+def numbers(broker: Broker, group: str) -> GroupNumbers:
+    return next(one for one in broker.stats().topics[0].groups if one.group == group)
+
+
+def slots(broker: Broker, at: datetime) -> int:
+    """Whether the slot of an instant is there, or messages have outlived it."""
+    with connected(broker.dsn) as connection:
+        (found,) = ask(
+            connection,
+            "select (select count(*) from duewheel.slot where starts_at <= %s and ends_at > %s)"
+            " + (select count(*) from duewheel.outlived_slot where starts_at <= %s and ends_at > %s)",
+            *[at] * 4,
+        )
+        return int(found[0])
+
+
+def test_d09_a_group_that_takes_nothing_is_warned_of(shop: Broker, clock: Clock) -> None:
+    assert later(shop, clock, 2 * DAY) == ()
+    assert read(shop, "reader") == MESSAGES
+    assert numbers(shop, "away").abandoned_since is None
+    (warning,) = later(shop, clock, 5 * DAY)
+    assert warning.startswith(
+        f"group away has taken nothing of topic t since {FIRST.isoformat()}: about {MESSAGES} messages past"
+    )
+    away, reader = numbers(shop, "away"), numbers(shop, "reader")
+    assert (away.abandoned_since, away.kept_messages) == (FIRST, MESSAGES)
+    assert MESSAGES * 1000 < away.kept_bytes < MESSAGES * 1400
+    assert f"{away.kept_bytes} bytes" in warning
+    assert (reader.abandoned_since, reader.kept_messages, reader.kept_bytes) == (None, 0, 0)
+    assert slots(shop, FIRST)
+    # One that comes back finds all of it.
+    assert read(shop, "away") == MESSAGES
+    assert later(shop, clock, DAY) == ()
+    assert not slots(shop, FIRST)
+
+
+def test_d09_a_group_that_goes_on_is_not_abandoned_however_far_it_is_behind(
+    shop: Broker, clock: Clock
+) -> None:
+    shop.update_settings(abandoned_after=DAY)
+    read(shop, "reader")
+    days = 10
+    for _ in range(days):
+        assert later(shop, clock, DAY - HOUR) == ()
+        assert read(shop, "away", most=1) == 1
+    assert read(shop, "away") == MESSAGES - days
+
+
+def test_d09_a_group_that_works_on_a_message_is_not_abandoned(shop: Broker, clock: Clock) -> None:
+    shop.update_settings(abandoned_after=DAY)
+    read(shop, "reader")
+    consumer = shop.consumer("t", "away")
+    (message,) = consumer.receive(max_messages=1)
+    for _ in range(12):
+        consumer.change_invisible_duration(message, 12 * HOUR)
+        clock.advance(9 * HOUR)
+        upkeep(shop, clock, rounds=2)
+    consumer.ack(message)
+    assert read(shop, "away") == MESSAGES - 1
+    assert upkeep(shop, clock) == ()
+
+
+@pytest.mark.parametrize("has_wheel", [True, False], ids=["wheel", "no_wheel"])
+def test_d09_an_abandoned_group_loses_retries_and_what_is_in_its_hands(
+    shop: Broker, clock: Clock, has_wheel: bool
+) -> None:
+    shop.update_settings(abandoned_after=10 * DAY)
+    read(shop, "reader")
+    consumer = shop.consumer("t", "away")
+    consumer.nack(consumer.receive(max_messages=2), delay=DAY)
+    assert len(consumer.receive(max_messages=3, invisible=HOUR)) == 3
+    lost = 0
+    for _ in range(30):
+        clock.advance(DAY)
+        if has_wheel:
+            shop.tick("t")
+        lost += losses(upkeep(shop, clock, rounds=2))
+    assert lost == MESSAGES
+    assert numbers(shop, "away").kept_messages == 0
+    assert read(shop, "away") == 0
+    assert not slots(shop, FIRST)
+
+
+def test_d09_more_than_a_thousand_messages_in_a_queue_are_an_estimate(
+    timed_broker: Broker, clock: Clock
+) -> None:
+    timed_broker.create_topic("t", queues=1, retention=3 * DAY)
+    timed_broker.consumer("t", "away")
+    send(timed_broker, 3000)
+    with connected(timed_broker.dsn) as connection:
+        ask(connection, "analyze duewheel.message")
+    later(timed_broker, clock, 5 * DAY)
+    away = numbers(timed_broker, "away")
+    assert 1000 <= away.kept_messages < 10_000
+    assert away.kept_bytes == pytest.approx(1200 * away.kept_messages, rel=0.2)
+
+
+def test_d09_a_paused_group_is_not_abandoned_and_keeps_as_well(shop: Broker, clock: Clock) -> None:
+    shop.update_settings(abandoned_after=2 * DAY)
+    read(shop, "reader")
+    shop.pause_group("away")
+    (warning,) = later(shop, clock, 5 * DAY)
+    assert warning.startswith(
+        f"group away has been paused on topic t since {FIRST.isoformat()}: about {MESSAGES} "
+    )
+    away = numbers(shop, "away")
+    assert (away.abandoned_since, away.kept_messages) == (None, MESSAGES)
+    # Its consumers have as long to come back as any.
+    shop.resume_group("away")
+    resumed_at = clock()
+    assert later(shop, clock, DAY) == ()
+    assert numbers(shop, "away").ready == MESSAGES
+    (warning,) = later(shop, clock, 3 * DAY)
+    assert f"since {resumed_at.isoformat()}, which is longer than" in warning
+    assert f"it has lost {MESSAGES} messages" in warning
+
+
+def test_d09_an_abandoned_group_loses_what_is_past_retention(shop: Broker, clock: Clock) -> None:
+    shop.update_settings(abandoned_after=10 * DAY)
+    read(shop, "reader")
+    later(shop, clock, 8 * DAY)
+    send(shop, 3)
+    read(shop, "reader")
+    assert numbers(shop, "away").kept_messages == MESSAGES
+    (warning,) = later(shop, clock, 2 * DAY + 2 * HOUR)
+    assert f"group away has taken nothing of topic t since {FIRST.isoformat()}" in warning
+    assert f"it has lost {MESSAGES} messages" in warning
+    assert not slots(shop, FIRST)
+    # Said once, and it is abandoned as before.
+    assert upkeep(shop, clock, 2) == ()
+    (warning,) = later(shop, clock, 5 * DAY)
+    assert f"since {FIRST.isoformat()}" in warning
+    assert "it has lost 3 messages" in warning
+    send(shop, 2)
+    assert read(shop, "away") == 2
+
+
+def test_d09_after_a_rest_of_upkeep_consumers_have_an_hour_to_come_back(shop: Broker, clock: Clock) -> None:
+    shop.update_settings(abandoned_after=10 * DAY)
+    clock.advance(40 * DAY)
+    shop.tick("t")
+    away, reader = shop.maintain().warnings
+    assert "are kept for it" in away
+    assert "are kept for it" in reader
+    assert read(shop, "away", 1) == 1
+    clock.advance(HOUR)
+    (warning,) = shop.maintain().warnings
+    assert f"group reader has taken nothing of topic t since {FIRST.isoformat()}" in warning
+    assert f"it has lost {MESSAGES} messages" in warning
+    assert read(shop, "away") == MESSAGES - 1
+    assert read(shop, "reader") == 0
+
+
+def test_d09_no_transaction_of_upkeep_passes_a_group_over_more_than_a_portion(
+    shop: Broker, clock: Clock
+) -> None:
+    shop.update_settings(abandoned_after=DAY)
+    read(shop, "reader")
+    clock.advance(10 * DAY)
+    shop.tick("t")
+    shop.maintain()
+    queues, portion, lost = 4, 3, 0
+    place = (0, 0)
+    while place[0] is not None:
+        ((standing, *place),) = shop._database.rows(  # type: ignore[assignment]
+            "select * from duewheel.watch_groups(%s, %s, %s, %s)", (portion, *place, clock())
+        )
+        for one in standing:
+            assert 0 < one["lost"] <= queues * portion
+            lost += one["lost"]
+    assert lost == MESSAGES
+
+
+def test_d09_losses_of_all_portions_are_said_at_once(
+    shop: Broker, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("duewheel.store.wheel.upkeep._PASSED_ROWS", 3)
+    shop.update_settings(abandoned_after=DAY)
+    read(shop, "reader")
+    (warning,) = later(shop, clock, 10 * DAY)
+    assert losses([warning]) == MESSAGES
