@@ -14,14 +14,18 @@ from duewheel.store.database.connections import OWN_TRANSACTION
 
 # A sweep ticks, and a tick is a transaction of its own.
 _SWEEP: Final = f"{OWN_TRANSACTION}select swept, more from duewheel.sweep(%s)"
-_SETTLE: Final = "select settled, more from duewheel.settle_far(p_now => %s)"
-_MOVE_OUT: Final = "select moved, more from duewheel.move_out(p_now => %s)"
-_FORGET: Final = "select forgotten, more from duewheel.forget_outlived(p_now => %s)"
+_SETTLE: Final = "select settled, case when more then 'more' end from duewheel.settle_far({rows}, %s)"
+_MOVE_OUT: Final = "select moved, next_from::text from duewheel.move_out({rows}, '{place}', %s)"
+_FORGET_OUTLIVED: Final = (
+    "select forgotten, next_from::text from duewheel.forget_outlived({rows}, '{place}', %s)"
+)
+_FORGET: Final = "select forgotten, next_topic_id from duewheel.forget({rows}, {place}, %s)"
 # Of each queue that an abandoned group is passed over, so many messages in one transaction.
 _PASSED_ROWS: Final = 4_000
 _MAINTAIN: Final = "select duewheel.maintain(%s)"
 # How many rows of each table a portion has.
 _LEAST_ROWS: Final = 50
+_FIRST_ROWS: Final = 1_000
 _MOST_ROWS: Final = 4_000
 # After a portion that takes longer the next one is half as large.
 _LONGEST_SECONDS: Final = 0.25
@@ -61,34 +65,58 @@ class Maintenance:
 
 
 def in_rounds(call: Callable[[str], tuple[Any, ...]]) -> dict[str, Any]:
-    """Runs maintenance in as many transactions as it takes, and returns one report: a transaction for each 10
-    000 messages that go to their slots, one for each topic that is swept, one for each 5 000 messages that
-    outlive their slot, one for each 4 slots that are dropped, and one for each portion of rows that are
-    forgotten, of a quarter of a second.
+    """Runs maintenance in as many transactions as it takes, and returns one report.
+
+    There is a transaction for each portion of rows that go to their slots, outlive their slot or are
+    forgotten, for each portion of a topic that is swept, and for each 4 slots that are dropped. A portion is
+    what takes a quarter of a second.
 
     Args:
         call: runs a statement, which takes an instant or None, in a transaction of its own; returns its row.
     """
-    _until_done(call, _SETTLE)
+    _in_portions(call, _SETTLE)
     swept, more = 0, True
     while more:
         found, more = call(_SWEEP)
         swept += found
     watched = _watch_groups(call)
-    _until_done(call, _MOVE_OUT)
+    # It says which topics have finished a slot.
+    _in_portions(call, _FORGET, 0)
+    _in_portions(call, _MOVE_OUT, "-infinity")
     (report,) = call(_MAINTAIN)
     # It may have made slots that far messages can go to.
-    _until_done(call, _SETTLE)
-    _until_done(call, _FORGET)
+    _in_portions(call, _SETTLE)
     while report.get("more"):
         (further,) = call(_MAINTAIN)
         if further.get("busy"):
             # Another process goes on with it.
             break
         report = {**further, **{name: report[name] + further[name] for name in ("dropped", "dropped_full")}}
-    _forget(call)
+    _in_portions(call, _FORGET_OUTLIVED, "-infinity")
+    # The logs of what was dropped.
+    _in_portions(call, _FORGET, 0)
     (held_up,) = call(_HELD_UP)
     return {**report, "swept": swept, "held_up": held_up, "watched": watched}
+
+
+def _in_portions(call: Callable[[str], tuple[Any, ...]], step: str, place: object = "more") -> None:
+    """Repeats a step, from place to place, until it returns none. Portions become smaller when they take
+    long, or are ended by a timeout."""
+    rows, next_place = _FIRST_ROWS, place
+    while next_place is not None:
+        began = time.monotonic()
+        try:
+            _, next_place = call(step.format(rows=rows, place=next_place))
+        except QueryCanceled:
+            if rows == _LEAST_ROWS:
+                raise
+            rows = max(_LEAST_ROWS, rows // 4)
+            continue
+        seconds = time.monotonic() - began
+        if seconds > _LONGEST_SECONDS:
+            rows = max(_LEAST_ROWS, rows // 2)
+        elif seconds < _LONGEST_SECONDS / 4:
+            rows = min(_MOST_ROWS, rows * 2)
 
 
 def _watch_groups(call: Callable[[str], tuple[Any, ...]]) -> list[dict[str, Any]]:
@@ -106,33 +134,6 @@ def _watch_groups(call: Callable[[str], tuple[Any, ...]]) -> list[dict[str, Any]
             before = watched.get((one["consumer_group"], one["topic"]), {"lost": 0})
             watched[one["consumer_group"], one["topic"]] = {**one, "lost": before["lost"] + one["lost"]}
     return list(watched.values())
-
-
-def _forget(call: Callable[[str], tuple[Any, ...]]) -> None:
-    """Forgets what is over. Portions become smaller when they take long, or are ended by a timeout."""
-    rows, next_topic_id = _MOST_ROWS // 4, 0
-    while next_topic_id is not None:
-        began = time.monotonic()
-        try:
-            _, next_topic_id = call(
-                f"select forgotten, next_topic_id from duewheel.forget({rows}, {next_topic_id}, %s)"
-            )
-        except QueryCanceled:
-            if rows == _LEAST_ROWS:
-                raise
-            rows = max(_LEAST_ROWS, rows // 4)
-            continue
-        seconds = time.monotonic() - began
-        if seconds > _LONGEST_SECONDS:
-            rows = max(_LEAST_ROWS, rows // 2)
-        elif seconds < _LONGEST_SECONDS / 4:
-            rows = min(_MOST_ROWS, rows * 2)
-
-
-def _until_done(call: Callable[[str], tuple[Any, ...]], step: str) -> None:
-    more = True
-    while more:
-        _, more = call(step)
 
 
 def maintenance(report: Mapping[str, Any]) -> Maintenance:

@@ -540,6 +540,7 @@ class StoreAgainstModel(RuleBasedStateMachine):
         while more:
             ((swept, more),) = self.ask(f"{OWN_TRANSACTION}select * from duewheel.sweep(%s)", (now,))
             assert swept == 0, "ticks left something out"
+        self.forget()
         self.move_out()
         ((report,),) = self.ask("select duewheel.maintain(%s)", (now,))
         for topic in self.topics.values():
@@ -553,6 +554,8 @@ class StoreAgainstModel(RuleBasedStateMachine):
             slot = datetime.strptime(name, "message_%Y%m%d%H").replace(tzinfo=UTC)
             assert slot + DAY + min(RETENTIONS.values()) <= now
         self.forget_outlived(2)
+        self.forget()
+        self.observe_trimming()
 
     @precondition(lambda self: self.sender is None)
     @rule(name=TOPICS, hours=st.sampled_from([7, 30, 60]))
@@ -570,16 +573,27 @@ class StoreAgainstModel(RuleBasedStateMachine):
         """Messages that outlive their slot leave it: nobody notices."""
         count = "select count(*) from duewheel.any_message"
         before = self.ask(count)
-        more = True
-        while more:
-            ((_, more),) = self.ask("select * from duewheel.move_out(2, %s)", (self.now,))
+        place = "-infinity"
+        while place:
+            ((_, place),) = self.ask(
+                "select moved, next_from::text from duewheel.move_out(2, %s, %s)", (place, self.now)
+            )
         assert self.ask(count) == before
+
+    def forget(self) -> None:
+        """The logs forget, a few rows at a time, what nobody needs any more."""
+        place = 0
+        while place is not None:
+            ((_, place),) = self.ask("select * from duewheel.forget(20, %s, %s)", (place, self.now))
 
     def forget_outlived(self, limit: int) -> None:
         """Messages that have outlived their slot go when their own time is over."""
-        more = True
-        while more:
-            ((_, more),) = self.ask("select * from duewheel.forget_outlived(%s, %s)", (limit, self.now))
+        place = "-infinity"
+        while place:
+            ((_, place),) = self.ask(
+                "select forgotten, next_from::text from duewheel.forget_outlived(%s, %s, %s)",
+                (limit, place, self.now),
+            )
         self.observe_drops(self.now)
 
     def observe_trimming(self) -> None:

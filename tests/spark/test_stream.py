@@ -355,7 +355,7 @@ def test_stream_ends_when_its_topic_is_forgotten(orders: Broker) -> None:
     with orders.connection() as connection, connection.cursor() as cursor:
         cursor.execute("update duewheel.topic set deleted_at = now() - interval '2 days'")
         for _ in range(4):
-            cursor.execute("select duewheel.forget_topics(now())")
+            cursor.execute("select duewheel.forget_topics(now() + interval '1 minute', now())")
         cursor.execute("select from duewheel.topic where name like 'orders%'")
         assert cursor.rowcount == 0
 

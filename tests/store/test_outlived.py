@@ -177,22 +177,26 @@ def test_d09_messages_move_out_in_portions(shop: Broker, clock: Clock) -> None:
     # Seals the slot, whose time is not over.
     shop.maintain()
     clock.advance(3 * DAY)
-    steps = "select * from duewheel.move_out(%s, %s)"
+    steps = "select moved, next_from is null from duewheel.move_out(%s, p_now => %s)"
+    trim = "select next_topic_id from duewheel.forget(p_now => %s)"
     with connected(shop.dsn) as connection:
-        assert ask(connection, steps, 1, clock()) == [(1, True)]
-        assert ask(connection, steps, 1_000, clock()) == [(2, True)]
-        assert ask(connection, steps, 1_000, clock()) == [(0, False)]
+        # It says what everybody has finished.
+        assert ask(connection, trim, clock()) == [(None,)]
+        assert ask(connection, steps, 1, clock()) == [(1, False)]
+        assert ask(connection, steps, 1_000, clock()) == [(2, False)]
+        assert ask(connection, steps, 1_000, clock()) == [(0, True)]
     assert first_slot_is_there(shop)
     assert work_off(shop, "long") == [b"0", b"1", b"2"]
     clock.advance(25 * DAY)
     shop.maintain()
-    forget = "select * from duewheel.forget_outlived(%s, %s)"
+    forget = "select forgotten, next_from is null from duewheel.forget_outlived(%s, p_now => %s)"
     assert not first_slot_is_there(shop)
     with connected(shop.dsn) as connection:
         clock.advance(10 * DAY)
-        assert ask(connection, forget, 2, clock()) == [(2, True)]
-        assert ask(connection, forget, 2, clock()) == [(1, True)]
-        assert ask(connection, forget, 2, clock()) == [(0, False)]
+        assert ask(connection, trim, clock()) == [(None,)]
+        assert ask(connection, forget, 2, clock()) == [(2, False)]
+        assert ask(connection, forget, 2, clock()) == [(1, False)]
+        assert ask(connection, forget, 2, clock()) == [(0, True)]
     assert outlived(shop) == []
 
 
@@ -212,7 +216,7 @@ def test_d09_consumers_notice_nothing_of_messages_that_move_out(shop: Broker, cl
 
     with beside() as begin, connected(shop.dsn) as connection:
         consuming = begin(consume)
-        while ask(connection, "select more from duewheel.move_out(2, %s)", clock()) == [(True,)]:
+        while ask(connection, "select moved from duewheel.move_out(2, p_now => %s)", clock()) != [(0,)]:
             pass
         consuming.result()
     assert len(got) == len(set(got)) == 200

@@ -244,8 +244,9 @@ end
 $$;
 
 -- Frees the ids of topics that were deleted at least a day ago, as transactions that saw them have ended by then. Their
--- subscriptions go at once, the topics when no slot holds a message of theirs any more.
-create or replace function duewheel.forget_topics(p_now timestamptz) returns void
+-- subscriptions go at once, the topics when no slot holds a message of theirs any more. Says whether some are left, as
+-- p_until was over.
+create or replace function duewheel.forget_topics(p_until timestamptz, p_now timestamptz) returns boolean
 language plpgsql
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
 as $$
@@ -259,6 +260,9 @@ begin
         where t.deleted_at < p_now - interval '1 day' order by s.group_id, s.topic_id limit 1000
     loop
         perform duewheel.remove_subscription(v_subscription.group_id, v_subscription.topic_id);
+        if clock_timestamp() >= p_until then
+            return true;
+        end if;
     end loop;
     -- By chance: those that still have messages keep no others from being looked at.
     v_topic_ids := array(
@@ -272,7 +276,7 @@ begin
         ) d
         where not exists (select from duewheel.any_message m where m.topic_id = d.topic_id));
     if cardinality(v_topic_ids) = 0 then
-        return;
+        return false;
     end if;
     foreach v_table in array array[
         'tick', 'straggler', 'held_back', 'recall', 'bulk_recall', 'moved_id', 'key_mark', 'idempotency',
@@ -280,5 +284,6 @@ begin
     loop
         execute format('delete from duewheel.%I d where d.topic_id = any ($1)', v_table) using v_topic_ids;
     end loop;
+    return false;
 end
 $$;

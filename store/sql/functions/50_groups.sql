@@ -551,7 +551,6 @@ begin
             return true;
         end if;
     end loop;
-    perform duewheel.forget_topics(p_now);
-    return false;
+    return duewheel.forget_topics(p_until, p_now);
 end
 $$;

@@ -98,7 +98,9 @@ language plpgsql as $$
 declare
     v_now constant timestamptz := duewheel.clock_at(maintain.now);
     v_slot duewheel.slot;
-    v_kept integer[];
+    v_until constant timestamptz := clock_timestamp() + interval '100 milliseconds';
+    v_longest constant interval := (
+        select max(t.retention) from duewheel.topic t where t.deleted_at is null and t.message_type <> 'DEAD_LETTER');
     v_past duewheel.slot[] := '{}';
     v_dropped text[] := '{}';
     v_unread text[] := '{}';
@@ -128,15 +130,16 @@ begin
             (select min(t.retention) from duewheel.topic t where t.deleted_at is null), interval '72 hours')
         order by s.starts_at
     loop
-        if cardinality(v_past) >= v_most then
+        if cardinality(v_past) >= v_most or clock_timestamp() >= v_until then
             v_more := true;
             exit;
         end if;
-        v_kept := duewheel.topics_kept(v_slot, v_now);
-        if v_kept = '{}' then
+        if duewheel.topics_kept(v_slot, v_now, 1) = '{}' then
             v_past := v_past || v_slot;
-        elsif exists (select from duewheel.topic t
-                      where t.topic_id = any (v_kept) and v_slot.ends_at <= v_now - t.retention) then
+        elsif v_slot.ends_at <= v_now - v_longest and exists (
+            select from duewheel.topic t
+            where t.topic_id = any (duewheel.topics_kept(v_slot, v_now)) and t.message_type <> 'DEAD_LETTER'
+        ) then
             v_unread := v_unread || v_slot.table_name;
         end if;
     end loop;
@@ -257,65 +260,6 @@ begin
                     where s.topic_id = l.topic_id and s.queue = l.queue and s.straggler_id > l.straggler_from
                       and s.straggler_id <= l.straggler_to and s.deliver_at >= p_from and s.deliver_at < p_until)
                 else l.from_at < p_until and l.to_at >= p_from end);
-end
-$$;
-
--- Forgets what the logs say of messages that are past their topic's retention and finished by every group, and of
--- deleted topics. A slot in which another topic has something left is kept, and with it rows that nobody can go back to
--- any more. It goes from topic to topic, beginning behind p_after_topic_id, until p_limit rows are gone or p_until is
--- over; next_topic_id is where the next call begins, null at the end.
-create or replace function duewheel.trim_logs(
-    p_limit integer, p_after_topic_id integer, p_until timestamptz, p_now timestamptz,
-    out trimmed bigint, out next_topic_id integer
-)
-language plpgsql
-set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
-as $$
-declare
-    v_topic record;
-begin
-    trimmed := 0;
-    for v_topic in
-        select t.topic_id,
-               case when t.deleted_at is not null then timestamptz 'infinity' else k.kept_from end as kept_from
-        from duewheel.topic t
-        cross join lateral (
-            -- Dropped messages are gone for all, finished or not.
-            select least(
-                (select min(s.starts_at) from duewheel.slot s), (
-                    select min(f.deliver_at) from generate_series(0, t.queues - 1) q
-                    cross join lateral (
-                        select f.deliver_at from duewheel.far_message f
-                        where f.topic_id = t.topic_id and f.queue = q::smallint
-                        order by f.deliver_at, f.seq limit 1) f),
-                p_now) as dropped_to, p_now - t.retention as retained_from
-        ) d
-        cross join lateral (
-            -- A dead letter is there, and may not be sent again twice, as long as its slot is.
-            select case when t.message_type <> 'DEAD_LETTER' and d.retained_from > d.dropped_to and not exists (
-                select from duewheel.subscription s
-                join duewheel.consumer_group g on g.group_id = s.group_id and g.mode = 'clustering'
-                cross join lateral duewheel.positions(s.group_id, s.topic_id) p
-                where coalesce(t.parent_topic_id, t.topic_id) = s.topic_id and p.topic_id = t.topic_id
-                  and duewheel.is_unread(s.group_id, p.topic_id, p.queue, p.to_at, p.to_seq, p.straggler_to,
-                                         p.revived_to, p.hi, p.queue_hi, '-infinity', d.retained_from)
-            ) and not exists (
-                select from duewheel.fifo_backlog b where b.topic_id = t.topic_id and b.deliver_at < d.retained_from
-            ) then d.retained_from else d.dropped_to end as kept_from
-        ) k
-        where t.topic_id > p_after_topic_id
-        order by t.topic_id
-    loop
-        trimmed := trimmed + duewheel.trim_topic_logs(
-            v_topic.topic_id, v_topic.kept_from, (p_limit - trimmed)::integer);
-        if trimmed >= p_limit then
-            next_topic_id := v_topic.topic_id - 1;
-            return;
-        elsif clock_timestamp() >= p_until then
-            next_topic_id := v_topic.topic_id;
-            return;
-        end if;
-    end loop;
 end
 $$;
 

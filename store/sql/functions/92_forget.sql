@@ -59,6 +59,95 @@ begin
 end
 $$;
 
+-- Whether a group has still to read messages of a topic due in [p_from, p_until), or to answer for what it read there.
+-- Nothing is kept for broadcasting instances.
+create or replace function duewheel.is_needed(p_topic duewheel.topic, p_from timestamptz, p_until timestamptz)
+returns boolean
+language plpgsql stable set plan_cache_mode = force_generic_plan as $$
+begin
+    return exists (
+            select from duewheel.subscription s
+            join duewheel.consumer_group g on g.group_id = s.group_id and g.mode = 'clustering'
+            cross join lateral duewheel.positions(s.group_id, s.topic_id) p
+            where s.topic_id = coalesce(p_topic.parent_topic_id, p_topic.topic_id) and p.topic_id = p_topic.topic_id
+              and duewheel.is_unread(s.group_id, p.topic_id, p.queue, p.to_at, p.to_seq, p.straggler_to, p.revived_to,
+                                     p.hi, p.queue_hi, p_from, p_until))
+        or exists (
+            select from duewheel.fifo_backlog b
+            where b.topic_id = p_topic.topic_id and b.deliver_at >= p_from and b.deliver_at < p_until);
+end
+$$;
+
+-- The instant before which nobody needs anything of a topic any more: its messages are gone, or past retention and
+-- finished by every group. Where some are needed it is the end of the last slot before them.
+create or replace function duewheel.finished_to(p_topic duewheel.topic, p_now timestamptz) returns timestamptz
+language plpgsql stable
+set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
+as $$
+declare
+    v_retained_from constant timestamptz := p_now - p_topic.retention;
+    -- Dropped messages are gone for all, finished or not.
+    v_dropped_to constant timestamptz := least(
+        (select min(s.starts_at) from duewheel.slot s), (
+            select min(f.deliver_at) from generate_series(0, p_topic.queues - 1) q
+            cross join lateral (
+                select f.deliver_at from duewheel.far_message f
+                where f.topic_id = p_topic.topic_id and f.queue = q::smallint
+                order by f.deliver_at, f.seq limit 1) f),
+        p_now);
+    v_to timestamptz := greatest(v_dropped_to, p_topic.kept_from);
+    v_end timestamptz;
+begin
+    if p_topic.deleted_at is not null then
+        return 'infinity';
+    end if;
+    -- A dead letter is there, and may not be sent again twice, as long as its row is.
+    if p_topic.message_type = 'DEAD_LETTER' or v_retained_from <= v_dropped_to then
+        return v_dropped_to;
+    elsif not duewheel.is_needed(p_topic, '-infinity', v_retained_from) then
+        return v_retained_from;
+    end if;
+    for v_end in
+        select s.ends_at from duewheel.slot s where s.ends_at > v_to and s.ends_at < v_retained_from
+        union
+        select o.ends_at from duewheel.outlived_slot o where o.ends_at > v_to and o.ends_at < v_retained_from
+        order by 1
+    loop
+        exit when duewheel.is_needed(p_topic, '-infinity', v_end);
+        v_to := v_end;
+    end loop;
+    return v_to;
+end
+$$;
+
+-- Forgets what the logs say of messages that nobody needs any more, and of deleted topics. Nobody can go back to them.
+-- It goes from topic to topic, beginning behind p_after_topic_id, until p_limit rows are gone or p_until is over;
+-- next_topic_id is where the next call begins, null at the end.
+create or replace function duewheel.trim_logs(
+    p_limit integer, p_after_topic_id integer, p_until timestamptz, p_now timestamptz,
+    out trimmed bigint, out next_topic_id integer
+)
+language plpgsql
+set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
+as $$
+declare
+    v_topic duewheel.topic;
+begin
+    trimmed := 0;
+    for v_topic in select * from duewheel.topic t where t.topic_id > p_after_topic_id order by t.topic_id loop
+        trimmed := trimmed + duewheel.trim_topic_logs(
+            v_topic.topic_id, duewheel.finished_to(v_topic, p_now), (p_limit - trimmed)::integer);
+        if trimmed >= p_limit then
+            next_topic_id := v_topic.topic_id - 1;
+            return;
+        elsif clock_timestamp() >= p_until then
+            next_topic_id := v_topic.topic_id;
+            return;
+        end if;
+    end loop;
+end
+$$;
+
 -- Forgets what a topic's logs say of messages due before p_kept_from: at most p_limit rows of each log. Answers how
 -- many. Ticks go before stragglers, the oldest first: a straggler is there while it is needed to tell that its message
 -- was released.
