@@ -53,6 +53,9 @@ def stats(broker: Broker, answer: Answer, topic: str | None) -> None:
     if groups:
         click.echo()
         answer.rows(groups, columns=GROUP_COLUMNS, empty="")
+    left = (upkeep["slots_to_seal"], upkeep["slots_past_retention"], upkeep["messages_to_settle"])
+    if any(left):
+        click.echo("\nUpkeep has {} slots to seal, {} past retention, {} messages to settle.".format(*left))
     for holder in upkeep["held_up_by"]:
         click.echo(f"\nUpkeep is held up: {held_up_by(as_mapping(holder))}.")
 

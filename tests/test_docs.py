@@ -61,6 +61,7 @@ SQL_FUNCTIONS = frozenset(
         "lateness",
         "list_messages",
         "maintain",
+        "upkeep_state",
         "sweep",
         "nack",
         "pause_group",

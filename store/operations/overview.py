@@ -285,10 +285,18 @@ class Upkeep:
 
     Attributes:
         maintained_at: when it was last done, in UTC; at first, when the broker was made.
+        slots_to_seal: slots that are over, and in which it has still to look for messages that no tick
+            released.
+        slots_past_retention: slots that are past the retention of every topic, and were not dropped yet or
+            have messages that a group has not finished.
+        messages_to_settle: messages that are to go to their slots; counted up to 10 000.
         held_up_by: who has held it up for over an hour, the longest first.
     """
 
     maintained_at: datetime
+    slots_to_seal: int
+    slots_past_retention: int
+    messages_to_settle: int
     held_up_by: tuple[UpkeepHolder, ...]
 
 
@@ -362,7 +370,10 @@ class NamedMessage:
 _TOPICS = f"select {columns(TopicNumbers)} from duewheel.topic_stats(%s, %s, %s)"
 _GROUPS = f"select {columns(GroupNumbers, group='consumer_group')} from duewheel.group_stats(%s, %s, %s)"
 
-_MAINTAINED_AT = "select maintained_at from duewheel.broker"
+_UPKEEP = (
+    "select maintained_at, slots_to_seal, slots_past_retention, messages_to_settle"
+    " from duewheel.upkeep_state(%s)"
+)
 _HOLDERS = f"select {columns(UpkeepHolder)} from duewheel.upkeep_holders(%s)"
 
 
@@ -506,9 +517,9 @@ def stats(database: Database) -> Stats:
     rows = database.read(_TOPICS, (database.now(), None, None))
     with_groups = ((*row, tuple(groups.get(row[0], ()))) for row in rows)
     topics = tuple(records(TopicStats, with_groups, message_type=MessageType))
-    ((maintained_at,),) = database.read(_MAINTAINED_AT, ())
+    ((maintained_at, *backlog),) = database.read(_UPKEEP, (database.now(),))
     holders = records(UpkeepHolder, database.read(_HOLDERS, (database.now(),)))
-    return Stats(topics, Upkeep(to_datetime(maintained_at), tuple(holders)))
+    return Stats(topics, Upkeep(to_datetime(maintained_at), *backlog, tuple(holders)))
 
 
 def topic_page(broker: Connected, after: str | None = None, max_topics: int = 100) -> list[TopicNumbers]:

@@ -354,7 +354,7 @@ def test_x07_a_send_whose_expired_idempotency_key_is_being_forgotten_has_a_recei
 
     first = send()
     clock.advance(timedelta(days=30))
-    forget = "select duewheel.maintain(%s)"
+    forget = "select duewheel.forget(p_now => %s)"
     with beside() as start, connected(dsn, autocommit=False) as other, connected(dsn) as now:
         if upkeep == "ends in the middle of it":
             ask(now, STOP_BETWEEN)

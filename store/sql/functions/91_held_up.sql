@@ -1,4 +1,5 @@
--- What holds upkeep up: transactions that sealing waits for, and locks that dropping waits for.
+-- What holds upkeep up: transactions that sealing waits for, and locks that dropping waits for; and what it has left to
+-- do.
 
 -- Who has held upkeep up for over an hour: sessions of this database, and its prepared transactions, which have a gid
 -- and no pid. holds: "transaction" for one that has written, "tables" for a lock of the broker's tables, "topic" and
@@ -49,5 +50,33 @@ begin
     select null, p.owner::text, null, 'prepared', p.prepared, p.gid, 'transaction'
     from pg_prepared_xacts p where p.database = current_database() and p.prepared < v_hour_ago
     order by 5 nulls last, 1;
+end
+$$;
+
+-- What upkeep has left to do, and when it was last done. slots_to_seal are over and not yet swept; slots_past_retention
+-- are past that of every topic, and are there as they were not dropped yet or a group needs them; messages_to_settle
+-- wait to go to their slots, counted up to 10 000.
+create or replace function duewheel.upkeep_state(
+    now timestamptz default null, out maintained_at timestamptz, out slots_to_seal bigint,
+    out slots_past_retention bigint, out messages_to_settle bigint
+)
+language plpgsql stable set plan_cache_mode = force_generic_plan as $$
+#variable_conflict use_column
+declare
+    v_now constant timestamptz := duewheel.clock_at(upkeep_state.now);
+begin
+    perform duewheel.require_home();
+    select b.maintained_at into maintained_at from duewheel.broker b;
+    select count(*) into slots_to_seal from duewheel.slot s where s.sealed_at is null and s.ends_at < v_now;
+    select count(*) into slots_past_retention from duewheel.slot s
+    where s.ends_at <= v_now - coalesce(
+        (select max(t.retention) from duewheel.topic t where t.deleted_at is null and t.message_type <> 'DEAD_LETTER'),
+        interval '72 hours');
+    select count(*) into messages_to_settle from (
+        select from duewheel.far_message f
+        where timezone('UTC', f.deliver_at) >= timezone('UTC', (
+            select min(s.starts_at) from duewheel.slot s where s.sealed_at is null))
+          and timezone('UTC', f.deliver_at) < timezone('UTC', (select max(s.ends_at) from duewheel.slot s))
+        limit 10000) f;
 end
 $$;

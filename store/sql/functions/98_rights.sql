@@ -69,6 +69,7 @@ begin atomic
         ('skip', 'duewheel_consumer'),
         ('stalled_since', 'duewheel_consumer'),
         ('upkeep_holders', 'duewheel_consumer'),
+        ('upkeep_state', 'duewheel_consumer'),
         ('stream_commit', 'duewheel_consumer'),
         ('stream_cuts', 'duewheel_consumer'),
         ('stream_latest', 'duewheel_consumer'),

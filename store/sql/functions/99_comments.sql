@@ -92,6 +92,8 @@ comment on function duewheel.remove_schedule is
     'Removes a schedule; returns the number of messages, sent ahead, that it took back.';
 
 -- Upkeep
+comment on function duewheel.upkeep_state is
+    'What upkeep has left to do, and when it was last done.';
 comment on function duewheel.upkeep_holders is
     'The sessions and prepared transactions that have held upkeep up for over an hour.';
 comment on procedure duewheel.tick is
