@@ -130,7 +130,7 @@ begin
             (select min(t.retention) from duewheel.topic t where t.deleted_at is null), interval '72 hours')
         order by s.starts_at
     loop
-        if cardinality(v_past) >= v_most or clock_timestamp() >= v_until then
+        if cardinality(v_past) >= v_most or v_past <> '{}' and clock_timestamp() >= v_until then
             v_more := true;
             exit;
         end if;

@@ -68,6 +68,7 @@ declare
     v_now constant timestamptz := duewheel.clock_at(p_now);
     v_until constant timestamptz := clock_timestamp() + interval '100 milliseconds';
     v_slot duewheel.slot;
+    v_first timestamptz;
 begin
     moved := 0;
     perform duewheel.require_read_committed();
@@ -83,7 +84,8 @@ begin
         order by s.starts_at
     loop
         next_from := v_slot.starts_at;
-        exit when clock_timestamp() >= v_until;
+        exit when v_slot.starts_at > v_first and clock_timestamp() >= v_until;
+        v_first := coalesce(v_first, v_slot.starts_at);
         moved := duewheel.move_some_out(v_slot, p_limit, v_now);
         exit when moved > 0;
         next_from := null;
@@ -180,6 +182,7 @@ declare
     v_now constant timestamptz := duewheel.clock_at(p_now);
     v_until constant timestamptz := clock_timestamp() + interval '100 milliseconds';
     v_slot duewheel.outlived_slot;
+    v_first timestamptz;
     v_kept integer[];
 begin
     forgotten := 0;
@@ -189,7 +192,8 @@ begin
     end if;
     for v_slot in select * from duewheel.outlived_slot o where o.starts_at >= p_from order by o.starts_at loop
         next_from := v_slot.starts_at;
-        exit when clock_timestamp() >= v_until;
+        exit when v_slot.starts_at > v_first and clock_timestamp() >= v_until;
+        v_first := coalesce(v_first, v_slot.starts_at);
         v_kept := array(
             select t.topic_id from unnest(v_slot.topic_ids) p (topic_id)
             cross join lateral (select * from duewheel.topic t where t.topic_id = p.topic_id limit 1) t

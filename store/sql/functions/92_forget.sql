@@ -85,7 +85,11 @@ language plpgsql stable
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
 as $$
 declare
-    v_retained_from constant timestamptz := p_now - p_topic.retention;
+    -- Into a slot that is not sealed, an open transaction may still send something.
+    v_retained_from constant timestamptz := coalesce(
+        (select min(s.starts_at) from duewheel.slot s
+         where s.sealed_at is null and s.ends_at <= p_now - p_topic.retention),
+        p_now - p_topic.retention);
     -- Dropped messages are gone for all, finished or not.
     v_dropped_to constant timestamptz := least(
         (select min(s.starts_at) from duewheel.slot s), (
