@@ -44,6 +44,7 @@ from duewheel.hooks.declared import (
     is_given_later,
 )
 from duewheel.hooks.links import TopicLink
+from duewheel.hooks.mapped import CheckedWhenMapped
 from duewheel.hooks.rendered import as_span
 from duewheel.hooks.task_name import task_key
 from duewheel.operators.calling import check_call
@@ -155,7 +156,7 @@ class Held:
     keeper: LeaseKeeper
 
 
-class ConsumingOperator(ReadLineage, BaseOperator):
+class ConsumingOperator(CheckedWhenMapped, ReadLineage, BaseOperator):
     """Base of the operators that receive messages, work on them, and ack them after the work.
 
     The arguments are those of :class:`~duewheel.operators.consume.ConsumeMessagesOperator`, and ``at_most``,

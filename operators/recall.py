@@ -14,6 +14,7 @@ from airflow.sdk.exceptions import AirflowFailException
 from duewheel.hooks.broker import DueWheelHook
 from duewheel.hooks.declared import WHAT_NAMES_A_MESSAGE, check_flags, check_named_message
 from duewheel.hooks.links import MessageLink, TopicLink
+from duewheel.hooks.mapped import CheckedWhenMapped
 from duewheel.store.values.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
 
-class RecallMessageOperator(BaseOperator):
+class RecallMessageOperator(CheckedWhenMapped, BaseOperator):
     """Recall a message by its id, or by topic and key, and return the outcome.
 
     Args:

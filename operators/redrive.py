@@ -19,6 +19,7 @@ from duewheel.hooks.declared import (
     check_topic,
 )
 from duewheel.hooks.links import DeadLettersLink
+from duewheel.hooks.mapped import CheckedWhenMapped
 from duewheel.hooks.rendered import as_instant
 from duewheel.store.values.bodies import check_text
 from duewheel.store.values.numbers import redrive_rate
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from duewheel.store.values.instants import Instant
 
 
-class RedriveDeadLettersOperator(BaseOperator):
+class RedriveDeadLettersOperator(CheckedWhenMapped, BaseOperator):
     """Send the dead letters of a group again that meet every criterion, each once.
 
     A try that follows an interrupted one continues where it stopped.

@@ -11,6 +11,7 @@ from airflow.sdk.exceptions import AirflowFailException
 from duewheel.hooks.broker import DueWheelHook
 from duewheel.hooks.declared import check_named_message, check_when
 from duewheel.hooks.links import MessageLink, TopicLink
+from duewheel.hooks.mapped import CheckedWhenMapped
 from duewheel.hooks.rendered import as_instant, as_span
 from duewheel.hooks.task_name import task_key
 from duewheel.store.values.errors import AlreadyReleased, InvalidArgument, UnknownMessage
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from duewheel.store.values.instants import Instant
 
 
-class RescheduleMessageOperator(BaseOperator):
+class RescheduleMessageOperator(CheckedWhenMapped, BaseOperator):
     """Move one waiting message by its id, or all by topic and key, to another instant in one step.
 
     A second try finds the messages that the first has moved, and returns their new ids, even if the first try

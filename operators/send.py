@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from airflow.sdk import BaseOperator
 
 from duewheel.hooks.links import MessageLink, TopicLink
+from duewheel.hooks.mapped import CheckedWhenMapped
 from duewheel.hooks.task_name import task_key
 from duewheel.operators.lineage import WrittenLineage
 from duewheel.operators.message_fields import MESSAGE_FIELDS, MessageFields
@@ -26,7 +27,7 @@ RECEIPT = "receipt"
 """The key of the XCom with the whole receipt."""
 
 
-class SendDelayMessageOperator(WrittenLineage, MessageFields, BaseOperator):
+class SendDelayMessageOperator(CheckedWhenMapped, WrittenLineage, MessageFields, BaseOperator):
     """Send a message that is delivered at an instant, and return its id.
 
     All fields of the message are templated. At most one of ``delay``, ``deliver_at`` and ``delay_level`` may

@@ -21,6 +21,7 @@ from airflow.sdk import BaseOperator
 from duewheel.hooks.broker import DueWheelHook
 from duewheel.hooks.declared import check_flags, check_message, check_topic, check_when, is_given_later
 from duewheel.hooks.links import TopicLink
+from duewheel.hooks.mapped import CheckedWhenMapped
 from duewheel.hooks.rendered import as_when
 from duewheel.hooks.task_name import task_key
 from duewheel.operators.lineage import WrittenLineage
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from duewheel.store.values.instants import Instant
 
 
-class SendDelayMessagesOperator(WrittenLineage, BaseOperator):
+class SendDelayMessagesOperator(CheckedWhenMapped, WrittenLineage, BaseOperator):
     """Send a list of messages, as another task returned it, all of them or none.
 
     Args:

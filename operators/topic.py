@@ -17,6 +17,7 @@ from duewheel.hooks.declared import (
     check_span,
     check_topic,
 )
+from duewheel.hooks.mapped import CheckedWhenMapped
 from duewheel.hooks.rendered import as_span
 from duewheel.store.values.limits import (
     LONGEST_GRANULARITY,
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
 
-class CreateTopicOperator(BaseOperator):
+class CreateTopicOperator(CheckedWhenMapped, BaseOperator):
     """Make a topic unless one with the same settings exists.
 
     Settings that are not given take the broker's defaults.

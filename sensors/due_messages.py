@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseSensorOperator, PokeReturnValue
 from airflow.sdk.configuration import conf
-from airflow.sdk.exceptions import AirflowSensorTimeout
+from airflow.sdk.exceptions import AirflowSensorTimeout, AirflowSkipException
 
 from duewheel.hooks.broker import DueWheelHook
 from duewheel.hooks.declared import (
@@ -28,6 +28,7 @@ from duewheel.hooks.declared import (
     check_span,
 )
 from duewheel.hooks.links import TopicLink
+from duewheel.hooks.mapped import CheckedWhenMapped
 from duewheel.hooks.rendered import as_span
 from duewheel.hooks.task_name import task_key
 from duewheel.store.leases import to_json
@@ -51,7 +52,7 @@ MOST_HANDED_ON = 1_000
 """The largest number of messages that an XCom names."""
 
 
-class DueMessagesSensor(BaseSensorOperator):
+class DueMessagesSensor(CheckedWhenMapped, BaseSensorOperator):
     """Succeed as soon as a group has at least ``min_messages`` ready messages.
 
     Args:
@@ -143,7 +144,13 @@ class DueMessagesSensor(BaseSensorOperator):
         """Ask the database, and wait if too few messages are ready."""
         if not self.deferrable:
             return super().execute(context)
-        return self._look_or_defer(context, time.time() + self.timeout)
+        try:
+            return self._look_or_defer(context, time.time() + self.timeout)
+        except AirflowSensorTimeout as error:
+            # Airflow itself turns only the timeouts that come after a deferral into skips.
+            if self.soft_fail or self.never_fail:
+                raise AirflowSkipException(f"Skipping, as the sensor's timeout has come: {error}") from error
+            raise
 
     def execute_complete(
         self,

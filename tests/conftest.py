@@ -27,7 +27,6 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import psutil
 import pytest
 from tests.clock import NOW, Clock
 from tests.logins import (
@@ -45,6 +44,12 @@ from tests.servers import InstalledPostgres, programs
 from tests.waiting import ask, connected, until
 
 from duewheel.embedded.postgres import EmbeddedPostgres
+from duewheel.testing.databases import TEST_SETTINGS, folder_for_a_server
+
+# The plugin of this package, whether or not it is installed here.
+from duewheel.testing.plugin import duewheel as duewheel
+from duewheel.testing.plugin import duewheel_airflow as duewheel_airflow
+from duewheel.testing.plugin import duewheel_databases as duewheel_databases
 
 if TYPE_CHECKING:
     from duewheel.store.broker import Broker
@@ -144,14 +149,9 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
     return report
 
 
-#: Speed instead of durability: a test server may lose its data in a power cut. All else is as the server has
-#: it, where DUEWHEEL_TEST_POSTGRES names one.
-WITHOUT_DURABILITY = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
-TEST_SETTINGS = {
-    **WITHOUT_DURABILITY,
-    "autovacuum": "off",
-    "max_wal_size": "1GB",
-    "checkpoint_timeout": "1h",
+#: All else is as the server has it, where DUEWHEEL_TEST_POSTGRES names one.
+WITHOUT_DURABILITY = {
+    name: TEST_SETTINGS[name] for name in ("fsync", "synchronous_commit", "full_page_writes")
 }
 
 
@@ -159,22 +159,6 @@ def execute(dsn: str, statement: str, *parameters: object) -> list[tuple[Any, ..
     """Runs one statement on a connection of its own, outside a transaction, and returns its rows."""
     with connected(dsn) as connection:
         return ask(connection, statement, *parameters)
-
-
-#: Linux's folder in memory.
-IN_MEMORY = Path("/dev/shm")
-#: More than a server here ever takes.
-ROOM_BYTES = 4 * 1024**3
-
-
-def folder_for_a_server() -> str | None:
-    """A folder in memory if there is plenty, else the usual one for temporary files."""
-    has_room = (
-        IN_MEMORY.is_mount()
-        and shutil.disk_usage(IN_MEMORY).free > ROOM_BYTES
-        and psutil.virtual_memory().available > ROOM_BYTES
-    )
-    return str(IN_MEMORY) if has_room else None
 
 
 @contextmanager
@@ -200,6 +184,12 @@ def postgres() -> Iterator[EmbeddedPostgres]:
     """The session's server: fast, not durable. A test of durability starts one of its own."""
     with temporary_server("duewheel-test-") as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def duewheel_server(postgres: EmbeddedPostgres) -> str:
+    """The session's server serves the fixture ``duewheel``, too."""
+    return postgres.dsn()
 
 
 @pytest.fixture(scope="session")

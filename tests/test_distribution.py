@@ -62,6 +62,20 @@ with Broker(sys.argv[1]) as broker:
     print(refusal(broker.add_schedule, "daily", "orders", b"", every=timedelta(days=1)))
 """
 
+TEST_OF_A_STRANGER = """
+import sys
+from datetime import timedelta
+from pathlib import Path
+
+from duewheel import testing
+
+def test_an_order_has_half_an_hour(duewheel):
+    assert Path(testing.__file__).is_relative_to(sys.prefix)
+    duewheel.create_topic("order-timeout")
+    duewheel.send("order-timeout", b"", key="4711", delay=timedelta(minutes=30))
+    duewheel.assert_sent("order-timeout", key="4711", due_in=timedelta(minutes=30))
+"""
+
 
 def built(folder: Path) -> Path:
     if BUILT is not None:
@@ -161,6 +175,24 @@ def test_without_its_extra_the_command_says_how_to_install_it(plain: Path, comma
 
 
 @pytest.mark.slow
+def test_an_installation_has_the_plugin_of_pytest(plain: Path, tmp_path: Path) -> None:
+    (tmp_path / "test_of_a_stranger.py").write_text(TEST_OF_A_STRANGER)
+    # The packages of these tests behind those of the installation, whose duewheel comes first.
+    program = f"""
+import sys
+sys.path.append({str(Path(psycopg2.__file__).parents[1])!r})
+import pytest
+sys.exit(pytest.main(["-q", "-p", "no:cacheprovider"]))
+"""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(
+        [plain, "-c", program], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout
+    assert "1 passed" in done.stdout
+
+
+@pytest.mark.slow
 def test_an_installation_has_no_demo(plain: Path) -> None:
     # The packages of these tests behind those of the installation, whose duewheel comes first.
     program = f"""
@@ -169,9 +201,13 @@ sys.path.append({str(Path(psycopg2.__file__).parents[1])!r})
 from duewheel.cli.__main__ import run
 run()
 """
-    listed = subprocess.run([plain, "-c", program, "--help"], capture_output=True, text=True, check=True)
+    listed = subprocess.run(
+        [plain, "-E", "-c", program, "--help"], capture_output=True, text=True, check=True
+    )
     assert "wheel" in listed.stdout
     assert "demo" not in listed.stdout
-    refused = subprocess.run([plain, "-c", program, "demo"], capture_output=True, text=True, check=False)
+    refused = subprocess.run(
+        [plain, "-E", "-c", program, "demo"], capture_output=True, text=True, check=False
+    )
     assert refused.returncode == 2
     assert "No such command 'demo'" in refused.stderr

@@ -34,7 +34,8 @@ def test_files_and_links_exist() -> None:
 
 
 def test_fixtures_and_helpers_exist() -> None:
-    conftests = "\n".join(path.read_text() for path in TESTS.rglob("conftest.py"))
+    plugin = TESTS.parent / "testing" / "plugin.py"
+    conftests = "\n".join(path.read_text() for path in (*TESTS.rglob("conftest.py"), plugin))
     for names, _ in rows("fixture"):
         for name in quoted(names):
             assert name.endswith("/") or re.search(rf"^def {name}\(", conftests, re.MULTILINE), name

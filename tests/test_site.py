@@ -41,7 +41,7 @@ def build(folder: Path, package: str, options: str = "") -> tuple[int, str]:
     done = subprocess.run(
         [sys.executable, "-m", "mkdocs", "build"],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(HOOKS)},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(HOOKS), *sys.path])},
         capture_output=True,
         text=True,
         check=False,
@@ -106,7 +106,7 @@ def generated(page: str) -> str:
     program = f"from {page}_reference import {page}_page; print({page}_page())"
     return subprocess.run(
         [sys.executable, "-c", program],
-        env={**os.environ, "PYTHONPATH": str(HOOKS)},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(HOOKS), *sys.path])},
         stdout=subprocess.PIPE,
         check=True,
         text=True,

@@ -23,11 +23,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Self
 
-from psycopg2.extensions import parse_dsn
-
 from duewheel.cli.demo.airflow_api import AirflowApi, AirflowUnreachableError
 from duewheel.cli.demo.processes import Child, end, start
 from duewheel.embedded.machine import free_port
+from duewheel.testing.connections import connection_json
 
 USER = "admin"
 _COMPONENTS: dict[str, tuple[str, ...]] = {
@@ -139,22 +138,6 @@ class Settings:
     @property
     def _passwords_file(self) -> Path:
         return self.home / "passwords.json"
-
-
-def connection_json(dsn: str, **extras: object) -> str:
-    """Return the broker at `dsn` as a connection of type `duewheel`, in the JSON that Airflow reads."""
-    parts = parse_dsn(dsn)
-    return json.dumps(
-        {
-            "conn_type": "duewheel",
-            "host": parts.get("host"),
-            "port": int(parts["port"]) if "port" in parts else None,
-            "schema": parts["dbname"],
-            "login": parts.get("user"),
-            "password": parts.get("password"),
-            "extra": json.dumps(extras),
-        }
-    )
 
 
 class AirflowStandalone:

@@ -1,7 +1,7 @@
 """The public names of the Python packages, and the pages of the site that show their docstrings.
 
-Public are the names in ``__all__`` of duewheel.store and duewheel.spark, and the classes that the provider
-names to Airflow.
+Public are the names in ``__all__`` of duewheel.store, duewheel.spark and duewheel.testing, and the classes
+that the provider names to Airflow.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 
 import duewheel.spark
 import duewheel.store
+import duewheel.testing
 from duewheel.plugin.provider_info import get_provider_info
 
 TITLES = {
@@ -25,9 +26,10 @@ TITLES = {
     "triggers": "duewheel.triggers",
     "hooks": "duewheel.hooks",
     "spark": "duewheel.spark",
+    "testing": "duewheel.testing",
 }
 #: The page that explains, with examples, how the names belong together.
-EXPLAINED = {"store": "python", "errors": "errors", "spark": "spark"}
+EXPLAINED = {"store": "python", "errors": "errors", "spark": "spark", "testing": "../how-to/test-your-dag"}
 # The methods of a broker stand in its parts.
 _OPTIONS = {
     "duewheel.store.Broker": """
@@ -60,6 +62,7 @@ def public_names() -> dict[str, list[str]]:
         "triggers": [*_classes(info["triggers"]), *info["queues"]],
         "hooks": list(_classes(info["hooks"])),
         "spark": [f"duewheel.spark.{name}" for name in duewheel.spark.__all__],
+        "testing": [f"duewheel.testing.{name}" for name in duewheel.testing.__all__],
     }
 
 

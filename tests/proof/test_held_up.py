@@ -12,7 +12,6 @@ from datetime import timedelta
 
 import psycopg2
 import pytest
-from tests.conftest import TEST_SETTINGS
 from tests.waiting import ask, beside, connected, until
 
 from duewheel.store import EmbeddedPostgres
@@ -20,6 +19,7 @@ from duewheel.store.broker import Broker
 from duewheel.store.consuming.consumer import Consumer
 from duewheel.store.database.connections import DriverConnection
 from duewheel.store.values.messages import RecallOutcome
+from duewheel.testing.databases import TEST_SETTINGS
 
 NOTHING = timedelta(0)
 HOUR = timedelta(hours=1)

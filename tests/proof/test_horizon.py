@@ -18,7 +18,6 @@ import psycopg2
 import pytest
 from psycopg2.extensions import make_dsn
 from tests.clock import Clock
-from tests.conftest import TEST_SETTINGS
 from tests.waiting import ask, beside, connected, until
 
 from duewheel.store import EmbeddedPostgres
@@ -26,6 +25,7 @@ from duewheel.store.broker import Broker
 from duewheel.store.consuming.consumer import Consumer
 from duewheel.store.values.errors import BrokerUnreachable, DueWheelError
 from duewheel.store.values.messages import RecallOutcome
+from duewheel.testing.databases import TEST_SETTINGS
 
 MICROSECOND = timedelta(microseconds=1)
 #: So long before its instant nothing may come.

@@ -14,11 +14,12 @@ import pytest
 from psycopg2.extensions import make_dsn
 from tests.acting import AT_ONCE, DAY
 from tests.clock import Clock
-from tests.conftest import TEST_SETTINGS, execute
+from tests.conftest import execute
 from tests.waiting import ask, beside, connected, until_blocked
 
 from duewheel.store import EmbeddedPostgres
 from duewheel.store.broker import Broker
+from duewheel.testing.databases import TEST_SETTINGS
 
 FOREIGN = "select x::text::bigint from unnest(duewheel.foreign_transactions(pg_current_snapshot())) x"
 NUMBERS = count(1)

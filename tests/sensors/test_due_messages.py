@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 from airflow.sdk import Context
-from airflow.sdk.exceptions import AirflowSensorTimeout, TaskDeferred
+from airflow.sdk.exceptions import AirflowSensorTimeout, AirflowSkipException, TaskDeferred
 from tests.airflow_runs import connection_json
 
 from duewheel.hooks.task_name import task_key
@@ -75,6 +75,14 @@ def test_its_timeout_counts_through_all_deferrals(broker: Broker) -> None:
     woken = {"topic": "orders", "group": "g", "ready": 1, "oldest_deliver_at": None}
     with pytest.raises(AirflowSensorTimeout, match="at most 0 messages were ready for group g at any look"):
         sensor().execute_complete(CONTEXT, woken, deadline=time.time())
+
+
+@pytest.mark.parametrize("option", ["soft_fail", "never_fail"])
+def test_a_timeout_that_comes_with_the_first_look_is_a_skip_where_timeouts_are(option: str) -> None:
+    with pytest.raises(AirflowSensorTimeout):
+        sensor(timeout=0).execute(CONTEXT)
+    with pytest.raises(AirflowSkipException, match="at most 0 messages were ready"):
+        sensor(timeout=0, **{option: True}).execute(CONTEXT)
 
 
 def test_leased_messages_are_not_ready(broker: Broker) -> None:
