@@ -22,6 +22,8 @@ _FORGET_OUTLIVED: Final = (
 _FORGET: Final = "select forgotten, next_topic_id from duewheel.forget({rows}, {place}, %s)"
 # Of each queue that an abandoned group is passed over, so many messages in one transaction.
 _PASSED_ROWS: Final = 4_000
+# So many of the groups for which messages are kept past retention have a warning each.
+_MOST_NAMED: Final = 20
 _MAINTAIN: Final = "select duewheel.maintain(%s)"
 # How many rows of each table a portion has.
 _LEAST_ROWS: Final = 50
@@ -121,7 +123,7 @@ def _in_portions(call: Callable[[str], tuple[Any, ...]], step: str, place: objec
 
 def _watch_groups(call: Callable[[str], tuple[Any, ...]]) -> list[dict[str, Any]]:
     """Lets abandoned groups go on, where they are to. Returns each group for which messages past retention
-    are kept, or were."""
+    are kept, or were, the largest first."""
     watched: dict[tuple[str, str], dict[str, Any]] = {}
     group_id: int | None = 0
     topic_id = 0
@@ -133,7 +135,7 @@ def _watch_groups(call: Callable[[str], tuple[Any, ...]]) -> list[dict[str, Any]
         for one in standing:
             before = watched.get((one["consumer_group"], one["topic"]), {"lost": 0})
             watched[one["consumer_group"], one["topic"]] = {**one, "lost": before["lost"] + one["lost"]}
-    return list(watched.values())
+    return sorted(watched.values(), key=lambda one: one["bytes"] or 0, reverse=True)
 
 
 def maintenance(report: Mapping[str, Any]) -> Maintenance:
@@ -162,7 +164,14 @@ def maintenance(report: Mapping[str, Any]) -> Maintenance:
         warnings.append(
             f"another session has the lock of upkeep, which was last done at {report['maintained_at']}"
         )
-    warnings += [kept_for(group) for group in report.get("watched", [])]
+    watched = report.get("watched", [])
+    warnings += [lost_by(group) for group in watched if group["lost"]]
+    kept_groups = [group for group in watched if not group["lost"]]
+    warnings += [kept_for(group) for group in kept_groups[:_MOST_NAMED]]
+    if len(kept_groups) > _MOST_NAMED:
+        warnings.append(
+            f"{len(kept_groups) - _MOST_NAMED} other groups keep messages past retention, too, as stats says"
+        )
     warnings += [held_up_by(holder) for holder in report.get("held_up", [])]
     return Maintenance(
         dropped=tuple(report.get("dropped", [])),
@@ -176,18 +185,26 @@ def maintenance(report: Mapping[str, Any]) -> Maintenance:
     )
 
 
+def lost_by(group: Mapping[str, Any]) -> str:
+    """A sentence that says what an abandoned group has lost.
+
+    Args:
+        group: an entry of ``standing`` of ``duewheel.watch_groups``.
+    """
+    return (
+        f"group {group['consumer_group']} has taken nothing of topic {group['topic']} since "
+        f"{group['since_at']}, which is longer than abandoned_after: it has lost {group['lost']} messages "
+        "that are past retention"
+    )
+
+
 def kept_for(group: Mapping[str, Any]) -> str:
-    """A sentence that says what is kept for a group past retention, or what it has lost of that.
+    """A sentence that says what is kept for a group past retention.
 
     Args:
         group: an entry of ``standing`` of ``duewheel.watch_groups``.
     """
     name, topic, since = group["consumer_group"], group["topic"], group["since_at"]
-    if group["lost"]:
-        return (
-            f"group {name} has taken nothing of topic {topic} since {since}, which is longer than "
-            f"abandoned_after: it has lost {group['lost']} messages that are past retention"
-        )
     kept = f"about {group['messages']} messages past retention, {group['bytes']} bytes, are kept for it"
     if group["is_paused"]:
         return f"group {name} has been paused on topic {topic} since {since}: {kept}"

@@ -257,3 +257,13 @@ def test_d09_losses_of_all_portions_are_said_at_once(
     read(shop, "reader")
     (warning,) = later(shop, clock, 10 * DAY)
     assert losses([warning]) == MESSAGES
+
+
+def test_d09_of_many_groups_the_twenty_that_keep_most_are_named(shop: Broker, clock: Clock) -> None:
+    for number in range(24):
+        shop.consumer("t", f"g{number}")
+    send(shop, 4)
+    warnings = later(shop, clock, 5 * DAY)
+    assert len(warnings) == 21
+    assert "group reader" in warnings[0] + warnings[1]
+    assert warnings[-1].startswith("6 other groups keep messages past retention")
