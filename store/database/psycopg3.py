@@ -95,5 +95,7 @@ class _Cursor:
 
 
 def _plain(value: Any) -> Any:
-    """The value without psycopg2's wrapper for bytes."""
+    """The value, or the values of a list, without psycopg2's wrapper for bytes."""
+    if isinstance(value, list):
+        return [_plain(one) for one in value]
     return value.adapted if isinstance(value, _BINARY) else value

@@ -15,6 +15,7 @@ import pytest
 from psycopg.rows import dict_row
 from sqlalchemy import NullPool, create_engine, text
 from sqlalchemy.orm import Session
+from tests.logins import login
 
 from duewheel.store.broker import Broker
 from duewheel.store.values.errors import InvalidArgument, InvalidDelayLevel, UnknownTopic
@@ -102,6 +103,15 @@ def test_x06_many_of_any_connection(shop: Broker, opened: Open, more: dict[str, 
         mine.commit()
     (found,) = shop.find_key("t", "k7")
     assert found.message_id == receipts[7].message_id
+
+
+def test_x06_many_of_a_producer_who_may_not_copy(shop: Broker, opened: Open) -> None:
+    messages = [{"body": b"b", "delay": HOUR, "key": f"k{number}"} for number in range(20)]
+    with opened(login(shop.dsn, "duewheel_producer")) as mine:
+        receipts = shop.send_many("t", messages, connection=mine)
+        mine.commit()
+    (found,) = shop.find_key("t", "k7")
+    assert (found.message_id, found.body) == (receipts[7].message_id, b"b")
 
 
 def test_x06_recall_and_reschedule_of_any_connection(shop: Broker, opened: Open) -> None:
