@@ -113,7 +113,7 @@ def test_a_triggerer_takes_over_at_once_from_a_stopped_one_and_in_time_from_a_ki
         triggerers.until_ring(second)
         killed = triggerers.triggerer()
         assert killed != stopped
-        # Airflow lets go of the watchers of a process that it can tell to; this one is told nothing.
+        # A killed triggerer gives nothing back.
         end_sessions([second.pid])
 
     with triggerers.start(threshold_seconds=1) as third:
