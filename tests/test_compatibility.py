@@ -1,0 +1,55 @@
+"""docs/reference/compatibility.md has the versions that the tests run on.
+
+DUEWHEEL_WRITE_COMPATIBILITY=1 writes the table anew.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "reference" / "compatibility.md"
+#: By extra, in the order of the table.
+PACKAGES = {
+    "": ("psycopg2-binary",),
+    "upgrade": ("sqlalchemy", "alembic"),
+    "airflow": (
+        "apache-airflow",
+        "apache-airflow-providers-common-messaging",
+        "apache-airflow-providers-standard",
+    ),
+    "spark": ("pyspark", "pyarrow", "adbc-driver-postgresql"),
+    "dev": (
+        "apache-airflow-providers-postgres",
+        "apache-airflow-providers-fab",
+        "apache-airflow-providers-openlineage",
+        "psycopg",
+        "asyncpg",
+    ),
+}
+
+
+def table() -> str:
+    """The lowest versions that are allowed, on which `make oldest` runs, and those of `make test`."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    newest = dict(
+        re.findall(r"^([a-z0-9-]+)==([^ \n]+)", (ROOT / "requirements.lock").read_text(), re.MULTILINE)
+    )
+    lines = ["| package | oldest | newest |", "|---|---|---|"]
+    for extra, names in PACKAGES.items():
+        asked = project["optional-dependencies"][extra] if extra else project["dependencies"]
+        oldest = dict(re.findall(r"([a-z0-9-]+)(?:\[\w+\])?>=([\d.]+)", "\n".join(asked)))
+        lines += [f"| `{name}` | {oldest[name]} | {newest[name]} |" for name in names]
+    return "\n".join(lines) + "\n"
+
+
+def test_the_table_has_the_versions_that_the_tests_run_on() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    (found,) = re.findall(r"^\| package \| oldest.*?(?=\n\n)", page, re.MULTILINE | re.DOTALL)
+    if os.environ.get("DUEWHEEL_WRITE_COMPATIBILITY"):
+        PAGE.write_text(page.replace(found, table().rstrip("\n")), encoding="utf-8")
+    else:
+        assert found + "\n" == table()
