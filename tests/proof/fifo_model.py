@@ -78,6 +78,7 @@ class Subscription:
     max_retries: int
     messages: list[Message] = field(default_factory=list)
     leases: list[Lease] = field(default_factory=list)
+    is_paused: bool = False
 
     def of_group(self, message_group: str) -> list[Message]:
         """All messages of a message group."""
@@ -93,6 +94,7 @@ class Subscription:
 
     def take(self, messages: list[Message], attempts: list[int], ends_at: datetime, now: datetime) -> Lease:
         """Check a delivery and note who holds it."""
+        assert not self.is_paused, f"{messages} came to a group that is paused"
         for message, attempt in zip(messages, attempts, strict=True):
             assert message.state is State.OPEN, f"{message} was delivered again"
             assert attempt == message.attempt, f"{message} came as attempt {attempt}"
@@ -116,7 +118,9 @@ class Subscription:
 
     def obtainable(self, now: datetime) -> list[Message]:
         """The messages that a receive with room for everything must bring."""
-        found = []
+        found: list[Message] = []
+        if self.is_paused:
+            return found
         for message_group in {message.message_group for message in self.messages}:
             if self.holders(message_group):
                 continue

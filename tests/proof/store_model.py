@@ -124,10 +124,13 @@ class Topic:
     max_delay: timedelta
     retention: timedelta
     rejects: bool
+    max_retries: int
     groups: dict[str, frozenset[str] | None]
     messages: dict[str, Message] = field(default_factory=dict)
     idempotency: dict[str, tuple[Message, datetime]] = field(default_factory=dict)
     released_to: datetime | None = None
+    #: Since when each group that is paused gets nothing.
+    paused_at: dict[str, datetime] = field(default_factory=dict)
 
     def is_out_of_range(self, asked: datetime, now: datetime) -> bool:
         """Whether the instant is past the topic's maximum delay (D04)."""
@@ -191,12 +194,24 @@ class Topic:
 
     def ready(self, group: str, now: datetime) -> list[Message]:
         """What a group may be given: new ones, retries that are due or released, and what a lease lost."""
+        if group in self.paused_at:
+            return []
         return [
             message
             for message in self.messages.values()
             if message.released and not message.recalled and self.matches(group, message)
-            if _is_ready(message.copies[group], now)
+            if self.is_ready(message.copies[group], now)
         ]
+
+    def is_ready(self, copy: Copy, now: datetime) -> bool:
+        """Whether a released message may be given; one whose last attempt was lost is a dead letter."""
+        if copy.state is State.WAITING:
+            return True
+        if copy.state is State.RETRY:
+            assert copy.due_at is not None
+            return copy.is_released or copy.due_at <= now
+        has_ended = copy.lease is not None and copy.lease.ends_at <= now
+        return copy.state is State.INFLIGHT and has_ended and copy.attempt <= self.max_retries
 
     def is_finished(self, group: str, message: Message) -> bool:
         """Whether a group never gets the message again."""
@@ -216,15 +231,6 @@ class Topic:
                     yield copy.due_at
                 if copy.lease is not None and copy.lease.ends_at > now:
                     yield copy.lease.ends_at
-
-
-def _is_ready(copy: Copy, now: datetime) -> bool:
-    if copy.state is State.WAITING:
-        return True
-    if copy.state is State.RETRY:
-        assert copy.due_at is not None
-        return copy.is_released or copy.due_at <= now
-    return copy.state is State.INFLIGHT and copy.lease is not None and copy.lease.ends_at <= now
 
 
 def give_back(copies: Sequence[Copy], now: datetime, floor: datetime) -> None:

@@ -198,6 +198,12 @@ class FifoAgainstModel(RuleBasedStateMachine):
                 assert lease.ends_at <= self.now, "a lease was ended while it was live"
                 self.model.expire(lease)
 
+    @rule(pauses=st.sampled_from([True, False, False]))
+    def pause_or_resume(self, pauses: bool) -> None:
+        act = self.broker.pause_group if pauses else self.broker.resume_group
+        assert act("g") == (self.model.is_paused is not pauses)
+        self.model.is_paused = pauses
+
     def answer(self, choice: int, mask: int) -> tuple[Lease, list[Received], list[Message]] | None:
         """Some of what one hand holds."""
         if not self.hands:
@@ -282,6 +288,7 @@ class FifoAgainstModel(RuleBasedStateMachine):
 
     def drain(self) -> None:
         """Everything comes in the end."""
+        self.pause_or_resume(False)
         self.clock.set(max(self.now, BEGINNING) + timedelta(days=1))
         for _ in range(MAX_RETRIES + 3):
             self.receive(0, ROOM_FOR_ALL, timedelta(seconds=60))

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import datetime, timedelta
+from functools import partial
 from itertools import pairwise
 
 import pytest
@@ -333,6 +334,74 @@ def test_x07_of_many_with_one_idempotency_key_one_sends(topic: Broker, dsn: str)
         assert [receipt.outcome for receipt in receipts].count(SendOutcome.SENT) == 1
     delivered = rest(topic, topic.consumer(TOPIC, "g"))
     assert Counter(message.body.decode() for message in delivered) == {f"{n}": 1 for n in range(500)}
+
+
+# --- against a pause
+
+
+@pytest.mark.slow
+@pytest.mark.tenfold
+@pytest.mark.parametrize("message_type", ["NORMAL", "FIFO"])
+def test_races_of_a_pause_against_receives(broker: Broker, dsn: str, message_type: str) -> None:
+    """A receive that begins after the answer to a pause, and ends before the group is resumed, is empty.
+
+    One that is under way at that answer may have messages. Each message comes once.
+    """
+    broker.create_topic(TOPIC, message_type=message_type, queues=2)
+    group = broker.consumer(TOPIC, "g")
+    names = [f"{n}" for n in range(2 * RACES)]
+    given = [{"message_group": f"{n % 20}"} if message_type == "FIFO" else {} for n in range(len(names))]
+    broker.send_many(TOPIC, [{"body": name, **one} for name, one in zip(names, given, strict=True)])
+    #: How often a pause was answered or a resumption called: odd while nothing may come.
+    turn = 0
+    looks = [0] * RUNNERS
+    stop = threading.Event()
+    came: list[str] = []
+    #: Whether receives that an answer to a pause overtook had messages.
+    overtaken: list[bool] = []
+
+    def consume(runner: int) -> None:
+        with Broker(dsn) as own:
+            consumer = own.consumer(TOPIC, "g")
+            while not stop.is_set():
+                began = turn
+                batch = consumer.receive(2)
+                ended = turn
+                assert not (began % 2 and began == ended and batch), "it came to a paused group"
+                if ended % 2 and began == ended - 1:
+                    overtaken.append(len(batch) > 0)
+                consumer.ack(batch)
+                came.extend(message.body.decode() for message in batch)
+                looks[runner] += 1
+
+    def all_look() -> None:
+        before = list(looks)
+
+        def have_looked() -> bool:
+            for one in consuming:
+                if one.done():
+                    one.result()
+            return all(now > then + 1 for now, then in zip(looks, before, strict=True))
+
+        until(have_looked, "each consumer to look twice", pause_seconds=0.001)
+
+    with beside() as start:
+        consuming = [start(partial(consume, runner)) for runner in range(RUNNERS)]
+        try:
+            while len(came) < len(names):
+                assert broker.pause_group("g") == 1
+                turn += 1
+                all_look()
+                turn += 1
+                assert broker.resume_group("g") == 1
+                all_look()
+        finally:
+            stop.set()
+        for one in consuming:
+            one.result()
+    assert Counter(came) == dict.fromkeys(names, 1)
+    assert set(overtaken) == {True, False}
+    assert not group.receive()
 
 
 # --- inside a transaction that stays open

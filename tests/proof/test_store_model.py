@@ -78,6 +78,8 @@ IDEMPOTENCY_KEYS = st.sampled_from([None, None, None, "i1", "i2"])
 CONFLICTS = st.sampled_from(["allow", "allow", "keep", "replace"])
 SPANS = st.sampled_from([timedelta(seconds=s) for s in (1, 2, 10, 60, 3600)])
 CHOICE = st.integers(0, 1_000)
+#: Mostly the groups read.
+PAUSES = st.sampled_from([True, False, False])
 
 
 class StoreAgainstModel(RuleBasedStateMachine):
@@ -113,7 +115,9 @@ class StoreAgainstModel(RuleBasedStateMachine):
                 name, queues=queues, max_delay=MAX_DELAY, out_of_range=policy, retention=RETENTIONS[name]
             )
             tags = {"all": EVERYTHING, "some": frozenset({"red", "blue"})}
-            self.topics[name] = Topic(name, queues, MAX_DELAY, RETENTIONS[name], policy == "reject", tags)
+            self.topics[name] = Topic(
+                name, queues, MAX_DELAY, RETENTIONS[name], policy == "reject", MAX_RETRIES, tags
+            )
             for group, expression in (("all", "*"), ("some", "red || blue")):
                 consumer = self.broker.consumer(name, group, expression)
                 self.consumers[name, group] = consumer
@@ -463,6 +467,22 @@ class StoreAgainstModel(RuleBasedStateMachine):
             with pytest.raises(LeaseLost):
                 consumer.change_invisible_duration(messages, duration)
 
+    @rule(name=st.sampled_from(["one", "three", None]), group=GROUPS, pauses=PAUSES)
+    def pause_or_resume(self, name: str | None, group: str, pauses: bool) -> None:
+        """On one topic or on both: it is a change where the group was not so before."""
+        now = self.now
+        changed = 0
+        for topic in self.topics.values() if name is None else [self.topics[name]]:
+            changed += (group in topic.paused_at) is not pauses
+            if pauses:
+                topic.paused_at.setdefault(group, now)
+            else:
+                topic.paused_at.pop(group, None)
+        act = self.broker.pause_group if pauses else self.broker.resume_group
+        assert act(group, name) == changed
+        for one in self.broker.groups():
+            assert one.paused_at == self.topics[one.topic].paused_at.get(one.group)
+
     def answered(
         self, topic: Topic, group: str, messages: list[Received], kind: str, call: Callable[[Any], None]
     ) -> bool:
@@ -740,6 +760,8 @@ class StoreAgainstModel(RuleBasedStateMachine):
         """Everything that was accepted reaches each group, at last and exactly as often as said."""
         if self.sender is not None:
             self.end_open_transaction(True)
+        for group in ("all", "some"):
+            self.pause_or_resume(None, group, False)
         for _ in range(2 * MAX_RETRIES + 4):
             self.clock.advance(13 * HOUR)
             for name, group in self.consumers:

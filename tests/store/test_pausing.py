@@ -25,7 +25,7 @@ TYPES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("message_type", TYPES)
-def test_x08_a_paused_group_gets_nothing_and_others_do(timed_broker: Broker, message_type: str) -> None:
+def test_a_paused_group_gets_nothing_and_others_do(timed_broker: Broker, message_type: str) -> None:
     timed_broker.create_topic("t", message_type=message_type)
     consumers = {group: timed_broker.consumer("t", group) for group in ("paused", "other")}
     timed_broker.send("t", b"", **TYPES[message_type])
@@ -39,7 +39,7 @@ def test_x08_a_paused_group_gets_nothing_and_others_do(timed_broker: Broker, mes
 
 
 @pytest.mark.parametrize("message_type", ["NORMAL", "FIFO"])
-def test_x08_a_paused_group_finishes_what_it_has_in_hand(
+def test_a_paused_group_finishes_what_it_has_in_hand(
     timed_broker: Broker, clock: Clock, message_type: str
 ) -> None:
     timed_broker.create_topic("t", message_type=message_type, queues=1)
@@ -87,7 +87,7 @@ def test_x08_a_pause_is_seen_in_the_numbers_and_rings_no_doorbell(timed_broker: 
     assert seen() == {"a": [None, None, 1, 1], "b": [None, None, 1, 1]}
 
 
-def test_x08_a_consumer_that_waits_goes_on_when_its_group_is_resumed(broker: Broker) -> None:
+def test_a_consumer_that_waits_goes_on_when_its_group_is_resumed(broker: Broker) -> None:
     broker.create_topic("t", message_type="NORMAL")
     consumer = broker.consumer("t", "g")
     broker.pause_group("g")
@@ -100,7 +100,7 @@ def test_x08_a_consumer_that_waits_goes_on_when_its_group_is_resumed(broker: Bro
         assert len(received.result()) == 1
 
 
-def test_x08_the_stream_of_a_paused_group_stands_still(timed_broker: Broker, dsn: str) -> None:
+def test_the_stream_of_a_paused_group_stands_still(timed_broker: Broker, dsn: str) -> None:
     timed_broker.create_topic("t", message_type="NORMAL", queues=1)
     timed_broker.consumer("t", "g")
     timed_broker.send("t", b"")
@@ -120,7 +120,7 @@ def test_x08_the_stream_of_a_paused_group_stands_still(timed_broker: Broker, dsn
     assert not goes_on()
 
 
-def test_x08_all_instances_of_a_broadcasting_group_pause_or_one(timed_broker: Broker) -> None:
+def test_all_instances_of_a_broadcasting_group_pause_or_one(timed_broker: Broker) -> None:
     timed_broker.create_topic("t", message_type="NORMAL")
     instances = [timed_broker.consumer("t", "g", mode="broadcasting", name=name) for name in ("one", "two")]
     timed_broker.send("t", b"")
@@ -135,7 +135,7 @@ def test_x08_all_instances_of_a_broadcasting_group_pause_or_one(timed_broker: Br
     assert [len(one.receive()) for one in instances] == [1, 0]
 
 
-def test_x08_a_pause_of_nothing_is_refused(timed_broker: Broker) -> None:
+def test_a_pause_of_nothing_is_refused(timed_broker: Broker) -> None:
     for topic in ("t", "other"):
         timed_broker.create_topic(topic)
     timed_broker.consumer("t", "g")
