@@ -172,7 +172,9 @@ class Airflow:
         directory = self._directory / f"run-{next(self._numbers)}"
         directory.mkdir()
         home = AirflowHome(directory, self.metadata)
-        process = home.start_file(dag.file, dag.dag_id, json.dumps(dict(conf or {})), left_out or "")
+        process = home.start_file(
+            dag.file, dag.dag_id, json.dumps(dict(conf or {})), left_out or "", "standing"
+        )
         run = home.finish(dag.file.stem, process)
         if run.state != ends:
             raise AssertionError(f"the run of {dag.dag_id} ended as {run.state}, not {ends}:\n{run.log}")

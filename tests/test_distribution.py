@@ -33,7 +33,7 @@ import duewheel.cli, duewheel.store
 from duewheel.store import Broker, ExtraMissing, RecallOutcome
 
 for module in pkgutil.walk_packages(duewheel.store.__path__, "duewheel.store."):
-    if module.name != "duewheel.store.database.migration":
+    if module.name.rpartition(".")[2] not in ("migration", "psycopg3"):
         import_module(module.name)
 
 def refusal(call, *arguments, **named):

@@ -321,10 +321,10 @@ class Consumer:
 
         Args:
             messages: a batch, messages, or leases; of one receive or several.
-            connection: a transaction of the caller, a psycopg2 connection or SQLAlchemy ``Connection`` or
-                ``Session``: the work and the ack are then committed, or rolled back, together, and once. The
-                ack waits for another transaction that answers the same lease. Without ``connection``, an ack
-                may be repeated.
+            connection: a transaction of the caller, a connection of psycopg2 or psycopg 3, or a SQLAlchemy
+                ``Connection`` or ``Session``: the work and the ack are then committed, or rolled back,
+                together, and once. The ack waits for another transaction that answers the same lease. Without
+                ``connection``, an ack may be repeated.
 
         Raises:
             AlreadyAnswered: with ``connection``, another transaction has answered some of the messages: roll

@@ -21,7 +21,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import psycopg2
 import psycopg2.extensions
@@ -43,11 +43,12 @@ DriverConnection = psycopg2.extensions.connection
 DriverCursor = psycopg2.extensions.cursor
 
 if TYPE_CHECKING:
+    from psycopg import Connection as Psycopg3Connection
     from sqlalchemy import Connection as SQLAlchemyConnection
     from sqlalchemy.orm import Session
 
     #: The types of ``connection=``: the caller's transaction.
-    CallerConnection = DriverConnection | SQLAlchemyConnection | Session
+    CallerConnection = DriverConnection | Psycopg3Connection[Any] | SQLAlchemyConnection | Session
 
 log = logging.getLogger(__name__)
 
@@ -103,11 +104,12 @@ def _without_values(reason: str) -> str:
 
 
 def driver_connection(connection: CallerConnection) -> DriverConnection:
-    """The psycopg2 connection on which the caller's transaction runs.
+    """The connection on which the caller's transaction runs, with the names of psycopg2.
 
     Args:
-        connection: a psycopg2 connection, or a SQLAlchemy ``Connection`` or ``Session`` on the psycopg2
-            driver. A SQLAlchemy one begins its transaction if it has not yet, as for a statement of its own.
+        connection: a connection of psycopg2 or psycopg 3, or a SQLAlchemy ``Connection`` or ``Session`` on
+            one of them. A SQLAlchemy one begins its transaction if it has not yet, as for a statement of its
+            own.
 
     Raises:
         InvalidArgument: something else, or another driver.
@@ -126,10 +128,18 @@ def driver_connection(connection: CallerConnection) -> DriverConnection:
                 found.begin()
             found = found.connection
         found = getattr(found, "dbapi_connection", found)
+    # A connection of psycopg 3 is there only where its program has imported it.
+    if "psycopg" in sys.modules and not isinstance(found, DriverConnection):
+        import psycopg
+
+        if isinstance(found, psycopg.Connection):
+            from duewheel.store.database.psycopg3 import CallerOfPsycopg3
+
+            return cast("DriverConnection", CallerOfPsycopg3(found))
     if not isinstance(found, DriverConnection):
         raise InvalidArgument(
-            f"connection is a {type(found).__module__}.{type(found).__name__}: give a psycopg2 connection, "
-            "or a SQLAlchemy Connection or Session on the psycopg2 driver; "
+            f"connection is a {type(found).__module__}.{type(found).__name__}: give a connection of "
+            "psycopg2 or psycopg 3, or a SQLAlchemy Connection or Session on one of them; "
             "any other driver can call the SQL functions"
         )
     return found

@@ -517,9 +517,11 @@ def stats(database: Database) -> Stats:
     rows = database.read(_TOPICS, (database.now(), None, None))
     with_groups = ((*row, tuple(groups.get(row[0], ()))) for row in rows)
     topics = tuple(records(TopicStats, with_groups, message_type=MessageType))
-    ((maintained_at, *backlog),) = database.read(_UPKEEP, (database.now(),))
+    ((maintained_at, to_seal, past_retention, to_settle),) = database.read(_UPKEEP, (database.now(),))
     holders = records(UpkeepHolder, database.read(_HOLDERS, (database.now(),)))
-    return Stats(topics, Upkeep(to_datetime(maintained_at), *backlog, tuple(holders)))
+    return Stats(
+        topics, Upkeep(to_datetime(maintained_at), to_seal, past_retention, to_settle, tuple(holders))
+    )
 
 
 def topic_page(broker: Connected, after: str | None = None, max_topics: int = 100) -> list[TopicNumbers]:

@@ -144,8 +144,8 @@ class Sending(Connected):
             idempotency_key: a second send with the same key sends nothing and returns the receipt of the
                 first.
             on_conflict: what to do when a message with the same key waits: "allow", "keep" or "replace".
-            connection: a transaction of the caller, a psycopg2 connection or a SQLAlchemy ``Connection`` or
-                ``Session``: the message exists if and when that commits.
+            connection: a transaction of the caller, a connection of psycopg2 or psycopg 3, or a SQLAlchemy
+                ``Connection`` or ``Session``: the message exists if and when that commits.
 
         Returns:
             The id and the delivery instant.

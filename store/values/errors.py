@@ -15,6 +15,7 @@ from importlib import resources
 from typing import TYPE_CHECKING, ClassVar, Self
 
 if TYPE_CHECKING:
+    import psycopg
     import psycopg2
 
 
@@ -234,18 +235,18 @@ _NOT_SUPPORTED = "0A000"
 _UPGRADE = "run `duewheel db upgrade` (or call Broker.upgrade()) against this database, then try again"
 
 
-def from_database(error: psycopg2.Error) -> DueWheelError | None:
+def from_database(error: psycopg2.Error | psycopg.Error) -> DueWheelError | None:
     """The duewheel error that a database error stands for, or None when it is not ours to explain.
 
     Args:
-        error: what psycopg2 raised.
+        error: what psycopg2 or psycopg 3 raised.
 
     Example:
         >>> import psycopg2
         >>> from_database(psycopg2.DataError("division by zero")) is None
         True
     """
-    code = error.pgcode
+    code = _sqlstate(error)
     if code is None:
         return None
     kind = BY_SQLSTATE.get(code)
@@ -275,7 +276,13 @@ def from_database(error: psycopg2.Error) -> DueWheelError | None:
     return None
 
 
-def is_read_only(error: psycopg2.Error) -> bool:
+def _sqlstate(error: psycopg2.Error | psycopg.Error) -> str | None:
+    """The SQLSTATE, which the two drivers name differently."""
+    code: str | None = getattr(error, "pgcode", None) or getattr(error, "sqlstate", None)
+    return code
+
+
+def is_read_only(error: psycopg2.Error | psycopg.Error) -> bool:
     """Whether the database refused because nothing can be written here, as on a standby.
 
     Example:
@@ -283,8 +290,9 @@ def is_read_only(error: psycopg2.Error) -> bool:
         >>> is_read_only(psycopg2.OperationalError("no route to host"))
         False
     """
-    return error.pgcode == _READ_ONLY or (
-        error.pgcode == _NOT_SUPPORTED and "read-write mode" in (error.diag.message_primary or "")
+    code = _sqlstate(error)
+    return code == _READ_ONLY or (
+        code == _NOT_SUPPORTED and "read-write mode" in (error.diag.message_primary or "")
     )
 
 

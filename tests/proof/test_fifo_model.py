@@ -105,11 +105,13 @@ class FifoAgainstModel(RuleBasedStateMachine):
     def upkeep(self) -> None:
         if self.sender is None:
             self.broker.maintain()
+            self.observe_expiries()
 
     @rule()
     def tick(self) -> None:
-        """Releases what nobody receives yet."""
+        """Releases what nobody receives yet, and ends leases whose time is over."""
         self.broker.tick("steps")
+        self.observe_expiries()
 
     # --- sending
 
@@ -211,7 +213,9 @@ class FifoAgainstModel(RuleBasedStateMachine):
         lease, received = self.hands[choice % len(self.hands)]
         chosen = [message for place, message in enumerate(received) if mask >> (place % 10) & 1] or received
         by_identity = {message.identity: message for message in lease.messages}
-        return lease, chosen, [by_identity[message.message_id] for message in chosen]
+        # Whoever names all of a lease answers what is left of it.
+        messages = lease.unanswered() if len(chosen) == len(received) else []
+        return lease, chosen, messages or [by_identity[message.message_id] for message in chosen]
 
     @rule(choice=CHOICE, mask=CHOICE)
     def ack(self, choice: int, mask: int) -> None:

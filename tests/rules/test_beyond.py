@@ -613,6 +613,7 @@ def test_x18_an_open_transaction_holds_up_nobody_for_long(broker: Broker) -> Non
     assert sorted(bodies(taken(broker.consumer("t", "g")))) == [b"second"]
 
 
+@pytest.mark.owner
 def test_x19_a_role_cannot_move_time_or_use_up_ids(broker: Broker) -> None:
     broker.create_topic("t", max_delay=30 * DAY)
     broker.send("t", b"", delay=20 * DAY)

@@ -160,6 +160,7 @@ def test_x02_bodies_of_megabytes_go_in_small_portions(topic: Broker) -> None:
     assert [at for _, at in waiting(topic)] == [NOW + DAY] * 12
 
 
+@pytest.mark.owner
 def test_x03_what_is_released_while_a_portion_is_written_is_not_moved(broker: Broker) -> None:
     """A tick between the rows of a portion and its check, which waits for the tick's lock."""
     broker.create_topic("t")

@@ -17,6 +17,8 @@ from duewheel.store import EmbeddedPostgres
 from duewheel.store.broker import Broker
 from duewheel.store.operations.overview import UpkeepHolder
 
+pytestmark = pytest.mark.owner
+
 UPKEEP_LOCK = "select pg_advisory_lock(duewheel.tick_lock_class(), -2)"
 
 HOLD: dict[str, tuple[str, ...]] = {

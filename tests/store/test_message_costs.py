@@ -6,6 +6,7 @@ import json
 import re
 from datetime import timedelta
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -58,23 +59,30 @@ def test_bytes_per_message(broker: Broker, keyed: bool) -> None:
     broker.create_topic("t")
     # The first pages, and what a first call makes.
     send(broker, "t", 0, 1000, keyed=keyed)
-    size, wal = ask(broker, SIZE), ask(broker, WAL)
-    for first in range(1000, 1000 + COUNT, 1000):
-        send(broker, "t", first, 1000, keyed=keyed)
-    stored = float(ask(broker, SIZE) - size) / COUNT
-    sent = float(ask(broker, WAL) - wal) / COUNT
-    wal = ask(broker, WAL)
-    consumer = broker.consumer("t", "g")
+    size = ask(broker, SIZE)
+    # The server's WAL is that of all its databases; other tests write into few of these portions.
+    sent: list[float] = []
+    handled: list[float] = []
     done = 0
-    while batch := consumer.receive(1000):
+    for first in range(1000, 1000 + COUNT, 1000):
+        wal = ask(broker, WAL)
+        send(broker, "t", first, 1000, keyed=keyed)
+        sent.append(float(ask(broker, WAL) - wal) / 1000)
+    stored = float(ask(broker, SIZE) - size) / COUNT
+    consumer = broker.consumer("t", "g")
+    while True:
+        wal = ask(broker, WAL)
+        batch = consumer.receive(1000)
+        if not batch:
+            break
         consumer.ack(batch)
+        handled.append(float(ask(broker, WAL) - wal) / len(batch))
         done += len(batch)
-    handled = float(ask(broker, WAL) - wal) / done
 
     assert done == 1000 + COUNT
     assert stored == pytest.approx(row("stored on disk, indexes included")[keyed], rel=BYTES_OFF)
-    assert sent == pytest.approx(row("WAL of `send_many`")[keyed], rel=BYTES_OFF)
-    assert handled < 2 * row("WAL of receive and ack, in batches of 1 000")[keyed]
+    assert median(sent) == pytest.approx(row("WAL of `send_many`")[keyed], rel=BYTES_OFF)
+    assert median(handled) < 2 * row("WAL of receive and ack, in batches of 1 000")[keyed]
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,8 @@ from duewheel.store.broker import Broker
 from duewheel.store.values.errors import LeaseLost
 from duewheel.store.values.messages import RecallOutcome
 
+pytestmark = pytest.mark.owner
+
 HOUR = timedelta(hours=1)
 DAY = timedelta(days=1)
 NOW = timedelta(0)

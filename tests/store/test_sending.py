@@ -525,9 +525,9 @@ def test_the_client_encoding_of_the_caller_is_kept(topics: Broker, caller: Any) 
 
 @pytest.mark.parametrize("connection", ["postgresql://", object(), 7])
 def test_what_is_no_connection_is_refused(topics: Broker, connection: Any) -> None:
-    with pytest.raises(InvalidArgument, match="give a psycopg2 connection"):
+    with pytest.raises(InvalidArgument, match="give a connection of psycopg2 or psycopg 3"):
         topics.send("delay", b"", delay=HOUR, connection=connection)
-    with pytest.raises(InvalidArgument, match="give a psycopg2 connection"):
+    with pytest.raises(InvalidArgument, match="give a connection of psycopg2 or psycopg 3"):
         topics.send_many("delay", [{"body": b"", "delay": HOUR}], connection)
     assert count(topics) == 0
 

@@ -24,14 +24,23 @@ WAIT_IN_REAL_TIME = {
     "delete_group",
     "due_histogram",
     "flow_histogram",
+    "forget",
+    "forget_instances",
+    "forget_outlived",
+    "forget_topics",
     "lock_lease",
     "lock_queues",
     "lock_subscription",
     "lock_until",
+    "maintain",
     "many_due_steps",
     "messages_by_name",
+    "move_out",
     "release_lateness",
     "releases_between",
+    "sweep",
+    "trim_logs",
+    "watch_groups",
 }
 
 

@@ -8,7 +8,7 @@
 create or replace function duewheel.upkeep_holders(now timestamptz default null) returns table (
     pid integer, login text, application text, state text, since_at timestamptz, gid text, holds text
 )
-language plpgsql as $$
+language plpgsql set jit = off as $$
 #variable_conflict use_column
 declare
     v_hour_ago constant timestamptz := duewheel.clock_at(upkeep_holders.now) - interval '1 hour';
