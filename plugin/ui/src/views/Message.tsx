@@ -1,93 +1,115 @@
 import { Box, DataList, Flex, Text } from "@chakra-ui/react";
-import { type Schemas, get, ofBroker } from "../api";
+import type { Schemas } from "../api";
 import { useAddress } from "../address";
 import { count } from "../format";
-import { Answered, Consumer, MessageLink, PageLink, Rows, Section, State, Warning, When } from "../parts";
-import { useAnswer } from "../useAnswer";
+import { Answered, Consumer, MessageLink, PageLink, Section, State, Warning, When } from "../parts";
+import { useBroker } from "../queries";
+import { NUMBER, Rows, columnsOf } from "../Rows";
 import { RedriveOne } from "./DeadLetters";
 import { DeliverNow, Recall, Reschedule, stateOf } from "./Messages";
 
+const column = columnsOf<Schemas["HistoryEntry"]>();
+
+const columns = (nowAt: string) => [
+  column.accessor("state", {
+    cell: ({ row: { original: entry } }) => <State of={entry.state} />,
+    header: "State",
+  }),
+  column.accessor("at", {
+    cell: ({ row: { original: entry } }) => <When at={entry.at} nowAt={nowAt} />,
+    header: "At",
+  }),
+  column.accessor("until_at", {
+    cell: ({ row: { original: entry } }) => <When at={entry.until_at} nowAt={nowAt} />,
+    header: "Until",
+  }),
+  column.accessor("consumer_group", {
+    cell: ({ row: { original: entry } }) =>
+      entry.consumer_group !== null && (
+        <PageLink to={{ group: entry.consumer_group }} view="dead">
+          {entry.consumer_group}
+        </PageLink>
+      ),
+    header: "Group",
+  }),
+  column.accessor("attempt", { header: "Attempt", ...NUMBER }),
+  column.accessor("consumer", {
+    cell: ({ row: { original: entry } }) => <Consumer name={entry.consumer} />,
+    header: "Consumer",
+  }),
+  column.accessor("reason", {
+    cell: ({ row: { original: entry } }) => <Text whiteSpace="pre-wrap">{entry.reason ?? ""}</Text>,
+    header: "Reason",
+  }),
+];
+
 export function Message({ broker, mayAct }: { broker: string; mayAct: boolean }) {
   const id = useAddress().of("id");
-  const answer = useAnswer(JSON.stringify([broker, id]), (signal) =>
-    get<Schemas["OneMessage"]>(ofBroker(broker, `messages/${encodeURIComponent(id)}`), {}, signal),
-  );
+  const answer = useBroker(broker, "messages/{message_id}", { message_id: id });
   return (
     <Answered answer={answer}>
-      {(one) => {
-        const dead = mayAct ? deadIn(one.history) : new Map<string | null, number>();
-        const isMoved = one.moved_from !== null;
-        return (
-          <>
-            {one.message_id !== id && (
-              <Warning>
-                The message was moved, and this is an id that it had before. It now has the id{" "}
-                <MessageLink id={one.message_id} />.
-              </Warning>
-            )}
-            <Section
-              extra={
-                mayAct &&
-                stateOf(one) === "waiting" && (
-                  <Flex gap={2} wrap="wrap">
-                    <Recall broker={broker} done={answer.again} ids={[one.message_id]} />
-                    <Reschedule broker={broker} done={answer.again} ids={[one.message_id]} />
-                    <DeliverNow broker={broker} done={answer.again} ids={[one.message_id]} />
-                  </Flex>
-                )
-              }
-              title={one.key === null ? "Message" : `Message ${one.key}`}
-            >
-              <Facts one={one} />
-            </Section>
-            <Section title="History">
-              <Rows
-                columns={[
-                  ["State", (entry) => <State of={entry.state} />],
-                  ["At", (entry) => <When at={entry.at} nowAt={one.now_at} />],
-                  ["Until", (entry) => <When at={entry.until_at} nowAt={one.now_at} />],
-                  [
-                    "Group",
-                    (entry) =>
-                      entry.consumer_group === null ? (
-                        ""
-                      ) : (
-                        <PageLink to={{ group: entry.consumer_group }} view="dead">
-                          {entry.consumer_group}
-                        </PageLink>
-                      ),
-                  ],
-                  ["Attempt", (entry) => entry.attempt],
-                  ["Consumer", (entry) => <Consumer name={entry.consumer} />],
-                  ["Reason", (entry) => <Text whiteSpace="pre-wrap">{entry.reason ?? ""}</Text>],
-                  isMoved && ["Known as", (entry) => <MessageLink id={entry.known_as} />],
-                  dead.size > 0 && [
-                    "Actions",
-                    (entry, index) =>
-                      dead.get(entry.consumer_group) === index &&
-                      entry.consumer_group !== null && (
-                        <RedriveOne
-                          broker={broker}
-                          done={answer.again}
-                          group={entry.consumer_group}
-                          id={one.message_id}
-                        />
-                      ),
-                  ],
-                ]}
-                empty="No events are known."
-                keyOf={(_, index) => index}
-                label="History"
-                rows={one.history}
-              />
-            </Section>
-            <Section title="Body">
-              <BodyText body={one.body} />
-            </Section>
-          </>
-        );
-      }}
+      {(one) => (
+        <>
+          {one.message_id !== id && (
+            <Warning>
+              The message was moved, and this is an id that it had before. It now has the id{" "}
+              <MessageLink id={one.message_id} />.
+            </Warning>
+          )}
+          <Section
+            extra={
+              mayAct &&
+              stateOf(one) === "waiting" && (
+                <Flex gap={2} wrap="wrap">
+                  <Recall broker={broker} ids={[one.message_id]} />
+                  <Reschedule broker={broker} ids={[one.message_id]} />
+                  <DeliverNow broker={broker} ids={[one.message_id]} />
+                </Flex>
+              )
+            }
+            title={one.key === null ? "Message" : `Message ${one.key}`}
+          >
+            <Facts one={one} />
+          </Section>
+          <Section title="History">
+            <History broker={broker} mayAct={mayAct} one={one} />
+          </Section>
+          <Section title="Body">
+            <BodyText body={one.body} />
+          </Section>
+        </>
+      )}
     </Answered>
+  );
+}
+
+function History({ broker, mayAct, one }: { broker: string; mayAct: boolean; one: Schemas["OneMessage"] }) {
+  const dead = mayAct ? deadIn(one.history) : new Map<string | null, number>();
+  return (
+    <Rows
+      columns={[
+        ...columns(one.now_at),
+        one.moved_from !== null &&
+          column.accessor("known_as", {
+            cell: ({ row: { original: entry } }) => <MessageLink id={entry.known_as} />,
+            header: "Known as",
+          }),
+        dead.size > 0 &&
+          column.display({
+            cell: ({ row: { index, original: entry } }) =>
+              entry.consumer_group !== null &&
+              dead.get(entry.consumer_group) === index && (
+                <RedriveOne broker={broker} group={entry.consumer_group} id={one.message_id} />
+              ),
+            header: "Actions",
+            id: "actions",
+          }),
+      ]}
+      empty="No events are known."
+      keyOf={(_, index) => `${index}`}
+      label="History"
+      rows={one.history}
+    />
   );
 }
 
