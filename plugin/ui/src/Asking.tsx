@@ -57,6 +57,7 @@ export function Asking({
   const cancel = useRef<HTMLButtonElement>(null);
   const trigger = useRef<HTMLButtonElement>(null);
   const acted = useRef(false);
+  const heading = useRef<HTMLElement>(null);
   const round = useRef(0);
   const stopped = useRef(false);
 
@@ -133,7 +134,10 @@ export function Asking({
 
   const change = (next: boolean) => {
     if (acting) return;
-    if (next) acted.current = false;
+    if (next) {
+      acted.current = false;
+      heading.current = trigger.current?.closest("section")?.querySelector("h2") ?? null;
+    }
     // From here on, the answer to the question asked at opening comes too late.
     round.current += 1;
     setBusy(false);
@@ -153,9 +157,7 @@ export function Asking({
   return (
     <Dialog.Root
       // The action may remove or disable the button, so the focus goes to the heading above it.
-      finalFocusEl={() =>
-        (acted.current && trigger.current?.closest("section")?.querySelector("h2")) || trigger.current
-      }
+      finalFocusEl={() => (acted.current && heading.current) || trigger.current}
       initialFocusEl={() => cancel.current}
       onOpenChange={(event) => change(event.open)}
       open={open}

@@ -86,7 +86,13 @@ const Fact = ({
     <Text as="span" color="fg.muted">
       {label}:
     </Text>{" "}
-    {isWrong ? <Badge colorPalette="red">{children}</Badge> : children}
+    {isWrong ? (
+      <Badge colorPalette="red" css={{ "& a": { color: "inherit" } }}>
+        {children}
+      </Badge>
+    ) : (
+      children
+    )}
   </Text>
 );
 

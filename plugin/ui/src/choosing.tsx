@@ -1,9 +1,11 @@
-// The rows that a user has chosen, and the column of checkboxes in which they are.
-import { Checkbox } from "@chakra-ui/react";
-import { useState } from "react";
+// The rows that a user has chosen, the column of checkboxes in which they are, and the bar with what may be done.
+import { Button, Checkbox, Flex, Text } from "@chakra-ui/react";
+import { type ReactNode, useState } from "react";
+import type { Schemas } from "./api";
+import { count } from "./format";
 import { columnsOf } from "./Rows";
 
-type Choice = ReturnType<typeof useChoice>;
+export type Choice = ReturnType<typeof useChoice>;
 /** What every row that can be chosen has. */
 type One = { key: string | null; message_id: string };
 
@@ -23,6 +25,65 @@ export function useChoice(shown: string[]) {
     },
     toggleAll: () => setChosen(now.length === shown.length ? new Set() : new Set(shown)),
   };
+}
+
+/** A number that was counted, or that there are more. */
+export const counted = ({ exact, messages }: Schemas["Count"]) =>
+  `${exact ? "" : "at least "}${count(messages)}`;
+
+/** The actions on what is chosen, as long as something is. Once all of the page is, all that match can be. */
+export function Selection({
+  actions,
+  actionsOnAll,
+  choice,
+  of,
+  total,
+}: {
+  actions: ReactNode;
+  /** None where nothing acts on all. */
+  actionsOnAll: ReactNode;
+  choice: Choice;
+  /** The filter: under another one, not all are chosen any more. */
+  of: string;
+  total: Schemas["Count"] | undefined;
+}) {
+  const [allOf, setAllOf] = useState<string>();
+  const isAll = allOf === of;
+  if (choice.now.length === 0 && !isAll) return null;
+  const isMore = total !== undefined && (total.messages > choice.now.length || !total.exact);
+  return (
+    <Flex
+      align="center"
+      aria-label="Chosen"
+      bg="bg.muted"
+      borderRadius="sm"
+      gap={2}
+      mb={3}
+      p={2}
+      role="group"
+      wrap="wrap"
+    >
+      <Text fontSize="sm">
+        {isAll ? "All that match are chosen:" : `${count(choice.now.length)} chosen:`}
+      </Text>
+      {isAll ? actionsOnAll : actions}
+      {!isAll && actionsOnAll && choice.all && isMore && (
+        <Button onClick={() => setAllOf(of)} size="xs" variant="outline">
+          Select all {counted(total)}
+        </Button>
+      )}
+      <Button
+        onClick={() => {
+          setAllOf(undefined);
+          choice.clear();
+        }}
+        size="xs"
+        variant="ghost"
+      >
+        Clear
+      </Button>
+    </Flex>
+  );
 }
 
 const Choose = ({ checked, label, toggle }: { checked: boolean; label: string; toggle: () => void }) => (

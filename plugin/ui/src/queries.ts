@@ -31,8 +31,10 @@ export function useAnswer<T>(
   key: readonly unknown[],
   ask: (signal: AbortSignal) => Promise<T>,
   everySeconds?: number,
+  enabled = true,
 ): Answer<T> {
   return useQuery<T>({
+    enabled,
     placeholderData: keepPreviousData,
     queryFn: async ({ signal }) => {
       try {
@@ -63,5 +65,11 @@ export const useBroker = <Path extends ReadPath>(
   path: Path,
   parameters: Parameters = {},
   everySeconds?: number,
+  enabled = true,
 ): Answer<Reading<Path>> =>
-  useAnswer([broker, path, parameters], (signal) => read(broker, path, parameters, signal), everySeconds);
+  useAnswer(
+    [broker, path, parameters],
+    (signal) => read(broker, path, parameters, signal),
+    everySeconds,
+    enabled,
+  );

@@ -4,7 +4,7 @@ import { Failure, type Schemas, addressOf, ofBroker, post } from "../api";
 import { useAddress } from "../address";
 import { Asking, type Course } from "../Asking";
 import { count } from "../format";
-import { chooser, useChoice } from "../choosing";
+import { Selection, chooser, counted, useChoice } from "../choosing";
 import { Answered, Filter, MessageLink, PageLink, Pages, Section, Shown, When } from "../parts";
 import { useBroker } from "../queries";
 import { NUMBER, Rows, columnsOf } from "../Rows";
@@ -56,6 +56,11 @@ const GROUP_COLUMNS = [
   ofGroup.accessor("dead", {
     cell: ({ row: { original: one } }) => count(one.dead),
     header: "Dead letters",
+    ...NUMBER,
+  }),
+  ofGroup.accessor("dropped_soon", {
+    cell: ({ row: { original: one } }) => count(one.dropped_soon),
+    header: "Dropped within a day",
     ...NUMBER,
   }),
 ];
@@ -230,7 +235,7 @@ function OnAll({
 
 const ofLetter = columnsOf<Schemas["ListedDeadLetter"]>();
 
-const LETTER_COLUMNS = [
+const letterColumns = (nowAt: string) => [
   ofLetter.accessor("dead_at", {
     cell: ({ row: { original: one } }) => <When at={one.dead_at} />,
     header: "Dead since",
@@ -245,6 +250,10 @@ const LETTER_COLUMNS = [
       </Text>
     ),
     header: "Reason",
+  }),
+  ofLetter.accessor("kept_until", {
+    cell: ({ row: { original: one } }) => <When at={one.kept_until} nowAt={nowAt} />,
+    header: "Kept until",
   }),
   ofLetter.accessor("message_id", {
     cell: ({ row: { original: one } }) => <MessageLink id={one.message_id} />,
@@ -262,6 +271,12 @@ function List({ broker, group, mayAct, mayReadBodies }: Rights & { broker: strin
   ];
   const where = { group, key_prefix: key, reason_contains: reason, redriven: false, topic };
   const answer = useBroker(broker, "dead-letters", { ...where, after });
+  const total = useBroker(broker, "dead-letters/count", {
+    group,
+    key_prefix: key,
+    reason_contains: reason,
+    topic,
+  });
   const letters = answer.data?.dead_letters ?? [];
   const choice = useChoice(letters.map((one) => one.message_id));
   const whose = { group, ...(topic === "" ? {} : { topic }) };
@@ -271,7 +286,7 @@ function List({ broker, group, mayAct, mayReadBodies }: Rights & { broker: strin
   const done = choice.clear;
   return (
     <Answered answer={answer}>
-      {({ next }) => (
+      {({ next, now_at }) => (
         <>
           {mayReadBodies && letters.length > 0 && (
             <Flex align="center" gap={2} mb={3} wrap="wrap">
@@ -288,51 +303,62 @@ function List({ broker, group, mayAct, mayReadBodies }: Rights & { broker: strin
               ))}
             </Flex>
           )}
+          {total.data && (
+            <Text fontSize="sm" mb={2}>
+              {count(letters.length)} of {counted(total.data)}
+            </Text>
+          )}
           {mayAct && (
-            <Flex align="center" gap={2} mb={3} wrap="wrap">
-              <Text fontSize="sm">{choice.now.length} chosen:</Text>
-              <Asking
-                act={async () => {
-                  const redriven = await ask({ dry_run: false, message_ids: choice.now });
-                  return `${count(redriven.redriven)} sent again. They come to the group at once.`;
-                }}
-                action="Redrive"
-                disabled={choice.now.length === 0}
-                done={done}
-              >
-                <Text>
-                  {count(choice.now.length)} dead letters are sent to {group} again, each with its id.
-                </Text>
-              </Asking>
-              <Asking
-                act={async () => {
-                  const { discarded } = await post<Schemas["Discarded"]>(
-                    ofBroker(broker, "dead-letters/discard"),
-                    { ...whose, dry_run: false, message_ids: choice.now },
-                  );
-                  return `${count(discarded)} discarded.`;
-                }}
-                action="Discard"
-                disabled={choice.now.length === 0}
-                done={done}
-                serious
-              >
-                <Text>
-                  {count(choice.now.length)} dead letters of {group} are discarded, and never sent again. This
-                  cannot be undone.
-                </Text>
-              </Asking>
-              <RedriveAll
-                ask={(more) => ask({ ...begins, ...more })}
-                filtered={reason}
-                group={group}
-                key={reason}
-                keyPrefix={key}
-              />
-            </Flex>
+            <Selection
+              actions={
+                <>
+                  <Asking
+                    act={async () => {
+                      const redriven = await ask({ dry_run: false, message_ids: choice.now });
+                      return `${count(redriven.redriven)} sent again. They come to the group at once.`;
+                    }}
+                    action="Redrive"
+                    done={done}
+                  >
+                    <Text>
+                      {count(choice.now.length)} dead letters are sent to {group} again, each with its id.
+                    </Text>
+                  </Asking>
+                  <Asking
+                    act={async () => {
+                      const { discarded } = await post<Schemas["Discarded"]>(
+                        ofBroker(broker, "dead-letters/discard"),
+                        { ...whose, dry_run: false, message_ids: choice.now },
+                      );
+                      return `${count(discarded)} discarded.`;
+                    }}
+                    action="Discard"
+                    done={done}
+                    serious
+                  >
+                    <Text>
+                      {count(choice.now.length)} dead letters of {group} are discarded, and never sent again.
+                      This cannot be undone.
+                    </Text>
+                  </Asking>
+                </>
+              }
+              actionsOnAll={
+                <RedriveAll
+                  ask={(more) => ask({ ...begins, ...more })}
+                  filtered={reason}
+                  group={group}
+                  key={reason}
+                  keyPrefix={key}
+                />
+              }
+              choice={choice}
+              of={JSON.stringify([broker, where])}
+              total={total.data}
+            />
           )}
           <Rows
-            columns={[mayAct && chooser<Schemas["ListedDeadLetter"]>(choice), ...LETTER_COLUMNS]}
+            columns={[mayAct && chooser<Schemas["ListedDeadLetter"]>(choice), ...letterColumns(now_at)]}
             empty={
               next === null
                 ? "No matching dead letters of this group, or all were sent again."

@@ -1,10 +1,12 @@
-import { Box, DataList, Flex, Text } from "@chakra-ui/react";
-import type { Schemas } from "../api";
+import { Box, Button, DataList, Flex, Text } from "@chakra-ui/react";
+import { useState } from "react";
+import { type Schemas, addressOf, ofBroker } from "../api";
 import { useAddress } from "../address";
 import { count } from "../format";
 import { Answered, Consumer, MessageLink, PageLink, Section, State, Warning, When } from "../parts";
 import { useBroker } from "../queries";
 import { NUMBER, Rows, columnsOf } from "../Rows";
+import { EditAndSend, isEditable } from "../EditAndSend";
 import { RedriveOne } from "./DeadLetters";
 import { DeliverNow, Recall, Reschedule, stateOf } from "./Messages";
 
@@ -73,8 +75,12 @@ export function Message({ broker, mayAct }: { broker: string; mayAct: boolean })
           </Section>
           <Section title="History">
             <History broker={broker} mayAct={mayAct} one={one} />
+            <Actions broker={broker} id={one.message_id} />
           </Section>
-          <Section title="Body">
+          <Section
+            extra={one.body && <BodyActions body={one.body} broker={broker} id={one.message_id} />}
+            title="Body"
+          >
             <BodyText body={one.body} />
           </Section>
         </>
@@ -99,7 +105,19 @@ function History({ broker, mayAct, one }: { broker: string; mayAct: boolean; one
             cell: ({ row: { index, original: entry } }) =>
               entry.consumer_group !== null &&
               dead.get(entry.consumer_group) === index && (
-                <RedriveOne broker={broker} group={entry.consumer_group} id={one.message_id} />
+                <Flex gap={1} wrap="wrap">
+                  <RedriveOne broker={broker} group={entry.consumer_group} id={one.message_id} />
+                  {isEditable(one.body) && (
+                    <EditAndSend
+                      body={one.body}
+                      broker={broker}
+                      group={entry.consumer_group}
+                      id={one.message_id}
+                      properties={one.properties}
+                      topic={one.topic}
+                    />
+                  )}
+                </Flex>
               ),
             header: "Actions",
             id: "actions",
@@ -110,6 +128,31 @@ function History({ broker, mayAct, one }: { broker: string; mayAct: boolean; one
       label="History"
       rows={one.history}
     />
+  );
+}
+
+const action = columnsOf<Schemas["Action"]>();
+
+const actionColumns = [
+  action.accessor("at", { cell: ({ row: { original: one } }) => <When at={one.at} />, header: "Acted at" }),
+  action.accessor("user", { header: "User" }),
+  action.accessor("action", { header: "Action" }),
+];
+
+/** Who acted on the message. */
+function Actions({ broker, id }: { broker: string; id: string }) {
+  const { data } = useBroker(broker, "messages/{message_id}/actions", { message_id: id });
+  if (!data || data.actions.length === 0) return null;
+  return (
+    <Box mt={4}>
+      <Rows
+        columns={actionColumns}
+        empty=""
+        keyOf={(_, index) => `${index}`}
+        label="Actions of users"
+        rows={data.actions}
+      />
+    </Box>
   );
 }
 
@@ -158,6 +201,14 @@ function Facts({ one }: { one: Schemas["OneMessage"] }) {
       : [["Sent by", <Consumer key="sender" name={one.sent_by_task} />] as [string, React.ReactNode]]),
     ["Tag", one.tag ?? "–"],
     ["Message group", one.message_group ?? "–"],
+    ...(typeof one.properties["edited_from"] === "string"
+      ? [
+          ["Edited from", <MessageLink id={one.properties["edited_from"]} key="edited" />] as [
+            string,
+            React.ReactNode,
+          ],
+        ]
+      : []),
     ["Properties", Object.keys(one.properties).length > 0 ? JSON.stringify(one.properties) : "–"],
     [
       "Id",
@@ -181,6 +232,35 @@ function Facts({ one }: { one: Schemas["OneMessage"] }) {
         </DataList.Item>
       ))}
     </DataList.Root>
+  );
+}
+
+/** The body as it was sent is a file; as it is shown, if that is all of it, a text to copy. */
+function BodyActions({ body, broker, id }: { body: Schemas["Body"]; broker: string; id: string }) {
+  const [copied, setCopied] = useState(false);
+  // Browsers have a clipboard on secure pages only.
+  const clipboard = (navigator as { clipboard?: Clipboard }).clipboard;
+  return (
+    <Flex gap={2}>
+      {clipboard && body.shown_bytes === body.size_bytes && (
+        <Button
+          onClick={() => {
+            void clipboard.writeText(body.text).then(() => {
+              setCopied(true);
+            });
+          }}
+          size="xs"
+          variant="outline"
+        >
+          {copied ? "Copied" : "Copy"}
+        </Button>
+      )}
+      <Button asChild size="xs" variant="outline">
+        <a download href={addressOf(ofBroker(broker, `messages/${id}/body`)).href}>
+          Download
+        </a>
+      </Button>
+    </Flex>
   );
 }
 

@@ -6,7 +6,7 @@ import { Asking, type Course } from "../Asking";
 import { count, instant } from "../format";
 import { InstantField } from "../InstantField";
 import { actOnEach, told } from "../outcomes";
-import { chooser, useChoice } from "../choosing";
+import { Selection, chooser, counted, useChoice } from "../choosing";
 import { Answered, Filter, InstantFilter, MessageLink, Pages, Section, State, Warning, When } from "../parts";
 import { useBroker } from "../queries";
 import { Rows, columnsOf } from "../Rows";
@@ -164,25 +164,39 @@ function List({
   const waiting = page.messages.filter((one) => stateOf(one) === "waiting").map((one) => one.message_id);
   const choice = useChoice(waiting);
   const done = choice.clear;
+  const isCounted = ["waiting", "all"].includes(where.state) && where.topic !== "";
+  const total = useBroker(broker, "messages/count", criteria(where), undefined, isCounted);
   return (
     <>
+      {total.data && (
+        <Text fontSize="sm" mb={2}>
+          {where.state === "waiting"
+            ? `${count(page.messages.length)} of ${counted(total.data)}`
+            : `${count(page.messages.length)} shown; of all that match, ${counted(total.data)} wait`}
+        </Text>
+      )}
       {mayAct && (
-        <Flex align="center" gap={2} mb={3} wrap="wrap">
-          <Text fontSize="sm">{choice.now.length} chosen:</Text>
-          <Recall broker={broker} done={done} ids={choice.now} />
-          <Reschedule broker={broker} done={done} ids={choice.now} />
-          <DeliverNow broker={broker} done={done} ids={choice.now} />
-          {["waiting", "all"].includes(where.state) && where.topic !== "" && (
+        <Selection
+          actions={
             <>
-              <Text fontSize="sm" ml={4}>
-                All that wait and match the filter:
-              </Text>
-              <RecallMatching broker={broker} where={where} />
-              <MoveMatching action="Reschedule all" broker={broker} where={where} />
-              <MoveMatching action="Deliver all now" broker={broker} now where={where} />
+              <Recall broker={broker} done={done} ids={choice.now} />
+              <Reschedule broker={broker} done={done} ids={choice.now} />
+              <DeliverNow broker={broker} done={done} ids={choice.now} />
             </>
-          )}
-        </Flex>
+          }
+          actionsOnAll={
+            isCounted && (
+              <>
+                <RecallMatching broker={broker} where={where} />
+                <MoveMatching action="Reschedule all" broker={broker} where={where} />
+                <MoveMatching action="Deliver all now" broker={broker} now where={where} />
+              </>
+            )
+          }
+          choice={choice}
+          of={JSON.stringify([broker, where])}
+          total={total.data}
+        />
       )}
       <Rows
         columns={[
