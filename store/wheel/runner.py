@@ -321,10 +321,9 @@ class _Questions:
                         break
             case Maintain():
                 report = upkeep.in_rounds(lambda statement: fetch(connection, statement, (None,))[0])
-                upkeep.warn(upkeep.maintenance(report), log)
-                log.info(
-                    "Maintained the slots of messages; dropped: %s", ", ".join(report["dropped"]) or "none"
-                )
+                done = upkeep.maintenance(report)
+                upkeep.warn(done, log)
+                log.info("Maintained the slots of messages; dropped: %s", ", ".join(done.dropped) or "none")
             case SendOccurrences():
                 one_round = occurrences.send_occurrences(connection, topics=self._topics)
                 pause = 0.0 if one_round.more else one_round.pause.total_seconds()

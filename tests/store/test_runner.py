@@ -18,7 +18,7 @@ import pytest
 from psycopg2 import extensions
 from tests.logged import logged
 from tests.outages import outage
-from tests.waiting import PATIENCE_SECONDS, ask, until
+from tests.waiting import PATIENCE_SECONDS, ask, connected, until
 
 from duewheel.embedded.postgres import EmbeddedPostgres
 from duewheel.store.database import migration
@@ -489,6 +489,14 @@ def test_the_wheel_keeps_the_broker_in_order(dsn: str, console: Console) -> None
         maintained.wait()
     a_day = "generate_series(now(), now() + '24 hours', '1 hour')"
     assert console.value(f"SELECT bool_and((duewheel.slot_at(at)).starts_at IS NOT NULL) FROM {a_day} at")
+
+
+def test_upkeep_by_another_process_is_no_error(dsn: str, console: Console) -> None:
+    with connected(dsn) as other, logged(LOG, "Dropping what is past") as failed:
+        ask(other, "select pg_advisory_lock(duewheel.tick_lock_class(), -2)")
+        with logged(LOG, "Maintained") as maintained, turning(dsn):
+            maintained.wait()
+    assert not failed.count
 
 
 @pytest.mark.parametrize(

@@ -70,10 +70,10 @@ begin
              due_at, reason)
         select t.topic_id, t.group_id, t.queue, t.message_group, t.place_n, t.deliver_at, t.seq, t.source_topic_id,
                t.source_queue, t.attempt + t.has_failed::integer,
-               -- The first one says when the message group goes on.
+               -- The first one says when the message group goes on: at once also after the clock was set back.
                case when row_number() over (
                         partition by t.message_group order by t.place_n, t.deliver_at, t.seq) = 1
-                    then case when t.has_failed then v_due_at else v_now end end,
+                    then case when t.has_failed then v_due_at else t.deliver_at end end,
                case when t.has_failed then t.reason end
         from touched t where not t.is_dead
     )
