@@ -41,8 +41,9 @@ class Run(NamedTuple):
 STORE = "About 3 minutes on two quiet cores: the store's quick tests, on DUEWHEEL_TEST_POSTGRES"
 #: The tests that make sense where transactions of one program have several sessions: they listen to nothing.
 POOLED = (
-    *("answers", "bulk_recall", "dead_letters", "history", "keys", "lookups", "moved_ids", "push_consumer"),
-    *("recalling", "retention", "retry_policy", "rewind", "schedules", "sending", "slots", "ticking"),
+    *("answers", "bulk_recall", "connections", "dead_letters", "history", "keys", "lookups", "moved_ids"),
+    *("push_consumer", "recalling", "retention", "retry_policy", "rewind", "schedules", "sending", "slots"),
+    "ticking",
 )
 ON_ALL_PROCESSORS = Part("quick", QUICK, ("-n", "auto"))
 ON_THE_STORE = ("-n", "auto", "tests/store")

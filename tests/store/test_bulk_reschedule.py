@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from tests.clock import NOW, Clock
-from tests.waiting import ask, beside, connected, until, until_somebody_waits
+from tests.waiting import ask, beside, connected, until_somebody_waits
 
 from duewheel.store.broker import Broker
 from duewheel.store.database.connections import OWN_TRANSACTION
@@ -16,7 +16,7 @@ from duewheel.store.operations import recalling
 from duewheel.store.operations.recalling import reschedule_portion
 from duewheel.store.values.errors import DelayOutOfRange, InvalidArgument, UnknownTopic
 
-HOUR = timedelta(hours=1)
+SECOND, HOUR = timedelta(seconds=1), timedelta(hours=1)
 DAY = timedelta(days=1)
 NOTHING: dict[str, Any] = dict.fromkeys(("tag", "key_prefix", "due_from", "due_until"))
 
@@ -161,27 +161,18 @@ def test_x02_bodies_of_megabytes_go_in_small_portions(topic: Broker) -> None:
 
 
 @pytest.mark.owner
-def test_x03_what_is_released_while_a_portion_is_written_is_not_moved(broker: Broker) -> None:
+def test_x03_what_is_released_while_a_portion_is_written_is_not_moved(topic: Broker, clock: Clock) -> None:
     """A tick between the rows of a portion and its check, which waits for the tick's lock."""
-    broker.create_topic("t")
-    with (
-        connected(broker.dsn, autocommit=False) as wheel,
-        connected(broker.dsn) as other,
-        connected(broker.dsn) as watcher,
-    ):
-        first, soon, later = (
-            broker.send("t", b"", delay=delay) for delay in (HOUR, timedelta(milliseconds=700), HOUR)
-        )
+    with connected(topic.dsn, autocommit=False) as wheel, connected(topic.dsn) as other:
+        first, soon, later = (topic.send("t", b"", delay=delay) for delay in (HOUR, SECOND, HOUR))
         # One that was moved before, and one that was not.
-        first = broker.reschedule(first.message_id, deliver_at=soon.deliver_at)
+        first = topic.reschedule(first.message_id, deliver_at=soon.deliver_at)
         ask(wheel, "select pg_advisory_xact_lock(duewheel.tick_lock_class(), topic_id) from duewheel.topic")
         with beside() as begin:
-            answer = begin(lambda: portion(broker, later.deliver_at + HOUR))
-            until_somebody_waits(broker.dsn)
-            until(
-                lambda: ask(watcher, "select 1 where clock_timestamp() > %s", soon.deliver_at), "the instant"
-            )
-            ask(wheel, f"{OWN_TRANSACTION}select duewheel.tick_topic(topic_id) from duewheel.topic")
+            answer = begin(lambda: portion(topic, later.deliver_at + HOUR))
+            until_somebody_waits(topic.dsn)
+            ticking = f"{OWN_TRANSACTION}select duewheel.tick_topic(topic_id, %s) from duewheel.topic"
+            ask(wheel, ticking, NOW + 2 * SECOND)
             wheel.commit()
             assert answer.result()[:2] == (3, 1)
         ((noted, stored),) = ask(
@@ -190,9 +181,10 @@ def test_x03_what_is_released_while_a_portion_is_written_is_not_moved(broker: Br
         )
         # Two ids of the first and two of the last; each where it was sent, and where it was moved to.
         assert (noted, stored) == (4, 5)
-    received_ids = {one.message_id for one in broker.consumer("t", "g").receive(max_messages=10)}
+    clock.advance(2 * SECOND)
+    received_ids = {one.message_id for one in topic.consumer("t", "g").receive(max_messages=10)}
     assert received_ids == {soon.message_id, first.message_id}
-    moved = broker.find(later.message_id)
+    moved = topic.find(later.message_id)
     assert moved is not None
     assert moved.deliver_at == later.deliver_at + HOUR
 
