@@ -8,10 +8,14 @@ from pathlib import Path
 import pytest
 from tests.acting import HOUR, bodies, rows
 from tests.clock import Clock
+from tests.conftest import execute
 from tests.pages import examples
 from tests.waiting import ask, connected
 
 from duewheel.store import Broker, RetryPolicy
+from duewheel.store.database import migration
+from duewheel.store.database.connections import DriverConnection
+from duewheel.store.database.schema_state import SchemaState
 
 PAGE = (Path(__file__).parent.parent / "docs" / "how-to" / "operate.md").read_text(encoding="utf-8")
 NOW = timedelta(0)
@@ -21,6 +25,41 @@ def sql(begins: str) -> str:
     """The page's example of SQL that begins so."""
     (found,) = (block for block in examples(PAGE, "sql") if block.startswith(begins))
     return found
+
+
+#: Locks that a send, a receive or a tick would wait for.
+TAKES_TABLES = """
+select distinct c.relname from pg_locks l join pg_class c on c.oid = l.relation
+join pg_namespace n on n.oid = c.relnamespace and n.nspname = 'duewheel'
+where l.pid = pg_backend_pid() and l.mode not in ('AccessShareLock', 'RowShareLock', 'RowExclusiveLock')
+"""
+
+
+@pytest.mark.owner
+def test_an_upgrade_of_functions_keeps_readers_of_three_views_waiting_and_nobody_else(
+    dsn: str, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker.create_topic("t")
+    group = broker.consumer("t", "g")
+    broker.send("t", b"before", delay=NOW)
+    taken: set[str] = set()
+
+    def look(driver: DriverConnection) -> SchemaState:
+        """All is done, and nothing committed."""
+        taken.update(name for (name,) in ask(driver, TAKES_TABLES))
+        broker.send("t", b"meanwhile", delay=NOW)
+        group.ack(group.receive(wait=timedelta(seconds=20)))
+        broker.tick("t")
+        return state_of(driver)
+
+    execute(dsn, "update duewheel.broker set functions_checksum = ''")
+    state_of = migration.state_of
+    # The second look is that after the functions were applied.
+    looks = iter((state_of, look))
+    monkeypatch.setattr(migration, "state_of", lambda driver: next(looks)(driver))
+    migration.upgrade(dsn)
+    assert taken
+    assert ", ".join(f"`{name}`" for name in sorted(taken)) in " ".join(PAGE.split())
 
 
 @pytest.mark.owner
