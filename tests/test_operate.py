@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
 from pathlib import Path
+from threading import Event, Semaphore
 
 import pytest
+from airflow.sdk import Context
 from tests.acting import HOUR, bodies, rows
+from tests.airflow_runs import connection_json
 from tests.clock import Clock
 from tests.conftest import execute
+from tests.leasing import extend_often
 from tests.pages import examples
-from tests.waiting import ask, connected
+from tests.waiting import PATIENCE_SECONDS, ask, beside, connected, until
 
+from duewheel.operators.consume import ConsumeMessagesOperator
 from duewheel.store import Broker, RetryPolicy
 from duewheel.store.database import migration
-from duewheel.store.database.connections import DriverConnection
+from duewheel.store.database.connections import IDLE_CONNECTIONS, DriverConnection
 from duewheel.store.database.schema_state import SchemaState
+from duewheel.store.wheel.wheel_schedule import LANES
 
 PAGE = (Path(__file__).parent.parent / "docs" / "how-to" / "operate.md").read_text(encoding="utf-8")
 NOW = timedelta(0)
@@ -25,6 +32,89 @@ def sql(begins: str) -> str:
     """The page's example of SQL that begins so."""
     (found,) = (block for block in examples(PAGE, "sql") if block.startswith(begins))
     return found
+
+
+def number_of(process: str) -> int:
+    """The connections of a process, as the page's table has them."""
+    (found,) = re.findall(rf"^\| {re.escape(process)}[^|]* \| (\d+)", PAGE, re.MULTILINE)
+    return int(found)
+
+
+def sessions(dsn: str, name: str) -> int:
+    """How many sessions have an application name that begins so."""
+    counting = (
+        "select count(*) from pg_stat_activity where datname = current_database() and application_name ~ %s"
+    )
+    ((found,),) = execute(dsn, counting, f"^{name}")
+    return int(found)
+
+
+def test_any_number_of_consumers_of_a_program_that_wait_have_nine_connections(broker: Broker) -> None:
+    names = [f"t{number}" for number in range(20)]
+    for name in names:
+        broker.create_topic(name)
+    waiting = Semaphore(0)
+
+    def consume(name: str) -> int:
+        group = broker.consumer(name, "g")
+        waiting.release()
+        batch = group.receive(wait=timedelta(seconds=30))
+        group.ack(batch)
+        return len(batch)
+
+    assert number_of("a program whose consumers wait") == IDLE_CONNECTIONS + 1
+    with beside() as start:
+        received = [start(lambda name=name: consume(name)) for name in names]
+        for _ in names:
+            assert waiting.acquire(timeout=PATIENCE_SECONDS)
+        # Each has looked once and sleeps; a look that is under way has a connection for this moment alone.
+        until(
+            lambda: 1 <= sessions(broker.dsn, "duewheel") <= IDLE_CONNECTIONS + 1,
+            "consumers that wait to share the listener",
+        )
+        for name in names:
+            broker.send(name, b"", delay=NOW)
+        assert [one.result(PATIENCE_SECONDS) for one in received] == [1] * 20
+
+
+def test_a_wheel_has_the_connections_of_its_lanes_and_a_listener() -> None:
+    lanes = sum(LANES.values())
+    assert f"1 to listen and up to {lanes} to work" in " ".join(PAGE.split())
+    assert number_of("`duewheel wheel run`") == lanes + 1
+    assert number_of("`duewheel wheel run --statsd`") == lanes + 2
+    # Beside its wheel: doorbells and metrics.
+    assert number_of("a triggerer") == lanes + 3
+
+
+def test_an_idle_wheel_has_at_most_five_connections(dsn: str) -> None:
+    assert "an idle one has at most 5" in " ".join(PAGE.split())
+    stop = Event()
+    with Broker(dsn) as broker, beside() as start:
+        turning = start(lambda: broker.wheel().run(stop))
+        try:
+            seen = [until(lambda: sessions(dsn, "duewheel wheel"), "a wheel") for _ in range(100)]
+        finally:
+            stop.set()
+        turning.result(PATIENCE_SECONDS)
+    assert max(seen) <= 5
+
+
+def test_a_task_that_consumes_has_two_connections(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    extend_often(monkeypatch)
+    monkeypatch.setenv("AIRFLOW_CONN_DUEWHEEL_DEFAULT", connection_json(broker.dsn))
+    broker.create_topic("t")
+    broker.send("t", b"", delay=NOW)
+    broker.close()
+    seen: list[int] = []
+
+    def work(_: object) -> None:
+        # The lease is extended ten times a second meanwhile.
+        for _ in range(50):
+            seen.append(sessions(broker.dsn, "duewheel"))
+
+    consuming = ConsumeMessagesOperator(task_id="task", topic="t", group="g", python_callable=work)
+    assert consuming.execute(Context()) is None
+    assert 1 <= max(seen) <= number_of("a task that consumes") == 2
 
 
 #: Locks that a send, a receive or a tick would wait for.
