@@ -9,19 +9,23 @@ from threading import Event, Semaphore
 
 import pytest
 from airflow.sdk import Context
+from psycopg2.extensions import make_dsn, parse_dsn
 from tests.acting import HOUR, bodies, rows
 from tests.airflow_runs import connection_json
 from tests.clock import Clock
 from tests.conftest import execute
 from tests.leasing import extend_often
+from tests.logins import PASSWORD, SUPERUSER, as_user, login
 from tests.pages import examples
 from tests.waiting import PATIENCE_SECONDS, ask, beside, connected, until
 
+from duewheel.embedded.machine import free_port
 from duewheel.operators.consume import ConsumeMessagesOperator
 from duewheel.store import Broker, RetryPolicy
 from duewheel.store.database import migration
 from duewheel.store.database.connections import IDLE_CONNECTIONS, DriverConnection
 from duewheel.store.database.schema_state import SchemaState
+from duewheel.store.values.errors import BrokerUnreachable
 from duewheel.store.wheel.wheel_schedule import LANES
 
 PAGE = (Path(__file__).parent.parent / "docs" / "how-to" / "operate.md").read_text(encoding="utf-8")
@@ -115,6 +119,53 @@ def test_a_task_that_consumes_has_two_connections(broker: Broker, monkeypatch: p
     consuming = ConsumeMessagesOperator(task_id="task", topic="t", group="g", python_callable=work)
     assert consuming.execute(Context()) is None
     assert 1 <= max(seen) <= number_of("a task that consumes") == 2
+
+
+def test_a_team_is_kept_out_of_the_database_of_another(dsn: str, broker: Broker) -> None:
+    """The roles are those of the whole cluster."""
+    team, other = (login(dsn, role) for role in ("duewheel_consumer", "duewheel_admin"))
+    revoking, granting = re.findall("^.*;$", sql("revoke connect"), re.MULTILINE)
+    name, user, granted = "team_b", parse_dsn(team)["user"], "team_b_web"
+    with Broker(other) as stranger:
+        stranger.create_topic("of-a-stranger")
+    execute(as_user(dsn, SUPERUSER), revoking.replace(name, parse_dsn(dsn)["dbname"], 1))
+    granting = granting.replace(name, parse_dsn(dsn)["dbname"], 1).replace(granted, user)
+    execute(as_user(dsn, SUPERUSER), granting)
+    with Broker(team) as member:
+        assert member.find_key("of-a-stranger", "k") == []
+    with Broker(other) as stranger, pytest.raises(BrokerUnreachable, match="permission denied for database"):
+        stranger.topics()
+
+
+def test_a_program_goes_to_the_server_that_may_be_written(broker: Broker) -> None:
+    broker.create_topic("t")
+    ports = f"{free_port()},{parse_dsn(broker.dsn)['port']}"
+    both = make_dsn(broker.dsn, host="127.0.0.1,127.0.0.1", port=ports, target_session_attrs="read-write")
+    with Broker(both) as found:
+        found.send("t", b"", delay=NOW)
+        assert len(found.consumer("t", "g").receive(wait=timedelta(seconds=20))) == 1
+
+
+def test_each_new_connection_logs_in_with_the_token_that_the_file_has_then(dsn: str, tmp_path: Path) -> None:
+    address = parse_dsn(login(dsn, "duewheel_admin"))
+    user, superuser = address["user"], as_user(dsn, SUPERUSER)
+    tokens = tmp_path / "tokens"
+
+    def hand_out(token: str) -> None:
+        execute(superuser, f"alter role {user} password '{token}'")
+        tokens.touch(mode=0o600)
+        tokens.write_text(f"*:*:*:{user}:{token}\n")
+
+    hand_out("the-first")
+    try:
+        with Broker(make_dsn(**{**address, "password": None}, passfile=str(tokens))) as broker:
+            broker.create_topic("t")
+            hand_out("the-second")
+            ending = "select count(pg_terminate_backend(pid, 10000)) from pg_stat_activity where usename = %s"
+            assert execute(superuser, ending, user) >= [(1,)]
+            assert [topic.name for topic in broker.topics()] == ["t"]
+    finally:
+        execute(superuser, f"alter role {user} password '{PASSWORD}'")
 
 
 #: Locks that a send, a receive or a tick would wait for.
