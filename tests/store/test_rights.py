@@ -17,7 +17,6 @@ from psycopg2.extensions import make_dsn, parse_dsn
 from tests.conftest import execute
 from tests.logged import logged
 from tests.logins import ROLES, login
-from tests.pages import examples
 from tests.waiting import ask, connected, until
 
 import duewheel.store
@@ -632,8 +631,10 @@ def test_after_an_uninstall_nothing_is_left(without_roles: str, other_postgres: 
         broker.create_topic("t")
         broker.send("t", b"x", delay=LATER)
     page = (Path(__file__).parents[2] / "docs" / "how-to" / "operate.md").read_text(encoding="utf-8")
-    (uninstalling,) = (block for block in examples(page, "sql") if block.startswith("drop schema"))
-    execute(dsn, uninstalling)
+    uninstalling = re.findall(r"^    (drop .*;)$", page, re.MULTILINE)
+    assert len(uninstalling) == 2
+    for statement in uninstalling:
+        execute(dsn, statement)
     assert execute(dsn, "select nspname from pg_namespace where nspname ~ 'duewheel'") == []
     assert execute(dsn, "select rolname from pg_roles where rolname = any (%s)", list(ROLES)) == []
     # And it can come back.
