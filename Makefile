@@ -13,7 +13,7 @@ MERMAID := plugin/ui/node_modules/@mermaid-js/tiny/dist/mermaid.tiny.js
 PYTEST_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo docs page page-check test test-quick test-long test-store versions oldest lint format types contracts bench lock release clean
+.PHONY: help demo docs page page-check test test-quick test-long test-store versions oldest chaos lint format types contracts bench lock release clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -52,6 +52,9 @@ oldest: page ## Run the store's, Airflow's and Spark's tests on the lowest versi
 	$(VENV)/bin/uv pip install --quiet --python $(OLDEST)/bin/python --no-deps --no-build-isolation --editable .
 	$(OLDEST)/bin/python -m pytest -p no:cacheprovider -m "not long" $(OLDEST_TESTS) $(PYTEST_ARGS)
 	rm -rf $(OLDEST)
+
+chaos: $(VENV)/installed ## Break everything that can break, CHAOS=name one of it, and check every promise; writes docs/faults.md
+	@$(RUN) tests.chaos
 
 lint: $(VENV)/installed ## Check style and format
 	$(RUN) ruff check .

@@ -17,6 +17,7 @@ from airflow.api_fastapi.logging.decorators import action_logging
 from fastapi import APIRouter, Depends, Request
 
 from duewheel.plugin import models
+from duewheel.plugin.counting import first_waiting
 from duewheel.plugin.problems import of_database, unavailable
 from duewheel.plugin.rights import Acting
 from duewheel.plugin.seeing import brokers
@@ -24,8 +25,10 @@ from duewheel.store import AlreadyReleased, Broker, DueWheelError, NotAllowed, U
 from duewheel.store.operations import overview
 from duewheel.store.operations.recalling import recall_portion, reschedule_portion
 from duewheel.store.values.bulk_results import Redriven, Rewound
-from duewheel.store.values.messages import deliver_at_of
+from duewheel.store.values.messages import MessageType, SendOutcome
 
+#: The property of a message that was a dead letter and was edited: the id that it had.
+EDITED_FROM = "edited_from"
 _END = datetime.max.replace(tzinfo=UTC)
 
 
@@ -35,10 +38,31 @@ def _logged(event: str) -> Any:
 
     async def written(request: Request, session: SessionDep, user: GetUserDep) -> None:
         asked = await request.json()
-        if not (isinstance(asked, dict) and asked.get("dry_run") is True):
-            await write(request, session, user)
+        if isinstance(asked, dict) and asked.get("dry_run") is True:
+            return
+        if isinstance(asked, dict) and not _PRIVATE.isdisjoint(asked):
+            request = _Public(request, {name: asked[name] for name in asked.keys() - _PRIVATE})
+        await write(request, session, user)
 
     return Depends(written)
+
+
+#: What of a request is as private as the body of a message, and stands in no log.
+_PRIVATE = frozenset({"body", "properties"})
+
+
+class _Public(Request):
+    """A request without what is private in it."""
+
+    def __init__(self, request: Request, asked: dict[str, Any]) -> None:
+        super().__init__(request.scope)
+        self._asked = asked
+
+    async def body(self) -> bytes:
+        return b"{}"
+
+    async def json(self) -> dict[str, Any]:
+        return self._asked
 
 
 router = APIRouter(prefix="/api/brokers/{connection_id}")
@@ -87,7 +111,7 @@ def recall_matching(connection_id: str, asked: models.RecallMatching, _: Acting)
     requests get their turn."""
     criteria = asked.model_dump(include={"tag", "key_prefix", "due_until", "dry_run", "after"})
     with brokers.lend(connection_id) as broker:
-        due_from = asked.due_from or _first_waiting(broker, asked.topic)
+        due_from = asked.due_from or first_waiting(broker, asked.topic)
         if due_from is not None and asked.due_from is None and due_from >= (asked.due_until or _END):
             return models.RecalledPortion.model_validate(
                 {"matched": 0, "recalled": 0, "already_released": 0, "due_from": due_from, "next": None}
@@ -113,16 +137,6 @@ def reschedule_matching(connection_id: str, asked: models.MoveMatching, _: Actin
     return models.MovedPortion(matched=matched, moved=moved, deliver_at=deliver_at, next=following)
 
 
-def _first_waiting(broker: Broker, topic: str) -> datetime | None:
-    """The first instant at which messages wait, since counting released messages from the beginning would
-    take long."""
-    page = broker.list_messages(topic, max_messages=1)
-    if page.messages:
-        return page.messages[0].deliver_at
-    # All messages examined are recalled, or were moved away from there.
-    return None if page.next is None else deliver_at_of(page.next)
-
-
 @router.post("/dead-letters/redrive", dependencies=[_logged("duewheel.redrive")])
 def redrive(connection_id: str, asked: models.SomeDeadLetters, _: Acting) -> Redriven:
     """Send dead letters again, or count them. With a rate, the page sends one request after another, each for
@@ -136,6 +150,35 @@ def discard(connection_id: str, asked: models.SomeDeadLetters, _: Acting) -> mod
     """Discard dead letters, or count them."""
     with brokers.lend(connection_id) as broker:
         return models.Discarded(discarded=broker.discard_dead_letters(**asked.model_dump()))
+
+
+@router.post("/dead-letters/resend", dependencies=[_logged("duewheel.resend")])
+def resend(connection_id: str, asked: models.EditedDeadLetter, _: Acting) -> models.Sent:
+    """Send a dead letter as a new message to its topic, edited, and discard it.
+
+    A dead letter is sent so once. A second request that comes before it is discarded sends nothing.
+    """
+    with brokers.lend(connection_id) as broker:
+        found = broker.find(asked.message_id)
+        states = [one for one in broker.history(asked.message_id) if one.consumer_group == asked.group]
+        if found is None or not states or states[-1].state != "DLQ":
+            raise UnknownMessage(
+                f"This is no dead letter of {asked.group} any more: it was sent again or discarded, or is no "
+                "longer kept. Nothing was sent."
+            )
+        (topic,) = (one for one in broker.topics() if one.name == found.topic)
+        sent = broker.send(
+            found.topic,
+            asked.body,
+            delay=timedelta(0) if topic.message_type is MessageType.DELAY else None,
+            key=found.key,
+            tag=found.tag,
+            properties={**asked.properties, EDITED_FROM: found.message_id},
+            message_group=found.message_group,
+            idempotency_key=f"edited {found.message_id} {asked.group} {states[-1].attempt}",
+        )
+        broker.discard_dead_letters(asked.group, found.topic, message_ids=[asked.message_id])
+    return models.Sent(message_id=sent.message_id, is_new=sent.outcome is not SendOutcome.DUPLICATE)
 
 
 @router.post("/groups/rewind", dependencies=[_logged("duewheel.rewind")])

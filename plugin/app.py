@@ -12,7 +12,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, JSONResponse, Response
 
 from duewheel import __version__
-from duewheel.plugin import acting, exporting, seeing
+from duewheel.plugin import acted, acting, counting, exporting, seeing
 from duewheel.plugin.brokers import BrokerBusy, UnknownBroker
 from duewheel.plugin.bundle import bundle_version, icon, script
 from duewheel.plugin.models import Problem
@@ -44,9 +44,12 @@ def application() -> FastAPI:
         openapi_url=None,
         dependencies=[Depends(_say_version)],
     )
+    # Before the route of one message, which would take the word for an id.
+    app.include_router(counting.router)
     app.include_router(seeing.router)
     app.include_router(exporting.router)
     app.include_router(acting.router)
+    app.include_router(acted.router)
     app.add_api_route("/static/main.js", _script, include_in_schema=False)
     app.add_api_route("/static/{name}.svg", _icon, include_in_schema=False)
     app.add_exception_handler(DueWheelError, _refused)

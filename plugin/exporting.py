@@ -1,4 +1,4 @@
-"""Dead letters as a file: a row for each, with its body, for users who may read bodies.
+"""Bodies as files, and dead letters as a file: a row for each, with its body, for users who may read bodies.
 
 The export reads one page of dead letters, sends it, and reads the next. It borrows the broker's session for
 one page at a time. So even a long export delays no other request and holds no more than a page in memory.
@@ -18,10 +18,11 @@ from typing import Annotated, Any, Final, Literal
 
 from airflow.api_fastapi.logging.decorators import action_logging
 from fastapi import APIRouter, Depends, Query
-from fastapi.responses import StreamingResponse
+from fastapi.responses import Response, StreamingResponse
 
 from duewheel.plugin.rights import ReadingBodies
 from duewheel.plugin.seeing import OptionalText, brokers
+from duewheel.store import UnknownMessage
 from duewheel.store.operations import overview
 from duewheel.store.values.dead_letters import DeadLetter
 
@@ -77,6 +78,24 @@ def export_dead_letters(
         media_type=_MEDIA_TYPES[as_format],
         headers={
             "Content-Disposition": f'attachment; filename="dead-letters.{as_format}"',
+            "Cache-Control": "no-store",
+            "X-Content-Type-Options": "nosniff",
+        },
+    )
+
+
+@router.get("/messages/{message_id}/body", response_class=Response)
+def download_body(connection_id: str, message_id: str, _: ReadingBodies) -> Response:
+    """The body of a message as it was sent, as a file."""
+    with brokers.lend(connection_id) as broker:
+        found = broker.find(message_id)
+    if found is None:
+        raise UnknownMessage("No message has this id, or its retention has ended.")
+    return Response(
+        found.body,
+        media_type="application/octet-stream",
+        headers={
+            "Content-Disposition": f'attachment; filename="{found.message_id}"',
             "Cache-Control": "no-store",
             "X-Content-Type-Options": "nosniff",
         },

@@ -7,7 +7,7 @@ page's sources are generated from all of these.
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, model_validator
 
@@ -154,6 +154,7 @@ class Retries(Model):
 class DeadLetters(Model):
     """A page of a group's dead letters. A page before the end may have fewer than asked for, or none."""
 
+    now_at: datetime
     dead_letters: list[overview.ListedDeadLetter]
     next: str | None
 
@@ -192,6 +193,13 @@ class Messages(Model):
     next: str | None
 
 
+class Count(Model):
+    """How many there are of what a list has a page of; if it is not exact, there are more."""
+
+    messages: int
+    exact: bool
+
+
 class Body(Model):
     """A body as people read it: text if it is text, else hexadecimal; only the beginning of a long one."""
 
@@ -221,6 +229,21 @@ class OneMessage(Model):
     replaced_by: str | None
     body: Body | None
     history: list[HistoryEntry]
+
+
+class Action(Model):
+    """An action of a user on a message."""
+
+    at: datetime
+    user: str
+    action: str
+
+
+class Actions(Model):
+    """Who acted on a message from the page; none where the user may not read Airflow's audit log."""
+
+    actions: list[Action]
+    may_read: bool
 
 
 class TaskMessages(Model):
@@ -331,6 +354,22 @@ class SomeDeadLetters(Question):
     reason: Annotated[str, Field(min_length=1, max_length=100_000)] | None = None
     max_messages: int | None = Field(default=None, ge=1, le=10_000)
     dry_run: bool = True
+
+
+class EditedDeadLetter(Question):
+    """A dead letter to send again as a new message with another body and other properties."""
+
+    group: Text
+    message_id: MessageId
+    body: Annotated[str, Field(max_length=4 * 1024 * 1024)]
+    properties: dict[str, Any]
+
+
+class Sent(Model):
+    """The id of a message; ``is_new``: this request has sent it, and not one before."""
+
+    message_id: str
+    is_new: bool
 
 
 class Discarded(Model):

@@ -256,7 +256,8 @@ def list_dead_letters(
         found, after = overview.listed_dead_letters(
             broker, group, topic, 200, redriven, reason_contains, after, key_prefix
         )
-    return models.DeadLetters(dead_letters=found, next=after)
+        now_at = overview.now(broker)
+    return models.DeadLetters(now_at=now_at, dead_letters=found, next=after)
 
 
 @router.get("/brokers/{connection_id}/dead-letter-reasons")

@@ -58,6 +58,8 @@ class DueWheelDataSource(DataSource):
             ``tags`` as ``"a || b"``, ``filter`` as ``"region = 'north'"``, all when left out.
         group: the consumer group of a stream.
         maxMessagesPerTrigger: how many messages a stream reads in a micro-batch at most, all when left out.
+        maxBytesPerTrigger: about how many bytes the bodies of a micro-batch have at most; no limit when left
+            out.
         minMessagesPerTrigger: how many released messages a micro-batch waits for; 1 when left out.
         maxTriggerDelay: how long it waits for them, as ``15m``, which is also the default.
         minPartitions: into how many partitions to cut the messages of a stream or of the mode peek at least,

@@ -176,6 +176,7 @@ class StreamRead(UnleasedRead):
         fail_on_data_loss: whether the stream fails when retention has dropped messages that it had not read.
         reconnect: how long the driver waits for a broker that cannot be reached.
         max_messages: how many messages a micro-batch has at most; None is all.
+        max_bytes: about how many bytes the bodies of a micro-batch have at most; None is no limit.
         min_messages: how many messages a micro-batch waits for.
         max_delay: how long it waits for them.
     """
@@ -187,6 +188,7 @@ class StreamRead(UnleasedRead):
         "failOnDataLoss",
         "reconnect_seconds",
         "maxMessagesPerTrigger",
+        "maxBytesPerTrigger",
         "minMessagesPerTrigger",
         "maxTriggerDelay",
     }
@@ -197,6 +199,7 @@ class StreamRead(UnleasedRead):
     fail_on_data_loss: bool
     reconnect: timedelta
     max_messages: int | None
+    max_bytes: int | None
     min_messages: int
     max_delay: timedelta
 
@@ -212,6 +215,7 @@ class StreamRead(UnleasedRead):
             "fail_on_data_loss": _truth(options, "failOnDataLoss"),
             "reconnect": timedelta(seconds=seconds),
             "max_messages": _number(options, "maxMessagesPerTrigger", None),
+            "max_bytes": _number(options, "maxBytesPerTrigger", None, MOST_BYTES),
             "min_messages": _number(options, "minMessagesPerTrigger", 1),
             "max_delay": _span(options, "maxTriggerDelay", DEFAULT_TRIGGER_DELAY),
         }

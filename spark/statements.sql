@@ -103,6 +103,12 @@ select duewheel.stream_commit(%s, %s, %s, %s::integer[], %s::integer[], %s::bigi
 -- The places at which to cut the messages between two places of a queue.
 select c.at, c.seq, c.messages from duewheel.stream_cuts(%s, %s, %s, %s, %s, %s, %s, %s) c
 
+-- name: stream_lag
+-- How many messages, and how many seconds, a stream that stands at these places is behind.
+select l.messages, extract(epoch from l.behind)::double precision
+from duewheel.stream_lag(
+    %s, %s, %s::integer[], %s::integer[], %s::bigint[], %s::bigint[], %s::bigint[]) l
+
 -- name: stream_latest
 -- How far a stream that stands at these places may read, and whether its topic is deleted (a deleted topic is renamed,
 -- and later its row goes). If the topic or the group has no places, the answer is one row without a place.
@@ -132,6 +138,10 @@ select * from duewheel.stream_rows(
 -- name: stream_start
 -- Where a new stream begins.
 select s.stream, s.topic_id, s.queue, s.at, s.seq, s.straggler from duewheel.stream_start(%s, %s, %s, %s, %s) s
+
+-- name: stream_within
+-- How far a stream reads in a queue without more bytes than it may have.
+select w.at, w.seq, w.bytes from duewheel.stream_within(%s, %s, %s, %s, %s, %s, %s) w
 
 -- name: write_topic
 -- The type of a topic, and whether this login may send.

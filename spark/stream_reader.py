@@ -52,11 +52,13 @@ if TYPE_CHECKING:
     from duewheel.store.broker import Broker
 
 _START = statement("stream_start")
+_LAG = statement("stream_lag")
 _LATEST = statement("stream_latest")
 _COMMIT = statement("stream_commit")
 _CUTS = statement("stream_cuts")
 _LOST = statement("stream_lost")
 _ROWS = statement("stream_rows")
+_WITHIN = statement("stream_within")
 
 FIRST_REST_SECONDS = 0.02
 MOST_REST_SECONDS = 0.5
@@ -92,6 +94,7 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._columns = columns
         self._schema = schema
         self._target: StreamOffset | None = None
+        self._reached: StreamOffset | None = None
         self._ids: tuple[int, int] | None = None
         self._broker: Broker | None = None
         self._triggered_at: float | None = None
@@ -124,16 +127,23 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._rest_seconds and self._target is None:
             rest(self._rest_seconds)
         latest = self._latest(begin, most, self._target)
+        self._reached = begin
         if latest == begin or self._waits_for_more(begin, latest):
             self._rest_seconds = min(max(FIRST_REST_SECONDS, 2 * self._rest_seconds), MOST_REST_SECONDS)
             return start
         self._rest_seconds = 0.0
         self._triggered_at = time.monotonic()
+        if self._options.max_bytes is not None:
+            latest = self._within_bytes(begin, latest, self._options.max_bytes)
+        self._reached = latest
         return latest.as_dict()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
-        """None: each micro-batch reports how far messages are released."""
-        return None
+        """How far the stream is behind the releases, by topic; the progress of the query shows it."""
+        if self._reached is None:
+            return None
+        ((messages, seconds),) = self._ask(_LAG, *self._subscription(), *self._reached.parameters())
+        return {self._options.topic: {"messagesBehind": messages, "secondsBehind": round(seconds or 0.0, 3)}}
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         """Note how far messages are released now: the query ends there."""
@@ -247,6 +257,24 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 "checkpoint of its own"
             )
         return latest
+
+    def _within_bytes(self, begin: StreamOffset, latest: StreamOffset, most: int) -> StreamOffset:
+        """How far to read so that the bodies have no more bytes, and in each queue one body more.
+
+        Stragglers are read all the same.
+        """
+        places = dict(latest.places)
+        ranges = self._ranges(begin, latest)
+        left = most
+        for queues_left, part in zip(range(len(ranges), 0, -1), ranges, strict=True):
+            share = -(-left // queues_left)
+            at, seq = part.start.at, part.start.seq
+            if share > 0:
+                asked = (part.topic_id, part.queue, at, seq, part.end.at, part.end.seq, share)
+                ((at, seq, used),) = self._ask(_WITHIN, *asked)
+                left -= used
+            places[part.topic_id, part.queue] = replace(part.end, at=at, seq=seq)
+        return StreamOffset(latest.stream, places)
 
     def _require_kept(self, ranges: Sequence[StreamRange]) -> None:
         ((queues, messages),) = self._ask(

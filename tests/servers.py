@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psycopg2
@@ -28,13 +28,13 @@ def own_folder(folder: Path) -> Path:
     return folder
 
 
-def base_backup(server: EmbeddedPostgres, data: Path, *options: str) -> None:
+def base_backup(server: EmbeddedPostgres | InstalledPostgres, data: Path, *options: str) -> None:
     """Copies a running server's cluster into a new folder."""
     account = server_account()
     own_folder(data)
     done = subprocess.run(
         [
-            *(str(binaries() / "pg_basebackup"), f"--dbname={server.dsn()}", f"--pgdata={data}"),
+            *(str(programs() / "pg_basebackup"), f"--dbname={server.dsn()}", f"--pgdata={data}"),
             *("--checkpoint=fast", "--no-sync", *options),
         ],
         user=account.pw_uid if account else None,
@@ -58,14 +58,17 @@ class Server:
         programs: the folder of its programs.
         data: the cluster's folder.
         dsn: the address of a database of it; the port is filled in.
+        port: where it listens; any free port for None.
         settings: settings beside those that every test server has.
     """
 
-    def __init__(self, programs: Path, data: Path, dsn: str, **settings: object) -> None:
-        port = free_port()
+    def __init__(
+        self, programs: Path, data: Path, dsn: str, port: int | None = None, **settings: object
+    ) -> None:
+        port = free_port() if port is None else port
         self._dsn = make_dsn(dsn, port=port)
         account = server_account()
-        settings |= {
+        settings = {
             "port": port,
             "listen_addresses": "127.0.0.1",
             "unix_socket_directories": "",
@@ -73,6 +76,7 @@ class Server:
             "max_connections": 200,
             "max_locks_per_transaction": 256,
             "timezone": "UTC",
+            **settings,
         }
         command = [str(programs / "postgres"), "-D", str(data)]
         for name, value in settings.items():
@@ -111,10 +115,10 @@ class Server:
 
         until(is_ready, "the server to be ready", pause_seconds=0.02)
 
-    def stop(self) -> None:
-        """Ends it, by its process id."""
+    def stop(self, how: signal.Signals = signal.SIGINT) -> None:
+        """Ends it, by its process id: SIGINT fast, SIGQUIT at once, SIGKILL as a crash does."""
         if self._process.poll() is None:
-            os.kill(self.pid, signal.SIGINT)
+            os.kill(self.pid, how)
         try:
             self._process.wait(PATIENCE_SECONDS)
         finally:
@@ -149,6 +153,16 @@ def programs() -> Path:
     embedded one's."""
     named = os.environ.get("DUEWHEEL_TEST_POSTGRES")
     return Path(named) if named else binaries()
+
+
+def _users_of(data: Path) -> list[str]:
+    """The processes whose working directory is a cluster's folder."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if (process / "cwd").readlink() == data:
+                found.append(process.name)
+    return found
 
 
 class InstalledPostgres:
@@ -193,6 +207,36 @@ class InstalledPostgres:
 
     def __exit__(self, *_: object) -> None:
         self._server.stop()
+
+    def fail_over(self, standby: Path) -> None:
+        """Crashes the server, and has a standby's cluster take its place at the same address."""
+        self._server.stop(signal.SIGQUIT)
+        until(lambda: not _users_of(self._data), "the server's last process to end")
+        # Nobody reaches it before it is the primary.
+        promoted = Server(self._programs, standby, self._server.dsn, **self._settings)
+        try:
+            promoted.wait_until_ready(promoted=False)
+            with connected(promoted.dsn) as connection:
+                ask(connection, "select pg_promote()")
+            promoted.wait_until_ready()
+        finally:
+            promoted.stop()
+        self._data = standby
+        self.start_again()
+
+    def stop(self, how: signal.Signals) -> None:
+        """Ends the server, as :meth:`Server.stop` does; :meth:`start_again` has it back."""
+        self._server.stop(how)
+
+    def start_again(self) -> None:
+        """Starts it at the same address, and returns when it answers."""
+        address = self._server.dsn
+        # The children of a server that was killed end when they notice.
+        until(lambda: not _users_of(self._data), "the server's last process to end")
+        self._server = Server(
+            self._programs, self._data, address, int(parse_dsn(address)["port"]), **self._settings
+        )
+        self._server.wait_until_ready()
 
     @property
     def pid(self) -> int:

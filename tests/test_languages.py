@@ -46,17 +46,24 @@ def jdbc_url(dsn: str) -> str:
 JAVA = pytest.mark.needs("default-jdk-headless", "libpostgresql-jdbc-java")
 
 
-@pytest.mark.parametrize("language", ["psql", "py", pytest.param("java", marks=JAVA), "js"])
+LANGUAGES = ("psql", "py", "asyncpg", "psycopg", pytest.param("java", marks=JAVA), "js")
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
 def test_the_program_runs(language: str, dsn: str, tmp_path: Path) -> None:
     with connected(dsn) as connection:
         ask(connection, examples(HOW_TO, "sql")[0])
-    name = {"psql": "orders.sql", "py": "orders.py", "java": "Orders.java", "js": "orders.cjs"}[language]
+    name = {"psql": "orders.sql", "java": "Orders.java", "js": "orders.cjs"}.get(language, "orders.py")
     file = tmp_path / name
-    file.write_text(examples(PAGE, language)[0])
+    is_asynchronous = language in ("asyncpg", "psycopg")
+    file.write_text(examples(PAGE, "py")[1] if is_asynchronous else examples(PAGE, language)[0])
     environment = {**os.environ, "DUEWHEEL_DSN": dsn}
     match language:
         case "psql":
             command = [str(programs() / "psql"), "--no-psqlrc", "--file", str(file), dsn]
+        case "asyncpg" | "psycopg":
+            environment["DATABASE_URL"] = dsn.replace("postgresql:", f"postgresql+{language}:")
+            command = [sys.executable, str(file)]
         case "py":
             command = [sys.executable, str(file)]
         case "java":

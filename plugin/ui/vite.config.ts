@@ -11,7 +11,7 @@ const globals = {
   "react/jsx-runtime": "ReactJSXRuntime",
 };
 
-export default defineConfig({
+export default defineConfig(({ mode }) => ({
   build: {
     emptyOutDir: true,
     lib: {
@@ -23,10 +23,14 @@ export default defineConfig({
     outDir: resolve(import.meta.dirname, "../bundle"),
     rollupOptions: {
       external: Object.keys(globals),
+      // "use client" is for servers that render React.
+      onwarn: (warning, warn) => {
+        if (warning.code !== "MODULE_LEVEL_DIRECTIVE") warn(warning);
+      },
       output: { exports: "default", globals },
     },
   },
-  define: { "process.env.NODE_ENV": JSON.stringify("production") },
+  define: mode === "test" ? {} : { "process.env.NODE_ENV": JSON.stringify("production") },
   plugins: [cssInjectedByJs()],
-  test: { environment: "jsdom", include: ["src/**/*.test.ts"] },
-});
+  test: { environment: "jsdom", include: ["src/**/*.test.{ts,tsx}"] },
+}));

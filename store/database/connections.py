@@ -21,7 +21,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 import psycopg2
 import psycopg2.extensions
@@ -47,8 +47,17 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection as SQLAlchemyConnection
     from sqlalchemy.orm import Session
 
+    class HookConnection(Protocol):
+        """What a hook returns that does not say which driver it has, as Airflow's ``PostgresHook`` does."""
+
+        def cursor(self, *args: Any, **kwargs: Any) -> Any: ...
+        def commit(self) -> None: ...
+        def close(self) -> None: ...
+
     #: The types of ``connection=``: the caller's transaction.
-    CallerConnection = DriverConnection | Psycopg3Connection[Any] | SQLAlchemyConnection | Session
+    CallerConnection = (
+        DriverConnection | Psycopg3Connection[Any] | SQLAlchemyConnection | Session | HookConnection
+    )
 
 log = logging.getLogger(__name__)
 

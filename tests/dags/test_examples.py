@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
 import pytest
 from airflow.sdk import Context
+from psycopg2.extensions import make_dsn
 from tests.acting import rows, state
+from tests.logins import PASSWORD
 
 from duewheel.dags import (
     cancel_unpaid_orders_taskflow,
     clean_up_orders,
     inspect_returns,
+    orders_with_airflows_sql,
     place_orders,
     remind_customers,
     report_timeouts,
@@ -19,6 +24,7 @@ from duewheel.dags import (
     shop,
 )
 from duewheel.testing import BrokerInTest, message
+from duewheel.testing.connections import connection_json
 
 pytestmark = [pytest.mark.airflow, pytest.mark.slow, pytest.mark.timeout(1200)]
 
@@ -51,6 +57,40 @@ def test_the_taskflow_cancels_the_unpaid_orders(duewheel: BrokerInTest) -> None:
     assert run.tasks["cancel_unpaid"].xcom == [3]
     unpaid = "select number from orders where cancelled_at is not null order by number"
     assert rows(duewheel, unpaid) == [(1,), (3,)]
+
+
+@pytest.fixture
+def orders_db(duewheel: BrokerInTest, monkeypatch: pytest.MonkeyPatch) -> Iterator[BrokerInTest]:
+    """The connection's login has the rights that the DAG's documentation names, and no others."""
+    user = "orders_program"
+    duewheel.create_topic(shop.TOPIC)
+    rows(duewheel, shop.statement("create_orders") + "select 1")
+    rows(duewheel, f"create role {user} login password '{PASSWORD}'; select 1")
+    rows(duewheel, f"grant duewheel_producer, duewheel_consumer to {user}; select 1")
+    rows(duewheel, f"grant select, insert, update on orders to {user}; select 1")
+    dsn = make_dsn(duewheel.dsn, user=user, password=PASSWORD)
+    monkeypatch.setenv("AIRFLOW_CONN_ORDERS_DB", connection_json(dsn, conn_type="postgres"))
+    yield duewheel
+    rows(duewheel, f"drop owned by {user}; drop role {user}; select 1")
+
+
+def test_x06_the_main_job_with_airflows_sql(orders_db: BrokerInTest) -> None:
+    placed = orders_db.run_dag(orders_with_airflows_sql.place_order_with_airflows_sql)
+    timeout = orders_db.assert_sent(shop.TOPIC, key="1")
+    assert json.loads(timeout.body) == {"order": 1}
+    assert placed.tasks["place"].xcom == [[1, timeout.message_id]]
+    rows(orders_db, shop.statement("place_order").replace("%(amount)s", "7"))
+
+    paid = orders_db.run_dag(orders_with_airflows_sql.pay_order_with_airflows_sql, conf={"number": 1})
+    assert paid.tasks["pay"].xcom == [None, [["recalled"]]]
+    orders_db.assert_recalled(shop.TOPIC, "1")
+
+    until_every_order_is_due(orders_db)
+    cancelled = orders_db.run_dag(orders_with_airflows_sql.cancel_orders_with_airflows_sql)
+    assert cancelled.tasks["cancel"].xcom == [1]
+    states = "select number, paid_at is not null, cancelled_at is not null from orders order by number"
+    assert rows(orders_db, states) == [(1, True, False), (2, False, True)]
+    assert not orders_db.consumer(shop.TOPIC, shop.GROUP).receive()
 
 
 def test_the_clean_up_comes_at_five_in_berlin(duewheel: BrokerInTest) -> None:

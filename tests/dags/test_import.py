@@ -28,6 +28,9 @@ DAG_IDS = {
     "redrive_invoices",
     "hand_out_returns",
     "inspect_return",
+    "place_order_with_airflows_sql",
+    "pay_order_with_airflows_sql",
+    "cancel_orders_with_airflows_sql",
 }
 
 

@@ -18,6 +18,8 @@ class Rule:
     right: str
     body: Any = None
     query: str = ""
+    #: Where what it names does not exist.
+    status: int = 200
 
 
 #: Every route of the application. One that is added without a rule fails a test.
@@ -31,11 +33,15 @@ RULES = {
     ("GET", f"{BROKER}/leases"): Rule(SEE),
     ("GET", f"{BROKER}/retries"): Rule(SEE),
     ("GET", f"{BROKER}/dead-letters"): Rule(SEE, query="?group=g"),
+    ("GET", f"{BROKER}/dead-letters/count"): Rule(SEE, query="?group=g"),
     ("GET", f"{BROKER}/dead-letter-reasons"): Rule(SEE, query="?group=g"),
     ("GET", f"{BROKER}/dead-letters/export"): Rule(READ, query="?group=g"),
     ("GET", f"{BROKER}/schedules"): Rule(SEE),
     ("GET", f"{BROKER}/messages"): Rule(SEE),
+    ("GET", f"{BROKER}/messages/count"): Rule(SEE, query="?topic=rights"),
     ("GET", f"{BROKER}/messages/{{message_id}}"): Rule(SEE),
+    ("GET", f"{BROKER}/messages/{{message_id}}/actions"): Rule(SEE),
+    ("GET", f"{BROKER}/messages/{{message_id}}/body"): Rule(READ),
     ("GET", f"{BROKER}/task-messages"): Rule(
         SEE, query="?dag_id=d&run_id=r&task_id=t&topic=rights&group=rights"
     ),
@@ -45,6 +51,9 @@ RULES = {
     ("POST", f"{BROKER}/messages/reschedule-matching"): Rule(ACT, {"topic": "rights", "delay_seconds": 1}),
     ("POST", f"{BROKER}/dead-letters/redrive"): Rule(ACT, {"group": "rights"}),
     ("POST", f"{BROKER}/dead-letters/discard"): Rule(ACT, {"group": "rights"}),
+    ("POST", f"{BROKER}/dead-letters/resend"): Rule(
+        ACT, {"group": "rights", "message_id": UNKNOWN_ID, "body": "", "properties": {}}, status=404
+    ),
     ("POST", f"{BROKER}/groups/rewind"): Rule(ACT, {"group": "rights", "topic": "rights", "to": "latest"}),
     ("POST", f"{BROKER}/groups/pause"): Rule(ACT, {"group": "rights", "topic": "rights"}),
     ("POST", f"{BROKER}/groups/resume"): Rule(ACT, {"group": "rights", "topic": "rights"}),

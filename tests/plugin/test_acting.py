@@ -13,6 +13,7 @@ import pytest
 from tests.conftest import execute
 from tests.plugin.airflow_server import AirflowServer
 
+from duewheel.store import RetryPolicy
 from duewheel.store.broker import Broker
 
 pytestmark = [pytest.mark.airflow, pytest.mark.slow]
@@ -102,6 +103,41 @@ def test_x08_a_bulk_recall_goes_in_portions_and_leaves_out_what_was_released(
             "POST", f"{BROKER}/messages/recall-matching", {"topic": "portions", **more}, role="op"
         )
         assert (part["matched"], part["next"]) == (0, None)
+
+
+def test_x12_a_dead_letter_is_sent_edited_once(airflow: AirflowServer, shop: Broker) -> None:
+    shop.create_topic("edited-once", message_type="NORMAL")
+    sent = shop.send("edited-once", b"old", key="k")
+    consumer = shop.consumer("edited-once", "once", retry=RetryPolicy(0, (HOUR,)))
+    consumer.nack(consumer.receive(), reason="boom")
+    asked = {"group": "once", "message_id": sent.message_id, "body": "new", "properties": {}}
+    status, answer = airflow.call("POST", f"{BROKER}/dead-letters/resend", asked, role="op")
+    assert (status, answer["is_new"]) == (200, True)
+    status, answer = airflow.call("POST", f"{BROKER}/dead-letters/resend", asked, role="op")
+    assert (status, answer["error"]) == (404, "UnknownMessage")
+    assert "Nothing was sent" in answer["detail"]
+    assert [one.body for one in consumer.receive(max_messages=9)] == [b"new"]
+
+
+def test_x08_those_who_acted_by_ids_and_by_a_filter_stand_beside_the_history(
+    airflow: AirflowServer, shop: Broker
+) -> None:
+    shop.create_topic("who")
+    ids = [shop.send("who", b"", delay=HOUR, key=f"w-{n}").message_id for n in range(3)]
+    moved = {"message_ids": ids[:1], "delay_seconds": 7_200}
+    _, answer = airflow.call("POST", f"{BROKER}/messages/reschedule", moved, role="op")
+    now_id = answer["outcomes"][0]["new_message_id"]
+    by_key = {"topic": "who", "key_prefix": "w-0", "dry_run": False}
+    airflow.call("POST", f"{BROKER}/messages/recall-matching", by_key, role="admin")
+    told = {
+        one: [
+            (line["user"], line["action"])
+            for line in airflow.call("GET", f"{BROKER}/messages/{one}/actions", role="viewer")[1]["actions"]
+        ]
+        for one in (*ids, now_id)
+    }
+    both = [("op", "reschedule"), ("admin", "recall")]
+    assert told == {ids[0]: both, now_id: both, ids[1]: [], ids[2]: []}
 
 
 @pytest.mark.parametrize(

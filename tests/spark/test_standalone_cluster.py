@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import os
 import re
+import shlex
+import shutil
 import subprocess
+import sys
 import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -20,6 +24,7 @@ from tests.airflow_runs import connection_json
 from tests.spark.zipped import zip_of_the_package
 from tests.waiting import PATIENCE_SECONDS, until
 
+import duewheel
 from duewheel.embedded.java import spark_environment
 from duewheel.embedded.machine import free_port
 from duewheel.operators.spark import SparkConsumeMessagesOperator
@@ -31,6 +36,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(1200)]
 
 COUNT = 1_200
 SPARK_HOME = Path(pyspark.__file__).parent
+PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "spark-cluster.md").read_text()
 
 
 @pytest.fixture(scope="module")
@@ -46,9 +52,9 @@ def master(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         "SPARK_DAEMON_JAVA_OPTS": os.environ["SPARK_SUBMIT_OPTS"],
     }
 
-    def start(stack: ExitStack, *arguments: str) -> None:
+    def start(stack: ExitStack, *command: str) -> None:
         process = subprocess.Popen(
-            [str(SPARK_HOME / "bin" / "spark-class"), *arguments],
+            command,
             env=environment,
             cwd=folder,
             stdout=subprocess.DEVNULL,
@@ -60,14 +66,15 @@ def master(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with ExitStack() as stack:
         start(
             stack,
-            "org.apache.spark.deploy.master.Master",
+            *[str(SPARK_HOME / "bin" / "spark-class"), "org.apache.spark.deploy.master.Master"],
             *["--host", "127.0.0.1", "--port", str(port), "--webui-port", str(web_port)],
         )
+        program, *arguments = json.loads(re.findall(r"^ENTRYPOINT (.*)$", PAGE, re.MULTILINE)[0])
         # Spark starts no copy of a task on the host where it runs already, and knows hosts by their names.
         for number, host in enumerate(("127.0.0.1", "localhost")):
             start(
                 stack,
-                "org.apache.spark.deploy.worker.Worker",
+                *[str(Path(sys.executable).parent / program), *arguments],
                 *["--host", host, "--cores", "2", "--memory", "1g", "--webui-port", "0"],
                 *["--work-dir", str(folder / f"worker-{number}"), address],
             )
@@ -261,8 +268,9 @@ print(duewheel.__file__)
 """.replace("COUNT", str(COUNT))
 
 
-def test_cluster_runs_the_package_from_a_zip(broker: Broker, master: str, tmp_path: Path) -> None:
-    """Driver, planning and executors, which the package is sent to by ``--py-files``."""
+@pytest.fixture
+def effects(broker: Broker) -> Broker:
+    """A broker with messages to work on, a topic to write to, and a table for the effects."""
     broker.create_topic("orders")
     broker.create_topic("written", message_type="NORMAL")
     broker.send_many(
@@ -270,28 +278,86 @@ def test_cluster_runs_the_package_from_a_zip(broker: Broker, master: str, tmp_pa
     )
     with broker.connection() as connection, connection.cursor() as cursor:
         cursor.execute("create table effect (package text, key text)")
-    application = tmp_path / "shipped.py"
-    application.write_text(SHIPPED)
+    return broker
+
+
+def submit_shipped(folder: Path, *arguments: str, **environment: str) -> str:
+    """Run the application in a folder with these arguments of spark-submit, and return its output."""
+    (folder / "shipped.py").write_text(SHIPPED)
     settings = [word for name, value in CONF.items() for word in ("--conf", f"{name}={value}")]
-    command = [
-        *(str(SPARK_HOME / "bin" / "spark-submit"), "--master", master, *settings),
-        *("--py-files", str(zip_of_the_package(tmp_path)), str(application), broker.dsn),
-    ]
-
     done = subprocess.run(
-        command, env=os.environ | spark_environment(), check=False, capture_output=True, text=True
+        [str(SPARK_HOME / "bin" / "spark-submit"), *settings, *arguments],
+        env={**os.environ, **spark_environment(), **environment},
+        cwd=folder,
+        check=False,
+        capture_output=True,
+        text=True,
     )
-
     assert done.returncode == 0, done.stderr
-    assert "duewheel.zip/duewheel/__init__.py" in done.stdout
+    return done.stdout
+
+
+def packages_of_effects(broker: Broker) -> set[str]:
+    """The files of the package that worked; each message was worked on, and written, once."""
     with broker.connection() as connection, connection.cursor() as cursor:
-        cursor.execute(
-            "select count(*), count(distinct key),"
-            " bool_and(package like '%duewheel.zip/duewheel/__init__.py') from effect"
-        )
-        assert cursor.fetchall() == [(COUNT, COUNT, True)]
+        cursor.execute("select count(*), count(distinct key), array_agg(distinct package) from effect")
+        count, keys, packages = cursor.fetchone()
+        assert (count, keys) == (COUNT, COUNT)
         cursor.execute(
             "select count(distinct key) from duewheel.any_message m"
             " join duewheel.topic t using (topic_id) where t.name = 'written'"
         )
         assert cursor.fetchall() == [(COUNT,)]
+    return set(packages)
+
+
+def test_cluster_runs_the_package_from_a_zip(effects: Broker, master: str, tmp_path: Path) -> None:
+    """Driver, planning and executors, which the package is sent to by ``--py-files``."""
+    shipped = ("--py-files", str(zip_of_the_package(tmp_path)), "shipped.py", effects.dsn)
+
+    said = submit_shipped(tmp_path, "--master", master, *shipped)
+
+    assert "duewheel.zip/duewheel/__init__.py" in said
+    packages = packages_of_effects(effects)
+    assert all(package.endswith("duewheel.zip/duewheel/__init__.py") for package in packages), packages
+
+
+def test_cluster_runs_an_environment_from_an_archive(effects: Broker, master: str, tmp_path: Path) -> None:
+    """The commands of docs/how-to/spark-cluster.md, with packages that are copied and not downloaded."""
+    (commands,) = re.findall(r"^```\n(python -m venv.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    make, install, pack, submit = commands.replace("\\\n", "").splitlines()
+    subprocess.run([sys.executable, *shlex.split(make)[1:], "--without-pip"], cwd=tmp_path, check=True)
+    assert shlex.split(install)[0] == "environment/bin/pip"
+    (into,) = (tmp_path / "environment" / "lib").glob("python*/site-packages")
+    copy_packages(into, *shlex.split(install)[3:])
+    subprocess.run(shlex.split(pack), cwd=tmp_path, check=True)
+
+    setting, binary, *arguments = shlex.split(submit)
+    assert binary == "$SPARK_HOME/bin/spark-submit"
+    replaced = {"spark://10.0.0.1:7077": master, "cancel.py": "shipped.py"}
+    name, _, python = setting.partition("=")
+    said = submit_shipped(
+        tmp_path,
+        # The sources of this run, which the workers would pass on.
+        *("--conf", "spark.executorEnv.PYTHONPATH="),
+        *(replaced.get(argument, argument) for argument in arguments),
+        effects.dsn,
+        **{name: python, "PYSPARK_DRIVER_PYTHON": python, "PYTHONPATH": ""},
+    )
+
+    assert str(into / "duewheel" / "__init__.py") in said
+    packages = packages_of_effects(effects)
+    assert all("/worker-" in package and "/environment/lib/" in package for package in packages), packages
+
+
+def copy_packages(into: Path, *requirements: str) -> None:
+    """Copy what pip would install without dependencies; the package itself from its sources."""
+    for requirement in requirements:
+        if requirement.startswith("airflow-provider-duewheel"):
+            source = Path(duewheel.__file__).parent
+            shutil.copytree(source, into / "duewheel", ignore=shutil.ignore_patterns("node_modules"))
+            continue
+        for file in importlib.metadata.files(requirement) or []:
+            if ".." not in file.parts and not {"tests", "include", "__pycache__"} & set(file.parts):
+                (into / file).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(file.locate(), into / file)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -171,6 +172,63 @@ def test_micro_batch_waits_for_messages_but_not_for_ever(orders: Broker) -> None
         assert between(patient, offset, end) == list(keys)
     with pytest.raises(InvalidArgument, match="'maxTriggerDelay' is 'soon': give a duration such as 15m"):
         reader(orders, maxTriggerDelay="soon")
+
+
+def test_micro_batch_has_a_limit_of_bytes(orders: Broker) -> None:
+    every = ReadAllAvailable()
+    stream = reader(orders, maxBytesPerTrigger="4000")
+    offset = stream.initialOffset()
+    orders.send_many(TOPIC, [{"body": b"x" * 1000, "key": str(n), "delay": timedelta(0)} for n in range(40)])
+    read = []
+    while (end := stream.latestOffset(offset, every)) != offset:
+        read.append(between(stream, offset, end))
+        offset = end
+    assert sorted(key for keys in read for key in keys) == list(range(40))
+    # Each queue has a share, and one body more where the share ends within it.
+    assert all(len(keys) <= 8 for keys in read)
+
+    greedy = reader(orders, maxBytesPerTrigger="1")
+    orders.send_many(TOPIC, [{"body": b"x" * 1000, "key": str(n), "delay": timedelta(0)} for n in range(3)])
+    read = []
+    while (end := greedy.latestOffset(offset, every)) != offset:
+        read.append(between(greedy, offset, end))
+        offset = end
+    assert sorted(keys for keys in read if keys) == [[0], [1], [2]]
+
+
+def test_progress_tells_how_far_the_stream_is_behind(
+    orders: Broker, spark: SparkSession, tmp_path: Path
+) -> None:
+    lake = Lake(spark, orders, tmp_path, maxMessagesPerTrigger="10")
+    send(orders, range(25))
+    query = lake.start(availableNow=True)
+    query.awaitTermination()
+    behind = [json.loads(progress["sources"][0]["latestOffset"]) for progress in query.recentProgress]
+    assert [lag[TOPIC]["messagesBehind"] for lag in behind] == [15, 5, 0]
+    assert [lag[TOPIC]["secondsBehind"] > 0 for lag in behind] == [True, True, False]
+
+
+def test_lag_of_a_stream_counts_stragglers(orders: Broker) -> None:
+    stream = reader(orders)
+    assert stream.reportLatestOffset() is None
+    start = stream.initialOffset()
+    with closing(psycopg2.connect(orders.dsn)) as late:
+        send(orders, range(2), connection=late)
+        send(orders, range(2, 5))
+        seen = stream.latestOffset(start, ReadAllAvailable())
+        assert behind(stream) == 0
+        late.commit()
+    orders.tick(TOPIC)
+    assert behind(stream) == 2
+    stream.latestOffset(seen, ReadAllAvailable())
+    assert behind(stream) == 0
+
+
+def behind(stream: MessageStreamReader) -> int:
+    reported = stream.reportLatestOffset()
+    assert reported is not None
+    messages: int = reported[TOPIC]["messagesBehind"]
+    return messages
 
 
 @pytest.mark.slow

@@ -1,6 +1,8 @@
 import { Button, CloseButton, Dialog, Input, Portal, Text } from "@chakra-ui/react";
-import { type ReactNode, useEffect, useRef, useState } from "react";
+import { useQueryClient } from "@tanstack/react-query";
+import { type ReactNode, use, useEffect, useRef, useState } from "react";
 import { Failure } from "./api";
+import { IsOld } from "./parts";
 
 export type Told = (words: string) => void;
 
@@ -21,7 +23,7 @@ type Props = {
   /** The text of the question; may contain fields. */
   children?: ReactNode;
   disabled?: boolean;
-  /** Called after the answer was read, if something may have changed. */
+  /** Called after the answer was read, if something may have changed; the page then asks for everything anew. */
   done?: () => void;
   /** Called when the dialog opens, and again when `previewOf` changes: describes what the action would affect. The
    * answer is wanted until the dialog closes. */
@@ -41,6 +43,8 @@ export function Asking({
   previewOf = "",
   serious = false,
 }: Props) {
+  const client = useQueryClient();
+  const isOld = use(IsOld);
   const [open, setOpen] = useState(false);
   const [busy, setBusy] = useState(false);
   const [acting, setActing] = useState(false);
@@ -53,6 +57,7 @@ export function Asking({
   const cancel = useRef<HTMLButtonElement>(null);
   const trigger = useRef<HTMLButtonElement>(null);
   const acted = useRef(false);
+  const heading = useRef<HTMLElement>(null);
   const round = useRef(0);
   const stopped = useRef(false);
 
@@ -129,7 +134,10 @@ export function Asking({
 
   const change = (next: boolean) => {
     if (acting) return;
-    if (next) acted.current = false;
+    if (next) {
+      acted.current = false;
+      heading.current = trigger.current?.closest("section")?.querySelector("h2") ?? null;
+    }
     // From here on, the answer to the question asked at opening comes too late.
     round.current += 1;
     setBusy(false);
@@ -139,6 +147,7 @@ export function Asking({
     if (!next && answer) {
       setAnswer(undefined);
       done?.();
+      void client.invalidateQueries();
     }
   };
 
@@ -148,9 +157,7 @@ export function Asking({
   return (
     <Dialog.Root
       // The action may remove or disable the button, so the focus goes to the heading above it.
-      finalFocusEl={() =>
-        (acted.current && trigger.current?.closest("section")?.querySelector("h2")) || trigger.current
-      }
+      finalFocusEl={() => (acted.current && heading.current) || trigger.current}
       initialFocusEl={() => cancel.current}
       onOpenChange={(event) => change(event.open)}
       open={open}
@@ -159,7 +166,7 @@ export function Asking({
       <Dialog.Trigger asChild>
         <Button
           colorPalette={serious ? "red" : "brand"}
-          disabled={disabled}
+          disabled={disabled || isOld}
           ref={trigger}
           size="xs"
           variant={serious ? "outline" : "solid"}

@@ -1,10 +1,10 @@
 // The state of the broker in one line above every view: what is wrong is red, and leads to where it is mended.
 import { Badge, Flex, Text } from "@chakra-ui/react";
 import type { ReactNode } from "react";
-import { type Schemas, get, ofBroker } from "./api";
+import type { Schemas } from "./api";
 import { count, span } from "./format";
 import { PageLink } from "./parts";
-import { useAnswer } from "./useAnswer";
+import { useBroker } from "./queries";
 
 const EVERY_SECONDS = 5;
 const SILENT_SECONDS = 10;
@@ -18,13 +18,9 @@ export const isSilent = (activeAt: string, nowAt: string) =>
 const since = (at: string, nowAt: string) => span((Date.parse(nowAt) - Date.parse(at)) / 1000);
 
 export function Pulse({ broker }: { broker: string }) {
-  const { failure, value } = useAnswer(
-    broker,
-    (signal) => get<Schemas["Pulse"]>(ofBroker(broker, "pulse"), {}, signal),
-    EVERY_SECONDS,
-  );
+  const { data: value, error } = useBroker(broker, "pulse", {}, EVERY_SECONDS);
   // A view that fails says why.
-  if (!value || failure) return null;
+  if (!value || error) return null;
   const { dead, lag, late, now_at, overdue, waiting } = value;
   const first = overdue[0];
   return (
@@ -90,7 +86,13 @@ const Fact = ({
     <Text as="span" color="fg.muted">
       {label}:
     </Text>{" "}
-    {isWrong ? <Badge colorPalette="red">{children}</Badge> : children}
+    {isWrong ? (
+      <Badge colorPalette="red" css={{ "& a": { color: "inherit" } }}>
+        {children}
+      </Badge>
+    ) : (
+      children
+    )}
   </Text>
 );
 

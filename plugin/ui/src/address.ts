@@ -9,6 +9,8 @@ export function useAddress() {
   return {
     /** The value in the address; the empty string if it has none. */
     of: (name: string) => query.get(name) ?? "",
+    /** The address of a view of the page that is shown. */
+    linkTo: (view: string) => ({ search: changed(only(query, ["broker"]), { view }).toString() }),
     /** Go to this view; of the other values, only the broker is kept. */
     open: (view: string, values: Change = {}) =>
       setQuery(changed(only(query, ["broker"]), { view, ...values })),

@@ -1,7 +1,22 @@
 // The calls of the page's own API. Their types are generated from the API's description: see `npm run types`.
-import type { components } from "./schema";
+import type { components, paths } from "./schema";
 
 export type Schemas = components["schemas"];
+
+type OfBroker = "/api/brokers/{connection_id}/";
+type Read<T> = { get: { responses: { 200: { content: { "application/json": T } } } } };
+
+/** The paths below a broker's that may be read. */
+export type ReadPath = {
+  [Path in keyof paths]: paths[Path] extends Read<unknown>
+    ? Path extends `${OfBroker}${infer Rest}`
+      ? Rest
+      : never
+    : never;
+}[keyof paths];
+
+/** The answer of such a path. */
+export type Reading<Path extends ReadPath> = paths[`${OfBroker}${Path}`] extends Read<infer T> ? T : never;
 
 /** Why a call failed, in words for people. */
 export class Failure extends Error {
@@ -19,11 +34,18 @@ export class Failure extends Error {
   }
 }
 
-type Parameters = Record<string, string | number | boolean | null | undefined>;
+export type Parameters = Record<string, string | number | boolean | null | undefined>;
 
 // Airflow writes its own address, with a proxy's path prefix, into the page's base address.
 const root = () => new URL("duewheel/api/", document.baseURI);
 const airflow = () => new URL("api/v2/", document.baseURI);
+
+/** Where Airflow lets a user log in, and from there come back to this view. */
+export function loginAddress(): string {
+  const url = new URL("auth/login", airflow());
+  url.searchParams.set("next", location.href);
+  return url.href;
+}
 
 /** The address of a call; a parameter without a value is left out. */
 export function addressOf(path: string, parameters: Parameters = {}): URL {
@@ -71,7 +93,7 @@ async function call<T>(url: URL, init: RequestInit): Promise<T> {
 
 export async function failureOf(response: Response): Promise<Failure> {
   if (response.status === 401) {
-    return new Failure(401, "NotLoggedIn", "Your login has expired. Load the page again to log in.");
+    return new Failure(401, "NotLoggedIn", "Your login has expired.");
   }
   let said: unknown;
   try {
@@ -91,6 +113,22 @@ export async function failureOf(response: Response): Promise<Failure> {
 
 export const get = <T>(path: string, parameters: Parameters = {}, signal?: AbortSignal) =>
   call<T>(addressOf(path, parameters), signal ? { signal } : {});
+
+/** A reading call on one broker. A parameter that the path names in braces goes there, the others into the query. */
+export function read<Path extends ReadPath>(
+  broker: string,
+  path: Path,
+  parameters: Parameters,
+  signal: AbortSignal,
+): Promise<Reading<Path>> {
+  const named = new Set<string>();
+  const filled = path.replaceAll(/\{(\w+)\}/g, (_, name: string) => {
+    named.add(name);
+    return encodeURIComponent(String(parameters[name]));
+  });
+  const rest = Object.fromEntries(Object.entries(parameters).filter(([name]) => !named.has(name)));
+  return get(ofBroker(broker, filled), rest, signal);
+}
 
 /** A call of Airflow's public API. */
 export const getOfAirflow = <T>(path: string, signal: AbortSignal) =>

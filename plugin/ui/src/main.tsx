@@ -10,13 +10,15 @@ import {
   defaultSystem,
 } from "@chakra-ui/react";
 import type { SystemContext } from "@chakra-ui/react";
-import { useEffect, useRef } from "react";
+import { QueryClientProvider } from "@tanstack/react-query";
+import { useEffect, useRef, useState } from "react";
+import { Link, useLocation, useNavigate } from "react-router-dom";
 import { type Schemas, get } from "./api";
 import { useAddress } from "./address";
 import { Answered, Warning } from "./parts";
 import { Pulse } from "./Pulse";
+import { newClient, useAnswer } from "./queries";
 import { Guarded, Upgraded } from "./Upgraded";
-import { useAnswer } from "./useAnswer";
 import { useZone } from "./zone";
 import { DeadLetters } from "./views/DeadLetters";
 import { Groups } from "./views/Groups";
@@ -44,17 +46,41 @@ const VIEWS: Record<string, string> = {
 const themeOfAirflow = () =>
   (globalThis as { ChakraUISystem?: SystemContext }).ChakraUISystem ?? defaultSystem;
 
+// What was asked for is still there when Airflow mounts the page again.
+const client = newClient();
+
+let isSettled = false;
+
+/** Whether Airflow mounts this for good. With the first navigation after the script was loaded, it mounts everything
+ * again, and the focus would be lost; so that navigation is made at once, to where the user is. */
+function useSettled(): boolean {
+  const [settled, setSettled] = useState(isSettled);
+  const navigate = useNavigate();
+  const location = useLocation();
+  useEffect(() => {
+    if (isSettled) return;
+    isSettled = true;
+    void Promise.resolve(navigate(location, { replace: true, state: location.state as unknown })).then(() =>
+      setSettled(true),
+    );
+  }, [location, navigate]);
+  return settled;
+}
+
 /** Airflow's description of the place where it shows this: nothing on the page itself, a task instance in its tab. */
 type Place = { dagId?: string; mapIndex?: string; runId?: string; taskId?: string };
 
 export default function Page({ dagId, mapIndex, runId, taskId }: Place) {
   const task =
     dagId && runId && taskId ? { dagId, mapIndex: Number(mapIndex ?? -1), runId, taskId } : undefined;
+  if (!useSettled()) return null;
   return (
     <ChakraProvider value={themeOfAirflow()}>
       <Box data-page="duewheel" height="100%" overflow="auto" p={{ base: 2, md: 4 }}>
         <Upgraded />
-        <Guarded>{task ? <TaskMessages task={task} /> : <Brokers />}</Guarded>
+        <QueryClientProvider client={client}>
+          <Guarded>{task ? <TaskMessages task={task} /> : <Brokers />}</Guarded>
+        </QueryClientProvider>
       </Box>
     </ChakraProvider>
   );
@@ -64,7 +90,7 @@ function Brokers() {
   const address = useAddress();
   const asked = address.of("broker");
   const zone = useZone();
-  const answer = useAnswer("brokers", (signal) => get<Schemas["BrokerChoices"]>("brokers", {}, signal));
+  const answer = useAnswer(["brokers"], (signal) => get<Schemas["BrokerChoices"]>("brokers", {}, signal));
   return (
     <Answered answer={answer}>
       {({ brokers, version }) => {
@@ -116,7 +142,7 @@ function Brokers() {
 
 /** A broker that the address names and the list does not: its connection is in a secrets backend. */
 function Unlisted({ id }: { id: string }) {
-  const answer = useAnswer(id, (signal) =>
+  const answer = useAnswer(["broker", id], (signal) =>
     get<Schemas["BrokerChoice"]>(`brokers/${encodeURIComponent(id)}`, {}, signal),
   );
   return <Answered answer={answer}>{(broker) => <Views broker={broker} />}</Answered>;
@@ -151,15 +177,15 @@ function Views({ broker }: { broker: Schemas["BrokerChoice"] }) {
         {Object.entries(VIEWS).map(([name, words]) => (
           <Button
             aria-current={name === view ? "page" : undefined}
+            asChild
             borderBottomColor={name === view ? "brand.solid" : "transparent"}
             borderBottomWidth="3px"
             borderRadius={0}
             key={name}
-            onClick={() => address.open(name)}
             size="sm"
             variant="ghost"
           >
-            {words}
+            <Link to={address.linkTo(name)}>{words}</Link>
           </Button>
         ))}
       </Flex>

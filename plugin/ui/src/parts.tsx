@@ -1,40 +1,55 @@
 // Small parts that several views are made of.
-import { Alert, Badge, Box, Button, Flex, Heading, Input, Spinner, Table, Text } from "@chakra-ui/react";
-import { type ReactNode, useEffect, useRef, useState } from "react";
-import { type To, useHref, useNavigate } from "react-router-dom";
-import type { Answer } from "./useAnswer";
+import { Alert, Badge, Box, Button, Flex, Heading, Input, Spinner, Text } from "@chakra-ui/react";
+import { type ReactNode, createContext, useEffect, useRef } from "react";
+import { Link, type To } from "react-router-dom";
+import { loginAddress } from "./api";
+import type { Answer } from "./queries";
 import type { Change } from "./address";
 import { useAddress } from "./address";
 import { away, instant, shortened } from "./format";
 import { fromWall, isInstant, toWall, useZone } from "./zone";
 import { pageOf, taskOf } from "./tasks";
 
+/** Whether what is shown is of the question before, so that nothing may act on it. */
+export const IsOld = createContext(false);
+
 /** Shows an answer, or the reason why it is missing; after a failure, the previous answer stays below the reason. */
 export function Answered<T>({ answer, children }: { answer: Answer<T>; children: (value: T) => ReactNode }) {
+  const { data, error, isPending, isPlaceholderData } = answer;
   return (
     <>
-      {answer.failure && (
+      {error && (
         <Alert.Root
           mb={3}
           role="alert"
-          status={answer.failure.status >= 500 || answer.failure.status === 0 ? "error" : "warning"}
+          status={error.status >= 500 || error.status === 0 ? "error" : "warning"}
         >
           <Alert.Indicator aria-hidden="true" />
           <Alert.Content>
             <Alert.Description>
-              {answer.failure.message}
-              {answer.value !== undefined && " The data below is older."}
+              {error.message}
+              {data !== undefined && " The data below is older."}
             </Alert.Description>
           </Alert.Content>
-          <Button onClick={answer.again} size="xs" variant="outline">
-            Try again
-          </Button>
+          {error.kind === "NotLoggedIn" ? (
+            <Button asChild size="xs" variant="outline">
+              <a href={loginAddress()}>Log in</a>
+            </Button>
+          ) : (
+            <Button onClick={() => void answer.refetch()} size="xs" variant="outline">
+              Try again
+            </Button>
+          )}
         </Alert.Root>
       )}
-      {answer.value === undefined && answer.loading && !answer.failure && (
-        <Spinner aria-label="Loading" m={6} role="status" />
+      {isPending && <Spinner aria-label="Loading" m={6} role="status" />}
+      {data !== undefined && (
+        <IsOld value={isPlaceholderData}>
+          <Box aria-busy={isPlaceholderData} opacity={isPlaceholderData ? 0.5 : 1}>
+            {children(data)}
+          </Box>
+        </IsOld>
       )}
-      {answer.value !== undefined && children(answer.value)}
     </>
   );
 }
@@ -90,31 +105,18 @@ export function When({ at, nowAt }: { at: string | null; nowAt?: string | undefi
   );
 }
 
-/** A link to a place in Airflow's UI: a real one, that opens in a new tab too. */
-export function PlaceLink({ children, to }: { children: ReactNode; to: To }) {
-  const href = useHref(to);
-  const navigate = useNavigate();
-  return (
-    <Box
-      _hover={{ textDecoration: "underline" }}
-      asChild
-      color="fg.info"
-      css={{ overflowWrap: "anywhere" }}
-      display="inline"
-    >
-      <a
-        href={href}
-        onClick={(event) => {
-          if (event.metaKey || event.ctrlKey || event.shiftKey || event.button !== 0) return;
-          event.preventDefault();
-          void navigate(to);
-        }}
-      >
-        {children}
-      </a>
-    </Box>
-  );
-}
+/** A link to a place in Airflow's UI. */
+export const PlaceLink = ({ children, to }: { children: ReactNode; to: To }) => (
+  <Box
+    _hover={{ textDecoration: "underline" }}
+    asChild
+    color="fg.info"
+    css={{ overflowWrap: "anywhere" }}
+    display="inline"
+  >
+    <Link to={to}>{children}</Link>
+  </Box>
+);
 
 /** A link to a view of the page, from the page or from a tab elsewhere. */
 export function PageLink({ children, to, view }: { children: ReactNode; to?: Change; view: string }) {
@@ -159,71 +161,6 @@ const STATES: Record<string, [words: string, palette: string]> = {
 export function State({ of }: { of: string }) {
   const [words, palette] = STATES[of] ?? [of, "gray"];
   return <Badge colorPalette={palette}>{words}</Badge>;
-}
-
-/** A column of a table: its head, and the cell of a row; numbers stand at its right. False leaves the column out. */
-export type Column<One> =
-  false | undefined | [head: ReactNode, cell: (one: One, index: number) => ReactNode, kind?: "number"];
-
-const alignOf = (kind?: "number") => (kind === "number" ? "end" : "start");
-
-/** A table that scrolls sideways by itself where the window is narrow. */
-export function Rows<One>({
-  columns,
-  empty,
-  keyOf,
-  label,
-  rows,
-}: {
-  columns: Column<One>[];
-  empty: string;
-  keyOf: (one: One, index: number) => string | number;
-  label: string;
-  rows: One[];
-}) {
-  if (rows.length === 0)
-    return (
-      <Text color="fg.muted" fontSize="sm" role="status">
-        {empty}
-      </Text>
-    );
-  const shown = columns.filter((column) => Array.isArray(column));
-  return (
-    <Table.ScrollArea aria-label={label} role="region" tabIndex={0}>
-      <Table.Root aria-label={label} size="sm">
-        <Table.Header>
-          <Table.Row>
-            {shown.map(([head, , kind], place) => (
-              // The columns of a table never change their order.
-              <Table.ColumnHeader key={place} textAlign={alignOf(kind)} whiteSpace="nowrap">
-                {head}
-              </Table.ColumnHeader>
-            ))}
-          </Table.Row>
-        </Table.Header>
-        <Table.Body>
-          {rows.map((one, index) => (
-            <Table.Row key={keyOf(one, index)}>
-              {shown.map(([, cell, kind], place) => (
-                <Table.Cell
-                  // A long key stays within its column.
-                  css={{ overflowWrap: "anywhere" }}
-                  key={place}
-                  maxW="22rem"
-                  minW="6ch"
-                  textAlign={alignOf(kind)}
-                  verticalAlign="top"
-                  whiteSpace="normal"
-                >
-                  {cell(one, index)}
-                </Table.Cell>
-              ))}
-            </Table.Row>
-          ))}
-        </Table.Body>
-      </Table.Root>
-    </Table.ScrollArea>
-  );
 }
 
 const MOST_SHOWN = 200;
@@ -334,46 +271,39 @@ export function Pages({ next }: { next: string | null }) {
   const address = useAddress();
   const after = address.of("after");
   const isFirst = after === "";
-  // Whoever came by a link to this page goes back to the first.
-  const before = pagesBefore.get(`${address.of("view")} ${after}`) ?? "";
+  const view = address.of("view");
   if (isFirst && next === null) return null;
   return (
     <Flex gap={2} mt={3}>
-      <Button disabled={isFirst} onClick={() => address.set({ after: null })} size="xs" variant="outline">
+      <Turn go={() => address.set({ after: null })} leads={!isFirst}>
         First page
-      </Button>
-      <Button disabled={isFirst} onClick={() => address.set({ after: before })} size="xs" variant="outline">
+      </Turn>
+      {/* Whoever came by a link to this page goes back to the first. */}
+      <Turn go={() => address.set({ after: pagesBefore.get(`${view} ${after}`) ?? "" })} leads={!isFirst}>
         Previous page
-      </Button>
-      <Button
-        disabled={next === null}
-        onClick={() => {
-          if (next !== null) pagesBefore.set(`${address.of("view")} ${next}`, after);
+      </Turn>
+      <Turn
+        go={() => {
+          pagesBefore.set(`${view} ${next}`, after);
           address.set({ after: next });
         }}
-        size="xs"
-        variant="outline"
+        leads={next !== null}
       >
         Next page
-      </Button>
+      </Turn>
     </Flex>
   );
 }
 
-/** The chosen ones among the rows; a row that is no longer shown is not chosen. */
-export function useChoice(shown: string[]) {
-  const [chosen, setChosen] = useState<ReadonlySet<string>>(new Set());
-  const now = shown.filter((one) => chosen.has(one));
-  return {
-    all: shown.length > 0 && now.length === shown.length,
-    clear: () => setChosen(new Set()),
-    has: (one: string) => chosen.has(one),
-    now,
-    toggle: (one: string) => {
-      const next = new Set(chosen);
-      if (!next.delete(one)) next.add(one);
-      setChosen(next);
-    },
-    toggleAll: () => setChosen(now.length === shown.length ? new Set() : new Set(shown)),
-  };
-}
+/** A button that leads nowhere keeps the focus if it has it. */
+const Turn = ({ children, go, leads }: { children: string; go: () => void; leads: boolean }) => (
+  <Button
+    aria-disabled={!leads}
+    onClick={leads ? go : undefined}
+    opacity={leads ? 1 : 0.5}
+    size="xs"
+    variant="outline"
+  >
+    {children}
+  </Button>
+);

@@ -84,6 +84,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/brokers/{connection_id}/dead-letters/count": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Count Dead Letters
+         * @description How many open dead letters of a group meet the criteria.
+         */
+        get: operations["count_dead_letters_api_brokers__connection_id__dead_letters_count_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/brokers/{connection_id}/dead-letters/discard": {
         parameters: {
             query?: never;
@@ -139,6 +159,28 @@ export interface paths {
          *     a few.
          */
         post: operations["redrive_api_brokers__connection_id__dead_letters_redrive_post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/brokers/{connection_id}/dead-letters/resend": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Resend
+         * @description Send a dead letter as a new message to its topic, edited, and discard it.
+         *
+         *     A dead letter is sent so once. A second request that comes before it is discarded sends nothing.
+         */
+        post: operations["resend_api_brokers__connection_id__dead_letters_resend_post"];
         delete?: never;
         options?: never;
         head?: never;
@@ -286,6 +328,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/brokers/{connection_id}/messages/count": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Count Messages
+         * @description How many messages wait on a topic and meet the criteria.
+         */
+        get: operations["count_messages_api_brokers__connection_id__messages_count_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/brokers/{connection_id}/messages/recall": {
         parameters: {
             query?: never;
@@ -380,6 +442,46 @@ export interface paths {
          * @description One message with its history, and with its body for users who may read bodies.
          */
         get: operations["show_message_api_brokers__connection_id__messages__message_id__get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/brokers/{connection_id}/messages/{message_id}/actions": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List Actions
+         * @description Who acted on a message from the page, the first at the top.
+         */
+        get: operations["list_actions_api_brokers__connection_id__messages__message_id__actions_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/brokers/{connection_id}/messages/{message_id}/body": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Download Body
+         * @description The body of a message as it was sent, as a file.
+         */
+        get: operations["download_body_api_brokers__connection_id__messages__message_id__body_get"];
         put?: never;
         post?: never;
         delete?: never;
@@ -554,6 +656,31 @@ export type webhooks = Record<string, never>;
 export interface components {
     schemas: {
         /**
+         * Action
+         * @description An action of a user on a message.
+         */
+        Action: {
+            /** Action */
+            action: string;
+            /**
+             * At
+             * Format: date-time
+             */
+            at: string;
+            /** User */
+            user: string;
+        };
+        /**
+         * Actions
+         * @description Who acted on a message from the page; none where the user may not read Airflow's audit log.
+         */
+        Actions: {
+            /** Actions */
+            actions: components["schemas"]["Action"][];
+            /** May Read */
+            may_read: boolean;
+        };
+        /**
          * Body
          * @description A body as people read it: text if it is text, else hexadecimal; only the beginning of a long one.
          */
@@ -591,6 +718,16 @@ export interface components {
             brokers: components["schemas"]["BrokerChoice"][];
             /** Version */
             version: string;
+        };
+        /**
+         * Count
+         * @description How many there are of what a list has a page of; if it is not exact, there are more.
+         */
+        Count: {
+            /** Exact */
+            exact: boolean;
+            /** Messages */
+            messages: number;
         };
         /**
          * DeadLetterReason
@@ -637,6 +774,11 @@ export interface components {
             dead_letters: components["schemas"]["ListedDeadLetter"][];
             /** Next */
             next: string | null;
+            /**
+             * Now At
+             * Format: date-time
+             */
+            now_at: string;
         };
         /**
          * Discarded
@@ -696,6 +838,22 @@ export interface components {
             step: number;
             /** Topic */
             topic: string;
+        };
+        /**
+         * EditedDeadLetter
+         * @description A dead letter to send again as a new message with another body and other properties.
+         */
+        EditedDeadLetter: {
+            /** Body */
+            body: string;
+            /** Group */
+            group: string;
+            /** Message Id */
+            message_id: string;
+            /** Properties */
+            properties: {
+                [key: string]: unknown;
+            };
         };
         /**
          * FlowStep
@@ -1349,6 +1507,16 @@ export interface components {
             schedules: components["schemas"]["Schedule"][];
         };
         /**
+         * Sent
+         * @description The id of a message; ``is_new``: this request has sent it, and not one before.
+         */
+        Sent: {
+            /** Is New */
+            is_new: boolean;
+            /** Message Id */
+            message_id: string;
+        };
+        /**
          * SomeDeadLetters
          * @description The dead letters to act on: those with these ids, or all that meet every criterion.
          */
@@ -1685,6 +1853,42 @@ export interface operations {
             };
         };
     };
+    count_dead_letters_api_brokers__connection_id__dead_letters_count_get: {
+        parameters: {
+            query: {
+                group: string;
+                topic?: string | null;
+                key_prefix?: string | null;
+                reason_contains?: string | null;
+            };
+            header?: never;
+            path: {
+                connection_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Count"];
+                };
+            };
+            /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["HTTPValidationError"];
+                };
+            };
+        };
+    };
     discard_api_brokers__connection_id__dead_letters_discard_post: {
         parameters: {
             query?: never;
@@ -1778,6 +1982,41 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Redriven"];
+                };
+            };
+            /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["HTTPValidationError"];
+                };
+            };
+        };
+    };
+    resend_api_brokers__connection_id__dead_letters_resend_post: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                connection_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["EditedDeadLetter"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Sent"];
                 };
             };
             /** @description Validation Error */
@@ -2040,6 +2279,43 @@ export interface operations {
             };
         };
     };
+    count_messages_api_brokers__connection_id__messages_count_get: {
+        parameters: {
+            query: {
+                topic: string;
+                key_prefix?: string | null;
+                tag?: string | null;
+                due_from?: string | null;
+                due_until?: string | null;
+            };
+            header?: never;
+            path: {
+                connection_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Count"];
+                };
+            };
+            /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["HTTPValidationError"];
+                };
+            };
+        };
+    };
     recall_api_brokers__connection_id__messages_recall_post: {
         parameters: {
             query?: never;
@@ -2200,6 +2476,68 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["OneMessage"];
                 };
+            };
+            /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["HTTPValidationError"];
+                };
+            };
+        };
+    };
+    list_actions_api_brokers__connection_id__messages__message_id__actions_get: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                connection_id: string;
+                message_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Actions"];
+                };
+            };
+            /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["HTTPValidationError"];
+                };
+            };
+        };
+    };
+    download_body_api_brokers__connection_id__messages__message_id__body_get: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                connection_id: string;
+                message_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
             /** @description Validation Error */
             422: {

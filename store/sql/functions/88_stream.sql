@@ -285,6 +285,84 @@ begin
 end
 $$;
 
+-- How far a stream reads in a queue that may be read up to (p_to, p_to_seq), for bodies of p_bytes at most and one body
+-- more, and how many bytes these have.
+create or replace function duewheel.stream_within(
+    p_topic_id integer, p_queue integer, p_from bigint, p_from_seq bigint, p_to bigint, p_to_seq bigint,
+    p_bytes bigint, out at bigint, out seq bigint, out bytes bigint
+)
+language plpgsql stable
+set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
+as $$
+declare
+    v_last record;
+begin
+    perform duewheel.require_home();
+    at := p_to;
+    seq := p_to_seq;
+    bytes := 0;
+    -- In the order of the index: it reads no further than p_bytes reach.
+    for v_last in
+        select m.deliver_at, m.seq, octet_length(m.body) as bytes from duewheel.any_message m
+        where m.topic_id = p_topic_id and m.queue = p_queue
+          and (m.deliver_at, m.seq) > (duewheel.stream_instant(p_from), p_from_seq)
+          and m.deliver_at >= duewheel.stream_instant(p_from) and m.deliver_at <= duewheel.stream_instant(p_to)
+          and (m.deliver_at, m.seq) <= (duewheel.stream_instant(p_to), p_to_seq)
+        order by m.deliver_at, m.seq
+    loop
+        bytes := bytes + v_last.bytes;
+        if bytes >= p_bytes then
+            at := duewheel.stream_micros(v_last.deliver_at);
+            seq := v_last.seq;
+            return;
+        end if;
+    end loop;
+end
+$$;
+
+-- How far a stream that stands at these places is behind the releases: how many messages, counted up to 2 500 in
+-- a queue, else estimated, and the time since the oldest of them was due; null where there is none.
+create or replace function duewheel.stream_lag(
+    p_group_id integer, p_topic_id integer, p_topic_ids integer[], p_queues integer[], p_ats bigint[],
+    p_seqs bigint[], p_stragglers bigint[], out messages bigint, out behind interval
+)
+language plpgsql
+set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
+as $$
+declare
+    v_oldest timestamptz;
+    v_hi timestamptz;
+begin
+    perform duewheel.require_home();
+    select count(*), min(m.deliver_at), max(m.hi) into messages, v_oldest, v_hi
+    from (
+        select m.deliver_at, s.hi
+        from (
+            select p.ordinal, p.topic_id, p.queue, p.hi, duewheel.stream_instant(s.at) as at,
+                   coalesce(s.seq, duewheel.last_seq()) as seq, coalesce(s.straggler, 0) as straggler
+            from duewheel.positions(p_group_id, p_topic_id) p
+            left join unnest(p_topic_ids, p_queues, p_ats, p_seqs, p_stragglers)
+                s (topic_id, queue, at, seq, straggler)
+                on s.topic_id = p.topic_id and s.queue = p.queue
+        ) s
+        cross join lateral (
+            (select m.deliver_at from duewheel.any_message m
+             where m.topic_id = s.topic_id and m.queue = s.queue and (m.deliver_at, m.seq) > (s.at, s.seq)
+               and m.deliver_at >= s.at and m.deliver_at <= s.hi
+             order by m.deliver_at, m.seq limit 2500)
+            union all
+            (select g.deliver_at from duewheel.straggler g
+             where g.topic_id = s.topic_id and g.queue = s.queue and g.straggler_id > s.straggler
+             order by g.straggler_id limit 2500)
+        ) m
+    ) m;
+    if messages >= 2500 then
+        messages := greatest(messages, duewheel.estimate_due(p_topic_id, v_oldest, v_hi));
+    end if;
+    behind := clock_timestamp() - v_oldest;
+end
+$$;
+
 -- The messages released between two places of a queue, the stragglers before the others, with the columns of
 -- lease_rows; without stragglers (null), for the mode peek, all that is stored there.
 create or replace function duewheel.stream_rows(

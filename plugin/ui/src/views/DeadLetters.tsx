@@ -1,24 +1,14 @@
 import { Box, Button, Flex, Input, Text } from "@chakra-ui/react";
 import { useState } from "react";
-import { Failure, type Schemas, addressOf, get, ofBroker, post } from "../api";
+import { Failure, type Schemas, addressOf, ofBroker, post } from "../api";
 import { useAddress } from "../address";
 import { Asking, type Course } from "../Asking";
 import { count } from "../format";
-import {
-  Answered,
-  Filter,
-  MessageLink,
-  PageLink,
-  Pages,
-  Rows,
-  Section,
-  Shown,
-  When,
-  useChoice,
-} from "../parts";
-import { useAnswer } from "../useAnswer";
+import { Selection, chooser, counted, useChoice } from "../choosing";
+import { Answered, Filter, MessageLink, PageLink, Pages, Section, Shown, When } from "../parts";
+import { useBroker } from "../queries";
+import { NUMBER, Rows, columnsOf } from "../Rows";
 import { GroupsLeftOut } from "./Groups";
-import { Choose } from "./Messages";
 
 const AT_ONCE = 500;
 const FORMATS = [
@@ -42,17 +32,42 @@ export function DeadLetters({ broker, mayAct, mayReadBodies }: Rights & { broker
       {group === "" ? (
         <Choices broker={broker} />
       ) : (
-        <OfGroup broker={broker} group={group} mayAct={mayAct} mayReadBodies={mayReadBodies} />
+        <>
+          <Reasons broker={broker} group={group} mayAct={mayAct} />
+          <List broker={broker} group={group} mayAct={mayAct} mayReadBodies={mayReadBodies} />
+        </>
       )}
     </Section>
   );
 }
 
+const ofGroup = columnsOf<Schemas["GroupNumbers"]>();
+
+const GROUP_COLUMNS = [
+  ofGroup.accessor("group", {
+    cell: ({ row: { original: one } }) => (
+      <PageLink to={{ group: one.group, topic: one.topic }} view="dead">
+        {one.group}
+      </PageLink>
+    ),
+    header: "Group",
+  }),
+  ofGroup.accessor("topic", { header: "Topic" }),
+  ofGroup.accessor("dead", {
+    cell: ({ row: { original: one } }) => count(one.dead),
+    header: "Dead letters",
+    ...NUMBER,
+  }),
+  ofGroup.accessor("dropped_soon", {
+    cell: ({ row: { original: one } }) => count(one.dropped_soon),
+    header: "Dropped within a day",
+    ...NUMBER,
+  }),
+];
+
 /** The groups that have dead letters, those with the most first, to choose from. */
 function Choices({ broker }: { broker: string }) {
-  const answer = useAnswer(broker, (signal) =>
-    get<Schemas["Groups"]>(ofBroker(broker, "groups"), { sort: "dead" }, signal),
-  );
+  const answer = useBroker(broker, "groups", { sort: "dead" });
   return (
     <Answered answer={answer}>
       {(page) => {
@@ -61,18 +76,7 @@ function Choices({ broker }: { broker: string }) {
           <>
             <GroupsLeftOut to={page.groups_to} />
             <Rows
-              columns={[
-                [
-                  "Group",
-                  (one) => (
-                    <PageLink to={{ group: one.group, topic: one.topic }} view="dead">
-                      {one.group}
-                    </PageLink>
-                  ),
-                ],
-                ["Topic", (one) => one.topic],
-                ["Dead letters", (one) => count(one.dead), "number"],
-              ]}
+              columns={GROUP_COLUMNS}
               empty="No group has dead letters."
               keyOf={(one) => `${one.group} ${one.topic}`}
               label="Groups with dead letters"
@@ -86,34 +90,42 @@ function Choices({ broker }: { broker: string }) {
   );
 }
 
-function OfGroup(given: Rights & { broker: string; group: string }) {
-  // An action on a reason changes the list, and the other way round.
-  const [round, setRound] = useState(0);
-  return (
-    <>
-      <Reasons {...given} done={() => setRound(round + 1)} round={round} />
-      <List {...given} done={() => setRound(round + 1)} round={round} />
-    </>
-  );
-}
+const ofReason = columnsOf<Schemas["DeadLetterReason"]>();
 
-type OfRound = { done: () => void; round: number };
+const reasonColumns = (group: string, topic: string) => [
+  ofReason.accessor("reason", {
+    cell: ({ row: { original: one } }) =>
+      one.reason === null ? (
+        "–"
+      ) : (
+        <PageLink to={{ group, reason: one.reason.slice(0, 200), topic }} view="dead">
+          {one.reason}
+        </PageLink>
+      ),
+    header: "Reason",
+  }),
+  ofReason.accessor("messages", {
+    cell: ({ row: { original: one } }) => count(one.messages),
+    header: "Dead letters",
+    ...NUMBER,
+  }),
+  ofReason.accessor("first_dead_at", {
+    cell: ({ row: { original: one } }) => <When at={one.first_dead_at} />,
+    header: "First",
+  }),
+  ofReason.accessor("last_dead_at", {
+    cell: ({ row: { original: one } }) => <When at={one.last_dead_at} />,
+    header: "Last",
+  }),
+];
 
 /** The reasons of all open dead letters of the group, each with its own actions. */
-function Reasons({
-  broker,
-  done,
-  group,
-  mayAct,
-  round,
-}: Rights & OfRound & { broker: string; group: string }) {
+function Reasons({ broker, group, mayAct }: { broker: string; group: string; mayAct: boolean }) {
   const topic = useAddress().of("topic");
-  const answer = useAnswer(JSON.stringify([broker, group, topic, round]), (signal) =>
-    get<Schemas["DeadLetterReasons"]>(ofBroker(broker, "dead-letter-reasons"), { group, topic }, signal),
-  );
+  const answer = useBroker(broker, "dead-letter-reasons", { group, topic });
   const whose = { group, ...(topic === "" ? {} : { topic }) };
   // The list below says that the group or the topic is unknown.
-  if (answer.failure?.status === 404) return null;
+  if (answer.error?.status === 404) return null;
   return (
     <Answered answer={answer}>
       {({ reasons }) =>
@@ -126,47 +138,36 @@ function Reasons({
             )}
             <Rows
               columns={[
-                [
-                  "Reason",
-                  (one) =>
-                    one.reason === null ? (
-                      "–"
-                    ) : (
-                      <PageLink to={{ group, reason: one.reason.slice(0, 200), topic }} view="dead">
-                        {one.reason}
-                      </PageLink>
-                    ),
-                ],
-                ["Dead letters", (one) => count(one.messages), "number"],
-                ["First", (one) => <When at={one.first_dead_at} />],
-                ["Last", (one) => <When at={one.last_dead_at} />],
-                mayAct && [
-                  "Actions",
-                  (one) =>
-                    one.reason !== null && (
-                      <Flex gap={1} wrap="wrap">
-                        <OnAll
-                          action="Redrive"
-                          broker={broker}
-                          done={done}
-                          question={`All dead letters of ${group} with this reason are sent again, each once:`}
-                          which={{ ...whose, reason: one.reason }}
-                        />
-                        <OnAll
-                          action="Discard"
-                          broker={broker}
-                          done={done}
-                          question={`All dead letters of ${group} with this reason are discarded, and never sent again:`}
-                          which={{ ...whose, reason: one.reason }}
-                        />
-                      </Flex>
-                    ),
-                ],
+                ...reasonColumns(group, topic),
+                mayAct &&
+                  ofReason.display({
+                    cell: ({ row: { original: one } }) =>
+                      one.reason !== null && (
+                        <Flex gap={1} wrap="wrap">
+                          <OnAll
+                            action="Redrive"
+                            broker={broker}
+                            question={`All dead letters of ${group} with this reason are sent again, each once:`}
+                            which={{ ...whose, reason: one.reason }}
+                          />
+                          <OnAll
+                            action="Discard"
+                            broker={broker}
+                            question={`All dead letters of ${group} with this reason are discarded, and never sent again:`}
+                            which={{ ...whose, reason: one.reason }}
+                          />
+                        </Flex>
+                      ),
+                    enableSorting: false,
+                    header: "Actions",
+                    id: "actions",
+                  }),
               ]}
               empty=""
               keyOf={(one) => one.reason ?? ""}
               label="Reasons"
               rows={reasons}
+              sorts
             />
           </Box>
         )
@@ -179,13 +180,11 @@ function Reasons({
 function OnAll({
   action,
   broker,
-  done,
   question,
   which,
 }: {
   action: "Discard" | "Redrive";
   broker: string;
-  done: () => void;
   question: string;
   which: { group: string; reason: string; topic?: string };
 }) {
@@ -219,7 +218,6 @@ function OnAll({
         }
       }}
       action={action}
-      done={done}
       preview={async () => {
         const { found } = await ask({ dry_run: true });
         return { number: found, words: `${count(found)} dead letters have it.` };
@@ -235,14 +233,35 @@ function OnAll({
   );
 }
 
-function List({
-  broker,
-  done: changed,
-  group,
-  mayAct,
-  mayReadBodies,
-  round,
-}: Rights & OfRound & { broker: string; group: string }) {
+const ofLetter = columnsOf<Schemas["ListedDeadLetter"]>();
+
+const letterColumns = (nowAt: string) => [
+  ofLetter.accessor("dead_at", {
+    cell: ({ row: { original: one } }) => <When at={one.dead_at} />,
+    header: "Dead since",
+  }),
+  ofLetter.accessor("topic", { header: "Topic" }),
+  ofLetter.accessor("key", { header: "Key" }),
+  ofLetter.accessor("attempt", { header: "Attempts", ...NUMBER }),
+  ofLetter.accessor("reason", {
+    cell: ({ row: { original: one } }) => (
+      <Text lineClamp={3} title={one.reason ?? ""}>
+        {one.reason ?? ""}
+      </Text>
+    ),
+    header: "Reason",
+  }),
+  ofLetter.accessor("kept_until", {
+    cell: ({ row: { original: one } }) => <When at={one.kept_until} nowAt={nowAt} />,
+    header: "Kept until",
+  }),
+  ofLetter.accessor("message_id", {
+    cell: ({ row: { original: one } }) => <MessageLink id={one.message_id} />,
+    header: "Id",
+  }),
+];
+
+function List({ broker, group, mayAct, mayReadBodies }: Rights & { broker: string; group: string }) {
   const address = useAddress();
   const [after, key, reason, topic] = ["after", "key", "reason", "topic"].map(address.of) as [
     string,
@@ -251,22 +270,23 @@ function List({
     string,
   ];
   const where = { group, key_prefix: key, reason_contains: reason, redriven: false, topic };
-  const answer = useAnswer(JSON.stringify([broker, where, after, round]), (signal) =>
-    get<Schemas["DeadLetters"]>(ofBroker(broker, "dead-letters"), { ...where, after }, signal),
-  );
-  const letters = answer.value?.dead_letters ?? [];
+  const answer = useBroker(broker, "dead-letters", { ...where, after });
+  const total = useBroker(broker, "dead-letters/count", {
+    group,
+    key_prefix: key,
+    reason_contains: reason,
+    topic,
+  });
+  const letters = answer.data?.dead_letters ?? [];
   const choice = useChoice(letters.map((one) => one.message_id));
   const whose = { group, ...(topic === "" ? {} : { topic }) };
   const begins = key === "" ? {} : { key_prefix: key };
   const ask = (more: object) =>
     post<Schemas["Redriven"]>(ofBroker(broker, "dead-letters/redrive"), { ...whose, ...more });
-  const done = () => {
-    choice.clear();
-    changed();
-  };
+  const done = choice.clear;
   return (
     <Answered answer={answer}>
-      {({ next }) => (
+      {({ next, now_at }) => (
         <>
           {mayReadBodies && letters.length > 0 && (
             <Flex align="center" gap={2} mb={3} wrap="wrap">
@@ -283,76 +303,62 @@ function List({
               ))}
             </Flex>
           )}
+          {total.data && (
+            <Text fontSize="sm" mb={2}>
+              {count(letters.length)} of {counted(total.data)}
+            </Text>
+          )}
           {mayAct && (
-            <Flex align="center" gap={2} mb={3} wrap="wrap">
-              <Text fontSize="sm">{choice.now.length} chosen:</Text>
-              <Asking
-                act={async () => {
-                  const redriven = await ask({ dry_run: false, message_ids: choice.now });
-                  return `${count(redriven.redriven)} sent again. They come to the group at once.`;
-                }}
-                action="Redrive"
-                disabled={choice.now.length === 0}
-                done={done}
-              >
-                <Text>
-                  {count(choice.now.length)} dead letters are sent to {group} again, each with its id.
-                </Text>
-              </Asking>
-              <Asking
-                act={async () => {
-                  const { discarded } = await post<Schemas["Discarded"]>(
-                    ofBroker(broker, "dead-letters/discard"),
-                    { ...whose, dry_run: false, message_ids: choice.now },
-                  );
-                  return `${count(discarded)} discarded.`;
-                }}
-                action="Discard"
-                disabled={choice.now.length === 0}
-                done={done}
-                serious
-              >
-                <Text>
-                  {count(choice.now.length)} dead letters of {group} are discarded, and never sent again. This
-                  cannot be undone.
-                </Text>
-              </Asking>
-              <RedriveAll
-                ask={(more) => ask({ ...begins, ...more })}
-                done={done}
-                filtered={reason}
-                group={group}
-                key={reason}
-                keyPrefix={key}
-              />
-            </Flex>
+            <Selection
+              actions={
+                <>
+                  <Asking
+                    act={async () => {
+                      const redriven = await ask({ dry_run: false, message_ids: choice.now });
+                      return `${count(redriven.redriven)} sent again. They come to the group at once.`;
+                    }}
+                    action="Redrive"
+                    done={done}
+                  >
+                    <Text>
+                      {count(choice.now.length)} dead letters are sent to {group} again, each with its id.
+                    </Text>
+                  </Asking>
+                  <Asking
+                    act={async () => {
+                      const { discarded } = await post<Schemas["Discarded"]>(
+                        ofBroker(broker, "dead-letters/discard"),
+                        { ...whose, dry_run: false, message_ids: choice.now },
+                      );
+                      return `${count(discarded)} discarded.`;
+                    }}
+                    action="Discard"
+                    done={done}
+                    serious
+                  >
+                    <Text>
+                      {count(choice.now.length)} dead letters of {group} are discarded, and never sent again.
+                      This cannot be undone.
+                    </Text>
+                  </Asking>
+                </>
+              }
+              actionsOnAll={
+                <RedriveAll
+                  ask={(more) => ask({ ...begins, ...more })}
+                  filtered={reason}
+                  group={group}
+                  key={reason}
+                  keyPrefix={key}
+                />
+              }
+              choice={choice}
+              of={JSON.stringify([broker, where])}
+              total={total.data}
+            />
           )}
           <Rows
-            columns={[
-              mayAct && [
-                <Choose checked={choice.all} key="all" label="Choose all" toggle={choice.toggleAll} />,
-                (one) => (
-                  <Choose
-                    checked={choice.has(one.message_id)}
-                    label={`Choose ${one.key ?? one.message_id}`}
-                    toggle={() => choice.toggle(one.message_id)}
-                  />
-                ),
-              ],
-              ["Dead since", (one) => <When at={one.dead_at} />],
-              ["Topic", (one) => one.topic],
-              ["Key", (one) => one.key],
-              ["Attempts", (one) => one.attempt],
-              [
-                "Reason",
-                (one) => (
-                  <Text lineClamp={3} title={one.reason ?? ""}>
-                    {one.reason ?? ""}
-                  </Text>
-                ),
-              ],
-              ["Id", (one) => <MessageLink id={one.message_id} />],
-            ]}
+            columns={[mayAct && chooser<Schemas["ListedDeadLetter"]>(choice), ...letterColumns(now_at)]}
             empty={
               next === null
                 ? "No matching dead letters of this group, or all were sent again."
@@ -372,17 +378,7 @@ function List({
 const wait = (seconds: number) => new Promise((resolve) => setTimeout(resolve, seconds * 1000));
 
 /** Sends one dead letter again, from the page of its message. */
-export const RedriveOne = ({
-  broker,
-  done,
-  group,
-  id,
-}: {
-  broker: string;
-  done: () => void;
-  group: string;
-  id: string;
-}) => (
+export const RedriveOne = ({ broker, group, id }: { broker: string; group: string; id: string }) => (
   <Asking
     act={async () => {
       const { redriven } = await post<Schemas["Redriven"]>(ofBroker(broker, "dead-letters/redrive"), {
@@ -395,7 +391,6 @@ export const RedriveOne = ({
         : "Nothing to do: it was sent again before, or is no longer kept.";
     }}
     action="Redrive"
-    done={done}
   >
     <Text>The dead letter is sent to {group} again, with its id.</Text>
   </Asking>
@@ -403,13 +398,11 @@ export const RedriveOne = ({
 
 function RedriveAll({
   ask,
-  done,
   filtered,
   group,
   keyPrefix,
 }: {
   ask: (more: object) => Promise<Schemas["Redriven"]>;
-  done: () => void;
   /** The filter of the list, as the initial value. */
   filtered: string;
   group: string;
@@ -450,7 +443,6 @@ function RedriveAll({
     <Asking
       act={all}
       action="Redrive all"
-      done={done}
       preview={async () => {
         const { matched } = await ask({ ...which, dry_run: true });
         const those = reason + keyPrefix === "" ? "" : "that match ";

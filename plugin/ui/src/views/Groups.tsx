@@ -1,11 +1,12 @@
 import { Badge, Button, Flex, Input, Text } from "@chakra-ui/react";
 import { useState } from "react";
-import { Failure, type Schemas, get, ofBroker, post } from "../api";
+import { Failure, type Schemas, ofBroker, post } from "../api";
 import { useAddress } from "../address";
 import { Asking } from "../Asking";
 import { away, count } from "../format";
-import { Answered, PageLink, Pages, Rows, Section, Shown, When } from "../parts";
-import { useAnswer } from "../useAnswer";
+import { Answered, PageLink, Pages, Section, Shown, When } from "../parts";
+import { useBroker } from "../queries";
+import { NUMBER, Rows, columnsOf } from "../Rows";
 import { fromWall, useZone } from "../zone";
 
 type Group = Schemas["GroupNumbers"];
@@ -20,49 +21,71 @@ const Counted = ({ group, of, view }: { group: Group; of: number; view: string }
     </PageLink>
   );
 
-export function GroupRows({
+const column = columnsOf<Group>();
+
+const columns = (nowAt: string) => [
+  column.accessor("group", {
+    cell: ({ row: { original: one } }) => (
+      <>
+        {one.group}{" "}
+        {one.paused_at && <Badge colorPalette="orange">paused {away(one.paused_at, nowAt)}</Badge>}
+      </>
+    ),
+    header: "Group",
+  }),
+  column.accessor("topic", { header: "Topic" }),
+  // Counted up to 10 000 for each queue and slot.
+  column.accessor("ready", {
+    cell: ({ row: { original: one } }) => count(one.ready),
+    header: "Ready",
+    ...NUMBER,
+  }),
+  column.accessor("oldest_deliver_at", {
+    cell: ({ row: { original: one } }) => <When at={one.oldest_deliver_at} nowAt={nowAt} />,
+    header: "Oldest of these",
+  }),
+  column.accessor("inflight", {
+    cell: ({ row: { original: one } }) => <Counted group={one} of={one.inflight} view="leases" />,
+    header: "In flight",
+    ...NUMBER,
+  }),
+  column.accessor("waiting_retry", {
+    cell: ({ row: { original: one } }) => <Counted group={one} of={one.waiting_retry} view="retries" />,
+    header: "Wait for a retry",
+    ...NUMBER,
+  }),
+  column.accessor("dead", {
+    cell: ({ row: { original: one } }) => <Counted group={one} of={one.dead} view="dead" />,
+    header: "Dead letters",
+    ...NUMBER,
+  }),
+];
+
+export const GroupRows = ({
   actions,
   groups,
   nowAt,
 }: {
   actions?: (group: Group) => React.ReactNode;
   groups: Group[];
-  nowAt?: string;
-}) {
-  return (
-    <Rows
-      columns={[
-        [
-          "Group",
-          (one) => (
-            <>
-              {one.group}{" "}
-              {one.paused_at && (
-                <Badge colorPalette="orange">paused{nowAt && ` ${away(one.paused_at, nowAt)}`}</Badge>
-              )}
-            </>
-          ),
-        ],
-        ["Topic", (one) => one.topic],
-        // Counted up to 10 000 for each queue and slot.
-        ["Ready", (one) => count(one.ready), "number"],
-        ["Oldest of these", (one) => <When at={one.oldest_deliver_at} nowAt={nowAt} />],
-        ["In flight", (one) => <Counted group={one} of={one.inflight} view="leases" />, "number"],
-        [
-          "Wait for a retry",
-          (one) => <Counted group={one} of={one.waiting_retry} view="retries" />,
-          "number",
-        ],
-        ["Dead letters", (one) => <Counted group={one} of={one.dead} view="dead" />, "number"],
-        actions && ["Actions", actions],
-      ]}
-      empty="No groups yet: a group is made by its first consumer."
-      keyOf={(one) => `${one.group} ${one.topic}`}
-      label="Consumer groups"
-      rows={groups}
-    />
-  );
-}
+  nowAt: string;
+}) => (
+  <Rows
+    columns={[
+      ...columns(nowAt),
+      actions &&
+        column.display({
+          cell: ({ row: { original: one } }) => actions(one),
+          header: "Actions",
+          id: "actions",
+        }),
+    ]}
+    empty="No groups yet: a group is made by its first consumer."
+    keyOf={(one) => `${one.group} ${one.topic}`}
+    label="Consumer groups"
+    rows={groups}
+  />
+);
 
 /** Said where there was no time to look at the groups of all topics. */
 export const GroupsLeftOut = ({ to }: { to: string | null }) =>
@@ -82,9 +105,7 @@ export function Groups({ broker, mayAct }: { broker: string; mayAct: boolean }) 
   const address = useAddress();
   const after = address.of("after");
   const sort = address.of("sort") || "topic";
-  const answer = useAnswer(JSON.stringify([broker, after, sort]), (signal) =>
-    get<Schemas["Groups"]>(ofBroker(broker, "groups"), { after, sort }, signal),
-  );
+  const answer = useBroker(broker, "groups", { after, sort });
   return (
     <Section
       extra={
@@ -115,9 +136,9 @@ export function Groups({ broker, mayAct }: { broker: string; mayAct: boolean }) 
                 ? {
                     actions: (one: Group) => (
                       <Flex gap={1} wrap="wrap">
-                        <Pause broker={broker} done={answer.again} group={one} />
-                        <Rewind broker={broker} done={answer.again} group={one} />
-                        <Delete broker={broker} done={answer.again} group={one} />
+                        <Pause broker={broker} group={one} />
+                        <Rewind broker={broker} group={one} />
+                        <Delete broker={broker} group={one} />
                       </Flex>
                     ),
                   }
@@ -135,9 +156,9 @@ export function Groups({ broker, mayAct }: { broker: string; mayAct: boolean }) 
   );
 }
 
-type Act = { broker: string; done: () => void; group: Group };
+type Act = { broker: string; group: Group };
 
-function Pause({ broker, done, group: { group, paused_at, topic } }: Act) {
+function Pause({ broker, group: { group, paused_at, topic } }: Act) {
   const isPaused = paused_at !== null;
   return (
     <Asking
@@ -146,7 +167,6 @@ function Pause({ broker, done, group: { group, paused_at, topic } }: Act) {
         return isPaused ? `${group} goes on.` : `${group} is paused.`;
       }}
       action={isPaused ? "Resume" : "Pause"}
-      done={done}
     >
       <Text>
         {isPaused
@@ -158,7 +178,7 @@ function Pause({ broker, done, group: { group, paused_at, topic } }: Act) {
   );
 }
 
-function Delete({ broker, done, group: { group, topic, dead, waiting_retry } }: Act) {
+function Delete({ broker, group: { group, topic, dead, waiting_retry } }: Act) {
   return (
     <Asking
       act={async () => {
@@ -166,7 +186,6 @@ function Delete({ broker, done, group: { group, topic, dead, waiting_retry } }: 
         return `${group} is deleted on ${topic}.`;
       }}
       action="Delete"
-      done={done}
       preview={() =>
         Promise.resolve({
           number: dead + waiting_retry,
@@ -183,7 +202,7 @@ function Delete({ broker, done, group: { group, topic, dead, waiting_retry } }: 
   );
 }
 
-function Rewind({ broker, done, group }: Act) {
+function Rewind({ broker, group }: Act) {
   const [to, setTo] = useState("");
   const zone = useZone();
   const [isHalf, setIsHalf] = useState(false);
@@ -204,7 +223,6 @@ function Rewind({ broker, done, group }: Act) {
         );
       }}
       action="Rewind"
-      done={done}
       serious
     >
       <Text mb={3}>

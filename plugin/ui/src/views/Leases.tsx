@@ -1,18 +1,41 @@
-import { type Schemas, get, ofBroker } from "../api";
 import { Flex } from "@chakra-ui/react";
+import type { Schemas } from "../api";
 import { useAddress } from "../address";
 import { count } from "../format";
-import { Answered, Consumer, Filter, Rows, Section, Shown, When } from "../parts";
-import { useAnswer } from "../useAnswer";
+import { Answered, Consumer, Filter, Section, Shown, When } from "../parts";
+import { useBroker } from "../queries";
+import { NUMBER, Rows, columnsOf } from "../Rows";
+
+const column = columnsOf<Schemas["RunningLease"]>();
+
+const columns = (nowAt: string) => [
+  column.accessor("expires_at", {
+    cell: ({ row: { original: one } }) => <When at={one.expires_at} nowAt={nowAt} />,
+    header: "Ends",
+  }),
+  column.accessor("group", { header: "Group" }),
+  column.accessor("topic", { header: "Topic" }),
+  column.accessor("queue", { header: "Queue", ...NUMBER }),
+  column.accessor("consumer", {
+    cell: ({ row: { original: one } }) => <Consumer name={one.consumer} />,
+    header: "Consumer",
+  }),
+  column.accessor("leased_at", {
+    cell: ({ row: { original: one } }) => <When at={one.leased_at} nowAt={nowAt} />,
+    header: "Since",
+  }),
+  column.accessor("messages", {
+    cell: ({ row: { original: one } }) => `${count(one.answered)} of ${count(one.messages)}`,
+    header: "Answered",
+    ...NUMBER,
+  }),
+  column.accessor((one) => (one.is_retry ? "retries" : "first attempts"), { header: "Messages" }),
+];
 
 export function Leases({ broker }: { broker: string }) {
   const address = useAddress();
   const where = { group: address.of("group"), topic: address.of("topic") };
-  const answer = useAnswer(
-    JSON.stringify([broker, where]),
-    (signal) => get<Schemas["Leases"]>(ofBroker(broker, "leases"), where, signal),
-    5,
-  );
+  const answer = useBroker(broker, "leases", where, 5);
   return (
     <Section title="Open leases, those that end first at the top">
       <Flex gap={2} mb={3} wrap="wrap">
@@ -23,20 +46,12 @@ export function Leases({ broker }: { broker: string }) {
         {(page) => (
           <>
             <Rows
-              columns={[
-                ["Ends", (one) => <When at={one.expires_at} nowAt={page.now_at} />],
-                ["Group", (one) => one.group],
-                ["Topic", (one) => one.topic],
-                ["Queue", (one) => one.queue],
-                ["Consumer", (one) => <Consumer name={one.consumer} />],
-                ["Since", (one) => <When at={one.leased_at} nowAt={page.now_at} />],
-                ["Answered", (one) => `${count(one.answered)} of ${count(one.messages)}`, "number"],
-                ["", (one) => (one.is_retry ? "retries" : "")],
-              ]}
+              columns={columns(page.now_at)}
               empty="No consumer has messages in hand."
               keyOf={(one) => `${one.group} ${one.topic} ${one.queue} ${one.is_retry} ${one.leased_at}`}
               label="Leases"
               rows={page.leases}
+              sorts
             />
             <Shown first="that end first" of={page.leases} />
           </>

@@ -1,93 +1,158 @@
-import { Box, DataList, Flex, Text } from "@chakra-ui/react";
-import { type Schemas, get, ofBroker } from "../api";
+import { Box, Button, DataList, Flex, Text } from "@chakra-ui/react";
+import { useState } from "react";
+import { type Schemas, addressOf, ofBroker } from "../api";
 import { useAddress } from "../address";
 import { count } from "../format";
-import { Answered, Consumer, MessageLink, PageLink, Rows, Section, State, Warning, When } from "../parts";
-import { useAnswer } from "../useAnswer";
+import { Answered, Consumer, MessageLink, PageLink, Section, State, Warning, When } from "../parts";
+import { useBroker } from "../queries";
+import { NUMBER, Rows, columnsOf } from "../Rows";
+import { EditAndSend, isEditable } from "../EditAndSend";
 import { RedriveOne } from "./DeadLetters";
 import { DeliverNow, Recall, Reschedule, stateOf } from "./Messages";
 
+const column = columnsOf<Schemas["HistoryEntry"]>();
+
+const columns = (nowAt: string) => [
+  column.accessor("state", {
+    cell: ({ row: { original: entry } }) => <State of={entry.state} />,
+    header: "State",
+  }),
+  column.accessor("at", {
+    cell: ({ row: { original: entry } }) => <When at={entry.at} nowAt={nowAt} />,
+    header: "At",
+  }),
+  column.accessor("until_at", {
+    cell: ({ row: { original: entry } }) => <When at={entry.until_at} nowAt={nowAt} />,
+    header: "Until",
+  }),
+  column.accessor("consumer_group", {
+    cell: ({ row: { original: entry } }) =>
+      entry.consumer_group !== null && (
+        <PageLink to={{ group: entry.consumer_group }} view="dead">
+          {entry.consumer_group}
+        </PageLink>
+      ),
+    header: "Group",
+  }),
+  column.accessor("attempt", { header: "Attempt", ...NUMBER }),
+  column.accessor("consumer", {
+    cell: ({ row: { original: entry } }) => <Consumer name={entry.consumer} />,
+    header: "Consumer",
+  }),
+  column.accessor("reason", {
+    cell: ({ row: { original: entry } }) => <Text whiteSpace="pre-wrap">{entry.reason ?? ""}</Text>,
+    header: "Reason",
+  }),
+];
+
 export function Message({ broker, mayAct }: { broker: string; mayAct: boolean }) {
   const id = useAddress().of("id");
-  const answer = useAnswer(JSON.stringify([broker, id]), (signal) =>
-    get<Schemas["OneMessage"]>(ofBroker(broker, `messages/${encodeURIComponent(id)}`), {}, signal),
-  );
+  const answer = useBroker(broker, "messages/{message_id}", { message_id: id });
   return (
     <Answered answer={answer}>
-      {(one) => {
-        const dead = mayAct ? deadIn(one.history) : new Map<string | null, number>();
-        const isMoved = one.moved_from !== null;
-        return (
-          <>
-            {one.message_id !== id && (
-              <Warning>
-                The message was moved, and this is an id that it had before. It now has the id{" "}
-                <MessageLink id={one.message_id} />.
-              </Warning>
-            )}
-            <Section
-              extra={
-                mayAct &&
-                stateOf(one) === "waiting" && (
-                  <Flex gap={2} wrap="wrap">
-                    <Recall broker={broker} done={answer.again} ids={[one.message_id]} />
-                    <Reschedule broker={broker} done={answer.again} ids={[one.message_id]} />
-                    <DeliverNow broker={broker} done={answer.again} ids={[one.message_id]} />
-                  </Flex>
-                )
-              }
-              title={one.key === null ? "Message" : `Message ${one.key}`}
-            >
-              <Facts one={one} />
-            </Section>
-            <Section title="History">
-              <Rows
-                columns={[
-                  ["State", (entry) => <State of={entry.state} />],
-                  ["At", (entry) => <When at={entry.at} nowAt={one.now_at} />],
-                  ["Until", (entry) => <When at={entry.until_at} nowAt={one.now_at} />],
-                  [
-                    "Group",
-                    (entry) =>
-                      entry.consumer_group === null ? (
-                        ""
-                      ) : (
-                        <PageLink to={{ group: entry.consumer_group }} view="dead">
-                          {entry.consumer_group}
-                        </PageLink>
-                      ),
-                  ],
-                  ["Attempt", (entry) => entry.attempt],
-                  ["Consumer", (entry) => <Consumer name={entry.consumer} />],
-                  ["Reason", (entry) => <Text whiteSpace="pre-wrap">{entry.reason ?? ""}</Text>],
-                  isMoved && ["Known as", (entry) => <MessageLink id={entry.known_as} />],
-                  dead.size > 0 && [
-                    "Actions",
-                    (entry, index) =>
-                      dead.get(entry.consumer_group) === index &&
-                      entry.consumer_group !== null && (
-                        <RedriveOne
-                          broker={broker}
-                          done={answer.again}
-                          group={entry.consumer_group}
-                          id={one.message_id}
-                        />
-                      ),
-                  ],
-                ]}
-                empty="No events are known."
-                keyOf={(_, index) => index}
-                label="History"
-                rows={one.history}
-              />
-            </Section>
-            <Section title="Body">
-              <BodyText body={one.body} />
-            </Section>
-          </>
-        );
-      }}
+      {(one) => (
+        <>
+          {one.message_id !== id && (
+            <Warning>
+              The message was moved, and this is an id that it had before. It now has the id{" "}
+              <MessageLink id={one.message_id} />.
+            </Warning>
+          )}
+          <Section
+            extra={
+              mayAct &&
+              stateOf(one) === "waiting" && (
+                <Flex gap={2} wrap="wrap">
+                  <Recall broker={broker} ids={[one.message_id]} />
+                  <Reschedule broker={broker} ids={[one.message_id]} />
+                  <DeliverNow broker={broker} ids={[one.message_id]} />
+                </Flex>
+              )
+            }
+            title={one.key === null ? "Message" : `Message ${one.key}`}
+          >
+            <Facts one={one} />
+          </Section>
+          <Section title="History">
+            <History broker={broker} mayAct={mayAct} one={one} />
+            <Actions broker={broker} id={one.message_id} />
+          </Section>
+          <Section
+            extra={one.body && <BodyActions body={one.body} broker={broker} id={one.message_id} />}
+            title="Body"
+          >
+            <BodyText body={one.body} />
+          </Section>
+        </>
+      )}
     </Answered>
+  );
+}
+
+function History({ broker, mayAct, one }: { broker: string; mayAct: boolean; one: Schemas["OneMessage"] }) {
+  const dead = mayAct ? deadIn(one.history) : new Map<string | null, number>();
+  return (
+    <Rows
+      columns={[
+        ...columns(one.now_at),
+        one.moved_from !== null &&
+          column.accessor("known_as", {
+            cell: ({ row: { original: entry } }) => <MessageLink id={entry.known_as} />,
+            header: "Known as",
+          }),
+        dead.size > 0 &&
+          column.display({
+            cell: ({ row: { index, original: entry } }) =>
+              entry.consumer_group !== null &&
+              dead.get(entry.consumer_group) === index && (
+                <Flex gap={1} wrap="wrap">
+                  <RedriveOne broker={broker} group={entry.consumer_group} id={one.message_id} />
+                  {isEditable(one.body) && (
+                    <EditAndSend
+                      body={one.body}
+                      broker={broker}
+                      group={entry.consumer_group}
+                      id={one.message_id}
+                      properties={one.properties}
+                      topic={one.topic}
+                    />
+                  )}
+                </Flex>
+              ),
+            header: "Actions",
+            id: "actions",
+          }),
+      ]}
+      empty="No events are known."
+      keyOf={(_, index) => `${index}`}
+      label="History"
+      rows={one.history}
+    />
+  );
+}
+
+const action = columnsOf<Schemas["Action"]>();
+
+const actionColumns = [
+  action.accessor("at", { cell: ({ row: { original: one } }) => <When at={one.at} />, header: "Acted at" }),
+  action.accessor("user", { header: "User" }),
+  action.accessor("action", { header: "Action" }),
+];
+
+/** Who acted on the message. */
+function Actions({ broker, id }: { broker: string; id: string }) {
+  const { data } = useBroker(broker, "messages/{message_id}/actions", { message_id: id });
+  if (!data || data.actions.length === 0) return null;
+  return (
+    <Box mt={4}>
+      <Rows
+        columns={actionColumns}
+        empty=""
+        keyOf={(_, index) => `${index}`}
+        label="Actions of users"
+        rows={data.actions}
+      />
+    </Box>
   );
 }
 
@@ -136,6 +201,14 @@ function Facts({ one }: { one: Schemas["OneMessage"] }) {
       : [["Sent by", <Consumer key="sender" name={one.sent_by_task} />] as [string, React.ReactNode]]),
     ["Tag", one.tag ?? "–"],
     ["Message group", one.message_group ?? "–"],
+    ...(typeof one.properties["edited_from"] === "string"
+      ? [
+          ["Edited from", <MessageLink id={one.properties["edited_from"]} key="edited" />] as [
+            string,
+            React.ReactNode,
+          ],
+        ]
+      : []),
     ["Properties", Object.keys(one.properties).length > 0 ? JSON.stringify(one.properties) : "–"],
     [
       "Id",
@@ -159,6 +232,35 @@ function Facts({ one }: { one: Schemas["OneMessage"] }) {
         </DataList.Item>
       ))}
     </DataList.Root>
+  );
+}
+
+/** The body as it was sent is a file; as it is shown, if that is all of it, a text to copy. */
+function BodyActions({ body, broker, id }: { body: Schemas["Body"]; broker: string; id: string }) {
+  const [copied, setCopied] = useState(false);
+  // Browsers have a clipboard on secure pages only.
+  const clipboard = (navigator as { clipboard?: Clipboard }).clipboard;
+  return (
+    <Flex gap={2}>
+      {clipboard && body.shown_bytes === body.size_bytes && (
+        <Button
+          onClick={() => {
+            void clipboard.writeText(body.text).then(() => {
+              setCopied(true);
+            });
+          }}
+          size="xs"
+          variant="outline"
+        >
+          {copied ? "Copied" : "Copy"}
+        </Button>
+      )}
+      <Button asChild size="xs" variant="outline">
+        <a download href={addressOf(ofBroker(broker, `messages/${id}/body`)).href}>
+          Download
+        </a>
+      </Button>
+    </Flex>
   );
 }
 

@@ -1,25 +1,15 @@
-import { Box, Button, Checkbox, Flex, List as ItemList, NativeSelect, Text } from "@chakra-ui/react";
+import { Box, Button, Flex, List as ItemList, NativeSelect, Text } from "@chakra-ui/react";
 import { useState } from "react";
-import { Failure, type Schemas, get, ofBroker, post } from "../api";
+import { Failure, type Schemas, ofBroker, post } from "../api";
 import { useAddress } from "../address";
 import { Asking, type Course } from "../Asking";
 import { count, instant } from "../format";
 import { InstantField } from "../InstantField";
 import { actOnEach, told } from "../outcomes";
-import {
-  Answered,
-  Filter,
-  InstantFilter,
-  MessageLink,
-  Pages,
-  Rows,
-  Section,
-  State,
-  Warning,
-  When,
-  useChoice,
-} from "../parts";
-import { useAnswer } from "../useAnswer";
+import { Selection, chooser, counted, useChoice } from "../choosing";
+import { Answered, Filter, InstantFilter, MessageLink, Pages, Section, State, Warning, When } from "../parts";
+import { useBroker } from "../queries";
+import { Rows, columnsOf } from "../Rows";
 import { isInstant, useZone } from "../zone";
 
 const AT_ONCE = 200;
@@ -85,14 +75,10 @@ export function Messages({ broker, mayAct }: { broker: string; mayAct: boolean }
 
 function Listed({ broker, mayAct, where }: { broker: string; mayAct: boolean; where: Where }) {
   const after = useAddress().of("after");
-  const answer = useAnswer(JSON.stringify([broker, where, after]), (signal) =>
-    get<Schemas["Messages"]>(ofBroker(broker, "messages"), { ...where, after }, signal),
-  );
+  const answer = useBroker(broker, "messages", { ...where, after });
   return (
     <Answered answer={answer}>
-      {(page) => (
-        <List answerAgain={answer.again} broker={broker} mayAct={mayAct} page={page} where={where} />
-      )}
+      {(page) => <List broker={broker} mayAct={mayAct} page={page} where={where} />}
     </Answered>
   );
 }
@@ -129,14 +115,47 @@ function OpenById() {
   );
 }
 
+const column = columnsOf<Schemas["ListedMessage"]>();
+
+const columns = (nowAt: string) => [
+  column.accessor("deliver_at", {
+    cell: ({ row: { original: one } }) => <When at={one.deliver_at} nowAt={nowAt} />,
+    header: "Due",
+  }),
+  column.accessor("topic", { header: "Topic" }),
+  column.accessor("key", { header: "Key" }),
+  column.accessor("tag", { header: "Tag" }),
+  column.display({
+    cell: ({ row: { original: one } }) => (
+      <>
+        <State of={stateOf(one)} />
+        {one.moved_to && (
+          <>
+            {" to "}
+            <MessageLink id={one.moved_to} />
+          </>
+        )}
+      </>
+    ),
+    header: "State",
+    id: "state",
+  }),
+  column.accessor("born_at", {
+    cell: ({ row: { original: one } }) => <When at={one.born_at} />,
+    header: "Sent",
+  }),
+  column.accessor("message_id", {
+    cell: ({ row: { original: one } }) => <MessageLink id={one.message_id} />,
+    header: "Id",
+  }),
+];
+
 function List({
-  answerAgain,
   broker,
   mayAct,
   page,
   where,
 }: {
-  answerAgain: () => void;
   broker: string;
   mayAct: boolean;
   page: Schemas["Messages"];
@@ -144,63 +163,45 @@ function List({
 }) {
   const waiting = page.messages.filter((one) => stateOf(one) === "waiting").map((one) => one.message_id);
   const choice = useChoice(waiting);
-  const done = () => {
-    choice.clear();
-    answerAgain();
-  };
+  const done = choice.clear;
+  const isCounted = ["waiting", "all"].includes(where.state) && where.topic !== "";
+  const total = useBroker(broker, "messages/count", criteria(where), undefined, isCounted);
   return (
     <>
+      {total.data && (
+        <Text fontSize="sm" mb={2}>
+          {where.state === "waiting"
+            ? `${count(page.messages.length)} of ${counted(total.data)}`
+            : `${count(page.messages.length)} shown; of all that match, ${counted(total.data)} wait`}
+        </Text>
+      )}
       {mayAct && (
-        <Flex align="center" gap={2} mb={3} wrap="wrap">
-          <Text fontSize="sm">{choice.now.length} chosen:</Text>
-          <Recall broker={broker} done={done} ids={choice.now} />
-          <Reschedule broker={broker} done={done} ids={choice.now} />
-          <DeliverNow broker={broker} done={done} ids={choice.now} />
-          {["waiting", "all"].includes(where.state) && where.topic !== "" && (
+        <Selection
+          actions={
             <>
-              <Text fontSize="sm" ml={4}>
-                All that wait and match the filter:
-              </Text>
-              <RecallMatching broker={broker} done={done} where={where} />
-              <MoveMatching action="Reschedule all" broker={broker} done={done} where={where} />
-              <MoveMatching action="Deliver all now" broker={broker} done={done} now where={where} />
+              <Recall broker={broker} done={done} ids={choice.now} />
+              <Reschedule broker={broker} done={done} ids={choice.now} />
+              <DeliverNow broker={broker} done={done} ids={choice.now} />
             </>
-          )}
-        </Flex>
+          }
+          actionsOnAll={
+            isCounted && (
+              <>
+                <RecallMatching broker={broker} where={where} />
+                <MoveMatching action="Reschedule all" broker={broker} where={where} />
+                <MoveMatching action="Deliver all now" broker={broker} now where={where} />
+              </>
+            )
+          }
+          choice={choice}
+          of={JSON.stringify([broker, where])}
+          total={total.data}
+        />
       )}
       <Rows
         columns={[
-          mayAct && [
-            <Choose checked={choice.all} key="all" label="Choose all" toggle={choice.toggleAll} />,
-            (one) =>
-              stateOf(one) === "waiting" && (
-                <Choose
-                  checked={choice.has(one.message_id)}
-                  label={`Choose ${one.key ?? one.message_id}`}
-                  toggle={() => choice.toggle(one.message_id)}
-                />
-              ),
-          ],
-          ["Due", (one) => <When at={one.deliver_at} nowAt={page.now_at} />],
-          ["Topic", (one) => one.topic],
-          ["Key", (one) => one.key],
-          ["Tag", (one) => one.tag],
-          [
-            "State",
-            (one) => (
-              <>
-                <State of={stateOf(one)} />
-                {one.moved_to && (
-                  <>
-                    {" to "}
-                    <MessageLink id={one.moved_to} />
-                  </>
-                )}
-              </>
-            ),
-          ],
-          ["Sent", (one) => <When at={one.born_at} />],
-          ["Id", (one) => <MessageLink id={one.message_id} />],
+          mayAct && chooser<Schemas["ListedMessage"]>(choice, (one) => stateOf(one) === "waiting"),
+          ...columns(page.now_at),
         ]}
         empty={page.next ? "No match on this page. Go on to the next." : "No messages match."}
         keyOf={(one) => one.message_id}
@@ -212,22 +213,7 @@ function List({
   );
 }
 
-export const Choose = ({
-  checked,
-  label,
-  toggle,
-}: {
-  checked: boolean;
-  label: string;
-  toggle: () => void;
-}) => (
-  <Checkbox.Root checked={checked} colorPalette="brand" onCheckedChange={toggle} size="sm">
-    <Checkbox.HiddenInput aria-label={label} />
-    <Checkbox.Control />
-  </Checkbox.Root>
-);
-
-type Some = { broker: string; done: () => void; ids: string[] };
+type Some = { broker: string; done?: () => void; ids: string[] };
 
 async function each(
   broker: string,
@@ -252,7 +238,7 @@ export const Recall = ({ broker, done, ids }: Some) => (
     act={(course) => each(broker, "messages/recall", ids, {}, course)}
     action="Recall"
     disabled={ids.length === 0}
-    done={done}
+    {...(done ? { done } : {})}
     serious
   >
     <Text>{count(ids.length)} messages are taken back and never delivered. This cannot be undone.</Text>
@@ -266,7 +252,7 @@ export function Reschedule({ broker, done, ids }: Some) {
       act={(course) => each(broker, "messages/reschedule", ids, to ?? { delay_seconds: 3600 }, course)}
       action="Reschedule"
       disabled={ids.length === 0}
-      done={done}
+      {...(done ? { done } : {})}
     >
       <Text mb={3}>{count(ids.length)} messages are delivered at another instant. Their ids change.</Text>
       <InstantField choose={setTo} />
@@ -279,7 +265,7 @@ export const DeliverNow = ({ broker, done, ids }: Some) => (
     act={(course) => each(broker, "messages/reschedule", ids, { delay_seconds: 0 }, course)}
     action="Deliver now"
     disabled={ids.length === 0}
-    done={done}
+    {...(done ? { done } : {})}
   >
     <Text>{count(ids.length)} messages are delivered at once. Their ids change.</Text>
   </Asking>
@@ -307,12 +293,12 @@ function InWords({ where }: { where: Where }) {
 const criteria = (where: Where) =>
   Object.fromEntries(Object.entries(where).filter(([name, value]) => name !== "state" && value !== ""));
 
-type Matching = { broker: string; done: () => void; where: Where };
+type Matching = { broker: string; where: Where };
 
 /** The numbers of messages found, and their outcomes, in the portions so far. */
 type Sums = { late: number; matched: number; recalled: number };
 
-function RecallMatching({ broker, done, where }: Matching) {
+function RecallMatching({ broker, where }: Matching) {
   const all = async (dryRun: boolean, after: (sums: Sums) => boolean): Promise<Sums> => {
     const sums = { late: 0, matched: 0, recalled: 0 };
     let place: object = {};
@@ -351,7 +337,6 @@ function RecallMatching({ broker, done, where }: Matching) {
         ].join("\n");
       }}
       action="Recall all"
-      done={done}
       preview={async (isWanted) => {
         let isAll = true;
         const { late, matched } = await all(true, (sums) => {
@@ -375,13 +360,7 @@ type Rest = { after: string; deliver_at: string; of: string };
 
 /** Moves all that match, to an instant that the user enters or to now. One that was stopped goes on where it was, and
  * those that it has moved are not moved again. */
-function MoveMatching({
-  action,
-  broker,
-  done,
-  now = false,
-  where,
-}: Matching & { action: string; now?: boolean }) {
+function MoveMatching({ action, broker, now = false, where }: Matching & { action: string; now?: boolean }) {
   const zone = useZone();
   const [to, setTo] = useState<object>();
   const [stopped, setStopped] = useState<Rest>();
@@ -433,7 +412,6 @@ function MoveMatching({
         ].join("\n");
       }}
       action={action}
-      done={done}
       preview={async (isWanted) => {
         let isAll = true;
         const { matched } = await all(true, (sums) => {

@@ -1,11 +1,12 @@
 import { Fragment } from "react";
 import { Badge, Box, Button, Flex, Grid, Text } from "@chakra-ui/react";
-import { type Schemas, get, ofBroker } from "../api";
+import type { Schemas } from "../api";
 import { useAddress } from "../address";
 import { Chart, type Series } from "../Chart";
 import { away, count, instant, span } from "../format";
-import { Answered, Filter, PageLink, Rows, Section, Warning, When } from "../parts";
-import { useAnswer } from "../useAnswer";
+import { Answered, Filter, PageLink, Section, Warning, When } from "../parts";
+import { useBroker } from "../queries";
+import { NUMBER, Rows, columnsOf } from "../Rows";
 import { useZone } from "../zone";
 import { isSilent } from "../Pulse";
 import { GroupRows, GroupsLeftOut } from "./Groups";
@@ -65,15 +66,42 @@ function Uncounted({ due, topic }: { due: Schemas["DueHistogram"]; topic: string
   );
 }
 
+const late = columnsOf<Schemas["TopicLateness"]>();
+
+const lateColumns = (nowAt: string) => [
+  late.accessor("topic", {
+    cell: ({ row: { original: one } }) => (
+      <PageLink to={{ state: "released", topic: one.topic }} view="messages">
+        {one.topic}
+      </PageLink>
+    ),
+    header: "Topic",
+  }),
+  late.accessor("p50_seconds", {
+    cell: ({ row: { original: one } }) => span(one.p50_seconds),
+    header: "p50",
+    ...NUMBER,
+  }),
+  late.accessor("p99_seconds", {
+    cell: ({ row: { original: one } }) => span(one.p99_seconds),
+    header: "p99",
+    ...NUMBER,
+  }),
+  late.accessor("by_wheel", {
+    cell: ({ row: { original: one } }) => (one.by_wheel ? "wheel" : "receivers"),
+    header: "Released by",
+  }),
+  late.accessor("newest_at", {
+    cell: ({ row: { original: one } }) => away(one.newest_at, nowAt),
+    header: "Newest",
+  }),
+];
+
 export function Overview({ broker }: { broker: string }) {
   const address = useAddress();
   const within = address.of("span") || "hour";
   const topic = address.of("topic");
-  const answer = useAnswer(
-    JSON.stringify([broker, within, topic]),
-    (signal) => get<Schemas["Overview"]>(ofBroker(broker, "overview"), { span: within, topic }, signal),
-    EVERY_SECONDS,
-  );
+  const answer = useBroker(broker, "overview", { span: within, topic }, EVERY_SECONDS);
   return (
     <Answered answer={answer}>
       {(view) => (
@@ -118,24 +146,12 @@ export function Overview({ broker }: { broker: string }) {
             </Section>
             <Section title="Lateness of release">
               <Rows
-                columns={[
-                  [
-                    "Topic",
-                    (one) => (
-                      <PageLink to={{ state: "released", topic: one.topic }} view="messages">
-                        {one.topic}
-                      </PageLink>
-                    ),
-                  ],
-                  ["p50", (one) => span(one.p50_seconds)],
-                  ["p99", (one) => span(one.p99_seconds)],
-                  ["Released by", (one) => (one.by_wheel ? "wheel" : "receivers")],
-                  ["Newest", (one) => away(one.newest_at, view.now_at)],
-                ]}
+                columns={lateColumns(view.now_at)}
                 empty="Nothing was released in the last hour."
                 keyOf={(one) => one.topic}
                 label="Lateness of release by topic"
                 rows={view.lateness}
+                sorts
               />
             </Section>
           </Grid>
@@ -158,6 +174,52 @@ const HOLDS: Record<string, string> = {
   transaction: "an open transaction that has written",
   upkeep: "the lock of upkeep",
 };
+
+const holder = columnsOf<Schemas["UpkeepHolder"]>();
+
+const holderColumns = (nowAt: string) => [
+  holder.accessor("pid", {
+    cell: ({ row: { original: one } }) =>
+      one.gid === null ? `pid ${one.pid}` : `the prepared transaction ${one.gid}`,
+    header: "By",
+  }),
+  holder.accessor("login", { header: "Login" }),
+  holder.accessor("application", { header: "Application" }),
+  holder.accessor("state", {
+    cell: ({ row: { original: one } }) => one.state ?? "hidden",
+    header: "State",
+  }),
+  holder.accessor("since_at", {
+    cell: ({ row: { original: one } }) =>
+      one.since_at === null ? "over an hour" : <When at={one.since_at} nowAt={nowAt} />,
+    header: "Since",
+  }),
+  holder.accessor("holds", {
+    cell: ({ row: { original: one } }) => HOLDS[one.holds] ?? one.holds,
+    header: "Holds",
+  }),
+];
+
+const wheel = columnsOf<Schemas["TurningWheel"]>();
+
+const wheelColumns = (nowAt: string) => [
+  wheel.accessor("name", { header: "Machine and process" }),
+  wheel.accessor("client_address", {
+    cell: ({ row: { original: one } }) =>
+      one.client_address ?? "the database’s machine, or hidden from the page’s login",
+    header: "Address",
+  }),
+  wheel.accessor("login", { header: "Login" }),
+  wheel.accessor("connections", { header: "Sessions", ...NUMBER }),
+  wheel.accessor("started_at", {
+    cell: ({ row: { original: one } }) => <When at={one.started_at} nowAt={nowAt} />,
+    header: "Turning since",
+  }),
+  wheel.accessor("active_at", {
+    cell: ({ row: { original: one } }) => <LastActive at={one.active_at} nowAt={nowAt} />,
+    header: "Last active",
+  }),
+];
 
 function Wheels({ view }: { view: Schemas["Overview"] }) {
   return (
@@ -182,18 +244,7 @@ function Wheels({ view }: { view: Schemas["Overview"] }) {
       {view.held_up_by.length > 0 && (
         <Section title="Upkeep is held up">
           <Rows
-            columns={[
-              ["By", (one) => (one.gid === null ? `pid ${one.pid}` : `the prepared transaction ${one.gid}`)],
-              ["Login", (one) => one.login],
-              ["Application", (one) => one.application],
-              ["State", (one) => one.state ?? "hidden"],
-              [
-                "Since",
-                (one) =>
-                  one.since_at === null ? "over an hour" : <When at={one.since_at} nowAt={view.now_at} />,
-              ],
-              ["Holds", (one) => HOLDS[one.holds] ?? one.holds],
-            ]}
+            columns={holderColumns(view.now_at)}
             empty=""
             keyOf={(one) => one.gid ?? String(one.pid)}
             label="Sessions that hold upkeep up"
@@ -209,17 +260,7 @@ function Wheels({ view }: { view: Schemas["Overview"] }) {
           </Text>
         ) : (
           <Rows
-            columns={[
-              ["Machine and process", (one) => one.name],
-              [
-                "Address",
-                (one) => one.client_address ?? "the database’s machine, or hidden from the page’s login",
-              ],
-              ["Login", (one) => one.login],
-              ["Sessions", (one) => one.connections],
-              ["Turning since", (one) => <When at={one.started_at} nowAt={view.now_at} />],
-              ["Last active", (one) => <LastActive at={one.active_at} nowAt={view.now_at} />],
-            ]}
+            columns={wheelColumns(view.now_at)}
             empty=""
             keyOf={(one) => `${one.name} ${one.login} ${one.client_address}`}
             label="Wheels"

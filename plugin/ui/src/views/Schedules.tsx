@@ -1,55 +1,68 @@
 import { Text } from "@chakra-ui/react";
-import { type Schemas, get, ofBroker, post } from "../api";
+import { type Schemas, ofBroker, post } from "../api";
 import { Asking } from "../Asking";
 import { span } from "../format";
-import { Answered, PageLink, Rows, Section, When } from "../parts";
-import { useAnswer } from "../useAnswer";
+import { Answered, PageLink, Section, When } from "../parts";
+import { useBroker } from "../queries";
+import { Rows, columnsOf } from "../Rows";
+
+const column = columnsOf<Schemas["Schedule"]>();
+
+const COLUMNS = [
+  column.accessor("name", { header: "Schedule" }),
+  column.accessor("topic", {
+    cell: ({ row: { original: one } }) => (
+      <PageLink to={{ topic: one.topic }} view="messages">
+        {one.topic}
+      </PageLink>
+    ),
+    header: "Topic",
+  }),
+  column.display({
+    cell: ({ row: { original: one } }) =>
+      one.cron ? `${one.cron} (${one.timezone})` : `every ${span(one.every_seconds ?? 0)}`,
+    header: "Occurs",
+    id: "occurs",
+  }),
+  column.accessor("next_at", {
+    cell: ({ row: { original: one } }) =>
+      one.paused_at ? (
+        <Text>
+          paused since <When at={one.paused_at} />
+        </Text>
+      ) : (
+        <When at={one.next_at} />
+      ),
+    header: "Next",
+  }),
+  column.accessor("last_at", {
+    cell: ({ row: { original: one } }) => <When at={one.last_at} />,
+    header: "Last",
+  }),
+  column.accessor("misfire", { header: "Missed ones" }),
+];
 
 export function Schedules({ broker, mayAct }: { broker: string; mayAct: boolean }) {
-  const answer = useAnswer(
-    broker,
-    (signal) => get<Schemas["Schedules"]>(ofBroker(broker, "schedules"), {}, signal),
-    10,
-  );
+  const answer = useBroker(broker, "schedules", {}, 10);
   return (
     <Section title="Schedules">
       <Answered answer={answer}>
         {(page) => (
           <Rows
             columns={[
-              ["Schedule", (one) => one.name],
-              [
-                "Topic",
-                (one) => (
-                  <PageLink to={{ topic: one.topic }} view="messages">
-                    {one.topic}
-                  </PageLink>
-                ),
-              ],
-              [
-                "Occurs",
-                (one) =>
-                  one.cron ? `${one.cron} (${one.timezone})` : `every ${span(one.every_seconds ?? 0)}`,
-              ],
-              [
-                "Next",
-                (one) =>
-                  one.paused_at ? (
-                    <Text>
-                      paused since <When at={one.paused_at} />
-                    </Text>
-                  ) : (
-                    <When at={one.next_at} />
-                  ),
-              ],
-              ["Last", (one) => <When at={one.last_at} />],
-              ["Missed ones", (one) => one.misfire],
-              mayAct && ["Actions", (one) => <Switch broker={broker} done={answer.again} schedule={one} />],
+              ...COLUMNS,
+              mayAct &&
+                column.display({
+                  cell: ({ row: { original: one } }) => <Switch broker={broker} schedule={one} />,
+                  header: "Actions",
+                  id: "actions",
+                }),
             ]}
             empty="No schedules yet: add one with `duewheel schedule add`."
             keyOf={(one) => one.name}
             label="Schedules"
             rows={page.schedules}
+            sorts
           />
         )}
       </Answered>
@@ -57,15 +70,7 @@ export function Schedules({ broker, mayAct }: { broker: string; mayAct: boolean 
   );
 }
 
-function Switch({
-  broker,
-  done,
-  schedule,
-}: {
-  broker: string;
-  done: () => void;
-  schedule: Schemas["Schedule"];
-}) {
+function Switch({ broker, schedule }: { broker: string; schedule: Schemas["Schedule"] }) {
   const { name } = schedule;
   const paused = schedule.paused_at !== null;
   return (
@@ -75,7 +80,6 @@ function Switch({
         return paused ? `${name} is resumed.` : `${name} is paused.`;
       }}
       action={paused ? "Resume" : "Pause"}
-      done={done}
     >
       <Text>
         {paused

@@ -1,8 +1,9 @@
 import { Text } from "@chakra-ui/react";
-import { type Schemas, get, getOfAirflow, ofBroker } from "../api";
-import { Answered, MessageLink, Rows, Section, When } from "../parts";
+import { type Schemas, getOfAirflow } from "../api";
+import { Answered, MessageLink, Section, When } from "../parts";
+import { useAnswer, useBroker } from "../queries";
+import { NUMBER, Rows, columnsOf } from "../Rows";
 import { type Task, resourceOf } from "../tasks";
-import { useAnswer } from "../useAnswer";
 
 type TaskInstance = {
   end_date: string | null;
@@ -12,9 +13,7 @@ type TaskInstance = {
 
 /** The tab of a task instance: the messages that it sent and received, by its own parameters. */
 export function TaskMessages({ task }: { task: Task }) {
-  const answer = useAnswer(JSON.stringify(task), (signal) =>
-    getOfAirflow<TaskInstance>(resourceOf(task), signal),
-  );
+  const answer = useAnswer(["task", task], (signal) => getOfAirflow<TaskInstance>(resourceOf(task), signal));
   return (
     <Answered answer={answer}>
       {(one) => {
@@ -56,10 +55,18 @@ export function TaskMessages({ task }: { task: Task }) {
 const HOUR = 3_600_000;
 const shifted = (at: string, by: number) => new Date(Date.parse(at) + by).toISOString();
 
+const column = columnsOf<Schemas["NamedMessage"]>();
+
+const KEY_AND_TAG = [column.accessor("key", { header: "Key" }), column.accessor("tag", { header: "Tag" })];
+
+const idOf = (broker: string) =>
+  column.accessor("message_id", {
+    cell: ({ row: { original: one } }) => <MessageLink broker={broker} id={one.message_id} />,
+    header: "Id",
+  });
+
 function Both({ broker, where }: { broker: string; where: Record<string, string | number | undefined> }) {
-  const answer = useAnswer(JSON.stringify([broker, where]), (signal) =>
-    get<Schemas["TaskMessages"]>(ofBroker(broker, "task-messages"), where, signal),
-  );
+  const answer = useBroker(broker, "task-messages", where);
   return (
     <Answered answer={answer}>
       {({ messages, now_at: nowAt }) => (
@@ -67,12 +74,17 @@ function Both({ broker, where }: { broker: string; where: Record<string, string 
           <Section title="Messages that this task instance received">
             <Rows
               columns={[
-                ["Received", (one) => <When at={one.leased_at} nowAt={nowAt} />],
-                ["Key", (one) => one.key],
-                ["Tag", (one) => one.tag],
-                ["Attempt", (one) => one.attempt],
-                ["Due", (one) => <When at={one.deliver_at} />],
-                ["Id", (one) => <MessageLink broker={broker} id={one.message_id} />],
+                column.accessor("leased_at", {
+                  cell: ({ row: { original: one } }) => <When at={one.leased_at} nowAt={nowAt} />,
+                  header: "Received",
+                }),
+                ...KEY_AND_TAG,
+                column.accessor("attempt", { header: "Attempt", ...NUMBER }),
+                column.accessor("deliver_at", {
+                  cell: ({ row: { original: one } }) => <When at={one.deliver_at} />,
+                  header: "Due",
+                }),
+                idOf(broker),
               ]}
               empty="None that the broker still knows of."
               keyOf={(one) => `${one.message_id} ${one.leased_at}`}
@@ -83,11 +95,16 @@ function Both({ broker, where }: { broker: string; where: Record<string, string 
           <Section title="Messages that it sent">
             <Rows
               columns={[
-                ["Sent", (one) => <When at={one.born_at} nowAt={nowAt} />],
-                ["Key", (one) => one.key],
-                ["Tag", (one) => one.tag],
-                ["Due", (one) => <When at={one.deliver_at} nowAt={nowAt} />],
-                ["Id", (one) => <MessageLink broker={broker} id={one.message_id} />],
+                column.accessor("born_at", {
+                  cell: ({ row: { original: one } }) => <When at={one.born_at} nowAt={nowAt} />,
+                  header: "Sent",
+                }),
+                ...KEY_AND_TAG,
+                column.accessor("deliver_at", {
+                  cell: ({ row: { original: one } }) => <When at={one.deliver_at} nowAt={nowAt} />,
+                  header: "Due",
+                }),
+                idOf(broker),
               ]}
               empty="None that the broker still knows of."
               keyOf={(one) => one.message_id}

@@ -1,11 +1,9 @@
-"""A worker of the concurrency test: a process of its own that does one thing to the broker and logs it.
+"""A worker: a process of its own that does one thing to the broker and logs it, as ``records.py`` says.
 
-Run as ``python traffic.py ROLE DSN LOG SEED``; it ends when there is a file ``enough`` beside the log. A line
-of the log is JSON and is on its way to the disk before the next thing is done: what was about to be done,
-then what came of it. So a process that is killed has said what it may have done, and a server that is killed
-leaves the sender's answer unknown, not wrong.
+Run as ``python traffic.py ROLE DSN LOG SEED``; it ends when there is a file ``enough`` beside the log.
 
-Roles: ``sender``, ``recaller``, ``consumer``, ``dawdler``, ``wheel``, ``ticker``.
+Roles: ``sender``, ``recaller``, ``consumer``, ``dawdler``, ``worker``, ``ordered_sender``,
+``ordered_consumer``, ``keeper``, ``wheel``, ``ticker``.
 """
 
 from __future__ import annotations
@@ -16,9 +14,9 @@ import random
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import closing
+from contextlib import closing, contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -26,18 +24,27 @@ from typing import Any
 import psycopg2
 
 from duewheel.store.broker import Broker
+from duewheel.store.consuming.consumer import Consumer
+from duewheel.store.database.connections import DriverConnection
 from duewheel.store.values.errors import AlreadyReleased, BrokerUnreachable, LeaseLost
-from duewheel.store.values.messages import RecallOutcome
+from duewheel.store.values.messages import Batch, RecallOutcome
 
 TOPIC = "traffic"
 GROUPS = ("one", "two")
+#: Its consumers write a row of ``effect`` in the transaction of their ack.
+EFFECTS_GROUP = "effects"
+ORDERED_TOPIC = "ordered"
+ORDERED_GROUP = "in_order"
+MESSAGE_GROUPS = ("a", "b", "c")
 #: Short, so that leases of killed consumers end within the test.
 INVISIBLE = timedelta(seconds=2)
 
 _RECEIVE = """
-select convert_from(body, 'UTF8'), message_id, attempt
+select convert_from(body, 'UTF8'), message_id, attempt, extract(epoch from expires_at),
+       extract(epoch from deliver_at)
 from duewheel.receive(%s, %s, max_messages => %s, invisible => '2 seconds')
 """
+_NOW = "select extract(epoch from clock_timestamp())"
 
 #: Looked for so often by a wheel; the others do so between two steps.
 _LOOK_SECONDS = 0.05
@@ -55,7 +62,7 @@ class Log:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 
     def __call__(self, what: str, **values: object) -> None:
-        os.write(self._file, json.dumps({"what": what, **values}).encode() + b"\n")
+        os.write(self._file, json.dumps({"what": what, "at": time.time(), **values}).encode() + b"\n")
 
 
 class Worker:
@@ -80,6 +87,13 @@ class Worker:
                 self.log("unreachable", error=str(error)[:80])
                 time.sleep(0.05)
 
+    @contextmanager
+    def transaction(self) -> Iterator[DriverConnection]:
+        """A transaction of the worker's own, at the level that the broker's functions ask for."""
+        with closing(psycopg2.connect(self.dsn)) as connection:
+            connection.set_session(isolation_level="READ COMMITTED")
+            yield connection
+
     def new_message(self) -> dict[str, Any]:
         """A message whose body is unique; often due before its sender commits."""
         self.number += 1
@@ -98,7 +112,7 @@ class Worker:
         messages = [self.new_message() for _ in range(count)]
         names = [message["body"] for message in messages]
         self.log("sending", bodies=names)
-        with closing(psycopg2.connect(self.dsn)) as connection:
+        with self.transaction() as connection:
             if count > 5:
                 receipts = list(self.broker.send_many(TOPIC, messages, connection=connection))
             else:
@@ -131,12 +145,13 @@ class Worker:
             outcome = self.broker.recall(identity).outcome
             self.log("recall", body=body, outcome=outcome.value)
             return
-        with closing(psycopg2.connect(self.dsn)) as connection:
+        with self.transaction() as connection:
             outcome = self.broker.recall(identity, connection=connection).outcome
             time.sleep(self.chance.choice([0, 0.05, self.chance.uniform(0, 0.5)]))
             try:
                 if self.chance.random() < 0.2:
                     connection.rollback()
+                    self.log("recall", body=body, outcome="rolled back")
                     return
                 connection.commit()
             except psycopg2.Error as error:
@@ -149,18 +164,9 @@ class Worker:
         """Receives for one group, says what and when by the database's clock, and acks most of it."""
         group = GROUPS[self.chance.randrange(len(GROUPS))]
         consumer = self.broker.consumer(TOPIC, group)
-        batch = consumer.receive(self.chance.choice([1, 7, 100]), INVISIBLE, timedelta(seconds=0.2))
+        batch = self.received(consumer, self.chance.choice([1, 7, 100]))
         if not batch:
             return
-        with self.broker.connection() as connection, connection.cursor() as cursor:
-            cursor.execute("select clock_timestamp()")
-            ((now,),) = cursor.fetchall()
-        self.log(
-            "received",
-            group=group,
-            early=[m.body.decode() for m in batch if m.deliver_at > now],
-            messages=[[m.body.decode(), m.message_id, m.attempt] for m in batch],
-        )
         fate = self.chance.random()
         if fate < 0.03:
             # Nobody answers; the lease ends.
@@ -168,10 +174,11 @@ class Worker:
         names = [m.body.decode() for m in batch]
         try:
             if fate < 0.06:
+                self.log("nacking", group=group, bodies=names)
                 consumer.nack(batch, timedelta(seconds=0.1))
                 self.log("nacked", group=group, bodies=names)
             elif fate < 0.2:
-                with closing(psycopg2.connect(self.dsn)) as connection:
+                with self.transaction() as connection:
                     consumer.ack(batch, connection=connection)
                     time.sleep(self.chance.uniform(0, 0.3))
                     if fate < 0.1:
@@ -187,16 +194,97 @@ class Worker:
         except LeaseLost:
             self.log("lease lost", group=group, bodies=names)
 
+    def received(self, consumer: Consumer, most: int) -> Batch:
+        """What one receive brings; logged with the database's clock before and after it."""
+        after_at = self.clock()
+        batch = consumer.receive(most, INVISIBLE, timedelta(seconds=0.2))
+        if batch:
+            self.log(
+                "received",
+                group=consumer.group,
+                after_at=after_at,
+                before_at=self.clock(),
+                messages=[
+                    (
+                        *(m.body.decode(), m.message_id, m.attempt, m.lease.expires_at.timestamp()),
+                        *(m.deliver_at.timestamp(), m.message_group),
+                    )
+                    for m in batch
+                ],
+            )
+        return batch
+
+    def clock(self) -> float:
+        """The database's clock, in seconds since 1970."""
+        with self.broker.connection() as connection, connection.cursor() as cursor:
+            cursor.execute(_NOW)
+            ((now,),) = cursor.fetchall()
+        return float(now)
+
     def dawdler(self) -> None:
         """Receives in a transaction that stays open."""
         group = GROUPS[self.chance.randrange(len(GROUPS))]
-        with closing(psycopg2.connect(self.dsn)) as connection, connection.cursor() as cursor:
+        after_at = self.clock()
+        with self.transaction() as connection, connection.cursor() as cursor:
             cursor.execute(_RECEIVE, (TOPIC, group, self.chance.choice([1, 20])))
-            messages = cursor.fetchall()
+            messages = [(*row[:3], *map(float, row[3:])) for row in cursor.fetchall()]
             # It holds up nobody who releases.
             time.sleep(self.chance.choice([0, 0.2, 1.3]))
             connection.commit()
-        self.log("received", group=group, early=[], messages=messages)
+        if messages:
+            self.log("received", group=group, after_at=after_at, before_at=self.clock(), messages=messages)
+
+    def worker(self) -> None:
+        """Does its work, a row, in the transaction of the ack."""
+        consumer = self.broker.consumer(TOPIC, EFFECTS_GROUP)
+        batch = self.received(consumer, self.chance.choice([1, 20]))
+        if not batch:
+            return
+        names = [m.body.decode() for m in batch]
+        with self.transaction() as connection, connection.cursor() as cursor:
+            cursor.executemany("insert into effect values (%s)", [(name,) for name in names])
+            time.sleep(self.chance.choice([0, 0, 0.1, 2.5]))
+            self.log("acking", group=EFFECTS_GROUP, bodies=names)
+            try:
+                consumer.ack(batch, connection=connection)
+            except LeaseLost:
+                connection.rollback()
+                self.log("lease lost", group=EFFECTS_GROUP, bodies=names)
+                return
+            connection.commit()
+        self.log("acked", group=EFFECTS_GROUP, bodies=names)
+
+    def ordered_sender(self) -> None:
+        """One after the other into a few message groups, which no other sender has."""
+        self.number += 1
+        body = f"{self.name}-{self.number}"
+        message_group = f"{self.name}-{self.chance.choice(MESSAGE_GROUPS)}"
+        self.log("sending", bodies=[body])
+        self.broker.send(ORDERED_TOPIC, body, message_group=message_group)
+        self.log("sent", bodies=[body], message_group=message_group)
+        time.sleep(self.chance.uniform(0, 0.05))
+
+    def ordered_consumer(self) -> None:
+        """Takes some in order; some fail and come again before what is behind them."""
+        consumer = self.broker.consumer(ORDERED_TOPIC, ORDERED_GROUP)
+        batch = self.received(consumer, self.chance.choice([1, 5]))
+        if not batch:
+            return
+        names = [m.body.decode() for m in batch]
+        try:
+            if self.chance.random() < 0.1:
+                self.log("nacking", group=ORDERED_GROUP, bodies=names)
+                consumer.nack(batch, timedelta(seconds=0.1))
+            else:
+                self.log("acking", group=ORDERED_GROUP, bodies=names)
+                consumer.ack(batch)
+                self.log("acked", group=ORDERED_GROUP, bodies=names)
+        except LeaseLost:
+            self.log("lease lost", group=ORDERED_GROUP, bodies=names)
+
+    def keeper(self) -> None:
+        """Does upkeep again and again."""
+        self.broker.maintain()
 
     def ticker(self) -> None:
         """A second wheel of the simplest kind."""

@@ -1,0 +1,113 @@
+"""Who acted on a message, from Airflow's audit log: for users who may read that log."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from datetime import timedelta
+from typing import Annotated, Any, Final
+
+from airflow.api_fastapi.app import get_auth_manager
+from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
+from airflow.api_fastapi.common.db.common import SessionDep
+from airflow.models import Log
+from fastapi import APIRouter, Path
+from sqlalchemy import or_, select
+
+from duewheel.plugin import models
+from duewheel.plugin.rights import Seeing
+from duewheel.plugin.seeing import brokers
+from duewheel.store import UnknownMessage
+from duewheel.store.values.stored_messages import HistoryEntry, StoredMessage
+
+router = APIRouter(prefix="/api/brokers/{connection_id}")
+
+#: The actions on messages, in words.
+_ACTIONS: Final = {
+    "duewheel.recall": "recall",
+    "duewheel.recall_matching": "recall",
+    "duewheel.reschedule": "reschedule",
+    "duewheel.reschedule_matching": "reschedule",
+    "duewheel.redrive": "redrive",
+    "duewheel.discard": "discard",
+    "duewheel.resend": "edit and send again",
+}
+#: So many lines of the log are looked at.
+_MOST_LINES: Final = 1_000
+#: An action by a filter names no messages. It is one on this message where a state of it began at about then;
+#: the clocks of the broker and of Airflow may differ by as much.
+_ABOUT: Final = timedelta(seconds=10)
+
+
+@router.get("/messages/{message_id}/actions")
+def list_actions(
+    connection_id: str,
+    message_id: Annotated[str, Path(pattern="^[0-9a-f]{44}$")],
+    user: Seeing,
+    session: SessionDep,
+) -> models.Actions:
+    """Who acted on a message from the page, the first at the top."""
+    manager = get_auth_manager()
+    if not manager.is_authorized_dag(method="GET", access_entity=DagAccessEntity.AUDIT_LOG, user=user):
+        return models.Actions(actions=[], may_read=False)
+    with brokers.lend(connection_id) as broker:
+        found = broker.find(message_id)
+        if found is None:
+            raise UnknownMessage("No message has this id, or its retention has ended.")
+        history = broker.history(message_id)
+    ids = _ids(message_id, found, history)
+    lines = session.scalars(
+        select(Log)
+        .where(
+            Log.event.in_(_ACTIONS),
+            Log.dttm >= found.born_at - _ABOUT,
+            or_(Log.extra.contains(found.topic), *(Log.extra.contains(one) for one in ids)),
+        )
+        .order_by(Log.id.desc())
+        .limit(_MOST_LINES)
+    ).all()
+    return models.Actions(
+        actions=[
+            models.Action(
+                at=line.dttm, user=line.owner_display_name or line.owner or "", action=_ACTIONS[line.event]
+            )
+            for line in reversed(lines)
+            if line.dttm is not None and _is_on(line, connection_id, found, history, ids)
+        ],
+        may_read=True,
+    )
+
+
+def _ids(message_id: str, found: StoredMessage, history: Iterable[HistoryEntry]) -> frozenset[str]:
+    """Every id that the message is known to have had."""
+    moved_from = found.moved_from or message_id
+    return frozenset({message_id, found.message_id, moved_from, *(entry.known_as for entry in history)})
+
+
+def _is_on(
+    line: Log,
+    connection_id: str,
+    found: StoredMessage,
+    history: Iterable[HistoryEntry],
+    ids: frozenset[str],
+) -> bool:
+    asked: Mapping[str, Any] = json.loads(line.extra or "{}")
+    if asked.get("connection_id") != connection_id:
+        return False
+    named = asked.get("message_ids") or [asked.get("message_id")]
+    if named != [None]:
+        return not ids.isdisjoint(named)
+    key_prefix = asked.get("key_prefix")
+    return (
+        asked.get("topic") in (None, found.topic)
+        and asked.get("tag") in (None, found.tag)
+        and (key_prefix is None or (found.key or "").startswith(key_prefix))
+        and any(
+            entry.at is not None
+            and line.dttm is not None
+            and abs(entry.at - line.dttm) <= _ABOUT
+            and asked.get("group") in (None, entry.consumer_group)
+            and entry.state in ("Deleted", "Moved", "Timing", "WaitingRetry", "Ready")
+            for entry in history
+        )
+    )

@@ -1,0 +1,102 @@
+// A dead letter is edited and sent again, as a new message.
+import { Text, Textarea } from "@chakra-ui/react";
+import { useState } from "react";
+import { Failure, type Schemas, ofBroker, post } from "./api";
+import { Asking } from "./Asking";
+
+type Body = Schemas["Body"];
+
+/** Whether all of a body is shown, and as text. */
+export const isEditable = (body: Body | null): body is Body =>
+  body !== null && body.kind !== "hex" && body.shown_bytes === body.size_bytes;
+
+type Props = {
+  body: Body;
+  broker: string;
+  group: string;
+  id: string;
+  properties: Record<string, unknown>;
+  topic: string;
+};
+
+/** The properties in a text; undefined if it is no JSON object. */
+function propertiesIn(text: string): Record<string, unknown> | undefined {
+  try {
+    const said: unknown = JSON.parse(text);
+    return typeof said === "object" && said !== null && !Array.isArray(said)
+      ? (said as Record<string, unknown>)
+      : undefined;
+  } catch {
+    return undefined;
+  }
+}
+
+function isJson(text: string): boolean {
+  try {
+    JSON.parse(text);
+    return true;
+  } catch {
+    return false;
+  }
+}
+
+export function EditAndSend({ body, broker, group, id, properties, topic }: Props) {
+  const [text, setText] = useState(body.text);
+  const [said, setSaid] = useState(JSON.stringify(properties, undefined, 2));
+  return (
+    <Asking
+      act={async () => {
+        const asked = propertiesIn(said);
+        if (!asked) {
+          throw new Failure(0, "NoProperties", "The properties are no JSON object. Nothing was sent.");
+        }
+        const sent = await post<Schemas["Sent"]>(ofBroker(broker, "dead-letters/resend"), {
+          body: text,
+          group,
+          message_id: id,
+          properties: asked,
+        });
+        return sent.is_new
+          ? `Sent as a new message, ${sent.message_id}. The dead letter is discarded.`
+          : `Somebody else has just sent it, as ${sent.message_id}. Nothing more was sent.`;
+      }}
+      action="Edit and send"
+    >
+      <Text mb={3}>
+        A new message goes to {topic} at once, to all of its groups, with the same key and tag. Its property
+        edited_from is the id of this one. The dead letter of {group} is discarded.
+      </Text>
+      <Text as="label" display="block" fontSize="sm" mb={2}>
+        Body
+        <Textarea
+          fontFamily="mono"
+          fontSize="xs"
+          name="body"
+          onChange={(event) => {
+            setText(event.target.value);
+          }}
+          rows={10}
+          value={text}
+        />
+      </Text>
+      {body.kind === "json" && !isJson(text) && (
+        <Text color="fg.warning" fontSize="sm" mb={2} role="status">
+          The body was JSON, and is no more.
+        </Text>
+      )}
+      <Text as="label" display="block" fontSize="sm">
+        Properties
+        <Textarea
+          fontFamily="mono"
+          fontSize="xs"
+          name="properties"
+          onChange={(event) => {
+            setSaid(event.target.value);
+          }}
+          rows={3}
+          value={said}
+        />
+      </Text>
+    </Asking>
+  );
+}

@@ -1,0 +1,85 @@
+import { ChakraProvider, defaultSystem } from "@chakra-ui/react";
+import { cleanup, render, screen, within } from "@testing-library/react";
+import userEvent from "@testing-library/user-event";
+import { afterEach, expect, test } from "vitest";
+import { chooser, useChoice } from "./choosing";
+import { NUMBER, Rows, columnsOf } from "./Rows";
+
+type Row = { key: string | null; message_id: string; size: number };
+
+const column = columnsOf<Row>();
+const COLUMNS = [
+  column.accessor("key", { header: "Key" }),
+  column.accessor("size", { header: "Size", ...NUMBER }),
+];
+const ROWS = [
+  { key: "a", message_id: "1", size: 9 },
+  { key: "b", message_id: "2", size: 100 },
+  { key: null, message_id: "3", size: 20 },
+];
+
+afterEach(cleanup);
+
+function Some({
+  chooses = false,
+  rows = ROWS,
+  sorts = false,
+}: {
+  chooses?: boolean;
+  rows?: Row[];
+  sorts?: boolean;
+}) {
+  const choice = useChoice(rows.map((one) => one.message_id));
+  return (
+    <ChakraProvider value={defaultSystem}>
+      <p>{choice.now.join(" ")} chosen</p>
+      <Rows
+        columns={[chooses && chooser<Row>(choice), ...COLUMNS]}
+        empty="None."
+        keyOf={(one) => one.message_id}
+        label="Some"
+        rows={rows}
+        sorts={sorts}
+      />
+    </ChakraProvider>
+  );
+}
+
+const keys = () =>
+  screen
+    .getAllByRole("row")
+    .slice(1)
+    .map((row) => within(row).getAllByRole("cell")[0]?.textContent);
+
+test("rows are ordered by the number in a column, and a screen reader is told so", async () => {
+  render(<Some sorts />);
+  const head = () => screen.getByRole("columnheader", { name: /^Size/ });
+  expect(keys()).toEqual(["a", "b", ""]);
+  expect(head().getAttribute("aria-sort")).toBeNull();
+  await userEvent.click(within(head()).getByRole("button"));
+  expect(keys()).toEqual(["b", "", "a"]);
+  expect(head().getAttribute("aria-sort")).toBe("descending");
+  await userEvent.click(within(head()).getByRole("button"));
+  expect(keys()).toEqual(["a", "", "b"]);
+});
+
+test("a list with more pages offers no order of one page", () => {
+  render(<Some />);
+  expect(screen.queryByRole("button")).toBeNull();
+});
+
+test("an empty list says so", () => {
+  render(<Some rows={[]} />);
+  expect(screen.getByRole("status").textContent).toBe("None.");
+  expect(screen.queryByRole("table")).toBeNull();
+});
+
+test("a row that is no longer shown is not chosen", async () => {
+  const { rerender } = render(<Some chooses />);
+  await userEvent.click(screen.getByRole("checkbox", { name: "Choose all" }));
+  expect(screen.getByText("1 2 3 chosen")).toBeTruthy();
+  await userEvent.click(screen.getByRole("checkbox", { name: "Choose b" }));
+  expect(screen.getByText("1 3 chosen")).toBeTruthy();
+  rerender(<Some chooses rows={ROWS.slice(0, 2)} />);
+  expect(screen.getByText("1 chosen")).toBeTruthy();
+});

@@ -1,0 +1,109 @@
+// The rows that a user has chosen, the column of checkboxes in which they are, and the bar with what may be done.
+import { Button, Checkbox, Flex, Text } from "@chakra-ui/react";
+import { type ReactNode, useState } from "react";
+import type { Schemas } from "./api";
+import { count } from "./format";
+import { columnsOf } from "./Rows";
+
+export type Choice = ReturnType<typeof useChoice>;
+/** What every row that can be chosen has. */
+type One = { key: string | null; message_id: string };
+
+/** The chosen ones among the rows; a row that is no longer shown is not chosen. */
+export function useChoice(shown: string[]) {
+  const [chosen, setChosen] = useState<ReadonlySet<string>>(new Set());
+  const now = shown.filter((one) => chosen.has(one));
+  return {
+    all: shown.length > 0 && now.length === shown.length,
+    clear: () => setChosen(new Set()),
+    has: (one: string) => chosen.has(one),
+    now,
+    toggle: (one: string) => {
+      const next = new Set(chosen);
+      if (!next.delete(one)) next.add(one);
+      setChosen(next);
+    },
+    toggleAll: () => setChosen(now.length === shown.length ? new Set() : new Set(shown)),
+  };
+}
+
+/** A number that was counted, or that there are more. */
+export const counted = ({ exact, messages }: Schemas["Count"]) =>
+  `${exact ? "" : "at least "}${count(messages)}`;
+
+/** The actions on what is chosen, as long as something is. Once all of the page is, all that match can be. */
+export function Selection({
+  actions,
+  actionsOnAll,
+  choice,
+  of,
+  total,
+}: {
+  actions: ReactNode;
+  /** None where nothing acts on all. */
+  actionsOnAll: ReactNode;
+  choice: Choice;
+  /** The filter: under another one, not all are chosen any more. */
+  of: string;
+  total: Schemas["Count"] | undefined;
+}) {
+  const [allOf, setAllOf] = useState<string>();
+  const isAll = allOf === of;
+  if (choice.now.length === 0 && !isAll) return null;
+  const isMore = total !== undefined && (total.messages > choice.now.length || !total.exact);
+  return (
+    <Flex
+      align="center"
+      aria-label="Chosen"
+      bg="bg.muted"
+      borderRadius="sm"
+      gap={2}
+      mb={3}
+      p={2}
+      role="group"
+      wrap="wrap"
+    >
+      <Text fontSize="sm">
+        {isAll ? "All that match are chosen:" : `${count(choice.now.length)} chosen:`}
+      </Text>
+      {isAll ? actionsOnAll : actions}
+      {!isAll && actionsOnAll && choice.all && isMore && (
+        <Button onClick={() => setAllOf(of)} size="xs" variant="outline">
+          Select all {counted(total)}
+        </Button>
+      )}
+      <Button
+        onClick={() => {
+          setAllOf(undefined);
+          choice.clear();
+        }}
+        size="xs"
+        variant="ghost"
+      >
+        Clear
+      </Button>
+    </Flex>
+  );
+}
+
+const Choose = ({ checked, label, toggle }: { checked: boolean; label: string; toggle: () => void }) => (
+  <Checkbox.Root checked={checked} colorPalette="brand" onCheckedChange={toggle} size="sm">
+    <Checkbox.HiddenInput aria-label={label} />
+    <Checkbox.Control />
+  </Checkbox.Root>
+);
+
+/** The column in which rows are chosen, those of which it may be. */
+export const chooser = <Row extends One>(choice: Choice, mayBe: (one: Row) => boolean = () => true) =>
+  columnsOf<Row>().display({
+    cell: ({ row: { original: one } }) =>
+      mayBe(one) && (
+        <Choose
+          checked={choice.has(one.message_id)}
+          label={`Choose ${one.key ?? one.message_id}`}
+          toggle={() => choice.toggle(one.message_id)}
+        />
+      ),
+    header: () => <Choose checked={choice.all} label="Choose all" toggle={choice.toggleAll} />,
+    id: "chosen",
+  });

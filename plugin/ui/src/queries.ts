@@ -1,0 +1,75 @@
+// The answers that the page shows, kept by TanStack Query: one question is asked once however many parts show it.
+import { QueryClient, type UseQueryResult, keepPreviousData, useQuery } from "@tanstack/react-query";
+import { Failure, type Parameters, type ReadPath, type Reading, read } from "./api";
+
+declare module "@tanstack/react-query" {
+  interface Register {
+    defaultError: Failure;
+  }
+}
+
+export type Answer<T> = UseQueryResult<T>;
+
+/** After a failure it is asked again at these intervals at least. */
+const AFTER_FAILURE_SECONDS = 10;
+
+export const newClient = () =>
+  new QueryClient({
+    defaultOptions: {
+      queries: {
+        networkMode: "always",
+        refetchOnReconnect: false,
+        refetchOnWindowFocus: false,
+        retry: false,
+      },
+    },
+  });
+
+/** Asks when the key changes, and with `everySeconds` again and again while the tab is seen. Until the answer to a new
+ * question is there, the one before it stays, and is marked as old. */
+export function useAnswer<T>(
+  key: readonly unknown[],
+  ask: (signal: AbortSignal) => Promise<T>,
+  everySeconds?: number,
+  enabled = true,
+): Answer<T> {
+  return useQuery<T>({
+    enabled,
+    placeholderData: keepPreviousData,
+    queryFn: async ({ signal }) => {
+      try {
+        return await ask(signal);
+      } catch (error) {
+        if (error instanceof Failure || signal.aborted) throw error;
+        throw new Failure(
+          0,
+          "Failed",
+          "The page has failed. Load it again, and tell your Airflow administrator.",
+        );
+      }
+    },
+    queryKey: key,
+    ...(everySeconds === undefined
+      ? {}
+      : {
+          refetchInterval: ({ state }) =>
+            1000 * (state.status === "error" ? Math.max(everySeconds, AFTER_FAILURE_SECONDS) : everySeconds),
+          refetchOnWindowFocus: "always",
+        }),
+  });
+}
+
+/** The answer to a reading call on one broker. */
+export const useBroker = <Path extends ReadPath>(
+  broker: string,
+  path: Path,
+  parameters: Parameters = {},
+  everySeconds?: number,
+  enabled = true,
+): Answer<Reading<Path>> =>
+  useAnswer(
+    [broker, path, parameters],
+    (signal) => read(broker, path, parameters, signal),
+    everySeconds,
+    enabled,
+  );

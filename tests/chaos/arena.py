@@ -1,0 +1,219 @@
+"""Where a fault happens: a server of its own, and workers on it whose logs the checker reads."""
+
+from __future__ import annotations
+
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+
+import psycopg2
+from tests.chaos import traffic
+from tests.chaos.records import Records, lines, read
+from tests.chaos.traffic import EFFECTS_GROUP, GROUPS, ORDERED_GROUP, ORDERED_TOPIC, TOPIC
+from tests.servers import InstalledPostgres, programs
+from tests.waiting import PATIENCE_SECONDS, ask, connected, until
+
+from duewheel.store.broker import Broker
+from duewheel.store.values.errors import BrokerUnreachable, LeaseLost
+
+#: Long enough to ack; the end waits for the instant at which the last lease would have ended.
+UNHURRIED = timedelta(seconds=5)
+#: As on a server that is looked after by nobody; two for the standby of a fault that has one.
+SETTINGS: Mapping[str, object] = {"max_prepared_transactions": 20, "wal_level": "logical"}
+#: What a run has at least, so that its promises were at stake.
+LEAST_SENT = 100
+CAST = (
+    *("sender", "sender", "recaller", "consumer", "consumer", "dawdler", "worker"),
+    *("ordered_sender", "ordered_consumer", "wheel", "wheel"),
+)
+
+
+@dataclass
+class Crew:
+    """The running workers and where they log."""
+
+    dsn: str
+    directory: Path
+    running: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    roles: dict[int, str] = field(default_factory=dict)
+    started: int = 0
+
+    def start(self, role: str, dsn: str | None = None) -> subprocess.Popen[bytes]:
+        """Start one more worker of a role, at another address if given; it goes on until :meth:`end`."""
+        name = f"{role}{self.started}"
+        with (self.directory / f"{name}.err").open("wb") as errors:
+            process = subprocess.Popen(
+                [
+                    *(sys.executable, traffic.__file__, role, self.dsn if dsn is None else dsn),
+                    *(str(self.directory / f"{name}.log"), str(self.started)),
+                ],
+                stdin=subprocess.DEVNULL,
+                stderr=errors,
+            )
+        self.started += 1
+        self.running.append(process)
+        self.roles[process.pid] = role
+        return process
+
+    def of_role(self, role: str) -> list[subprocess.Popen[bytes]]:
+        """The workers of a role that run."""
+        return [process for process in self.running if self.roles[process.pid] == role]
+
+    def kill(self, process: subprocess.Popen[bytes]) -> None:
+        """SIGKILL, wherever it is."""
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        self.running.remove(process)
+
+    def receives(self) -> int:
+        """How many receives brought something."""
+        return sum(line["what"] == "received" for line in lines(self.directory))
+
+    def check_alive(self) -> None:
+        """None has ended by itself."""
+        ended = [self.roles[process.pid] for process in self.running if process.poll() is not None]
+        assert not ended, f"{ended} ended: {self._errors()}"
+
+    def _errors(self) -> list[str]:
+        return [path.read_text() for path in self.directory.glob("*.err") if path.stat().st_size]
+
+    def is_enough(self) -> bool:
+        """Whether there was something of everything that is held against the promises; all are at work."""
+        self.check_alive()
+        records = read(self.directory)
+        return (
+            len(records.sent) > LEAST_SENT
+            and bool(records.recalled)
+            and any(group == EFFECTS_GROUP for group, _ in records.acked)
+            and any(group == ORDERED_GROUP for group, _ in records.acked)
+        )
+
+    def end(self) -> None:
+        """Let all come to their end; each must end well."""
+        traffic.enough_of(self.directory).touch()
+        for process in self.running:
+            process.wait(timeout=PATIENCE_SECONDS)
+        assert [process.returncode for process in self.running] == [0] * len(self.running), self._errors()
+
+    def leave(self) -> None:
+        """Nothing stays behind."""
+        for process in self.running:
+            if process.poll() is None:
+                process.kill()
+            process.wait()
+
+
+@dataclass
+class Arena:
+    """A fault's surroundings.
+
+    Attributes:
+        server: it can be stopped and started.
+        dsn: the broker's database.
+        crew: the workers.
+        directory: a folder for what a fault writes.
+        chance: of the run's seed.
+        seconds: how long the fault is to go on.
+    """
+
+    server: InstalledPostgres
+    dsn: str
+    crew: Crew
+    directory: Path
+    chance: random.Random
+    seconds: float
+
+    def rounds(self, pause_seconds: float = 0.0) -> Iterator[int]:
+        """Numbers of rounds, two at least, until the time is over; before each the workers got something."""
+        ends = time.monotonic() + self.seconds
+        number = 0
+        while number < 2 or time.monotonic() < ends:
+            self.crew.check_alive()
+            before = self.crew.receives()
+            until(
+                lambda before=before: self.crew.receives() > before,  # type: ignore[misc]
+                "the workers to receive something",
+                pause_seconds=0.05,
+            )
+            number += 1
+            yield number
+            time.sleep(pause_seconds)
+
+
+@contextmanager
+def arena(directory: Path, seed: int, seconds: float, settings: Mapping[str, object]) -> Iterator[Arena]:
+    """A server with the broker, and workers at work.
+
+    Args:
+        directory: an empty folder.
+        seed: of every choice.
+        seconds: how long the fault is to go on.
+        settings: of the server.
+    """
+    logs = directory / "logs"
+    logs.mkdir()
+    with InstalledPostgres(programs(), directory / "data", **{**SETTINGS, **settings}) as server:
+        dsn = server.ensure_database("chaos")
+        with Broker(dsn) as broker:
+            broker.upgrade()
+            broker.create_topic(TOPIC, queues=3)
+            broker.create_topic(ORDERED_TOPIC, queues=2, message_type="FIFO")
+            broker.maintain()
+            for group in (*GROUPS, EFFECTS_GROUP):
+                broker.consumer(TOPIC, group)
+            broker.consumer(ORDERED_TOPIC, ORDERED_GROUP)
+        with connected(dsn) as connection:
+            ask(connection, "create table effect (body text)")
+        crew = Crew(dsn, logs)
+        try:
+            for role in CAST:
+                crew.start(role)
+            yield Arena(server, dsn, crew, directory, random.Random(seed), seconds)
+        finally:
+            crew.leave()
+
+
+def finish(stage: Arena) -> Records:
+    """Let the workers end, take what is left, and return all records."""
+    until(stage.crew.is_enough, "something of everything", pause_seconds=0.1)
+    stage.crew.end()
+    records = read(stage.crew.directory)
+    with Broker(stage.dsn) as broker:
+        for topic, group in (
+            *((TOPIC, name) for name in (*GROUPS, EFFECTS_GROUP)),
+            (ORDERED_TOPIC, ORDERED_GROUP),
+        ):
+            records.drained += [(group, body) for body in drained(broker, topic, group)]
+    with connected(stage.dsn) as connection:
+        records.effects = [body for (body,) in ask(connection, "select body from effect")]
+    return records
+
+
+def drained(broker: Broker, topic: str, group: str) -> Iterator[str]:
+    """Receive and ack until nothing is left, leases of the killed included; each body as often as it came."""
+    consumer = broker.consumer(topic, group)
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while True:
+        try:
+            batch = consumer.receive(1_000, UNHURRIED)
+            if batch:
+                consumer.ack(batch)
+                yield from (message.body.decode() for message in batch)
+            else:
+                (bell,) = broker.doorbells([topic], [group])
+                if not bell.ready and not bell.inflight and bell.next_at is None:
+                    return
+        except LeaseLost:
+            # Too slow: they come again, and count then.
+            continue
+        except (BrokerUnreachable, psycopg2.OperationalError):
+            # A fault may leave broken connections in the pool.
+            continue
+        assert time.monotonic() < deadline, f"{group} is still not done"

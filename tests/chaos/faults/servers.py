@@ -1,0 +1,105 @@
+"""The server ends, is away, or has no connection left."""
+
+from __future__ import annotations
+
+import signal
+import time
+from contextlib import ExitStack, closing, suppress
+
+import psycopg2
+from tests.chaos.arena import SETTINGS, Arena
+from tests.chaos.fault import fault
+from tests.servers import Server, base_backup, programs
+from tests.waiting import ask, connected
+
+
+def _again_and_again(arena: Arena, how: signal.Signals, away_seconds: float) -> str:
+    times = 0
+    for _ in arena.rounds():
+        arena.server.stop(how)
+        time.sleep(away_seconds)
+        arena.server.start_again()
+        times += 1
+    return f"{times} times, away for {away_seconds:g} s and as long as its start took"
+
+
+@fault("server-restarted", "Postgres is restarted (fast)")
+def server_restarted(arena: Arena) -> str:
+    """As for an update."""
+    return _again_and_again(arena, signal.SIGINT, 0.0)
+
+
+@fault("server-killed", "Postgres is killed, and recovers", leases_may_be_lost=True, fsync="on")
+def server_killed(arena: Arena) -> str:
+    """Every transaction that was not committed is gone."""
+    return _again_and_again(arena, signal.SIGKILL, 0.0)
+
+
+@fault("server-away", "Postgres is stopped at once (immediate) and away for a while", leases_may_be_lost=True)
+def server_away(arena: Arena) -> str:
+    """Everything that comes due meanwhile comes late."""
+    return _again_and_again(arena, signal.SIGQUIT, arena.seconds / 2)
+
+
+def _on_backends(arena: Arena, call: str) -> str:
+    hits = 0
+    victims = (
+        f"select {call}(pid) from pg_stat_activity where datname = current_database()"
+        " and backend_type = 'client backend' and pid <> pg_backend_pid() and random() < 0.2"
+    )
+    with connected(arena.dsn) as connection:
+        for _ in arena.rounds(pause_seconds=0.05):
+            hits += len(ask(connection, victims))
+    return f"{hits} backends"
+
+
+@fault("backends-terminated", "A stream of pg_terminate_backend")
+def backends_terminated(arena: Arena) -> str:
+    """Wherever they are, wheels included."""
+    return _on_backends(arena, "pg_terminate_backend")
+
+
+@fault("backends-cancelled", "A stream of pg_cancel_backend")
+def backends_cancelled(arena: Arena) -> str:
+    """Any statement may end with an error."""
+    return _on_backends(arena, "pg_cancel_backend")
+
+
+@fault("no-connections", "No connection is left", max_connections=60)
+def no_connections(arena: Arena) -> str:
+    """Others take all that are free, and give them back."""
+    taken = 0
+    for _ in arena.rounds():
+        with ExitStack() as all_of_them:
+            with suppress(psycopg2.OperationalError):
+                while True:
+                    all_of_them.enter_context(closing(psycopg2.connect(arena.dsn)))
+                    taken += 1
+            time.sleep(arena.seconds / 4)
+    return f"{taken} taken, for {arena.seconds / 4:.1f} s each time"
+
+
+@fault(
+    "failover",
+    "Failover to a standby that lacks the last commits",
+    commits_may_be_lost=True,
+    max_wal_senders=4,
+    hot_standby="on",
+)
+def failover(arena: Arena) -> str:
+    """What only the lost server had is gone, answered or not; what is left goes on as one history."""
+    data = arena.directory / "standby"
+    base_backup(arena.server, data, "--write-recovery-conf", "--wal-method=stream")
+    standby = Server(programs(), data, arena.dsn, **SETTINGS)
+    try:
+        standby.wait_until_ready(promoted=False)
+        for _ in arena.rounds():
+            pass
+    finally:
+        standby.stop()
+    lacked = arena.crew.receives()
+    for _ in arena.rounds():
+        pass
+    lacked = arena.crew.receives() - lacked
+    arena.server.fail_over(data)
+    return f"once; the standby lacked the leases of {lacked} receives, and what was sent and acked meanwhile"

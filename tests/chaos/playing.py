@@ -1,0 +1,81 @@
+"""Plays a fault and holds its run against the promises."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.chaos.arena import arena, finish
+from tests.chaos.checker import Terms, Violation, check, longest_wait_seconds
+from tests.chaos.fault import Fault
+from tests.chaos.traffic import EFFECTS_GROUP, GROUPS, ORDERED_GROUP
+from tests.waiting import ask, connected, until
+
+#: After the fault the workers go on for so many receives.
+CALM_RECEIVES = 20
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A row of the table.
+
+    Attributes:
+        fault: what was played.
+        done: what it did, in numbers.
+        sent: how many messages were accepted.
+        received: how many deliveries there were.
+        longest_wait_seconds: from when a message could first come to when it first came.
+        violations: the broken promises.
+        server_version: of Postgres.
+    """
+
+    fault: Fault
+    done: str
+    sent: int
+    received: int
+    longest_wait_seconds: float
+    violations: tuple[Violation, ...]
+    server_version: str
+
+    def count(self, kind: str) -> int:
+        """How many messages broke a promise."""
+        return sum(violation.count for violation in self.violations if violation.kind == kind)
+
+
+def play(fault: Fault, directory: Path, seed: int, seconds: float) -> Outcome:
+    """Play a fault.
+
+    Args:
+        fault: which.
+        directory: an empty folder.
+        seed: of every choice.
+        seconds: how long it goes on.
+    """
+    with arena(directory, seed, seconds, fault.settings) as stage:
+        done = fault.happen(stage)
+        calm_from = time.time()
+        before = stage.crew.receives()
+        until(
+            lambda: stage.crew.receives() > before + CALM_RECEIVES, "receives afterwards", pause_seconds=0.1
+        )
+        records = finish(stage)
+        with connected(stage.dsn) as connection:
+            ((version,),) = ask(connection, "select split_part(current_setting('server_version'), ' ', 1)")
+    terms = Terms(
+        groups=(*GROUPS, EFFECTS_GROUP),
+        commits_may_be_lost=fault.commits_may_be_lost,
+        leases_may_be_lost=fault.leases_may_be_lost,
+        calm_from=calm_from,
+        effects_group=EFFECTS_GROUP,
+        ordered_group=ORDERED_GROUP,
+    )
+    return Outcome(
+        fault,
+        done,
+        len(records.sent),
+        len(records.deliveries),
+        longest_wait_seconds(records),
+        tuple(check(records, terms)),
+        version,
+    )

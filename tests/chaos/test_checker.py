@@ -1,0 +1,132 @@
+"""The checker finds each kind of broken promise, planted in records that keep all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from tests.chaos.checker import LATEST_SECONDS, Terms, check, longest_wait_seconds
+from tests.chaos.records import Delivery, Records
+
+TERMS = Terms(groups=("one", "worked"), calm_from=0.0, effects_group="worked", ordered_group="ordered")
+
+
+def delivery(body: str, group: str = "one", at: float = 10.0, **other: object) -> Delivery:
+    """A first delivery, one second long."""
+    values = {
+        "message_id": f"id-{body}",
+        "attempt": 1,
+        "after_at": at,
+        "before_at": at + 0.1,
+        "expires_at": at + 2,
+        "deliver_at": at - 0.5,
+        **other,
+    }
+    return Delivery(group=group, body=body, **values)  # type: ignore[arg-type]
+
+
+def kept() -> Records:
+    """A run in which every promise was kept: m came twice, as its first lease ended without an answer."""
+    records = Records()
+    for body in ("m", "n", "back", "taken", "o1", "o2"):
+        records.tried[body] = 9.0
+    for body in ("m", "n", "taken", "o1", "o2"):
+        records.sent[body] = 9.5
+    records.rolled_back.add("back")
+    records.recalling["taken"] = records.recalls_answered["taken"] = 1
+    records.recalled.add("taken")
+    records.deliveries = [
+        delivery("m"),
+        delivery("n", at=11),
+        delivery("m", at=13, attempt=2, deliver_at=9.5),
+        *(delivery(body, "worked", at=14) for body in ("m", "n")),
+        delivery("o1", "ordered", at=15, message_group="a"),
+        delivery("o2", "ordered", at=16, message_group="a"),
+    ]
+    records.acked = [("one", "m"), ("one", "n"), ("worked", "m")]
+    records.acking = {*records.acked}
+    records.answering = {("one", "m"): [14.0], ("one", "n"): [11.5]}
+    records.effects = ["m"]
+    records.ordered = [("a", "o1"), ("a", "o2")]
+    return records
+
+
+def change(records: Records, place: int, **values: object) -> None:
+    """Another delivery in place of one."""
+    records.deliveries[place] = replace(records.deliveries[place], **values)  # type: ignore[arg-type]
+
+
+PLANTED: dict[str, tuple[str, Callable[[Records], object]]] = {
+    "came before its instant": ("early", lambda r: change(r, 1, deliver_at=11.2)),
+    "was accepted and did not come": ("lost", lambda r: r.sent.update(x=9.5) or r.tried.update(x=9.5)),
+    "came to one group of two": ("lost", lambda r: r.deliveries.pop(4)),
+    "was sent in order and did not come": ("lost", lambda r: r.deliveries.pop(6)),
+    "was never sent": ("invented", lambda r: r.deliveries.append(delivery("ghost", at=20))),
+    "was rolled back": ("rolled back", lambda r: r.deliveries.append(delivery("back", at=20))),
+    "was recalled": ("recalled", lambda r: r.drained.append(("one", "taken"))),
+    "has two ids": ("id", lambda r: change(r, 2, message_id="another")),
+    "came twice as the same attempt": ("doubled", lambda r: change(r, 2, attempt=1)),
+    "came while its lease was alive": ("held twice", lambda r: change(r, 0, expires_at=15.0)),
+    "came with a lower attempt": ("attempts", lambda r: change(r, 0, attempt=3)),
+    "was acked twice": ("final", lambda r: r.acked.append(("one", "n"))),
+    "came after its ack": ("final", lambda r: r.drained.append(("one", "n"))),
+    "has two effects": ("effects", lambda r: r.effects.append("m")),
+    "has no effect": ("effects", lambda r: r.effects.clear()),
+    "overtook one of its group": ("order", lambda r: r.deliveries.insert(0, r.deliveries.pop(6))),
+    "came late when all was well": (
+        "late",
+        lambda r: change(r, 1, before_at=9.5 + LATEST_SECONDS + 1.1, deliver_at=9.0),
+    ),
+}
+
+
+def test_kept_promises_are_no_violation() -> None:
+    assert check(kept(), TERMS) == []
+
+
+@pytest.mark.parametrize("what", PLANTED)
+def test_a_broken_promise_is_found(what: str) -> None:
+    kind, plant = PLANTED[what]
+    records = kept()
+    plant(records)
+    assert kind in {violation.kind for violation in check(records, TERMS)}
+
+
+def test_a_recall_whose_answer_was_lost_may_have_counted() -> None:
+    records = kept()
+    records.sent["x"] = records.tried["x"] = 9.5
+    records.recalling["x"] = 1
+    assert check(records, TERMS) == []
+    records.recalls_answered["x"] = 1
+    (violation,) = check(records, TERMS)
+    assert violation.sentence == "x were accepted, and never came to a group"
+
+
+def test_a_lease_that_was_answered_may_be_followed_at_once() -> None:
+    records = kept()
+    change(records, 0, expires_at=15.0)
+    records.answering["one", "m"].append(12.0)
+    assert check(records, TERMS) == []
+
+
+def test_a_crash_of_the_server_may_take_leases_back() -> None:
+    records = kept()
+    change(records, 2, attempt=1)
+    change(records, 0, expires_at=15.0)
+    assert check(records, replace(TERMS, leases_may_be_lost=True)) == []
+
+
+def test_a_failover_may_take_commits_back() -> None:
+    records = kept()
+    records.sent["x"] = records.tried["x"] = 9.5
+    records.drained += [("one", "taken"), ("one", "n")]
+    assert check(records, replace(TERMS, commits_may_be_lost=True)) == []
+
+
+def test_the_longest_wait_counts_from_the_later_of_instant_and_commit() -> None:
+    records = kept()
+    change(records, 6, deliver_at=9.0)
+    assert longest_wait_seconds(records) == pytest.approx(6.6)
+    change(records, 6, deliver_at=10.5)
+    assert longest_wait_seconds(records) == pytest.approx(5.6)
