@@ -27,7 +27,6 @@ import duewheel.store
 from duewheel.cli.main import main
 from duewheel.store import Broker, Consumer, EmbeddedPostgres, Message, RetryPolicy
 from duewheel.store.values import errors
-from duewheel.store.wheel.wheel_schedule import LANES
 
 if TYPE_CHECKING:
     from psycopg2 import extensions
@@ -125,11 +124,6 @@ def test_every_error_is_in_the_reference_with_its_sqlstate() -> None:
         if kind.__module__ == errors.__name__
     }
     assert listed == defined
-
-
-def test_the_connections_of_a_wheel_are_as_many_as_its_lanes() -> None:
-    page = " ".join((ROOT / "docs" / "how-to" / "operate.md").read_text().split())
-    assert f"one connection to listen and up to {sum(LANES.values())} to work" in page
 
 
 def test_readme_dag_is_a_dag_of_twenty_lines(tmp_path: Path) -> None:

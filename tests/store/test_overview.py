@@ -71,11 +71,12 @@ def test_x08_a_look_that_takes_too_long_ends_and_says_so(broker: Broker, dsn: st
 
 
 def test_x08_a_histogram_tells_how_far_it_has_counted(broker: Broker, dsn: str) -> None:
+    from_at = overview.now(broker)
     for topic in ("a", "b"):
         broker.create_topic(topic, queues=1)
-        # Each minute has more than are counted in one statement.
-        broker.send_many(topic, [{"body": b"", "delay": n % 50 * MINUTE + SECOND} for n in range(5_000)])
-    from_at = overview.now(broker)
+        # Each minute has more than are counted in one statement; all wait still when they are counted.
+        instants = [from_at + n % 50 * MINUTE + 59 * SECOND for n in range(5_000)]
+        broker.send_many(topic, [{"body": b"", "deliver_at": instant} for instant in instants])
     with connected(dsn) as other:
         # The planner's estimates of a table that was never analyzed are too wild to compare.
         ask(other, "analyze duewheel.message")

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psycopg2
 import pytest
-from psycopg2.extensions import make_dsn
+from psycopg2.extensions import make_dsn, parse_dsn
 from tests.conftest import execute
 from tests.logged import logged
 from tests.logins import ROLES, login
@@ -622,6 +622,25 @@ def test_an_upgrade_by_a_user_with_createrole_makes_the_roles(
     before = execute(without_roles, written)
     migration.upgrade(without_roles)
     assert execute(without_roles, written) == before
+
+
+def test_after_an_uninstall_nothing_is_left(without_roles: str, other_postgres: EmbeddedPostgres) -> None:
+    dsn = make_dsn(other_postgres.dsn(), dbname=parse_dsn(without_roles)["dbname"])
+    with Broker(dsn) as broker:
+        broker.upgrade()
+        broker.create_topic("t")
+        broker.send("t", b"x", delay=LATER)
+    page = (Path(__file__).parents[2] / "docs" / "how-to" / "operate.md").read_text(encoding="utf-8")
+    uninstalling = re.findall(r"^    (drop .*;)$", page, re.MULTILINE)
+    assert len(uninstalling) == 2
+    for statement in uninstalling:
+        execute(dsn, statement)
+    assert execute(dsn, "select nspname from pg_namespace where nspname ~ 'duewheel'") == []
+    assert execute(dsn, "select rolname from pg_roles where rolname = any (%s)", list(ROLES)) == []
+    # And it can come back.
+    with Broker(dsn) as broker:
+        assert broker.upgrade() == broker.check()
+        assert broker.topics() == []
 
 
 def test_rights_that_were_lost_come_back_with_an_upgrade(dsn: str) -> None:
