@@ -130,12 +130,21 @@ class Topics(Model):
 
 
 class Groups(Model):
-    """The groups of a page of topics, or the neediest of all topics. ``groups_to`` as in the overview."""
+    """The groups of a page of topics, or the neediest of all topics; ``progress``: how far those have read.
+    ``groups_to`` as in the overview."""
 
     now_at: datetime
     groups: list[overview.GroupNumbers]
+    progress: list[overview.GroupProgress]
     next: str | None
     groups_to: str | None
+
+
+class Names(Shared):
+    """The first thousand topics and groups by name, to complete what a user types."""
+
+    topics: list[str]
+    groups: list[str]
 
 
 class Leases(Model):

@@ -177,6 +177,12 @@ def show_pulse(connection_id: str, _: Seeing) -> models.Pulse:
     return _shared.answer(connection_id, (), models.Pulse, _pulse)
 
 
+@router.get("/brokers/{connection_id}/names")
+def list_names(connection_id: str, _: Seeing) -> models.Names:
+    """The names of topics and groups."""
+    return _shared.answer(connection_id, (), models.Names, _names)
+
+
 @router.get("/brokers/{connection_id}/topics")
 def list_topics(
     connection_id: str,
@@ -207,12 +213,21 @@ def list_groups(
         now_at = overview.now(broker)
         if sort != "topic":
             found, groups_to = overview.neediest_groups(broker, _ONE_TOPIC_MS, by_lag=sort == "lag")
-            return models.Groups(now_at=now_at, groups=found[:_NEEDIEST], next=None, groups_to=groups_to)
+            neediest = found[:_NEEDIEST]
+            return models.Groups(
+                now_at=now_at,
+                groups=neediest,
+                progress=overview.group_progress(broker, sorted({one.topic for one in neediest})),
+                next=None,
+                groups_to=groups_to,
+            )
         names = overview.topic_names(broker, after, limit)
         found = overview.group_numbers(broker, after, names[-1]) if names else []
+        progress = overview.group_progress(broker, names)
     return models.Groups(
         now_at=now_at,
         groups=found,
+        progress=progress,
         next=names[-1] if len(names) == limit else None,
         groups_to=None,
     )
@@ -424,6 +439,11 @@ def _pulse(broker: Broker) -> models.Pulse:
         late=max(late, key=lambda one: one.p99_seconds, default=None),
         shared_seconds=_SHARED_SECONDS,
     )
+
+
+def _names(broker: Broker) -> models.Names:
+    topics, groups = overview.names(broker)
+    return models.Names(topics=topics, groups=groups, shared_seconds=_SHARED_SECONDS)
 
 
 def _lateness(found: overview.TopicLateness) -> models.TopicLateness:

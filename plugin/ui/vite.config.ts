@@ -32,5 +32,5 @@ export default defineConfig(({ mode }) => ({
   },
   define: mode === "test" ? {} : { "process.env.NODE_ENV": JSON.stringify("production") },
   plugins: [cssInjectedByJs()],
-  test: { environment: "jsdom", include: ["src/**/*.test.{ts,tsx}"] },
+  test: { testTimeout: 60_000, environment: "jsdom", include: ["src/**/*.test.{ts,tsx}"] },
 }));

@@ -8,6 +8,7 @@ look costs as much as with ten. Where a bound was met, the answer says so.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
@@ -247,6 +248,22 @@ class GroupNumbers:
 
 
 @dataclass(frozen=True, slots=True)
+class GroupProgress:
+    """How far a group has read a topic; instants in UTC.
+
+    Attributes:
+        group, topic: whose it is.
+        read_to: it has received everything due up to here; None where nothing was released or read yet.
+        stalled_since: when it last went on, where it stands still though messages are ready.
+    """
+
+    group: str
+    topic: str
+    read_to: datetime | None
+    stalled_since: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
 class TopicStats(TopicNumbers):
     """A topic with its groups.
 
@@ -370,6 +387,12 @@ class NamedMessage:
 _TOPICS = f"select {columns(TopicNumbers)} from duewheel.topic_stats(%s, %s, %s)"
 _GROUPS = f"select {columns(GroupNumbers, group='consumer_group')} from duewheel.group_stats(%s, %s, %s)"
 
+#: A broadcasting group has an entry for each instance.
+_PROGRESS = """
+select concat_ws('/', consumer_group, instance), topic, read_to, stalled_since
+from duewheel.groups where topic = any(%s)
+"""
+_GROUP_NAMES = "select distinct consumer_group from duewheel.groups order by 1 limit %s"
 _UPKEEP = (
     "select maintained_at, slots_to_seal, slots_past_retention, messages_to_settle"
     " from duewheel.upkeep_state(%s)"
@@ -482,6 +505,17 @@ def waiting_messages(broker: Connected, max_ms: int) -> tuple[int, bool]:
         last = found[-1].topic
         if time.monotonic() > ends_at:
             return waiting, False
+
+
+def group_progress(broker: Connected, topics: Sequence[str]) -> list[GroupProgress]:
+    """How far the groups on these topics have read them."""
+    return records(GroupProgress, _read(broker, _PROGRESS, (list(topics),)))
+
+
+def names(broker: Connected, most: int = 1_000) -> tuple[list[str], list[str]]:
+    """The first topics and the first groups, by name."""
+    rows = _read(broker, _GROUP_NAMES, (most,))
+    return topic_names(broker, None, most), [name for (name,) in rows]
 
 
 def running_leases(

@@ -28,6 +28,7 @@ RULES = {
     ("GET", BROKER): Rule(SEE),
     ("GET", f"{BROKER}/overview"): Rule(SEE),
     ("GET", f"{BROKER}/pulse"): Rule(SEE),
+    ("GET", f"{BROKER}/names"): Rule(SEE),
     ("GET", f"{BROKER}/topics"): Rule(SEE),
     ("GET", f"{BROKER}/groups"): Rule(SEE),
     ("GET", f"{BROKER}/leases"): Rule(SEE),

@@ -547,6 +547,7 @@ def test_x08_an_operator_pauses_a_group_and_resumes_and_deletes_it(
         expect(first).to_contain_text("1,999")
         # Nothing leads from a zero.
         expect(first.get_by_role("link")).to_have_count(0)
+        expect(page.get_by_role("columnheader", name="Stands still")).to_be_visible()
         dialog = page.get_by_role("alertdialog")
         first.get_by_role("button", name="Pause").click()
         dialog.get_by_role("button", name="Pause").click()
@@ -576,6 +577,31 @@ def test_x08_an_operator_pauses_a_group_and_resumes_and_deletes_it(
         close(dialog)
         expect(rows.filter(has_text="pausing-many")).to_have_count(0)
     assert [one.topic for one in shop_at_work.groups() if one.group == "pausable"] == ["pausing-few"]
+
+
+def test_x08_a_group_that_stands_still_is_marked_and_names_are_completed(
+    chromium: Browser, airflow: AirflowServer, shop_at_work: Broker
+) -> None:
+    def standing_still(route: Route) -> None:
+        answer = route.fetch()
+        view = answer.json()
+        view["now_at"] = "2030-01-05T10:00:00Z"
+        for one in view["progress"]:
+            one["stalled_since"] = "2030-01-05T09:20:00Z" if one["group"] == "ship" else None
+            one["read_to"] = "2030-01-05T09:15:00Z" if one["group"] == "ship" else None
+        route.fulfill(response=answer, json=view)
+
+    with logged_in(chromium, airflow, "viewer") as page:
+        page.route(re.compile("/groups"), standing_still)
+        open_view(page, airflow, "?view=groups&sort=dead")
+        expect(
+            page.get_by_role("row", name=re.compile("^ship .*45 min ago since 40 min ago"))
+        ).to_be_visible()
+        expect(page.get_by_text("since 40 min ago")).to_have_count(1)
+        follow(page, "?view=leases")
+        for name, value in (("topic", "orders.placed"), ("group", "ship")):
+            names = page.locator(f"input[name={name}]").get_attribute("list")
+            expect(page.locator(f"datalist#{names} option[value='{value}']")).to_have_count(1)
 
 
 def test_x08_every_view_begins_with_the_state_of_the_broker(
@@ -725,11 +751,11 @@ def test_x12_the_count_of_a_redrive_is_that_of_the_reason_in_the_dialog(
         page.get_by_role("button", name="Select all 250").click()
         page.get_by_role("button", name="Redrive all").click()
         dialog = page.get_by_role("alertdialog")
-        expect(dialog.get_by_text("250 dead letters wait to be sent again.")).to_be_visible()
+        expect(dialog.get_by_text("250 dead letters to be sent again.")).to_be_visible()
         dialog.locator("input[name=reason]").fill("no such reason")
-        expect(dialog.get_by_text("0 dead letters that match wait to be sent again.")).to_be_visible()
+        expect(dialog.get_by_text("0 dead letters that match to be sent again.")).to_be_visible()
         dialog.locator("input[name=reason]").fill("HTTP 429")
-        expect(dialog.get_by_text("10 dead letters that match wait to be sent again.")).to_be_visible()
+        expect(dialog.get_by_text("10 dead letters that match to be sent again.")).to_be_visible()
         dialog.get_by_role("button", name="Redrive all").click()
         expect(dialog.get_by_text("10 sent again.")).to_be_visible()
         close(dialog)
@@ -850,7 +876,8 @@ def test_x19_a_viewer_sees_and_is_offered_nothing(
     with logged_in(chromium, airflow, "viewer") as page:
         open_view(page, airflow, f"?view=message&id={found.message_id}")
         expect(page.get_by_text("You may not read bodies")).to_be_visible()
-        expect(page.get_by_text("You may look here, but change nothing.")).to_be_visible()
+        told = page.get_by_text("You may look here, but change nothing")
+        expect(told).to_contain_text("the right to edit the Airflow connection duewheel_default")
         for action in ("Recall", "Reschedule", "Deliver now"):
             expect(page.get_by_role("button", name=action)).to_have_count(0)
 

@@ -29,6 +29,8 @@ type Props = {
    * answer is wanted until the dialog closes. */
   preview?: (isWanted: () => boolean) => Promise<Preview>;
   previewOf?: string;
+  /** One of many such buttons, as in each row of a table: only the dialog is coloured. */
+  quiet?: boolean;
   serious?: boolean;
 };
 
@@ -41,6 +43,7 @@ export function Asking({
   done,
   preview,
   previewOf = "",
+  quiet = false,
   serious = false,
 }: Props) {
   const client = useQueryClient();
@@ -165,11 +168,11 @@ export function Asking({
     >
       <Dialog.Trigger asChild>
         <Button
-          colorPalette={serious ? "red" : "brand"}
+          colorPalette={quiet ? "gray" : serious ? "red" : "brand"}
           disabled={disabled || isOld}
           ref={trigger}
           size="xs"
-          variant={serious ? "outline" : "solid"}
+          variant={quiet || serious ? "outline" : "solid"}
         >
           {action}
         </Button>

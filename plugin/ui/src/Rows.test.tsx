@@ -1,6 +1,7 @@
 import { ChakraProvider, defaultSystem } from "@chakra-ui/react";
 import { cleanup, render, screen, within } from "@testing-library/react";
 import userEvent from "@testing-library/user-event";
+import { useState } from "react";
 import { afterEach, expect, test } from "vitest";
 import { chooser, useChoice } from "./choosing";
 import { NUMBER, Rows, columnsOf } from "./Rows";
@@ -82,4 +83,35 @@ test("a row that is no longer shown is not chosen", async () => {
   expect(screen.getByText("1 3 chosen")).toBeTruthy();
   rerender(<Some chooses rows={ROWS.slice(0, 2)} />);
   expect(screen.getByText("1 chosen")).toBeTruthy();
+});
+
+function Typed() {
+  const [text, setText] = useState("");
+  return (
+    <input
+      aria-label="Typed"
+      onChange={(event) => {
+        setText(event.target.value);
+      }}
+      value={text}
+    />
+  );
+}
+
+test("a part of a row keeps its state when the list is drawn anew, with other columns", async () => {
+  const list = () => (
+    <ChakraProvider value={defaultSystem}>
+      <Rows
+        columns={[column.display({ cell: () => <Typed />, header: "Typed", id: "typed" })]}
+        empty=""
+        keyOf={(one) => one.message_id}
+        label="Some"
+        rows={ROWS.slice(0, 1)}
+      />
+    </ChakraProvider>
+  );
+  const { rerender } = render(list());
+  await userEvent.type(screen.getByRole("textbox"), "half");
+  rerender(list());
+  expect(screen.getByRole<HTMLInputElement>("textbox").value).toBe("half");
 });

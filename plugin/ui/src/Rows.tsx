@@ -2,16 +2,16 @@
 import { Box, Table, Text } from "@chakra-ui/react";
 import {
   type ColumnDef,
+  type ColumnDefTemplate,
   type Header,
   type RowData,
   type SortingState,
   createColumnHelper,
-  flexRender,
   getCoreRowModel,
   getSortedRowModel,
   useReactTable,
 } from "@tanstack/react-table";
-import { useState } from "react";
+import { type ReactNode, useState } from "react";
 
 declare module "@tanstack/react-table" {
   // Both parameters are those of the interface that is extended.
@@ -85,7 +85,7 @@ export function Rows<One>({ columns, empty, keyOf, label, rows, sorts = false }:
                   verticalAlign="top"
                   whiteSpace="normal"
                 >
-                  {flexRender(cell.column.columnDef.cell, cell.getContext())}
+                  {drawn(cell.column.columnDef.cell, cell.getContext())}
                 </Table.Cell>
               ))}
             </Table.Row>
@@ -96,13 +96,18 @@ export function Rows<One>({ columns, empty, keyOf, label, rows, sorts = false }:
   );
 }
 
+/** What a column draws. It is called, and is no component: another list of columns would mount that anew, and a dialog
+ * that is open in a row would be gone. */
+const drawn = <Context extends object>(column: ColumnDefTemplate<Context> | undefined, context: Context) =>
+  typeof column === "function" ? (column(context) as ReactNode) : column;
+
 const alignOf = (meta?: { isNumber?: boolean }) => (meta?.isNumber ? "end" : "start");
 const SORTED = { asc: "ascending", desc: "descending" } as const;
 const SIGNS = { asc: "▲", desc: "▼" } as const;
 
 function Head<One>({ header }: { header: Header<One, unknown> }) {
   const { column } = header;
-  const words = flexRender(column.columnDef.header, header.getContext());
+  const words = drawn(column.columnDef.header, header.getContext());
   const sorted = column.getIsSorted();
   return (
     <Table.ColumnHeader

@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import { away, count, instant, shortened, span } from "./format";
+import { away, count, instant, many, shortened, span } from "./format";
 
 describe("a span", () => {
   it.each([
@@ -33,4 +33,12 @@ it("tells an instant in a time zone", () => {
 
 it("keeps both ends of an id", () => {
   expect(shortened("0123456789".repeat(5))).toBe("012345678901234…23456789");
+});
+
+it("counts things", () => {
+  expect([0, 1, 2_000].map((value) => many(value, "message"))).toEqual([
+    "0 messages",
+    "1 message",
+    "2,000 messages",
+  ]);
 });

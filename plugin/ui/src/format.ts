@@ -6,6 +6,9 @@ const number = new Intl.NumberFormat("en");
 /** A count; an estimate says so. */
 export const count = (value: number, exact = true) => `${exact ? "" : "≈ "}${number.format(value)}`;
 
+/** A count of things: "1 message", "2 messages". */
+export const many = (value: number, one: string) => `${count(value)} ${one}${value === 1 ? "" : "s"}`;
+
 /** A span of seconds in its two largest units, such as "2 h 5 min". */
 export function span(seconds: number): string {
   const sign = seconds < 0 ? "−" : "";

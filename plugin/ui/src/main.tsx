@@ -15,7 +15,7 @@ import { useEffect, useRef, useState } from "react";
 import { Link, useLocation, useNavigate } from "react-router-dom";
 import { type Schemas, get } from "./api";
 import { useAddress } from "./address";
-import { Answered, Warning } from "./parts";
+import { Answered, BrokerId, Warning } from "./parts";
 import { Pulse } from "./Pulse";
 import { newClient, useAnswer } from "./queries";
 import { Guarded, Upgraded } from "./Upgraded";
@@ -192,27 +192,29 @@ function Views({ broker }: { broker: Schemas["BrokerChoice"] }) {
       <Pulse broker={id} />
       {!mayAct && (
         <Text color="fg.muted" fontSize="sm" mb={3}>
-          You may look here, but change nothing.
+          You may look here, but change nothing: that takes the right to edit the Airflow connection {id}.
         </Text>
       )}
-      <Guarded key={place}>
-        {!isKnown && (
-          <Warning>
-            The address names a view “{view}”, which the page does not have. Choose one of the views above.
-          </Warning>
-        )}
-        {view === "overview" && <Overview broker={id} />}
-        {view === "topics" && <Topics broker={id} />}
-        {view === "messages" && <Messages broker={id} mayAct={mayAct} />}
-        {view === "message" && <Message broker={id} mayAct={mayAct} />}
-        {view === "groups" && <Groups broker={id} mayAct={mayAct} />}
-        {view === "leases" && <Leases broker={id} />}
-        {view === "retries" && <Retries broker={id} />}
-        {view === "dead" && (
-          <DeadLetters broker={id} mayAct={mayAct} mayReadBodies={broker.may_read_bodies} />
-        )}
-        {view === "schedules" && <Schedules broker={id} mayAct={mayAct} />}
-      </Guarded>
+      <BrokerId value={id}>
+        <Guarded key={place}>
+          {!isKnown && (
+            <Warning>
+              The address names a view “{view}”, which the page does not have. Choose one of the views above.
+            </Warning>
+          )}
+          {view === "overview" && <Overview broker={id} />}
+          {view === "topics" && <Topics broker={id} />}
+          {view === "messages" && <Messages broker={id} mayAct={mayAct} />}
+          {view === "message" && <Message broker={id} mayAct={mayAct} />}
+          {view === "groups" && <Groups broker={id} mayAct={mayAct} />}
+          {view === "leases" && <Leases broker={id} />}
+          {view === "retries" && <Retries broker={id} />}
+          {view === "dead" && (
+            <DeadLetters broker={id} mayAct={mayAct} mayReadBodies={broker.may_read_bodies} />
+          )}
+          {view === "schedules" && <Schedules broker={id} mayAct={mayAct} />}
+        </Guarded>
+      </BrokerId>
     </>
   );
 }

@@ -1,9 +1,9 @@
 // Small parts that several views are made of.
 import { Alert, Badge, Box, Button, Flex, Heading, Input, Spinner, Text } from "@chakra-ui/react";
-import { type ReactNode, createContext, useEffect, useRef } from "react";
+import { type ReactNode, createContext, use, useEffect, useRef } from "react";
 import { Link, type To } from "react-router-dom";
 import { loginAddress } from "./api";
-import type { Answer } from "./queries";
+import { type Answer, useBroker } from "./queries";
 import type { Change } from "./address";
 import { useAddress } from "./address";
 import { away, instant, shortened } from "./format";
@@ -12,6 +12,9 @@ import { pageOf, taskOf } from "./tasks";
 
 /** Whether what is shown is of the question before, so that nothing may act on it. */
 export const IsOld = createContext(false);
+
+/** The broker whose names complete what is typed into a filter; the empty string for none. */
+export const BrokerId = createContext("");
 
 /** Shows an answer, or the reason why it is missing; after a failure, the previous answer stays below the reason. */
 export function Answered<T>({ answer, children }: { answer: Answer<T>; children: (value: T) => ReactNode }) {
@@ -187,6 +190,9 @@ export function Filter({
 }) {
   const address = useAddress();
   const said = address.of(name);
+  const broker = use(BrokerId);
+  const isName = name === "topic" || name === "group";
+  const names = useBroker(broker, "names", {}, undefined, isName && broker !== "").data;
   const field = useRef<HTMLInputElement>(null);
   // Another address is another value; the field itself stays, and with it the focus.
   useEffect(() => {
@@ -199,6 +205,7 @@ export function Filter({
       </Text>
       <Input
         defaultValue={said}
+        list={isName ? `duewheel-${name}s` : undefined}
         name={name}
         onBlur={(event) => {
           if (event.target.value !== said) address.set({ after: null, [name]: event.target.value });
@@ -211,6 +218,13 @@ export function Filter({
         size="sm"
         width={width}
       />
+      {isName && (
+        <datalist id={`duewheel-${name}s`}>
+          {(name === "topic" ? names?.topics : names?.groups)?.map((one) => (
+            <option key={one} value={one} />
+          ))}
+        </datalist>
+      )}
     </Box>
   );
 }

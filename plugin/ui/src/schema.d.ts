@@ -490,6 +490,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/brokers/{connection_id}/names": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List Names
+         * @description The names of topics and groups.
+         */
+        get: operations["list_names_api_brokers__connection_id__names_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/brokers/{connection_id}/overview": {
         parameters: {
             query?: never;
@@ -930,8 +950,28 @@ export interface components {
             waiting_retry: number;
         };
         /**
+         * GroupProgress
+         * @description How far a group has read a topic; instants in UTC.
+         *
+         *     Attributes:
+         *         group, topic: whose it is.
+         *         read_to: it has received everything due up to here; None where nothing was released or read yet.
+         *         stalled_since: when it last went on, where it stands still though messages are ready.
+         */
+        GroupProgress: {
+            /** Group */
+            group: string;
+            /** Read To */
+            read_to: string | null;
+            /** Stalled Since */
+            stalled_since: string | null;
+            /** Topic */
+            topic: string;
+        };
+        /**
          * Groups
-         * @description The groups of a page of topics, or the neediest of all topics. ``groups_to`` as in the overview.
+         * @description The groups of a page of topics, or the neediest of all topics; ``progress``: how far those have read.
+         *     ``groups_to`` as in the overview.
          */
         Groups: {
             /** Groups */
@@ -945,6 +985,8 @@ export interface components {
              * Format: date-time
              */
             now_at: string;
+            /** Progress */
+            progress: components["schemas"]["GroupProgress"][];
         };
         /** HTTPValidationError */
         HTTPValidationError: {
@@ -1180,6 +1222,18 @@ export interface components {
             message_id: string;
             /** Tag */
             tag: string | null;
+        };
+        /**
+         * Names
+         * @description The first thousand topics and groups by name, to complete what a user types.
+         */
+        Names: {
+            /** Groups */
+            groups: string[];
+            /** Shared Seconds */
+            shared_seconds: number;
+            /** Topics */
+            topics: string[];
         };
         /**
          * OneMessage
@@ -2538,6 +2592,37 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content?: never;
+            };
+            /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["HTTPValidationError"];
+                };
+            };
+        };
+    };
+    list_names_api_brokers__connection_id__names_get: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                connection_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Names"];
+                };
             };
             /** @description Validation Error */
             422: {

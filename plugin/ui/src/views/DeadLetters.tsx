@@ -3,7 +3,7 @@ import { useState } from "react";
 import { Failure, type Schemas, addressOf, ofBroker, post } from "../api";
 import { useAddress } from "../address";
 import { Asking, type Course } from "../Asking";
-import { count } from "../format";
+import { count, many } from "../format";
 import { Selection, chooser, counted, useChoice } from "../choosing";
 import { Answered, Filter, MessageLink, PageLink, Pages, Section, Shown, When } from "../parts";
 import { useBroker } from "../queries";
@@ -218,9 +218,10 @@ function OnAll({
         }
       }}
       action={action}
+      quiet
       preview={async () => {
         const { found } = await ask({ dry_run: true });
-        return { number: found, words: `${count(found)} dead letters have it.` };
+        return { number: found, words: `${many(found, "dead letter")} ${found === 1 ? "has" : "have"} it.` };
       }}
       serious={!isRedrive}
     >
@@ -321,7 +322,7 @@ function List({ broker, group, mayAct, mayReadBodies }: Rights & { broker: strin
                     done={done}
                   >
                     <Text>
-                      {count(choice.now.length)} dead letters are sent to {group} again, each with its id.
+                      Sends {many(choice.now.length, "dead letter")} to {group} again, each with its id.
                     </Text>
                   </Asking>
                   <Asking
@@ -337,7 +338,7 @@ function List({ broker, group, mayAct, mayReadBodies }: Rights & { broker: strin
                     serious
                   >
                     <Text>
-                      {count(choice.now.length)} dead letters of {group} are discarded, and never sent again.
+                      Discards {many(choice.now.length, "dead letter")} of {group}, never to be sent again.
                       This cannot be undone.
                     </Text>
                   </Asking>
@@ -446,7 +447,7 @@ function RedriveAll({
       preview={async () => {
         const { matched } = await ask({ ...which, dry_run: true });
         const those = reason + keyPrefix === "" ? "" : "that match ";
-        return { number: matched, words: `${count(matched)} dead letters ${those}wait to be sent again.` };
+        return { number: matched, words: `${many(matched, "dead letter")} ${those}to be sent again.` };
       }}
       previewOf={reason}
     >

@@ -61,18 +61,43 @@ const columns = (nowAt: string) => [
   }),
 ];
 
+const nameOf = (one: { group: string; topic: string }) => `${one.group} ${one.topic}`;
+
+/** How far each group has read. */
+function progressColumns(nowAt: string, progress: Schemas["GroupProgress"][]) {
+  const of = new Map(progress.map((one) => [nameOf(one), one]));
+  return [
+    column.display({
+      cell: ({ row: { original: one } }) => <When at={of.get(nameOf(one))?.read_to ?? null} nowAt={nowAt} />,
+      header: "Read to",
+      id: "read_to",
+    }),
+    column.display({
+      cell: ({ row: { original: one } }) => {
+        const since = of.get(nameOf(one))?.stalled_since;
+        return since && <Badge colorPalette="red">since {away(since, nowAt)}</Badge>;
+      },
+      header: "Stands still",
+      id: "stalled_since",
+    }),
+  ];
+}
+
 export const GroupRows = ({
   actions,
   groups,
   nowAt,
+  progress,
 }: {
   actions?: (group: Group) => React.ReactNode;
   groups: Group[];
   nowAt: string;
+  progress?: Schemas["GroupProgress"][];
 }) => (
   <Rows
     columns={[
       ...columns(nowAt),
+      ...(progress ? progressColumns(nowAt, progress) : []),
       actions &&
         column.display({
           cell: ({ row: { original: one } }) => actions(one),
@@ -81,7 +106,7 @@ export const GroupRows = ({
         }),
     ]}
     empty="No groups yet: a group is made by its first consumer."
-    keyOf={(one) => `${one.group} ${one.topic}`}
+    keyOf={nameOf}
     label="Consumer groups"
     rows={groups}
   />
@@ -132,6 +157,7 @@ export function Groups({ broker, mayAct }: { broker: string; mayAct: boolean }) 
             <GroupRows
               groups={page.groups}
               nowAt={page.now_at}
+              progress={page.progress}
               {...(mayAct
                 ? {
                     actions: (one: Group) => (
@@ -167,6 +193,7 @@ function Pause({ broker, group: { group, paused_at, topic } }: Act) {
         return isPaused ? `${group} goes on.` : `${group} is paused.`;
       }}
       action={isPaused ? "Resume" : "Pause"}
+      quiet
     >
       <Text>
         {isPaused
@@ -186,6 +213,7 @@ function Delete({ broker, group: { group, topic, dead, waiting_retry } }: Act) {
         return `${group} is deleted on ${topic}.`;
       }}
       action="Delete"
+      quiet
       preview={() =>
         Promise.resolve({
           number: dead + waiting_retry,
@@ -223,6 +251,7 @@ function Rewind({ broker, group }: Act) {
         );
       }}
       action="Rewind"
+      quiet
       serious
     >
       <Text mb={3}>

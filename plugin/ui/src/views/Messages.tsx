@@ -3,7 +3,7 @@ import { useState } from "react";
 import { Failure, type Schemas, ofBroker, post } from "../api";
 import { useAddress } from "../address";
 import { Asking, type Course } from "../Asking";
-import { count, instant } from "../format";
+import { count, instant, many } from "../format";
 import { InstantField } from "../InstantField";
 import { actOnEach, told } from "../outcomes";
 import { Selection, chooser, counted, useChoice } from "../choosing";
@@ -241,7 +241,7 @@ export const Recall = ({ broker, done, ids }: Some) => (
     {...(done ? { done } : {})}
     serious
   >
-    <Text>{count(ids.length)} messages are taken back and never delivered. This cannot be undone.</Text>
+    <Text>Takes back {many(ids.length, "message")}, never to be delivered. This cannot be undone.</Text>
   </Asking>
 );
 
@@ -254,7 +254,7 @@ export function Reschedule({ broker, done, ids }: Some) {
       disabled={ids.length === 0}
       {...(done ? { done } : {})}
     >
-      <Text mb={3}>{count(ids.length)} messages are delivered at another instant. Their ids change.</Text>
+      <Text mb={3}>Delivers {many(ids.length, "message")} at another instant, with another id.</Text>
       <InstantField choose={setTo} />
     </Asking>
   );
@@ -267,7 +267,7 @@ export const DeliverNow = ({ broker, done, ids }: Some) => (
     disabled={ids.length === 0}
     {...(done ? { done } : {})}
   >
-    <Text>{count(ids.length)} messages are delivered at once. Their ids change.</Text>
+    <Text>Delivers {many(ids.length, "message")} at once, with another id.</Text>
   </Asking>
 );
 
@@ -343,8 +343,12 @@ function RecallMatching({ broker, where }: Matching) {
           isAll = sums.matched < COUNTED;
           return isAll && isWanted();
         });
-        const words = `${isAll ? "" : "At least "}${count(matched - late)}`;
-        return { number: matched - late, words: `${words} messages wait and match now.` };
+        const waiting = matched - late;
+        const words = `${isAll ? "" : "At least "}${many(waiting, "message")}`;
+        return {
+          number: waiting,
+          words: `${words} ${waiting === 1 ? "waits and matches" : "wait and match"} now.`,
+        };
       }}
       serious
     >
@@ -418,8 +422,16 @@ function MoveMatching({ action, broker, now = false, where }: Matching & { actio
           isAll = sums.matched < COUNTED;
           return isAll && isWanted();
         });
-        const words = `${isAll ? "" : "At least "}${count(matched)} messages`;
-        return { number: matched, words: `${words} ${rest ? "are left" : "wait and match now"}.` };
+        const words = `${isAll ? "" : "At least "}${many(matched, "message")}`;
+        const state =
+          matched === 1
+            ? rest
+              ? "is left"
+              : "waits and matches now"
+            : rest
+              ? "are left"
+              : "wait and match now";
+        return { number: matched, words: `${words} ${state}.` };
       }}
       previewOf={JSON.stringify([rest, target])}
     >
