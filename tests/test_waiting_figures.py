@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from statistics import median
@@ -100,6 +101,9 @@ def test_the_figures_for_sizing_are_what_was_measured() -> None:
     assert sizes() in page
     whole = median(measured("ten_minutes_table")["disk"]["ours"])
     assert f"about {round(whole - BODY_BYTES, -1):.0f} bytes more with" in page
+    results = (RESULTS / "results.json").read_text(encoding="utf-8")
+    idle = max(map(float, re.findall(r"ours: [^;]*; the idle consumer used ([\d.]+)%", results)))
+    assert f"A consumer that waits uses at most {idle}% of one processor." in page
 
 
 def test_the_figures_of_the_readme_are_what_was_measured() -> None:
