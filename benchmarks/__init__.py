@@ -11,7 +11,7 @@ fresh databases, are vacuumed and analyzed alike, are warmed up, and pay for the
 
 `python -m benchmarks` runs all subjects and writes `results/table.md` and `results/results.json`.
 
-Five programs of their own measure Postgres as it is installed, untuned and never analyzed, and write
-`results/NAME.md`: `python -m benchmarks.ten_minutes_table`, `.immediate`, `.horizon`, `.many_topics` and
-`.page`.
+Six programs of their own measure Postgres as it is installed, untuned and never analyzed, and write
+`results/NAME.md`: `python -m benchmarks.ten_minutes_table`, `.immediate`, `.horizon`, `.many_topics`,
+`.page` and `.year`.
 """

@@ -96,6 +96,11 @@ class Server:
         self._postgres.stop()
         shutil.rmtree(self._directory)
 
+    def restart(self) -> None:
+        """Stop the server, which is kept on its port, and start it again."""
+        self._postgres.stop()
+        self._postgres.start()
+
     @contextmanager
     def empty(self) -> Iterator[str]:
         """A fresh, empty database; yields its connection string and drops it afterwards."""

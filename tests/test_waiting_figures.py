@@ -106,6 +106,14 @@ def test_the_figures_for_sizing_are_what_was_measured() -> None:
     assert f"A consumer that waits uses at most {idle}% of one processor." in page
 
 
+def test_another_page_says_the_same_bytes_and_rate() -> None:
+    page = (ROOT / "docs" / "how-to" / "spark-brokers.md").read_text(encoding="utf-8")
+    stored = median(measured("ten_minutes_table")["disk"]["ours"])
+    microseconds = 1e6 / median(measured("results")["send-many"]["ours"])
+    assert f"| stored on disk, indexes included | {number(stored)} |" in page
+    assert f"| `send_many` of 1 000, one sender | {microseconds:.0f} |" in page
+
+
 def test_the_figures_of_the_readme_are_what_was_measured() -> None:
     page = README.read_text(encoding="utf-8")
     assert table(README_ROWS) in page

@@ -28,6 +28,8 @@ WAL = "select pg_current_wal_insert_lsn() - '0/0'"
 #: How far a figure may be off: a page that is counted whole, a vacuum that runs beside, another machine.
 BYTES_OFF = 0.1
 SPEED_OFF = 1.5
+#: Of one message that is sent, released, received and acked by itself.
+TRICKLE_WAL = 1_600
 
 
 def row(what: str) -> list[float]:
@@ -83,6 +85,24 @@ def test_bytes_per_message(broker: Broker, keyed: bool) -> None:
     assert stored == pytest.approx(row("stored on disk, indexes included")[keyed], rel=BYTES_OFF)
     assert median(sent) == pytest.approx(row("WAL of `send_many`")[keyed], rel=BYTES_OFF)
     assert median(handled) < 2 * row("WAL of receive and ack, in batches of 1 000")[keyed]
+
+
+@pytest.mark.owner
+def test_wal_of_a_message_at_a_trickle(broker: Broker) -> None:
+    broker.create_topic("t")
+    consumer = broker.consumer("t", "g")
+    written: list[float] = []
+    for _ in range(20):
+        wal = ask(broker, WAL)
+        send(broker, "t", 0, 1, keyed=False)
+        consumer.ack(consumer.receive(1))
+        assert not consumer.receive(1)
+        written.append(float(ask(broker, WAL) - wal))
+
+    # A lease without messages would only move the position.
+    assert ask(broker, "select count(*) from duewheel.lease where n > 0 and message_count = 0") == 0
+    # Some write a whole page.
+    assert median(written) < TRICKLE_WAL
 
 
 @pytest.mark.parametrize(

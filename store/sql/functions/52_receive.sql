@@ -264,6 +264,7 @@ declare
     v_taken record;
     v_rows refcursor;
     v_last duewheel.leased_message;
+    v_is_last boolean;
     v_room bigint;
     v_count bigint;
     v_handle duewheel.lease_handle;
@@ -343,13 +344,17 @@ begin
                     v_walk.straggler_to := v_taken.straggler_to;
                     close v_rows;
                     v_rows := null;
-                elsif v_count = v_room then
-                    v_walk.to_at := v_last.deliver_at;
-                    v_walk.to_seq := v_last.seq;
                 else
-                    -- A batch that is not full ends where the queue may be read to.
-                    v_walk.to_at := v_walk.hi;
-                    v_walk.to_seq := duewheel.last_seq();
+                    -- Behind the last message the lease ends where the queue may be read to: the next receive need not
+                    -- move the position by a lease of no messages. The next one may have other tags.
+                    if v_count = v_room and v_leased + v_count = p_max and v_tags is null and v_filter is null then
+                        move forward 1 from v_rows;
+                        v_is_last := not found;
+                    else
+                        v_is_last := v_count < v_room;
+                    end if;
+                    v_walk.to_at := case when v_is_last then v_walk.hi else v_last.deliver_at end;
+                    v_walk.to_seq := case when v_is_last then duewheel.last_seq() else v_last.seq end;
                 end if;
             end if;
             v_leased := v_leased + v_count;
