@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from itertools import product
@@ -41,5 +42,5 @@ def test_the_first_line_says_what_is_left_out_and_the_last_lines_are_the_results
     first, *_, quick, airflow, others = said.stdout.splitlines()
     assert first == RUNS["test"].told
     assert quick.startswith("  quick | no tests ran")
-    assert airflow.startswith("airflow | 4 deselected")
-    assert others.startswith(" others | 1 passed, 3 deselected")
+    assert re.match(r"airflow \| \d+ deselected", airflow)
+    assert re.match(r" others \| 1 passed, \d+ deselected", others)
