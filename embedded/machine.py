@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import importlib.util
 import os
 import pwd
@@ -45,17 +46,8 @@ def server_account() -> pwd.struct_passwd | None:
     """The account to run the server as; None: the caller's own."""
     if os.geteuid() != 0:
         return None
-    try:
-        return pwd.getpwnam(SERVER_USER)
-    except KeyError:
-        command = shutil.which("useradd", path="/usr/sbin:/sbin:/usr/bin:/bin")
-    if command is not None:
-        # Its answer does not matter, the account does: another process may have made it at the same time.
-        subprocess.run(
-            [command, "--system", "--no-create-home", "--shell", "/usr/sbin/nologin", SERVER_USER],
-            check=False,
-            capture_output=True,
-        )
+    if not _has_account():
+        _add_account()
     try:
         return pwd.getpwnam(SERVER_USER)
     except KeyError:
@@ -63,6 +55,27 @@ def server_account() -> pwd.struct_passwd | None:
             f"Postgres does not run as root, and the system user {SERVER_USER} could not be made. "
             f"Make it (useradd --system {SERVER_USER}), or start as an ordinary user."
         ) from None
+
+
+def _has_account() -> bool:
+    return any(account.pw_name == SERVER_USER for account in pwd.getpwall())
+
+
+def _add_account() -> None:
+    """Adds the account, one process at a time: two useradd at once may both succeed, and one id is lost."""
+    command = shutil.which("useradd", path="/usr/sbin:/sbin:/usr/bin:/bin")
+    folder = os.open("/etc", os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        if command is not None and not _has_account():
+            # Its answer does not matter, the account does: the caller looks for it.
+            subprocess.run(
+                [command, "--system", "--no-create-home", "--shell", "/usr/sbin/nologin", SERVER_USER],
+                check=False,
+                capture_output=True,
+            )
+    finally:
+        os.close(folder)
 
 
 def let_pass(directory: Path) -> None:
