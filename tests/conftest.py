@@ -97,6 +97,11 @@ def missing_packages() -> frozenset[str]:
     return frozenset(said.stdout.split())
 
 
+def missing_needs() -> frozenset[str]:
+    """What tests need and this machine, or its user, does not have."""
+    return missing_packages() | (frozenset() if os.geteuid() == 0 else {"root"})
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """A build leaves no test out."""
     if os.environ.get("CI") and missing_packages():
@@ -106,10 +111,10 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_report_header() -> list[str]:
     """Says which tests are left out, and the command that brings them."""
     told = [
-        f"left out, as {package} is missing: {path.relative_to(SYSTEM_PACKAGES.parents[1])}"
+        f"left out, for want of {package}: {path.relative_to(SYSTEM_PACKAGES.parents[1])}"
         for path in sorted(Path(__file__).parent.rglob("test_*.py"))
         for needed in re.findall(r"mark\.needs\(([^)]*)\)", path.read_text())
-        for package in sorted(missing_packages())
+        for package in sorted(missing_needs())
         if f'"{package}"' in needed
     ]
     return [*told, BRINGS_THEM] if told else []
@@ -125,7 +130,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     left_out = [
         item
         for item in items
-        if any(missing_packages().intersection(mark.args) for mark in item.iter_markers("needs"))
+        if any(missing_needs().intersection(mark.args) for mark in item.iter_markers("needs"))
         or (TEST_LOGIN == "roles" and item.get_closest_marker("owner"))
     ]
     if left_out:

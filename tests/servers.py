@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -59,11 +59,18 @@ class Server:
         data: the cluster's folder.
         dsn: the address of a database of it; the port is filled in.
         port: where it listens; any free port for None.
+        environment: of its processes, beside what every test server has.
         settings: settings beside those that every test server has.
     """
 
     def __init__(
-        self, programs: Path, data: Path, dsn: str, port: int | None = None, **settings: object
+        self,
+        programs: Path,
+        data: Path,
+        dsn: str,
+        port: int | None = None,
+        environment: Mapping[str, str] | None = None,
+        **settings: object,
     ) -> None:
         port = free_port() if port is None else port
         self._dsn = make_dsn(dsn, port=port)
@@ -89,7 +96,7 @@ class Server:
                 group=account.pw_gid if account else None,
                 extra_groups=[] if account else None,
                 cwd=data,
-                env={"PATH": os.defpath, "LC_ALL": "C", "TZ": "UTC"},
+                env={"PATH": os.defpath, "LC_ALL": "C", "TZ": "UTC", **(environment or {})},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -114,6 +121,10 @@ class Server:
                 return False
 
         until(is_ready, "the server to be ready", pause_seconds=0.02)
+
+    def is_running(self) -> bool:
+        """Whether it has not ended."""
+        return self._process.poll() is None
 
     def stop(self, how: signal.Signals = signal.SIGINT) -> None:
         """Ends it, by its process id: SIGINT fast, SIGQUIT at once, SIGKILL as a crash does."""
@@ -171,11 +182,19 @@ class InstalledPostgres:
     Args:
         programs: the folder of its programs.
         data: the cluster's folder, to be made.
+        environment: further variables of the server's processes.
         settings: further settings.
     """
 
-    def __init__(self, programs: Path, data: Path, **settings: object) -> None:
+    def __init__(
+        self,
+        programs: Path,
+        data: Path,
+        environment: Mapping[str, str] | None = None,
+        **settings: object,
+    ) -> None:
         self._programs, self._data, self._settings = programs, data, settings
+        self._environment = environment
 
     def __enter__(self) -> InstalledPostgres:
         account = server_account()
@@ -197,7 +216,9 @@ class InstalledPostgres:
         )
         assert done.returncode == 0, done.stderr
         address = "postgresql://postgres@127.0.0.1/postgres"
-        self._server = Server(self._programs, self._data, address, **self._settings)
+        self._server = Server(
+            self._programs, self._data, address, environment=self._environment, **self._settings
+        )
         try:
             self._server.wait_until_ready()
         except BaseException:
@@ -213,7 +234,9 @@ class InstalledPostgres:
         self._server.stop(signal.SIGQUIT)
         until(lambda: not _users_of(self._data), "the server's last process to end")
         # Nobody reaches it before it is the primary.
-        promoted = Server(self._programs, standby, self._server.dsn, **self._settings)
+        promoted = Server(
+            self._programs, standby, self._server.dsn, environment=self._environment, **self._settings
+        )
         try:
             promoted.wait_until_ready(promoted=False)
             with connected(promoted.dsn) as connection:
@@ -228,13 +251,19 @@ class InstalledPostgres:
         """Ends the server, as :meth:`Server.stop` does; :meth:`start_again` has it back."""
         self._server.stop(how)
 
+    def is_running(self) -> bool:
+        """Whether it has not ended."""
+        return self._server.is_running()
+
     def start_again(self) -> None:
         """Starts it at the same address, and returns when it answers."""
         address = self._server.dsn
         # The children of a server that was killed end when they notice.
         until(lambda: not _users_of(self._data), "the server's last process to end")
         self._server = Server(
-            self._programs, self._data, address, int(parse_dsn(address)["port"]), **self._settings
+            *(self._programs, self._data, address, int(parse_dsn(address)["port"])),
+            environment=self._environment,
+            **self._settings,
         )
         self._server.wait_until_ready()
 

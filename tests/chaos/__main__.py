@@ -1,8 +1,9 @@
-"""Plays the faults and prints the table: ``make chaos``. All of them together write ``docs/faults.md``.
+"""Plays the faults and prints the tables: ``make chaos``. All of them together write ``docs/faults.md``.
 
 Environment:
-    CHAOS: the names of faults, with commas; all of them otherwise.
-    CHAOS_SECONDS: how long each goes on.
+    CHAOS: the names of faults, with commas, or ``mix``; all faults otherwise.
+    CHAOS_SECONDS: how long each goes on, or for how long mixes are drawn.
+    MIX: a mix to play, as a broken one is printed.
     SEED: of every choice.
     DUEWHEEL_TEST_POSTGRES: the folder of the server's programs.
 """
@@ -12,15 +13,28 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
-from tests.chaos.fault import FAULTS
-from tests.chaos.faults import administration, answers, neighbours, processes, servers
+from tests.chaos.fault import FAULTS, Fault
+from tests.chaos.faults import (
+    administration,
+    answers,
+    clocks,
+    crowds,
+    neighbours,
+    processes,
+    programs,
+    servers,
+)
+from tests.chaos.mix import Mix, as_fault, drawn, read, shortest, written
 from tests.chaos.playing import Outcome, play
+from tests.chaos.proven import PROVEN, Proven
 
 #: Each enters its faults where it is imported.
-MODULES = (processes, servers, answers, administration, neighbours)
+MODULES = (processes, programs, servers, clocks, crowds, answers, administration, neighbours)
 
 PAGE = Path(__file__).parents[2] / "docs" / "faults.md"
 #: The table begins below it.
@@ -40,7 +54,7 @@ def row(outcome: Outcome) -> str:
         *(outcome.count("lost"), outcome.count("early")),
         outcome.count("doubled") + outcome.count("held twice"),
         *(outcome.count("recalled"), outcome.count("order")),
-        f"{outcome.longest_wait_seconds:.1f} s",
+        "" if outcome.longest_wait_seconds is None else f"{outcome.longest_wait_seconds:.1f} s",
         "**broken**" if outcome.violations else "held",
     ]
     return f"| {' | '.join(map(str, cells))} |"
@@ -52,28 +66,76 @@ def table(outcomes: Sequence[Outcome], told: str) -> str:
     return "\n".join([head, *map(row, outcomes), "", told, ""])
 
 
+def proven_table(results: Sequence[tuple[Proven, bool]]) -> str:
+    """The table of the faults that tests play, in Markdown."""
+    rows = [
+        f"| {one.title} (`{one.name}`) | {', '.join(f'`{test}`' for test in one.tests)}"
+        f" | {'held' if holds else '**broken**'} |"
+        for one, holds in results
+    ]
+    return "\n".join(["| fault | tests | verdict |", "|---|---|---|", *rows, ""])
+
+
+def played(fault: Fault, seed: int, seconds: float) -> Outcome:
+    """Play a fault in a folder of its own, and say what came of it."""
+    with tempfile.TemporaryDirectory(prefix="duewheel-chaos-") as folder:
+        outcome = play(fault, Path(folder), seed, seconds)
+    print(f"{fault.name}: {'broken' if outcome.violations else 'held'}; {outcome.done}", flush=True)
+    for violation in outcome.violations:
+        print(f"  {violation.kind}: {violation.sentence}", flush=True)
+    return outcome
+
+
+def breaks(mix: Mix, seed: int) -> bool:
+    """Play a mix; whether it broke a promise, or ended with an error."""
+    print(f"MIX={written(mix)}", flush=True)
+    try:
+        return bool(played(as_fault(mix), seed, 0.0).violations)
+    except Exception as error:  # noqa: BLE001 -- whatever ends a run is what a mix is shrunk to
+        print(f"  {type(error).__name__}: {error}"[:2000], flush=True)
+        return True
+
+
+def play_mixes(seed: int, seconds: float) -> int:
+    """Draw mixes for so long, and shrink the first that breaks a promise; the status is 1 then."""
+    ends, count = time.monotonic() + seconds, 0
+    while count == 0 or time.monotonic() < ends:
+        mix, of = drawn(seed + count), seed + count
+        if breaks(mix, of):
+            found = shortest(mix, partial(breaks, seed=of))
+            print(f"Broken. The shortest: make chaos CHAOS=mix SEED={of} MIX={written(found)}")
+            return 1
+        count += 1
+    print(f"{count} mixes held, of the seeds from {seed} on.")
+    return 0
+
+
 def main() -> int:
     """Play what the environment asks for; the status is 1 where a promise was broken."""
     seed, seconds = int(os.environ.get("SEED", "1")), float(os.environ.get("CHAOS_SECONDS", "10"))
-    chosen = [name for name in os.environ.get("CHAOS", "").split(",") if name] or list(FAULTS)
-    if unknown := [name for name in chosen if name not in FAULTS]:
-        print(f"There is no fault {unknown[0]}: give names of {', '.join(FAULTS)}.")
+    if os.environ.get("CHAOS") == "mix":
+        given = os.environ.get("MIX")
+        return int(breaks(read(given), seed)) if given else play_mixes(seed, seconds)
+    known = [*FAULTS, *PROVEN]
+    chosen = [name for name in os.environ.get("CHAOS", "").split(",") if name] or known
+    if unknown := [name for name in chosen if name not in known]:
+        print(f"There is no fault {unknown[0]}: give mix, or names of {', '.join(known)}.")
         return 2
     print(f"Seed {seed}, {seconds:g} s for each fault.", flush=True)
-    outcomes, server = [], ""
-    for name in chosen:
-        with tempfile.TemporaryDirectory(prefix="duewheel-chaos-") as folder:
-            outcome = play(FAULTS[name], Path(folder), seed, seconds)
-        server = f"Postgres {outcome.server_version}"
-        print(f"{name}: {'broken' if outcome.violations else 'held'}; {outcome.done}", flush=True)
-        for violation in outcome.violations:
-            print(f"  {violation.kind}: {violation.sentence}", flush=True)
-        outcomes.append(outcome)
-    written = table(outcomes, f"Seed {seed}, {seconds:g} s for each fault, {server}.")
-    print(f"\n{written}")
-    if len(outcomes) == len(FAULTS):
-        PAGE.write_text(PAGE.read_text().partition(MARK)[0] + MARK + "\n" + written)
-    return int(any(outcome.violations for outcome in outcomes))
+    outcomes = [played(FAULTS[name], seed, seconds) for name in chosen if name in FAULTS]
+    results = [(PROVEN[name], PROVEN[name].holds()) for name in chosen if name in PROVEN]
+    server = f", Postgres {outcomes[0].server_version}" if outcomes else ""
+    tables = "\n".join(
+        [
+            *([table(outcomes, f"Seed {seed}, {seconds:g} s for each fault{server}.")] if outcomes else []),
+            *([proven_table(results)] if results else []),
+        ]
+    )
+    print(f"\n{tables}")
+    if chosen == known:
+        PAGE.write_text(PAGE.read_text().partition(MARK)[0] + MARK + "\n" + tables)
+    broken = any(outcome.violations for outcome in outcomes) or not all(holds for _, holds in results)
+    return int(broken)
 
 
 if __name__ == "__main__":

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import itertools
+import os
 import random
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
+from typing import Protocol
 
 import psycopg2
 from tests.chaos import traffic
 from tests.chaos.records import Records, lines, read
 from tests.chaos.traffic import EFFECTS_GROUP, GROUPS, ORDERED_GROUP, ORDERED_TOPIC, TOPIC
+from tests.faked_time import set_clock, told_by
 from tests.servers import InstalledPostgres, programs
 from tests.waiting import PATIENCE_SECONDS, ask, connected, until
 
@@ -35,6 +39,22 @@ CAST = (
 )
 
 
+class Surroundings(Protocol):
+    """What a fault asks for."""
+
+    @property
+    def clock_moves(self) -> bool:
+        """Whether it moves the server's clock."""
+
+    @property
+    def disk_mib(self) -> int | None:
+        """The size of the cluster's file system; None is the machine's."""
+
+    @property
+    def settings(self) -> Mapping[str, object]:
+        """Of the server."""
+
+
 @dataclass
 class Crew:
     """The running workers and where they log."""
@@ -43,42 +63,59 @@ class Crew:
     directory: Path
     running: list[subprocess.Popen[bytes]] = field(default_factory=list)
     roles: dict[int, str] = field(default_factory=dict)
-    started: int = 0
+    numbers: Iterator[int] = field(default_factory=itertools.count)
 
-    def start(self, role: str, dsn: str | None = None) -> subprocess.Popen[bytes]:
-        """Start one more worker of a role, at another address if given; it goes on until :meth:`end`."""
-        name = f"{role}{self.started}"
+    def start(
+        self, role: str, dsn: str | None = None, environment: Mapping[str, str] | None = None
+    ) -> subprocess.Popen[bytes]:
+        """Start one more worker of a role; it goes on until :meth:`end`.
+
+        Args:
+            role: as in ``traffic.py``.
+            dsn: another address than the broker's.
+            environment: further variables.
+        """
+        number = next(self.numbers)
+        name = f"{role}{number}"
         with (self.directory / f"{name}.err").open("wb") as errors:
             process = subprocess.Popen(
                 [
                     *(sys.executable, traffic.__file__, role, self.dsn if dsn is None else dsn),
-                    *(str(self.directory / f"{name}.log"), str(self.started)),
+                    *(str(self.directory / f"{name}.log"), str(number)),
                 ],
                 stdin=subprocess.DEVNULL,
                 stderr=errors,
+                env={**os.environ, **(environment or {})},
             )
-        self.started += 1
-        self.running.append(process)
         self.roles[process.pid] = role
+        self.running.append(process)
         return process
 
     def of_role(self, role: str) -> list[subprocess.Popen[bytes]]:
         """The workers of a role that run."""
-        return [process for process in self.running if self.roles[process.pid] == role]
+        return [process for process in list(self.running) if self.roles[process.pid] == role]
 
     def kill(self, process: subprocess.Popen[bytes]) -> None:
-        """SIGKILL, wherever it is."""
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-        self.running.remove(process)
+        """SIGKILL, wherever it is; another fault may have done it."""
+        with suppress(ValueError):
+            self.running.remove(process)
+            process.send_signal(signal.SIGKILL)
+            process.wait()
 
     def receives(self) -> int:
         """How many receives brought something."""
-        return sum(line["what"] == "received" for line in lines(self.directory))
+        return self._said("received")
+
+    def failures(self) -> int:
+        """How many steps failed for want of a server."""
+        return self._said("unreachable")
+
+    def _said(self, what: str) -> int:
+        return sum(line["what"] == what for line in lines(self.directory))
 
     def check_alive(self) -> None:
         """None has ended by itself."""
-        ended = [self.roles[process.pid] for process in self.running if process.poll() is not None]
+        ended = [self.roles[process.pid] for process in list(self.running) if process.poll() is not None]
         assert not ended, f"{ended} ended: {self._errors()}"
 
     def _errors(self) -> list[str]:
@@ -130,36 +167,68 @@ class Arena:
     chance: random.Random
     seconds: float
 
+    def set_clock(self, ahead_seconds: int) -> None:
+        """Have the server's clock be ahead, of a fault that moves it."""
+        set_clock(clock_of(self.directory), ahead_seconds)
+
+    def receive_more(self) -> None:
+        """Return when the workers have received something further."""
+        before = self.crew.receives()
+        until(lambda: self.crew.receives() > before, "the workers to receive something", pause_seconds=0.05)
+
     def rounds(self, pause_seconds: float = 0.0) -> Iterator[int]:
         """Numbers of rounds, two at least, until the time is over; before each the workers got something."""
         ends = time.monotonic() + self.seconds
         number = 0
         while number < 2 or time.monotonic() < ends:
             self.crew.check_alive()
-            before = self.crew.receives()
-            until(
-                lambda before=before: self.crew.receives() > before,  # type: ignore[misc]
-                "the workers to receive something",
-                pause_seconds=0.05,
-            )
+            self.receive_more()
             number += 1
             yield number
             time.sleep(pause_seconds)
 
 
+def clock_of(directory: Path) -> Path:
+    """The file that moves a server's clock."""
+    return directory / "clock"
+
+
 @contextmanager
-def arena(directory: Path, seed: int, seconds: float, settings: Mapping[str, object]) -> Iterator[Arena]:
+def disk(directory: Path, size_mib: int | None) -> Iterator[Path]:
+    """A folder for a cluster, on a file system of its own if that has a size. Only root may make one."""
+    if size_mib is None:
+        yield directory
+        return
+    folder = directory / "disk"
+    folder.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size_mib}m", "tmpfs", str(folder)], check=True)
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)
+
+
+@contextmanager
+def arena(directory: Path, seed: int, seconds: float, surroundings: Surroundings) -> Iterator[Arena]:
     """A server with the broker, and workers at work.
 
     Args:
         directory: an empty folder.
         seed: of every choice.
         seconds: how long the fault is to go on.
-        settings: of the server.
+        surroundings: what the fault asks for.
     """
     logs = directory / "logs"
     logs.mkdir()
-    with InstalledPostgres(programs(), directory / "data", **{**SETTINGS, **settings}) as server:
+    environment = None
+    if surroundings.clock_moves:
+        set_clock(clock_of(directory), 0)
+        environment = told_by(clock_of(directory))
+    settings = {**SETTINGS, **surroundings.settings}
+    with (
+        disk(directory, surroundings.disk_mib) as place,
+        InstalledPostgres(programs(), place / "data", environment, **settings) as server,
+    ):
         dsn = server.ensure_database("chaos")
         with Broker(dsn) as broker:
             broker.upgrade()

@@ -18,6 +18,9 @@ class Fault:
         title: as the table names it.
         happen: does it until the arena's time is over, and returns what was done, in numbers.
         commits_may_be_lost, leases_may_be_lost: see :class:`~tests.chaos.checker.Terms`.
+        clock_moves: whether it moves the server's clock.
+        needs: packages of Debian, as ``.ci/system_packages`` names them, or ``root``.
+        disk_mib: the size of a file system of the cluster's own; None is the machine's.
         settings: of the server.
     """
 
@@ -26,6 +29,9 @@ class Fault:
     happen: Callable[[Arena], str]
     commits_may_be_lost: bool = False
     leases_may_be_lost: bool = False
+    clock_moves: bool = False
+    needs: tuple[str, ...] = ()
+    disk_mib: int | None = None
     settings: Mapping[str, object] = field(default_factory=lambda: MappingProxyType({}))
 
 
@@ -39,13 +45,17 @@ def fault(
     *,
     commits_may_be_lost: bool = False,
     leases_may_be_lost: bool = False,
+    clock_moves: bool = False,
+    needs: tuple[str, ...] = (),
+    disk_mib: int | None = None,
     **settings: object,
 ) -> Callable[[Callable[[Arena], str]], Callable[[Arena], str]]:
     """Makes a function a fault; the arguments are the attributes of :class:`Fault`."""
 
     def enter(happen: Callable[[Arena], str]) -> Callable[[Arena], str]:
         FAULTS[name] = Fault(
-            name, title, happen, commits_may_be_lost, leases_may_be_lost, MappingProxyType(settings)
+            *(name, title, happen, commits_may_be_lost, leases_may_be_lost, clock_moves, needs, disk_mib),
+            settings=MappingProxyType(settings),
         )
         return happen
 

@@ -25,7 +25,8 @@ class Outcome:
         done: what it did, in numbers.
         sent: how many messages were accepted.
         received: how many deliveries there were.
-        longest_wait_seconds: from when a message could first come to when it first came.
+        longest_wait_seconds: from when a message could first come to when it first came; None where the
+            clock that says it moved.
         violations: the broken promises.
         server_version: of Postgres.
     """
@@ -34,7 +35,7 @@ class Outcome:
     done: str
     sent: int
     received: int
-    longest_wait_seconds: float
+    longest_wait_seconds: float | None
     violations: tuple[Violation, ...]
     server_version: str
 
@@ -52,7 +53,7 @@ def play(fault: Fault, directory: Path, seed: int, seconds: float) -> Outcome:
         seed: of every choice.
         seconds: how long it goes on.
     """
-    with arena(directory, seed, seconds, fault.settings) as stage:
+    with arena(directory, seed, seconds, fault) as stage:
         done = fault.happen(stage)
         calm_from = time.time()
         before = stage.crew.receives()
@@ -66,7 +67,8 @@ def play(fault: Fault, directory: Path, seed: int, seconds: float) -> Outcome:
         groups=(*GROUPS, EFFECTS_GROUP),
         commits_may_be_lost=fault.commits_may_be_lost,
         leases_may_be_lost=fault.leases_may_be_lost,
-        calm_from=calm_from,
+        clock_moves=fault.clock_moves,
+        calm_from=None if fault.clock_moves else calm_from,
         effects_group=EFFECTS_GROUP,
         ordered_group=ORDERED_GROUP,
     )
@@ -75,7 +77,7 @@ def play(fault: Fault, directory: Path, seed: int, seconds: float) -> Outcome:
         done,
         len(records.sent),
         len(records.deliveries),
-        longest_wait_seconds(records),
+        None if fault.clock_moves else longest_wait_seconds(records),
         tuple(check(records, terms)),
         version,
     )

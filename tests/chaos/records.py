@@ -28,6 +28,7 @@ class Delivery:
         before_at: the database's clock after the receive.
         expires_at: the end of its lease.
         deliver_at: its instant.
+        logged_at: when the consumer said so, in seconds since 1970.
         message_group: on a FIFO topic, its message group.
     """
 
@@ -39,6 +40,7 @@ class Delivery:
     before_at: float
     expires_at: float
     deliver_at: float
+    logged_at: float
     message_group: str | None = None
 
 
@@ -53,7 +55,7 @@ class Records:
         recalling: how often somebody tried to take a body back.
         recalls_answered: how often the outcome of that is known.
         recalled: bodies whose recall was answered with ``recalled``.
-        deliveries: in the order of the database's clock.
+        deliveries: in the order in which they were logged.
         answering: (group, body) that a consumer was about to answer in some way, and when first.
         acking: (group, body) that a consumer was about to ack.
         acked: (group, body), once for each ack that was answered.
@@ -92,7 +94,7 @@ def read(directory: Path) -> Records:
     found = Records()
     for line in lines(directory):
         _note(found, line["what"], line)
-    found.deliveries.sort(key=lambda delivery: delivery.before_at)
+    found.deliveries.sort(key=lambda delivery: delivery.logged_at)
     return found
 
 
@@ -114,7 +116,10 @@ def _note(found: Records, what: str, line: dict[str, Any]) -> None:
             found.recalled.add(line["body"])
     elif what == "received":
         found.deliveries += [
-            Delivery(line["group"], *message[:3], line["after_at"], line["before_at"], *message[3:])
+            Delivery(
+                *(line["group"], *message[:3], line["after_at"], line["before_at"], *message[3:5], at),
+                *message[5:],
+            )
             for message in line["messages"]
         ]
     elif what in ("nacking", "acking"):

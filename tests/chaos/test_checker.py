@@ -21,6 +21,7 @@ def delivery(body: str, group: str = "one", at: float = 10.0, **other: object) -
         "before_at": at + 0.1,
         "expires_at": at + 2,
         "deliver_at": at - 0.5,
+        "logged_at": at + 0.1,
         **other,
     }
     return Delivery(group=group, body=body, **values)  # type: ignore[arg-type]

@@ -9,12 +9,18 @@ import pytest
 from tests.chaos.__main__ import MARK, PAGE
 from tests.chaos.fault import FAULTS
 from tests.chaos.playing import play
+from tests.chaos.proven import PROVEN, ROOT
 
 SECONDS = 3.0
 SOAK_SECONDS = float(os.environ.get("DUEWHEEL_SOAK_SECONDS", "10"))
 SEED = 20260105
 #: Those that the tests of their own play.
 SOAKED = ("everything-at-once", "server-killed")
+
+
+def needing(need: str) -> list[str]:
+    """The faults that need a package, or root."""
+    return [name for name, one in FAULTS.items() if need in one.needs]
 
 
 def assert_held(name: str, folder: Path, seconds: float) -> None:
@@ -37,13 +43,46 @@ def test_d16_nothing_accepted_is_lost_when_the_server_is_killed(tmp_path: Path) 
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", [name for name in FAULTS if name not in SOAKED])
+@pytest.mark.parametrize("name", [name for name in FAULTS if name not in SOAKED and not FAULTS[name].needs])
 def test_every_promise_holds(name: str, tmp_path: Path) -> None:
     assert_held(name, tmp_path, SECONDS)
 
 
+@pytest.mark.long
+@pytest.mark.needs("pgbouncer")
+@pytest.mark.parametrize("name", needing("pgbouncer"))
+def test_every_promise_holds_through_a_pooler(name: str, tmp_path: Path) -> None:
+    assert_held(name, tmp_path, SECONDS)
+
+
+@pytest.mark.long
+@pytest.mark.needs("libfaketime")
+@pytest.mark.parametrize("name", needing("libfaketime"))
+def test_every_promise_holds_whatever_the_servers_clock_says(name: str, tmp_path: Path) -> None:
+    assert_held(name, tmp_path, SECONDS)
+
+
+@pytest.mark.long
+@pytest.mark.needs("root")
+@pytest.mark.parametrize("name", needing("root"))
+def test_every_promise_holds_on_a_full_disk(name: str, tmp_path: Path) -> None:
+    assert_held(name, tmp_path, SECONDS)
+
+
+def test_what_faults_need_is_known() -> None:
+    assert {need for one in FAULTS.values() for need in one.needs} == {"pgbouncer", "libfaketime", "root"}
+
+
+def test_the_tests_that_play_faults_exist() -> None:
+    for one in PROVEN.values():
+        for test in one.tests:
+            path, _, name = test.partition("::")
+            assert not name or f"def {name}(" in (ROOT / "tests" / path).read_text(), test
+            assert (ROOT / "tests" / path).exists(), test
+
+
 def test_the_page_has_a_row_for_each_fault_and_all_held() -> None:
     written = PAGE.read_text().partition(MARK)[2]
-    rows = [line for line in written.splitlines() if line.startswith("| ")][1:]
-    assert [line.partition("(`")[2].partition("`)")[0] for line in rows] == list(FAULTS)
+    rows = [line for line in written.splitlines() if "(`" in line]
+    assert [line.partition("(`")[2].partition("`)")[0] for line in rows] == [*FAULTS, *PROVEN]
     assert {line.split(" | ")[-1].rstrip(" |") for line in rows} == {"held"}

@@ -3,14 +3,19 @@
 Run as ``python traffic.py ROLE DSN LOG SEED``; it ends when there is a file ``enough`` beside the log.
 
 Roles: ``sender``, ``recaller``, ``consumer``, ``dawdler``, ``worker``, ``ordered_sender``,
-``ordered_consumer``, ``keeper``, ``wheel``, ``ticker``.
+``ordered_consumer``, ``forker``, ``keeper``, ``wheel``, ``ticker``.
+
+Environment:
+    DUEWHEEL_CHAOS_POOLED: set where a pooler shares sessions.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import random
+import signal
 import sys
 import threading
 import time
@@ -46,6 +51,10 @@ from duewheel.receive(%s, %s, max_messages => %s, invisible => '2 seconds')
 """
 _NOW = "select extract(epoch from clock_timestamp())"
 
+#: Threads and children of a process that share its broker.
+_SHARERS = 4
+_LONGEST_STEP_SECONDS = 120
+
 #: Looked for so often by a wheel; the others do so between two steps.
 _LOOK_SECONDS = 0.05
 
@@ -70,12 +79,12 @@ class Worker:
 
     def __init__(self, dsn: str, log: Path, seed: int) -> None:
         self.dsn = dsn
-        self.broker = Broker(dsn)
+        self.broker = Broker(dsn, listen="DUEWHEEL_CHAOS_POOLED" not in os.environ)
         self.log = Log(log)
         self.chance = random.Random(seed)
         self.enough = enough_of(log.parent)
         self.shared = log.parent / "sent"
-        self.number = 0
+        self.numbers = itertools.count(1)
         self.name = log.stem
 
     def turns(self, step: Callable[[], None]) -> None:
@@ -96,9 +105,8 @@ class Worker:
 
     def new_message(self) -> dict[str, Any]:
         """A message whose body is unique; often due before its sender commits."""
-        self.number += 1
         delay = timedelta(seconds=self.chance.choice([0, 0, 0.05, 0.3, 1, self.chance.uniform(0, 3)]))
-        return {"body": f"{self.name}-{self.number}", "delay": delay}
+        return {"body": f"{self.name}-{next(self.numbers)}", "delay": delay}
 
     def sender(self) -> None:
         """One message, a transaction that stays open for up to 1.5 s, or many at once; some roll back."""
@@ -256,8 +264,7 @@ class Worker:
 
     def ordered_sender(self) -> None:
         """One after the other into a few message groups, which no other sender has."""
-        self.number += 1
-        body = f"{self.name}-{self.number}"
+        body = f"{self.name}-{next(self.numbers)}"
         message_group = f"{self.name}-{self.chance.choice(MESSAGE_GROUPS)}"
         self.log("sending", bodies=[body])
         self.broker.send(ORDERED_TOPIC, body, message_group=message_group)
@@ -281,6 +288,31 @@ class Worker:
                 self.log("acked", group=ORDERED_GROUP, bodies=names)
         except LeaseLost:
             self.log("lease lost", group=ORDERED_GROUP, bodies=names)
+
+    def forker(self) -> None:
+        """Threads and children of fork that send and receive by one broker, at the same time."""
+        with ThreadPoolExecutor(_SHARERS) as threads:
+            steps = [threads.submit(step) for step in (self.sender, self.consumer) for _ in range(2)]
+            for _ in range(_SHARERS):
+                self.in_a_child(self.sender)
+            for step in steps:
+                step.result()
+
+    def in_a_child(self, step: Callable[[], None]) -> None:
+        """Take a step in a child of fork; one that hangs is killed."""
+        child = os.fork()
+        if child == 0:
+            status = 1
+            try:
+                signal.alarm(_LONGEST_STEP_SECONDS)
+                self.name = f"{self.name}-{os.getpid()}"
+                step()
+                status = 0
+            finally:
+                os._exit(status)
+        _, status = os.waitpid(child, 0)
+        if os.WIFSIGNALED(status):
+            raise RuntimeError("a child of fork hung")
 
     def keeper(self) -> None:
         """Does upkeep again and again."""

@@ -401,6 +401,8 @@ def test_x17_upkeep_beside_itself_and_beside_senders_doubles_nothing(far: Broker
         for identity in got:
             del waiting[identity]
         waiting.update({receipt.message_id: receipt.deliver_at for receipt in receipts})
+        # A slot that the others kept busy is dropped by the next upkeep.
+        far.maintain()
         assert tables(far) <= MOST_TABLES
     clock.advance(TEN_YEARS)
     assert sorted(taken(consumer)) == sorted(waiting)

@@ -20,6 +20,10 @@ _END_SESSIONS = (
     "select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database()"
     " and pid <> pg_backend_pid() and backend_type = 'client backend'"
 )
+_END_LISTENERS = (
+    "select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database()"
+    " and pid <> pg_backend_pid() and query ~* '^ *listen'"
+)
 _GARBAGE = ("", "x", "1", "1 " + "9" * 400, "-1 -1", "1 2 3 4", "999999 0", "\t", "é")
 
 
@@ -171,3 +175,36 @@ def odd_settings(arena: Arena) -> str:
         ask(connection, "alter database chaos reset all")
         ask(connection, _END_SESSIONS)
     return f"{len(settings)} settings"
+
+
+@fault("slots-blocked", "A long lock keeps upkeep from making and dropping slots")
+def slots_blocked(arena: Arena) -> str:
+    """As a dump takes it: everybody reads and writes on, and upkeep says that it could not."""
+    rounds = 0
+    with connected(arena.dsn, autocommit=False) as reading, Broker(arena.dsn) as broker:
+        for number in arena.rounds():
+            ask(reading, "lock table duewheel.message in access share mode")
+            broker.create_topic(f"further-{number}", max_delay=timedelta(days=20 * number))
+            broker.maintain()
+            arena.receive_more()
+            reading.rollback()
+            rounds += 1
+        broker.maintain()
+    return f"{rounds} rounds of upkeep"
+
+
+@fault("notify-lost", "Messages moved to now while the wheels' listening sessions end")
+def notify_lost(arena: Arena) -> str:
+    """No wheel hears of it, and each comes all the same."""
+    log = Log(arena.crew.directory / "fault.log")
+    moved = 0
+    with Broker(arena.dsn) as broker, connected(arena.dsn) as connection:
+        for number in arena.rounds():
+            name = f"moved-{number}"
+            log("sending", bodies=[name])
+            receipt = broker.send(TOPIC, name, delay=timedelta(hours=1))
+            log("sent", bodies=[name], ids=[])
+            ask(connection, _END_LISTENERS)
+            broker.reschedule(receipt.message_id, delay=_AT_ONCE)
+            moved += 1
+    return f"{moved} messages"

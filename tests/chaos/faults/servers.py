@@ -5,12 +5,20 @@ from __future__ import annotations
 import signal
 import time
 from contextlib import ExitStack, closing, suppress
+from datetime import timedelta
+from pathlib import Path
 
 import psycopg2
+import pytest
 from tests.chaos.arena import SETTINGS, Arena
 from tests.chaos.fault import fault
+from tests.chaos.traffic import GROUPS, TOPIC
+from tests.pooler import pooler, through
 from tests.servers import Server, base_backup, programs
-from tests.waiting import ask, connected
+from tests.waiting import ask, connected, until
+
+from duewheel.store.broker import Broker
+from duewheel.store.values.errors import DueWheelError
 
 
 def _again_and_again(arena: Arena, how: signal.Signals, away_seconds: float) -> str:
@@ -35,10 +43,56 @@ def server_killed(arena: Arena) -> str:
     return _again_and_again(arena, signal.SIGKILL, 0.0)
 
 
+@fault(
+    "power-lost",
+    "Power lost with synchronous_commit off",
+    commits_may_be_lost=True,
+    synchronous_commit="off",
+    wal_writer_delay="1s",
+)
+def power_lost(arena: Arena) -> str:
+    """The commits of the last seconds are gone; what is left goes on as one history."""
+    return _again_and_again(arena, signal.SIGKILL, 0.0)
+
+
 @fault("server-away", "Postgres is stopped at once (immediate) and away for a while", leases_may_be_lost=True)
 def server_away(arena: Arena) -> str:
     """Everything that comes due meanwhile comes late."""
     return _again_and_again(arena, signal.SIGQUIT, arena.seconds / 2)
+
+
+@fault(
+    "disk-full",
+    "No room on the server's disk, again and again",
+    leases_may_be_lost=True,
+    needs=("root",),
+    disk_mib=400,
+    max_wal_size="64MB",
+    wal_keep_size="0",
+)
+def disk_full(arena: Arena) -> str:
+    """Whatever needs room fails, the server may end, and what was committed stays."""
+    times, refused = 0, 0
+    disk = arena.directory / "disk"
+    for _ in arena.rounds():
+        before = arena.crew.failures()
+        ballast = disk / "ballast"
+        with suppress(OSError), ballast.open("wb") as file:
+            while True:
+                file.write(bytes(1 << 16))
+                file.flush()
+        until(
+            lambda before=before: arena.crew.failures() > before,
+            "something to fail for want of room",
+            pause_seconds=0.1,
+        )
+        time.sleep(arena.seconds / 4)
+        refused += arena.crew.failures() - before
+        ballast.unlink(missing_ok=True)
+        if not arena.server.is_running():
+            arena.server.start_again()
+        times += 1
+    return f"{times} times, in which {refused} calls failed"
 
 
 def _on_backends(arena: Arena, call: str) -> str:
@@ -65,6 +119,21 @@ def backends_cancelled(arena: Arena) -> str:
     return _on_backends(arena, "pg_cancel_backend")
 
 
+@fault("pooled", "Through PgBouncer by transaction, while backends are terminated", needs=("pgbouncer",))
+def pooled(arena: Arena) -> str:
+    """Sessions are shared by programs, and a program's next transaction has another one."""
+    program = Path("/usr/sbin/pgbouncer")
+    roles = ("sender", "recaller", "consumer", "worker", "ordered_sender", "ordered_consumer", "wheel")
+    with pooler(program, arena.directory / "pooler", arena.dsn) as port:
+        further = [
+            arena.crew.start(role, through(arena.dsn, port), {"DUEWHEEL_CHAOS_POOLED": "1"}) for role in roles
+        ]
+        done = _on_backends(arena, "pg_terminate_backend")
+        for process in further:
+            arena.crew.kill(process)
+    return f"{len(roles)} programs, {done}"
+
+
 @fault("no-connections", "No connection is left", max_connections=60)
 def no_connections(arena: Arena) -> str:
     """Others take all that are free, and give them back."""
@@ -77,6 +146,33 @@ def no_connections(arena: Arena) -> str:
                     taken += 1
             time.sleep(arena.seconds / 4)
     return f"{taken} taken, for {arena.seconds / 4:.1f} s each time"
+
+
+@fault("sent-to-a-standby", "Sends and recalls at a hot standby", max_wal_senders=4, hot_standby="on")
+def sent_to_a_standby(arena: Arena) -> str:
+    """Each is refused with an error that says why."""
+    data = arena.directory / "standby"
+    base_backup(arena.server, data, "--write-recovery-conf", "--wal-method=stream")
+    standby = Server(programs(), data, arena.dsn, **SETTINGS)
+    refused = 0
+    try:
+        standby.wait_until_ready(promoted=False)
+        with Broker(arena.dsn) as primary, Broker(standby.dsn) as broker:
+            for _ in arena.rounds():
+                waiting = primary.send(TOPIC, b"", delay=timedelta(hours=1), key="waiting").message_id
+                until(lambda waiting=waiting: broker.find(waiting) is not None, "it to reach the standby")  # type: ignore[misc]
+                for call in (
+                    lambda: broker.send(TOPIC, b"nowhere", delay=timedelta(0)),
+                    lambda waiting=waiting: broker.recall(waiting),  # type: ignore[misc]
+                    lambda: broker.consumer(TOPIC, GROUPS[0]).receive(),
+                ):
+                    with pytest.raises(DueWheelError, match="standby"):
+                        call()
+                    refused += 1
+                primary.recall(waiting)
+    finally:
+        standby.stop()
+    return f"{refused} calls"
 
 
 @fault(
