@@ -199,8 +199,8 @@ $$;
 -- One portion of a look at all groups, behind the subscription that is named, in a tenth of a second or the time of
 -- one: those for which messages past retention are kept, with how many. Groups that have stood still for the broker's
 -- abandoned_after go on behind these messages, and "lost" says how many they lose, as far as this portion comes. Not so
--- after a rest of upkeep, which is a rest of consumers, too: they have an hour to come back. next_group_id is null at
--- the end.
+-- where upkeep has rested for half of that time, and for two hours: consumers may have rested, too, and have until the
+-- next upkeep to come back. next_group_id is null at the end.
 create or replace function duewheel.watch_groups(
     p_limit integer default 4000, p_after_group_id integer default 0, p_after_topic_id integer default 0,
     p_now timestamptz default null,
@@ -212,7 +212,8 @@ declare
     v_now constant timestamptz := duewheel.clock_at(p_now);
     v_until constant timestamptz := clock_timestamp() + interval '100 milliseconds';
     v_abandoned_before constant timestamptz := (
-        select v_now - b.abandoned_after from duewheel.broker b where b.maintained_at > v_now - interval '2 hours');
+        select v_now - b.abandoned_after from duewheel.broker b
+        where b.maintained_at > v_now - greatest(b.abandoned_after / 2, interval '2 hours'));
     v_read record;
     v_still record;
     v_kept record;

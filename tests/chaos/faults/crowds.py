@@ -39,7 +39,9 @@ def burst(arena: Arena) -> str:
         for _ in arena.rounds():
             pass
         until(
-            lambda: all(bell.ready < _BURST_PER_SECOND for bell in broker.doorbells([TOPIC], GROUPS)),
+            lambda: all(
+                bell.ready < _BURST_PER_SECOND for bell in broker.doorbells([TOPIC] * len(GROUPS), GROUPS)
+            ),
             "the burst to be received",
             pause_seconds=0.2,
         )
