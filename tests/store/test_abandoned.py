@@ -230,9 +230,7 @@ def test_d09_after_a_rest_of_upkeep_consumers_have_an_hour_to_come_back(shop: Br
     assert read(shop, "reader") == 0
 
 
-def test_d09_where_upkeep_is_done_once_a_day_abandoned_groups_go_on_as_well(
-    shop: Broker, clock: Clock
-) -> None:
+def test_d09_abandoned_groups_go_on_where_upkeep_is_done_once_a_day(shop: Broker, clock: Clock) -> None:
     shop.update_settings(abandoned_after=10 * DAY)
     for _ in range(9):
         clock.advance(DAY)
