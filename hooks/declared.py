@@ -134,11 +134,13 @@ def check_span(
             return
         span = to_span(span, name)
         if at_least is not None and span < at_least:
-            raise InvalidArgument(f"{name} is {said_span(span)}, the limit is {at_least} or more")
+            raise InvalidArgument(f"{name} is {said_span(span)}, the limit is {said_span(at_least)} or more")
         if more_than is not None and span <= more_than:
-            raise InvalidArgument(f"{name} is {said_span(span)}, the limit is more than {more_than}")
+            raise InvalidArgument(
+                f"{name} is {said_span(span)}, the limit is more than {said_span(more_than)}"
+            )
         if at_most is not None and span > at_most:
-            raise InvalidArgument(f"{name} is {said_span(span)}, the limit is {at_most} or less")
+            raise InvalidArgument(f"{name} is {said_span(span)}, the limit is {said_span(at_most)} or less")
 
     check(value, judge)
 

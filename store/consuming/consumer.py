@@ -41,7 +41,7 @@ from duewheel.store.values import tags as tag_expressions
 from duewheel.store.values.backoff import Backoff, Restraint
 from duewheel.store.values.bodies import check_text
 from duewheel.store.values.errors import InvalidArgument
-from duewheel.store.values.instants import Instant, to_datetime, to_span
+from duewheel.store.values.instants import Instant, said_span, to_datetime, to_span
 from duewheel.store.values.leases import Lease
 from duewheel.store.values.limits import LONGEST_WAIT, MOST_RECEIVED
 from duewheel.store.values.messages import ROW_COLUMNS, Batch, ConsumeMode, Message, leases_of, named
@@ -294,7 +294,8 @@ class Consumer:
         wait = to_span(wait, "wait")
         if not timedelta(0) <= wait <= LONGEST_WAIT:
             raise InvalidArgument(
-                f"wait is {wait}, the limit is 0 to {LONGEST_WAIT}: receive again to wait longer"
+                f"wait is {said_span(wait)}, the limit is 0 s to {said_span(LONGEST_WAIT)}: "
+                "receive again to wait longer"
             )
         whole_number(max_messages, "max_messages", MOST_RECEIVED, "receive again for more")
         invisible = to_span(invisible, "invisible")

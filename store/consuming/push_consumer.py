@@ -29,7 +29,7 @@ from duewheel.store.consuming.lease_states import lost_error
 from duewheel.store.consuming.signals import Stop
 from duewheel.store.values.backoff import Backoff
 from duewheel.store.values.errors import InvalidArgument, LeaseLost
-from duewheel.store.values.instants import to_span
+from duewheel.store.values.instants import said_span, to_span
 from duewheel.store.values.limits import LONGEST_WAIT
 from duewheel.store.values.messages import Batch, Message
 from duewheel.store.values.numbers import whole_number
@@ -276,7 +276,9 @@ class PushConsumer:
                 self._changed.notify_all()
             for work in late:
                 self._begin("worker", self._serve)
-                self._answer(work.message, f"the listener did not come back within {self._timeout}")
+                self._answer(
+                    work.message, f"the listener did not come back within {said_span(self._timeout)}"
+                )
                 self._free.release()
             if extend_at <= now:
                 extend_at = now + extend_seconds

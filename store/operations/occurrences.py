@@ -20,6 +20,7 @@ import psycopg2
 from duewheel.store.database.connections import DriverConnection, fetch
 from duewheel.store.values.cron import LONGEST_EVERY, SHORTEST_EVERY, Cron, Every, Rule
 from duewheel.store.values.errors import DueWheelError, InvalidSchedule, said
+from duewheel.store.values.instants import said_span
 from duewheel.store.values.schedules import Misfire
 
 log = logging.getLogger(__name__)
@@ -194,5 +195,7 @@ def rule_of(cron: str | None, every: timedelta | None, time_zone: str, anchor: d
     if cron is not None:
         return Cron(cron, time_zone)
     if every is None:
-        raise InvalidSchedule(f"a schedule needs cron, or every from {SHORTEST_EVERY} to {LONGEST_EVERY}")
+        raise InvalidSchedule(
+            f"a schedule needs cron, or every from {said_span(SHORTEST_EVERY)} to {said_span(LONGEST_EVERY)}"
+        )
     return Every(every, anchor)

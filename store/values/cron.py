@@ -17,6 +17,7 @@ from zoneinfo import ZoneInfo
 
 from duewheel.store.values.errors import InvalidSchedule
 from duewheel.store.values.extras import extra, missing
+from duewheel.store.values.instants import said_span
 
 if TYPE_CHECKING:
     from croniter import croniter
@@ -183,7 +184,7 @@ class Every:
     def __init__(self, every: timedelta, anchor: datetime) -> None:
         if not SHORTEST_EVERY <= every <= LONGEST_EVERY:
             raise InvalidSchedule(
-                f"every is {every}; the limit is 1 second to 3660 days: give an interval within it"
+                f"every is {said_span(every)}; the limit is 1 second to 3660 days: give an interval within it"
             )
         self._every = every
         self._anchor = anchor.astimezone(UTC)

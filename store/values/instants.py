@@ -92,14 +92,31 @@ def to_span(value: timedelta, name: str = "delay") -> timedelta:
     return timedelta(microseconds=span_to_microseconds(value))
 
 
+_UNITS = (
+    ("day", timedelta(days=1)),
+    ("h", timedelta(hours=1)),
+    ("min", timedelta(minutes=1)),
+    ("s", timedelta(seconds=1)),
+    ("ms", timedelta(milliseconds=1)),
+    ("us", timedelta(microseconds=1)),
+)
+
+
 def said_span(span: timedelta) -> str:
-    """A span in the words of an error: a negative one keeps its sign and has no day more.
+    """A span in words, as errors and logs have it.
 
     Example:
-        >>> said_span(timedelta(seconds=-1)), said_span(timedelta(hours=12))
-        ('-0:00:01', '12:00:00')
+        >>> said_span(timedelta(minutes=-90)), said_span(timedelta(days=30)), said_span(timedelta(seconds=2))
+        ('-1 h 30 min', '30 days', '2 s')
     """
-    return f"-{-span}" if span < timedelta(0) else str(span)
+    if span < timedelta(0):
+        return f"-{said_span(-span)}"
+    parts = []
+    for unit, length in _UNITS:
+        count, span = divmod(span, length)
+        if count:
+            parts.append(f"{count} {unit}" + "s" * (unit == "day" and count > 1))
+    return " ".join(parts) or "0 s"
 
 
 def span_to_microseconds(value: timedelta) -> int:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from duewheel.store.values.errors import InvalidArgument
-from duewheel.store.values.instants import to_span
+from duewheel.store.values.instants import said_span, to_span
 
 #: The largest ``max_retries``; of ordered retries it stands for no limit.
 NO_LIMIT = 2**31 - 1
@@ -44,7 +44,7 @@ class RetryPolicy:
 
     Example:
         >>> str(RetryPolicy.intervals([timedelta(seconds=5), timedelta(minutes=1)]))
-        '2 retries, after 0:00:05, 0:01:00'
+        '2 retries, after 5 s, 1 min'
     """
 
     max_retries: int | None
@@ -68,7 +68,9 @@ class RetryPolicy:
             )
         for wait in self.waits:
             if not timedelta(0) <= to_span(wait, "interval") <= _LONGEST:
-                raise InvalidArgument(f"the retry interval {wait} is not within its limit, 0 to 3660 days")
+                raise InvalidArgument(
+                    f"the retry interval {said_span(wait)} is not within its limit, 0 to 3660 days"
+                )
         if type(self.jitter) not in (int, float) or not 0 <= self.jitter <= 1:
             raise InvalidArgument(
                 f"jitter is {self.jitter!r}, the limit is 0 to 1: "
@@ -109,7 +111,7 @@ class RetryPolicy:
         interval = to_span(interval, "interval")
         if not _SHORTEST_ORDERED <= interval <= _LONGEST_ORDERED:
             raise InvalidArgument(
-                f"the interval of ordered retries is {interval}, the limit is 10 ms to 30 s: "
+                f"the interval of ordered retries is {said_span(interval)}, the limit is 10 ms to 30 s: "
                 "longer, and one message would hold up its group for too long"
             )
         return cls(None if max_retries == NO_LIMIT else max_retries, (interval,), is_ordered=True)
@@ -188,7 +190,7 @@ class RetryPolicy:
         times = "retries without end" if self.max_retries is None else f"{self.max_retries} retries"
         spread = f" with jitter {self.jitter:g}" if self.jitter else ""
         kind = "ordered " if self.is_ordered else ""
-        return f"{kind}{times}, after {', '.join(str(wait) for wait in self.waits)}{spread}"
+        return f"{kind}{times}, after {', '.join(map(said_span, self.waits))}{spread}"
 
 
 def stored_policy(max_retries: int, waits_us: Sequence[int], jitter: float, is_ordered: bool) -> RetryPolicy:

@@ -72,7 +72,7 @@ def test_a_failed_assertion_says_what_was_sent(topic: BrokerInTest) -> None:
         topic.assert_sent("t", "2")
     assert str(failed.value) == (
         "no message of topic t as asserted; sent to it were:\n"
-        "  key '1', tag None, due in 1:00:00, body b'{\"order\":1}', recalled"
+        "  key '1', tag None, due in 1 h, body b'{\"order\":1}', recalled"
     )
 
 
