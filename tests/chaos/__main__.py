@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
+from tests.chaos.checker import Violation
 from tests.chaos.fault import FAULTS, Fault
 from tests.chaos.faults import (
     administration,
@@ -77,9 +78,13 @@ def proven_table(results: Sequence[tuple[Proven, bool]]) -> str:
 
 
 def played(fault: Fault, seed: int, seconds: float) -> Outcome:
-    """Play a fault in a folder of its own, and say what came of it."""
-    with tempfile.TemporaryDirectory(prefix="duewheel-chaos-") as folder:
-        outcome = play(fault, Path(folder), seed, seconds)
+    """Play a fault in a folder of its own, and say what came of it; an error is a broken promise, too."""
+    try:
+        with tempfile.TemporaryDirectory(prefix="duewheel-chaos-") as folder:
+            outcome = play(fault, Path(folder), seed, seconds)
+    except Exception as error:  # noqa: BLE001 -- the other faults are played all the same
+        said = " ".join(f"{type(error).__name__}: {error}".split())[:2000]
+        outcome = Outcome(fault, "ended with an error", 0, 0, None, (Violation("error", 1, said),), "")
     print(f"{fault.name}: {'broken' if outcome.violations else 'held'}; {outcome.done}", flush=True)
     for violation in outcome.violations:
         print(f"  {violation.kind}: {violation.sentence}", flush=True)
@@ -89,11 +94,7 @@ def played(fault: Fault, seed: int, seconds: float) -> Outcome:
 def breaks(mix: Mix, seed: int) -> bool:
     """Play a mix; whether it broke a promise, or ended with an error."""
     print(f"MIX={written(mix)}", flush=True)
-    try:
-        return bool(played(as_fault(mix), seed, 0.0).violations)
-    except Exception as error:  # noqa: BLE001 -- whatever ends a run is what a mix is shrunk to
-        print(f"  {type(error).__name__}: {error}"[:2000], flush=True)
-        return True
+    return bool(played(as_fault(mix), seed, 0.0).violations)
 
 
 def play_mixes(seed: int, seconds: float) -> int:

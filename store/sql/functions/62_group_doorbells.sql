@@ -50,8 +50,9 @@ begin
             from duewheel.positions(v_pair.group_id, v_pair.topic_id) p
             where not v_pair.is_paused
         loop
+            -- A queue may count beyond its limit: latecomers are counted apart.
             v_counted := duewheel.count_ready(
-                v_pair.group_id, v_source.topic_id, v_source.queue, v_now, c_most - ready,
+                v_pair.group_id, v_source.topic_id, v_source.queue, v_now, greatest(c_most - ready, 0),
                 case when v_source.is_first_time then v_tags end, case when v_source.is_first_time then v_filter end);
             ready := ready + v_counted.ready;
             oldest_deliver_at := least(oldest_deliver_at, v_counted.oldest_deliver_at);
