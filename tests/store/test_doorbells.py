@@ -11,7 +11,7 @@ from duewheel.store import Broker
 NOW = timedelta(0)
 
 
-def test_latecomers_beyond_ten_thousand_ready_messages_leave_the_other_queues_countable(
+def test_latecomers_beyond_ten_thousand_ready_ones_leave_other_queues_countable(
     broker: Broker,
 ) -> None:
     broker.create_topic("t", queues=2)
