@@ -52,7 +52,7 @@ def plan_clean_up() -> None:
 def clean_up_orders() -> None:
     @task.due_messages(topic=TOPIC, group=GROUP, one_by_one=True)
     def clean_up(message: Message) -> int:
-        keep_days = message.json()["keep_days"]
+        keep_days = message.value["keep_days"]
         with closing(psycopg2.connect(DueWheelHook().resolve().dsn)) as connection, connection:
             with connection.cursor() as cursor:
                 cursor.execute(statement("create_orders"))

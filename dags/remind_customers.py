@@ -63,7 +63,7 @@ def remind_customers() -> None:
         retry=RetryPolicy.exponential(timedelta(minutes=1), longest=timedelta(hours=1), max_retries=8),
     )
     def remind(message: Message) -> str:
-        reminder = message.json()
+        reminder = message.value
         log.info("Reminding customer %s after %s h", reminder["customer"], reminder["after_hours"])
         return f"{reminder['customer']} after {reminder['after_hours']} h"
 

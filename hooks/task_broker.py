@@ -12,6 +12,7 @@ from typing import Any
 
 from duewheel.store import Broker
 from duewheel.store.values.bodies import properties_to_json
+from duewheel.store.values.content_types import with_content_type
 from duewheel.store.values.errors import DueWheelError
 from duewheel.store.values.messages import NewMessage, SendReceipt
 
@@ -33,7 +34,7 @@ class TaskBroker(Broker):
 
     def send(self, topic: str, body: object, **what: Any) -> SendReceipt:
         """Send one message, as :meth:`duewheel.store.Broker.send` does."""
-        return super().send(topic, body, **{**what, "properties": self._signed(what.get("properties"))})
+        return super().send(topic, body, **{**what, "properties": self._signed(body, what.get("properties"))})
 
     def send_many(self, topic: str, messages: Iterable[Any], connection: Any = None) -> Sequence[SendReceipt]:
         """Send many messages, as :meth:`duewheel.store.Broker.send_many` does."""
@@ -41,13 +42,14 @@ class TaskBroker(Broker):
 
     def _signed_message(self, message: Any) -> Any:
         if isinstance(message, NewMessage):
-            return replace(message, properties=self._signed(message.properties))
+            return replace(message, properties=self._signed(message.body, message.properties))
         if isinstance(message, Mapping):
-            return {**message, "properties": self._signed(message.get("properties"))}
+            return {**message, "properties": self._signed(message.get("body"), message.get("properties"))}
         return message
 
-    def _signed(self, properties: Any) -> Any:
+    def _signed(self, body: Any, properties: Any) -> Any:
         """The properties with the name added, if it fits; the broker reports mistakes in them."""
+        properties = with_content_type(body, properties)
         if not properties and (properties is None or isinstance(properties, Mapping)):
             return {SENT_BY_TASK: self._name}
         if not isinstance(properties, Mapping) or SENT_BY_TASK in properties:

@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from duewheel.store.values.errors import UnknownMessage as UnknownMessage
     from duewheel.store.values.errors import UnknownSchedule as UnknownSchedule
     from duewheel.store.values.errors import UnknownTopic as UnknownTopic
+    from duewheel.store.values.errors import UnreadableBody as UnreadableBody
     from duewheel.store.values.errors import WrongIsolationLevel as WrongIsolationLevel
     from duewheel.store.values.errors import WrongMessageType as WrongMessageType
     from duewheel.store.values.groups import Group as Group
@@ -91,7 +92,7 @@ _PUBLIC = {
         "InvalidFilter InvalidInstant InvalidKey InvalidSchedule InvalidTag InvalidTagExpression "
         "LeaseLost NotAllowed NulInText PropertiesTooLarge ScheduleExists StagingFailed "
         "TickInTransaction TopicExists UnknownGroup UnknownMessage UnknownSchedule UnknownTopic "
-        "WrongIsolationLevel WrongMessageType"
+        "UnreadableBody WrongIsolationLevel WrongMessageType"
     ),
     "store.values.groups": "Group",
     "store.values.messages": (

@@ -9,6 +9,7 @@ from typing import Any
 
 from duewheel.operators.handed_message import HandedMessage
 from duewheel.store.values.bodies import check_text, properties_to_json, to_bytes
+from duewheel.store.values.content_types import with_content_type
 from duewheel.store.values.errors import InvalidArgument
 from duewheel.store.values.instants import Instant, to_microseconds
 from duewheel.store.values.leases import Lease
@@ -81,7 +82,7 @@ def message(
         "attempt": attempt,
         "tag": tag,
         "key": key,
-        "properties": properties_to_json(properties),
+        "properties": properties_to_json(with_content_type(body, properties)),
         "born_at": born_us,
         "message_group": message_group,
     }

@@ -434,8 +434,8 @@ class Consumer:
         Example::
 
             try:
-                order = message.json()
-            except ValueError as error:
+                order = message.value
+            except UnreadableBody as error:
                 consumer.dead_letter(message, reason=str(error))
         """
         check_text(reason, "reason", optional=True)

@@ -20,6 +20,7 @@ from psycopg2.extensions import encodings
 from duewheel.store.database.connections import DriverConnection, DriverCursor, fetch
 from duewheel.store.operations.copy_rows import COPY, NO_CONTENT, CopyRows, content_columns, key_alone
 from duewheel.store.values.bodies import MAX_BODY_BYTES, check_text, properties_to_json, to_bytes
+from duewheel.store.values.content_types import with_content_type
 from duewheel.store.values.delivery_time import bounded, when
 from duewheel.store.values.errors import DueWheelError, InvalidArgument
 from duewheel.store.values.instants import (
@@ -210,6 +211,7 @@ def _rows(connection: DriverConnection, begun: Begun, topic: str, messages: list
                 _of_new_message(message) if isinstance(message, NewMessage) else _of_mapping(message)
             )
             if type(body) is not bytes or len(body) > MAX_BODY_BYTES:
+                properties = with_content_type(body, properties)
                 body = to_bytes(body)
             asked_us = judge.asked_us(delay, deliver_at, level)
             queue = None

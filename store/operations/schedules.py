@@ -15,6 +15,7 @@ from duewheel.store.database.connected import Connected
 from duewheel.store.database.connections import Database
 from duewheel.store.operations.recalling import decided
 from duewheel.store.values.bodies import check_text, properties_to_json, to_bytes
+from duewheel.store.values.content_types import with_content_type
 from duewheel.store.values.errors import InvalidSchedule
 from duewheel.store.values.instants import Instant, microseconds_to_span, to_datetime, to_span
 from duewheel.store.values.kinds import a_kind
@@ -144,7 +145,7 @@ class Schedules(Connected):
                 named(Misfire, misfire, "misfire").value,
                 key,
                 tag,
-                properties_to_json(properties),
+                properties_to_json(with_content_type(body, properties)),
                 anchor,
                 next_at,
                 self._database.now(),

@@ -31,6 +31,7 @@ from duewheel.store.database.connections import (
 )
 from duewheel.store.database.prepared import Prepared
 from duewheel.store.values.bodies import check_text, properties_to_json, to_bytes
+from duewheel.store.values.content_types import with_content_type
 from duewheel.store.values.delivery_time import bounded, when
 from duewheel.store.values.errors import BrokerUnreachable, DueWheelError, InvalidArgument
 from duewheel.store.values.instants import Instant, span_to_microseconds, to_datetime, to_microseconds
@@ -68,7 +69,8 @@ _SEND_PLAIN = Prepared(
     """
 select (s.receipt).message_id, (s.receipt).outcome
 from (select duewheel.send(
-    %s, %s::bytea, %s * interval '1 microsecond', duewheel.from_unix_micros(%s), key => %s) as receipt
+    %s, %s::bytea, %s * interval '1 microsecond', duewheel.from_unix_micros(%s), key => %s,
+    properties => %s::jsonb) as receipt
     offset 0) s
 """,
 )
@@ -131,7 +133,8 @@ class Sending(Connected):
 
         Args:
             topic: the topic.
-            body: bytes, a str (sent as UTF-8) or a JSON-able value; at most 4 MiB.
+            body: bytes, a str (sent as UTF-8) or a JSON-able value; at most 4 MiB. ``Message.value`` is the
+                same again, but for what JSON has no form for.
             delay: how long from now, by the database's clock.
             deliver_at: the instant: an aware datetime, a pendulum instant, or an int of Unix milliseconds.
                 One in the past is delivered at once.
@@ -139,7 +142,8 @@ class Sending(Connected):
                 level above the last counts as the last.
             key: the sender's own name for the message, 1 to 255 characters, to find and recall it by.
             tag: 1 to 127 characters without spaces and ``|``, for consumers to choose by.
-            properties: names and JSON-able values, at most 16 KiB as JSON.
+            properties: names and JSON-able values, at most 16 KiB as JSON. ``content-type`` is the type of
+                the body: set for a str and a JSON-able value where it is not given.
             message_group: messages of one group go to one queue.
             idempotency_key: a second send with the same key sends nothing and returns the receipt of the
                 first.
@@ -183,6 +187,7 @@ class Sending(Connected):
             None if delay is None else span_to_microseconds(bounded(delay)),
             None if deliver_at is None else to_microseconds(deliver_at),
             key,
+            properties_to_json(with_content_type(message.body, None)),
         )
         identity, outcome = self._database.row(_SEND_PLAIN, parameters, connection)
         return SendReceipt(
@@ -377,7 +382,7 @@ def _call(topic: str, message: NewMessage, now: datetime | None) -> _Call:
         delay_level=delay_level,
         key=message.key,
         tag=message.tag,
-        properties=properties_to_json(message.properties),
+        properties=properties_to_json(with_content_type(message.body, message.properties)),
         message_group=message.message_group,
         idempotency_key=message.idempotency_key,
         on_conflict=named(OnConflict, message.on_conflict, "on_conflict").value,

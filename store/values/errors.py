@@ -205,6 +205,10 @@ class InvalidFilter(DueWheelError):
     """Not a filter over properties; the message says where it goes wrong and what is expected there."""
 
 
+class UnreadableBody(DueWheelError, ValueError):
+    """The body is not what its property ``content-type`` says, or no JSON; ``body`` has its bytes."""
+
+
 class InvalidSchedule(DueWheelError):
     """Not a cron expression, a time zone or an interval; the message says what is expected."""
 

@@ -16,6 +16,7 @@ from itertools import islice
 from struct import Struct
 from typing import Any, Self, TypeVar, overload
 
+from duewheel.store.values.content_types import CONTENT_TYPE, json_of, value_of
 from duewheel.store.values.errors import InvalidArgument
 from duewheel.store.values.instants import Instant, from_microseconds
 from duewheel.store.values.leases import Lease
@@ -270,16 +271,34 @@ class Message:
         return bytes(self._row[_BODY])
 
     def json(self) -> Any:
-        """The body read as JSON: a dict that was sent is a dict again.
+        """The body read as JSON, whatever its type.
 
         Raises:
-            ValueError: the body is no JSON in UTF-8.
+            UnreadableBody: the body is no JSON in UTF-8. It is a ``ValueError``, too.
 
         Example::
 
             cancel_order(message.json()["order"])
         """
-        return json.loads(self.body)
+        return json_of(self.body, self.message_id)
+
+    @property
+    def value(self) -> Any:
+        """What was sent: a dict is a dict again, a str a str; bytes and a body without a type are bytes.
+
+        The property ``content-type`` says which. JSON has no tuples and only text as names, so a tuple comes
+        back as a list. A new value at each call.
+
+        Raises:
+            UnreadableBody: the body is not what its type says.
+
+        Example::
+
+            cancel_order(message.value["order"])
+        """
+        if self._row[_PROPERTIES] is None:
+            return self.body
+        return value_of(self.body, self.properties.get(CONTENT_TYPE), self.message_id)
 
     @property
     def born_at(self) -> datetime:

@@ -61,7 +61,8 @@ def test_line_says_what_an_option_says_and_wins(run_json: RunJson, broker: Broke
         b"x",
     ]
     assert [one.tag for one in found] == ["all", "own", "all", "all", "all"]
-    assert found[0].properties == {"a": 1}
+    assert found[0].properties == {"a": 1, "content-type": "text/plain; charset=utf-8"}
+    assert [one.properties.get("content-type") for one in found[1:3]] == ["application/json", None]
     assert [found[index].deliver_at for index in (1, 3)] == [at, at]
     hours = [(found[index].deliver_at - before) // timedelta(minutes=59) for index in (0, 2, 4)]
     assert hours == [2, 2, 1]

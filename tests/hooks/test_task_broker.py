@@ -50,6 +50,18 @@ def test_a_message_names_the_task_that_sent_it(sender: TaskBroker, given: Any, k
     assert [one.properties for one in found if one is not None] == [kept] * 3
 
 
+def test_the_type_of_the_body_comes_before_the_name_of_the_task(sender: TaskBroker) -> None:
+    """Properties that have room for the type alone have it."""
+    typed = {"content-type": "application/json"}
+    crowded = {"p": "x" * (16 * 1024 - 60)}
+    sent = [
+        sender.send("orders", {"order": 1}, delay=HOUR),
+        *sender.send_many("orders", [{"body": {"order": 2}, "delay": HOUR, "properties": crowded}]),
+    ]
+    found = [sender.find(receipt.message_id) for receipt in sent]
+    assert [one.properties for one in found if one is not None] == [{**typed, **SIGNED}, {**typed, **crowded}]
+
+
 def test_what_is_wrong_is_said_as_ever(sender: TaskBroker) -> None:
     with pytest.raises(PropertiesTooLarge):
         sender.send("orders", b"", delay=HOUR, properties={"p": "x" * 16 * 1024})

@@ -76,7 +76,11 @@ def test_d12_d13_a_sent_message_is_found_by_the_id_in_the_xcom(story: RunResult,
     assert found is not None
     assert found.key == "story-1"
     assert found.tag == "late"
-    assert found.properties == {"from": "send", SENT_BY_TASK: sender("story", found.properties, "send")}
+    assert found.properties == {
+        "from": "send",
+        "content-type": "application/json",
+        SENT_BY_TASK: sender("story", found.properties, "send"),
+    }
     body = json.loads(found.body)
     assert body["lines"] == ["send"]
     assert body["run"].startswith("manual__")
@@ -206,6 +210,7 @@ def test_many_messages_are_sent_in_one_task(home: tuple[AirflowHome, str], flow:
     assert found[0] is not None
     assert found[0].properties == {
         "number": 0,
+        "content-type": "application/json",
         SENT_BY_TASK: sender("taskflow", found[0].properties, "send"),
     }
 

@@ -268,6 +268,9 @@ def test_x04_a_callback_sends_once_for_each_try(broker: Broker) -> None:
         notifier.notify(CONTEXT)
     (found,) = broker.find_key("orders", "alert")
     assert bytes(found.body) == b"look again"
-    assert found.properties == {"sent_by_task": "airflow:dag/run/send/-1"}
+    assert found.properties == {
+        "content-type": "text/plain; charset=utf-8",
+        "sent_by_task": "airflow:dag/run/send/-1",
+    }
     with pytest.raises(DueWheelError):
         SendDelayMessageNotifier(topic="orders", body="x", delay=30)  # type: ignore[arg-type]  # the mistake

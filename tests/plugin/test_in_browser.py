@@ -507,9 +507,13 @@ def test_x12_a_dead_letter_is_edited_and_sent_as_a_new_message_and_who_did_it_is
         expect(acted.get_by_role("row", name=re.compile("op edit and send again"))).to_be_visible()
     batch = consumer.receive()
     (new,) = batch
-    assert json.loads(new.body) == {"amount": "19.90"}
+    assert new.value == {"amount": "19.90"}
     assert (new.key, new.tag) == ("typo", "paid")
-    assert new.properties == {"shop": "secret-shop", "edited_from": sent.message_id}
+    assert new.properties == {
+        "shop": "secret-shop",
+        "content-type": "application/json",
+        "edited_from": sent.message_id,
+    }
     consumer.ack(batch)
     assert shop_at_work.dead_letters("book", redriven=False) == []
     _, logs = airflow.call("GET", "/api/v2/eventLogs?event=duewheel.resend")

@@ -108,7 +108,7 @@ def test_d12_what_a_message_carries_is_text(shop: Broker) -> None:
             found = shop.find(identity)
             assert found is not None
             assert found.body == attempt.encode()
-            assert found.properties == properties
+            assert found.properties == {**properties, "content-type": "text/plain; charset=utf-8"}
             assert found.message_group == attempt
 
 

@@ -98,6 +98,7 @@ def test_d18_a_message_says_what_it_stands_for_beside_what_was_given(timed: Brok
     (message,) = read(timed)
     assert message.properties == {
         "region": "north",
+        "content-type": "application/json",
         "schedule": "push",
         "occurrence": "2026-01-05T09:31:00+00:00",
     }
@@ -353,7 +354,8 @@ def test_the_list_tells_what_was_given_and_where_it_stands(timed: Broker, clock:
         40 * SECOND,
     )
     assert (schedule.timezone, schedule.misfire, schedule.start_at) == ("UTC", Misfire.SKIP, None)
-    assert (schedule.body, schedule.key, schedule.tag, schedule.properties) == (b"body", "k", "t", {"a": [1]})
+    assert (schedule.body, schedule.key, schedule.tag) == (b"body", "k", "t")
+    assert schedule.properties == {"a": [1], "content-type": "text/plain; charset=utf-8"}
     assert (schedule.created_at, schedule.paused) == (start, False)
 
 

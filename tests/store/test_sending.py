@@ -388,7 +388,7 @@ def test_text_that_would_need_escapes_in_other_forms(topics: Broker) -> None:
     found = topics.find(receipt.message_id)
     assert found is not None
     assert (found.body, found.key, found.message_group) == (awkward.encode(), awkward, awkward)
-    assert found.properties == {awkward: awkward}
+    assert found.properties == {awkward: awkward, "content-type": "text/plain; charset=utf-8"}
 
 
 @pytest.mark.owner

@@ -27,7 +27,9 @@ def test_it_has_what_it_was_given() -> None:
     assert isinstance(made, Message)
     assert (made.topic, made.key, made.tag) == ("order-timeout", "4711", "unpaid")
     assert (made.json(), made.body) == ({"order": 1}, b'{"order":1}')
-    assert (made.properties, made.message_group) == ({"region": "north"}, "customer-7")
+    assert made.value == {"order": 1}
+    assert made.properties == {"region": "north", "content-type": "application/json"}
+    assert made.message_group == "customer-7"
     assert (made.attempt, made.reconsume_times) == (3, 2)
     assert (made.born_at, made.deliver_at, made.asked_at) == (NOON, NOON + timedelta(minutes=30), None)
     assert made.expires_at > datetime.now(UTC)

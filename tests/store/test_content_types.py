@@ -1,0 +1,143 @@
+"""The value that a message was sent as, and the property that says its type."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import psycopg2
+import pytest
+
+from duewheel.store import Broker, NewMessage
+from duewheel.store.values.content_types import value_of
+from duewheel.store.values.errors import UnreadableBody
+
+NONE = timedelta(0)
+TEXT = "text/plain; charset=utf-8"
+JSON = "application/json"
+
+GIVEN: list[tuple[object, str | None]] = [
+    ({"order": 4711, "name": "grüße"}, JSON),
+    ([1, None, {"a": []}], JSON),
+    (17, JSON),
+    (None, JSON),
+    (True, JSON),
+    ("4711", TEXT),
+    ("", TEXT),
+    (b'{"order":4711}', None),
+    (b"\xff", None),
+]
+
+
+def received(broker: Broker) -> list[Any]:
+    return list(broker.consumer("t", "g").receive(max_messages=100))
+
+
+def told(broker: Broker) -> list[tuple[object, type, object]]:
+    return [(one.value, type(one.value), one.properties.get("content-type")) for one in received(broker)]
+
+
+EXPECTED = [(body, type(body), content_type) for body, content_type in GIVEN]
+
+
+@pytest.mark.parametrize("named", [{}, {"tag": "a"}, {"key": "k"}], ids=str)
+def test_d12_a_sent_value_comes_back(topic: Broker, named: dict[str, str]) -> None:
+    for body, _ in GIVEN:
+        topic.send("t", body, delay=NONE, **named)  # type: ignore[arg-type]
+    assert told(topic) == EXPECTED
+
+
+@pytest.mark.parametrize("keyed", [False, True], ids=["copy", "one by one"])
+def test_d12_many_sent_values_come_back(topic: Broker, *, keyed: bool) -> None:
+    """An idempotency key has messages sent one by one."""
+    keys = [str(number) if keyed else None for number in range(2 * len(GIVEN))]
+    for kind in (dict, NewMessage):
+        messages = [kind(body=body, delay=NONE, idempotency_key=keys.pop()) for body, _ in GIVEN]
+        topic.send_many("t", messages)
+        assert told(topic) == EXPECTED
+
+
+def test_d12_a_schedules_value_comes_back(topic: Broker, clock: Any) -> None:
+    topic.add_schedule("every", "t", {"keep_days": 30}, every=timedelta(seconds=10))
+    clock.advance(timedelta(seconds=10))
+    assert [one.value for one in received(topic)] == [{"keep_days": 30}]
+
+
+def test_the_type_stands_beside_other_properties_and_one_that_was_given_stays(topic: Broker) -> None:
+    other = {"content-type": "application/vnd.order+json", "region": "north"}
+    topic.send("t", {"order": 1}, delay=NONE, properties={"region": "north"})
+    topic.send_many(
+        "t",
+        [
+            {"body": '{"order":2}', "delay": NONE, "properties": other},
+            {"body": b'{"order":3}', "delay": NONE, "properties": {"content-type": JSON}},
+        ],
+    )
+    got = received(topic)
+    assert [one.value for one in got] == [{"order": 1}, {"order": 2}, {"order": 3}]
+    assert [one.properties for one in got] == [
+        {"region": "north", "content-type": JSON},
+        other,
+        {"content-type": JSON},
+    ]
+
+
+def test_a_retry_and_a_redriven_dead_letter_keep_the_type(topic: Broker, clock: Any) -> None:
+    topic.send("t", {"order": 1}, delay=NONE)
+    consumer = topic.consumer("t", "g")
+    consumer.nack(consumer.receive(), delay=timedelta(seconds=1))
+    clock.advance(timedelta(seconds=1))
+    again = consumer.receive()
+    assert [(one.attempt, one.value) for one in again] == [(2, {"order": 1})]
+    consumer.dead_letter(again)
+    topic.redrive("g")
+    assert [one.value for one in consumer.receive()] == [{"order": 1}]
+
+
+def test_sql_names_the_type_or_the_value_is_bytes(topic: Broker) -> None:
+    send = (
+        "select duewheel.send('t', '{\"order\": 1}'::jsonb, delay => '0', properties => %s::jsonb, now => %s)"
+    )
+    with psycopg2.connect(topic.dsn) as connection, connection.cursor() as cursor:
+        for properties in ('{"content-type": "application/json"}', None):
+            cursor.execute(send, (properties, topic.now()))
+    connection.close()
+    assert [one.value for one in received(topic)] == [{"order": 1}, b'{"order": 1}']
+
+
+@pytest.mark.parametrize(
+    ("body", "content_type", "said"),
+    [
+        (b"\xff", TEXT, "is not the text that its content-type 'text/plain; charset=utf-8' says"),
+        (b"x", "text/plain; charset=klingon", "unknown encoding: klingon"),
+        (b"{", JSON, "is no JSON"),
+        (b"\xff\xff\xff", "application/vnd.order+json", "is no JSON"),
+    ],
+)
+def test_a_body_that_is_not_what_its_type_says_is_named(
+    topic: Broker, body: bytes, content_type: str, said: str
+) -> None:
+    sent = topic.send("t", body, delay=NONE, properties={"content-type": content_type})
+    (got,) = received(topic)
+    with pytest.raises(UnreadableBody) as caught:
+        _ = got.value
+    assert sent.message_id in str(caught.value)
+    assert said in str(caught.value)
+    assert got.body == body
+
+
+@pytest.mark.parametrize(
+    ("body", "content_type", "value"),
+    [
+        (b"\xfc", "text/plain; charset=latin-1", "ü"),
+        (b"\xfc", 'TEXT/csv; header=present; Charset="ISO-8859-1"', "ü"),
+        (b"[1]", "Application/JSON; charset=utf-8", [1]),
+        (b"\x89PNG", "image/png", b"\x89PNG"),
+        (b"x", "", b"x"),
+        (b"x", "nonsense", b"x"),
+        (b"x", 5, b"x"),
+        (b"x", None, b"x"),
+    ],
+)
+def test_the_type_is_read_as_a_media_type(body: bytes, content_type: object, value: object) -> None:
+    assert value_of(body, content_type, "00") == value
