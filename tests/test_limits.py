@@ -36,7 +36,7 @@ class Row:
     refused: list[Call]
 
 
-def send(*, body: object = "", **given: Any) -> Call:
+def send(*, body: object = b"", **given: Any) -> Call:
     return lambda broker: broker.send("t", body, **{"delay": HOUR, **given})
 
 
@@ -74,7 +74,7 @@ WAITS = "10 s, 30 s, each minute from 1 to 10, 20 min, 30 min, 1 h, 2 h"
 
 ROWS = {
     "body": Row("", "4 MiB", [send(body=bytes(4 << 20))], [send(body=bytes((4 << 20) + 1))]),
-    "properties": Row(
+    "properties, the type of the body included": Row(
         "none",
         "16 KiB as JSON text, 100 deep, numbers to ±1e308",
         [
@@ -284,7 +284,7 @@ ROWS = {
 DEFAULTS: dict[str, tuple[Callable[..., object], str]] = {
     "key": (Broker.send, "key"),
     "tag": (Broker.send, "tag"),
-    "properties": (Broker.send, "properties"),
+    "properties, the type of the body included": (Broker.send, "properties"),
     "queues of a topic": (Broker.create_topic, "queues"),
     "longest delay of a topic (`max_delay`)": (Broker.create_topic, "max_delay"),
     "what a longer delay does (`out_of_range`)": (Broker.create_topic, "out_of_range"),

@@ -41,7 +41,8 @@ def test_d18_schedule_is_added_listed_paused_resumed_and_removed(run: Run, run_j
     daily = ("--cron", "0 5 * * *", "--timezone", "Europe/Berlin", "--misfire", "skip")
     added = run_json(*add, *daily)
     assert (added["cron"], added["timezone"], added["misfire"]) == ("0 5 * * *", "Europe/Berlin", "skip")
-    assert (added["body"], added["key"], added["properties"]) == ('{"what": "files"}', "c", {"a": "b"})
+    assert (added["body"], added["key"]) == ('{"what": "files"}', "c")
+    assert added["properties"] == {"a": "b", "content-type": "text/plain; charset=utf-8"}
     assert datetime.fromisoformat(added["next_at"]) - datetime.now(UTC) < timedelta(hours=26)
     assert added.pop("outcome") == "added"
     assert run_json(*add, *daily) == {"outcome": "unchanged", **added}

@@ -387,15 +387,16 @@ def test_x12_redrive_with_a_filter_keeping_ids_attempts_and_errors(
 def test_x12_redrive_is_resumable_and_sends_each_once(topic: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     """Interrupted in its pause between two lots, then run twice."""
     consumer = dead_letters(topic, *((f"{n}", "no stock") for n in range(30)))
-    pause = time.sleep
 
     def interrupted(_: float) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(time, "sleep", interrupted)
-    with pytest.raises(KeyboardInterrupt):
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(
+            "duewheel.store.operations.dead_letters.time",
+            SimpleNamespace(monotonic=time.monotonic, sleep=interrupted),
+        )
         topic.redrive("g", per_second=100)
-    monkeypatch.setattr(time, "sleep", pause)
     first = taken(consumer)
     assert 0 < len(first) < 30
     assert topic.redrive("g").redriven == 30 - len(first)
