@@ -391,12 +391,11 @@ def test_x12_redrive_is_resumable_and_sends_each_once(topic: Broker, monkeypatch
     def interrupted(_: float) -> None:
         raise KeyboardInterrupt
 
-    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr(
-            "duewheel.store.operations.dead_letters.time",
-            SimpleNamespace(monotonic=time.monotonic, sleep=interrupted),
-        )
-        topic.redrive("g", per_second=100)
+    stopping = SimpleNamespace(monotonic=time.monotonic, sleep=interrupted)
+    with monkeypatch.context() as patched:
+        patched.setattr("duewheel.store.operations.dead_letters.time", stopping)
+        with pytest.raises(KeyboardInterrupt):
+            topic.redrive("g", per_second=100)
     first = taken(consumer)
     assert 0 < len(first) < 30
     assert topic.redrive("g").redriven == 30 - len(first)
