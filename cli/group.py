@@ -1,4 +1,4 @@
-"""`duewheel group`: list consumer groups with their positions, pause them, set them back, delete them."""
+"""`duewheel group`: list consumer groups with their positions, pause, retry, set back and delete them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Literal
 
 import click
 
-from duewheel.cli.answer import Answer, as_mapping
+from duewheel.cli.answer import Answer, as_mapping, end_with_nothing
 from duewheel.cli.broker_command import with_broker
 from duewheel.cli.options import group_argument, topic_option, yes_option
 from duewheel.cli.parameters import start
@@ -28,10 +28,13 @@ _COLUMNS = (
     "retry_set_by",
 )
 
+#: So many messages are asked for in one transaction.
+_RETRIED_AT_ONCE = 1_000
+
 
 @click.group()
 def group() -> None:
-    """Consumer groups: list, pause, resume, rewind, delete.
+    """Consumer groups: list, pause, resume, retry-now, rewind, delete.
 
     \b
     duewheel group list
@@ -98,6 +101,28 @@ def resume(broker: Broker, answer: Answer, group: str, topic: str | None) -> Non
     words = "goes on" if changed else "was not paused: unchanged"
     outcome = "resumed" if changed else "unchanged"
     answer.done(f"Consumer group {group} {words}.", outcome=outcome, group=group, topic=topic)
+
+
+@group.command("retry-now")
+@group_argument()
+@click.argument("message_ids", nargs=-1, required=True, metavar="MESSAGE_ID...")
+@with_broker
+def retry_now(broker: Broker, answer: Answer, group: str, message_ids: tuple[str, ...]) -> None:
+    """Make the retries of messages due now that wait for their next attempt in consumer group GROUP.
+
+    No attempt is lost. Status 3 if none of them waits.
+
+    \b
+    duewheel group retry-now cancel-unpaid-orders 0000000100006955a7c3d00000000000000000000200
+    """
+    waited = [
+        one
+        for start in range(0, len(message_ids), _RETRIED_AT_ONCE)
+        for one in broker.retry_now(group, message_ids[start : start + _RETRIED_AT_ONCE])
+    ]
+    answer.done(f"{counted(len(waited), 'retry', 'retries')} due now.", retried=waited)
+    if not waited:
+        end_with_nothing()
 
 
 @group.command()

@@ -34,6 +34,7 @@ _COMMANDS = (
     "dead-letter",
     "demo",
     "group",
+    "lease",
     "message",
     "schedule",
     "settings",

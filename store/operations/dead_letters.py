@@ -239,7 +239,7 @@ def redrive_portions(
     criteria = (
         group,
         topic,
-        _ids(message_ids),
+        None if message_ids is None else ids_of(message_ids),
         tag,
         key_prefix,
         reason_contains,
@@ -265,9 +265,12 @@ def redrive_portions(
             time.sleep(max(0.0, began + redriven / pace - time.monotonic()))
 
 
-def _ids(message_ids: Sequence[str] | None) -> list[str] | None:
-    if message_ids is None:
-        return None
+def ids_of(message_ids: Sequence[str]) -> list[str]:
+    """Message ids that were given as a list.
+
+    Raises:
+        InvalidArgument: another kind of value.
+    """
     given: object = message_ids
     if isinstance(given, (str, bytes)) or not isinstance(given, Sequence):
         raise InvalidArgument(f"message_ids is {a_kind(given)}: give a list of message ids")

@@ -9,6 +9,9 @@ from duewheel.store.values.bodies import check_text
 from duewheel.store.values.instants import Instant, to_datetime
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from duewheel.store.operations.overview import RunningLease
     from duewheel.store.values.bulk_results import Rewound
     from duewheel.store.values.groups import Group
 
@@ -101,6 +104,86 @@ class Groups(Connected):
             broker.resume_group("cancel")
         """
         return self._set_paused("resume_group", group, topic)
+
+    def retry_now(self, group: str, message_ids: Sequence[str]) -> list[str]:
+        """Make the retries of messages due now that wait for their next attempt.
+
+        Each keeps its attempts and the error of the last one. On a FIFO topic the messages behind it in its
+        message group come, too.
+
+        Args:
+            group: the group in which they wait.
+            message_ids: 1 to 1000 messages, by any ids that they have had.
+
+        Returns:
+            The ids of those that waited. The others are in flight, ready, done with or dead letters.
+
+        Raises:
+            UnknownGroup: there is none of this name.
+            GroupBusy: the group is read in a transaction that has been open for 10 s.
+            InvalidArgument: not a message id, or too many.
+
+        Example::
+
+            broker.retry_now("cancel-unpaid-orders", [message_id])
+        """
+        from duewheel.store.operations.dead_letters import ids_of
+        from duewheel.store.operations.recalling import decided
+
+        check_text(group, "group")
+        asked = (group, ids_of(message_ids), self._database.now())
+        ((waited,),) = decided(
+            lambda: self._database.rows("select duewheel.retry_now(%s, %s, %s)", asked),
+        )
+        return list(waited)
+
+    def leases(
+        self, group: str | None = None, topic: str | None = None, *, max_leases: int = 200
+    ) -> list[RunningLease]:
+        """The leases that run, those that end first at the top.
+
+        Args:
+            group, topic: only of this group, and on this topic; None is all.
+            max_leases: at most so many, 1 to 1000.
+
+        Raises:
+            UnknownGroup, UnknownTopic: there is none of this name.
+            InvalidArgument: ``max_leases`` is out of its limits.
+        """
+        from duewheel.store.operations.overview import running_leases
+
+        return running_leases(self, max_leases, group, topic)
+
+    def release_lease(self, lease_id: str, reason: str | None = None) -> int | None:
+        """End the lease of a consumer that hangs, as if its time were over now.
+
+        Its messages come again at once and count an attempt, as it may be they that the consumer hangs on; a
+        message without retries left becomes a dead letter. A late answer of the consumer gets LeaseLost. Give
+        no lease back this way that a consumer still works under: the work would be done twice.
+
+        Args:
+            lease_id: as :meth:`leases` has it.
+            reason: a text for the history of the messages.
+
+        Returns:
+            How many messages come again or become dead letters; None where the lease was over: answered, or
+            ended.
+
+        Raises:
+            GroupBusy: the lease is answered in a transaction that has been open for 10 s.
+            InvalidArgument: not the id of a lease, or a lease of a broadcasting consumer.
+
+        Example::
+
+            for lease in broker.leases("cancel-unpaid-orders"):
+                broker.release_lease(lease.lease_id, "its machine is gone")
+        """
+        check_text(lease_id, "lease_id")
+        check_text(reason, "reason", optional=True)
+        ((messages,),) = self._database.rows(
+            "select duewheel.release_lease(%s, %s, %s)", (lease_id, reason, self._database.now())
+        )
+        return None if messages is None else int(messages)
 
     def _set_paused(self, call: str, group: str, topic: str | None) -> int:
         check_text(group, "group")

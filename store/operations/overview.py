@@ -156,6 +156,7 @@ class RunningLease:
         leased_at, expires_at: since when, and until when.
         messages, answered: how many, and how many of them have an answer.
         is_retry: whether it is not their first attempt.
+        lease_id: names it for :meth:`duewheel.store.broker.Broker.release_lease`.
     """
 
     group: str
@@ -167,6 +168,7 @@ class RunningLease:
     messages: int
     answered: int
     is_retry: bool
+    lease_id: str
 
 
 @dataclass(frozen=True, slots=True)

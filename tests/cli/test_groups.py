@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from click.testing import Result
 
-from duewheel.store import Broker, RetryPolicy
+from duewheel.store import Broker, LeaseLost, RetryPolicy
 
 Run = Callable[..., Result]
 RunJson = Callable[..., Any]
@@ -167,3 +167,24 @@ def test_x20_group_is_deleted_after_a_question(run: Run, run_json: RunJson, rele
     assert "stalled since" in run("group", "list").stdout
     assert run("group", "delete", "g", stdin="y\n").exit_code == 0
     assert run("group", "delete", "g", "--yes").exit_code == 1
+
+
+def test_a_lease_is_listed_and_released_and_its_retry_is_due_now(
+    broker: Broker, run: Run, run_json: RunJson
+) -> None:
+    broker.create_topic("t", message_type="NORMAL", queues=1)
+    consumer = broker.consumer("t", "g", name="hung", retry=RetryPolicy(3, (timedelta(hours=1),)))
+    sent = broker.send("t", b"").message_id
+    batch = consumer.receive()
+    (listed,) = run_json("lease", "list", "--group", "g", "--topic", "t")
+    assert (listed["consumer"], listed["messages"]) == ("hung", 1)
+    release = ("lease", "release", listed["lease_id"])
+    assert run_json(*release, "--reason", "gone") == {"outcome": "released", "messages": 1}
+    assert run_json(*release) == {"outcome": "unchanged", "messages": 0}
+    with pytest.raises(LeaseLost):
+        consumer.ack(batch)
+    consumer.nack(consumer.receive(wait=timedelta(seconds=30)))
+    assert run_json("group", "retry-now", "g", sent) == {"retried": [sent]}
+    assert [one.attempt for one in consumer.receive(wait=timedelta(seconds=30))] == [3]
+    assert run("group", "retry-now", "g", sent).exit_code == 3
+    assert run("lease", "release", "1").exit_code == 1

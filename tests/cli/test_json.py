@@ -93,7 +93,10 @@ def test_every_command_answers_as_documented(run: Run, broker: Broker, tmp_path:
     assert shaped("message receive", *of_group) == []
     consumer = broker.consumer("t", "g", retry=RetryPolicy.unordered(0))
     broker.send("t", "x", delay=timedelta(0))
-    assert shaped("message receive", *of_group, "--wait", "30s", "--invisible", "12h")
+    (held,) = shaped("message receive", *of_group, "--wait", "30s", "--invisible", "12h")
+    assert shaped("group retry-now", "g", held["message_id"])["retried"] == []
+    assert len(shaped("lease list")) == 1
+    shaped("lease release", "1.1.0.999.1")
     broker.send("t", "x", delay=timedelta(0))
     consumer.nack(consumer.receive(wait=timedelta(seconds=30)), reason="no")
     assert shaped("dead-letter list", "--group", "g")

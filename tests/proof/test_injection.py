@@ -229,6 +229,20 @@ def test_x19_the_names_of_a_pause_are_text(shop: Broker) -> None:
             refused(call)
 
 
+def test_x19_a_lease_and_a_retry_of_an_operator_are_text(shop: Broker) -> None:
+    for attempt in ATTEMPTS:
+        for call in (
+            partial(shop.leases, attempt),
+            partial(shop.leases, "g", attempt),
+            partial(shop.release_lease, attempt),
+            partial(shop.release_lease, "1.1.0.1.1" + attempt),
+            partial(shop.retry_now, attempt, ["00" * 22]),
+            partial(shop.retry_now, "g", [attempt]),
+        ):
+            refused(call)
+        assert shop.release_lease("1.1.0.9.1", attempt) is None
+
+
 def test_d18_what_a_schedule_is_made_of_is_text(shop: Broker) -> None:
     for attempt in ATTEMPTS:
         for call in (

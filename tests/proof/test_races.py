@@ -25,7 +25,7 @@ from tests.proof.racing import RUNNERS, TOPIC, Strike, consumed, race, rest, whe
 from tests.waiting import STOP, ask, beside, connected, until, until_somebody_waits
 
 from duewheel.store.broker import Broker
-from duewheel.store.values.errors import AlreadyReleased, UnknownMessage
+from duewheel.store.values.errors import AlreadyReleased, LeaseLost, UnknownMessage
 from duewheel.store.values.messages import RecallOutcome, RecallReceipt, SendOutcome, SendReceipt
 
 RACES = int(os.environ.get("DUEWHEEL_RACES", "1000"))
@@ -402,6 +402,71 @@ def test_races_of_a_pause_against_receives(broker: Broker, dsn: str, message_typ
     assert Counter(came) == dict.fromkeys(names, 1)
     assert set(overtaken) == {True, False}
     assert not group.receive()
+
+
+# --- against an operator
+
+
+@pytest.mark.slow
+@pytest.mark.tenfold
+@pytest.mark.parametrize("message_type", ["NORMAL", "FIFO"])
+def test_races_of_a_released_lease_against_its_ack(broker: Broker, dsn: str, message_type: str) -> None:
+    """Of an ack and a release at once one counts: an acked message never comes again, a released one once."""
+    broker.create_topic(TOPIC, message_type=message_type, queues=2)
+    consumer = broker.consumer(TOPIC, "g")
+    names = [f"{n}" for n in range(RACES // 5)]
+    acked: list[str] = []
+    released: list[str] = []
+    with Broker(dsn) as operator, beside() as start:
+        for name in names:
+            broker.send(TOPIC, name, message_group=name if message_type == "FIFO" else None)
+            (message,) = consumer.receive(1, invisible=HOUR, wait=timedelta(seconds=30))
+            (lease,) = operator.leases()
+            together = threading.Barrier(2)
+
+            def release(lease_id: str = lease.lease_id, together: threading.Barrier = together) -> int | None:
+                together.wait()
+                return operator.release_lease(lease_id)
+
+            releasing = start(release)
+            together.wait()
+            try:
+                consumer.ack(message)
+            except LeaseLost:
+                assert releasing.result() == 1
+                (again,) = consumer.receive(1, wait=timedelta(seconds=30))
+                assert (again.body.decode(), again.attempt) == (name, 2)
+                consumer.ack(again)
+                released.append(name)
+            else:
+                assert releasing.result() is None
+                acked.append(name)
+    assert acked
+    assert released
+    assert not consumer.receive(1)
+    assert sorted(acked + released) == sorted(names)
+
+
+@pytest.mark.slow
+@pytest.mark.tenfold
+def test_races_of_a_retry_now_against_the_release_of_the_retry(broker: Broker, dsn: str) -> None:
+    """Each retry comes once, whether it was made due now or came at its instant in that moment."""
+    broker.create_topic(TOPIC, message_type="NORMAL", queues=1, granularity=MILLISECOND)
+    consumer = broker.consumer(TOPIC, "g")
+    names = [f"{n}" for n in range(RACES // 2)]
+    broker.send_many(TOPIC, [{"body": name} for name in names])
+    batch = consumer.receive(len(names), invisible=HOUR)
+    ids = [message.message_id for message in batch]
+    with wheel_process(dsn), consumed(broker) as delivered, Broker(dsn) as operator:
+        for number, message in enumerate(batch):
+            consumer.nack(message, delay=(number % 20) * MILLISECOND)
+            operator.retry_now("g", ids[max(0, number - 9) : number + 1])
+    assert Counter((message.message_id, message.attempt) for message in delivered) == dict.fromkeys(
+        ((one, 2) for one in ids), 1
+    )
+    with connected(dsn) as connection:
+        ((hastened,),) = ask(connection, "select count(*) from duewheel.redrive")
+    assert 0 < hastened < len(names)
 
 
 # --- inside a transaction that stays open

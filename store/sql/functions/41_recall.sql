@@ -24,9 +24,11 @@ begin
     perform duewheel.require_read_committed();
     perform duewheel.lock_recall_commit(new.topic_id);
     -- A rewind also takes retries back that are released and nobody has; it holds the locks under which they are given
-    -- out.
+    -- out. A retry that is sent anew, to be due now, is not among those.
     if duewheel.is_released(new.topic_id, new.queue, new.deliver_at, new.seq) and not exists (
-        select from duewheel.topic t where t.topic_id = new.topic_id and t.message_type = 'RETRY'
+        select from duewheel.topic t where t.topic_id = new.topic_id and t.message_type = 'RETRY' and not exists (
+            select from duewheel.redrive d
+            where d.topic_id = new.topic_id and d.deliver_at = new.deliver_at and d.seq = new.seq)
     ) then
         raise exception using
             errcode = 'DW012',

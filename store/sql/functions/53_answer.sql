@@ -190,7 +190,7 @@ declare
     v_answered bigint := 0;
 begin
     is_new := false;
-    select e.kind, e.xid = v_own_xid into v_final, v_final_is_own
+    select e.kind, e.xid = v_own_xid, case when e.kind = 'expired' then e.at end into v_final, v_final_is_own, v_end
     from duewheel.final_event((p_lease).group_id, (p_lease).topic_id, (p_lease).queue, (p_lease).n) e;
     if (v_final = 'acked' and p_action in ('ack', 'skip'))
        or (v_final in ('failed', 'returned') and p_action = 'reject')
@@ -216,8 +216,10 @@ begin
     if v_final = 'acked' and v_once and v_final_is_own and v_answered = 0 then
         return;
     end if;
-    if v_final is null then
-        v_end := duewheel.lease_end((p_lease).group_id, (p_lease).topic_id, (p_lease).queue, (p_lease).n);
+    if v_final is null or v_final = 'expired' then
+        -- One that was released was over before its end.
+        v_end := least(v_end, duewheel.lease_end(
+            (p_lease).group_id, (p_lease).topic_id, (p_lease).queue, (p_lease).n));
     end if;
     if v_final is not null or (v_end <= p_now and duewheel.has_lease(p_lease, p_key) is not true) then
         perform duewheel.refuse_late(v_final, v_once, coalesce(v_end, (p_lease).expires_at), p_now);

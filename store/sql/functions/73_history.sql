@@ -211,6 +211,8 @@ begin atomic
         from unnest(p_held) h where h.kind in ('failed', 'expired')
     ), sent_on as (
         select c.*, c.attempt - (c.message_type = 'RETRY')::integer as failed_attempt,
+               exists (select from duewheel.redrive d where d.retry_seq = c.seq and d.topic_id = c.topic_id)
+                   as is_hastened,
                -- What its lease became, where the message came again without a failure.
                case c.reason when duewheel.rewound_reason() then 'rewound'
                              when duewheel.given_back_reason() then 'returned' end as put_back
@@ -240,14 +242,17 @@ begin atomic
                     where h.group_id = c.group_id and h.kind = 'returned' and h.attempt = c.attempt
                       and h.outcome_at <= c.deliver_at
                     order by h.outcome_at desc, h.n desc limit 1))
-                when c.redriven_at is null then c.reason else concat_ws(': ', 'redriven', c.reason) end,
+                when c.redriven_at is null then c.reason
+                else concat_ws(': ', case when c.is_hastened then 'retried now' else 'redriven' end, c.reason) end,
            -- A dead letter comes after everything that its attempt went through.
            case when c.message_type <> 'RETRY' then duewheel.last_seq() end, 1
     from placed c
     union all
     select c.group_id, 'Deleted', c.recalled_at, null, c.attempt, null, 'taken back when the group was rewound',
            null, 0
-    from sent_on c where c.recalled_at is not null
+    from sent_on c where c.recalled_at is not null and not exists (
+        select from duewheel.redrive d
+        where d.topic_id = c.topic_id and d.deliver_at = c.deliver_at and d.seq = c.seq)
     union all
     select c.group_id, 'Deleted', d.redriven_at, null, c.attempt, null, 'discarded as a dead letter',
            duewheel.last_seq(), 2
@@ -265,7 +270,9 @@ create or replace function duewheel.states_of_leases(
 ) returns setof duewheel.message_state
 language sql stable
 begin atomic
-    select h.group_id, 'Inflight', h.leased_at, case when h.kind = 'rewound' then h.outcome_at else h.ends_at end,
+    select h.group_id, 'Inflight', h.leased_at,
+           -- Released or rewound before its end.
+           case when h.kind in ('expired', 'rewound') then least(h.outcome_at, h.ends_at) else h.ends_at end,
            h.attempt, h.consumer, null::text, h.n, 3
     from unnest(p_held) h
     union all

@@ -390,7 +390,7 @@ create or replace function duewheel.running_leases(
     of_group text default null, of_topic text default null
 ) returns table (
     consumer_group text, topic text, queue integer, consumer text, leased_at timestamptz, expires_at timestamptz,
-    messages integer, answered integer, is_retry boolean
+    messages integer, answered integer, is_retry boolean, lease_id text
 )
 language plpgsql
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
@@ -403,7 +403,7 @@ begin
     perform duewheel.require_known(of_group, of_topic);
     return query
     select g.name, coalesce(parent.name, t.name), l.queue::integer, l.consumer, l.leased_at, ended.at, l.message_count,
-           duewheel.answered_count(l.group_id, l.topic_id, l.queue, l.n), parent.name is not null
+           duewheel.answered_count(l.group_id, l.topic_id, l.queue, l.n), parent.name is not null, duewheel.lease_id(l)
     from (
         select * from (
             (select l.topic_id, l.group_id, l.queue, l.n from duewheel.lease l

@@ -62,6 +62,10 @@ comment on function duewheel.pause_group is
     'Lets a consumer group get nothing until it is resumed; answers on how many topics it was not paused.';
 comment on function duewheel.resume_group is
     'Ends the pause of a consumer group; answers on how many topics it was paused.';
+comment on function duewheel.retry_now is
+    'Makes the retries of messages due now that wait for their next attempt; answers the ids of those that waited.';
+comment on function duewheel.release_lease is
+    'Ends a lease as if its time were over; answers how many messages come again, null where it was over.';
 
 -- Looking
 comment on function duewheel.find is
