@@ -10,8 +10,8 @@ The language, decided once:
   rewind GROUP --topic TOPIC`.
 - An option means the same everywhere: `--topic` (`-t`), `--group` (`-g`), `--key`, `--tag`, `--key-prefix`,
   `--limit`, `--delay`, `--at`, `--dry-run`, `--yes`, `--dsn`, `--json`.
-- Only commands for the whole broker or for the program itself stand at the top: `stats`, `watch`, `demo`,
-  `completion`.
+- Only commands for the whole broker or for the program itself stand at the top: `stats`, `doctor`, `watch`,
+  `demo`, `completion`.
 - An answer says what happened: a command that finds the wanted state already there says "unchanged".
 """
 
@@ -33,6 +33,7 @@ _COMMANDS = (
     "db",
     "dead-letter",
     "demo",
+    "doctor",
     "group",
     "lease",
     "message",

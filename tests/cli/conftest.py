@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,9 +17,13 @@ RunJson = Callable[..., Any]
 
 
 @pytest.fixture
-def run(dsn: str, monkeypatch: pytest.MonkeyPatch) -> Run:
+def run(dsn: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
     """Run the command line with these arguments, on the test's database, and return what it did."""
     monkeypatch.setenv("DUEWHEEL_DSN", dsn)
+    # No Airflow is set up for the user of the commands.
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("AIRFLOW_HOME", raising=False)
+    monkeypatch.delenv("AIRFLOW__DATABASE__SQL_ALCHEMY_CONN", raising=False)
 
     def invoke(*arguments: str, stdin: str | bytes | None = None) -> Result:
         result = CliRunner().invoke(main, arguments, input=stdin)

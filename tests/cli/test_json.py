@@ -62,7 +62,7 @@ def test_every_command_answers_as_documented(run: Run, broker: Broker, tmp_path:
         left.discard(command)
         return document
 
-    for command in ("db upgrade", "db check", "db rebase", "settings show", "topic list", "stats"):
+    for command in ("db upgrade", "db check", "db rebase", "settings show", "topic list", "stats", "doctor"):
         shaped(command)
     shaped("settings update", "--when-full", "keep_unread")
     shaped("completion", "zsh")
