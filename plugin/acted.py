@@ -28,6 +28,8 @@ _ACTIONS: Final = {
     "duewheel.recall_matching": "recall",
     "duewheel.reschedule": "reschedule",
     "duewheel.reschedule_matching": "reschedule",
+    "duewheel.release_lease": "release the lease",
+    "duewheel.retry_now": "retry now",
     "duewheel.redrive": "redrive",
     "duewheel.discard": "discard",
     "duewheel.resend": "edit and send again",

@@ -181,6 +181,26 @@ def resend(connection_id: str, asked: models.EditedDeadLetter, _: Acting) -> mod
     return models.Sent(message_id=sent.message_id, is_new=sent.outcome is not SendOutcome.DUPLICATE)
 
 
+@router.post("/retries/now", dependencies=[_logged("duewheel.retry_now")])
+def retry_now(connection_id: str, asked: models.SomeRetries, _: Acting) -> models.Outcomes:
+    """Make messages due now that wait for their next attempt."""
+    with brokers.lend(connection_id) as broker:
+        waited = frozenset(broker.retry_now(asked.group, asked.message_ids))
+    return models.Outcomes(
+        outcomes=[
+            models.Outcome(message_id=one, outcome="due_now" if one in waited else "not_waiting")
+            for one in asked.message_ids
+        ]
+    )
+
+
+@router.post("/leases/release", dependencies=[_logged("duewheel.release_lease")])
+def release_lease(connection_id: str, asked: models.LeaseName, _: Acting) -> models.Released:
+    """End the lease of a consumer that hangs."""
+    with brokers.lend(connection_id) as broker:
+        return models.Released(messages=broker.release_lease(asked.lease_id, "by an operator"))
+
+
 @router.post("/groups/rewind", dependencies=[_logged("duewheel.rewind")])
 def rewind(connection_id: str, asked: models.Rewind, _: Acting) -> Rewound:
     """Set a group back, so that it receives again the messages released since an instant."""

@@ -268,6 +268,12 @@ class SomeMessages(Question):
     message_ids: list[MessageId] = Field(min_length=1, max_length=MOST_AT_ONCE)
 
 
+class SomeRetries(SomeMessages):
+    """Messages that wait for their next attempt in a group."""
+
+    group: Text
+
+
 class NewInstant(Question):
     """The new delivery time of messages: one of the two fields. A delay of 0 delivers now."""
 
@@ -287,9 +293,9 @@ class MoveSome(SomeMessages, NewInstant):
 
 class Outcome(Model):
     """The outcome for one message: ``recalled``, ``rescheduled``, ``replaced``, ``already_released``,
-    ``not_found`` or ``refused``. If the broker failed partway, ``unknown`` for one message and ``not_tried``
-    for the rest. ``new_message_id``: where it is another one, the id that the message has now, or the id of
-    the message that replaced it."""
+    ``not_found`` or ``refused``; of a retry ``due_now`` or ``not_waiting``. If the broker failed partway,
+    ``unknown`` for one message and ``not_tried`` for the rest. ``new_message_id``: where it is another one,
+    the id that the message has now, or the id of the message that replaced it."""
 
     message_id: str
     outcome: str
@@ -400,6 +406,20 @@ class GroupName(Question):
 
     group: Text
     topic: Text
+
+
+class LeaseName(Question):
+    """The lease that a request ends. Its group and topic tell in the audit log what it was."""
+
+    group: Text
+    topic: Text
+    lease_id: Annotated[str, Field(pattern=r"^[0-9]{1,9}\.[0-9]{1,9}\.[0-9]{1,4}\.[0-9]{1,18}\.[0-9]{1,18}$")]
+
+
+class Released(Model):
+    """How many messages of a lease come again or are dead letters; null where the lease was over."""
+
+    messages: int | None
 
 
 class ScheduleName(Question):

@@ -55,6 +55,10 @@ RULES = {
     ("POST", f"{BROKER}/dead-letters/resend"): Rule(
         ACT, {"group": "rights", "message_id": UNKNOWN_ID, "body": "", "properties": {}}, status=404
     ),
+    ("POST", f"{BROKER}/retries/now"): Rule(ACT, {"group": "rights", "message_ids": [UNKNOWN_ID]}),
+    ("POST", f"{BROKER}/leases/release"): Rule(
+        ACT, {"group": "rights", "topic": "rights", "lease_id": "1.1.0.999.1"}
+    ),
     ("POST", f"{BROKER}/groups/rewind"): Rule(ACT, {"group": "rights", "topic": "rights", "to": "latest"}),
     ("POST", f"{BROKER}/groups/pause"): Rule(ACT, {"group": "rights", "topic": "rights"}),
     ("POST", f"{BROKER}/groups/resume"): Rule(ACT, {"group": "rights", "topic": "rights"}),

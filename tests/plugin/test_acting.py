@@ -13,7 +13,7 @@ import pytest
 from tests.conftest import execute
 from tests.plugin.airflow_server import AirflowServer
 
-from duewheel.store import RetryPolicy
+from duewheel.store import LeaseLost, RetryPolicy
 from duewheel.store.broker import Broker
 
 pytestmark = [pytest.mark.airflow, pytest.mark.slow]
@@ -140,9 +140,41 @@ def test_x08_those_who_acted_by_ids_and_by_a_filter_stand_beside_the_history(
     assert told == {ids[0]: both, now_id: both, ids[1]: [], ids[2]: []}
 
 
+def test_x08_a_lease_is_released_and_its_retry_is_due_now_and_who_did_it_is_told(
+    airflow: AirflowServer, shop: Broker
+) -> None:
+    shop.create_topic("hanging", message_type="NORMAL", queues=1)
+    consumer = shop.consumer("hanging", "hangs", retry=RetryPolicy(3, (HOUR,)))
+    sent = shop.send("hanging", b"").message_id
+    batch = consumer.receive(invisible=HOUR)
+    _, listed = airflow.call("GET", f"{BROKER}/leases?group=hangs", role="viewer")
+    (lease,) = listed["leases"]
+    asked = {"group": "hangs", "topic": "hanging", "lease_id": lease["lease_id"]}
+    for messages in (1, None):
+        assert airflow.call("POST", f"{BROKER}/leases/release", asked, role="op") == (
+            200,
+            {"messages": messages},
+        )
+    with pytest.raises(LeaseLost):
+        consumer.ack(batch)
+    consumer.nack(consumer.receive(wait=timedelta(seconds=30)), reason="boom")
+    due = {"group": "hangs", "message_ids": [sent]}
+    for outcome in ("due_now", "not_waiting"):
+        _, answer = airflow.call("POST", f"{BROKER}/retries/now", due, role="admin")
+        assert [one["outcome"] for one in answer["outcomes"]] == [outcome]
+    (again,) = consumer.receive(wait=timedelta(seconds=30))
+    assert again.attempt == 3
+    consumer.ack(again)
+    _, told = airflow.call("GET", f"{BROKER}/messages/{sent}/actions", role="viewer")
+    acted = [(line["user"], line["action"]) for line in told["actions"]]
+    assert acted[0] == ("op", "release the lease")
+    assert acted[-1] == ("admin", "retry now")
+
+
 @pytest.mark.parametrize(
     ("path", "body"),
     [
+        ("leases/release", '{"group": "g", "topic": "t", "lease_id": "1"}'),
         ("messages/recall", '{"message_ids": ["\\ud800"]}'),
         ("messages/recall", '{"message_ids": ["0"], "\\udfff": 1}'),
         ("messages/reschedule", '{"message_ids": ["0"], "delay_seconds": NaN}'),

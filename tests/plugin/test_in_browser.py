@@ -583,6 +583,33 @@ def test_x08_an_operator_pauses_a_group_and_resumes_and_deletes_it(
     assert [one.topic for one in shop_at_work.groups() if one.group == "pausable"] == ["pausing-few"]
 
 
+def test_x08_an_operator_releases_a_lease_and_makes_retries_due_now(
+    chromium: Browser, airflow: AirflowServer, shop_at_work: Broker
+) -> None:
+    shop_at_work.create_topic("hung", message_type="NORMAL", queues=1)
+    consumer = shop_at_work.consumer("hung", "hung", retry=RetryPolicy(3, (timedelta(hours=1),)))
+    shop_at_work.send_many("hung", [{"body": b"", "key": f"hung-{n}"} for n in range(3)])
+    consumer.receive(1, invisible=timedelta(hours=1))
+    for _ in range(2):
+        consumer.nack(consumer.receive(1), reason="no paper")
+    with logged_in(chromium, airflow, "op") as page:
+        dialog = page.get_by_role("alertdialog")
+        open_view(page, airflow, "?view=leases&group=hung")
+        row = page.get_by_role("region", name="Leases").get_by_role("row").nth(1)
+        row.get_by_role("button", name="Release").click()
+        dialog.get_by_role("button", name="Release").click()
+        expect(dialog.get_by_text("The lease is released: 1 message sent on.")).to_be_visible()
+        close(dialog)
+        expect(page.get_by_text("No consumer has messages in hand.")).to_be_visible()
+        follow(page, "?view=retries&group=hung")
+        rows = page.get_by_role("region", name="Retries").get_by_role("row")
+        rows.filter(has_text="hung-1").get_by_role("checkbox").click(force=True)
+        page.get_by_role("button", name="Retry now").click()
+        dialog.get_by_role("button", name="Retry now").click()
+        expect(dialog.get_by_text("1 due now")).to_be_visible()
+        close(dialog)
+
+
 def test_x08_a_group_that_stands_still_is_marked_and_names_are_completed(
     chromium: Browser, airflow: AirflowServer, shop_at_work: Broker
 ) -> None:

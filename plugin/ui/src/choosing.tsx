@@ -93,15 +93,19 @@ const Choose = ({ checked, label, toggle }: { checked: boolean; label: string; t
   </Checkbox.Root>
 );
 
-/** The column in which rows are chosen, those of which it may be. */
-export const chooser = <Row extends One>(choice: Choice, mayBe: (one: Row) => boolean = () => true) =>
+/** The column in which rows are chosen, those of which it may be; a row is known by its message unless it says so. */
+export const chooser = <Row extends One>(
+  choice: Choice,
+  mayBe: (one: Row) => boolean = () => true,
+  nameOf: (one: Row) => string = (one) => one.message_id,
+) =>
   columnsOf<Row>().display({
     cell: ({ row: { original: one } }) =>
       mayBe(one) && (
         <Choose
-          checked={choice.has(one.message_id)}
+          checked={choice.has(nameOf(one))}
           label={`Choose ${one.key ?? one.message_id}`}
-          toggle={() => choice.toggle(one.message_id)}
+          toggle={() => choice.toggle(nameOf(one))}
         />
       ),
     header: () => <Choose checked={choice.all} label="Choose all" toggle={choice.toggleAll} />,

@@ -207,8 +207,8 @@ function Views({ broker }: { broker: Schemas["BrokerChoice"] }) {
           {view === "messages" && <Messages broker={id} mayAct={mayAct} />}
           {view === "message" && <Message broker={id} mayAct={mayAct} />}
           {view === "groups" && <Groups broker={id} mayAct={mayAct} />}
-          {view === "leases" && <Leases broker={id} />}
-          {view === "retries" && <Retries broker={id} />}
+          {view === "leases" && <Leases broker={id} mayAct={mayAct} />}
+          {view === "retries" && <Retries broker={id} mayAct={mayAct} />}
           {view === "dead" && (
             <DeadLetters broker={id} mayAct={mayAct} mayReadBodies={broker.may_read_bodies} />
           )}

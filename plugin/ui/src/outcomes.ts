@@ -4,9 +4,11 @@ import { Failure, type Schemas } from "./api";
 type Outcome = Schemas["Outcome"];
 
 const WORDS: Record<string, string> = {
+  due_now: "due now",
   already_released: "already released: it was too late",
   not_found: "not found: recalled before, or no longer kept",
   not_tried: "not tried",
+  not_waiting: "not waiting for a retry any more",
   recalled: "recalled: never delivered",
   refused: "refused",
   replaced: "replaced by another message before",

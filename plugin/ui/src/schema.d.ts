@@ -308,6 +308,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/brokers/{connection_id}/leases/release": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Release Lease
+         * @description End the lease of a consumer that hangs.
+         */
+        post: operations["release_lease_api_brokers__connection_id__leases_release_post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/brokers/{connection_id}/messages": {
         parameters: {
             query?: never;
@@ -565,6 +585,26 @@ export interface paths {
         get: operations["list_retries_api_brokers__connection_id__retries_get"];
         put?: never;
         post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/brokers/{connection_id}/retries/now": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Retry Now
+         * @description Make messages due now that wait for their next attempt.
+         */
+        post: operations["retry_now_api_brokers__connection_id__retries_now_post"];
         delete?: never;
         options?: never;
         head?: never;
@@ -1027,6 +1067,18 @@ export interface components {
             until_at: string | null;
         };
         /**
+         * LeaseName
+         * @description The lease that a request ends. Its group and topic tell in the audit log what it was.
+         */
+        LeaseName: {
+            /** Group */
+            group: string;
+            /** Lease Id */
+            lease_id: string;
+            /** Topic */
+            topic: string;
+        };
+        /**
          * Leases
          * @description The open leases, those that end first at the top.
          */
@@ -1288,9 +1340,9 @@ export interface components {
         /**
          * Outcome
          * @description The outcome for one message: ``recalled``, ``rescheduled``, ``replaced``, ``already_released``,
-         *     ``not_found`` or ``refused``. If the broker failed partway, ``unknown`` for one message and ``not_tried``
-         *     for the rest. ``new_message_id``: where it is another one, the id that the message has now, or the id of
-         *     the message that replaced it.
+         *     ``not_found`` or ``refused``; of a retry ``due_now`` or ``not_waiting``. If the broker failed partway,
+         *     ``unknown`` for one message and ``not_tried`` for the rest. ``new_message_id``: where it is another one,
+         *     the id that the message has now, or the id of the message that replaced it.
          */
         Outcome: {
             /** Deliver At */
@@ -1446,6 +1498,14 @@ export interface components {
             redriven: number;
         };
         /**
+         * Released
+         * @description How many messages of a lease come again or are dead letters; null where the lease was over.
+         */
+        Released: {
+            /** Messages */
+            messages: number | null;
+        };
+        /**
          * Retries
          * @description Messages that wait for their next attempt, the next one first.
          */
@@ -1493,6 +1553,7 @@ export interface components {
          *         leased_at, expires_at: since when, and until when.
          *         messages, answered: how many, and how many of them have an answer.
          *         is_retry: whether it is not their first attempt.
+         *         lease_id: names it for :meth:`duewheel.store.broker.Broker.release_lease`.
          */
         RunningLease: {
             /** Answered */
@@ -1508,6 +1569,8 @@ export interface components {
             group: string;
             /** Is Retry */
             is_retry: boolean;
+            /** Lease Id */
+            lease_id: string;
             /**
              * Leased At
              * Format: date-time
@@ -1602,6 +1665,16 @@ export interface components {
          * @description The messages that a request acts on.
          */
         SomeMessages: {
+            /** Message Ids */
+            message_ids: string[];
+        };
+        /**
+         * SomeRetries
+         * @description Messages that wait for their next attempt in a group.
+         */
+        SomeRetries: {
+            /** Group */
+            group: string;
             /** Message Ids */
             message_ids: string[];
         };
@@ -2293,6 +2366,41 @@ export interface operations {
             };
         };
     };
+    release_lease_api_brokers__connection_id__leases_release_post: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                connection_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["LeaseName"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Released"];
+                };
+            };
+            /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["HTTPValidationError"];
+                };
+            };
+        };
+    };
     list_messages_api_brokers__connection_id__messages_get: {
         parameters: {
             query?: {
@@ -2721,6 +2829,41 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Retries"];
+                };
+            };
+            /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["HTTPValidationError"];
+                };
+            };
+        };
+    };
+    retry_now_api_brokers__connection_id__retries_now_post: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                connection_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["SomeRetries"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Outcomes"];
                 };
             };
             /** @description Validation Error */

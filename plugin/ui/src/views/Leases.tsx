@@ -4,6 +4,7 @@ import { useAddress } from "../address";
 import { count } from "../format";
 import { Answered, Consumer, Filter, Section, Shown, When } from "../parts";
 import { useBroker } from "../queries";
+import { ReleaseLease } from "../ReleaseLease";
 import { NUMBER, Rows, columnsOf } from "../Rows";
 
 const column = columnsOf<Schemas["RunningLease"]>();
@@ -32,7 +33,7 @@ const columns = (nowAt: string) => [
   column.accessor((one) => (one.is_retry ? "retries" : "first attempts"), { header: "Messages" }),
 ];
 
-export function Leases({ broker }: { broker: string }) {
+export function Leases({ broker, mayAct }: { broker: string; mayAct: boolean }) {
   const address = useAddress();
   const where = { group: address.of("group"), topic: address.of("topic") };
   const answer = useBroker(broker, "leases", where, 5);
@@ -46,9 +47,17 @@ export function Leases({ broker }: { broker: string }) {
         {(page) => (
           <>
             <Rows
-              columns={columns(page.now_at)}
+              columns={[
+                ...columns(page.now_at),
+                mayAct &&
+                  column.accessor("lease_id", {
+                    cell: ({ row: { original: one } }) => <ReleaseLease broker={broker} lease={one} />,
+                    enableSorting: false,
+                    header: "Actions",
+                  }),
+              ]}
               empty="No consumer has messages in hand."
-              keyOf={(one) => `${one.group} ${one.topic} ${one.queue} ${one.is_retry} ${one.leased_at}`}
+              keyOf={(one) => one.lease_id}
               label="Leases"
               rows={page.leases}
               sorts

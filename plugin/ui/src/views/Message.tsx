@@ -8,6 +8,8 @@ import { useBroker } from "../queries";
 import { NUMBER, Rows, columnsOf } from "../Rows";
 import { EditAndSend, isEditable } from "../EditAndSend";
 import { RedriveOne } from "./DeadLetters";
+import { ReleaseLease } from "../ReleaseLease";
+import { RetryNow } from "../RetryNow";
 import { DeliverNow, Recall, Reschedule, stateOf } from "./Messages";
 
 const column = columnsOf<Schemas["HistoryEntry"]>();
@@ -90,7 +92,6 @@ export function Message({ broker, mayAct }: { broker: string; mayAct: boolean })
 }
 
 function History({ broker, mayAct, one }: { broker: string; mayAct: boolean; one: Schemas["OneMessage"] }) {
-  const dead = mayAct ? deadIn(one.history) : new Map<string | null, number>();
   return (
     <Rows
       columns={[
@@ -100,24 +101,13 @@ function History({ broker, mayAct, one }: { broker: string; mayAct: boolean; one
             cell: ({ row: { original: entry } }) => <MessageLink id={entry.known_as} />,
             header: "Known as",
           }),
-        dead.size > 0 &&
+        mayAct &&
+          Object.values(LAST).some((state) => lastIn(one.history, state).size > 0) &&
           column.display({
             cell: ({ row: { index, original: entry } }) =>
               entry.consumer_group !== null &&
-              dead.get(entry.consumer_group) === index && (
-                <Flex gap={1} wrap="wrap">
-                  <RedriveOne broker={broker} group={entry.consumer_group} id={one.message_id} />
-                  {isEditable(one.body) && (
-                    <EditAndSend
-                      body={one.body}
-                      broker={broker}
-                      group={entry.consumer_group}
-                      id={one.message_id}
-                      properties={one.properties}
-                      topic={one.topic}
-                    />
-                  )}
-                </Flex>
+              lastIn(one.history, entry.state).get(entry.consumer_group) === index && (
+                <EntryActions broker={broker} entry={entry} group={entry.consumer_group} one={one} />
               ),
             header: "Actions",
             id: "actions",
@@ -156,10 +146,63 @@ function Actions({ broker, id }: { broker: string; id: string }) {
   );
 }
 
-/** For each group in which the message is now a dead letter, the place of that event in the history. */
-export function deadIn(history: Schemas["HistoryEntry"][]): Map<string | null, number> {
+/** The states of a message in a group in which a user can do something. */
+const LAST = { dead: "DLQ", held: "Inflight", waiting: "WaitingRetry" };
+
+/** For each group in which the message is now in a state, the place of that event in the history. */
+export function lastIn(history: Schemas["HistoryEntry"][], state: string): Map<string | null, number> {
   const last = new Map(history.map((entry, index) => [entry.consumer_group, index]));
-  return new Map([...last].filter(([group, index]) => group !== null && history[index]?.state === "DLQ"));
+  return new Map([...last].filter(([group, index]) => group !== null && history[index]?.state === state));
+}
+
+function EntryActions({
+  broker,
+  entry,
+  group,
+  one,
+}: {
+  broker: string;
+  entry: Schemas["HistoryEntry"];
+  group: string;
+  one: Schemas["OneMessage"];
+}) {
+  if (entry.state === LAST.waiting)
+    return <RetryNow broker={broker} waiting={[{ group, message_id: one.message_id }]} />;
+  if (entry.state === LAST.held)
+    return <Release broker={broker} entry={entry} group={group} topic={one.topic} />;
+  if (entry.state !== LAST.dead) return null;
+  return (
+    <Flex gap={1} wrap="wrap">
+      <RedriveOne broker={broker} group={group} id={one.message_id} />
+      {isEditable(one.body) && (
+        <EditAndSend
+          body={one.body}
+          broker={broker}
+          group={group}
+          id={one.message_id}
+          properties={one.properties}
+          topic={one.topic}
+        />
+      )}
+    </Flex>
+  );
+}
+
+/** The lease under which a message is held: that which its consumer took at that instant. */
+function Release({
+  broker,
+  entry,
+  group,
+  topic,
+}: {
+  broker: string;
+  entry: Schemas["HistoryEntry"];
+  group: string;
+  topic: string;
+}) {
+  const { data } = useBroker(broker, "leases", { group, topic });
+  const lease = data?.leases.find((one) => one.leased_at === entry.at && one.consumer === entry.consumer);
+  return lease ? <ReleaseLease broker={broker} lease={lease} /> : null;
 }
 
 /** Where a released message is: its state in each group that has received it. */

@@ -2,7 +2,9 @@ import { Flex } from "@chakra-ui/react";
 import type { Schemas } from "../api";
 import { useAddress } from "../address";
 import { Answered, Filter, MessageLink, Section, Shown, When } from "../parts";
+import { Selection, chooser, useChoice } from "../choosing";
 import { useBroker } from "../queries";
+import { RetryNow } from "../RetryNow";
 import { NUMBER, Rows, columnsOf } from "../Rows";
 
 const column = columnsOf<Schemas["WaitingRetry"]>();
@@ -24,7 +26,50 @@ const COLUMNS = [
   }),
 ];
 
-export function Retries({ broker }: { broker: string }) {
+/** A message may wait in several groups: a row is one of both. */
+const nameOf = (one: Schemas["WaitingRetry"]) => `${one.group} ${one.message_id}`;
+
+function List({
+  broker,
+  mayAct,
+  retries,
+}: {
+  broker: string;
+  mayAct: boolean;
+  retries: Schemas["WaitingRetry"][];
+}) {
+  const choice = useChoice(retries.map(nameOf));
+  return (
+    <>
+      {mayAct && (
+        <Selection
+          actions={
+            <RetryNow
+              broker={broker}
+              done={choice.clear}
+              waiting={retries.filter((one) => choice.has(nameOf(one)))}
+            />
+          }
+          actionsOnAll={null}
+          choice={choice}
+          of={broker}
+          total={undefined}
+        />
+      )}
+      <Rows
+        columns={[mayAct && chooser<Schemas["WaitingRetry"]>(choice, () => true, nameOf), ...COLUMNS]}
+        empty="No messages wait for a retry."
+        keyOf={(one) => `${nameOf(one)} ${one.attempt}`}
+        label="Retries"
+        rows={retries}
+        sorts
+      />
+      <Shown first="that are next" of={retries} />
+    </>
+  );
+}
+
+export function Retries({ broker, mayAct }: { broker: string; mayAct: boolean }) {
   const address = useAddress();
   const where = { group: address.of("group"), topic: address.of("topic") };
   const answer = useBroker(broker, "retries", where, 5);
@@ -35,19 +80,7 @@ export function Retries({ broker }: { broker: string }) {
         <Filter label="Topic" name="topic" placeholder="all" />
       </Flex>
       <Answered answer={answer}>
-        {(page) => (
-          <>
-            <Rows
-              columns={COLUMNS}
-              empty="No messages wait for a retry."
-              keyOf={(one) => `${one.group} ${one.message_id} ${one.attempt}`}
-              label="Retries"
-              rows={page.retries}
-              sorts
-            />
-            <Shown first="that are next" of={page.retries} />
-          </>
-        )}
+        {(page) => <List broker={broker} mayAct={mayAct} retries={page.retries} />}
       </Answered>
     </Section>
   );
