@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from duewheel.store.broker import Broker as Broker
     from duewheel.store.consuming.consumer import Consumer as Consumer
     from duewheel.store.consuming.lease_states import LeaseState as LeaseState
+    from duewheel.store.operations.overview import RunningLease as RunningLease
     from duewheel.store.values.bulk_results import BulkRecall as BulkRecall
     from duewheel.store.values.bulk_results import Rewound as Rewound
     from duewheel.store.values.doorbells import Doorbell as Doorbell
@@ -84,6 +85,7 @@ _PUBLIC = {
     "store.broker": "Broker",
     "store.consuming.consumer": "Consumer",
     "store.consuming.lease_states": "LeaseState",
+    "store.operations.overview": "RunningLease",
     "store.values.bulk_results": "BulkRecall Rewound",
     "store.values.doorbells": "Doorbell",
     "store.values.errors": (
