@@ -106,6 +106,30 @@ def test_the_figures_for_sizing_are_what_was_measured() -> None:
     assert f"A consumer that waits uses at most {idle}% of one processor." in page
 
 
+def year() -> str:
+    """The table of a year, month by month."""
+    rows = measured("year")
+    kinds = ("messages", "ticks", "leases", "recalls", "rest")
+
+    def figure(name: str, month: int) -> str:
+        row = rows[f"{name}-{month}"]
+        return f"{number(median(row['ours']))} {row['unit']}".strip()
+
+    head = "| month | messages there | their tables | ticks | leases | recalls | rest | dead rows | longest step |"
+    lines = [head, "|---" * 9 + "|"]
+    for month in range(1, 13):
+        cells = [figure("live", month), *(figure(kind, month) for kind in kinds)]
+        cells += [figure("dead", month), figure("step", month)]
+        lines.append(f"| {month} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def test_the_table_of_a_year_is_what_was_measured() -> None:
+    page = OPERATE.read_text(encoding="utf-8")
+    assert year() in page
+    assert f"wrote {number(median(measured('year')['wal']['ours']))} bytes of WAL" in " ".join(page.split())
+
+
 def test_another_page_says_the_same_bytes_and_rate() -> None:
     page = (ROOT / "docs" / "how-to" / "spark-brokers.md").read_text(encoding="utf-8")
     stored = median(measured("ten_minutes_table")["disk"]["ours"])
