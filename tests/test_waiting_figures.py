@@ -115,8 +115,10 @@ def year() -> str:
         row = rows[f"{name}-{month}"]
         return f"{number(median(row['ours']))} {row['unit']}".strip()
 
-    head = "| month | messages there | their tables | ticks | leases | recalls | rest | dead rows | longest step |"
-    lines = [head, "|---" * 9 + "|"]
+    head = (
+        "month | messages there | their tables | ticks | leases | recalls | rest | dead rows | longest step"
+    )
+    lines = [f"| {head} |", "|---" * 9 + "|"]
     for month in range(1, 13):
         cells = [figure("live", month), *(figure(kind, month) for kind in kinds)]
         cells += [figure("dead", month), figure("step", month)]
