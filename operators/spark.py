@@ -36,6 +36,7 @@ from duewheel.hooks.spark_connection import SparkPlace, spark_place
 from duewheel.operators.calling import call
 from duewheel.operators.consuming import NOT_BEGUN, ConsumingOperator, Held
 from duewheel.store.values.errors import DueWheelError, InvalidArgument, LeaseLost
+from duewheel.store.values.numbers import counted
 from duewheel.store.values.reasons import reason_of
 
 if TYPE_CHECKING:
@@ -425,14 +426,16 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
         if self.application is not None:
             self._persistently(partial(self._ack_rest, batch))
         elif batch.answered:
-            self.log.info("The function answered its %d messages itself", batch.count)
+            self.log.info("The function answered its %s itself", counted(batch.count, "message"))
         else:
             self._persistently(batch.ack)
-            self.log.info("Acked %d messages", batch.count)
+            self.log.info("Acked %s", counted(batch.count, "message"))
 
     def _ack_rest(self, batch: LeasedBatch) -> None:
         acked = batch.ack_unanswered()
-        self.log.info("Acked %d messages; the application had answered %d", acked, batch.count - acked)
+        self.log.info(
+            "Acked %s; the application had answered %d", counted(acked, "message"), batch.count - acked
+        )
 
     def _nack(self, batch: LeasedBatch, cause: BaseException) -> None:
         """Give the batch back after ``cause``, which stays the error the task fails with."""

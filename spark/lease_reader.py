@@ -22,6 +22,7 @@ from duewheel.spark.message_batches import message_batch
 from duewheel.spark.message_columns import ALL_COLUMNS, StreamHandle, query_columns
 from duewheel.spark.statements import statement
 from duewheel.store.values.errors import InvalidArgument, LeaseLost
+from duewheel.store.values.numbers import counted
 
 _READ_LEASE = statement("read_lease")
 _CHECK_LEASES = statement("check_leases")
@@ -87,9 +88,9 @@ def _read(
         yield batch
     if count != lease.count:
         raise LeaseLost(
-            f"Lease {lease.n} on queue {lease.queue} of topic {lease.topic} covers {lease.count} messages, "
-            f"but only {count} still exist: the lease ended long ago and retention has dropped its messages. "
-            "Take a new lease."
+            f"Lease {lease.n} on queue {lease.queue} of topic {lease.topic} covers "
+            f"{counted(lease.count, 'message')}, but only {count} still exist: the lease ended long ago and "
+            "retention has dropped its messages. Take a new lease."
         )
 
 

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Self
 from duewheel.store.consuming.lease_states import given_back_error, lost_error
 from duewheel.store.values.errors import LeaseLost
 from duewheel.store.values.leases import Lease
+from duewheel.store.values.numbers import counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -128,7 +129,7 @@ class LeaseKeeper:
     def _outage(self, error: Exception) -> LeaseLost:
         count = sum(each.count if isinstance(each, Lease) else 1 for each in self._messages)
         return LeaseLost(
-            f"the lease on {count} messages could not be extended for its whole duration of "
+            f"the lease on {counted(count, 'message')} could not be extended for its whole duration of "
             f"{self._invisible.total_seconds():g} s, last because of: {error}. They are delivered again; "
             "a longer invisible duration bridges longer outages"
         )
