@@ -211,7 +211,8 @@ begin atomic
         from unnest(p_held) h where h.kind in ('failed', 'expired')
     ), sent_on as (
         select c.*, c.attempt - (c.message_type = 'RETRY')::integer as failed_attempt,
-               exists (select from duewheel.redrive d where d.retry_seq = c.seq and d.topic_id = c.topic_id)
+               -- Looked up for each: as an exists, all redrives might be read at once.
+               (select true from duewheel.redrive d where d.retry_seq = c.seq and d.topic_id = c.topic_id limit 1)
                    as is_hastened,
                -- What its lease became, where the message came again without a failure.
                case c.reason when duewheel.rewound_reason() then 'rewound'
@@ -250,9 +251,9 @@ begin atomic
     union all
     select c.group_id, 'Deleted', c.recalled_at, null, c.attempt, null, 'taken back when the group was rewound',
            null, 0
-    from sent_on c where c.recalled_at is not null and not exists (
-        select from duewheel.redrive d
-        where d.topic_id = c.topic_id and d.deliver_at = c.deliver_at and d.seq = c.seq)
+    from sent_on c where c.recalled_at is not null and (
+        select true from duewheel.redrive d
+        where d.topic_id = c.topic_id and d.deliver_at = c.deliver_at and d.seq = c.seq limit 1) is null
     union all
     select c.group_id, 'Deleted', d.redriven_at, null, c.attempt, null, 'discarded as a dead letter',
            duewheel.last_seq(), 2
