@@ -174,14 +174,18 @@ class Arena:
     def receive_more(self) -> None:
         """Return when the workers have received something further."""
         before = self.crew.receives()
-        until(lambda: self.crew.receives() > before, "the workers to receive something", pause_seconds=0.05)
+
+        def is_more() -> bool:
+            self.crew.check_alive()
+            return self.crew.receives() > before
+
+        until(is_more, "the workers to receive something", pause_seconds=0.05)
 
     def rounds(self, pause_seconds: float = 0.0) -> Iterator[int]:
         """Numbers of rounds, two at least, until the time is over; before each the workers got something."""
         ends = time.monotonic() + self.seconds
         number = 0
         while number < 2 or time.monotonic() < ends:
-            self.crew.check_alive()
             self.receive_more()
             number += 1
             yield number
@@ -239,6 +243,8 @@ def arena(directory: Path, seed: int, seconds: float, surroundings: Surroundings
                 broker.consumer(TOPIC, group)
             broker.consumer(ORDERED_TOPIC, ORDERED_GROUP)
         with connected(dsn) as connection:
+            # It flushes the log up to here: a fault loses commits of the workers, never what they work on.
+            ask(connection, "set synchronous_commit = on")
             ask(connection, "create table effect (body text)")
         crew = Crew(dsn, logs)
         try:
