@@ -103,12 +103,13 @@ def in_rounds(call: Callable[[str], tuple[Any, ...]]) -> dict[str, Any]:
 
 def _in_portions(call: Callable[[str], tuple[Any, ...]], step: str, place: object = "more") -> None:
     """Repeats a step, from place to place, until it returns none. Portions become smaller when they take
-    long, or are ended by a timeout."""
+    long, or are ended by a timeout, and larger after one that was quick though it was full: a quick look at
+    topics where nothing is over says nothing of the next."""
     rows, next_place = _FIRST_ROWS, place
     while next_place is not None:
         began = time.monotonic()
         try:
-            _, next_place = call(step.format(rows=rows, place=next_place))
+            done, next_place = call(step.format(rows=rows, place=next_place))
         except QueryCanceled:
             if rows == _LEAST_ROWS:
                 raise
@@ -117,7 +118,7 @@ def _in_portions(call: Callable[[str], tuple[Any, ...]], step: str, place: objec
         seconds = time.monotonic() - began
         if seconds > _LONGEST_SECONDS:
             rows = max(_LEAST_ROWS, rows // 2)
-        elif seconds < _LONGEST_SECONDS / 4:
+        elif seconds < _LONGEST_SECONDS / 4 and done >= rows:
             rows = min(_MOST_ROWS, rows * 2)
 
 

@@ -149,6 +149,27 @@ def test_a_portion_becomes_smaller_after_a_timeout(logged: tuple[Broker, list[st
     assert rows(broker)["recall"] == 0
 
 
+def test_a_quick_portion_that_was_not_full_is_not_followed_by_a_larger_one(
+    logged: tuple[Broker, list[str]], clock: Clock
+) -> None:
+    broker, _ = logged
+    tried: list[int] = []
+    # As from topics where little or nothing is over, which are looked at in no time.
+    forgotten = iter([0, 49, 0, 0])
+
+    def call(statement: str) -> tuple[Any, ...]:
+        row = broker._database.rows(statement, (clock(),))[0]
+        portion = re.search(r"forget\((\d+)", statement)
+        if portion and (count := next(forgotten, None)) is not None:
+            tried.append(int(portion[1]))
+            return count, 0
+        return row
+
+    upkeep.in_rounds(call)
+    assert len(tried) == 4
+    assert max(tried) == tried[0]
+
+
 def test_the_smallest_portion_does_not_hide_a_timeout(logged: tuple[Broker, list[str]], clock: Clock) -> None:
     broker, _ = logged
 
