@@ -8,7 +8,6 @@ import os
 import re
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from socket import gethostname
@@ -20,6 +19,7 @@ from playwright.sync_api import expect
 from psycopg2.extensions import parse_dsn
 from tests.conftest import execute
 from tests.plugin.airflow_server import PREFIX, AirflowServer
+from tests.plugin.browsing import NARROW, WIDE, close, follow, logged_in, open_view
 
 from duewheel.cli.demo.processes import end, start
 from duewheel.embedded.postgres import EmbeddedPostgres
@@ -33,9 +33,6 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.airflow, pytest.mark.slow, pytest.mark.needs("chromium")]
 
-# On a busy machine an answer takes longer than the five seconds that are usual.
-expect.set_options(timeout=30_000)
-
 HOUR = timedelta(hours=1)
 MINUTE = timedelta(minutes=1)
 SECOND = timedelta(seconds=1)
@@ -43,19 +40,6 @@ SECOND = timedelta(seconds=1)
 PICTURES = Path(__file__).parents[2] / "docs" / "how-to" / "page"
 #: Looks for what keeps people out who cannot see, or use no mouse.
 AXE = Path(__file__).parents[2] / "plugin" / "ui" / "node_modules" / "axe-core" / "axe.min.js"
-WIDE = {"width": 1400, "height": 900}
-NARROW = {"width": 400, "height": 900}
-
-
-#: The cookies of those who have logged in, by server and role.
-_LOGINS: dict[tuple[str, str], Any] = {}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def built() -> None:
-    """The tests are of the page that is built from the sources, not of what stands in for it."""
-    if not _BUILT.exists():
-        pytest.fail("the page is not built: run `make page`")
 
 
 @pytest.fixture(scope="module")
@@ -103,55 +87,6 @@ def wheel(shop_at_work: Broker, shop_dsn: str, tmp_path_factory: pytest.TempPath
     end([child], grace_seconds=5)
 
 
-@contextmanager
-def logged_in(
-    chromium: Browser, airflow: AirflowServer, role: str, *, dark: bool = False, size: Any = None
-) -> Iterator[Page]:
-    """A page of the browser after a real login; what goes wrong in it fails the test.
-
-    A user logs in once and keeps the cookies from then on, as in a browser that was closed and opened again.
-    """
-    known = _LOGINS.get((airflow.url, role))
-    context = chromium.new_context(
-        storage_state=known,
-        viewport=size or WIDE,
-        color_scheme="dark" if dark else "light",
-        locale="en-GB",
-        timezone_id="UTC",
-    )
-    context.add_init_script(f"localStorage.setItem('theme', '{'dark' if dark else 'light'}')")
-    page = context.new_page()
-    errors: list[str] = []
-    page.on("pageerror", lambda error: errors.append(str(error)))
-    try:
-        if known is None:
-            page.goto(f"{airflow.url}/auth/login/?next={airflow.url}/plugin/duewheel")
-            page.locator("input[name=username]").fill(role)
-            page.locator("input[name=password]").fill(airflow.password)
-            page.locator("button[type=submit]").click()
-            # The rest of the login goes on by itself, and would break off what is loaded meanwhile.
-            expect(page.get_by_role("link", name="Delays")).to_be_visible(timeout=60_000)
-            _LOGINS[airflow.url, role] = {"cookies": context.storage_state()["cookies"]}
-        yield page
-        assert errors == []
-    finally:
-        # A page that asks again and again may be in the midst of it.
-        page.unroute_all(behavior="ignoreErrors")
-        context.close()
-
-
-def open_view(page: Page, airflow: AirflowServer, query: str = "") -> None:
-    """Load the page with a query string, and wait until it shows itself."""
-    page.goto(f"{airflow.url}/plugin/duewheel{query}")
-    expect(page.get_by_role("heading", name="Delay messages")).to_be_visible(timeout=30_000)
-
-
-def follow(page: Page, query: str) -> None:
-    """Go to another view without loading the page again, as a link within it does."""
-    page.evaluate("history.pushState({}, '', location.pathname + " + json.dumps(query) + ")")
-    page.evaluate("dispatchEvent(new PopStateEvent('popstate'))")
-
-
 def tab_to(page: Page, wanted: Locator) -> None:
     """Go there as one does without a mouse."""
     for _ in range(80):
@@ -159,12 +94,6 @@ def tab_to(page: Page, wanted: Locator) -> None:
             return
         page.keyboard.press("Tab")
     pytest.fail(f"no way leads to {wanted} by the Tab key")
-
-
-def close(dialog: Locator) -> None:
-    """Close it, and wait until it is gone: it fades, and its buttons have the names of those behind it."""
-    dialog.get_by_role("button", name="Close").first.click()
-    expect(dialog).to_have_count(0)
 
 
 def select_all(page: Page) -> None:

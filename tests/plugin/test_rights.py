@@ -74,6 +74,7 @@ def test_x19_only_connections_of_our_type_are_listed_or_opened(airflow: AirflowS
     assert [one["connection_id"] for one in answer["brokers"]] == [
         "duewheel_default",
         "moved",
+        "night",
         "not_upgraded",
         "unreachable",
     ]

@@ -4,6 +4,7 @@ import userEvent from "@testing-library/user-event";
 import { useState } from "react";
 import { afterEach, expect, test } from "vitest";
 import { chooser, useChoice } from "./choosing";
+import { IsOld } from "./parts";
 import { NUMBER, Rows, columnsOf } from "./Rows";
 
 type Row = { key: string | null; message_id: string; size: number };
@@ -114,4 +115,18 @@ test("a part of a row keeps its state when the list is drawn anew, with other co
   await userEvent.type(screen.getByRole("textbox"), "half");
   rerender(list());
   expect(screen.getByRole<HTMLInputElement>("textbox").value).toBe("half");
+});
+
+test("rows of the question before cannot be chosen", async () => {
+  render(
+    <IsOld value={true}>
+      <Some chooses />
+    </IsOld>,
+  );
+  for (const name of ["Choose all", "Choose a"]) {
+    const box = screen.getByRole<HTMLInputElement>("checkbox", { name });
+    expect(box.disabled).toBe(true);
+    await userEvent.click(box);
+  }
+  expect(screen.getByText("chosen")).toBeTruthy();
 });

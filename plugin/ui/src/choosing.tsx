@@ -1,8 +1,9 @@
 // The rows that a user has chosen, the column of checkboxes in which they are, and the bar with what may be done.
 import { Button, Checkbox, Flex, Text } from "@chakra-ui/react";
-import { type ReactNode, useState } from "react";
+import { type ReactNode, use, useState } from "react";
 import type { Schemas } from "./api";
 import { count } from "./format";
+import { IsOld } from "./parts";
 import { columnsOf } from "./Rows";
 
 export type Choice = ReturnType<typeof useChoice>;
@@ -86,8 +87,15 @@ export function Selection({
   );
 }
 
+/** Rows of the question before cannot be chosen: they go when the new ones come. */
 const Choose = ({ checked, label, toggle }: { checked: boolean; label: string; toggle: () => void }) => (
-  <Checkbox.Root checked={checked} colorPalette="brand" onCheckedChange={toggle} size="sm">
+  <Checkbox.Root
+    checked={checked}
+    colorPalette="brand"
+    disabled={use(IsOld)}
+    onCheckedChange={toggle}
+    size="sm"
+  >
     <Checkbox.HiddenInput aria-label={label} />
     <Checkbox.Control />
   </Checkbox.Root>

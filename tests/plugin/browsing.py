@@ -1,0 +1,78 @@
+"""What the tests in the browser do alike: log in, open a view, close a dialog."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from playwright.sync_api import expect
+from tests.plugin.airflow_server import AirflowServer
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Locator, Page
+
+# On a busy machine an answer takes longer than the five seconds that are usual.
+expect.set_options(timeout=30_000)
+
+WIDE = {"width": 1400, "height": 900}
+NARROW = {"width": 400, "height": 900}
+
+#: The cookies of those who have logged in, by server and role.
+_LOGINS: dict[tuple[str, str], Any] = {}
+
+
+@contextmanager
+def logged_in(
+    chromium: Browser, airflow: AirflowServer, role: str, *, dark: bool = False, size: Any = None
+) -> Iterator[Page]:
+    """A page of the browser after a real login; what goes wrong in it fails the test.
+
+    A user logs in once and keeps the cookies from then on, as in a browser that was closed and opened again.
+    """
+    known = _LOGINS.get((airflow.url, role))
+    context = chromium.new_context(
+        storage_state=known,
+        viewport=size or WIDE,
+        color_scheme="dark" if dark else "light",
+        locale="en-GB",
+        timezone_id="UTC",
+    )
+    context.add_init_script(f"localStorage.setItem('theme', '{'dark' if dark else 'light'}')")
+    page = context.new_page()
+    errors: list[str] = []
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    try:
+        if known is None:
+            page.goto(f"{airflow.url}/auth/login/?next={airflow.url}/plugin/duewheel")
+            page.locator("input[name=username]").fill(role)
+            page.locator("input[name=password]").fill(airflow.password)
+            page.locator("button[type=submit]").click()
+            # The rest of the login goes on by itself, and would break off what is loaded meanwhile.
+            expect(page.get_by_role("link", name="Delays")).to_be_visible(timeout=60_000)
+            _LOGINS[airflow.url, role] = {"cookies": context.storage_state()["cookies"]}
+        yield page
+        assert errors == []
+    finally:
+        # A page that asks again and again may be in the midst of it.
+        page.unroute_all(behavior="ignoreErrors")
+        context.close()
+
+
+def open_view(page: Page, airflow: AirflowServer, query: str = "") -> None:
+    """Load the page with a query string, and wait until it shows itself."""
+    page.goto(f"{airflow.url}/plugin/duewheel{query}")
+    expect(page.get_by_role("heading", name="Delay messages")).to_be_visible(timeout=30_000)
+
+
+def follow(page: Page, query: str) -> None:
+    """Go to another view without loading the page again, as a link within it does."""
+    page.evaluate("history.pushState({}, '', location.pathname + " + json.dumps(query) + ")")
+    page.evaluate("dispatchEvent(new PopStateEvent('popstate'))")
+
+
+def close(dialog: Locator) -> None:
+    """Close it, and wait until it is gone: it fades, and its buttons have the names of those behind it."""
+    dialog.get_by_role("button", name="Close").first.click()
+    expect(dialog).to_have_count(0)

@@ -1,0 +1,248 @@
+"""Ten tasks of an operator at night, each played in the browser, with the clicks that it takes (X08).
+
+The tasks and their clicks stand in the table of docs/how-to/page.md, and are compared with what was counted.
+Each task begins at the overview. A press of the mouse is a click, into a field too; typing, Tab and Enter are
+none.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from playwright.sync_api import expect
+from tests.plugin.airflow_server import AirflowServer
+from tests.plugin.browsing import logged_in, open_view
+
+from duewheel.store import RetryPolicy
+from duewheel.store.broker import Broker
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Locator, Page
+
+pytestmark = [pytest.mark.airflow, pytest.mark.slow, pytest.mark.needs("chromium")]
+
+HOUR = timedelta(hours=1)
+AT_ONCE_DEAD = RetryPolicy(0, (HOUR,))
+BLACK_FRIDAY = datetime(2030, 11, 29, tzinfo=UTC)
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "page.md"
+#: Counts where it cannot be forgotten: in the page, and beyond its views.
+COUNT = "addEventListener('pointerdown', () => { window.clicks = (window.clicks ?? 0) + 1 }, true)"
+
+
+def clicks_of_the_table() -> dict[str, int]:
+    """The tasks that the page names, with their clicks."""
+    rows = re.findall(r"^\| ([^|]+) \|[^|]+\| (\d+) \|$", PAGE.read_text(), re.MULTILINE)
+    return {task: int(clicks) for task, clicks in rows}
+
+
+class Operator:
+    """Who sits before the page.
+
+    Attributes:
+        page: what is seen.
+        dialog: the question that is open.
+    """
+
+    def __init__(self, page: Page) -> None:
+        self.page = page
+        self.dialog = page.get_by_role("alertdialog")
+
+    @property
+    def clicks(self) -> int:
+        """How often the mouse was pressed since the page was loaded."""
+        return int(self.page.evaluate("window.clicks ?? 0"))
+
+    def view(self, name: str) -> None:
+        """Go to a view."""
+        self.page.get_by_role("navigation", name="Views").get_by_role("link", name=name).click()
+
+    @property
+    def pulse(self) -> Locator:
+        """The line above every view."""
+        return self.page.get_by_role("region", name="State of the broker")
+
+    def table(self, name: str) -> Locator:
+        """The rows of a list."""
+        return self.page.get_by_role("region", name=name, exact=True).get_by_role("row")
+
+    def row(self, table: str, words: str) -> Locator:
+        """The first row of a list that has these words."""
+        return self.table(table).filter(has_text=words).first
+
+    def enter(self, field: str, value: str) -> None:
+        """Click into a field of the filter, and type."""
+        it = self.page.locator(f"input[name={field}]")
+        it.click()
+        it.fill(value)
+        it.press("Enter")
+
+    def answer(self, action: str, number: str = "") -> None:
+        """Confirm, and where the dialog asks for it type the number first."""
+        if number:
+            self.dialog.locator("input[name=number]").click()
+            self.page.keyboard.type(number)
+        self.dialog.get_by_role("button", name=action, exact=True).click()
+
+    def reads(self, words: str) -> None:
+        """The dialog says how it went."""
+        expect(self.dialog.get_by_role("status")).to_contain_text(words)
+
+
+@pytest.fixture(scope="module")
+def night(night_dsn: str) -> Iterator[Broker]:
+    """A shop on the night in which no wheel turns."""
+    with Broker(night_dsn) as broker:
+        broker.create_topic("orders.timeout", max_delay=timedelta(days=3_650))
+        broker.send("orders.timeout", {"order": 4711}, key="order-4711", delay=HOUR)
+        broker.send_many(
+            "orders.timeout",
+            [{"body": b"", "delay": 2 * HOUR, "key": f"customer-7/{number}"} for number in range(120)],
+        )
+        broker.send("orders.timeout", b"", key="postpone-me", delay=HOUR)
+        broker.send_many("orders.timeout", [{"body": b"", "deliver_at": BLACK_FRIDAY, "key": "sale"}] * 70)
+        broker.create_topic("vouchers.expire")
+        broker.send("vouchers.expire", b"", delay=timedelta(0))
+        broker.create_topic("orders.placed", message_type="NORMAL")
+        broker.send_many("orders.placed", [{"body": b""}] * 40)
+        ship = broker.consumer("orders.placed", "ship")
+        ship.ack(ship.receive(max_messages=8))
+        broker.create_topic("mails", message_type="NORMAL")
+        broker.send_many("mails", [{"body": b"", "key": f"mail-{number}"} for number in range(5_003)])
+        mailer = broker.consumer("mails", "mail", retry=AT_ONCE_DEAD)
+        for _ in range(5):
+            mailer.nack(mailer.receive(max_messages=1_000), reason="HTTP 503: try later")
+        mailer.nack(mailer.receive(max_messages=1_000), reason="no address: poison")
+        broker.create_topic("prices", message_type="NORMAL")
+        broker.send("prices", {"amount": "19,90"}, key="typo")
+        book = broker.consumer("prices", "book", retry=AT_ONCE_DEAD)
+        book.nack(book.receive(), reason="no number: 19,90")
+        yield broker
+
+
+@contextmanager
+def at_the_overview(chromium: Browser, airflow: AirflowServer) -> Iterator[Operator]:
+    """An operator whose clicks are counted from here on."""
+    with logged_in(chromium, airflow, "op") as page:
+        page.add_init_script(COUNT)
+        open_view(page, airflow, "?broker=night")
+        expect(page.get_by_text(re.compile("Due: .* next hour"))).to_be_visible()
+        yield Operator(page)
+
+
+def what_happened_to_an_order(operator: Operator, night: Broker) -> None:
+    operator.view("Messages")
+    operator.enter("key", "order-4711")
+    operator.row("Messages", "order-4711").get_by_role("link").click()
+    expect(operator.page.get_by_role("heading", name="Message order-4711")).to_be_visible()
+    expect(operator.row("History", "waiting")).to_be_visible()
+
+
+def why_nothing_is_released(operator: Operator, night: Broker) -> None:
+    told = operator.page.get_by_role("status").filter(has_text="No wheel turns, and messages are due.")
+    expect(told).to_contain_text("Start Airflow's triggerer")
+    expect(told).to_contain_text("vouchers.expire")
+
+
+def who_is_behind(operator: Operator, night: Broker) -> None:
+    operator.pulse.get_by_role("link", name="ship").click()
+    first = operator.table("Consumer groups").nth(1)
+    expect(first).to_contain_text(re.compile("^ship .*orders.placed"))
+    expect(first).to_contain_text("32")
+
+
+def one_reason_is_redriven_but_not_the_poison(operator: Operator, night: Broker) -> None:
+    operator.pulse.get_by_role("link", name="5,00").click()
+    operator.row("Groups with dead letters", "mails").get_by_role("link").click()
+    operator.row("Reasons", "HTTP 503").get_by_role("button", name="Redrive").click()
+    operator.reads("5,000 dead letters have it.")
+    operator.answer("Redrive", number="5000")
+    operator.reads("5,000 sent again.")
+    assert {one.reason for one in night.dead_letters("mail", redriven=False)} == {"no address: poison"}
+
+
+def a_customer_is_recalled(operator: Operator, night: Broker) -> None:
+    operator.view("Messages")
+    operator.enter("topic", "orders.timeout")
+    operator.enter("key", "customer-7/")
+    expect(operator.page.get_by_text("of all that match, 120 wait")).to_be_visible()
+    operator.page.get_by_role("checkbox", name="Choose all").click(force=True)
+    operator.page.get_by_role("button", name="Select all 120").click()
+    operator.page.get_by_role("button", name="Recall all").click()
+    operator.reads("120 messages wait and match now.")
+    operator.answer("Recall all")
+    operator.reads("120 recalled: never delivered")
+
+
+def one_is_postponed(operator: Operator, night: Broker) -> None:
+    operator.view("Messages")
+    operator.enter("key", "postpone-me")
+    # Its row, below that of the names.
+    expect(operator.table("Messages")).to_have_count(2)
+    operator.row("Messages", "postpone-me").get_by_role("checkbox").click(force=True)
+    operator.page.get_by_role("button", name="Reschedule").click()
+    operator.answer("Reschedule")
+    operator.reads("1 rescheduled")
+
+
+def how_many_on_black_friday(operator: Operator, night: Broker) -> None:
+    operator.view("Messages")
+    operator.enter("topic", "orders.timeout")
+    operator.enter("from", "2030-11-29T00:00")
+    operator.enter("until", "2030-11-29T00:01")
+    expect(operator.page.get_by_text("50 of 70", exact=True)).to_be_visible()
+
+
+def a_group_is_paused(operator: Operator, night: Broker) -> None:
+    operator.view("Groups")
+    operator.row("Consumer groups", "book").get_by_role("button", name="Pause").click()
+    operator.answer("Pause")
+    operator.reads("book is paused.")
+
+
+def a_dead_letter_is_edited_and_sent(operator: Operator, night: Broker) -> None:
+    operator.pulse.get_by_role("link", name=re.compile(r"^[\d,]+$")).click()
+    operator.row("Groups with dead letters", "book").get_by_role("link").click()
+    operator.row("Dead letters", "typo").get_by_role("link").click()
+    operator.page.get_by_role("button", name="Edit and send").click()
+    body = operator.dialog.locator("textarea[name=body]")
+    body.click()
+    body.fill(body.input_value().replace("19,90", "19.90"))
+    operator.answer("Edit and send")
+    operator.reads("Sent as a new message")
+
+
+def whether_it_is_late_and_since_when(operator: Operator, night: Broker) -> None:
+    expect(operator.pulse).to_contain_text(re.compile(r"Overdue: vouchers\.expire since \d+"))
+
+
+TASKS = {
+    "What happened to order 4711?": what_happened_to_an_order,
+    "Why is nothing released?": why_nothing_is_released,
+    "Who is behind?": who_is_behind,
+    "Redrive 5 000 dead letters of one reason, but not the poison": one_reason_is_redriven_but_not_the_poison,
+    "Recall all messages of a customer": a_customer_is_recalled,
+    "Postpone one message by an hour": one_is_postponed,
+    "How many are due on Black Friday at midnight?": how_many_on_black_friday,
+    "Pause a group": a_group_is_paused,
+    "Edit and send a dead letter": a_dead_letter_is_edited_and_sent,
+    "Is anything late, and since when?": whether_it_is_late_and_since_when,
+}
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_x08_an_operator_does_a_task_with_the_clicks_that_the_page_names(
+    chromium: Browser, airflow: AirflowServer, night: Broker, task: str
+) -> None:
+    with at_the_overview(chromium, airflow) as operator:
+        TASKS[task](operator, night)
+        assert operator.clicks == clicks_of_the_table()[task]
+
+
+def test_x08_the_page_names_the_ten_tasks() -> None:
+    assert list(clicks_of_the_table()) == list(TASKS)
