@@ -245,7 +245,7 @@ def test_x08_instants_are_those_of_the_zone_chosen_in_airflow_and_a_link_is_the_
         page.evaluate("localStorage.setItem('timezone', '\"Asia/Kathmandu\"')")
         page.evaluate("dispatchEvent(new Event('local-storage'))")
         expect(page.get_by_text("times in Asia/Kathmandu")).to_be_visible()
-        expect(page.get_by_role("row", name=re.compile("2030-01-05 15:15:00.000 .*at-9"))).to_be_visible()
+        expect(page.get_by_role("row", name=re.compile("2030-01-05 15:15:00 .*at-9"))).to_be_visible()
         page.locator("input[name=from]").fill("2030-01-05T15:00")
         page.locator("input[name=from]").press("Enter")
         rows = page.get_by_role("region", name="Messages").get_by_role("row")
@@ -339,7 +339,7 @@ def test_x08_a_chart_is_hatched_where_it_was_not_counted(
         whole = drawn()
         counted = 20
         expect(page.get_by_text(re.compile("Due: at least [\\d,]+ in the next hour"))).to_be_visible()
-        told = page.get_by_text("no time to count from 2030-01-05 10:20:00.000 on")
+        told = page.get_by_text("no time to count from 2030-01-05 10:20:00 on")
         expect(told).to_be_visible()
         expect(page.get_by_text("choose it above")).to_have_count(0)
         assert drawn() != whole
@@ -504,7 +504,7 @@ def test_x08_an_operator_pauses_a_group_and_resumes_and_deletes_it(
         close(dialog)
         assert len(consumer.receive(max_messages=1)) == 1
         first.get_by_role("button", name="Delete").click()
-        expect(dialog.get_by_text("0 dead letters and 0 retries are deleted with it.")).to_be_visible()
+        expect(dialog.get_by_text("0 dead letters and 0 retries go with it.")).to_be_visible()
         dialog.get_by_role("button", name="Delete").click()
         expect(dialog.get_by_text("pausable is deleted on pausing-many.")).to_be_visible()
         close(dialog)

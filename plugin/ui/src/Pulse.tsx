@@ -2,7 +2,7 @@
 import { Badge, Flex, Text } from "@chakra-ui/react";
 import type { ReactNode } from "react";
 import type { Schemas } from "./api";
-import { count, span } from "./format";
+import { count, many, span } from "./format";
 import { PageLink } from "./parts";
 import { useBroker } from "./queries";
 
@@ -111,8 +111,9 @@ function Wheel({ pulse: { now_at, overdue, wheels } }: { pulse: Schemas["Pulse"]
   return (
     <Fact isWrong={turning.length < wheels.length} label="Wheel">
       {wheel.name} turns{wheel.started_at && ` since ${since(wheel.started_at, now_at)}`}
-      {turning.length > 1 && ` and ${turning.length - 1} others`}
-      {turning.length < wheels.length && `; ${wheels.length - turning.length} does not turn`}
+      {turning.length > 1 && ` and ${many(turning.length - 1, "other")}`}
+      {turning.length < wheels.length &&
+        `; ${many(wheels.length - turning.length, "does not turn", "do not turn")}`}
     </Fact>
   );
 }

@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import { away, count, instant, many, shortened, span } from "./format";
+import { away, count, exactInstant, instant, many, shortened, span } from "./format";
 
 describe("a span", () => {
   it.each([
@@ -28,7 +28,8 @@ it("says that a count is an estimate", () => {
 });
 
 it("tells an instant in a time zone", () => {
-  expect(instant("2026-01-05T09:00:00.25Z", "Europe/Berlin")).toBe("2026-01-05 10:00:00.250");
+  expect(exactInstant("2026-01-05T09:00:00.25Z", "Europe/Berlin")).toBe("2026-01-05 10:00:00.250");
+  expect(instant("2026-01-05T09:00:00.25Z", "Europe/Berlin")).toBe("2026-01-05 10:00:00");
 });
 
 it("keeps both ends of an id", () => {

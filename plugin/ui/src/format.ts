@@ -6,8 +6,9 @@ const number = new Intl.NumberFormat("en");
 /** A count; an estimate says so. */
 export const count = (value: number, exact = true) => `${exact ? "" : "≈ "}${number.format(value)}`;
 
-/** A count of things: "1 message", "2 messages". */
-export const many = (value: number, one: string) => `${count(value)} ${one}${value === 1 ? "" : "s"}`;
+/** A count of things: "1 message", "2 messages", "2 retries". */
+export const many = (value: number, one: string, more = `${one}s`) =>
+  `${count(value)} ${value === 1 ? one : more}`;
 
 /** A span of seconds in its two largest units, such as "2 h 5 min". */
 export function span(seconds: number): string {
@@ -36,8 +37,11 @@ export function away(at: string, nowAt: string): string {
   return seconds >= 0 ? `in ${span(seconds)}` : `${span(-seconds)} ago`;
 }
 
-/** An instant in the page's time zone, to the millisecond. */
-export const instant = (at: string, zone: string) => wallClock(new Date(at), zone).replace("T", " ");
+/** An instant in the page's time zone, to the millisecond: for what is acted on, or looked at closely. */
+export const exactInstant = (at: string, zone: string) => wallClock(new Date(at), zone).replace("T", " ");
+
+/** An instant in the page's time zone, to the second: for lists. */
+export const instant = (at: string, zone: string) => exactInstant(at, zone).slice(0, -".000".length);
 
 /** A long text cut in its middle, since the two ends of an id tell most. */
 export const shortened = (text: string, length = 24) =>

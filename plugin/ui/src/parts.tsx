@@ -6,7 +6,7 @@ import { loginAddress } from "./api";
 import { type Answer, useBroker } from "./queries";
 import type { Change } from "./address";
 import { useAddress } from "./address";
-import { away, instant, shortened } from "./format";
+import { away, exactInstant, instant, shortened } from "./format";
 import { fromWall, isInstant, toWall, useZone } from "./zone";
 import { pageOf, taskOf } from "./tasks";
 
@@ -96,7 +96,7 @@ export function When({ at, nowAt }: { at: string | null; nowAt?: string | undefi
       –
     </Text>
   ) : (
-    <Text as="span" title={new Date(at).toISOString()} whiteSpace="nowrap">
+    <Text as="span" title={`${exactInstant(at, zone)} ${zone}`} whiteSpace="nowrap">
       {instant(at, zone)}
       {nowAt && (
         <Text as="span" color="fg.muted">

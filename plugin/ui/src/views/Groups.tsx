@@ -3,7 +3,7 @@ import { useState } from "react";
 import { Failure, type Schemas, ofBroker, post } from "../api";
 import { useAddress } from "../address";
 import { Asking } from "../Asking";
-import { away, count } from "../format";
+import { away, count, many } from "../format";
 import { Answered, PageLink, Pages, Section, Shown, When } from "../parts";
 import { useBroker } from "../queries";
 import { NUMBER, Rows, columnsOf } from "../Rows";
@@ -51,7 +51,7 @@ const columns = (nowAt: string) => [
   }),
   column.accessor("waiting_retry", {
     cell: ({ row: { original: one } }) => <Counted group={one} of={one.waiting_retry} view="retries" />,
-    header: "Wait for a retry",
+    header: "Waiting for a retry",
     ...NUMBER,
   }),
   column.accessor("dead", {
@@ -217,7 +217,7 @@ function Delete({ broker, group: { group, topic, dead, waiting_retry } }: Act) {
       preview={() =>
         Promise.resolve({
           number: dead + waiting_retry,
-          words: `${count(dead)} dead letters and ${count(waiting_retry)} retries are deleted with it.`,
+          words: `${many(dead, "dead letter")} and ${many(waiting_retry, "retry", "retries")} go with it.`,
         })
       }
       serious
@@ -245,9 +245,9 @@ function Rewind({ broker, group }: Act) {
           topic: group.topic,
         });
         return (
-          `The group reads on from that instant. ${count(rewound.leases_ended)} leases ended, ` +
-          `${count(rewound.messages_returned)} messages are ready again and ` +
-          `${count(rewound.retries_taken_back)} retries were taken back.`
+          `The group reads on from that instant. Ended: ${many(rewound.leases_ended, "lease")}; ready again: ` +
+          `${many(rewound.messages_returned, "message")}; taken back: ` +
+          `${many(rewound.retries_taken_back, "retry", "retries")}.`
         );
       }}
       action="Rewind"

@@ -2,7 +2,7 @@ import { Box, Button, DataList, Flex, Text } from "@chakra-ui/react";
 import { useState } from "react";
 import { type Schemas, addressOf, ofBroker } from "../api";
 import { useAddress } from "../address";
-import { count } from "../format";
+import { count, many } from "../format";
 import { Answered, Consumer, MessageLink, PageLink, Section, State, Warning, When } from "../parts";
 import { useBroker } from "../queries";
 import { NUMBER, Rows, columnsOf } from "../Rows";
@@ -318,7 +318,7 @@ function BodyText({ body }: { body: Schemas["Body"] | null }) {
   return (
     <>
       <Text color="fg.muted" fontSize="sm" mb={2}>
-        {count(body.size_bytes)} bytes, as {body.kind}
+        {many(body.size_bytes, "byte")}, as {body.kind}
         {body.shown_bytes < body.size_bytes && `; the first ${count(body.shown_bytes)} are shown`}
       </Text>
       <Box

@@ -3,7 +3,7 @@ import { useState } from "react";
 import { Failure, type Schemas, ofBroker, post } from "../api";
 import { useAddress } from "../address";
 import { Asking, type Course } from "../Asking";
-import { count, instant, many } from "../format";
+import { count, exactInstant, many } from "../format";
 import { InstantField } from "../InstantField";
 import { actOnEach, told } from "../outcomes";
 import { Selection, chooser, counted, useChoice } from "../choosing";
@@ -278,8 +278,8 @@ function InWords({ where }: { where: Where }) {
     `on topic ${where.topic}`,
     where.key_prefix && `with a key that begins with ${where.key_prefix}`,
     where.tag && `with the tag ${where.tag}`,
-    where.due_from && `due from ${instant(where.due_from, zone)} in ${zone} on`,
-    where.due_until && `due before ${instant(where.due_until, zone)} in ${zone}`,
+    where.due_from && `due from ${exactInstant(where.due_from, zone)} in ${zone} on`,
+    where.due_until && `due before ${exactInstant(where.due_until, zone)} in ${zone}`,
   ].filter(Boolean);
   return (
     <ItemList.Root mb={3} ml={5}>
@@ -442,7 +442,7 @@ function MoveMatching({ action, broker, now = false, where }: Matching & { actio
         <Flex align="center" gap={2} role="note">
           <Text>
             It was broken off. It goes on with the rest
-            {now ? "" : `, to ${instant(rest.deliver_at, zone)} in ${zone}`}.
+            {now ? "" : `, to ${exactInstant(rest.deliver_at, zone)} in ${zone}`}.
           </Text>
           <Button onClick={() => setStopped(undefined)} size="xs" variant="outline">
             Begin anew
