@@ -125,6 +125,7 @@ class Overview(Shared):
 class Topics(Model):
     """A page of topics; the next page comes after ``next``."""
 
+    now_at: datetime
     topics: list[overview.TopicNumbers]
     next: str | None
 

@@ -192,8 +192,10 @@ def list_topics(
 ) -> models.Topics:
     """A page of topics with their numbers, by name."""
     with brokers.lend(connection_id) as broker:
+        now_at = overview.now(broker)
         found = overview.topic_page(broker, after, limit)
     return models.Topics(
+        now_at=now_at,
         topics=found,
         next=found[-1].topic if len(found) == limit else None,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from playwright.sync_api import expect
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 # On a busy machine an answer takes longer than the five seconds that are usual.
 expect.set_options(timeout=30_000)
 
+#: Looks for what keeps people out who cannot see, or use no mouse.
+AXE = Path(__file__).parents[2] / "plugin" / "ui" / "node_modules" / "axe-core" / "axe.min.js"
 WIDE = {"width": 1400, "height": 900}
 NARROW = {"width": 400, "height": 900}
 
@@ -76,3 +79,15 @@ def close(dialog: Locator) -> None:
     """Close it, and wait until it is gone: it fades, and its buttons have the names of those behind it."""
     dialog.get_by_role("button", name="Close").first.click()
     expect(dialog).to_have_count(0)
+
+
+def serious_findings(page: Page, part: str) -> list[tuple[str, str]]:
+    """What keeps people out of a part of the page, when all of it has come to rest."""
+    page.evaluate(AXE.read_text())
+    page.evaluate("Promise.allSettled(document.getAnimations().map(one => one.finished))")
+    found = page.evaluate(f"axe.run('{part}')")
+    return [
+        (one["id"], one["nodes"][0]["html"][:200])
+        for one in found["violations"]
+        if one["impact"] in ("serious", "critical")
+    ]

@@ -19,7 +19,7 @@ from playwright.sync_api import expect
 from psycopg2.extensions import parse_dsn
 from tests.conftest import execute
 from tests.plugin.airflow_server import PREFIX, AirflowServer
-from tests.plugin.browsing import NARROW, WIDE, close, follow, logged_in, open_view
+from tests.plugin.browsing import NARROW, WIDE, close, follow, logged_in, open_view, serious_findings
 
 from duewheel.cli.demo.processes import end, start
 from duewheel.embedded.postgres import EmbeddedPostgres
@@ -38,8 +38,6 @@ MINUTE = timedelta(minutes=1)
 SECOND = timedelta(seconds=1)
 #: Where the pictures in the documentation come from.
 PICTURES = Path(__file__).parents[2] / "docs" / "how-to" / "page"
-#: Looks for what keeps people out who cannot see, or use no mouse.
-AXE = Path(__file__).parents[2] / "plugin" / "ui" / "node_modules" / "axe-core" / "axe.min.js"
 
 
 @pytest.fixture(scope="module")
@@ -967,17 +965,6 @@ SHOWN = {
 }
 
 
-def serious_findings(page: Page, part: str) -> list[tuple[str, str]]:
-    """What keeps people out of a part of the page, when all of it has come to rest."""
-    page.evaluate("Promise.allSettled(document.getAnimations().map(one => one.finished))")
-    found = page.evaluate(f"axe.run('{part}')")
-    return [
-        (one["id"], one["nodes"][0]["html"][:200])
-        for one in found["violations"]
-        if one["impact"] in ("serious", "critical")
-    ]
-
-
 def nameless(page: Page) -> list[str]:
     """What a screen reader would announce without a name, of what has to have one."""
     tree = page.locator("[data-page=duewheel]").aria_snapshot()
@@ -1001,7 +988,6 @@ def test_x08_each_view_fits_its_window_and_keeps_nobody_out(
     views = {**VIEWS, "message": (f"?view=message&id={found.message_id}", "History")}
     with logged_in(chromium, airflow, "op", dark=dark, size=size) as page:
         open_view(page, airflow)
-        page.evaluate(AXE.read_text())
         for name, (query, table) in views.items():
             follow(page, query)
             expect(page.get_by_role("region", name=table, exact=True)).to_be_visible()

@@ -1,5 +1,6 @@
 // Small parts that several views are made of.
 import { Alert, Badge, Box, Button, Flex, Heading, Input, Spinner, Text } from "@chakra-ui/react";
+import { useQueryClient } from "@tanstack/react-query";
 import { type ReactNode, createContext, use, useEffect, useRef } from "react";
 import { Link, type To } from "react-router-dom";
 import { loginAddress } from "./api";
@@ -16,8 +17,33 @@ export const IsOld = createContext(false);
 /** The broker whose names complete what is typed into a filter; the empty string for none. */
 export const BrokerId = createContext("");
 
+/** When a list that stands still was read, by the database's clock, and a way to read it anew, counts included. */
+function AsOf({ at }: { at: string }) {
+  const client = useQueryClient();
+  const zone = useZone();
+  return (
+    <Flex align="center" color="fg.muted" fontSize="sm" gap={2} justify="end" mb={2}>
+      <Text as="span" title={`${exactInstant(at, zone)} ${zone}`}>
+        As of {instant(at, zone)}
+      </Text>
+      <Button onClick={() => void client.invalidateQueries()} size="xs" variant="outline">
+        Refresh
+      </Button>
+    </Flex>
+  );
+}
+
 /** Shows an answer, or the reason why it is missing; after a failure, the previous answer stays below the reason. */
-export function Answered<T>({ answer, children }: { answer: Answer<T>; children: (value: T) => ReactNode }) {
+export function Answered<T>({
+  answer,
+  asOf,
+  children,
+}: {
+  answer: Answer<T>;
+  /** When it was read, of one that is not asked for again and again. */
+  asOf?: (value: T) => string;
+  children: (value: T) => ReactNode;
+}) {
   const { data, error, isPending, isPlaceholderData } = answer;
   return (
     <>
@@ -49,6 +75,7 @@ export function Answered<T>({ answer, children }: { answer: Answer<T>; children:
       {data !== undefined && (
         <IsOld value={isPlaceholderData}>
           <Box aria-busy={isPlaceholderData} opacity={isPlaceholderData ? 0.5 : 1}>
+            {asOf && <AsOf at={asOf(data)} />}
             {children(data)}
           </Box>
         </IsOld>

@@ -1747,6 +1747,11 @@ export interface components {
         Topics: {
             /** Next */
             next: string | null;
+            /**
+             * Now At
+             * Format: date-time
+             */
+            now_at: string;
             /** Topics */
             topics: components["schemas"]["TopicNumbers"][];
         };

@@ -5,6 +5,7 @@ import { useAddress } from "../address";
 import { Asking, type Course } from "../Asking";
 import { count, many } from "../format";
 import { Selection, chooser, counted, useChoice } from "../choosing";
+import { Filters } from "../Filters";
 import { Answered, Filter, MessageLink, PageLink, Pages, Section, Shown, When } from "../parts";
 import { useBroker } from "../queries";
 import { NUMBER, Rows, columnsOf } from "../Rows";
@@ -23,12 +24,12 @@ export function DeadLetters({ broker, mayAct, mayReadBodies }: Rights & { broker
   const group = address.of("group");
   return (
     <Section title="Dead letters by topic, the oldest first">
-      <Flex gap={2} mb={3} wrap="wrap">
+      <Filters names={["group", "topic", "key", "reason"]}>
         <Filter label="Group" name="group" />
         <Filter label="Topic" name="topic" placeholder="all" />
         <Filter label="Key begins with" name="key" />
         <Filter label="Reason contains" name="reason" />
-      </Flex>
+      </Filters>
       {group === "" ? (
         <Choices broker={broker} />
       ) : (
@@ -69,7 +70,7 @@ const GROUP_COLUMNS = [
 function Choices({ broker }: { broker: string }) {
   const answer = useBroker(broker, "groups", { sort: "dead" });
   return (
-    <Answered answer={answer}>
+    <Answered answer={answer} asOf={(page) => page.now_at}>
       {(page) => {
         const some = page.groups.filter((one) => one.dead > 0);
         return (
@@ -286,7 +287,7 @@ function List({ broker, group, mayAct, mayReadBodies }: Rights & { broker: strin
     post<Schemas["Redriven"]>(ofBroker(broker, "dead-letters/redrive"), { ...whose, ...more });
   const done = choice.clear;
   return (
-    <Answered answer={answer}>
+    <Answered answer={answer} asOf={(page) => page.now_at}>
       {({ next, now_at }) => (
         <>
           {mayReadBodies && letters.length > 0 && (

@@ -150,7 +150,7 @@ export function Groups({ broker, mayAct }: { broker: string; mayAct: boolean }) 
       }
       title="Groups"
     >
-      <Answered answer={answer}>
+      <Answered answer={answer} asOf={(page) => page.now_at}>
         {(page) => (
           <>
             <GroupsLeftOut to={page.groups_to} />

@@ -1,7 +1,7 @@
-import { Flex } from "@chakra-ui/react";
 import type { Schemas } from "../api";
 import { useAddress } from "../address";
 import { count } from "../format";
+import { Filters } from "../Filters";
 import { Answered, Consumer, Filter, Section, Shown, When } from "../parts";
 import { useBroker } from "../queries";
 import { ReleaseLease } from "../ReleaseLease";
@@ -39,10 +39,10 @@ export function Leases({ broker, mayAct }: { broker: string; mayAct: boolean }) 
   const answer = useBroker(broker, "leases", where, 5);
   return (
     <Section title="Open leases, those that end first at the top">
-      <Flex gap={2} mb={3} wrap="wrap">
+      <Filters names={["group", "topic"]}>
         <Filter label="Group" name="group" placeholder="all" />
         <Filter label="Topic" name="topic" placeholder="all" />
-      </Flex>
+      </Filters>
       <Answered answer={answer}>
         {(page) => (
           <>

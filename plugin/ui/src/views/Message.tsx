@@ -51,7 +51,7 @@ export function Message({ broker, mayAct }: { broker: string; mayAct: boolean })
   const id = useAddress().of("id");
   const answer = useBroker(broker, "messages/{message_id}", { message_id: id });
   return (
-    <Answered answer={answer}>
+    <Answered answer={answer} asOf={(one) => one.now_at}>
       {(one) => (
         <>
           {one.message_id !== id && (

@@ -7,6 +7,7 @@ import { count, exactInstant, many } from "../format";
 import { InstantField } from "../InstantField";
 import { actOnEach, told } from "../outcomes";
 import { Selection, chooser, counted, useChoice } from "../choosing";
+import { Filters } from "../Filters";
 import { Answered, Filter, InstantFilter, MessageLink, Pages, Section, State, Warning, When } from "../parts";
 import { useBroker } from "../queries";
 import { Rows, columnsOf } from "../Rows";
@@ -38,7 +39,7 @@ export function Messages({ broker, mayAct }: { broker: string; mayAct: boolean }
     STATES.includes(where.state);
   return (
     <Section title="Messages">
-      <Flex align="end" gap={2} mb={3} wrap="wrap">
+      <Filters names={["topic", "key", "tag", "state", "from", "until"]}>
         <Filter label="Topic" name="topic" placeholder="all" />
         <Filter label="Key begins with" name="key" />
         <Filter label="Tag" name="tag" width="8rem" />
@@ -63,7 +64,7 @@ export function Messages({ broker, mayAct }: { broker: string; mayAct: boolean }
         <InstantFilter label="Due from" name="from" />
         <InstantFilter label="Due before" name="until" />
         <OpenById />
-      </Flex>
+      </Filters>
       {isUnderstood ? (
         <Listed broker={broker} mayAct={mayAct} where={where} />
       ) : (
@@ -77,7 +78,7 @@ function Listed({ broker, mayAct, where }: { broker: string; mayAct: boolean; wh
   const after = useAddress().of("after");
   const answer = useBroker(broker, "messages", { ...where, after });
   return (
-    <Answered answer={answer}>
+    <Answered answer={answer} asOf={(page) => page.now_at}>
       {(page) => <List broker={broker} mayAct={mayAct} page={page} where={where} />}
     </Answered>
   );

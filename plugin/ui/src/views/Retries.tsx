@@ -1,6 +1,6 @@
-import { Flex } from "@chakra-ui/react";
 import type { Schemas } from "../api";
 import { useAddress } from "../address";
+import { Filters } from "../Filters";
 import { Answered, Filter, MessageLink, Section, Shown, When } from "../parts";
 import { Selection, chooser, useChoice } from "../choosing";
 import { useBroker } from "../queries";
@@ -75,10 +75,10 @@ export function Retries({ broker, mayAct }: { broker: string; mayAct: boolean })
   const answer = useBroker(broker, "retries", where, 5);
   return (
     <Section title="Messages that wait for their next attempt, the next one first">
-      <Flex gap={2} mb={3} wrap="wrap">
+      <Filters names={["group", "topic"]}>
         <Filter label="Group" name="group" placeholder="all" />
         <Filter label="Topic" name="topic" placeholder="all" />
-      </Flex>
+      </Filters>
       <Answered answer={answer}>
         {(page) => <List broker={broker} mayAct={mayAct} retries={page.retries} />}
       </Answered>

@@ -68,7 +68,7 @@ const idOf = (broker: string) =>
 function Both({ broker, where }: { broker: string; where: Record<string, string | number | undefined> }) {
   const answer = useBroker(broker, "task-messages", where);
   return (
-    <Answered answer={answer}>
+    <Answered answer={answer} asOf={(page) => page.now_at}>
       {({ messages, now_at: nowAt }) => (
         <>
           <Section title="Messages that this task instance received">

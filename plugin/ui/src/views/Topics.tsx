@@ -42,7 +42,7 @@ export function Topics({ broker }: { broker: string }) {
   const answer = useBroker(broker, "topics", { after });
   return (
     <Section title="Topics">
-      <Answered answer={answer}>
+      <Answered answer={answer} asOf={(page) => page.now_at}>
         {(page) => (
           <>
             <Rows

@@ -1,0 +1,82 @@
+"""Lists that stand still say when they were read, and on a phone their rows come before the filter (X08)."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+from playwright.sync_api import expect
+from tests.plugin.airflow_server import AirflowServer
+from tests.plugin.browsing import NARROW, logged_in, open_view, serious_findings
+
+from duewheel.store.broker import Broker
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+pytestmark = [pytest.mark.airflow, pytest.mark.slow, pytest.mark.needs("chromium")]
+
+
+@pytest.fixture(scope="module")
+def lists(shop: Broker) -> Broker:
+    """A broker with something in every list."""
+    shop.create_topic("listed")
+    shop.consumer("listed", "listed")
+    shop.send("listed", b"", key="listed-1", delay=timedelta(hours=1))
+    return shop
+
+
+@pytest.mark.parametrize("view", ["messages&topic=listed", "topics", "groups", "dead&group=listed"])
+def test_x08_a_list_that_stands_still_says_when_it_was_read(
+    chromium: Browser, airflow: AirflowServer, lists: Broker, view: str
+) -> None:
+    with logged_in(chromium, airflow, "viewer") as page:
+        open_view(page, airflow, f"?view={view}")
+        read_at = page.get_by_text(re.compile(r"^As of \d{4}-\d\d-\d\d \d\d:\d\d:\d\d$"))
+        expect(read_at).to_have_count(1)
+        before = read_at.get_attribute("title")
+        page.get_by_role("button", name="Refresh").click()
+        expect(read_at).not_to_have_attribute("title", str(before))
+        expect(page.get_by_role("button", name="Refresh")).to_be_focused()
+
+
+def test_x08_a_refreshed_list_and_its_count_have_what_came_meanwhile(
+    chromium: Browser, airflow: AirflowServer, lists: Broker
+) -> None:
+    lists.create_topic("filling")
+    lists.send("filling", b"", delay=timedelta(hours=1))
+    with logged_in(chromium, airflow, "viewer") as page:
+        open_view(page, airflow, "?view=messages&topic=filling")
+        expect(page.get_by_text("1 of 1", exact=True)).to_be_visible()
+        lists.send("filling", b"", delay=timedelta(hours=1))
+        page.get_by_role("button", name="Refresh").click()
+        expect(page.get_by_text("2 of 2", exact=True)).to_be_visible()
+
+
+@pytest.mark.parametrize("view", ["messages&topic=listed", "dead&group=listed", "leases", "retries"])
+def test_x08_on_a_phone_the_filter_opens_on_demand(
+    chromium: Browser, airflow: AirflowServer, lists: Broker, view: str
+) -> None:
+    with logged_in(chromium, airflow, "viewer", size=NARROW) as page:
+        open_view(page, airflow, f"?view={view}")
+        opener = page.get_by_role("button", name="Filters")
+        expect(opener).to_have_attribute("aria-expanded", "false")
+        expect(opener).to_have_text("Filters (1 set)" if "=" in view else "Filters")
+        topic = page.locator("input[name=topic]")
+        expect(topic).to_be_hidden()
+        opener.press("Enter")
+        expect(topic).to_be_visible()
+        assert serious_findings(page, "[data-page=duewheel]") == []
+        opener.press("Enter")
+        expect(topic).to_be_hidden()
+
+
+def test_x08_on_a_desk_the_filter_is_always_there(
+    chromium: Browser, airflow: AirflowServer, lists: Broker
+) -> None:
+    with logged_in(chromium, airflow, "viewer") as page:
+        open_view(page, airflow, "?view=messages&topic=listed")
+        expect(page.locator("input[name=topic]")).to_be_visible()
+        expect(page.get_by_role("button", name="Filters")).to_be_hidden()
