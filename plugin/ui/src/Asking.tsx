@@ -232,7 +232,7 @@ export function Asking({
               )}
             </Dialog.Footer>
             <Dialog.CloseTrigger asChild>
-              <CloseButton aria-label="Close" size="sm" />
+              <CloseButton aria-label="Close" disabled={acting} size="sm" />
             </Dialog.CloseTrigger>
           </Dialog.Content>
         </Dialog.Positioner>
