@@ -758,6 +758,7 @@ def test_x08_what_was_done_is_told_though_it_was_broken_off_or_stopped(
 
         reschedule_all(12_000, "12,000 messages are left.")
         expect(told).to_contain_text("5,000 rescheduled …")
+        expect(dialog.get_by_role("button", name="Close")).to_be_disabled()
         dialog.get_by_role("button", name="Stop").click()
         # What is on its way is waited for.
         moves[3].continue_()
