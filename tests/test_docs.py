@@ -35,6 +35,7 @@ ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 README = (ROOT / "README.md").read_text()
 HOW_TO = (ROOT / "docs" / "how-to.md").read_text()
+MAP = (ROOT / "docs" / "index.md").read_text()
 TASKS = sorted((ROOT / "docs" / "how-to").glob("*.md"))
 PYTHON, SQL, COMMAND_LINE, SPARK = (
     (ROOT / "docs" / "reference" / f"{name}.md").read_text()
@@ -138,6 +139,18 @@ def test_readme_program_runs(dsn: str, capsys: pytest.CaptureFixture[str]) -> No
     (example,) = re.findall(r"```python\n(from datetime[^`]*Broker\.embedded[^`]*)```", README)
     exec(example.replace('Broker.embedded("./broker")', f"Broker({dsn!r})"), {})
     assert capsys.readouterr().out == "recalled\n"
+
+
+def test_readme_order_and_payment_run(cursor: extensions.cursor) -> None:
+    (example,) = re.findall(r"```sql\n(.*?)```", README, re.DOTALL)
+    table, topic = re.findall(r"```sql\n(.*?)```", HOW_TO, re.DOTALL)[0].splitlines()
+    cursor.execute(table)
+    cursor.execute(topic)
+    cursor.execute(example)
+    cursor.execute("select paid_at is not null from orders where number = 4711")
+    assert cursor.fetchone() == (True,)
+    cursor.execute("select recalled from duewheel.find_key('order-timeout', '4711')")
+    assert cursor.fetchone() == (True,)
 
 
 @pytest.fixture
@@ -353,8 +366,11 @@ def test_how_to_examples_do_what_they_say(
             assert message.recalled
 
 
-def test_how_to_pages_are_all_listed() -> None:
-    assert {f"how-to/{page.name}" for page in TASKS} <= set(re.findall(r"\]\(([^)]+)\)", HOW_TO))
+def test_the_map_lists_every_page_once() -> None:
+    pages = {page.relative_to(ROOT / "docs").as_posix() for page in (ROOT / "docs").rglob("*.md")}
+    listed = re.findall(r"^\| \[[^]]+\]\(([^)]+)\) \|", MAP, re.MULTILINE)
+    assert len(set(listed)) == len(listed)
+    assert pages - {"index.md", "reference/glossary.md"} <= set(listed)
 
 
 @pytest.mark.airflow

@@ -1,4 +1,4 @@
-"""docs/how-to/operate.md answers what an administrator asks, and its answers are tried here."""
+"""The pages for operators answer what an administrator asks, and their answers are tried here."""
 
 from __future__ import annotations
 
@@ -28,13 +28,16 @@ from duewheel.store.database.schema_state import SchemaState
 from duewheel.store.values.errors import BrokerUnreachable
 from duewheel.store.wheel.wheel_schedule import LANES
 
-PAGE = (Path(__file__).parent.parent / "docs" / "how-to" / "operate.md").read_text(encoding="utf-8")
+OPERATE, PRODUCTION, SECURITY, UPGRADE = (
+    (Path(__file__).parent.parent / "docs" / "how-to" / f"{name}.md").read_text(encoding="utf-8")
+    for name in ("operate", "production", "security", "upgrade")
+)
 NOW = timedelta(0)
 
 
 def number_of(process: str) -> int:
     """The connections of a process, as the page's table has them."""
-    (found,) = re.findall(rf"^\| {re.escape(process)}[^|]* \| (\d+)", PAGE, re.MULTILINE)
+    (found,) = re.findall(rf"^\| {re.escape(process)}[^|]* \| (\d+)", OPERATE, re.MULTILINE)
     return int(found)
 
 
@@ -77,7 +80,7 @@ def test_any_number_of_consumers_of_a_program_that_wait_have_nine_connections(br
 
 def test_a_wheel_has_the_connections_of_its_lanes_and_a_listener() -> None:
     lanes = sum(LANES.values())
-    assert f"1 to listen and up to {lanes} to work" in " ".join(PAGE.split())
+    assert f"1 to listen and up to {lanes} to work" in " ".join(OPERATE.split())
     assert number_of("`duewheel wheel run`") == lanes + 1
     assert number_of("the same with `--statsd`") == lanes + 2
     # Beside its wheel: doorbells and metrics.
@@ -85,7 +88,7 @@ def test_a_wheel_has_the_connections_of_its_lanes_and_a_listener() -> None:
 
 
 def test_an_idle_wheel_has_at_most_five_connections(dsn: str) -> None:
-    assert "an idle one has at most 5" in " ".join(PAGE.split())
+    assert "an idle one has at most 5" in " ".join(OPERATE.split())
     stop = Event()
     with Broker(dsn) as broker, beside() as start:
         turning = start(lambda: broker.wheel().run(stop))
@@ -118,7 +121,7 @@ def test_a_task_that_consumes_has_two_connections(broker: Broker, monkeypatch: p
 def test_a_team_is_kept_out_of_the_database_of_another(dsn: str, broker: Broker) -> None:
     """The roles are those of the whole cluster."""
     team, other = (login(dsn, role) for role in ("duewheel_consumer", "duewheel_admin"))
-    revoking, granting = re.findall(r"^    ((?:revoke|grant) .*;)$", PAGE, re.MULTILINE)
+    revoking, granting = re.findall(r"^    ((?:revoke|grant) .*;)$", PRODUCTION, re.MULTILINE)
     name, user, granted = "team_b", parse_dsn(team)["user"], "team_b_web"
     with Broker(other) as stranger:
         stranger.create_topic("of-a-stranger")
@@ -194,7 +197,7 @@ def test_an_upgrade_of_functions_keeps_readers_of_three_views_waiting_and_nobody
     monkeypatch.setattr(migration, "state_of", lambda driver: next(looks)(driver))
     migration.upgrade(dsn)
     assert taken
-    assert ", ".join(f"`{name}`" for name in sorted(taken)) in " ".join(PAGE.split())
+    assert ", ".join(f"`{name}`" for name in sorted(taken)) in " ".join(UPGRADE.split())
 
 
 @pytest.mark.owner
@@ -226,7 +229,7 @@ def test_a_body_is_erased_wherever_the_message_went(timed_broker: Broker, clock:
     assert broker.redrive("g").redriven == 1
     other = broker.send("t", b"of another", delay=NOW)
 
-    (erasing,) = (block for block in examples(PAGE, "sql") if block.startswith("with asked"))
+    (erasing,) = (block for block in examples(SECURITY, "sql") if block.startswith("with asked"))
     with connected(broker.dsn) as connection:
         for message_id in (waits, far, moved_to, released):
             ask(connection, re.sub(r"[0-9a-f]{44}", message_id, erasing))

@@ -27,9 +27,11 @@ if TYPE_CHECKING:
 def on_config(config: MkDocsConfig) -> None:
     """Replace each ``FOLDER/*`` of the navigation by the pages it stands for."""
     listed = set(_pages(config.nav))
-    how_to = (ROOT / "docs" / "how-to.md").read_text()
+    listing = (ROOT / "docs" / "index.md").read_text()
     folders = {
-        "how-to/*": [page for page in re.findall(r"\]\((how-to/[\w-]+\.md)\)", how_to) if page not in listed],
+        "how-to/*": [
+            page for page in re.findall(r"\]\((how-to/[\w-]+\.md)\)", listing) if page not in listed
+        ],
         "reference/api/*": [*python_pages(), SQL_PAGE, COMMAND_PAGE],
         # Each has the same heading.
         "measured/*": [

@@ -10,6 +10,7 @@ DAGS_PAGE = "dags.md"
 PAGES = {
     "README.md": "readme.md",
     "CONTRIBUTING.md": "contributing.md",
+    "SECURITY.md": "security-policy.md",
     "tests/README.md": "tests.md",
     "CHANGELOG.md": "changelog.md",
     **{

@@ -1,4 +1,4 @@
-"""The table of docs/how-to/operate.md that says which role each part of Airflow needs."""
+"""The table of docs/how-to/security.md that says which role each part of Airflow needs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from duewheel.store import Broker
 from duewheel.store.values.errors import NotAllowed
 from duewheel.triggers import wheel_stream
 
-PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "operate.md"
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "security.md"
 HOUR = timedelta(hours=1)
 NAMES: dict[str, Any] = {"dag_id": "dag", "run_id": "run", "task_id": "task", "map_index": -1}
 TASK_INSTANCE = SimpleNamespace(**NAMES, try_number=1, max_tries=0, xcom_push=lambda **_: None)
