@@ -25,7 +25,6 @@ ALONE = ("failover", "power-lost", "disk-full", "clock-steps", "a-month-later", 
 SETTINGS = (
     ("autovacuum", "off"),
     ("deadlock_timeout", "10ms"),
-    ("default_transaction_isolation", "serializable"),
     ("enable_nestloop", "off"),
     ("fsync", "on"),
     ("max_locks_per_transaction", "64"),

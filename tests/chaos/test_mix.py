@@ -42,7 +42,10 @@ def test_it_is_shrunk_to_what_breaks() -> None:
 @pytest.mark.long
 def test_a_mix_holds_every_promise(tmp_path: Path) -> None:
     outcome = play(
-        as_fault(read("two-phase+wheels-killed:2,upkeep-killed+consumers-killed:2,autovacuum=off")), tmp_path, 1, 0
+        as_fault(read("two-phase+wheels-killed:2,upkeep-killed+consumers-killed:2,autovacuum=off")),
+        tmp_path,
+        1,
+        0,
     )
     assert not outcome.violations, [violation.sentence for violation in outcome.violations]
 
