@@ -1,4 +1,5 @@
-"""The checks of a broker: its database, the login, the wheel, upkeep, the clock, the server's settings.
+"""The checks of a broker: its database, the login, the wheel, upkeep, the clock, the server's notifications and
+settings.
 
 Each check asks what the other commands and the page ask, so that all say the same.
 """
@@ -23,6 +24,8 @@ from duewheel.store.wheel.upkeep import held_up_by
 _UPKEEP_AFTER = timedelta(hours=2)
 #: A message that waits longer than this after its instant was not merely between two ticks.
 _OVERDUE_AFTER = timedelta(seconds=5)
+#: Postgres itself warns in its log from here on.
+_QUEUE_HALF_FULL = 0.5
 #: Programs that work out instants from a clock so far off send them noticeably early or late.
 _CLOCK_OFF = timedelta(seconds=1)
 
@@ -81,6 +84,7 @@ def broker_findings(broker: Broker) -> Iterator[Finding]:
         "wheel": _wheel,
         "upkeep": _upkeep,
         "clock": _clock,
+        "notifications": _notifications,
         "settings": _settings,
     }
     for name, check in checks.items():
@@ -185,6 +189,30 @@ def clock_finding(before: datetime, server: datetime, after: datetime) -> Findin
         f"the server's clock is {off.total_seconds():.1f} s {direction} the clock here, the limit is 1 s",
         "Synchronize both by NTP. Until then give delays and no instants: delays count by the "
         "server's clock.",
+    )
+
+
+def _notifications(broker: Broker) -> Finding:
+    with broker.connection() as connection:
+        ((usage,),) = fetch(connection, "select pg_notification_queue_usage()", ())
+    return notifications_finding(usage)
+
+
+def notifications_finding(usage: float) -> Finding:
+    """Say how full the queue of the server's notifications is.
+
+    Args:
+        usage: from 0 to 1.
+    """
+    said = f"the server's queue of notifications is {usage:.0%} full"
+    if usage < _QUEUE_HALF_FULL:
+        return Finding("notifications", "ok", said)
+    return Finding(
+        "notifications",
+        "warning",
+        f"{said}; from 90% on wheels and consumers are not notified, and look by themselves",
+        "A session of any database listens, and stays in a transaction. The server's log names its pid in a "
+        "warning: end it by `select pg_terminate_backend(pid)`.",
     )
 
 

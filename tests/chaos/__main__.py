@@ -30,7 +30,7 @@ from tests.chaos.faults import (
     programs,
     servers,
 )
-from tests.chaos.mix import Mix, as_fault, drawn, read, shortest, written
+from tests.chaos.mix import Mix, as_fault, drawn, read, shortest
 from tests.chaos.playing import Outcome, play
 from tests.chaos.proven import PROVEN, Proven
 
@@ -93,7 +93,7 @@ def played(fault: Fault, seed: int, seconds: float) -> Outcome:
 
 def breaks(mix: Mix, seed: int) -> bool:
     """Play a mix; whether it broke a promise, or ended with an error."""
-    print(f"MIX={written(mix)}", flush=True)
+    print(f"MIX={mix}", flush=True)
     return bool(played(as_fault(mix), seed, 0.0).violations)
 
 
@@ -104,7 +104,7 @@ def play_mixes(seed: int, seconds: float) -> int:
         mix, of = drawn(seed + count), seed + count
         if breaks(mix, of):
             found = shortest(mix, partial(breaks, seed=of))
-            print(f"Broken. The shortest: make chaos CHAOS=mix SEED={of} MIX={written(found)}")
+            print(f"Broken. The shortest: make chaos CHAOS=mix SEED={of} MIX={found}")
             return 1
         count += 1
     print(f"{count} mixes held, of the seeds from {seed} on.")

@@ -102,6 +102,11 @@ class Crew:
             process.send_signal(signal.SIGKILL)
             process.wait()
 
+    def kill_one(self, role: str, chance: random.Random) -> None:
+        """SIGKILL for one of a role; for none where another fault has just killed all of them."""
+        if running := self.of_role(role):
+            self.kill(chance.choice(running))
+
     def receives(self) -> int:
         """How many receives brought something."""
         return self._said("received")

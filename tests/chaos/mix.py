@@ -1,7 +1,8 @@
-"""Mixes: faults one after the other in one run, some with another beside them; drawn from a seed, and shrunk.
+"""Mixes: faults one after the other in one run, some with another beside them, on a server with odd settings;
+drawn from a seed, and shrunk.
 
-A mix that breaks a promise is played again without one of its parts, without the fault beside one, or for
-half as long, as long as that still breaks one.
+A mix that breaks a promise is played again without one of its parts, without the fault beside one, without
+one of its settings, or for half as long, as long as that still breaks one.
 """
 
 from __future__ import annotations
@@ -20,7 +21,21 @@ from tests.waiting import beside
 BESIDE = ("wheels-killed", "wheel-stopped", "consumers-killed")
 #: Whose promises are weaker, so that less would be checked; and one that leaves little to others.
 ALONE = ("failover", "power-lost", "disk-full", "clock-steps", "a-month-later", "no-connections")
+#: Settings of the server, of which some are drawn. None of them makes a promise weaker.
+SETTINGS = (
+    ("autovacuum", "off"),
+    ("deadlock_timeout", "10ms"),
+    ("enable_nestloop", "off"),
+    ("fsync", "on"),
+    ("max_locks_per_transaction", "64"),
+    ("plan_cache_mode", "force_generic_plan"),
+    ("random_page_cost", "100"),
+    ("shared_buffers", "1MB"),
+    ("timezone", "Pacific/Chatham"),
+    ("work_mem", "64kB"),
+)
 _MOST_PARTS = 4
+_MOST_SETTINGS = 3
 _SHORTEST_SECONDS = 1.0
 
 
@@ -43,7 +58,20 @@ class Part:
         return f"{self.fault}{more}:{self.seconds:g}"
 
 
-Mix = tuple[Part, ...]
+@dataclass(frozen=True)
+class Mix:
+    """A mix.
+
+    Attributes:
+        parts: in the order in which they are played.
+        settings: of the server, by name; those that a fault asks for come first.
+    """
+
+    parts: tuple[Part, ...]
+    settings: tuple[tuple[str, str], ...] = ()
+
+    def __str__(self) -> str:
+        return ",".join([*map(str, self.parts), *(f"{name}={value}" for name, value in self.settings)])
 
 
 def drawn(seed: int) -> Mix:
@@ -60,42 +88,44 @@ def drawn(seed: int) -> Mix:
         others = [other for other in BESIDE if other != name]
         seconds = chance.choice([1.0, 2.0, 4.0])
         parts.append(Part(name, seconds, chance.choice([None, *others])))
-    return tuple(parts)
+    return Mix(tuple(parts), tuple(chance.sample(SETTINGS, chance.randint(0, _MOST_SETTINGS))))
 
 
 def read(text: str) -> Mix:
     """A mix as it is written.
 
     Example:
-        >>> read("two-phase+wheels-killed:2,savepoints:1")[0]
+        >>> read("two-phase+wheels-killed:2,savepoints:1,fsync=on").parts[0]
         Part(fault='two-phase', seconds=2.0, beside='wheels-killed')
     """
-    parts = []
-    for part in text.split(","):
-        names, _, seconds = part.partition(":")
+    parts, settings = [], []
+    for piece in text.split(","):
+        setting, is_one, value = piece.partition("=")
+        if is_one:
+            settings.append((setting, value))
+            continue
+        names, _, seconds = piece.partition(":")
         name, _, other = names.partition("+")
         parts.append(Part(name, float(seconds), other or None))
-    return tuple(parts)
-
-
-def written(mix: Mix) -> str:
-    """The mix as :func:`read` takes it."""
-    return ",".join(map(str, mix))
+    return Mix(tuple(parts), tuple(settings))
 
 
 def shorter(mix: Mix) -> Iterator[Mix]:
     """Every mix that is one step shorter."""
-    if len(mix) > 1:
-        for number in range(len(mix)):
-            yield mix[:number] + mix[number + 1 :]
-    for number, part in enumerate(mix):
+    parts, settings = mix.parts, mix.settings
+    if len(parts) > 1:
+        for number in range(len(parts)):
+            yield replace(mix, parts=parts[:number] + parts[number + 1 :])
+    for number in range(len(settings)):
+        yield replace(mix, settings=settings[:number] + settings[number + 1 :])
+    for number, part in enumerate(parts):
         less = []
         if part.beside is not None:
             less.append(replace(part, beside=None))
         if part.seconds / 2 >= _SHORTEST_SECONDS:
             less.append(replace(part, seconds=part.seconds / 2))
         for one in less:
-            yield (*mix[:number], one, *mix[number + 1 :])
+            yield replace(mix, parts=(*parts[:number], one, *parts[number + 1 :]))
 
 
 def shortest(mix: Mix, breaks: Callable[[Mix], bool]) -> Mix:
@@ -112,14 +142,14 @@ def shortest(mix: Mix, breaks: Callable[[Mix], bool]) -> Mix:
 
 def as_fault(mix: Mix) -> Fault:
     """A fault that plays the parts of a mix one after the other."""
-    faults = [FAULTS[name] for part in mix for name in (part.fault, part.beside) if name is not None]
-    settings: dict[str, object] = {}
+    faults = [FAULTS[name] for part in mix.parts for name in (part.fault, part.beside) if name is not None]
+    settings: dict[str, object] = dict(mix.settings)
     for one in faults:
         settings.update(one.settings)
     return Fault(
         "mix",
-        written(mix),
-        lambda arena: _happen(arena, mix),
+        str(mix),
+        lambda arena: _happen(arena, mix.parts),
         commits_may_be_lost=any(one.commits_may_be_lost for one in faults),
         leases_may_be_lost=any(one.leases_may_be_lost for one in faults),
         clock_moves=any(one.clock_moves for one in faults),
@@ -129,9 +159,9 @@ def as_fault(mix: Mix) -> Fault:
     )
 
 
-def _happen(arena: Arena, mix: Sequence[Part]) -> str:
+def _happen(arena: Arena, parts: Sequence[Part]) -> str:
     done = []
-    for part in mix:
+    for part in parts:
         stage = replace(arena, seconds=part.seconds)
         with beside() as start:
             other = start(partial(FAULTS[part.beside].happen, stage)) if part.beside else None

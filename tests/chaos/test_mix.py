@@ -8,7 +8,7 @@ import pytest
 from tests.chaos.__main__ import breaks
 from tests.chaos.arena import Arena
 from tests.chaos.fault import FAULTS, Fault
-from tests.chaos.mix import Part, as_fault, drawn, read, shortest, written
+from tests.chaos.mix import Mix, as_fault, drawn, read, shortest
 from tests.chaos.playing import play
 from tests.waiting import ask, connected
 
@@ -20,30 +20,32 @@ def test_a_seed_draws_the_same_mix_and_another_one_another() -> None:
 
 def test_a_mix_is_read_as_it_is_written() -> None:
     for seed in range(50):
-        assert read(written(drawn(seed))) == drawn(seed)
+        assert read(str(drawn(seed))) == drawn(seed)
 
 
 def test_it_is_shrunk_to_what_breaks() -> None:
-    mix = (
-        Part("two-phase", 4.0, "wheels-killed"),
-        Part("savepoints", 4.0, "consumers-killed"),
-        Part("burst", 2.0),
-        Part("replication", 4.0),
+    mix = read(
+        "two-phase+wheels-killed:4,savepoints+consumers-killed:4,burst:2,replication:4,fsync=on,work_mem=64kB"
     )
     tried = []
 
-    def needs_both(one: tuple[Part, ...]) -> bool:
+    def needs_these(one: Mix) -> bool:
         tried.append(one)
-        return {"savepoints", "replication"} <= {part.fault for part in one}
+        return {"savepoints", "replication"} <= {part.fault for part in one.parts} and (
+            ("work_mem", "64kB") in one.settings
+        )
 
-    assert written(shortest(mix, needs_both)) == "savepoints:1,replication:1"
+    assert str(shortest(mix, needs_these)) == "savepoints:1,replication:1,work_mem=64kB"
     assert len(tried) < 30
 
 
 @pytest.mark.long
 def test_a_mix_holds_every_promise(tmp_path: Path) -> None:
     outcome = play(
-        as_fault(read("two-phase+wheels-killed:2,upkeep-killed+consumers-killed:2")), tmp_path, 1, 0
+        as_fault(read("two-phase+wheels-killed:2,upkeep-killed+consumers-killed:2,autovacuum=off")),
+        tmp_path,
+        1,
+        0,
     )
     assert not outcome.violations, [violation.sentence for violation in outcome.violations]
 
@@ -59,7 +61,7 @@ def test_a_loss_that_is_planted_is_what_a_mix_is_shrunk_to(
         return "deleted"
 
     monkeypatch.setitem(FAULTS, "planted", Fault("planted", "messages are deleted", lose))
-    mix = read("savepoints:1,planted+wheels-killed:1")
+    mix = read("savepoints:1,planted+wheels-killed:1,autovacuum=off")
     assert breaks(mix, 1)
-    assert written(shortest(mix, lambda shorter: breaks(shorter, 1))) == "planted:1"
+    assert str(shortest(mix, lambda shorter: breaks(shorter, 1))) == "planted:1"
     assert "lost" in capsys.readouterr().out

@@ -13,7 +13,7 @@ from tests.logins import as_user, login
 from tests.waiting import ask, connected
 
 from duewheel.cli.doctor_airflow import Use, uses_of
-from duewheel.cli.doctor_broker import clock_finding
+from duewheel.cli.doctor_broker import clock_finding, notifications_finding
 from duewheel.store import Broker
 
 Run = Callable[..., Result]
@@ -33,7 +33,17 @@ def test_a_broker_that_works_has_no_error(run: Run, broker: Broker) -> None:
     broker.create_topic("t")
     found = told(run)
     assert list(found) == [
-        *("connection", "schema", "rights", "wheel", "upkeep", "clock", "settings", "airflow")
+        *(
+            "connection",
+            "schema",
+            "rights",
+            "wheel",
+            "upkeep",
+            "clock",
+            "notifications",
+            "settings",
+            "airflow",
+        )
     ]
     # The server of the tests may lose messages, and no wheel turns.
     faults = {name for name, each in found.items() if each["status"] != "ok"}
@@ -118,6 +128,13 @@ def test_upkeep_that_was_missed(run: Run, broker: Broker) -> None:
 
 
 @pytest.mark.owner
+def test_a_queue_of_notifications_that_somebody_keeps_full() -> None:
+    assert notifications_finding(0.49).status == "ok"
+    finding = notifications_finding(0.5)
+    assert (finding.status, "50% full" in finding.says) == ("warning", True)
+    assert "pg_terminate_backend" in finding.advice
+
+
 def test_settings_that_may_lose_messages(run: Run, broker: Broker) -> None:
     with connected(as_user(broker.dsn, "postgres")) as connection:
         ask(connection, f"alter database {connection.info.dbname} set track_activities = off")

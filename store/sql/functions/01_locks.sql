@@ -111,14 +111,26 @@ begin
 end
 $$;
 
--- A notification, which is a hint and never the truth. A transaction that has one cannot be prepared, so where the
--- server allows prepared transactions only a statement that commits by itself sends it; the others are heard of at the
+-- A notification, which is a hint and never the truth: whoever waits for it also looks by itself. A session of any
+-- database that listens and stays in a transaction keeps all notifications of the cluster in its queue. When that is
+-- full, the commit of whatever notifies fails, so nothing does so shortly before.
+create or replace function duewheel.notify(p_channel text, p_payload text) returns void
+language plpgsql as $$
+begin
+    if pg_notification_queue_usage() < 0.9 then
+        perform pg_notify(p_channel, p_payload);
+    end if;
+end
+$$;
+
+-- A notification out of a transaction that may be a caller's. One that has notified cannot be prepared, so where the
+-- server allows prepared transactions only a statement that commits by itself does so; the others are heard of at the
 -- next look.
 create or replace function duewheel.announce(p_channel text, p_payload text) returns void
 language plpgsql as $$
 begin
     if current_setting('max_prepared_transactions') = '0' or statement_timestamp() = transaction_timestamp() then
-        perform pg_notify(p_channel, p_payload);
+        perform duewheel.notify(p_channel, p_payload);
     end if;
 end
 $$;

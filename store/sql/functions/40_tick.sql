@@ -295,8 +295,9 @@ begin
     released := cardinality(v_due) > 0 or v_stragglers > 0;
     if released then
         -- The 1 says that a wheel is turning.
-        perform pg_notify('duewheel_released',
-                          coalesce(v_topic.parent_topic_id, p_topic_id) || case when p_by_wheel then ' 1' else '' end);
+        perform duewheel.notify(
+            'duewheel_released',
+            coalesce(v_topic.parent_topic_id, p_topic_id) || case when p_by_wheel then ' 1' else '' end);
     end if;
     unsettled := v_open_count > 0;
     busy := p_by_wheel and duewheel.is_busy(v_lo, hi, v_topic.granularity);

@@ -32,7 +32,7 @@ begin
         update duewheel.subscription s set paused_at = p_paused_at, resumed_at = p_resumed_at
         where s.group_id = v_subscription.group_id and s.topic_id = v_subscription.topic_id;
         -- Whoever waits for messages looks again.
-        perform pg_notify('duewheel_released', v_subscription.topic_id::text);
+        perform duewheel.notify('duewheel_released', v_subscription.topic_id::text);
     end loop;
     if not v_found then
         perform duewheel.group_by_name(p_group);

@@ -126,7 +126,7 @@ def everything_at_once(arena: Arena) -> str:
         arena.crew.start("ticker")
         for _ in arena.rounds():
             for role in ("consumer", "worker", "ordered_consumer", "wheel"):
-                arena.crew.kill(arena.chance.choice(arena.crew.of_role(role)))
+                arena.crew.kill_one(role, arena.chance)
                 arena.crew.start(role)
                 kills += 1
     return f"{kills} kills"

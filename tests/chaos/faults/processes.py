@@ -28,7 +28,10 @@ def wheel_stopped(arena: Arena) -> str:
     """The stopped one may hold a lock, and goes on with what it knew."""
     stops = 0
     for _ in arena.rounds():
-        wheel = arena.chance.choice(arena.crew.of_role("wheel"))
+        # Another fault may have killed all of them just now.
+        if not (wheels := arena.crew.of_role("wheel")):
+            continue
+        wheel = arena.chance.choice(wheels)
         wheel.send_signal(signal.SIGSTOP)
         try:
             time.sleep(arena.seconds / 3)
@@ -44,7 +47,7 @@ def consumers_killed(arena: Arena) -> str:
     kills = 0
     for _ in arena.rounds():
         role = arena.chance.choice(["consumer", "worker", "ordered_consumer"])
-        arena.crew.kill(arena.chance.choice(arena.crew.of_role(role)))
+        arena.crew.kill_one(role, arena.chance)
         arena.crew.start(role)
         kills += 1
     return f"{kills} kills"
