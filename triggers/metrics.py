@@ -21,7 +21,7 @@ from airflow.sdk.configuration import conf
 from airflow.sdk.observability import stats
 
 from duewheel.store.operations.metering import measured
-from duewheel.triggers.wheel_stream import RINGS
+from duewheel.triggers.wheel_stream import RINGS, WATCHED
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -50,6 +50,7 @@ class Metrics:
         asked_seconds = conf.getfloat("duewheel", "metrics_interval_seconds", fallback=EVERY_SECONDS)
         self._every_seconds = max(asked_seconds, EVERY_SECONDS)
         self._with_dotted = conf.getboolean("metrics", "legacy_names_on", fallback=True)
+        self._told_of: frozenset[tuple[str, str]] = frozenset()
 
     async def keep_reporting(self, broker: Broker, turns: bool = True) -> None:
         """Report again and again until cancelled; an error is logged and does not end the reporting.
@@ -60,6 +61,7 @@ class Metrics:
         """
         while True:
             rings = RINGS.taken(self._conn_id)
+            await self.report_watchers()
             try:
                 await asyncio.to_thread(self._report, broker, rings, turns)
             except Exception:  # an error of the metrics must not stop the wheel
@@ -69,6 +71,25 @@ class Metrics:
                     self._every_seconds,
                 )
             await asyncio.sleep(self._every_seconds)
+
+    async def report_watchers(self) -> None:
+        """Report how many watchers of each group cannot ring."""
+        failing = WATCHED.failing(self._conn_id)
+        try:
+            await asyncio.to_thread(self._report_failing, failing)
+        except Exception:  # as above
+            log.exception("The watchers of connection %s could not be reported this time", self._conn_id)
+
+    def forget_watchers(self) -> None:
+        """Take back what was reported of watchers that are there no more."""
+        self._report_failing({})
+
+    def _report_failing(self, failing: Mapping[tuple[str, str], int]) -> None:
+        for topic, group in self._told_of - failing.keys():
+            self._gauge("watchers.failing", 0, topic=topic, group=group)
+        self._told_of = frozenset(failing)
+        for (topic, group), count in failing.items():
+            self._gauge("watchers.failing", count, topic=topic, group=group)
 
     def turning(self, turns: bool) -> None:
         """Report whether this process turns a wheel. The call blocks, so it is not for the event loop."""

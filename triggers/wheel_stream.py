@@ -9,10 +9,10 @@ wheel, one LISTEN and a statement per second, and a DAG whose topic is idle cost
 Only the triggers know which groups are watched. Each trigger enters its group in :data:`WATCHED` for as long
 as it runs, and the stream reads the groups there.
 
-The stream never ends by itself, because Airflow would then fail every trigger on it. An error of the database
-or of the connection is logged. After a pause that doubles up to half a minute, the stream resolves the
+The stream never ends by itself, because Airflow would then fail every trigger on it. After an error of the
+database or of the connection, and a pause that doubles up to half a minute, the stream resolves the
 connection and opens everything again. It does the same when the connection was edited; it reads the
-connection once a minute.
+connection once a minute. An error is logged once, with what to do, until the wheel works again.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, contextmanager, suppress
 from datetime import datetime, timedelta
@@ -30,10 +30,11 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from airflow.sdk.configuration import conf
+from airflow.sdk.exceptions import AirflowNotFoundException
 
 from duewheel.hooks.broker import BrokerAddress, DueWheelHook
 from duewheel.store.values.backoff import Backoff
-from duewheel.store.values.errors import DueWheelError, InvalidArgument, UnknownTopic
+from duewheel.store.values.errors import DueWheelError, InvalidArgument, UnknownTopic, said
 from duewheel.store.values.tags import EVERY
 
 if TYPE_CHECKING:
@@ -121,6 +122,7 @@ class WatchedGroups:
 
     def __init__(self) -> None:
         self._groups: dict[str, dict[Watched, Counter[str]]] = {}
+        self._silent: dict[str, Collection[Watched]] = {}
 
     @contextmanager
     def watching(self, conn_id: str, group: Watched, watcher: str = "a trigger") -> Iterator[None]:
@@ -146,6 +148,18 @@ class WatchedGroups:
         # Copied in one step, since the event loop's thread may change it at any time.
         names = list(self._groups.get(conn_id, {}).get(group, ()))
         return ", ".join(sorted(names)) or "no trigger any more"
+
+    def note_silent(self, conn_id: str, groups: Collection[Watched]) -> None:
+        """Note the groups of a connection whose doorbells cannot ring now."""
+        self._silent[conn_id] = groups
+
+    def failing(self, conn_id: str) -> Counter[tuple[str, str]]:
+        """How many triggers of each topic and group cannot ring now; 0 where all can."""
+        silent = self._silent.get(conn_id, ())
+        failing: Counter[tuple[str, str]] = Counter()
+        for group, watchers in self._groups.get(conn_id, {}).items():
+            failing[group.topic, group.group] += watchers.total() if group in silent else 0
+        return failing
 
 
 WATCHED = WatchedGroups()
@@ -195,37 +209,73 @@ async def doorbell_stream(conn_id: str) -> AsyncGenerator[DoorbellSnapshot, None
         conn_id: the Airflow connection to the broker.
     """
     backoff = Backoff(FIRST_PAUSE_SECONDS)
-    while True:
-        try:
-            address = await DueWheelHook(conn_id).aresolve()
-            # A task beside the looks, as Airflow may answer slowly.
-            edited = asyncio.create_task(_until_edited(conn_id, address))
+    metrics = _metrics(conn_id)
+    told: set[str] = set()
+    try:
+        while True:
             try:
-                async with aclosing(_looks(conn_id, address)) as looks:
-                    async for look in looks:
-                        backoff.reset()
-                        yield look
-                        if edited.done():
-                            log.info("Connection %s was edited; its wheel reconnects", conn_id)
-                            break
-            finally:
-                edited.cancel()
-                await asyncio.wait({edited}, timeout=STOP_SECONDS)
-        except Exception:
-            log.exception(
-                "The wheel of connection %s stopped; it rings for %s",
-                conn_id,
-                "; ".join(
-                    sorted(
-                        f"group {group}, watched by {WATCHED.watchers(conn_id, group)}"
-                        for group in WATCHED.over(conn_id)
-                    )
-                )
-                or "no group",
-            )
-        pause_seconds = backoff.next_seconds()
-        log.info("The wheel of connection %s starts again in %g s", conn_id, pause_seconds)
-        await asyncio.sleep(pause_seconds)
+                address = await DueWheelHook(conn_id).aresolve()
+                # A task beside the looks, as Airflow may answer slowly.
+                edited = asyncio.create_task(_until_edited(conn_id, address))
+                try:
+                    async with aclosing(_looks(conn_id, address, metrics)) as looks:
+                        async for look in looks:
+                            if told:
+                                log.info("The wheel of connection %s works again", conn_id)
+                                told.clear()
+                            backoff.reset()
+                            yield look
+                            if edited.done():
+                                log.info("Connection %s was edited; its wheel reconnects", conn_id)
+                                break
+                finally:
+                    edited.cancel()
+                    await asyncio.wait({edited}, timeout=STOP_SECONDS)
+            except Exception as error:  # noqa: BLE001 - Airflow would fail every trigger; it is logged
+                _log_stop(conn_id, error, told)
+                WATCHED.note_silent(conn_id, WATCHED.over(conn_id))
+                if metrics is not None:
+                    await metrics.report_watchers()
+            await asyncio.sleep(backoff.next_seconds())
+    finally:
+        WATCHED.note_silent(conn_id, ())
+        if metrics is not None:
+            metrics.forget_watchers()
+
+
+def _log_stop(conn_id: str, error: Exception, told: set[str]) -> None:
+    """Log why the wheel stopped and what to do, unless it was told since the wheel worked last."""
+    reason = said(error) or type(error).__name__
+    if reason in told:
+        return
+    told.add(reason)
+    groups = sorted(
+        f"group {group}, watched by {WATCHED.watchers(conn_id, group)}" for group in WATCHED.over(conn_id)
+    )
+    cure = _cure(error)
+    log.error(
+        "The wheel of connection %s stopped: %s.%s It is tried again, every half minute at last, and not "
+        "logged again before it works. Until then no doorbell rings for %s",
+        conn_id,
+        reason.rstrip("."),
+        "" if cure is None else f" {cure}.",
+        "; ".join(groups) or "no group",
+        exc_info=error if cure is None else None,
+    )
+
+
+def _cure(error: Exception) -> str | None:
+    """What mends an error; None of one that nobody expects."""
+    # Imported here because DAG files import this module and reach no database.
+    import psycopg2
+
+    if isinstance(error, AirflowNotFoundException):
+        return "Make this connection in Airflow, or correct duewheel_conn_id in the DAG"
+    if isinstance(error, DueWheelError):
+        return "`duewheel doctor` on this machine says more"
+    if isinstance(error, (psycopg2.Error, TimeoutError)):
+        return "Check that the database runs and that the triggerer reaches it"
+    return None
 
 
 async def _until_edited(conn_id: str, address: BrokerAddress) -> None:
@@ -247,7 +297,9 @@ async def _until_edited(conn_id: str, address: BrokerAddress) -> None:
             is_readable = False
 
 
-async def _looks(conn_id: str, address: BrokerAddress) -> AsyncGenerator[DoorbellSnapshot, None]:
+async def _looks(
+    conn_id: str, address: BrokerAddress, metrics: Metrics | None
+) -> AsyncGenerator[DoorbellSnapshot, None]:
     """Yield one look after another, until something fails."""
     loop = asyncio.get_running_loop()
     worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="duewheel doorbells")
@@ -257,7 +309,6 @@ async def _looks(conn_id: str, address: BrokerAddress) -> AsyncGenerator[Doorbel
     released: set[int] = set()
     turning: asyncio.Task[None] | None = None
     reporting: asyncio.Task[None] | None = None
-    measured = _metrics(conn_id)
 
     def hear(topic_id: int) -> None:
         released.add(topic_id)
@@ -275,8 +326,8 @@ async def _looks(conn_id: str, address: BrokerAddress) -> AsyncGenerator[Doorbel
         wheel = broker.wheel(on_released=hear).arun() if may_turn else _until_granted(broker)
         turning = asyncio.create_task(wheel)
         turning.add_done_callback(lambda _: news.set())
-        if measured is not None:
-            reporting = asyncio.create_task(measured.keep_reporting(broker, may_turn))
+        if metrics is not None:
+            reporting = asyncio.create_task(metrics.keep_reporting(broker, may_turn))
         hears = address.listen and may_turn
         porter = Porter(
             broker,
@@ -290,6 +341,7 @@ async def _looks(conn_id: str, address: BrokerAddress) -> AsyncGenerator[Doorbel
             released.clear()
             async with asyncio.timeout(LONGEST_LOOK_SECONDS):
                 look = await loop.run_in_executor(worker, porter.look, WATCHED.over(conn_id), changed)
+            WATCHED.note_silent(conn_id, porter.silent)
             yield look
             await asyncio.sleep(SETTLE_SECONDS)
             if porter.has_more:
@@ -300,11 +352,11 @@ async def _looks(conn_id: str, address: BrokerAddress) -> AsyncGenerator[Doorbel
                     await news.wait()
         turning.result()
     finally:
-        if reporting is not None and measured is not None:
+        if reporting is not None and metrics is not None:
             reporting.cancel()
             await asyncio.wait({reporting})
             if may_turn:
-                worker.submit(measured.turning, False)
+                worker.submit(metrics.turning, False)
         if turning is not None:
             turning.cancel()
             await asyncio.wait({turning})
@@ -393,6 +445,11 @@ class Porter:
         self.has_more = False
         """Whether the last look has left groups with news for the next one; groups that are only checked
         again can wait."""
+
+    @property
+    def silent(self) -> frozenset[Watched]:
+        """The groups that are left out: their topic does not exist, or the broker refuses them."""
+        return frozenset(self._missing | self._refused.keys())
 
     def look(self, groups: frozenset[Watched], released: frozenset[int]) -> DoorbellSnapshot:
         """Return the state of the groups that may have news.

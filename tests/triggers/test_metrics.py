@@ -203,6 +203,7 @@ def test_every_metric_is_in_the_reference() -> None:
             (
                 *("ready", "inflight", "retries", "dead_letters", "dead_letters.dropped_soon"),
                 *("paused", "abandoned_seconds", "kept_bytes", "expired_leases", "rings"),
+                "watchers.failing",
             ),
             "topic, group",
         ),
