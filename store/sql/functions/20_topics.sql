@@ -247,9 +247,7 @@ $$;
 -- subscriptions go at once, the topics when no slot holds a message of theirs any more. Says whether some are left, as
 -- p_until was over.
 create or replace function duewheel.forget_topics(p_until timestamptz, p_now timestamptz) returns boolean
-language plpgsql
-set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
-as $$
+language plpgsql set plan_cache_mode = force_generic_plan set enable_sort = on as $$
 declare
     v_subscription duewheel.subscription;
     v_topic_ids integer[];

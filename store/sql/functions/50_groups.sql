@@ -48,9 +48,7 @@ $$;
 
 -- Takes away what a group has written in a topic.
 create or replace function duewheel.clear_leases(p_group_id integer, p_topic_id integer) returns void
-language plpgsql
-set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
-as $$
+language plpgsql set plan_cache_mode = force_generic_plan set enable_sort = on as $$
 begin
     delete from duewheel.lease_event e where e.topic_id = p_topic_id and e.group_id = p_group_id;
     delete from duewheel.lease_answer a where a.topic_id = p_topic_id and a.group_id = p_group_id;

@@ -132,9 +132,7 @@ $$;
 -- end in that time.
 create or replace function duewheel.lease_ends(p_from timestamptz, p_to timestamptz)
 returns table (group_id integer, topic_id integer, expires_at timestamptz)
-language plpgsql stable
-set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
-as $$
+language plpgsql stable set plan_cache_mode = force_generic_plan set enable_sort = on as $$
 #variable_conflict use_column
 begin
     return query

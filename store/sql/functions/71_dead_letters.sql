@@ -13,9 +13,7 @@ create or replace function duewheel.dead_letter_page(
     topic_name text, message_id text, key text, tag text, properties jsonb, body bytea, born_at timestamptz,
     dead_at timestamptz, attempt integer, reason text, redriven_at timestamptz, kept_until timestamptz, place jsonb
 )
-language plpgsql stable
-set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
-as $$
+language plpgsql stable set plan_cache_mode = force_generic_plan set enable_sort = on as $$
 #variable_conflict use_column
 declare
     v_group duewheel.consumer_group := duewheel.group_by_name(dead_letter_page.consumer_group);
@@ -96,9 +94,7 @@ create or replace function duewheel.dead_letter_reasons(
     consumer_group text, topic text default null, max_looked_at integer default 20000,
     max_reasons integer default 50
 ) returns table (reason text, messages bigint, first_dead_at timestamptz, last_dead_at timestamptz, complete boolean)
-language plpgsql stable
-set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
-as $$
+language plpgsql stable set plan_cache_mode = force_generic_plan set enable_sort = on as $$
 #variable_conflict use_column
 declare
     v_group duewheel.consumer_group := duewheel.group_by_name(dead_letter_reasons.consumer_group);

@@ -76,9 +76,7 @@ create or replace function duewheel.looked_at(
     message_id text, key text, tag text, born_at timestamptz, deliver_at timestamptz, released boolean,
     recalled boolean, moved_to text, listed boolean, seq bigint
 )
-language plpgsql stable
-set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
-as $$
+language plpgsql stable set plan_cache_mode = force_generic_plan set enable_sort = on as $$
 #variable_conflict use_column
 begin
     return query
@@ -156,9 +154,7 @@ create or replace function duewheel.list_messages(
     topic_name text, message_id text, key text, tag_name text, born_at timestamptz, deliver_at timestamptz,
     released boolean, recalled boolean, moved_to text, listed boolean
 )
-language plpgsql stable
-set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
-as $$
+language plpgsql stable set plan_cache_mode = force_generic_plan set enable_sort = on as $$
 #variable_conflict use_column
 declare
     -- So many are looked at for a page.

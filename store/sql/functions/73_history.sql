@@ -8,9 +8,7 @@ create or replace function duewheel.first_reaching(
     p_group_id integer, p_topic_id integer, p_queue integer, p_from_n bigint, p_to_n bigint, p_deliver_at timestamptz,
     p_seq bigint
 ) returns bigint
-language plpgsql stable
-set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
-as $$
+language plpgsql stable set plan_cache_mode = force_generic_plan set enable_sort = on as $$
 declare
     -- It is above the one and below the other, or it is v_found.
     v_above bigint := p_from_n;
@@ -48,9 +46,7 @@ create or replace function duewheel.leases_over(
     p_group_id integer, p_topic_id integer, p_queue integer, p_source_topic_id integer, p_deliver_at timestamptz,
     p_seq bigint, p_message_group text, p_attempt integer
 ) returns table (held duewheel.lease, attempt integer)
-language plpgsql stable
-set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
-as $$
+language plpgsql stable set plan_cache_mode = force_generic_plan set enable_sort = on as $$
 #variable_conflict use_column
 declare
     v_straggler_id bigint;

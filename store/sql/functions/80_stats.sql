@@ -28,9 +28,7 @@ create or replace function duewheel.topic_stats(
     topic text, message_type text, waiting bigint, waiting_is_exact boolean, next_due_at timestamptz,
     released_to timestamptz, stragglers bigint
 )
-language plpgsql
-set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
-as $$
+language plpgsql set plan_cache_mode = force_generic_plan set enable_sort = on as $$
 #variable_conflict use_column
 begin
     perform duewheel.clock_at(topic_stats.now);
@@ -72,9 +70,7 @@ create or replace function duewheel.group_stats(
     dead bigint, dropped_soon bigint, paused_at timestamptz, abandoned_since timestamptz, kept_messages bigint,
     kept_bytes bigint
 )
-language plpgsql
-set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
-as $$
+language plpgsql set plan_cache_mode = force_generic_plan set enable_sort = on as $$
 #variable_conflict use_column
 declare
     v_now constant timestamptz := duewheel.clock_at(group_stats.now);

@@ -6,9 +6,7 @@
 create or replace function duewheel.overdue_topics(
     due_until timestamptz, max_topics integer default 200
 ) returns table (topic_name text, due_at timestamptz)
-language plpgsql stable
-set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
-as $$
+language plpgsql stable set plan_cache_mode = force_generic_plan set enable_sort = on as $$
 #variable_conflict use_column
 begin
     perform duewheel.require_home();

@@ -22,9 +22,7 @@ $$;
 create or replace function duewheel.due_steps(
     p_after text, p_until text, p_topic text, p_from timestamptz, p_step interval, p_steps integer, p_most integer
 ) returns table (topic_name text, step_number integer, messages bigint)
-language plpgsql stable
-set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
-as $$
+language plpgsql stable set plan_cache_mode = force_generic_plan set enable_sort = on as $$
 #variable_conflict use_column
 declare
     v_end constant timestamptz := p_from + p_step * p_steps;
@@ -224,9 +222,7 @@ $$;
 create or replace function duewheel.late_ticks(
     p_topic_id integer, p_queues integer, p_since timestamptz, p_until timestamptz, p_max_ticks integer
 ) returns table (ticked_at timestamptz, by_wheel boolean, late interval)
-language plpgsql stable
-set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
-as $$
+language plpgsql stable set plan_cache_mode = force_generic_plan set enable_sort = on as $$
 #variable_conflict use_column
 begin
     return query
@@ -251,9 +247,7 @@ $$;
 create or replace function duewheel.release_lateness(
     since_at timestamptz, max_ticks integer default 50, max_ms integer default 200
 ) returns table (topic_name text, ticks bigint, p50 interval, p99 interval, newest_at timestamptz, by_wheel boolean)
-language plpgsql
-set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
-as $$
+language plpgsql set plan_cache_mode = force_generic_plan set enable_sort = on as $$
 #variable_conflict use_column
 declare
     v_stop_at constant timestamptz := clock_timestamp() + max_ms * interval '1 millisecond';
@@ -285,9 +279,7 @@ create or replace function duewheel.flow_histogram(
     from_at timestamptz, step interval, steps integer,
     max_leases integer default 1000, max_ms integer default 200, of_topic text default null
 ) returns table (step_number integer, received bigint, acked bigint, failed bigint)
-language plpgsql
-set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
-as $$
+language plpgsql set plan_cache_mode = force_generic_plan set enable_sort = on as $$
 #variable_conflict use_column
 declare
     v_stop_at constant timestamptz := clock_timestamp() + max_ms * interval '1 millisecond';
@@ -392,9 +384,7 @@ create or replace function duewheel.running_leases(
     consumer_group text, topic text, queue integer, consumer text, leased_at timestamptz, expires_at timestamptz,
     messages integer, answered integer, is_retry boolean, lease_id text
 )
-language plpgsql
-set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
-as $$
+language plpgsql set plan_cache_mode = force_generic_plan set enable_sort = on as $$
 #variable_conflict use_column
 declare
     v_now constant timestamptz := duewheel.clock_at(running_leases.now);
@@ -434,9 +424,7 @@ create or replace function duewheel.waiting_retries(
     group_name text, topic_name text, message_id text, key text, tag text, attempt integer, deliver_at timestamptz,
     reason text
 )
-language plpgsql stable
-set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
-as $$
+language plpgsql stable set plan_cache_mode = force_generic_plan set enable_sort = on as $$
 #variable_conflict use_column
 declare
     v_group_id integer;
@@ -473,9 +461,7 @@ $$;
 create or replace function duewheel.lease_before(
     p_group_id integer, p_topic_id integer, p_queue smallint, p_at timestamptz
 ) returns bigint
-language plpgsql stable
-set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
-as $$
+language plpgsql stable set plan_cache_mode = force_generic_plan set enable_sort = on as $$
 declare
     v_low bigint;
     v_high bigint;
@@ -513,9 +499,7 @@ create or replace function duewheel.messages_by_name(
     message_id text, key text, tag text, born_at timestamptz, deliver_at timestamptz, attempt integer,
     leased_at timestamptz
 )
-language plpgsql stable
-set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
-as $$
+language plpgsql stable set plan_cache_mode = force_generic_plan set enable_sort = on as $$
 #variable_conflict use_column
 declare
     v_stop_at constant timestamptz := clock_timestamp() + max_ms * interval '1 millisecond';

@@ -48,9 +48,7 @@ $$;
 create or replace function duewheel.releases_between(
     since_at timestamptz, until_at timestamptz, max_ticks integer default 100, max_ms integer default 1000
 ) returns table (topic_name text, messages bigint, exact boolean, late interval[])
-language plpgsql
-set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
-as $$
+language plpgsql set plan_cache_mode = force_generic_plan set enable_sort = on as $$
 #variable_conflict use_column
 declare
     v_stop_at constant timestamptz := clock_timestamp() + max_ms * interval '1 millisecond';
@@ -145,9 +143,7 @@ $$;
 create or replace function duewheel.expired_between(
     since_at timestamptz, until_at timestamptz, max_leases integer default 100000
 ) returns table (consumer_group text, topic text, leases bigint)
-language plpgsql stable
-set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
-as $$
+language plpgsql stable set plan_cache_mode = force_generic_plan set enable_sort = on as $$
 #variable_conflict use_column
 begin
     perform duewheel.require_home();

@@ -54,9 +54,7 @@ create or replace function duewheel.lease_states(
     p_group_id integer, p_topic_ids integer[], p_queues integer[], p_ns bigint[], p_tokens bigint[],
     p_now timestamptz default null
 ) returns table (state text, acked integer)
-language plpgsql stable
-set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
-as $$
+language plpgsql stable set plan_cache_mode = force_generic_plan set enable_sort = on as $$
 declare
     v_now constant timestamptz := duewheel.clock_at(p_now);
 begin

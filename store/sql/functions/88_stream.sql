@@ -257,9 +257,7 @@ create or replace function duewheel.stream_cuts(
     p_topic_id integer, p_queue integer, p_from bigint, p_from_seq bigint, p_to bigint, p_to_seq bigint,
     p_messages bigint, p_bytes bigint
 ) returns table (at bigint, seq bigint, messages bigint)
-language plpgsql stable
-set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
-as $$
+language plpgsql stable set plan_cache_mode = force_generic_plan set enable_sort = on as $$
 begin
     perform duewheel.require_home();
     return query
@@ -291,9 +289,7 @@ create or replace function duewheel.stream_within(
     p_topic_id integer, p_queue integer, p_from bigint, p_from_seq bigint, p_to bigint, p_to_seq bigint,
     p_bytes bigint, out at bigint, out seq bigint, out bytes bigint
 )
-language plpgsql stable
-set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
-as $$
+language plpgsql stable set plan_cache_mode = force_generic_plan set enable_sort = on as $$
 declare
     v_last record;
 begin
@@ -326,9 +322,7 @@ create or replace function duewheel.stream_lag(
     p_group_id integer, p_topic_id integer, p_topic_ids integer[], p_queues integer[], p_ats bigint[],
     p_seqs bigint[], p_stragglers bigint[], out messages bigint, out behind interval
 )
-language plpgsql
-set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
-as $$
+language plpgsql set plan_cache_mode = force_generic_plan set enable_sort = on as $$
 declare
     v_oldest timestamptz;
     v_hi timestamptz;
@@ -369,9 +363,7 @@ create or replace function duewheel.stream_rows(
     p_topic_id integer, p_queue integer, p_from bigint, p_from_seq bigint, p_to bigint, p_to_seq bigint,
     p_straggler_from bigint, p_straggler_to bigint, p_tags text[] default null, p_filter jsonpath default null
 ) returns setof duewheel.any_message
-language plpgsql stable
-set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
-as $$
+language plpgsql stable set plan_cache_mode = force_generic_plan set enable_sort = on as $$
 #variable_conflict use_column
 declare
     v_from constant timestamptz := duewheel.stream_instant(p_from);

@@ -5,9 +5,7 @@
 -- stream gives them, "0.topic.queue.microseconds.stream.seq.group".
 create or replace function duewheel.stream_reject(p_handles text[], p_reasons text[], p_delay interval default null)
 returns void
-language plpgsql
-set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
-as $$
+language plpgsql set plan_cache_mode = force_generic_plan set enable_sort = on as $$
 declare
     -- Before the clock is read: these messages are sends too.
     v_xid constant xid8 := pg_current_xact_id();

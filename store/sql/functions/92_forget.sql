@@ -81,9 +81,7 @@ $$;
 -- The instant before which nobody needs anything of a topic any more: its messages are gone, or past retention and
 -- finished by every group. Where some are needed it is the end of the last slot before them.
 create or replace function duewheel.finished_to(p_topic duewheel.topic, p_now timestamptz) returns timestamptz
-language plpgsql stable
-set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
-as $$
+language plpgsql stable set plan_cache_mode = force_generic_plan set enable_sort = on as $$
 declare
     -- Into a slot that is not sealed, an open transaction may still send something.
     v_retained_from constant timestamptz := coalesce(
@@ -131,9 +129,7 @@ create or replace function duewheel.trim_logs(
     p_limit integer, p_after_topic_id integer, p_until timestamptz, p_now timestamptz,
     out trimmed bigint, out next_topic_id integer
 )
-language plpgsql
-set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
-as $$
+language plpgsql set plan_cache_mode = force_generic_plan set enable_sort = on as $$
 declare
     v_topic duewheel.topic;
 begin
@@ -157,9 +153,7 @@ $$;
 -- was released.
 create or replace function duewheel.trim_topic_logs(p_topic_id integer, p_kept_from timestamptz, p_limit integer)
 returns bigint
-language plpgsql
-set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
-as $$
+language plpgsql set plan_cache_mode = force_generic_plan set enable_sort = on as $$
 declare
     v_trimmed bigint;
     v_count bigint;

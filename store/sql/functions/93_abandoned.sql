@@ -106,8 +106,7 @@ $$;
 create or replace function duewheel.walk_past(
     inout walk duewheel.queue_walk, p_until timestamptz, p_limit integer, out passed bigint
 )
-language plpgsql
-set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
+language plpgsql set plan_cache_mode = force_generic_plan set enable_sort = on as $$
 #variable_conflict use_column
 declare
     v_to constant timestamptz := least(walk.hi, p_until - interval '1 microsecond');
