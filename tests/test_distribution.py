@@ -5,6 +5,7 @@ from __future__ import annotations
 import email
 import os
 import re
+import shutil
 import subprocess
 import sys
 import venv
@@ -12,6 +13,7 @@ import zipfile
 from datetime import date
 from email.message import Message
 from importlib.resources import files
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 import psycopg2
@@ -109,6 +111,50 @@ def metadata(wheel: Path) -> Message:
     with zipfile.ZipFile(wheel) as archive:
         (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
         return email.message_from_bytes(archive.read(name))
+
+
+def clone(folder: Path) -> Path:
+    """What is committed, in a folder of its own, with the page that is built here."""
+    subprocess.run(["git", "clone", "--quiet", ROOT, folder], check=True)
+    # Written now, so that it is newer than the page's sources, and nothing is built anew.
+    shutil.copytree(ROOT / "plugin" / "bundle", folder / "plugin" / "bundle", copy_function=shutil.copy)
+    return folder
+
+
+@pytest.mark.slow
+def test_a_commit_gives_the_same_bytes_wherever_it_is_built(tmp_path: Path) -> None:
+    found: list[dict[str, bytes]] = []
+    for name, mask in (("one", 0o022), ("two", 0o077)):
+        checkout, dist = clone(tmp_path / name), tmp_path / f"{name}-dist"
+        subprocess.run(
+            [sys.executable, ".ci/distribution.py", str(dist)], cwd=checkout, umask=mask, check=True
+        )
+        found.append({file.name: file.read_bytes() for file in dist.iterdir() if file.name[0] != "."})
+    assert found[0].keys() == found[1].keys()
+    assert len(found[0]) == 2
+    assert [name for name, data in found[0].items() if found[1][name] != data] == []
+
+
+@pytest.mark.slow
+def test_the_page_of_a_package_index_has_no_link_that_leads_nowhere(wheel: Path) -> None:
+    shown = str(metadata(wheel).get_payload())
+    assert shown.startswith("# duewheel")
+    for link in re.findall(r"\]\(([^)]+)\)", shown):
+        assert link.startswith("https://"), link
+
+
+def test_links_of_the_readme_lead_to_the_source_where_that_is_known() -> None:
+    specification = spec_from_file_location("distribution", ROOT / ".ci" / "distribution.py")
+    assert specification is not None
+    assert specification.loader is not None
+    distribution = module_from_spec(specification)
+    specification.loader.exec_module(distribution)
+    text = "See [the map](docs/index.md#x), [this](https://a.example) and\n![a picture](docs/a.png)"
+    assert distribution.on_package_index(text, "https://h.example/o/n/blob/v1") == (
+        "See [the map](https://h.example/o/n/blob/v1/docs/index.md#x), [this](https://a.example) and\n"
+        "![a picture](https://h.example/o/n/raw/v1/docs/a.png)"
+    )
+    assert distribution.on_package_index(text, None) == "See the map, [this](https://a.example) and\n"
 
 
 @pytest.mark.slow

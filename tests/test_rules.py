@@ -28,7 +28,9 @@ def rows() -> Iterator[list[str]]:
 
 def named_tests() -> dict[str, str]:
     """The tests that are named for each rule."""
-    return dict(re.findall(r"^- ([A-Z]\d\d): (.*?)(?=\n- |\n\n)", TABLE.read_text(), re.MULTILINE | re.DOTALL))
+    return dict(
+        re.findall(r"^- ([A-Z]\d\d): (.*?)(?=\n- |\n\n)", TABLE.read_text(), re.MULTILINE | re.DOTALL)
+    )
 
 
 @cache
