@@ -129,3 +129,42 @@ def test_the_page_of_the_commands_has_each_with_its_help() -> None:
         _, _, after = page.partition(f"## duewheel {command}\n")
         assert after.lstrip().startswith(f"```text\nUsage: duewheel {command} [OPTIONS]")
         assert "--json" in after.partition("\n## ")[0]
+
+
+SEARCHED = f"""
+site_name: sample
+use_directory_urls: false
+theme:
+  name: material
+  font: false
+hooks: [{HOOKS / "search.py"}]
+extra:
+  polyfills: [assets/javascripts/iframe-worker.js]
+plugins: [search, offline]
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.needs("chromium")
+def test_the_search_works_on_a_page_that_is_opened_from_the_disk(tmp_path: Path) -> None:
+    from playwright.sync_api import expect, sync_playwright
+
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "index.md").write_text("# Sample\n\nNothing is said here.\n")
+    (tmp_path / "docs" / "wheel.md").write_text("# The wheel\n\nIt turns on a doorbell.\n")
+    (tmp_path / "mkdocs.yml").write_text(SEARCHED)
+    build = [sys.executable, "-m", "mkdocs", "build", "--quiet"]
+    subprocess.run(build, cwd=tmp_path, check=True, timeout=240)
+    path = next(one for one in ("/usr/bin/chromium", "/usr/bin/google-chrome") if Path(one).exists())
+    asked: list[str] = []
+    with (
+        sync_playwright() as playwright,
+        playwright.chromium.launch(executable_path=path, args=["--no-sandbox"]) as browser,
+    ):
+        page = browser.new_page()
+        page.on("request", lambda request: asked.append(request.url))
+        page.goto((tmp_path / "site" / "index.html").as_uri())
+        page.locator("input[name=query]").click()
+        page.locator("input[name=query]").press_sequentially("doorbell")
+        expect(page.locator(".md-search-result__item").first).to_contain_text("The wheel", timeout=60_000)
+    assert [url for url in asked if not url.startswith(("file:", "data:", "about:"))] == []
