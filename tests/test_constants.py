@@ -1,0 +1,167 @@
+"""docs/reference/constants.md has the numbers of the code, and no page says another one.
+
+DUEWHEEL_WRITE_CONSTANTS=1 writes the table anew.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import re
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from duewheel.store import Broker
+from duewheel.store.operations import recalling, sending
+from duewheel.store.values.limits import MOST_RECEIVED
+from duewheel.store.wheel import runner, upkeep, wheel_schedule
+
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "reference" / "constants.md"
+PAGES = sorted({ROOT / "README.md", *(ROOT / "docs").rglob("*.md")} - {PAGE})
+SQL = ROOT / "store" / "sql" / "functions"
+
+#: How pages write the units of a span of time.
+UNITS = {
+    **dict.fromkeys(("ms", "milliseconds"), 0.001),
+    **dict.fromkeys(("s", "second", "seconds"), 1.0),
+    **dict.fromkeys(("minute", "minutes", "min"), 60.0),
+    **dict.fromkeys(("h", "hour", "hours"), 3_600.0),
+    **dict.fromkeys(("day", "days"), 86_400.0),
+}
+WORDS = {"a quarter of a": 0.25, "half a": 0.5, "a": 1, "an": 1, "one": 1, "seven": 7, "ten": 10}
+
+
+@dataclass
+class Constant:
+    """A number of the code.
+
+    Attributes:
+        value: as the page shows it.
+        meaning: what it says, as the page shows it.
+        said: how the pages say it, with the number as a group.
+    """
+
+    value: str
+    meaning: str
+    said: tuple[str, ...] = ()
+
+
+def in_sql(file: str, pattern: str) -> str:
+    """What stands in the one place of an SQL file that a pattern finds."""
+    (found,) = re.findall(pattern, (SQL / file).read_text(encoding="utf-8"))
+    return str(found).replace("milliseconds", "ms")
+
+
+def default(name: str) -> timedelta:
+    """Of a parameter of `Broker.create_topic`."""
+    span = inspect.signature(Broker.create_topic).parameters[name].default
+    assert isinstance(span, timedelta)
+    return span
+
+
+def counted(number: int) -> str:
+    """A number of things, as the pages write it."""
+    return f"{number:,}".replace(",", " ")
+
+
+def constants() -> dict[str, Constant]:
+    """By the names that the page gives them."""
+    hours = {name: f"{default(name) / timedelta(hours=1):g} h" for name in ("max_delay", "retention")}
+    return {
+        "granularity": Constant(
+            in_sql("20_topics.sql", r"create_topic\.granularity, interval '([^']+)'"),
+            "the shortest time between two ticks of a busy topic, where the topic sets none",
+            (
+                r"two ticks of a busy topic[,:] (\d+ ms) unless set",
+                r"granularity\*?, (\d+ ms) unless set",
+                r"(\d+ ms) unless set, instead of",
+            ),
+        ),
+        "longest delay": Constant(
+            hours["max_delay"],
+            "of a message, where the topic sets none",
+            (
+                r"`max_delay` of the topic, (\d+ h) unless set",
+                r"`max_delay` \((\d+ hours) unless set",
+                r"\[(\d+ h) unless the topic says",
+                r"delays up to (\d+ h) unless",
+                r"a delay over (\d+ h) is refused",
+            ),
+        ),
+        "retention": Constant(hours["retention"], "of messages, where the topic sets none"),
+        "retention of dead letters": Constant(
+            in_sql("20_topics.sql", r"dead_letter_retention interval default '([^']+)'"),
+            "where the topic sets none",
+            (r"dead letter is kept for (\d+ days)",),
+        ),
+        "reach of a notification": Constant(
+            in_sql("03_wheel_reach.sql", r"return interval '([^']+)'"),
+            "a message that is sent when it is due sooner than this notifies the wheel",
+            (r"looks (\d+ ms) ahead", r"a message due within (\d+ ms)", r"due within (0\.\d s) may"),
+        ),
+        "look of a wheel": Constant(f"{runner.POLL_SECONDS:g} s", "how often it asks what is due soon"),
+        "survey": Constant(f"{wheel_schedule.SURVEY_MS / 1000:g} s", "how often a wheel looks at all topics"),
+        "wait of a tick for a lock": Constant(
+            f"{runner.LOCK_TIMEOUT_MS} ms",
+            "then it is tried again",
+            (r"A tick waits (a quarter of a second) for a lock",),
+        ),
+        "upkeep": Constant(
+            f"{runner.MAINTAIN_SECONDS / 3600:g} h",
+            "how often a wheel does it",
+            (r"Upkeep, due every (hour),", r"it is due every (hour)"),
+        ),
+        "step of upkeep": Constant(
+            f"{upkeep._LONGEST_SECONDS * 1000:g} ms",
+            "what a transaction of upkeep strives for",
+            (r"strives for is (\d+ ms)", r"strives for (a quarter of a second)"),
+        ),
+        "messages of a receive": Constant(counted(MOST_RECEIVED), "at most, in one call"),
+        "messages of `send_many`": Constant(counted(sending.MAX_MESSAGES), "at most, in one call"),
+        "portion of a bulk recall": Constant(
+            counted(recalling.CHUNK),
+            "messages in a transaction of the broker's own",
+            (r"works in transactions of (\d+ \d+) messages", r"in lots of (\d+ \d+), or"),
+        ),
+    }
+
+
+def table() -> str:
+    """The table of the page."""
+    lines = ["| constant | value | |", "|---|---|---|"]
+    lines += [f"| {name} | {one.value} | {one.meaning} |" for name, one in constants().items()]
+    return "\n".join(lines)
+
+
+def amount(text: str) -> float:
+    """A number, or a span of time in seconds, as a page says it."""
+    number, _, unit = text.rpartition(" ") if text.split()[-1] in UNITS else (text, "", "")
+    scale = UNITS[unit] if unit else 1.0
+    return (WORDS[number] if number in WORDS else float((number or "1").replace(" ", ""))) * scale
+
+
+def test_the_page_has_the_numbers_of_the_code() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    (found,) = re.findall(r"^\| constant \|.*?(?=\n\n|\n?\Z)", page, re.MULTILINE | re.DOTALL)
+    if os.environ.get("DUEWHEEL_WRITE_CONSTANTS"):
+        PAGE.write_text(page.replace(found, table()), encoding="utf-8")
+    else:
+        assert found.rstrip() == table()
+
+
+@pytest.mark.parametrize("name", [name for name, one in constants().items() if one.said])
+def test_a_number_stands_nowhere_differently(name: str) -> None:
+    constant = constants()[name]
+    for pattern in constant.said:
+        spread = re.compile(pattern.replace(" ", r"\s+"))
+        said = {
+            (page.name, re.sub(r"\s+", " ", found))
+            for page in PAGES
+            for found in spread.findall(page.read_text(encoding="utf-8"))
+        }
+        assert said, f"no page says {pattern}"
+        assert {one for one in said if amount(one[1]) != pytest.approx(amount(constant.value))} == set()
