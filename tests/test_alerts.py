@@ -12,6 +12,7 @@ import yaml
 from tests.pages import examples
 
 from duewheel.store.operations import metering
+from duewheel.triggers import metrics
 
 pytestmark = pytest.mark.airflow
 
@@ -40,7 +41,8 @@ def rules() -> list[dict[str, Any]]:
 
 def test_the_metrics_are_listed_as_they_are_sent() -> None:
     sent = re.findall(r'Measured\("\w+", "([\w.]+)"', inspect.getsource(metering))
-    assert listed().keys() == {*sent, "rings"}
+    of_a_triggerer = re.findall(r'self\._(?:gauge|count)\("([\w.]+)"', inspect.getsource(metrics))
+    assert listed().keys() == {*sent, *of_a_triggerer}
 
 
 @pytest.mark.parametrize("rule", rules(), ids=lambda rule: str(rule["alert"]))
