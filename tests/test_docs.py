@@ -337,6 +337,21 @@ def test_how_to_examples_run(page: Path, run_examples: Callable[[str], None]) ->
     run_examples(HOW_TO + page.read_text())
 
 
+def test_files_where_a_bug_lives_exist() -> None:
+    section = (ROOT / "CONTRIBUTING.md").read_text().split("## Where a bug lives")[1].split("\n## ")[0]
+    for row in re.findall(r"^\| (?!the symptom|---)(.*) \|$", section, re.MULTILINE):
+        *_, places, tests = row.split(" | ")
+        folder = ROOT
+        for name in re.findall(r"`([\w/]+\.(?:py|sql))`", places):
+            # A name without a folder stands beside the one before.
+            file = ROOT / "store" / "sql" / "functions" / name if name.endswith(".sql") else ROOT / name
+            file = file if file.exists() else folder / name
+            assert file.exists(), name
+            folder = file.parent
+        for name in re.findall(r"`([\w/]+\.py)`", tests):
+            assert (ROOT / "tests" / name).exists(), name
+
+
 def test_the_queries_for_debugging_run(run_examples: Callable[[str], None]) -> None:
     run_examples(HOW_TO + (ROOT / "CONTRIBUTING.md").read_text())
 
