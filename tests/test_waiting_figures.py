@@ -22,7 +22,7 @@ ROWS = {
     "rows-left": "rows left there for each when all is over",
     "memory": "more memory of triggerer and scheduler, MB",
     "recall": "one recall, ms",
-    "p50": "due instant until let out, p50, ms",
+    "p50": "due instant until released, begun or ended, p50, ms",
     "p99": "the same, p99, ms",
     "told": "of 10 recalls after it was over, told so",
 }
