@@ -130,7 +130,11 @@ def play_mixes(seed: int, seconds: float) -> int:
 
 def play_in_full(seed: int) -> int:
     """Play those that have a full size in it, and write their table."""
-    outcomes = [played(one, seed, one.full_seconds) for one in FAULTS.values() if one.full_seconds]
+    chosen = [(one, one.full_seconds) for one in FAULTS.values() if one.full_seconds is not None]
+    with ThreadPoolExecutor(len(chosen)) as threads:
+        # Beside each other, as most of them stand still for most of the time.
+        playing = [threads.submit(played, one, seed, seconds) for one, seconds in chosen]
+        outcomes = [one.result() for one in playing]
     told = f"Seed {seed}, Postgres {outcomes[0].server_version}."
     write(FULL_MARK, table(outcomes, told))
     print(table(outcomes, told))
