@@ -280,7 +280,7 @@ class InstalledPostgres:
     def ensure_database(self, name: str) -> str:
         """Make the database if it does not exist, and return its address."""
         with connected(self.dsn()) as connection:
-            if not ask(connection, "select from pg_database where datname = %s", name):
+            if not ask(connection, "select 1 from pg_database where datname = %s", name):
                 ask(connection, f"create database {name}")
         return self.dsn(name)
 

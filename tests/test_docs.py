@@ -95,9 +95,11 @@ SQL_FUNCTIONS = frozenset(
 
 
 def headings(page: Path) -> set[str]:
-    """The anchors a page offers, made from its headings as Git hosts do."""
-    titles = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+    """The anchors a page offers: its own, and those that Git hosts make from its headings."""
+    text = page.read_text()
+    titles = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    made = {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+    return made | set(re.findall(r'<a id="([^"]+)"></a>', text))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

@@ -1,7 +1,7 @@
 """Plays the faults and prints the tables: ``make chaos``. All of them together write ``docs/faults.md``.
 
 Environment:
-    CHAOS: the names of faults, with commas, or ``mix``; all faults otherwise.
+    CHAOS: the names of faults, with commas, ``full-size``, or ``mix``; all faults otherwise.
     CHAOS_SECONDS: how long each goes on, or for how long mixes are drawn.
     MIX: a mix to play, as a broken one is printed.
     SEED: of every choice.
@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
@@ -32,30 +33,38 @@ from tests.chaos.faults import (
 )
 from tests.chaos.mix import Mix, as_fault, drawn, read, shortest
 from tests.chaos.playing import Outcome, play
-from tests.chaos.proven import PROVEN, Proven
+from tests.chaos.proven import PROVEN, Proven, run
 
 #: Each enters its faults where it is imported.
 MODULES = (processes, programs, servers, clocks, crowds, answers, administration, neighbours)
 
 PAGE = Path(__file__).parents[2] / "docs" / "faults.md"
-#: The table begins below it.
+#: The tables are between them and their ends.
 MARK = "<!-- written by `make chaos` -->\n"
+FULL_MARK = "<!-- written by `make chaos CHAOS=full-size` -->\n"
+END = "<!-- end -->\n"
 COLUMNS = (
-    *("fault", "done", "sent", "received", "lost", "early", "doubled", "recalled, but delivered"),
-    *("out of order", "longest wait", "verdict"),
+    *("fault", "command", "done", "sent", "received", "lost", "early", "doubled", "recalled, but delivered"),
+    *("out of order", "longest wait", "recovered after", "upkeep after", "verdict"),
 )
+
+
+def in_seconds(seconds: float | None) -> str:
+    """A cell of the table."""
+    return "" if seconds is None else f"{seconds:.1f} s"
 
 
 def row(outcome: Outcome) -> str:
     """A row of the table, in Markdown."""
     cells = [
-        f"{outcome.fault.title} (`{outcome.fault.name}`)",
+        f'<a id="{outcome.fault.name}"></a>{outcome.fault.title}',
+        f"`make chaos CHAOS={outcome.fault.name}`",
         outcome.done,
         *(f"{number:,}".replace(",", " ") for number in (outcome.sent, outcome.received)),
         *(outcome.count("lost"), outcome.count("early")),
         outcome.count("doubled") + outcome.count("held twice"),
         *(outcome.count("recalled"), outcome.count("order")),
-        "" if outcome.longest_wait_seconds is None else f"{outcome.longest_wait_seconds:.1f} s",
+        *map(in_seconds, (outcome.longest_wait_seconds, outcome.recovery_seconds, outcome.upkeep_seconds)),
         "**broken**" if outcome.violations else "held",
     ]
     return f"| {' | '.join(map(str, cells))} |"
@@ -70,11 +79,17 @@ def table(outcomes: Sequence[Outcome], told: str) -> str:
 def proven_table(results: Sequence[tuple[Proven, bool]]) -> str:
     """The table of the faults that tests play, in Markdown."""
     rows = [
-        f"| {one.title} (`{one.name}`) | {', '.join(f'`{test}`' for test in one.tests)}"
-        f" | {'held' if holds else '**broken**'} |"
+        f'| <a id="{one.name}"></a>{one.title} | `make chaos CHAOS={one.name}`'
+        f" | {', '.join(f'`{test}`' for test in one.tests)} | {'held' if holds else '**broken**'} |"
         for one, holds in results
     ]
-    return "\n".join(["| fault | tests | verdict |", "|---|---|---|", *rows, ""])
+    return "\n".join(["| fault | command | tests | verdict |", "|---|---|---|---|", *rows, ""])
+
+
+def write(mark: str, tables: str) -> None:
+    """Put tables in the page, below a mark, in place of those there."""
+    before, _, rest = PAGE.read_text().partition(mark)
+    PAGE.write_text(f"{before}{mark}\n{tables}\n{END}{rest.partition(END)[2]}")
 
 
 def played(fault: Fault, seed: int, seconds: float) -> Outcome:
@@ -84,7 +99,9 @@ def played(fault: Fault, seed: int, seconds: float) -> Outcome:
             outcome = play(fault, Path(folder), seed, seconds)
     except Exception as error:  # noqa: BLE001 -- the other faults are played all the same
         said = " ".join(f"{type(error).__name__}: {error}".split())[:2000]
-        outcome = Outcome(fault, "ended with an error", 0, 0, None, (Violation("error", 1, said),), "")
+        outcome = Outcome(
+            *(fault, "ended with an error", 0, 0, None, None, None), (Violation("error", 1, said),), ""
+        )
     print(f"{fault.name}: {'broken' if outcome.violations else 'held'}; {outcome.done}", flush=True)
     for violation in outcome.violations:
         print(f"  {violation.kind}: {violation.sentence}", flush=True)
@@ -111,20 +128,39 @@ def play_mixes(seed: int, seconds: float) -> int:
     return 0
 
 
+def play_in_full(seed: int) -> int:
+    """Play those that have a full size in it, and write their table."""
+    chosen = [(one, one.full_seconds) for one in FAULTS.values() if one.full_seconds is not None]
+    with ThreadPoolExecutor(len(chosen)) as threads:
+        # Beside each other, as most of them stand still for most of the time.
+        playing = [threads.submit(played, one, seed, seconds) for one, seconds in chosen]
+        outcomes = [one.result() for one in playing]
+    told = f"Seed {seed}, Postgres {outcomes[0].server_version}."
+    write(FULL_MARK, table(outcomes, told))
+    print(table(outcomes, told))
+    return int(any(outcome.violations for outcome in outcomes))
+
+
 def main() -> int:
     """Play what the environment asks for; the status is 1 where a promise was broken."""
     seed, seconds = int(os.environ.get("SEED", "1")), float(os.environ.get("CHAOS_SECONDS", "10"))
     if os.environ.get("CHAOS") == "mix":
         given = os.environ.get("MIX")
         return int(breaks(read(given), seed)) if given else play_mixes(seed, seconds)
+    if os.environ.get("CHAOS") == "full-size":
+        return play_in_full(seed)
     known = [*FAULTS, *PROVEN]
     chosen = [name for name in os.environ.get("CHAOS", "").split(",") if name] or known
     if unknown := [name for name in chosen if name not in known]:
-        print(f"There is no fault {unknown[0]}: give mix, or names of {', '.join(known)}.")
+        print(f"There is no fault {unknown[0]}: give mix, full-size, or names of {', '.join(known)}.")
         return 2
     print(f"Seed {seed}, {seconds:g} s for each fault.", flush=True)
-    outcomes = [played(FAULTS[name], seed, seconds) for name in chosen if name in FAULTS]
-    results = [(PROVEN[name], PROVEN[name].holds()) for name in chosen if name in PROVEN]
+    proven = [PROVEN[name] for name in chosen if name in PROVEN]
+    with ThreadPoolExecutor(1) as beside:
+        # They need what faults do not, and wait for most of the time.
+        passed = beside.submit(run, proven) if proven else None
+        outcomes = [played(FAULTS[name], seed, seconds) for name in chosen if name in FAULTS]
+        results = [(one, one.holds(passed.result())) for one in proven] if passed else []
     server = f", Postgres {outcomes[0].server_version}" if outcomes else ""
     tables = "\n".join(
         [
@@ -134,7 +170,7 @@ def main() -> int:
     )
     print(f"\n{tables}")
     if chosen == known:
-        PAGE.write_text(PAGE.read_text().partition(MARK)[0] + MARK + "\n" + tables)
+        write(MARK, tables)
     broken = any(outcome.violations for outcome in outcomes) or not all(holds for _, holds in results)
     return int(broken)
 

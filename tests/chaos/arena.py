@@ -31,6 +31,22 @@ from duewheel.store.values.errors import BrokerUnreachable, LeaseLost
 UNHURRIED = timedelta(seconds=5)
 #: As on a server that is looked after by nobody; two for the standby of a fault that has one.
 SETTINGS: Mapping[str, object] = {"max_prepared_transactions": 20, "wal_level": "logical"}
+#: By then everything is past its retention: 30 days for dead letters, and whatever waited.
+LONG_AFTERWARDS = timedelta(days=40)
+#: Tables that have no row for a message or what happens to one.
+KEPT = (
+    *("alembic_version", "broker", "consumer_group", "dropped_slot", "report", "slot", "subscription"),
+    *("schedule", "topic"),
+)
+_TABLES = """
+select relname from pg_class
+where relnamespace = 'duewheel'::regnamespace and relkind in ('r', 'p') and not relispartition
+  and not relname = any (%s)
+"""
+_QUEUES = """
+select coalesce(sum(t.queues), 0) from duewheel.topic t
+left join duewheel.subscription s on t.topic_id in (s.topic_id, s.retry_topic_id)
+"""
 #: What a run has at least, so that its promises were at stake.
 LEAST_SENT = 100
 CAST = (
@@ -273,7 +289,45 @@ def finish(stage: Arena) -> Records:
             records.drained += [(group, body) for body in drained(broker, topic, group)]
     with connected(stage.dsn) as connection:
         records.effects = [body for (body,) in ask(connection, "select body from effect")]
+    records.left, records.queues = past_retention(stage.dsn)
     return records
+
+
+def upkeep_is_done(dsn: str) -> float:
+    """After how many seconds a whole round of upkeep was done, of which wheels do one an hour."""
+    began = time.monotonic()
+    with connected(dsn) as connection, Broker(dsn) as broker:
+        ((asked_at,),) = ask(connection, "select clock_timestamp()")
+
+        def is_done() -> bool:
+            with suppress(BrokerUnreachable, psycopg2.OperationalError):
+                broker.maintain()
+            return bool(ask(connection, "select 1 from duewheel.broker where maintained_at >= %s", asked_at))
+
+        until(is_done, "a round of upkeep", pause_seconds=0.1)
+    return time.monotonic() - began
+
+
+def past_retention(dsn: str) -> tuple[dict[str, int], int]:
+    """What upkeep leaves when everything is past its retention, and of how many queues, for each group."""
+    with connected(dsn) as connection:
+        ((now,),) = ask(connection, "select clock_timestamp()")
+        with Broker(dsn, clock=lambda: now + LONG_AFTERWARDS) as broker:
+            for topic in broker.topics():
+                broker.tick(topic.name)
+            for group in broker.groups():
+                consumer = broker.consumer(group.topic, group.group)
+                while batch := consumer.receive(1_000, UNHURRIED):
+                    consumer.ack(batch)
+            # What had moved out of its slot goes with the second round.
+            for _ in range(2):
+                broker.maintain()
+        left = {
+            name: int(ask(connection, f"select count(*) from duewheel.{name}")[0][0])
+            for (name,) in ask(connection, _TABLES, list(KEPT))
+        }
+        ((queues,),) = ask(connection, _QUEUES)
+    return left, int(queues)
 
 
 def drained(broker: Broker, topic: str, group: str) -> Iterator[str]:

@@ -15,6 +15,12 @@ from tests.chaos.records import Delivery, Records
 #: So much later than its instant, in seconds, may a message come that was sent when all was well again. A
 #: busy machine takes its time; a message that waits for somebody to look takes longer.
 LATEST_SECONDS = 30.0
+#: Upkeep is done again so many seconds after the fault, at the latest.
+LATEST_UPKEEP_SECONDS = 60.0
+#: What stays of a queue's log when all of it is past retention, for each group: where the group is.
+MOST_ROWS_OF_A_LOG = 10
+#: Of these tables nothing stays.
+EMPTIED = ("message", "far_message", "straggler", "recall", "moved_id", "idempotency")
 #: A violation names so many messages.
 NAMED = 5
 
@@ -93,6 +99,7 @@ def check(records: Records, terms: Terms) -> list[Violation]:
             )
     if terms.effects_group is not None:
         found.append(_violation("effects", _effects(records, terms), "have not exactly one effect"))
+    found += [_violation("upkeep", _upkeep(records), "is not done"), _unbounded(records)]
     if terms.calm_from is not None:
         found.append(
             _violation("late", _late(records, terms.calm_from), f"came over {LATEST_SECONDS:g} s late")
@@ -103,6 +110,36 @@ def check(records: Records, terms: Terms) -> list[Violation]:
 def longest_wait_seconds(records: Records) -> float:
     """The longest time from when a message could first come to when it first came."""
     return max((_waited(records, first) for first in _firsts(records)), default=0.0)
+
+
+def recovery_seconds(records: Records, calm_from: float) -> float:
+    """From the fault's end to when the last message had come that could have come by then."""
+    return max(
+        (
+            first.before_at - calm_from
+            for first in _firsts(records)
+            if max(first.deliver_at, records.sent.get(first.body, first.before_at)) <= calm_from
+        ),
+        default=0.0,
+    )
+
+
+def _upkeep(records: Records) -> list[str]:
+    return ["upkeep"] if not records.upkeep_seconds <= LATEST_UPKEEP_SECONDS else []
+
+
+def _unbounded(records: Records) -> Violation | None:
+    """What upkeep leaves when everything is past retention does not grow with what there was."""
+    most = dict.fromkeys(EMPTIED, 0)
+    grown = {
+        name: rows
+        for name, rows in records.left.items()
+        if rows > most.get(name, MOST_ROWS_OF_A_LOG * records.queues)
+    }
+    if not grown:
+        return None
+    said = ", ".join(f"{rows} of {name}" for name, rows in sorted(grown.items()))
+    return Violation("logs", sum(grown.values()), f"rows are left when all is past retention: {said}")
 
 
 def _violation(kind: str, bodies: Iterable[str], what: str) -> Violation | None:

@@ -21,6 +21,7 @@ class Fault:
         clock_moves: whether it moves the server's clock.
         needs: packages of Debian, as ``.ci/system_packages`` names them, or ``root``.
         disk_mib: the size of a file system of the cluster's own; None is the machine's.
+        full_seconds: how long it goes on where it is played in its full size; None of one that no size tells.
         settings: of the server.
     """
 
@@ -32,6 +33,7 @@ class Fault:
     clock_moves: bool = False
     needs: tuple[str, ...] = ()
     disk_mib: int | None = None
+    full_seconds: float | None = None
     settings: Mapping[str, object] = field(default_factory=lambda: MappingProxyType({}))
 
 
@@ -48,6 +50,7 @@ def fault(
     clock_moves: bool = False,
     needs: tuple[str, ...] = (),
     disk_mib: int | None = None,
+    full_seconds: float | None = None,
     **settings: object,
 ) -> Callable[[Callable[[Arena], str]], Callable[[Arena], str]]:
     """Makes a function a fault; the arguments are the attributes of :class:`Fault`."""
@@ -55,6 +58,7 @@ def fault(
     def enter(happen: Callable[[Arena], str]) -> Callable[[Arena], str]:
         FAULTS[name] = Fault(
             *(name, title, happen, commits_may_be_lost, leases_may_be_lost, clock_moves, needs, disk_mib),
+            full_seconds=full_seconds,
             settings=MappingProxyType(settings),
         )
         return happen

@@ -6,8 +6,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.chaos.arena import arena, finish
-from tests.chaos.checker import Terms, Violation, check, longest_wait_seconds
+from tests.chaos.arena import arena, finish, upkeep_is_done
+from tests.chaos.checker import Terms, Violation, check, longest_wait_seconds, recovery_seconds
 from tests.chaos.fault import Fault
 from tests.chaos.traffic import EFFECTS_GROUP, GROUPS, ORDERED_GROUP
 from tests.waiting import ask, connected, until
@@ -25,8 +25,11 @@ class Outcome:
         done: what it did, in numbers.
         sent: how many messages were accepted.
         received: how many deliveries there were.
+        upkeep_seconds: how long after the fault a whole round of upkeep was done.
         longest_wait_seconds: from when a message could first come to when it first came; None where the
             clock that says it moved.
+        recovery_seconds: from the fault's end to when the last message had come that could have come by then;
+            None where the clock moved.
         violations: the broken promises.
         server_version: of Postgres.
     """
@@ -35,7 +38,9 @@ class Outcome:
     done: str
     sent: int
     received: int
+    upkeep_seconds: float | None
     longest_wait_seconds: float | None
+    recovery_seconds: float | None
     violations: tuple[Violation, ...]
     server_version: str
 
@@ -56,11 +61,13 @@ def play(fault: Fault, directory: Path, seed: int, seconds: float) -> Outcome:
     with arena(directory, seed, seconds, fault) as stage:
         done = fault.happen(stage)
         calm_from = time.time()
+        upkeep_seconds = upkeep_is_done(stage.dsn)
         before = stage.crew.receives()
         until(
             lambda: stage.crew.receives() > before + CALM_RECEIVES, "receives afterwards", pause_seconds=0.1
         )
         records = finish(stage)
+        records.upkeep_seconds = upkeep_seconds
         with connected(stage.dsn) as connection:
             ((version,),) = ask(connection, "select split_part(current_setting('server_version'), ' ', 1)")
     terms = Terms(
@@ -77,7 +84,9 @@ def play(fault: Fault, directory: Path, seed: int, seconds: float) -> Outcome:
         done,
         len(records.sent),
         len(records.deliveries),
+        upkeep_seconds,
         None if fault.clock_moves else longest_wait_seconds(records),
+        None if fault.clock_moves else recovery_seconds(records, calm_from),
         tuple(check(records, terms)),
         version,
     )

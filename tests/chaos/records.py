@@ -62,6 +62,9 @@ class Records:
         drained: (group, body), once for each time that it came after the run's end.
         effects: bodies, once for each row that a consumer wrote in the transaction of its ack.
         ordered: (message group, body) in the order in which they were sent, one at a time.
+        upkeep_seconds: how long after the fault a whole round of upkeep was done.
+        left: rows of each table of messages and logs, when everything was past retention.
+        queues: how many queues there were, once for each group that reads them.
     """
 
     tried: dict[str, float] = field(default_factory=dict)
@@ -77,6 +80,9 @@ class Records:
     drained: list[tuple[str, str]] = field(default_factory=list)
     effects: list[str] = field(default_factory=list)
     ordered: list[tuple[str, str]] = field(default_factory=list)
+    upkeep_seconds: float = 0.0
+    left: dict[str, int] = field(default_factory=dict)
+    queues: int = 0
 
 
 def lines(directory: Path) -> Iterator[dict[str, Any]]:

@@ -6,7 +6,15 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from tests.chaos.checker import LATEST_SECONDS, Terms, check, longest_wait_seconds
+from tests.chaos.checker import (
+    LATEST_SECONDS,
+    LATEST_UPKEEP_SECONDS,
+    MOST_ROWS_OF_A_LOG,
+    Terms,
+    check,
+    longest_wait_seconds,
+    recovery_seconds,
+)
 from tests.chaos.records import Delivery, Records
 
 TERMS = Terms(groups=("one", "worked"), calm_from=0.0, effects_group="worked", ordered_group="ordered")
@@ -50,6 +58,9 @@ def kept() -> Records:
     records.answering = {("one", "m"): [14.0], ("one", "n"): [11.5]}
     records.effects = ["m"]
     records.ordered = [("a", "o1"), ("a", "o2")]
+    records.upkeep_seconds = 1.0
+    records.left = {"lease": 20, "message": 0}
+    records.queues = 2
     return records
 
 
@@ -75,6 +86,9 @@ PLANTED: dict[str, tuple[str, Callable[[Records], object]]] = {
     "has two effects": ("effects", lambda r: r.effects.append("m")),
     "has no effect": ("effects", lambda r: r.effects.clear()),
     "overtook one of its group": ("order", lambda r: r.deliveries.insert(0, r.deliveries.pop(6))),
+    "left a log that grows": ("logs", lambda r: r.left.update(lease=2 * MOST_ROWS_OF_A_LOG + 1)),
+    "left a message for ever": ("logs", lambda r: r.left.update(message=1)),
+    "stopped upkeep": ("upkeep", lambda r: setattr(r, "upkeep_seconds", LATEST_UPKEEP_SECONDS + 1)),
     "came late when all was well": (
         "late",
         lambda r: change(r, 1, before_at=9.5 + LATEST_SECONDS + 1.1, deliver_at=9.0),
@@ -131,3 +145,10 @@ def test_the_longest_wait_counts_from_the_later_of_instant_and_commit() -> None:
     assert longest_wait_seconds(records) == pytest.approx(6.6)
     change(records, 6, deliver_at=10.5)
     assert longest_wait_seconds(records) == pytest.approx(5.6)
+
+
+def test_recovery_counts_from_the_faults_end_to_the_last_that_could_have_come_by_then() -> None:
+    records = kept()
+    change(records, 3, deliver_at=9.0)
+    assert recovery_seconds(records, 10.0) == pytest.approx(4.1)
+    assert recovery_seconds(records, 9.2) == pytest.approx(0.0)

@@ -6,10 +6,10 @@ import os
 from pathlib import Path
 
 import pytest
-from tests.chaos.__main__ import MARK, PAGE
+from tests.chaos.__main__ import END, FULL_MARK, MARK, PAGE
 from tests.chaos.fault import FAULTS
 from tests.chaos.playing import play
-from tests.chaos.proven import PROVEN, ROOT
+from tests.chaos.proven import PROVEN, ROOT, Proven
 
 SECONDS = 3.0
 SOAK_SECONDS = float(os.environ.get("DUEWHEEL_SOAK_SECONDS", "10"))
@@ -82,7 +82,24 @@ def test_the_tests_that_play_faults_exist() -> None:
 
 
 def test_the_page_has_a_row_for_each_fault_and_all_held() -> None:
-    written = PAGE.read_text().partition(MARK)[2]
-    rows = [line for line in written.splitlines() if "(`" in line]
-    assert [line.partition("(`")[2].partition("`)")[0] for line in rows] == [*FAULTS, *PROVEN]
-    assert {line.split(" | ")[-1].rstrip(" |") for line in rows} == {"held"}
+    for mark, names in (
+        (MARK, [*FAULTS, *PROVEN]),
+        (FULL_MARK, [name for name, one in FAULTS.items() if one.full_seconds is not None]),
+    ):
+        written = PAGE.read_text().partition(mark)[2].partition(END)[0]
+        rows = [line for line in written.splitlines() if "CHAOS=" in line]
+        assert [line.partition("CHAOS=")[2].partition("`")[0] for line in rows] == names
+        assert {line.split(" | ")[-1].rstrip(" |") for line in rows} == {"held"}
+
+
+def test_a_fault_that_tests_play_holds_if_all_of_its_tests_passed() -> None:
+    one = Proven("x", "x", ("store/test_cron.py", "operators/test_live.py::test_a"))
+    passed = {
+        "tests.store.test_cron::test_one": True,
+        "tests.operators.test_live::test_a[1]": True,
+        "tests.operators.test_live::test_ab": False,
+    }
+    assert one.holds(passed)
+    assert not one.holds(passed | {"tests.operators.test_live::test_a[2]": False})
+    assert not one.holds(passed | {"tests.store.test_cron::test_two": False})
+    assert not one.holds({"tests.store.test_cron::test_one": True})

@@ -6,6 +6,7 @@ Roles: ``sender``, ``recaller``, ``consumer``, ``dawdler``, ``worker``, ``ordere
 ``ordered_consumer``, ``forker``, ``keeper``, ``wheel``, ``ticker``.
 
 Environment:
+    DUEWHEEL_CHAOS_MOST: the largest batch of a consumer; 100 without it.
     DUEWHEEL_CHAOS_POOLED: set where a pooler shares sessions.
 """
 
@@ -51,6 +52,8 @@ from duewheel.receive(%s, %s, max_messages => %s, invisible => '2 seconds')
 """
 _NOW = "select extract(epoch from clock_timestamp())"
 
+#: In one batch of a consumer.
+MOST = int(os.environ.get("DUEWHEEL_CHAOS_MOST", "100"))
 #: Threads and children of a process that share its broker.
 _SHARERS = 4
 _LONGEST_STEP_SECONDS = 120
@@ -172,7 +175,7 @@ class Worker:
         """Receives for one group, says what and when by the database's clock, and acks most of it."""
         group = GROUPS[self.chance.randrange(len(GROUPS))]
         consumer = self.broker.consumer(TOPIC, group)
-        batch = self.received(consumer, self.chance.choice([1, 7, 100]))
+        batch = self.received(consumer, self.chance.choice([1, 7, MOST]))
         if not batch:
             return
         fate = self.chance.random()

@@ -25,6 +25,7 @@ from tests.waiting import ask, connected
 
 import duewheel.dags
 from duewheel.cli.demo.airflow_standalone import Settings
+from duewheel.cli.demo.processes import session_members
 from duewheel.dags import (
     clean_up_orders,
     inspect_returns,
@@ -361,6 +362,14 @@ def until_counted(airflow: LiveAirflow, name: str, sent: list[str]) -> None:
     assert counted(airflow, name) == Counter(sent)
 
 
+def events(airflow: LiveAirflow) -> int:
+    """How often the doorbell of ``counted`` rang."""
+    ((count,),) = airflow.ask(
+        "select count(*) from asset_event join asset on asset.id = asset_id where asset.name = %s", COUNTED
+    )
+    return int(count)
+
+
 def listening(broker: Broker) -> int:
     """How many wheels listen."""
     with connected(broker.dsn) as connection:
@@ -407,19 +416,35 @@ def test_x14_triggerers_killed_amid_a_thousand_releases_lose_and_double_nothing(
         airflow.until(partial(has_ended, airflow, killed), "what was killed to be gone")
 
 
+def test_x14_a_triggerer_killed_between_its_event_and_the_run_loses_and_doubles_nothing(
+    airflow: LiveAirflow, broker: Broker
+) -> None:
+    (scheduler,) = (part for part in airflow.parts() if part.name == "scheduler")
+    standing = session_members([scheduler.process.pid])
+    killed = airflow.until_active(COUNTED)
+    before = events(airflow)
+    for process in standing:
+        process.suspend()
+    try:
+        sent = send_spread(broker, "between", 100, seconds=1)
+        airflow.until(lambda: events(airflow) > before, "an event that no run answers yet")
+        for process in airflow.processes(killed):
+            process.kill()
+    finally:
+        for process in standing:
+            process.resume()
+    airflow.add_triggerer()
+    airflow.until_active(COUNTED, after=killed)
+    until_counted(airflow, "between", sent)
+    airflow.until(partial(has_ended, airflow, killed), "what was killed to be gone")
+
+
 def test_an_event_that_came_while_the_dag_was_paused_starts_a_run_afterwards(
     airflow: LiveAirflow, broker: Broker
 ) -> None:
     """With its file touched all the time, and more events than runs."""
     file = airflow.settings.dags_folder / DAGS.name
     watchers: set[tuple[int]] = set()
-
-    def events() -> int:
-        ((count,),) = airflow.ask(
-            "select count(*) from asset_event join asset on asset.id = asset_id where asset.name = %s",
-            COUNTED,
-        )
-        return int(count)
 
     def until_while_touched(happened: Callable[[], object], what: str) -> None:
         def happened_meanwhile() -> object:
@@ -435,10 +460,10 @@ def test_an_event_that_came_while_the_dag_was_paused_starts_a_run_afterwards(
 
         airflow.until(happened_meanwhile, what)
 
-    before = events()
+    before = events(airflow)
     airflow.call("PATCH", "dags/counted", {"is_paused": True})
     sent = send_spread(broker, "paused", 10, seconds=1)
-    airflow.until(lambda: events() > before, "a ring that no run answers")
+    airflow.until(lambda: events(airflow) > before, "a ring that no run answers")
     file.touch()
     airflow.until(lambda: airflow.active(COUNTED) is None, "the watcher to be gone")
     assert not counted(airflow, "paused")

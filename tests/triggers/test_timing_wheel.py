@@ -18,6 +18,7 @@ from airflow.providers.common.messaging.triggers.msg_queue import MessageQueueTr
 from airflow.sdk import Asset, AssetWatcher
 from airflow.serialization.encoders import encode_trigger
 from airflow.triggers.base import BaseEventTrigger
+from airflow.triggers.shared_stream import SharedStreamManager
 from tests.airflow_runs import connection_json
 from tests.logged import logged
 from tests.logins import login
@@ -194,6 +195,36 @@ def test_x01_a_recalled_message_does_not_ring(broker: Broker, triggerer: OpenTri
             assert payload["oldest_deliver_at"] == kept.deliver_at.isoformat()
 
     broker.create_topic("orders")
+    asyncio.run(play())
+
+
+def test_x14_a_watcher_whose_queue_of_events_overflows_rings_when_it_is_back(
+    broker: Broker, triggerer: OpenTriggerer
+) -> None:
+    """Airflow ends a subscriber that is so slow, and starts it again, as its row is still there."""
+
+    async def play() -> None:
+        async with triggerer() as airflow:
+            airflow.streams = SharedStreamManager(max_subscriber_queue=2)
+            other = airflow.run(TimingWheelTrigger("others", "g"))
+            trigger = TimingWheelTrigger("orders", "canceller")
+            key = trigger.shared_stream_key()
+            stream = airflow.streams.subscribe(trigger_id=-1, trigger=trigger, key=key)
+            events = trigger.filter_shared_stream(stream)
+            broker.send("orders", b"x", delay=SOON)
+            await anext(events)
+            # Nobody takes the next one, and the looks go on.
+            await airflow.looks(3)
+            with pytest.raises(Exception, match="exceeded maxsize=2"):
+                await anext(events)
+            await airflow.streams.unsubscribe(-1, key)
+            again = airflow.run(TimingWheelTrigger("orders", "canceller"))
+            assert (await again.get()).payload["ready"] == 1
+            broker.send("others", b"x", delay=SOON)
+            assert (await other.get()).payload["topic"] == "others"
+
+    broker.create_topic("orders")
+    broker.create_topic("others")
     asyncio.run(play())
 
 

@@ -10,7 +10,7 @@ from tests.chaos.arena import Arena
 from tests.chaos.fault import fault
 from tests.chaos.traffic import GROUPS, TOPIC
 from tests.proof.stalling import stalls
-from tests.waiting import ask, beside, connected
+from tests.waiting import ask, beside, connected, until
 
 from duewheel.store.broker import Broker
 from duewheel.store.values.retry_policy import RetryPolicy
@@ -18,6 +18,7 @@ from duewheel.store.values.retry_policy import RetryPolicy
 _AT_ONCE = timedelta(0)
 _PATIENCE = timedelta(seconds=30)
 _LETTERS = 40
+_LEAST_KILLS = 5
 
 
 @fault("upkeep-killed", "Upkeep killed and stalled wherever it is")
@@ -41,9 +42,12 @@ def upkeep_killed(arena: Arena) -> str:
         killing = start(kill)
         for role in ("keeper", "keeper"):
             arena.crew.start(role)
-        for _ in arena.rounds():
-            pass
-        ended.set()
+        try:
+            for _ in arena.rounds():
+                pass
+            until(lambda: kills >= _LEAST_KILLS, "upkeep to be killed", pause_seconds=0.1)
+        finally:
+            ended.set()
         killing.result()
     return f"{kills} kills in the midst of it"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from tests.chaos.arena import Arena
@@ -11,12 +12,23 @@ from tests.chaos.traffic import GROUPS, TOPIC, Log
 from tests.waiting import PATIENCE_SECONDS, ask, connected, until
 
 from duewheel.store.broker import Broker
-from duewheel.store.values.messages import Message
+from duewheel.store.values.messages import Message, RecallOutcome
 from duewheel.store.values.retry_policy import RetryPolicy
 
 _BURST_PER_SECOND = 5_000
 _CONSUMERS = 8
 _WAITING_PER_SECOND = 20_000
+#: Far from the numbers that the server gives to messages.
+_FIRST_BLOCK = 1_000_000_000
+#: As a sender writes them, due within a day from half an hour on.
+_WAITING = """
+insert into duewheel.message (topic_id, queue, deliver_at, seq, xid, born_at, key, body)
+select t.topic_id, n %% t.queues, clock_timestamp() + interval '30 minutes' + n * interval '20 hours' / %s,
+       (%s + n) * 65536, pg_current_xact_id(), statement_timestamp(), 'crowd-' || n, repeat('x', 100)::bytea
+from duewheel.topic t, generate_series(%s::bigint, %s) n where t.name = 'crowd'
+"""
+_PORTION = 1_000_000
+_LONGEST_ROUNDS_SECONDS = 30.0
 _AT_ONCE = timedelta(0)
 #: No text: it cannot be decoded.
 _POISON = b"\xff" * (4 * 1024 * 1024)
@@ -27,7 +39,7 @@ _GOOD = 6
 def burst(arena: Arena) -> str:
     """With 200 seconds a million."""
     for _ in range(_CONSUMERS - len(arena.crew.of_role("consumer"))):
-        arena.crew.start("consumer")
+        arena.crew.start("consumer", environment={"DUEWHEEL_CHAOS_MOST": "1000"})
     log = Log(arena.crew.directory / "fault.log")
     count = int(_BURST_PER_SECOND * arena.seconds)
     bodies = [f"burst-{number}" for number in range(count)]
@@ -51,19 +63,25 @@ def burst(arena: Arena) -> str:
 @fault(
     "stale-statistics",
     "Many messages wait, and statistics are from when the tables were empty, then missing",
+    full_seconds=500,
     autovacuum="off",
 )
 def stale_statistics(arena: Arena) -> str:
-    """Of another topic, in the same tables."""
+    """Of another topic, in the same tables; with 500 seconds ten million."""
     count = int(_WAITING_PER_SECOND * arena.seconds)
     with Broker(arena.dsn) as broker, connected(arena.dsn) as connection:
         ask(connection, "analyze")
         broker.create_topic("crowd")
-        broker.send_many("crowd", [{"body": b"x" * 100, "delay": timedelta(hours=20)}] * count)
-        for number in arena.rounds():
+        for first in range(1, count + 1, _PORTION):
+            last = min(first + _PORTION - 1, count)
+            ask(connection, _WAITING, count, _FIRST_BLOCK, first, last)
+        # The time of a full size is that of its messages.
+        for number in replace(arena, seconds=min(arena.seconds, _LONGEST_ROUNDS_SECONDS)).rounds():
             if number == 2:
                 ask(connection, "delete from pg_statistic")
-    return f"{count} messages wait"
+            taken = broker.recall_key("crowd", f"crowd-{number}")
+            assert taken is RecallOutcome.RECALLED, taken
+    return f"{count:,} messages wait".replace(",", " ")
 
 
 @fault("poison", "Bodies of the largest size that the handler cannot read, among good ones")

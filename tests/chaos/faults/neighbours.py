@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack, closing
+import signal
+import threading
+from contextlib import ExitStack, closing, suppress
 from datetime import timedelta
 
 import psycopg2
+import pytest
+from psycopg2.errors import FeatureNotSupported, ProgramLimitExceeded
 from tests.chaos.arena import Arena
 from tests.chaos.fault import fault
 from tests.chaos.traffic import TOPIC, Log
-from tests.waiting import ask, connected
+from tests.waiting import ask, beside, connected
 
 from duewheel.store.broker import Broker
+from duewheel.store.consuming.consumer import Consumer
+from duewheel.store.values.messages import Message, RecallOutcome
 
 _AT_ONCE = timedelta(0)
 _SOON = timedelta(milliseconds=300)
@@ -24,14 +30,40 @@ _END_LISTENERS = (
     "select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database()"
     " and pid <> pg_backend_pid() and query ~* '^ *listen'"
 )
+_SCANNERS = 4
+_RECEIVES = 5
+_PATIENCE = timedelta(seconds=30)
+#: Each transaction that writes takes one.
+_BURN_IDS = """
+do $$ begin for i in 1 .. 5000 loop perform pg_current_xact_id(); commit; end loop; end $$
+"""
 _GARBAGE = ("", "x", "1", "1 " + "9" * 400, "-1 -1", "1 2 3 4", "999999 0", "\t", "é")
 
 
-@fault("idle-transactions", "Transactions idle for the whole run, in this and in another database")
+@fault(
+    "idle-transactions",
+    "Transactions idle for the whole run, in this and in another database, beside scans at REPEATABLE READ"
+    " and many transaction ids",
+)
 def idle_transactions(arena: Arena) -> str:
     """Two have written, of which one is another database's, and one only reads."""
     other = arena.server.ensure_database("neighbour")
     rounds = 0
+    ended = threading.Event()
+
+    def scan() -> int:
+        scans = 0
+        with connected(arena.dsn, autocommit=False) as connection:
+            ask(connection, "set session characteristics as transaction isolation level repeatable read")
+            connection.commit()
+            while not ended.is_set():
+                for table in ("message", "lease", "tick"):
+                    ask(connection, f"select count(*) from duewheel.{table}")
+                ended.wait(0.2)
+                connection.commit()
+                scans += 1
+        return scans
+
     with ExitStack() as held:
         for dsn, isolation in (
             (arena.dsn, "read committed"),
@@ -44,16 +76,23 @@ def idle_transactions(arena: Arena) -> str:
                 connection,
                 "create table written as select 1 as one" if isolation != "repeatable read" else "select 1",
             )
-        with Broker(arena.dsn) as broker:
-            for _ in arena.rounds():
-                broker.maintain()
-                rounds += 1
-    return f"3 transactions, {rounds} rounds of upkeep beside them"
+        with Broker(arena.dsn) as broker, connected(arena.dsn) as burning, beside() as start:
+            scanning = [start(scan) for _ in range(_SCANNERS)]
+            try:
+                for _ in arena.rounds():
+                    broker.maintain()
+                    ask(burning, _BURN_IDS)
+                    rounds += 1
+                ((age,),) = ask(burning, "select max(age(backend_xid)) from pg_stat_activity")
+            finally:
+                ended.set()
+        scans = sum(one.result() for one in scanning)
+    return f"3 transactions, the oldest {age} ids old; {scans} scans, {rounds} rounds of upkeep beside them"
 
 
 @fault("two-phase", "Sends and recalls in PREPARE TRANSACTION, ticks meanwhile, then commit or rollback")
 def two_phase(arena: Arena) -> str:
-    """The messages of a committed one come late, those of a rolled back one never."""
+    """The messages of a committed one come late, those of a rolled back one never; a recall is refused."""
     log = Log(arena.crew.directory / "fault.log")
     prepared = 0
     with Broker(arena.dsn) as broker:
@@ -63,6 +102,13 @@ def two_phase(arena: Arena) -> str:
                 log("sending", bodies=[name])
                 broker.send(TOPIC, name, delay=_AT_ONCE, connection=connection)
                 ask(connection, f"prepare transaction '{name}'")
+            waiting = broker.send(TOPIC, "", delay=timedelta(hours=1)).message_id
+            with closing(psycopg2.connect(arena.dsn)) as connection:
+                connection.set_session(isolation_level="READ COMMITTED")
+                broker.recall(waiting, connection=connection)
+                with pytest.raises(FeatureNotSupported):
+                    ask(connection, "prepare transaction 'recall'")
+            assert broker.recall(waiting).outcome is RecallOutcome.RECALLED
             broker.tick(TOPIC)
             with connected(arena.dsn) as connection:
                 if arena.chance.random() < 0.5:
@@ -75,12 +121,14 @@ def two_phase(arena: Arena) -> str:
     return f"{prepared} prepared transactions"
 
 
-@fault("savepoints", "Savepoints rolled back around sends and recalls")
+@fault("savepoints", "Savepoints rolled back around sends, acks and recalls")
 def savepoints(arena: Arena) -> str:
     """What is rolled back never was; the rest of its transaction counts."""
     log = Log(arena.crew.directory / "fault.log")
     count = 0
     with Broker(arena.dsn) as broker:
+        broker.create_topic("saved")
+        consumer = broker.consumer("saved", "saved")
         for number in arena.rounds():
             kept, gone = f"kept-{number}", f"gone-{number}"
             with closing(psycopg2.connect(arena.dsn)) as connection:
@@ -93,8 +141,54 @@ def savepoints(arena: Arena) -> str:
                 connection.commit()
             log("sent", bodies=[kept], ids=[])
             log("rolled back", bodies=[gone])
+            _roll_back_an_ack(broker, consumer)
             count += 1
-    return f"{count} savepoints with a send and a recall"
+    return f"{count} savepoints with a send and a recall, and as many with an ack"
+
+
+def _roll_back_an_ack(broker: Broker, consumer: Consumer) -> None:
+    """The message comes again, as nobody has acked it; the other one does not."""
+    for body in ("acked", "unacked"):
+        broker.send("saved", body, delay=_AT_ONCE)
+    came: dict[bytes, Message] = {}
+    while len(came) < 2:
+        came |= {message.body: message for message in consumer.receive(wait=_PATIENCE)}
+    with closing(psycopg2.connect(broker.dsn)) as connection:
+        connection.set_session(isolation_level="READ COMMITTED")
+        ask(connection, "savepoint a")
+        consumer.ack([came[b"unacked"]], connection=connection)
+        ask(connection, "rollback to savepoint a")
+        consumer.ack([came[b"acked"]], connection=connection)
+        connection.commit()
+    consumer.nack([came[b"unacked"]], _AT_ONCE)
+    (again,) = consumer.receive(wait=_PATIENCE)
+    assert (again.body, again.attempt) == (b"unacked", 2)
+    consumer.ack([again])
+
+
+@fault("notify-queue-full", "A stranger of another database keeps the server's queue of notifications full")
+def notify_queue_full(arena: Arena) -> str:
+    """It listens, and stays in a transaction. Where transactions may be prepared, recalls fail meanwhile."""
+    with connected(arena.dsn) as connection:
+        if not ask(connection, "select 1 from pg_settings where name = 'max_notify_queue_pages'"):
+            return "left out: before Postgres 17 the queue is 8 GiB"
+        ask(connection, "alter system set max_notify_queue_pages = 64")
+    arena.server.stop(signal.SIGINT)
+    arena.server.start_again()
+    other = arena.server.ensure_database("neighbour")
+    times = 0
+    for _ in arena.rounds():
+        with closing(psycopg2.connect(other)) as stranger, connected(other) as connection:
+            ask(stranger, "listen strange")
+            stranger.commit()
+            ask(stranger, "select 1")
+            with suppress(ProgramLimitExceeded):
+                while True:
+                    ask(connection, "select pg_notify('strange', repeat('x', 7000))")
+            for _ in range(_RECEIVES):
+                arena.receive_more()
+            times += 1
+    return f"{times} times, through {_RECEIVES} receives each"
 
 
 @fault("notifications", "Garbage and floods on every NOTIFY channel")

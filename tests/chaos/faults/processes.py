@@ -23,9 +23,9 @@ def wheels_killed(arena: Arena) -> str:
     return f"{kills} kills"
 
 
-@fault("wheel-stopped", "Two wheels, one stopped for a while and then continued")
+@fault("wheel-stopped", "Two wheels, one stopped for a while and then continued", full_seconds=180)
 def wheel_stopped(arena: Arena) -> str:
-    """The stopped one may hold a lock, and goes on with what it knew."""
+    """It may hold a lock, and goes on with what it knew. With 180 seconds it stops for a minute."""
     stops = 0
     for _ in arena.rounds():
         # Another fault may have killed all of them just now.

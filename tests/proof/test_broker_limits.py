@@ -1,0 +1,184 @@
+"""What a broker bears: many topics, groups and replaces, logs that do not grow, ids at their end.
+
+The second table of docs/reference/limits.md has a row for each.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import Counter
+from collections.abc import Callable
+from contextlib import ExitStack
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from tests.acting import rows
+from tests.clock import Clock
+from tests.waiting import ask, beside, connected
+
+from duewheel.store.broker import Broker
+from duewheel.store.values.messages import RecallOutcome
+
+AT_ONCE = timedelta(0)
+DAY = timedelta(days=1)
+PATIENCE = timedelta(seconds=30)
+
+TOPICS = 10_000
+GROUPS = 1_000
+REPLACES = 100_000
+#: Of a broker that lives long; 10 million of them take an hour.
+MESSAGES = int(os.environ.get("DUEWHEEL_SIMULATED_MESSAGES", "100000"))
+DAYS = 20
+LOGS = ("tick", "lease", "lease_event", "lease_answer", "lease_message", "straggler", "recall", "moved_id")
+#: The last number of a message's block.
+LAST_BLOCK = (1 << 63) // 65536 - 1
+
+#: As a sender writes them, due now.
+SEND = """
+insert into duewheel.message (topic_id, queue, deliver_at, seq, xid, born_at, body)
+select t.topic_id, n %% t.queues, %s, nextval('duewheel.message_block') * 65536, pg_current_xact_id(), %s, 'x'
+from duewheel.topic t, generate_series(1, %s) n where t.name = 't'
+"""
+
+pytestmark = [pytest.mark.owner]
+
+
+def counts(broker: Broker) -> dict[str, int]:
+    """The rows of each log."""
+    return {name: rows(broker, f"select count(*) from duewheel.{name}")[0][0] for name in LOGS}
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1200)
+def test_ten_thousand_topics_with_a_group_each_deliver_on_any_of_them(broker: Broker) -> None:
+    with connected(broker.dsn) as connection:
+        for first in range(1, TOPICS, 500):
+            ask(
+                connection,
+                "select duewheel.create_topic('t' || n, queues => 1), duewheel.subscribe('t' || n, 'g')"
+                " from generate_series(%s, %s) n",
+                first,
+                first + 499,
+            )
+    stop = threading.Event()
+    with beside() as start, ExitStack() as at_the_end:
+        at_the_end.callback(stop.set)
+        turning = start(broker.wheel().run, stop)
+        for number in (1, TOPICS // 2, TOPICS):
+            consumer = broker.consumer(f"t{number}", "g")
+            broker.send(f"t{number}", b"x", delay=timedelta(seconds=1))
+            (message,) = consumer.receive(wait=PATIENCE)
+            consumer.ack([message])
+        broker.maintain()
+        assert not turning.done()
+    assert len(broker.topics()) >= TOPICS
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1200)
+def test_a_thousand_groups_of_one_topic_each_get_a_message_once(timed_broker: Broker, clock: Clock) -> None:
+    timed_broker.create_topic("t", queues=1)
+    for number in range(GROUPS):
+        timed_broker.consumer("t", f"g{number}")
+    sent = timed_broker.send("t", b"x", delay=AT_ONCE).message_id
+    timed_broker.tick("t")
+    for number in range(GROUPS):
+        consumer = timed_broker.consumer("t", f"g{number}")
+        (message,) = consumer.receive()
+        assert message.message_id == sent
+        consumer.ack([message])
+        assert not consumer.receive()
+    clock.advance(10 * DAY)
+    timed_broker.tick("t")
+    timed_broker.maintain()
+    timed_broker.maintain()
+    assert rows(timed_broker, "select count(*) from duewheel.any_message") == [(0,)]
+    left = counts(timed_broker)
+    assert left["lease"] <= 2 * GROUPS, left
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+def test_x21_after_a_hundred_thousand_replaces_of_one_key_any_id_answers_for_the_message(
+    timed_broker: Broker, clock: Clock
+) -> None:
+    timed_broker.create_topic("t", queues=1, max_delay=2 * DAY)
+    consumer = timed_broker.consumer("t", "g")
+    first = timed_broker.send("t", b"first", key="k", delay=DAY, on_conflict="replace").message_id
+    with connected(timed_broker.dsn) as connection:
+        ask(
+            connection,
+            f"do $$ begin for n in 1 .. {REPLACES} loop"
+            "  perform duewheel.send('t', 'again', key => 'k', delay => interval '1 day',"
+            "                        on_conflict => 'replace', now => %s);"
+            "  commit; end loop; end $$",
+            clock(),
+        )
+    waiting = [message for message in timed_broker.find_key("t", "k") if message.state == "Timing"]
+    assert len(waiting) == 1
+    assert timed_broker.recall(first).outcome.value == "replaced"
+    assert timed_broker.recall_key("t", "k") is RecallOutcome.RECALLED
+    clock.advance(10 * DAY)
+    timed_broker.tick("t")
+    assert not consumer.receive()
+    timed_broker.maintain()
+    timed_broker.maintain()
+    assert sum(counts(timed_broker).values()) < 20, counts(timed_broker)
+
+
+@pytest.mark.slow
+def test_logs_do_not_grow_with_the_messages_that_a_broker_has_ever_had(
+    timed_broker: Broker, clock: Clock, record_property: Callable[[str, object], None]
+) -> None:
+    """Of every day the rows go when its retention is over: what is there is that of a few days."""
+    clock.set(datetime.now(UTC))
+    timed_broker.create_topic("t", queues=4, retention=2 * DAY)
+    consumer = timed_broker.consumer("t", "g")
+    a_day = MESSAGES // DAYS
+    most: Counter[str] = Counter()
+    written = 0
+    for day in range(DAYS):
+        with connected(timed_broker.dsn) as connection:
+            ask(connection, SEND, clock(), clock(), a_day)
+        clock.advance(timedelta(seconds=1))
+        timed_broker.tick("t")
+        while batch := consumer.receive(max_messages=10_000):
+            consumer.ack(batch)
+            written += 1
+        clock.advance(DAY)
+        timed_broker.tick("t")
+        timed_broker.maintain()
+        there = counts(timed_broker)
+        if day < DAYS // 2:
+            most |= Counter(there)
+    assert written >= DAYS
+    late = counts(timed_broker)
+    record_property("rows", f"{MESSAGES} messages, {written} leases; in the end {late}, before {dict(most)}")
+    assert all(late[name] <= most[name] + 4 for name in LOGS), (late, most)
+    kept_days = 4
+    assert rows(timed_broker, "select count(*) from duewheel.any_message")[0][0] <= kept_days * a_day
+
+
+def test_the_last_number_of_a_message_is_taken_and_no_more(timed_broker: Broker, clock: Clock) -> None:
+    """After 8.8 trillion sends."""
+    timed_broker.create_topic("t", queues=1)
+    consumer = timed_broker.consumer("t", "g")
+    rows(timed_broker, f"select setval('duewheel.message_block', {LAST_BLOCK - 16 - LAST_BLOCK % 16 + 1})")
+    last = timed_broker.send("t", b"x", delay=AT_ONCE)
+    timed_broker.tick("t")
+    assert [message.message_id for message in consumer.receive()] == [last.message_id]
+    with pytest.raises(Exception, match=r"maximum value of sequence|bigint out of range"):
+        timed_broker.send("t", b"x", delay=AT_ONCE)
+
+
+def test_no_number_wraps_but_those_of_topics_and_groups_which_are_used_again(broker: Broker) -> None:
+    found: list[tuple[Any, ...]] = rows(
+        broker,
+        "select sequencename, max_value, cycle from pg_sequences where schemaname = 'duewheel' order by 1",
+    )
+    cycling = {name for name, _, cycle in found if cycle}
+    assert cycling == {"consumer_group_group_id_seq", "topic_topic_id_seq"}
+    small = {name for name, most, cycle in found if most < 2**63 - 1 and not cycle}
+    assert small == {"schedule_schedule_id_seq"}

@@ -1,0 +1,168 @@
+"""What Airflow does to a watcher: no room for it, its row deleted, its DAG paused, its event loop blocked."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from tests.airflow_runs import AirflowHome
+from tests.triggers.triggerers import WATCHING, Triggerers
+from tests.waiting import ask, connected, until
+
+from duewheel.store import Broker
+
+pytestmark = [pytest.mark.airflow, pytest.mark.slow, pytest.mark.timeout(1200)]
+
+AT_ONCE = timedelta(0)
+PATIENCE = timedelta(seconds=30)
+
+#: Its triggers are in a module of their own beside it.
+STRANGE = """
+from strangers import Stranger
+from airflow.sdk import DAG, Asset, AssetWatcher
+
+strange = Asset("strange", watchers=[AssetWatcher(name="stranger", trigger=Stranger())])
+dag = DAG("strange", schedule=[strange], is_paused_upon_creation=False)
+"""
+#: It never fires. Told to, it blocks the event loop of all triggers.
+STRANGERS = """
+import asyncio, os, time
+from pathlib import Path
+from airflow.triggers.base import BaseEventTrigger
+
+class Stranger(BaseEventTrigger):
+    def serialize(self):
+        return "strangers.Stranger", {}
+
+    async def run(self):
+        place = Path(os.environ["STRANGERS_PLACE"])
+        while True:
+            await asyncio.sleep(0.1)
+            if (place / "block").exists():
+                (place / "block").unlink()
+                (place / "blocking").touch()
+                time.sleep(10)
+                (place / "blocked").touch()
+        yield
+"""
+
+
+@pytest.fixture
+def triggerers(tmp_path: Path, broker: Broker) -> Triggerers:
+    """The broker has a topic and a group; Airflow knows no DAG yet."""
+    broker.create_topic("t")
+    broker.consumer("t", "g")
+    modules = tmp_path / "modules"
+    modules.mkdir()
+    (modules / "strangers.py").write_text(STRANGERS)
+    variables = {"PYTHONPATH": str(modules), "STRANGERS_PLACE": str(tmp_path)}
+    return Triggerers(AirflowHome(tmp_path, broker.dsn, **variables), tmp_path)
+
+
+def listening(broker: Broker) -> int:
+    """How many wheels listen."""
+    with connected(broker.dsn) as connection:
+        ((count,),) = ask(
+            connection,
+            "select count(*) from pg_stat_activity"
+            " where datname = current_database() and application_name = 'duewheel wheel listening'",
+        )
+    return int(count)
+
+
+def take(broker: Broker, body: bytes) -> None:
+    """The message comes, and is acked."""
+    consumer = broker.consumer("t", "g")
+    batch = consumer.receive(wait=PATIENCE)
+    assert [message.body for message in batch] == [body]
+    consumer.ack(batch)
+
+
+def test_x14_a_watcher_that_no_triggerer_has_room_for_makes_messages_late_and_nothing_else(
+    triggerers: Triggerers, broker: Broker
+) -> None:
+    triggerers.add("strange", STRANGE)
+    with triggerers.start(AIRFLOW__TRIGGERER__CAPACITY="1") as full:
+        triggerers.until(
+            full,
+            lambda: triggerers.ask("select 1 from trigger where triggerer_id is not null") == [(1,)],
+            "the stranger to have the only place",
+        )
+        triggerers.add("watching", WATCHING)
+        said = triggerers.log().count("has reached the maximum capacity")
+        triggerers.until(
+            full,
+            lambda: triggerers.log().count("has reached the maximum capacity") > said + 1,
+            "the triggerer to say that it has no room",
+        )
+        assert triggerers.triggerer() is None
+        # No wheel turns: a consumer releases what is due.
+        broker.send("t", b"late", delay=AT_ONCE)
+        take(broker, b"late")
+        assert not listening(broker)
+        broker.send("t", b"waits", delay=AT_ONCE)
+        with triggerers.start(AIRFLOW__TRIGGERER__CAPACITY="1") as second:
+            triggerers.until_ring(second)
+            take(broker, b"waits")
+        assert full.poll() is None
+
+
+def test_x14_a_watcher_whose_row_is_deleted_while_it_runs_comes_back_with_the_next_parse(
+    triggerers: Triggerers, broker: Broker
+) -> None:
+    triggerers.add("watching", WATCHING)
+    with triggerers.start() as process:
+        broker.send("t", b"1", delay=AT_ONCE)
+        triggerers.until_ring(process)
+        triggerers.ask("delete from asset_watcher")
+        triggerers.ask("delete from trigger")
+        until(lambda: not listening(broker), "the wheel to have ended", pause_seconds=0.1)
+        # What came meanwhile is late, and not lost.
+        broker.send("t", b"2", delay=AT_ONCE)
+        rings = triggerers.rings()
+        triggerers.airflow("dags", "reserialize")
+        triggerers.until(process, lambda: triggerers.rings() > rings, "a ring of the new watcher")
+        consumer = broker.consumer("t", "g")
+        came = list(consumer.receive(wait=PATIENCE))
+        assert sorted(message.body for message in came) == [b"1", b"2"]
+        consumer.ack(came)
+
+
+def test_x14_a_dag_that_is_parsed_anew_paused_and_unpaused_has_one_watcher_and_rings_again(
+    triggerers: Triggerers, broker: Broker
+) -> None:
+    triggerers.add("watching", WATCHING)
+    with triggerers.start() as process:
+        triggerers.until(process, lambda: listening(broker) == 1, "the wheel")
+        rows = triggerers.ask("select id from trigger")
+        triggerers.airflow("dags", "reserialize")
+        assert triggerers.ask("select id from trigger") == rows
+        triggerers.airflow("dags", "pause", "--yes", "watching")
+        triggerers.airflow("dags", "reserialize")
+        until(lambda: not listening(broker), "the wheel to have ended", pause_seconds=0.1)
+        broker.send("t", b"paused", delay=AT_ONCE)
+        rings = triggerers.rings()
+        triggerers.airflow("dags", "unpause", "--yes", "watching")
+        triggerers.airflow("dags", "reserialize")
+        triggerers.until(process, lambda: triggerers.rings() > rings, "a ring for what came meanwhile")
+        assert len(triggerers.ask("select id from trigger")) == 1
+        take(broker, b"paused")
+
+
+def test_x14_another_trigger_that_blocks_the_event_loop_for_10_s_only_makes_it_late(
+    triggerers: Triggerers, broker: Broker, tmp_path: Path
+) -> None:
+    triggerers.add("strange", STRANGE)
+    triggerers.add("watching", WATCHING)
+    with triggerers.start() as process:
+        broker.send("t", b"before", delay=AT_ONCE)
+        triggerers.until_ring(process)
+        take(broker, b"before")
+        (tmp_path / "block").touch()
+        triggerers.until(process, (tmp_path / "blocking").exists, "the event loop to be blocked")
+        broker.send("t", b"meanwhile", delay=timedelta(seconds=1))
+        rings = triggerers.rings()
+        triggerers.until(process, (tmp_path / "blocked").exists, "the event loop to go on")
+        triggerers.until(process, lambda: triggerers.rings() > rings, "a ring for what came meanwhile")
+        take(broker, b"meanwhile")
