@@ -64,6 +64,7 @@ def _which(command: Callable[..., Any]) -> Callable[..., Any]:
             "--dead-from", type=instant, help="Only those that became dead letters at this instant or later."
         ),
         click.option("--reason", "reason_contains", help="Only those whose reason contains this text."),
+        click.option("--reason-lacks", help="Only those whose reason does not contain this text."),
         click.option("--key-prefix", help="Only those whose key begins with this."),
         click.option("--tag", help="Only those with this tag."),
         topic_option("Only those of this topic."),

@@ -15,7 +15,7 @@ from pydantic import AwareDatetime
 
 from duewheel.plugin import models
 from duewheel.plugin.rights import Seeing
-from duewheel.plugin.seeing import OptionalText, brokers
+from duewheel.plugin.seeing import OptionalText, WhichDeadLetters, brokers
 from duewheel.store import Broker
 from duewheel.store.operations.dead_letters import redrive_portions
 from duewheel.store.operations.recalling import recall_portion
@@ -44,26 +44,20 @@ def count_messages(
 
 
 @router.get("/dead-letters/count")
-def count_dead_letters(
-    connection_id: str,
-    _: Seeing,
-    group: Annotated[str, Query(min_length=1, max_length=255)],
-    topic: OptionalText = None,
-    key_prefix: OptionalText = None,
-    reason_contains: OptionalText = None,
-) -> models.Count:
+def count_dead_letters(connection_id: str, _: Seeing, which: WhichDeadLetters) -> models.Count:
     """How many open dead letters of a group meet the criteria."""
     with brokers.lend(connection_id) as broker:
         portions = redrive_portions(
             broker,
-            group,
-            topic,
+            which.group,
+            which.topic,
             message_ids=None,
             tag=None,
-            key_prefix=key_prefix,
-            reason_contains=reason_contains,
-            dead_from=None,
-            dead_until=None,
+            key_prefix=which.key_prefix,
+            reason_contains=which.reason_contains,
+            reason_lacks=which.reason_lacks,
+            dead_from=which.dead_from,
+            dead_until=which.dead_until,
             max_messages=None,
             per_second=None,
             dry_run=True,

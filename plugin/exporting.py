@@ -14,17 +14,17 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from datetime import datetime
 from itertools import chain
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Final, Literal
 
 from airflow.api_fastapi.logging.decorators import action_logging
 from fastapi import APIRouter, Depends, Query
 from fastapi.responses import Response, StreamingResponse
 
 from duewheel.plugin.rights import ReadingBodies
-from duewheel.plugin.seeing import OptionalText, brokers
+from duewheel.plugin.seeing import WhichDeadLetters, brokers
 from duewheel.store import UnknownMessage
 from duewheel.store.operations import overview
-from duewheel.store.values.dead_letters import DeadLetter
+from duewheel.store.values.dead_letters import DeadLetter, DeadLetterFilter
 
 router = APIRouter(prefix="/api/brokers/{connection_id}")
 
@@ -60,17 +60,11 @@ _FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
 def export_dead_letters(
     connection_id: str,
     _: ReadingBodies,
-    group: Annotated[str, Query(min_length=1, max_length=255)],
-    topic: OptionalText = None,
-    redriven: bool | None = None,
-    reason_contains: OptionalText = None,
-    key_prefix: OptionalText = None,
+    which: WhichDeadLetters,
     as_format: Annotated[Format, Query(alias="format")] = "jsonl",
 ) -> StreamingResponse:
     """The dead letters of a group with their bodies, by topic and the oldest first."""
-    pages = _pages(
-        connection_id, group, topic, redriven, reason_contains=reason_contains, key_prefix=key_prefix
-    )
+    pages = _pages(connection_id, which)
     # Read before the answer begins, while it can still become an error.
     first = next(pages)
     return StreamingResponse(
@@ -102,14 +96,12 @@ def download_body(connection_id: str, message_id: str, _: ReadingBodies) -> Resp
     )
 
 
-def _pages(
-    connection_id: str, group: str, topic: str | None, redriven: bool | None, **criteria: Any
-) -> Iterator[list[DeadLetter]]:
+def _pages(connection_id: str, which: DeadLetterFilter) -> Iterator[list[DeadLetter]]:
     """All pages; some may be empty."""
     after: str | None = None
     while True:
         with brokers.lend(connection_id) as broker:
-            letters, after = overview.dead_letter_page(broker, group, topic, redriven, after, **criteria)
+            letters, after = overview.dead_letter_page(broker, which, after)
         yield letters
         if after is None:
             return

@@ -104,10 +104,10 @@ class Pulse(Shared):
 
 
 class Overview(Shared):
-    """The first view. ``overdue``: topics with messages that have been due for 5 s without a release.
-    ``held_up_by``: who has held upkeep up for over an hour. ``groups``: the neediest. ``more_groups``:
-    there are others. ``groups_to``: the topic after which, by name, there was no time for any; null if
-    there was."""
+    """The first view. ``overdue``: topics with messages that have been due for 5 s without a release;
+    ``overdue_messages``: how many, of the first five. ``held_up_by``: who has held upkeep up for an hour.
+    ``groups``: the neediest ten; ``progress``: how far those on their topics have read. ``groups_to``: the
+    topic after which, by name, there was no time for any; null if there was."""
 
     now_at: datetime
     due: DueHistogram
@@ -116,10 +116,28 @@ class Overview(Shared):
     lateness: list[TopicLateness]
     wheels: list[overview.TurningWheel]
     overdue: list[overview.OverdueTopic]
+    overdue_messages: list[overview.DueStep]
     held_up_by: list[overview.UpkeepHolder]
     groups: list[overview.GroupNumbers]
-    more_groups: bool
+    progress: list[overview.GroupProgress]
     groups_to: str | None
+
+
+class TopicDay(Model):
+    """How late the newest releases of a topic were in each hour of a day; null where nothing was released."""
+
+    topic: str
+    p99_seconds: list[float | None]
+
+
+class DayLateness(Shared):
+    """The lateness of the last day by hour, the latest topic first. ``looked_at_hours``: how many hours, the
+    newest, there was time for."""
+
+    from_at: datetime
+    hours: int
+    looked_at_hours: int
+    topics: list[TopicDay]
 
 
 class Topics(Model):
@@ -367,6 +385,9 @@ class SomeDeadLetters(Question):
     tag: Text | None = None
     key_prefix: Text | None = None
     reason_contains: Text | None = None
+    reason_lacks: Text | None = None
+    dead_from: AwareDatetime | None = None
+    dead_until: AwareDatetime | None = None
     reason: Annotated[str, Field(min_length=1, max_length=100_000)] | None = None
     max_messages: int | None = Field(default=None, ge=1, le=10_000)
     dry_run: bool = True

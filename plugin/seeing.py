@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Annotated, Any, Final, TypeVar
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Depends, Query
 from pydantic import AwareDatetime
 
 from duewheel import __version__
@@ -22,6 +22,7 @@ from duewheel.plugin.brokers import Brokers
 from duewheel.plugin.rights import Seeing, may_act, may_read_bodies, may_see
 from duewheel.store import Broker, UnknownMessage
 from duewheel.store.operations import overview
+from duewheel.store.values.dead_letters import DeadLetterFilter
 
 router = APIRouter(prefix="/api")
 brokers = Brokers()
@@ -38,11 +39,16 @@ _PLACE: Final = r'^\{"at": "[0-9T:.+-]{19,40}", "seq": [0-9]{1,19}, "topic": [0-
 _TASK_NAME: Final = re.compile(r"airflow:[\w.~:+-]{1,250}/[\w.~:+-]{1,250}/[\w.~:+-]{1,250}/-?\d{1,9}")
 _HOUR: Final = timedelta(hours=1)
 _MINUTE: Final = timedelta(minutes=1)
+#: The hours of the last day, the one that has begun among them.
+_HOURS: Final = 24
 _RECENTLY: Final = timedelta(minutes=5)
 #: A topic whose next message is due for longer than this is not being released.
 _OVERDUE: Final = timedelta(seconds=5)
+#: The messages of so many of these topics are counted, each for so long.
+_COUNTED_OVERDUE: Final = 5
+_OVERDUE_MS: Final = 10
 #: The number of groups that the first view shows, and that a list of the neediest has.
-_FIRST_GROUPS: Final = 50
+_FIRST_GROUPS: Final = 10
 _NEEDIEST: Final = 200
 #: How long the view may count the messages due ahead, those that came due, and those of groups; the whole
 #: view takes 0.3 s with a thousand topics. One topic gets what it needs.
@@ -163,12 +169,22 @@ def show_overview(
     _: Seeing,
     span: Annotated[str, Query(pattern="^(minute|hour|days)$")] = "hour",
     topic: OptionalText = None,
+    due_from: AwareDatetime | None = None,
 ) -> models.Overview:
-    """The messages due ahead, those released in the last hour and their lateness, the wheels that turn, and
-    the state of the groups."""
+    """The messages due ahead, or from an instant on, those released in the last hour and their lateness, the
+    wheels that turn, and the state of the groups."""
     return _shared.answer(
-        connection_id, (span, topic), models.Overview, lambda broker: _overview(broker, span, topic)
+        connection_id,
+        (span, topic, due_from),
+        models.Overview,
+        lambda broker: _overview(broker, span, topic, due_from),
     )
+
+
+@router.get("/brokers/{connection_id}/lateness")
+def show_lateness(connection_id: str, _: Seeing) -> models.DayLateness:
+    """How late each topic was released in each hour of the last day, the latest topic first."""
+    return _shared.answer(connection_id, (), models.DayLateness, _day_lateness)
 
 
 @router.get("/brokers/{connection_id}/pulse")
@@ -257,22 +273,35 @@ def list_retries(
     return models.Retries(retries=found)
 
 
+def _dead_letters(
+    group: Annotated[str, Query(min_length=1, max_length=255)],
+    topic: OptionalText = None,
+    redriven: bool | None = None,
+    key_prefix: OptionalText = None,
+    reason_contains: OptionalText = None,
+    reason_lacks: OptionalText = None,
+    dead_from: AwareDatetime | None = None,
+    dead_until: AwareDatetime | None = None,
+) -> DeadLetterFilter:
+    return DeadLetterFilter(
+        group, topic, redriven, key_prefix, reason_contains, reason_lacks, dead_from, dead_until
+    )
+
+
+#: The filter of a route on dead letters, in its query.
+WhichDeadLetters = Annotated[DeadLetterFilter, Depends(_dead_letters)]
+
+
 @router.get("/brokers/{connection_id}/dead-letters")
 def list_dead_letters(
     connection_id: str,
     _: Seeing,
-    group: Annotated[str, Query(min_length=1, max_length=255)],
-    topic: OptionalText = None,
-    redriven: bool | None = None,
-    reason_contains: OptionalText = None,
-    key_prefix: OptionalText = None,
+    which: WhichDeadLetters,
     after: Annotated[str | None, Query(pattern=_PLACE)] = None,
 ) -> models.DeadLetters:
     """A page of a group's dead letters, by topic and the oldest first."""
     with brokers.lend(connection_id) as broker:
-        found, after = overview.listed_dead_letters(
-            broker, group, topic, 200, redriven, reason_contains, after, key_prefix
-        )
+        found, after = overview.listed_dead_letters(broker, which, after, 200)
         now_at = overview.now(broker)
     return models.DeadLetters(now_at=now_at, dead_letters=found, next=after)
 
@@ -283,10 +312,13 @@ def list_dead_letter_reasons(
     _: Seeing,
     group: Annotated[str, Query(min_length=1, max_length=255)],
     topic: OptionalText = None,
+    dead_from: AwareDatetime | None = None,
+    dead_until: AwareDatetime | None = None,
 ) -> models.DeadLetterReasons:
     """The reasons of a group's open dead letters, the commonest first."""
     with brokers.lend(connection_id) as broker:
-        return models.DeadLetterReasons(reasons=overview.dead_letter_reasons(broker, group, topic))
+        found = overview.dead_letter_reasons(broker, group, topic, dead_from, dead_until)
+    return models.DeadLetterReasons(reasons=found)
 
 
 @router.get("/brokers/{connection_id}/schedules")
@@ -399,29 +431,41 @@ def _task_in(properties: Mapping[str, object]) -> str | None:
     return name if isinstance(name, str) and _TASK_NAME.fullmatch(name) else None
 
 
-def _overview(broker: Broker, span: str, topic: str | None) -> models.Overview:
+def _overview(broker: Broker, span: str, topic: str | None, due_from: datetime | None) -> models.Overview:
     now_at = overview.now(broker)
     step, steps = SPANS[span]
     past_from = _whole_minute(now_at) - _HOUR + _MINUTE
     groups, groups_to = overview.neediest_groups(broker, _GROUPS_MS, topic)
+    groups = groups[:_FIRST_GROUPS]
+    overdue = overview.overdue_topics(broker, now_at - _OVERDUE)
     due_ms, past_ms = (_DUE_MS, _PAST_MS) if topic is None else (_ONE_TOPIC_MS // 2,) * 2
     return models.Overview(
         now_at=now_at,
-        due=_histogram(overview.due_histogram(broker, now_at, step, steps, topic, due_ms)),
+        due=_histogram(overview.due_histogram(broker, due_from or now_at, step, steps, topic, due_ms)),
         past=_histogram(overview.due_histogram(broker, past_from, _MINUTE, 60, topic, past_ms)),
         flow=overview.flow_histogram(broker, past_from, _MINUTE, 60, topic),
         lateness=[
             _lateness(one) for one in overview.lateness(broker, now_at - _HOUR) if topic in (None, one.topic)
         ],
         wheels=overview.turning_wheels(broker),
-        overdue=overview.overdue_topics(broker, now_at - _OVERDUE),
+        overdue=overdue,
+        overdue_messages=[
+            one for late in overdue[:_COUNTED_OVERDUE] for one in _overdue_messages(broker, late, now_at)
+        ],
         held_up_by=overview.upkeep_holders(broker),
-        groups=groups[:_FIRST_GROUPS],
-        more_groups=len(groups) > _FIRST_GROUPS,
+        groups=groups,
+        progress=overview.group_progress(broker, sorted({one.topic for one in groups})),
         groups_to=groups_to,
         # Set once the cost of the answer is known.
         shared_seconds=_SHARED_SECONDS,
     )
+
+
+def _overdue_messages(
+    broker: Broker, late: overview.OverdueTopic, now_at: datetime
+) -> tuple[overview.DueStep, ...]:
+    span = now_at - late.due_at
+    return overview.due_histogram(broker, late.due_at, span, 1, late.topic, _OVERDUE_MS).due
 
 
 def _pulse(broker: Broker) -> models.Pulse:
@@ -439,6 +483,24 @@ def _pulse(broker: Broker) -> models.Pulse:
         dead=sum(one.dead for one in groups),
         lag=min(behind, key=lambda one: one.oldest_deliver_at or now_at, default=None),
         late=max(late, key=lambda one: one.p99_seconds, default=None),
+        shared_seconds=_SHARED_SECONDS,
+    )
+
+
+def _day_lateness(broker: Broker) -> models.DayLateness:
+    from_at = overview.now(broker).replace(minute=0, second=0, microsecond=0) - (_HOURS - 1) * _HOUR
+    found, hours = overview.lateness_by_hour(broker, from_at, _HOURS)
+    topics: dict[str, dict[int, float]] = {}
+    for one in found:
+        topics.setdefault(one.topic, {})[one.hour] = one.p99.total_seconds()
+    return models.DayLateness(
+        from_at=from_at,
+        hours=_HOURS,
+        looked_at_hours=hours,
+        topics=[
+            models.TopicDay(topic=topic, p99_seconds=[by_hour.get(hour) for hour in range(_HOURS)])
+            for topic, by_hour in sorted(topics.items(), key=lambda one: (-max(one[1].values()), one[0]))
+        ],
         shared_seconds=_SHARED_SECONDS,
     )
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _PAGE_MESSAGES = 1_000
 _REDRIVE = """
 select matched, redriven, next::text
-from duewheel.redrive_chunk(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s::jsonb, %s, %s, %s)
+from duewheel.redrive_chunk(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s::jsonb, %s, %s, %s, %s)
 """
 
 #: How many dead letters are sent again in one transaction; fewer where they go at a rate.
@@ -79,6 +79,7 @@ class DeadLetters(Connected):
         tag: str | None = None,
         key_prefix: str | None = None,
         reason_contains: str | None = None,
+        reason_lacks: str | None = None,
         reason: str | None = None,
         dead_from: Instant | None = None,
         dead_until: Instant | None = None,
@@ -99,7 +100,7 @@ class DeadLetters(Connected):
             message_ids: these messages only, by the ids that the senders were given.
             tag: the tag.
             key_prefix: the beginning of the key, literally.
-            reason_contains: a part of the reason, literally.
+            reason_contains, reason_lacks: a part that the reason has, and one that it has not, literally.
             reason: the whole reason.
             dead_from, dead_until: they became dead letters from the first instant on and before the second.
             max_messages: at most so many, the oldest.
@@ -130,6 +131,7 @@ class DeadLetters(Connected):
             tag=tag,
             key_prefix=key_prefix,
             reason_contains=reason_contains,
+            reason_lacks=reason_lacks,
             reason=reason,
             dead_from=dead_from,
             dead_until=dead_until,
@@ -150,6 +152,7 @@ class DeadLetters(Connected):
         tag: str | None = None,
         key_prefix: str | None = None,
         reason_contains: str | None = None,
+        reason_lacks: str | None = None,
         reason: str | None = None,
         dead_from: Instant | None = None,
         dead_until: Instant | None = None,
@@ -161,8 +164,8 @@ class DeadLetters(Connected):
         The messages keep their history until their retention ends. The call works in chunks, as a redrive.
 
         Args:
-            group, topic, message_ids, tag, key_prefix, reason_contains, reason, dead_from, dead_until,
-                max_messages: which, as for :meth:`redrive`.
+            group, topic, message_ids, tag, key_prefix, reason_contains, reason_lacks, reason, dead_from,
+                dead_until, max_messages: which, as for :meth:`redrive`.
             dry_run: only count.
 
         Returns:
@@ -185,6 +188,7 @@ class DeadLetters(Connected):
             tag=tag,
             key_prefix=key_prefix,
             reason_contains=reason_contains,
+            reason_lacks=reason_lacks,
             reason=reason,
             dead_from=dead_from,
             dead_until=dead_until,
@@ -210,6 +214,7 @@ def redrive_portions(
     max_messages: int | None,
     per_second: float | None,
     dry_run: bool,
+    reason_lacks: str | None = None,
     reason: str | None = None,
     discard: bool = False,
 ) -> Iterator[Redriven]:
@@ -218,7 +223,7 @@ def redrive_portions(
     Args:
         broker: the broker.
         group, topic, message_ids, tag, key_prefix, reason_contains, dead_from, dead_until, max_messages,
-            per_second, dry_run, reason: as for :meth:`duewheel.store.broker.Broker.redrive`.
+            per_second, dry_run, reason_lacks, reason: as for :meth:`duewheel.store.broker.Broker.redrive`.
         discard: discard them instead.
 
     Yields:
@@ -235,6 +240,7 @@ def redrive_portions(
     check_text(tag, "tag", optional=True)
     check_text(key_prefix, "key_prefix", optional=True)
     check_text(reason_contains, "reason_contains", optional=True)
+    check_text(reason_lacks, "reason_lacks", optional=True)
     check_text(reason, "reason", optional=True)
     criteria = (
         group,
@@ -254,7 +260,7 @@ def redrive_portions(
     after: str | None = None
     while True:
         room = chunk if most is None else min(chunk, most - matched)
-        chunk_of = (*criteria, room, dry_run, after, database.now(), reason, discard)
+        chunk_of = (*criteria, room, dry_run, after, database.now(), reason, discard, reason_lacks)
         found, sent, after = database.rows(_REDRIVE, chunk_of)[0]
         matched += found
         redriven += sent

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from duewheel.store.database.connections import Database, Rows, fetch
 from duewheel.store.values.bodies import check_text
-from duewheel.store.values.dead_letters import LETTER_COLUMNS, DeadLetter, letters_of
+from duewheel.store.values.dead_letters import LETTER_COLUMNS, DeadLetter, DeadLetterFilter, letters_of
 from duewheel.store.values.errors import InvalidArgument
 from duewheel.store.values.instants import to_datetime
 from duewheel.store.values.messages import MessageType
@@ -29,13 +29,18 @@ _NOW = "select pg_catalog.clock_timestamp()"
 _DUE = """
 select topic_name, step_number, messages, exact from duewheel.due_histogram(%s, %s, %s, %s, max_ms => %s)
 """
+_HOUR_LATENESS = """
+select topic_name, p99 from duewheel.release_lateness(%s, 10, until_at => %s, max_ms => %s)
+"""
 _NAMES = "select topic from duewheel.topics where topic > %s order by topic limit %s"
 _TOPIC_BEFORE = "select max(topic) from duewheel.topics where topic < %s"
 #: The groups of so many topics are asked for in one statement.
 _TOPICS_AT_ONCE = 500
-_DEAD_LETTER_PAGE = f"""
-select {LETTER_COLUMNS}, place::text
-from duewheel.dead_letter_page(%s, %s, %s, %s::jsonb, %s, reason_contains => %s, key_prefix => %s)
+_DEAD_LETTER_PAGE = """
+select {}, place::text
+from duewheel.dead_letter_page(
+    %s, %s, %s, %s::jsonb, %s, key_prefix => %s, reason_contains => %s, reason_lacks => %s,
+    dead_from => %s, dead_until => %s, with_bodies => {})
 """
 
 
@@ -111,6 +116,21 @@ class TopicLateness:
     p99: timedelta
     newest_at: datetime
     by_wheel: bool
+
+
+@dataclass(frozen=True, slots=True)
+class HourLateness:
+    """How late the newest ticks of a topic were within an hour.
+
+    Attributes:
+        topic: the topic's name.
+        hour: which hour, from 0.
+        p99: as of :class:`TopicLateness`.
+    """
+
+    topic: str
+    hour: int
+    p99: timedelta
 
 
 @dataclass(frozen=True, slots=True)
@@ -471,6 +491,31 @@ def lateness(broker: Connected, since_at: datetime) -> list[TopicLateness]:
     return _records(broker, TopicLateness, "release_lateness(%s)", (since_at,), topic="topic_name")
 
 
+def lateness_by_hour(
+    broker: Connected, from_at: datetime, hours: int = 24, max_ms: int = 1_000
+) -> tuple[list[HourLateness], int]:
+    """How late the newest 10 ticks of each topic were in each hour from an instant on, the newest hour first.
+
+    Args:
+        broker: the broker.
+        from_at: where the first hour begins.
+        hours: how many.
+        max_ms: after so many milliseconds it looks at no further hour. An hour gets its share of them.
+
+    Returns:
+        The hours of topics in which something was released, and how many hours were looked at.
+    """
+    ends_at = time.monotonic() + max_ms / 1_000
+    found: list[HourLateness] = []
+    for hour in reversed(range(hours)):
+        if time.monotonic() > ends_at:
+            return found, hours - 1 - hour
+        since_at = from_at + timedelta(hours=hour)
+        bounds = (since_at, since_at + timedelta(hours=1), max(1, 2 * max_ms // hours))
+        found += [HourLateness(topic, hour, p99) for topic, p99 in _read(broker, _HOUR_LATENESS, bounds)]
+    return found, hours
+
+
 def turning_wheels(broker: Connected) -> list[TurningWheel]:
     """The wheels that are connected, the one that turns longest first."""
     return _records(broker, TurningWheel, "wheels()", ())
@@ -615,60 +660,46 @@ def neediest_groups(
 
 
 def listed_dead_letters(
-    broker: Connected,
-    group: str,
-    topic: str | None = None,
-    max_messages: int = 100,
-    redriven: bool | None = None,
-    reason_contains: str | None = None,
-    after: str | None = None,
-    key_prefix: str | None = None,
+    broker: Connected, which: DeadLetterFilter, after: str | None = None, max_messages: int = 100
 ) -> tuple[list[ListedDeadLetter], str | None]:
     """A page of a group's dead letters without their bodies; else as :func:`dead_letter_page`."""
-    statement = f"""
-    select {columns(ListedDeadLetter, topic="topic_name")}, place::text
-    from duewheel.dead_letter_page(
-        %s, %s, %s, %s::jsonb, %s, reason_contains => %s, key_prefix => %s, with_bodies => false)
-    """
-    rows = _dead_letters(
-        broker, statement, group, topic, max_messages, redriven, reason_contains, after, key_prefix
-    )
+    shown = columns(ListedDeadLetter, topic="topic_name")
+    rows = _dead_letters(broker, _DEAD_LETTER_PAGE.format(shown, False), which, after, max_messages)
     found = records(ListedDeadLetter, (row for *row, _ in rows if row[0] is not None))
     there_may_be_more = len(found) == max_messages or len(found) < len(rows)
     return found, rows[-1][-1] if there_may_be_more else None
 
 
-def dead_letter_reasons(broker: Connected, group: str, topic: str | None = None) -> list[DeadLetterReason]:
-    """The 50 commonest reasons of a group's open dead letters, of the oldest 20 000 of each topic.
+def dead_letter_reasons(
+    broker: Connected,
+    group: str,
+    topic: str | None = None,
+    dead_from: datetime | None = None,
+    dead_until: datetime | None = None,
+) -> list[DeadLetterReason]:
+    """The 50 commonest reasons of a group's open dead letters, of the oldest 20 000 of each topic that became
+    dead letters from an instant on and before another one.
 
     Raises:
         UnknownGroup, UnknownTopic: there is none of this name.
     """
     check_text(group, "group")
     check_text(topic, "topic", optional=True)
-    return _records(broker, DeadLetterReason, "dead_letter_reasons(%s, %s)", (group, topic))
+    source = "dead_letter_reasons(%s, %s, dead_from => %s, dead_until => %s)"
+    return _records(broker, DeadLetterReason, source, (group, topic, dead_from, dead_until))
 
 
 def dead_letter_page(
-    broker: Connected,
-    group: str,
-    topic: str | None = None,
-    redriven: bool | None = None,
-    after: str | None = None,
-    max_messages: int = 500,
-    reason_contains: str | None = None,
-    key_prefix: str | None = None,
+    broker: Connected, which: DeadLetterFilter, after: str | None = None, max_messages: int = 500
 ) -> tuple[list[DeadLetter], str | None]:
     """A page of a group's dead letters with their bodies, by topic and the oldest first.
 
     Args:
         broker: the broker.
-        group, topic, redriven: which, as for :meth:`duewheel.store.broker.Broker.dead_letters`.
+        which: the group, and what they have.
         after: where the page before it ended; None is the first.
         max_messages: how many at most, 1 to 1 000. Bodies of more than 4 MiB together end a page before, and
             so does a look at 10 000 dead letters.
-        reason_contains: those whose reason has this text in it.
-        key_prefix: those whose key begins with exactly this.
 
     Returns:
         The dead letters, and what to give as ``after`` for the next page, which is None at the end. There may
@@ -677,29 +708,18 @@ def dead_letter_page(
     Raises:
         UnknownGroup: there is none of this name.
     """
-    rows = _dead_letters(
-        broker, _DEAD_LETTER_PAGE, group, topic, max_messages, redriven, reason_contains, after, key_prefix
-    )
+    rows = _dead_letters(broker, _DEAD_LETTER_PAGE.format(LETTER_COLUMNS, True), which, after, max_messages)
     return letters_of(row for *row, _ in rows if row[0] is not None), rows[-1][-1] if rows else None
 
 
 def _dead_letters(
-    broker: Connected,
-    statement: str,
-    group: str,
-    topic: str | None,
-    max_messages: int,
-    redriven: bool | None,
-    reason_contains: str | None,
-    after: str | None,
-    key_prefix: str | None,
+    broker: Connected, statement: str, which: DeadLetterFilter, after: str | None, max_messages: int
 ) -> Rows:
-    check_text(group, "group")
-    check_text(topic, "topic", optional=True)
-    check_text(reason_contains, "reason_contains", optional=True)
-    check_text(key_prefix, "key_prefix", optional=True)
-    where = (group, topic, redriven, after, _limited(max_messages), reason_contains, key_prefix)
-    return _read(broker, statement, where)
+    check_text(which.group, "group")
+    for name in ("topic", "key_prefix", "reason_contains", "reason_lacks"):
+        check_text(getattr(which, name), name, optional=True)
+    group, topic, redriven, *criteria = astuple(which)
+    return _read(broker, statement, (group, topic, redriven, after, _limited(max_messages), *criteria))
 
 
 def messages_by_name(

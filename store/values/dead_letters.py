@@ -40,6 +40,28 @@ class DeadLetter:
     kept_until: datetime
 
 
+@dataclass(frozen=True, slots=True)
+class DeadLetterFilter:
+    """Which dead letters of a group a list shows: those that meet every criterion given.
+
+    Attributes:
+        group, topic: whose; None is all topics.
+        redriven: False for those that were not sent again, True for those that were.
+        key_prefix: the beginning of the key, literally.
+        reason_contains, reason_lacks: a part that the reason has, and one that it has not, literally.
+        dead_from, dead_until: they became dead letters from the first instant on and before the second.
+    """
+
+    group: str
+    topic: str | None = None
+    redriven: bool | None = None
+    key_prefix: str | None = None
+    reason_contains: str | None = None
+    reason_lacks: str | None = None
+    dead_from: datetime | None = None
+    dead_until: datetime | None = None
+
+
 #: The select list for :func:`letters_of`.
 LETTER_COLUMNS = columns(DeadLetter, topic="topic_name", properties=PROPERTIES)
 

@@ -27,6 +27,7 @@ RULES = {
     ("GET", "/api/brokers"): Rule(SEE),
     ("GET", BROKER): Rule(SEE),
     ("GET", f"{BROKER}/overview"): Rule(SEE),
+    ("GET", f"{BROKER}/lateness"): Rule(SEE),
     ("GET", f"{BROKER}/pulse"): Rule(SEE),
     ("GET", f"{BROKER}/names"): Rule(SEE),
     ("GET", f"{BROKER}/topics"): Rule(SEE),

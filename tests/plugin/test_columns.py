@@ -24,7 +24,7 @@ LISTS = (
     (overview.NamedMessage, "messages_by_name", "TaskMessages"),
     (overview.TurningWheel, "wheels", "Overview"),
     (overview.UpkeepHolder, "upkeep_holders", "Overview"),
-    (overview.TopicLateness, "release_lateness", "Overview"),
+    (overview.TopicLateness, "release_lateness", "Lateness"),
     (ListedMessage, "list_messages", "Messages"),
     (HistoryEntry, "history", "Message"),
 )

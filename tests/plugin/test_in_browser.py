@@ -162,6 +162,8 @@ def test_x08_the_wheel_is_seen_to_turn(
     shop_at_work.create_topic("soon")
     with logged_in(chromium, airflow, "viewer") as page:
         open_view(page, airflow, "?span=minute&topic=soon")
+        # It stands in one line, and each by itself on demand.
+        page.get_by_role("button", name="Show the wheels").click(timeout=30_000)
         wheels = page.get_by_role("region", name="Wheels")
         expect(wheels.get_by_role("row", name=re.compile(rf"^{gethostname()[:32]}:\d+ "))).to_be_visible(
             timeout=30_000
@@ -376,6 +378,7 @@ def test_x08_a_wheel_that_has_stopped_is_told_from_one_that_turns(
         expect(
             wheels.get_by_role("row", name=re.compile("^frozen:2 .*2 min ago does not turn$"))
         ).to_be_visible()
+        expect(page.get_by_role("heading", name="1 wheel turns, 1 does not")).to_be_visible()
 
 
 def test_x08_a_dead_letter_says_so_first_and_its_body_is_as_it_was_sent(

@@ -140,6 +140,7 @@ def test_x12_what_dies_during_a_redrive_is_left_alone(topic: Broker, monkeypatch
         ({"key_prefix": "%"}, ""),
         ({"reason_contains": "time"}, "ef"),
         ({"reason_contains": "TIME"}, ""),
+        ({"reason_lacks": "time"}, "abcd"),
         ({"reason_contains": "%"}, "ef"),
         ({"dead_from": NOW + HOUR}, "cdef"),
         ({"dead_until": NOW + HOUR}, "ab"),
@@ -307,6 +308,7 @@ BAD: list[tuple[dict[str, Any], type[Exception]]] = [
     ({"message_ids": [None]}, InvalidArgument),
     ({"tag": "\0"}, NulInText),
     ({"reason_contains": 5}, InvalidArgument),
+    ({"reason_lacks": 5}, InvalidArgument),
     ({"dead_from": NOW, "dead_until": NOW}, InvalidArgument),
     ({"dead_from": datetime(2026, 1, 5)}, InvalidInstant),  # noqa: DTZ001
     ({"max_messages": 0}, InvalidArgument),

@@ -15,6 +15,7 @@ from tests.waiting import ask, connected
 
 from duewheel.store import Broker, InvalidArgument, RetryPolicy, UnknownGroup, UnknownTopic
 from duewheel.store.operations import overview
+from duewheel.store.values.dead_letters import DeadLetterFilter
 
 SECOND = timedelta(seconds=1)
 MINUTE = timedelta(minutes=1)
@@ -148,7 +149,7 @@ def test_x08_what_became_of_leases_is_counted_by_step(broker: Broker) -> None:
         with pytest.raises(UnknownTopic):
             look(broker, topic="nope")
     with pytest.raises(UnknownTopic):
-        overview.dead_letter_page(broker, "g", "nope")
+        overview.dead_letter_page(broker, DeadLetterFilter("g", "nope"))
     with pytest.raises(UnknownTopic):
         overview.flow_histogram(broker, begins_at, MINUTE, 1, "nope")
 
@@ -184,7 +185,7 @@ def test_x08_dead_letters_are_listed_without_their_bodies(broker: Broker) -> Non
     broker.send("t", b"body", key="k")
     consumer = broker.consumer("t", "g", retry=RetryPolicy(0, (MINUTE,)))
     consumer.nack(consumer.receive())
-    ((dead,), after) = overview.listed_dead_letters(broker, "g")
+    ((dead,), after) = overview.listed_dead_letters(broker, DeadLetterFilter("g"))
     assert after is None
     assert (dead.topic, dead.key, dead.attempt, dead.redriven_at) == ("t", "k", 1, None)
     assert dead.dead_at <= datetime.now(UTC) + MINUTE
@@ -196,8 +197,8 @@ def test_x08_dead_letters_are_found_by_the_beginning_of_their_key(broker: Broker
     broker.send("t", b"without a key")
     consumer = broker.consumer("t", "g", retry=RetryPolicy(0, (MINUTE,)))
     consumer.nack(consumer.receive(max_messages=4))
-    listed, _ = overview.listed_dead_letters(broker, "g", key_prefix="a%")
-    exported, _ = overview.dead_letter_page(broker, "g", key_prefix="a%")
+    listed, _ = overview.listed_dead_letters(broker, DeadLetterFilter("g", key_prefix="a%"))
+    exported, _ = overview.dead_letter_page(broker, DeadLetterFilter("g", key_prefix="a%"))
     assert [one.key for one in listed] == [one.key for one in exported] == ["a%1", "a%2"]
 
 
@@ -244,7 +245,7 @@ def test_r14_dead_letters_come_in_pages_that_hold_no_more_than_their_share(broke
     broker.redrive("g", "a", key_prefix="a0")
     pages, after = [], None
     while True:
-        letters, after = overview.dead_letter_page(broker, "g", None, False, after, 3)
+        letters, after = overview.dead_letter_page(broker, DeadLetterFilter("g", redriven=False), after, 3)
         if after is None:
             break
         pages.append([one.key for one in letters])
@@ -269,7 +270,7 @@ def test_r14_dead_letters_are_found_by_their_reason_though_it_is_rare(broker: Br
         pages, after = [], None
         while True:
             found, after = overview.listed_dead_letters(
-                broker, "g", None, max_messages, None, "503: 100%", after
+                broker, DeadLetterFilter("g", reason_contains="503: 100%"), after, max_messages
             )
             pages.append([one.key for one in found])
             if after is None:
@@ -277,7 +278,7 @@ def test_r14_dead_letters_are_found_by_their_reason_though_it_is_rare(broker: Br
 
     assert keys(10) == [["a5", "a8", "b5", "b8"]]
     assert keys(2) == [["a5", "a8"], ["b5", "b8"], []]
-    assert overview.dead_letter_page(broker, "g", reason_contains="404 ") == ([], None)
+    assert overview.dead_letter_page(broker, DeadLetterFilter("g", reason_contains="404 ")) == ([], None)
     with broker.connection() as connection:
         asked = """select key, place from duewheel.dead_letter_page(
                        'g', after => %s, max_looked_at => 7, reason_contains => '503')"""
@@ -288,6 +289,58 @@ def test_r14_dead_letters_are_found_by_their_reason_though_it_is_rare(broker: Br
             place = json.dumps(rows[-1][1])
     # Each look ends after so many dead letters, whether they match or not.
     assert looks == [["a5", None], ["a8", None], ["b5", "b8"]]
+
+
+def test_r14_dead_letters_are_listed_by_when_they_died_and_by_what_their_reason_lacks(
+    timed_broker: Broker, clock: Clock
+) -> None:
+    timed_broker.create_topic("t", message_type="NORMAL", queues=1)
+    consumer = timed_broker.consumer("t", "g", retry=RetryPolicy(0, (MINUTE,)))
+    died_at = []
+    for key, reason in (("a", "HTTP 503"), ("b", "poison"), ("c", "HTTP 404"), ("d", None)):
+        timed_broker.send("t", b"", key=key)
+        consumer.nack(consumer.receive(), reason=reason)
+        died_at.append(clock())
+        clock.advance(MINUTE)
+
+    def keys(**criteria: Any) -> str:
+        which = DeadLetterFilter("g", **criteria)
+        listed, _ = overview.listed_dead_letters(timed_broker, which)
+        exported, _ = overview.dead_letter_page(timed_broker, which)
+        assert [one.key for one in listed] == [one.key for one in exported]
+        assert timed_broker.redrive("g", dry_run=True, **criteria).matched == len(listed)
+        return "".join(str(one.key) for one in listed)
+
+    assert keys(reason_lacks="HTTP") == "bd"
+    assert keys(reason_lacks="503", reason_contains="HTTP") == "c"
+    assert keys(dead_from=died_at[1], dead_until=died_at[3]) == "bc"
+    within = overview.dead_letter_reasons(timed_broker, "g", "t", died_at[1], died_at[3])
+    assert [one.reason for one in within] == ["HTTP 404", "poison"]
+    # A page goes on within the window.
+    which = DeadLetterFilter("g", dead_from=died_at[1])
+    (first,), after = overview.listed_dead_letters(timed_broker, which, None, 1)
+    (second,), _ = overview.listed_dead_letters(timed_broker, which, after, 1)
+    assert (first.key, second.key) == ("b", "c")
+
+
+def test_x08_the_lateness_of_a_day_is_told_by_hour(timed_broker: Broker, clock: Clock) -> None:
+    for topic in ("a", "b"):
+        timed_broker.create_topic(topic, queues=1)
+    begins_at = clock()
+    for topic, hours, late in (("a", 0, SECOND), ("a", 2, MINUTE), ("b", 2, 2 * SECOND)):
+        timed_broker.send(topic, b"", deliver_at=begins_at + hours * HOUR + MINUTE)
+        clock.set(begins_at + hours * HOUR + MINUTE + late)
+        timed_broker.tick(topic)
+        clock.set(begins_at)
+    found, hours = overview.lateness_by_hour(timed_broker, begins_at, 3, 10_000)
+    assert hours == 3
+    assert {(one.topic, one.hour): one.p99 for one in found} == {
+        ("a", 0): SECOND,
+        ("a", 2): MINUTE,
+        ("b", 2): 2 * SECOND,
+    }
+    # Where there is no time, fewer hours are looked at.
+    assert overview.lateness_by_hour(timed_broker, begins_at, 10_000, 1)[1] < 10_000
 
 
 def test_x08_what_somebody_sent_and_received_is_found_by_their_name(broker: Broker, dsn: str) -> None:

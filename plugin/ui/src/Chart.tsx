@@ -1,7 +1,8 @@
-import { Box } from "@chakra-ui/react";
+import { Box, Button, Text } from "@chakra-ui/react";
 import { useEffect, useRef, useState } from "react";
 import uPlot from "uplot";
 import "uplot/dist/uPlot.min.css";
+import { count, instant } from "./format";
 import { useZone } from "./zone";
 
 export type Series = { color: string; label: string; values: (number | null)[] };
@@ -14,8 +15,13 @@ type Props = {
   at: number[];
   /** From this step on there may be more than the values say: the chart is hatched there. */
   countedSteps?: number;
+  /** Where a click on a step leads. */
+  open?: (step: number) => void;
   series: Series[];
 };
+
+/** The step that the mouse is on, and where that is. */
+type Hover = { left: number; step: number };
 
 /** A variable of Airflow's theme, as a colour for the canvas. */
 const themed = (name: string) =>
@@ -33,11 +39,21 @@ function useTheme(): number {
 }
 
 /** Bars on each other, or lines, over time; a screen reader hears `label`. */
-export function Chart({ at, bars = false, countedSteps = at.length, height = 180, label, series }: Props) {
+export function Chart({
+  at,
+  bars = false,
+  countedSteps = at.length,
+  height = 180,
+  label,
+  open,
+  series,
+}: Props) {
   const box = useRef<HTMLDivElement>(null);
   const plot = useRef<uPlot>(null);
   const theme = useTheme();
   const zone = useZone();
+  const [hover, setHover] = useState<Hover>();
+  const [isPart, setIsPart] = useState(false);
   // Another shape needs a new plot; other values only redraw it.
   const step = (at[1] ?? 0) - (at[0] ?? 0);
   const shape = JSON.stringify([
@@ -51,9 +67,11 @@ export function Chart({ at, bars = false, countedSteps = at.length, height = 180
   const data = [at, ...(bars ? stacked(series) : series.map((one) => one.values))] as uPlot.AlignedData;
   const drawn = useRef(data);
   const counted = useRef(countedSteps);
+  const opened = useRef(open);
   useEffect(() => {
     drawn.current = data;
     counted.current = countedSteps;
+    opened.current = open;
   });
 
   useEffect(() => {
@@ -77,13 +95,24 @@ export function Chart({ at, bars = false, countedSteps = at.length, height = 180
           { ...axis, space: 90, values: times },
           {
             ...axis,
-            size: 56,
+            size: AXIS_WIDTH,
             values: (_, ticks) => ticks.map((tick) => (Number.isInteger(tick) ? `${tick}` : "")),
           },
         ],
-        cursor: { y: false },
+        // Less is a click.
+        cursor: { drag: { dist: 5 }, y: false },
         height,
-        hooks: { draw: [(one) => hatch(one, counted.current, text)] },
+        hooks: {
+          draw: [(one) => hatch(one, counted.current, text)],
+          ready: [
+            (one) =>
+              one.over.addEventListener("click", () => {
+                if (typeof one.cursor.idx === "number") opened.current?.(one.cursor.idx);
+              }),
+          ],
+          setCursor: [({ cursor: { idx, left = -1 } }) => setHover(isOn(idx, left))],
+          setScale: [(one, axisName) => axisName === "x" && setIsPart(showsPart(one))],
+        },
         legend: { live: false, show: kinds.length > 1 },
         scales: { y: { range: (_, __, most) => [0, Math.max(1, most * 1.1)] } },
         series: [
@@ -109,16 +138,104 @@ export function Chart({ at, bars = false, countedSteps = at.length, height = 180
       observer.disconnect();
       made.destroy();
       plot.current = null;
+      setIsPart(false);
+      setHover(undefined);
     };
   }, [bars, height, shape, zone]);
 
+  const stamp = JSON.stringify([data, countedSteps]);
   useEffect(() => {
-    plot.current?.setData(data);
-  });
+    const shown = plot.current;
+    if (!shown) return;
+    const { max = 0, min = 0 } = shown.scales.x ?? {};
+    const isKept = showsPart(shown);
+    shown.setData(drawn.current, !isKept);
+    // The part that was chosen stays, as long as there is something of it.
+    if (isKept) shown.setScale("x", { max, min });
+  }, [stamp]);
 
   return (
-    <Box aria-label={label} role="img" width="100%">
-      <Box aria-hidden="true" css={{ "& .u-legend": { fontSize: "12px" } }} ref={box} width="100%" />
+    <>
+      {isPart && (
+        <Button mb={1} onClick={() => showAll(plot.current)} size="xs" variant="outline">
+          Show the whole chart
+        </Button>
+      )}
+      <Box aria-label={label} position="relative" role="img" width="100%">
+        <Box
+          aria-hidden="true"
+          css={{ "& .u-legend": { fontSize: "12px" }, "& .u-over": { cursor: open ? "pointer" : undefined } }}
+          ref={box}
+          width="100%"
+        />
+        {hover && at[hover.step] !== undefined && (
+          <Tooltip
+            at={instant(new Date((at[hover.step] ?? 0) * 1000).toISOString(), zone)}
+            isCounted={hover.step < countedSteps}
+            left={hover.left}
+            values={series.flatMap(({ label: name, values }) => {
+              const value = values[hover.step] ?? 0;
+              return value === 0 && series.length > 1 ? [] : [`${name}: ${count(value)}`];
+            })}
+          />
+        )}
+      </Box>
+    </>
+  );
+}
+
+const isOn = (step: number | null | undefined, left: number): Hover | undefined =>
+  typeof step === "number" && left >= 0 ? { left, step } : undefined;
+
+/** Whether a drag has left only a part of the chart to be seen. */
+function showsPart({ data: [at], scales: { x } }: uPlot): boolean {
+  return (x?.min ?? 0) > (at[0] ?? 0) || (x?.max ?? Infinity) < (at.at(-1) ?? 0);
+}
+
+const showAll = (plot: uPlot | null) => {
+  const at = plot?.data[0] ?? [];
+  plot?.setScale("x", { max: at.at(-1) ?? 0, min: at[0] ?? 0 });
+};
+
+const AXIS_WIDTH = 56;
+
+/** What a step holds, beside the mouse. */
+function Tooltip({
+  at,
+  isCounted,
+  left,
+  values,
+}: {
+  at: string;
+  isCounted: boolean;
+  left: number;
+  values: string[];
+}) {
+  return (
+    <Box
+      aria-hidden="true"
+      bg="bg.panel"
+      borderColor="border"
+      borderRadius="sm"
+      borderWidth="1px"
+      boxShadow="sm"
+      data-part="tooltip"
+      fontSize="xs"
+      // Beyond the middle it would not fit at the right.
+      left={`${AXIS_WIDTH + left}px`}
+      p={2}
+      pointerEvents="none"
+      position="absolute"
+      top={2}
+      transform={left > 240 ? "translateX(calc(-100% - 10px))" : "translateX(10px)"}
+      whiteSpace="nowrap"
+      zIndex="popover"
+    >
+      <Text fontWeight="bold">{at}</Text>
+      {values.map((one) => (
+        <Text key={one}>{one}</Text>
+      ))}
+      {!isCounted && <Text>There may be more.</Text>}
     </Box>
   );
 }

@@ -65,9 +65,16 @@ export function Pulse({ broker }: { broker: string }) {
         )}
       </Fact>
       <Fact isWrong={late !== null && late.p99_seconds > LATE_SECONDS} label="Late in the last 5 min">
-        {late
-          ? `p50 ${span(late.p50_seconds)}, p99 ${span(late.p99_seconds)} on ${late.topic}`
-          : "nothing released"}
+        {late ? (
+          <>
+            p50 {span(late.p50_seconds)}, p99 {span(late.p99_seconds)} on{" "}
+            <PageLink to={{ topic: late.topic }} view="overview">
+              {late.topic}
+            </PageLink>
+          </>
+        ) : (
+          "nothing released"
+        )}
       </Fact>
     </Flex>
   );

@@ -288,6 +288,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/brokers/{connection_id}/lateness": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Show Lateness
+         * @description How late each topic was released in each hour of the last day, the latest topic first.
+         */
+        get: operations["show_lateness_api_brokers__connection_id__lateness_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/brokers/{connection_id}/leases": {
         parameters: {
             query?: never;
@@ -539,8 +559,8 @@ export interface paths {
         };
         /**
          * Show Overview
-         * @description The messages due ahead, those released in the last hour and their lateness, the wheels that turn, and
-         *     the state of the groups.
+         * @description The messages due ahead, or from an instant on, those released in the last hour and their lateness, the
+         *     wheels that turn, and the state of the groups.
          */
         get: operations["show_overview_api_brokers__connection_id__overview_get"];
         put?: never;
@@ -788,6 +808,26 @@ export interface components {
             exact: boolean;
             /** Messages */
             messages: number;
+        };
+        /**
+         * DayLateness
+         * @description The lateness of the last day by hour, the latest topic first. ``looked_at_hours``: how many hours, the
+         *     newest, there was time for.
+         */
+        DayLateness: {
+            /**
+             * From At
+             * Format: date-time
+             */
+            from_at: string;
+            /** Hours */
+            hours: number;
+            /** Looked At Hours */
+            looked_at_hours: number;
+            /** Shared Seconds */
+            shared_seconds: number;
+            /** Topics */
+            topics: components["schemas"]["TopicDay"][];
         };
         /**
          * DeadLetterReason
@@ -1383,10 +1423,10 @@ export interface components {
         };
         /**
          * Overview
-         * @description The first view. ``overdue``: topics with messages that have been due for 5 s without a release.
-         *     ``held_up_by``: who has held upkeep up for over an hour. ``groups``: the neediest. ``more_groups``:
-         *     there are others. ``groups_to``: the topic after which, by name, there was no time for any; null if
-         *     there was.
+         * @description The first view. ``overdue``: topics with messages that have been due for 5 s without a release;
+         *     ``overdue_messages``: how many, of the first five. ``held_up_by``: who has held upkeep up for an hour.
+         *     ``groups``: the neediest ten; ``progress``: how far those on their topics have read. ``groups_to``: the
+         *     topic after which, by name, there was no time for any; null if there was.
          */
         Overview: {
             due: components["schemas"]["DueHistogram"];
@@ -1400,8 +1440,6 @@ export interface components {
             held_up_by: components["schemas"]["UpkeepHolder"][];
             /** Lateness */
             lateness: components["schemas"]["TopicLateness"][];
-            /** More Groups */
-            more_groups: boolean;
             /**
              * Now At
              * Format: date-time
@@ -1409,7 +1447,11 @@ export interface components {
             now_at: string;
             /** Overdue */
             overdue: components["schemas"]["OverdueTopic"][];
+            /** Overdue Messages */
+            overdue_messages: components["schemas"]["DueStep"][];
             past: components["schemas"]["DueHistogram"];
+            /** Progress */
+            progress: components["schemas"]["GroupProgress"][];
             /** Shared Seconds */
             shared_seconds: number;
             /** Wheels */
@@ -1638,6 +1680,10 @@ export interface components {
          * @description The dead letters to act on: those with these ids, or all that meet every criterion.
          */
         SomeDeadLetters: {
+            /** Dead From */
+            dead_from?: string | null;
+            /** Dead Until */
+            dead_until?: string | null;
             /**
              * Dry Run
              * @default true
@@ -1655,6 +1701,8 @@ export interface components {
             reason?: string | null;
             /** Reason Contains */
             reason_contains?: string | null;
+            /** Reason Lacks */
+            reason_lacks?: string | null;
             /** Tag */
             tag?: string | null;
             /** Topic */
@@ -1690,6 +1738,16 @@ export interface components {
              * Format: date-time
              */
             now_at: string;
+        };
+        /**
+         * TopicDay
+         * @description How late the newest releases of a topic were in each hour of a day; null where nothing was released.
+         */
+        TopicDay: {
+            /** P99 Seconds */
+            p99_seconds: (number | null)[];
+            /** Topic */
+            topic: string;
         };
         /**
          * TopicLateness
@@ -1918,6 +1976,8 @@ export interface operations {
             query: {
                 group: string;
                 topic?: string | null;
+                dead_from?: string | null;
+                dead_until?: string | null;
             };
             header?: never;
             path: {
@@ -1950,12 +2010,15 @@ export interface operations {
     list_dead_letters_api_brokers__connection_id__dead_letters_get: {
         parameters: {
             query: {
+                after?: string | null;
                 group: string;
                 topic?: string | null;
                 redriven?: boolean | null;
-                reason_contains?: string | null;
                 key_prefix?: string | null;
-                after?: string | null;
+                reason_contains?: string | null;
+                reason_lacks?: string | null;
+                dead_from?: string | null;
+                dead_until?: string | null;
             };
             header?: never;
             path: {
@@ -1990,8 +2053,12 @@ export interface operations {
             query: {
                 group: string;
                 topic?: string | null;
+                redriven?: boolean | null;
                 key_prefix?: string | null;
                 reason_contains?: string | null;
+                reason_lacks?: string | null;
+                dead_from?: string | null;
+                dead_until?: string | null;
             };
             header?: never;
             path: {
@@ -2059,12 +2126,15 @@ export interface operations {
     export_dead_letters_api_brokers__connection_id__dead_letters_export_get: {
         parameters: {
             query: {
+                format?: "csv" | "jsonl";
                 group: string;
                 topic?: string | null;
                 redriven?: boolean | null;
-                reason_contains?: string | null;
                 key_prefix?: string | null;
-                format?: "csv" | "jsonl";
+                reason_contains?: string | null;
+                reason_lacks?: string | null;
+                dead_from?: string | null;
+                dead_until?: string | null;
             };
             header?: never;
             path: {
@@ -2324,6 +2394,37 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Rewound"];
+                };
+            };
+            /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["HTTPValidationError"];
+                };
+            };
+        };
+    };
+    show_lateness_api_brokers__connection_id__lateness_get: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                connection_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["DayLateness"];
                 };
             };
             /** @description Validation Error */
@@ -2753,6 +2854,7 @@ export interface operations {
             query?: {
                 span?: string;
                 topic?: string | null;
+                due_from?: string | null;
             };
             header?: never;
             path: {

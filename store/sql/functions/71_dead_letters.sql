@@ -8,7 +8,8 @@ create or replace function duewheel.dead_letter_page(
     consumer_group text, topic text default null, redriven boolean default null,
     after jsonb default null, max_messages integer default 500, max_bytes bigint default 4194304,
     reason_contains text default null, with_bodies boolean default true, max_looked_at integer default 10000,
-    key_prefix text default null
+    key_prefix text default null, reason_lacks text default null, dead_from timestamptz default null,
+    dead_until timestamptz default null
 ) returns table (
     topic_name text, message_id text, key text, tag text, properties jsonb, body bytea, born_at timestamptz,
     dead_at timestamptz, attempt integer, reason text, redriven_at timestamptz, kept_until timestamptz, place jsonb
@@ -52,6 +53,8 @@ begin
                 where m.topic_id = v_subscription.dead_letter_topic_id and m.queue = 0
                   and (m.deliver_at, m.seq) > (v_subscription.after_at, v_subscription.after_seq)
                   and m.deliver_at >= v_subscription.after_at
+                  and m.deliver_at >= coalesce(dead_letter_page.dead_from, '-infinity')
+                  and m.deliver_at < coalesce(dead_letter_page.dead_until, 'infinity')
                 order by m.deliver_at, m.seq limit v_left
             ) m
             left join lateral (
@@ -63,7 +66,8 @@ begin
             topic_name := v_subscription.name;
             continue when v_is_discarded or dead_letter_page.redriven <> (redriven_at is not null)
                 or not coalesce(starts_with(key, dead_letter_page.key_prefix), dead_letter_page.key_prefix is null)
-                or coalesce(strpos(reason, reason_contains), (reason_contains is null)::integer) = 0;
+                or coalesce(strpos(reason, reason_contains), (reason_contains is null)::integer) = 0
+                or strpos(reason, reason_lacks) > 0;
             v_count := v_count + 1;
             v_bytes := v_bytes + coalesce(octet_length(body), 0);
             if v_bytes > max_bytes and v_count > 1 then
@@ -88,11 +92,11 @@ end
 $$;
 
 -- The open dead letters of a group by their reasons, the commonest first: how many, and when the first and the last one
--- died. At most max_looked_at dead letters of each topic are looked at, the oldest; complete is false where there are
--- more.
+-- died; of those that died from an instant on and before another one. At most max_looked_at dead letters of each topic
+-- are looked at, the oldest; complete is false where there are more.
 create or replace function duewheel.dead_letter_reasons(
     consumer_group text, topic text default null, max_looked_at integer default 20000,
-    max_reasons integer default 50
+    max_reasons integer default 50, dead_from timestamptz default null, dead_until timestamptz default null
 ) returns table (reason text, messages bigint, first_dead_at timestamptz, last_dead_at timestamptz, complete boolean)
 language plpgsql stable set plan_cache_mode = force_generic_plan set enable_sort = on as $$
 #variable_conflict use_column
@@ -111,6 +115,7 @@ begin
         cross join lateral (
             select m.topic_id, m.deliver_at, m.seq, m.reason from duewheel.any_message m
             where m.topic_id = s.dead_letter_topic_id and m.queue = 0
+              and m.deliver_at >= coalesce(dead_from, '-infinity') and m.deliver_at < coalesce(dead_until, 'infinity')
             order by m.deliver_at, m.seq limit max_looked_at) m
         where s.group_id = v_group.group_id
           and (dead_letter_reasons.topic is null or t.name = dead_letter_reasons.topic)
@@ -130,7 +135,7 @@ $$;
 create or replace function duewheel.redrive_chunk(
     p_group text, p_topic text, p_message_ids text[], p_tag text, p_key_prefix text, p_reason_contains text,
     p_dead_from timestamptz, p_dead_until timestamptz, p_limit integer, p_dry_run boolean, p_after jsonb,
-    p_now timestamptz, p_reason text default null, p_discard boolean default false,
+    p_now timestamptz, p_reason text default null, p_discard boolean default false, p_reason_lacks text default null,
     out matched bigint, out redriven bigint, out next jsonb
 )
 -- By the keys, though tables were small when they were last looked at.
@@ -150,7 +155,8 @@ declare
         || case when p_tag is not null then ' and m.tag = $9' else '' end
         || case when p_key_prefix is not null then ' and starts_with(m.key, $10)' else '' end
         || case when p_reason_contains is not null then ' and strpos(m.reason, $11) > 0' else '' end
-        || case when p_reason is not null then ' and m.reason = $13' else '' end;
+        || case when p_reason is not null then ' and m.reason = $13' else '' end
+        || case when p_reason_lacks is not null then ' and coalesce(strpos(m.reason, $14), 0) = 0' else '' end;
     v_origin_seqs bigint[];
     v_before_seq constant bigint := coalesce((p_after ->> 'before')::bigint, nextval('duewheel.message_block') * 65536);
     v_subscription record;
@@ -204,7 +210,7 @@ begin
               case when (p_after ->> 'topic')::integer = v_subscription.dead_letter_topic_id
                    then (p_after ->> 'at')::timestamptz else '-infinity' end,
               coalesce((p_after ->> 'seq')::bigint, 0), v_before_seq, p_message_ids, v_origin_seqs, p_tag, p_key_prefix,
-              p_reason_contains, v_room, p_reason;
+              p_reason_contains, v_room, p_reason, p_reason_lacks;
         continue when v_some.count = 0;
         matched := matched + v_some.count;
         if not p_dry_run then

@@ -242,10 +242,11 @@ begin
 end
 $$;
 
--- How late the newest ticks since an instant were, by the first message that each released: at most max_ticks for each
--- topic, and of the topics that are looked at within max_ms. Later messages of the same tick came less late.
+-- How late the newest ticks between two instants were, by the first message that each released: at most max_ticks for
+-- each topic, and of the topics that are looked at within max_ms. Later messages of the same tick came less late.
 create or replace function duewheel.release_lateness(
-    since_at timestamptz, max_ticks integer default 50, max_ms integer default 200
+    since_at timestamptz, max_ticks integer default 50, max_ms integer default 200,
+    until_at timestamptz default 'infinity'
 ) returns table (topic_name text, ticks bigint, p50 interval, p99 interval, newest_at timestamptz, by_wheel boolean)
 language plpgsql set plan_cache_mode = force_generic_plan set enable_sort = on as $$
 #variable_conflict use_column
@@ -265,7 +266,7 @@ begin
         order by t.name offset 0
     ) t
     cross join lateral duewheel.late_ticks(
-        t.topic_id, t.queues, since_at, 'infinity',
+        t.topic_id, t.queues, since_at, until_at,
         case when clock_timestamp() <= v_stop_at then max_ticks else 0 end) k
     group by t.name
     order by t.name;

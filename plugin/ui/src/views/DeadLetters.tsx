@@ -3,12 +3,24 @@ import { useState } from "react";
 import { Failure, type Schemas, addressOf, ofBroker, post } from "../api";
 import { useAddress } from "../address";
 import { Asking, type Course } from "../Asking";
-import { count, many } from "../format";
+import { count, exactInstant, many } from "../format";
 import { Selection, chooser, counted, useChoice } from "../choosing";
 import { Filters } from "../Filters";
-import { Answered, Filter, MessageLink, PageLink, Pages, Section, Shown, When } from "../parts";
+import {
+  Answered,
+  Filter,
+  InstantFilter,
+  MessageLink,
+  PageLink,
+  Pages,
+  Section,
+  Shown,
+  Warning,
+  When,
+} from "../parts";
 import { useBroker } from "../queries";
 import { NUMBER, Rows, columnsOf } from "../Rows";
+import { isInstant, useZone } from "../zone";
 import { GroupsLeftOut } from "./Groups";
 
 const AT_ONCE = 500;
@@ -19,24 +31,45 @@ const FORMATS = [
 
 type Rights = { mayAct: boolean; mayReadBodies: boolean };
 
+/** The criteria of the list, under the names that the API has for them. */
+type Where = Record<
+  "dead_from" | "dead_until" | "group" | "key_prefix" | "reason_contains" | "reason_lacks" | "topic",
+  string
+>;
+
 export function DeadLetters({ broker, mayAct, mayReadBodies }: Rights & { broker: string }) {
   const address = useAddress();
   const group = address.of("group");
+  const where: Where = {
+    dead_from: address.of("from"),
+    dead_until: address.of("until"),
+    group,
+    key_prefix: address.of("key"),
+    reason_contains: address.of("reason"),
+    reason_lacks: address.of("lacks"),
+    topic: address.of("topic"),
+  };
+  const isUnderstood = [where.dead_from, where.dead_until].every((at) => at === "" || isInstant(at));
   return (
     <Section title="Dead letters by topic, the oldest first">
-      <Filters names={["group", "topic", "key", "reason"]}>
+      <Filters names={["group", "topic", "key", "reason", "lacks", "from", "until"]}>
         <Filter label="Group" name="group" />
         <Filter label="Topic" name="topic" placeholder="all" />
         <Filter label="Key begins with" name="key" />
         <Filter label="Reason contains" name="reason" />
+        <Filter label="Reason does not contain" name="lacks" />
+        <InstantFilter label="Dead from" name="from" />
+        <InstantFilter label="Dead before" name="until" />
       </Filters>
       {group === "" ? (
         <Choices broker={broker} />
-      ) : (
+      ) : isUnderstood ? (
         <>
-          <Reasons broker={broker} group={group} mayAct={mayAct} />
-          <List broker={broker} group={group} mayAct={mayAct} mayReadBodies={mayReadBodies} />
+          <Reasons broker={broker} mayAct={mayAct} where={where} />
+          <List broker={broker} mayAct={mayAct} mayReadBodies={mayReadBodies} where={where} />
         </>
+      ) : (
+        <Warning>The filter is not understood, so nothing is listed. Correct it first.</Warning>
       )}
     </Section>
   );
@@ -93,13 +126,16 @@ function Choices({ broker }: { broker: string }) {
 
 const ofReason = columnsOf<Schemas["DeadLetterReason"]>();
 
-const reasonColumns = (group: string, topic: string) => [
+const reasonColumns = ({ dead_from, dead_until, group, topic }: Where) => [
   ofReason.accessor("reason", {
     cell: ({ row: { original: one } }) =>
       one.reason === null ? (
         "–"
       ) : (
-        <PageLink to={{ group, reason: one.reason.slice(0, 200), topic }} view="dead">
+        <PageLink
+          to={{ from: dead_from, group, reason: one.reason.slice(0, 200), topic, until: dead_until }}
+          view="dead"
+        >
           {one.reason}
         </PageLink>
       ),
@@ -120,11 +156,22 @@ const reasonColumns = (group: string, topic: string) => [
   }),
 ];
 
-/** The reasons of all open dead letters of the group, each with its own actions. */
-function Reasons({ broker, group, mayAct }: { broker: string; group: string; mayAct: boolean }) {
-  const topic = useAddress().of("topic");
-  const answer = useBroker(broker, "dead-letter-reasons", { group, topic });
-  const whose = { group, ...(topic === "" ? {} : { topic }) };
+/** Those of the criteria that are set. */
+const given = (where: Partial<Where>) =>
+  Object.fromEntries(Object.entries(where).filter(([, value]) => value));
+
+/** The reasons of the group's open dead letters of that time, each with its own actions. */
+function Reasons({ broker, mayAct, where }: { broker: string; mayAct: boolean; where: Where }) {
+  const { dead_from, dead_until, group, topic } = where;
+  const those = { dead_from, dead_until, group, topic };
+  const answer = useBroker(broker, "dead-letter-reasons", those);
+  const zone = useZone();
+  const when = [
+    dead_from && ` from ${exactInstant(dead_from, zone)}`,
+    dead_until && ` before ${exactInstant(dead_until, zone)}`,
+  ].join("");
+  const question = (what: string) =>
+    `All dead letters of ${group} with this reason${when && `, dead${when} in ${zone},`} are ${what}:`;
   // The list below says that the group or the topic is unknown.
   if (answer.error?.status === 404) return null;
   return (
@@ -139,7 +186,7 @@ function Reasons({ broker, group, mayAct }: { broker: string; group: string; may
             )}
             <Rows
               columns={[
-                ...reasonColumns(group, topic),
+                ...reasonColumns(where),
                 mayAct &&
                   ofReason.display({
                     cell: ({ row: { original: one } }) =>
@@ -148,14 +195,14 @@ function Reasons({ broker, group, mayAct }: { broker: string; group: string; may
                           <OnAll
                             action="Redrive"
                             broker={broker}
-                            question={`All dead letters of ${group} with this reason are sent again, each once:`}
-                            which={{ ...whose, reason: one.reason }}
+                            question={question("sent again, each once")}
+                            which={{ ...given(those), reason: one.reason }}
                           />
                           <OnAll
                             action="Discard"
                             broker={broker}
-                            question={`All dead letters of ${group} with this reason are discarded, and never sent again:`}
-                            which={{ ...whose, reason: one.reason }}
+                            question={question("discarded, and never sent again")}
+                            which={{ ...given(those), reason: one.reason }}
                           />
                         </Flex>
                       ),
@@ -187,7 +234,7 @@ function OnAll({
   action: "Discard" | "Redrive";
   broker: string;
   question: string;
-  which: { group: string; reason: string; topic?: string };
+  which: { reason: string };
 }) {
   const isRedrive = action === "Redrive";
   const words = isRedrive ? "sent again" : "discarded";
@@ -263,26 +310,14 @@ const letterColumns = (nowAt: string) => [
   }),
 ];
 
-function List({ broker, group, mayAct, mayReadBodies }: Rights & { broker: string; group: string }) {
-  const address = useAddress();
-  const [after, key, reason, topic] = ["after", "key", "reason", "topic"].map(address.of) as [
-    string,
-    string,
-    string,
-    string,
-  ];
-  const where = { group, key_prefix: key, reason_contains: reason, redriven: false, topic };
-  const answer = useBroker(broker, "dead-letters", { ...where, after });
-  const total = useBroker(broker, "dead-letters/count", {
-    group,
-    key_prefix: key,
-    reason_contains: reason,
-    topic,
-  });
+function List({ broker, mayAct, mayReadBodies, where }: Rights & { broker: string; where: Where }) {
+  const after = useAddress().of("after");
+  const { group, topic } = where;
+  const answer = useBroker(broker, "dead-letters", { ...where, after, redriven: false });
+  const total = useBroker(broker, "dead-letters/count", where);
   const letters = answer.data?.dead_letters ?? [];
   const choice = useChoice(letters.map((one) => one.message_id));
-  const whose = { group, ...(topic === "" ? {} : { topic }) };
-  const begins = key === "" ? {} : { key_prefix: key };
+  const whose = given({ group, topic });
   const ask = (more: object) =>
     post<Schemas["Redriven"]>(ofBroker(broker, "dead-letters/redrive"), { ...whose, ...more });
   const done = choice.clear;
@@ -297,7 +332,13 @@ function List({ broker, group, mayAct, mayReadBodies }: Rights & { broker: strin
                 <Button asChild key={format} size="xs" variant="outline">
                   <a
                     download
-                    href={addressOf(ofBroker(broker, "dead-letters/export"), { ...where, format }).href}
+                    href={
+                      addressOf(ofBroker(broker, "dead-letters/export"), {
+                        ...where,
+                        format,
+                        redriven: false,
+                      }).href
+                    }
                   >
                     Export {words}
                   </a>
@@ -347,11 +388,9 @@ function List({ broker, group, mayAct, mayReadBodies }: Rights & { broker: strin
               }
               actionsOnAll={
                 <RedriveAll
-                  ask={(more) => ask({ ...begins, ...more })}
-                  filtered={reason}
-                  group={group}
-                  key={reason}
-                  keyPrefix={key}
+                  ask={(more) => ask({ ...given({ ...where, reason_contains: "" }), ...more })}
+                  key={where.reason_contains}
+                  where={where}
                 />
               }
               choice={choice}
@@ -400,17 +439,21 @@ export const RedriveOne = ({ broker, group, id }: { broker: string; group: strin
 
 function RedriveAll({
   ask,
-  filtered,
-  group,
-  keyPrefix,
+  where,
 }: {
   ask: (more: object) => Promise<Schemas["Redriven"]>;
-  /** The filter of the list, as the initial value. */
-  filtered: string;
-  group: string;
-  keyPrefix: string;
+  /** The filter of the list; its reason is the initial value. */
+  where: Where;
 }) {
-  const [reason, setReason] = useState(filtered);
+  const { dead_from, dead_until, group, key_prefix, reason_lacks } = where;
+  const zone = useZone();
+  const [reason, setReason] = useState(where.reason_contains);
+  const said = [
+    key_prefix && `whose key begins with ${key_prefix}`,
+    reason_lacks && `whose reason does not contain ${reason_lacks}`,
+    dead_from && `dead from ${exactInstant(dead_from, zone)} in ${zone} on`,
+    dead_until && `dead before ${exactInstant(dead_until, zone)} in ${zone}`,
+  ].filter(Boolean);
   const [rate, setRate] = useState("");
   const which = reason === "" ? {} : { reason_contains: reason };
   const all = async ({ isStopped, tell }: Course) => {
@@ -447,15 +490,16 @@ function RedriveAll({
       action="Redrive all"
       preview={async () => {
         const { matched } = await ask({ ...which, dry_run: true });
-        const those = reason + keyPrefix === "" ? "" : "that match ";
+        const those = reason === "" && said.length === 0 ? "" : "that match ";
         return { number: matched, words: `${many(matched, "dead letter")} ${those}to be sent again.` };
       }}
       previewOf={reason}
     >
       <Text mb={3}>
-        All dead letters of {group} {keyPrefix && `whose key begins with ${keyPrefix} `}are sent again, each
-        once. Leave this dialog open until it has finished: closing the page stops it, and another redrive
-        does the rest.
+        All dead letters of {group}
+        {said.map((one) => `, ${one}`)}
+        {said.length > 0 && ","} are sent again, each once. Leave this dialog open until it has finished:
+        closing the page stops it, and another redrive does the rest.
       </Text>
       <Text as="label" display="block" fontSize="sm" mb={2}>
         Only those whose reason contains

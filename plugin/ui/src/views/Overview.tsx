@@ -1,167 +1,46 @@
-import { Fragment } from "react";
-import { Badge, Box, Button, Flex, Grid, Text } from "@chakra-ui/react";
+import { Fragment, useState } from "react";
+import { Badge, Box, Button, Text } from "@chakra-ui/react";
 import type { Schemas } from "../api";
 import { useAddress } from "../address";
-import { Chart, type Series } from "../Chart";
-import { away, count, instant, span } from "../format";
-import { Answered, Filter, PageLink, Section, Warning, When } from "../parts";
+import { Chart } from "../Chart";
+import { away, count, many, span } from "../format";
+import { Answered, PageLink, Section, Warning, When } from "../parts";
+import { isSilent } from "../Pulse";
 import { useBroker } from "../queries";
 import { NUMBER, Rows, columnsOf } from "../Rows";
-import { useZone } from "../zone";
-import { isSilent } from "../Pulse";
+import { DueSteps, Uncounted, beginningOf, instants } from "./DueSteps";
 import { GroupRows, GroupsLeftOut } from "./Groups";
+import { Lateness } from "./Lateness";
 
-const SPANS: Record<string, string> = {
-  days: "next 3 days by hour",
-  hour: "next hour by minute",
-  minute: "next minute by second",
-};
-const COLORS = ["blue-500", "green-500", "orange-500", "purple-500", "teal-500"];
 const EVERY_SECONDS = 5;
-
-/** The largest topics singly, all others together. */
-export function byTopic(due: Schemas["DueHistogram"]): Series[] {
-  const sums = new Map<string, number>();
-  for (const one of due.due) sums.set(one.topic, (sums.get(one.topic) ?? 0) + one.messages);
-  const largest = [...sums].sort((one, other) => other[1] - one[1]).map(([topic]) => topic);
-  const shown = largest.slice(0, largest.length > COLORS.length ? COLORS.length - 1 : COLORS.length);
-  const names = largest.length > shown.length ? [...shown, `${largest.length - shown.length} others`] : shown;
-  const series = names.map((label, index) => ({
-    color: COLORS[index] ?? "gray-500",
-    label,
-    values: new Array<number>(due.steps).fill(0),
-  }));
-  for (const one of due.due) {
-    const place = shown.indexOf(one.topic);
-    const values = series[place < 0 ? series.length - 1 : place]?.values;
-    if (values && one.step >= 0 && one.step < due.steps)
-      values[one.step] = (values[one.step] ?? 0) + one.messages;
-  }
-  return series;
-}
-
-const instants = (due: Schemas["DueHistogram"]) =>
-  Array.from({ length: due.steps }, (_, step) => Date.parse(due.from_at) / 1000 + step * due.step_seconds);
-
-function total(due: Schemas["DueHistogram"]): string {
-  const messages = due.due.reduce((sum, one) => sum + one.messages, 0);
-  const words = count(
-    messages,
-    due.due.every((one) => one.exact),
-  );
-  return due.counted_steps < due.steps ? `at least ${words}` : words;
-}
-
-/** What a hatched chart means, below it. */
-function Uncounted({ due, topic }: { due: Schemas["DueHistogram"]; topic: string }) {
-  const zone = useZone();
-  if (due.counted_steps >= due.steps) return null;
-  const from = new Date(Date.parse(due.from_at) + due.counted_steps * due.step_seconds * 1000);
-  return (
-    <Text color="fg.muted" fontSize="sm">
-      {topic === ""
-        ? "Hatched: there was no time to count all topics, so there may be more. One topic is counted alone: choose it above."
-        : `Hatched: there was no time to count from ${instant(from.toISOString(), zone)} on, so there may be more.`}
-    </Text>
-  );
-}
-
-const late = columnsOf<Schemas["TopicLateness"]>();
-
-const lateColumns = (nowAt: string) => [
-  late.accessor("topic", {
-    cell: ({ row: { original: one } }) => (
-      <PageLink to={{ state: "released", topic: one.topic }} view="messages">
-        {one.topic}
-      </PageLink>
-    ),
-    header: "Topic",
-  }),
-  late.accessor("p50_seconds", {
-    cell: ({ row: { original: one } }) => span(one.p50_seconds),
-    header: "p50",
-    ...NUMBER,
-  }),
-  late.accessor("p99_seconds", {
-    cell: ({ row: { original: one } }) => span(one.p99_seconds),
-    header: "p99",
-    ...NUMBER,
-  }),
-  late.accessor("by_wheel", {
-    cell: ({ row: { original: one } }) => (one.by_wheel ? "wheel" : "receivers"),
-    header: "Released by",
-  }),
-  late.accessor("newest_at", {
-    cell: ({ row: { original: one } }) => away(one.newest_at, nowAt),
-    header: "Newest",
-  }),
-];
 
 export function Overview({ broker }: { broker: string }) {
   const address = useAddress();
-  const within = address.of("span") || "hour";
   const topic = address.of("topic");
-  const answer = useBroker(broker, "overview", { span: within, topic }, EVERY_SECONDS);
+  const answer = useBroker(
+    broker,
+    "overview",
+    { due_from: beginningOf(address.of("from")), span: address.of("span") || "hour", topic },
+    EVERY_SECONDS,
+  );
   return (
     <Answered answer={answer}>
       {(view) => (
         <>
-          <Wheels view={view} />
-          <Section
-            extra={
-              <Flex align="end" gap={2} wrap="wrap">
-                <Filter label="Topic" name="topic" placeholder="all" width="10rem" />
-                {Object.entries(SPANS).map(([name, words]) => (
-                  <Button
-                    aria-pressed={name === within}
-                    key={name}
-                    onClick={() => address.set({ span: name })}
-                    size="xs"
-                    variant={name === within ? "solid" : "outline"}
-                  >
-                    {words}
-                  </Button>
-                ))}
-              </Flex>
-            }
-            title={`Due: ${total(view.due)} in the ${SPANS[within] ?? ""}`}
-          >
-            <Chart
-              at={instants(view.due)}
-              bars
-              countedSteps={view.due.counted_steps}
-              label={`Messages due in the ${SPANS[within] ?? ""}, by topic: ${total(view.due)} in all`}
-              series={byTopic(view.due)}
-            />
-            <Text color="fg.muted" fontSize="xs">
-              As of <When at={view.now_at} />
-              {view.shared_seconds > EVERY_SECONDS &&
-                `: it is computed once in ${span(view.shared_seconds)} for all users`}
-            </Text>
-            <Uncounted due={view.due} topic={topic} />
-          </Section>
-          <Grid gap={4} templateColumns={{ base: "minmax(0, 1fr)", lg: "minmax(0, 1fr) minmax(0, 1fr)" }}>
-            <Section title={`The last hour, by minute${topic && `, on ${topic}`}`}>
-              <Flow topic={topic} view={view} />
-            </Section>
-            <Section title="Lateness of release">
-              <Rows
-                columns={lateColumns(view.now_at)}
-                empty="Nothing was released in the last hour."
-                keyOf={(one) => one.topic}
-                label="Lateness of release by topic"
-                rows={view.lateness}
-                sorts
-              />
-            </Section>
-          </Grid>
+          <Warnings view={view} />
+          <DueSteps everySeconds={EVERY_SECONDS} view={view} />
           <Section
             extra={<PageLink view="groups">All groups</PageLink>}
             title="Groups, those with dead letters and lag first"
           >
             <GroupsLeftOut to={view.groups_to} />
-            <GroupRows groups={view.groups} nowAt={view.now_at} />
+            <GroupRows groups={view.groups} nowAt={view.now_at} progress={view.progress} />
           </Section>
+          <Section title={`The last hour, by minute${topic && `, on ${topic}`}`}>
+            <Flow topic={topic} view={view} />
+          </Section>
+          <Lateness broker={broker} topic={topic} view={view} />
+          <Wheels view={view} />
         </>
       )}
     </Answered>
@@ -221,7 +100,8 @@ const wheelColumns = (nowAt: string) => [
   }),
 ];
 
-function Wheels({ view }: { view: Schemas["Overview"] }) {
+function Warnings({ view }: { view: Schemas["Overview"] }) {
+  const counted = new Map(view.overdue_messages.map((one) => [one.topic, one]));
   return (
     <>
       {view.overdue.length > 0 && (
@@ -229,15 +109,19 @@ function Wheels({ view }: { view: Schemas["Overview"] }) {
           {view.wheels.length === 0
             ? "No wheel turns, and messages are due. Start Airflow's triggerer, or `duewheel wheel run`. Topics: "
             : "Messages are due and not released, though a wheel is connected. See its log. Topics: "}
-          {view.overdue.slice(0, 5).map((one, index) => (
-            <Fragment key={one.topic}>
-              {index > 0 && ", "}
-              <PageLink to={{ topic: one.topic }} view="messages">
-                {one.topic}
-              </PageLink>{" "}
-              since {span((Date.parse(view.now_at) - Date.parse(one.due_at)) / 1000)}
-            </Fragment>
-          ))}
+          {view.overdue.slice(0, 5).map((one, index) => {
+            const due = counted.get(one.topic);
+            return (
+              <Fragment key={one.topic}>
+                {index > 0 && ", "}
+                <PageLink to={{ topic: one.topic }} view="messages">
+                  {one.topic}
+                </PageLink>{" "}
+                since {span((Date.parse(view.now_at) - Date.parse(one.due_at)) / 1000)}
+                {due && ` (${count(due.messages, due.exact)} due)`}
+              </Fragment>
+            );
+          })}
           {view.overdue.length > 5 && ` and ${view.overdue.length - 5} others`}
         </Warning>
       )}
@@ -252,23 +136,44 @@ function Wheels({ view }: { view: Schemas["Overview"] }) {
           />
         </Section>
       )}
-      <Section title={view.wheels.length === 0 ? "No wheel is connected" : "Wheels"}>
-        {view.wheels.length === 0 ? (
-          <Text color="fg.muted" fontSize="sm">
-            Without a wheel, messages are released only when a consumer receives. A wheel turns in Airflow’s
-            triggerer while a DAG watches a topic, and in `duewheel wheel run`.
-          </Text>
-        ) : (
-          <Rows
-            columns={wheelColumns(view.now_at)}
-            empty=""
-            keyOf={(one) => `${one.name} ${one.login} ${one.client_address}`}
-            label="Wheels"
-            rows={view.wheels}
-          />
-        )}
-      </Section>
     </>
+  );
+}
+
+/** The wheels in one line, and each with its sessions where one is asked for or does not turn. */
+function Wheels({ view: { now_at, wheels } }: { view: Schemas["Overview"] }) {
+  const [open, setOpen] = useState<boolean>();
+  if (wheels.length === 0) {
+    return (
+      <Section title="No wheel is connected">
+        <Text color="fg.muted" fontSize="sm">
+          Without a wheel, messages are released only when a consumer receives. A wheel turns in Airflow’s
+          triggerer while a DAG watches a topic, and in `duewheel wheel run`.
+        </Text>
+      </Section>
+    );
+  }
+  const still = wheels.filter((one) => one.active_at !== null && isSilent(one.active_at, now_at)).length;
+  const isOpen = open ?? still > 0;
+  return (
+    <Section
+      extra={
+        <Button aria-expanded={isOpen} onClick={() => setOpen(!isOpen)} size="xs" variant="outline">
+          {isOpen ? "Hide the wheels" : "Show the wheels"}
+        </Button>
+      }
+      title={`${many(wheels.length - still, "wheel turns", "wheels turn")}${still > 0 ? `, ${still} ${still === 1 ? "does" : "do"} not` : ""}`}
+    >
+      {isOpen && (
+        <Rows
+          columns={wheelColumns(now_at)}
+          empty=""
+          keyOf={(one) => `${one.name} ${one.login} ${one.client_address}`}
+          label="Wheels"
+          rows={wheels}
+        />
+      )}
+    </Section>
   );
 }
 

@@ -1,0 +1,173 @@
+// The chart of what is due: from now on or from any instant, each step with a way to its messages.
+import { Button, Flex, Text } from "@chakra-ui/react";
+import { useState } from "react";
+import type { Schemas } from "../api";
+import { useAddress } from "../address";
+import { Chart, type Series } from "../Chart";
+import { count, instant, span } from "../format";
+import { Filter, InstantFilter, PageLink, Section, When } from "../parts";
+import { NUMBER, Rows, columnsOf } from "../Rows";
+import { isInstant, useZone } from "../zone";
+
+const SPANS: Record<string, [length: string, step: string]> = {
+  days: ["3 days", "hour"],
+  hour: ["hour", "minute"],
+  minute: ["minute", "second"],
+};
+const COLORS = ["blue-500", "green-500", "orange-500", "purple-500", "teal-500"];
+
+/** The instant that the address names as the beginning of the chart; the empty string for now. */
+export const beginningOf = (said: string) => (isInstant(said) ? said : "");
+
+/** The largest topics singly, all others together. */
+export function byTopic(due: Schemas["DueHistogram"]): Series[] {
+  const sums = new Map<string, number>();
+  for (const one of due.due) sums.set(one.topic, (sums.get(one.topic) ?? 0) + one.messages);
+  const largest = [...sums].sort((one, other) => other[1] - one[1]).map(([topic]) => topic);
+  const shown = largest.slice(0, largest.length > COLORS.length ? COLORS.length - 1 : COLORS.length);
+  const names = largest.length > shown.length ? [...shown, `${largest.length - shown.length} others`] : shown;
+  const series = names.map((label, index) => ({
+    color: COLORS[index] ?? "gray-500",
+    label,
+    values: new Array<number>(due.steps).fill(0),
+  }));
+  for (const one of due.due) {
+    const place = shown.indexOf(one.topic);
+    const values = series[place < 0 ? series.length - 1 : place]?.values;
+    if (values && one.step >= 0 && one.step < due.steps)
+      values[one.step] = (values[one.step] ?? 0) + one.messages;
+  }
+  return series;
+}
+
+/** The instants at which the steps of a chart begin, in seconds since 1970. */
+export const instants = (due: Schemas["DueHistogram"]) =>
+  Array.from({ length: due.steps }, (_, step) => Date.parse(due.from_at) / 1000 + step * due.step_seconds);
+
+function total(due: Schemas["DueHistogram"]): string {
+  const messages = due.due.reduce((sum, one) => sum + one.messages, 0);
+  const words = count(
+    messages,
+    due.due.every((one) => one.exact),
+  );
+  return due.counted_steps < due.steps ? `at least ${words}` : words;
+}
+
+/** What a hatched chart means, below it. */
+export function Uncounted({ due, topic }: { due: Schemas["DueHistogram"]; topic: string }) {
+  const zone = useZone();
+  if (due.counted_steps >= due.steps) return null;
+  const from = new Date(Date.parse(due.from_at) + due.counted_steps * due.step_seconds * 1000);
+  return (
+    <Text color="fg.muted" fontSize="sm">
+      {topic === ""
+        ? "Hatched: there was no time to count all topics, so there may be more. One topic is counted alone: choose it above."
+        : `Hatched: there was no time to count from ${instant(from.toISOString(), zone)} on, so there may be more.`}
+    </Text>
+  );
+}
+
+type Step = { at: string; exact: boolean; messages: number; topic: string; until: string };
+
+/** The steps that hold messages, by topic. */
+const stepsOf = (due: Schemas["DueHistogram"]): Step[] =>
+  due.due.map((one) => ({ ...one, ...boundsOf(due, one.step) }));
+
+function boundsOf(due: Schemas["DueHistogram"], step: number) {
+  const at = Date.parse(due.from_at) + step * due.step_seconds * 1000;
+  return { at: new Date(at).toISOString(), until: new Date(at + due.step_seconds * 1000).toISOString() };
+}
+
+/** The filter of the messages of a step; what is past may be released already. */
+const messagesOf = (bounds: { at: string; until: string }, topic: string, nowAt: string) => ({
+  from: bounds.at,
+  state: bounds.at < nowAt ? "all" : null,
+  topic: topic || null,
+  until: bounds.until,
+});
+
+const column = columnsOf<Step>();
+
+const stepColumns = (nowAt: string) => [
+  column.accessor("at", {
+    cell: ({ row: { original: one } }) => (
+      <PageLink to={messagesOf(one, one.topic, nowAt)} view="messages">
+        <When at={one.at} />
+      </PageLink>
+    ),
+    header: "From",
+  }),
+  column.accessor("topic", { header: "Topic" }),
+  column.accessor("messages", {
+    cell: ({ row: { original: one } }) => count(one.messages, one.exact),
+    header: "Messages",
+    ...NUMBER,
+  }),
+];
+
+export function DueSteps({ everySeconds, view }: { everySeconds: number; view: Schemas["Overview"] }) {
+  const address = useAddress();
+  const zone = useZone();
+  const [isList, setIsList] = useState(false);
+  const from = beginningOf(address.of("from"));
+  const topic = address.of("topic");
+  const within = address.of("span") || "hour";
+  const words = (name: string) => {
+    const [length, step] = SPANS[name] ?? [name, "step"];
+    return from === "" ? `next ${length} by ${step}` : `${length} by ${step}`;
+  };
+  const where = `${words(within)}${from && `, from ${instant(from, zone)} on`}`;
+  return (
+    <Section
+      extra={
+        <Flex align="end" gap={2} wrap="wrap">
+          <Filter label="Topic" name="topic" placeholder="all" width="10rem" />
+          <InstantFilter label="From (empty: now)" name="from" />
+          {Object.keys(SPANS).map((name) => (
+            <Button
+              aria-pressed={name === within}
+              key={name}
+              onClick={() => address.set({ span: name })}
+              size="xs"
+              variant={name === within ? "solid" : "outline"}
+            >
+              {words(name)}
+            </Button>
+          ))}
+        </Flex>
+      }
+      title={`Due: ${total(view.due)} in the ${where}`}
+    >
+      <Chart
+        at={instants(view.due)}
+        bars
+        countedSteps={view.due.counted_steps}
+        label={`Messages due in the ${where}, by topic: ${total(view.due)} in all`}
+        open={(step) => address.open("messages", messagesOf(boundsOf(view.due, step), topic, view.now_at))}
+        series={byTopic(view.due)}
+      />
+      <Flex align="center" gap={3} mt={1} wrap="wrap">
+        <Text color="fg.muted" fontSize="xs">
+          A click on a bar shows its messages; a drag shows a part of the chart. As of{" "}
+          <When at={view.now_at} />
+          {view.shared_seconds > everySeconds &&
+            `: it is computed once in ${span(view.shared_seconds)} for all users`}
+        </Text>
+        <Button aria-expanded={isList} onClick={() => setIsList(!isList)} size="xs" variant="outline">
+          {isList ? "Hide the list" : "As a list"}
+        </Button>
+      </Flex>
+      <Uncounted due={view.due} topic={topic} />
+      {isList && (
+        <Rows
+          columns={stepColumns(view.now_at)}
+          empty="Nothing is due then."
+          keyOf={(one) => `${one.topic} ${one.at}`}
+          label="Due messages"
+          rows={stepsOf(view.due)}
+          sorts
+        />
+      )}
+    </Section>
+  );
+}

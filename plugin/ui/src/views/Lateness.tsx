@@ -1,0 +1,167 @@
+import { Button, Text } from "@chakra-ui/react";
+import { useState } from "react";
+import type { Schemas } from "../api";
+import { away, instant, span } from "../format";
+import { Answered, PageLink, Section, When } from "../parts";
+import { useBroker } from "../queries";
+import { NUMBER, Rows, columnsOf } from "../Rows";
+import { useZone } from "../zone";
+
+const EVERY_SECONDS = 60;
+const FIRST = 10;
+
+/** A topic with its newest releases and its last day; one of the two may be missing. */
+type Late = Partial<Schemas["TopicLateness"]> & {
+  by_hour: (number | null)[];
+  topic: string;
+  worst_at: string | undefined;
+  worst_seconds: number | undefined;
+};
+
+const hourOf = (fromAt: string, hour: number) =>
+  new Date(Date.parse(fromAt) + hour * 3_600_000).toISOString();
+
+/** The topics of the last day and of the last hour, the one that was released latest first. */
+export function worstFirst(day: Schemas["DayLateness"], recent: Schemas["TopicLateness"][]): Late[] {
+  const recently = new Map(recent.map((one) => [one.topic, one]));
+  const rows = day.topics.map(({ p99_seconds: by_hour, topic }): Late => {
+    const worst = Math.max(...by_hour.map((one) => one ?? 0));
+    const { p50_seconds, p99_seconds, by_wheel, newest_at } = recently.get(topic) ?? {};
+    return {
+      ...(recently.has(topic) ? { by_wheel, newest_at, p50_seconds, p99_seconds } : {}),
+      by_hour,
+      topic,
+      worst_at: hourOf(day.from_at, by_hour.indexOf(worst)),
+      worst_seconds: worst,
+    } as Late;
+  });
+  const known = new Set(rows.map((one) => one.topic));
+  const others = recent
+    .filter((one) => !known.has(one.topic))
+    .map((one): Late => ({ ...one, by_hour: [], worst_at: undefined, worst_seconds: one.p99_seconds }));
+  return [...rows, ...others].sort((one, other) => (other.worst_seconds ?? 0) - (one.worst_seconds ?? 0));
+}
+
+const HIGH = 18;
+const WIDE = 4;
+
+/** A bar for each hour of the day, in which something was released. */
+function Trend({ byHour, fromAt }: { byHour: (number | null)[]; fromAt: string }) {
+  const zone = useZone();
+  const most = Math.max(...byHour.map((one) => one ?? 0), 0.001);
+  const told = byHour.flatMap((late, hour) =>
+    late === null ? [] : [`${instant(hourOf(fromAt, hour), zone).slice(11, 16)} ${span(late)}`],
+  );
+  if (told.length === 0) return "–";
+  return (
+    <svg aria-label={`By hour: ${told.join(", ")}`} height={HIGH} role="img" width={byHour.length * WIDE}>
+      <title>{told.join(", ")}</title>
+      {byHour.map((late, hour) => {
+        const high = late === null ? 0 : Math.max(1, (late / most) * HIGH);
+        return (
+          late !== null && (
+            <rect
+              fill="currentColor"
+              height={high}
+              key={hourOf(fromAt, hour)}
+              width={WIDE - 1}
+              x={hour * WIDE}
+              y={HIGH - high}
+            />
+          )
+        );
+      })}
+    </svg>
+  );
+}
+
+const late = columnsOf<Late>();
+
+const lateColumns = (nowAt: string, fromAt: string) => [
+  late.accessor("topic", {
+    cell: ({ row: { original: one } }) => (
+      <PageLink to={{ state: "released", topic: one.topic }} view="messages">
+        {one.topic}
+      </PageLink>
+    ),
+    header: "Topic",
+  }),
+  late.accessor("worst_seconds", {
+    cell: ({ row: { original: one } }) => (one.worst_seconds === undefined ? "–" : span(one.worst_seconds)),
+    header: "Worst hour’s p99",
+    ...NUMBER,
+  }),
+  late.accessor("worst_at", {
+    cell: ({ row: { original: one } }) => <When at={one.worst_at ?? null} />,
+    header: "That hour",
+  }),
+  late.display({
+    cell: ({ row: { original: one } }) => <Trend byHour={one.by_hour} fromAt={fromAt} />,
+    header: "By hour",
+    id: "by_hour",
+  }),
+  late.accessor("p50_seconds", {
+    cell: ({ row: { original: one } }) => (one.p50_seconds === undefined ? "–" : span(one.p50_seconds)),
+    header: "p50, last hour",
+    ...NUMBER,
+  }),
+  late.accessor("p99_seconds", {
+    cell: ({ row: { original: one } }) => (one.p99_seconds === undefined ? "–" : span(one.p99_seconds)),
+    header: "p99, last hour",
+    ...NUMBER,
+  }),
+  late.accessor("by_wheel", {
+    cell: ({ row: { original: one } }) =>
+      one.by_wheel === undefined ? "–" : one.by_wheel ? "wheel" : "receivers",
+    header: "Released by",
+  }),
+  late.accessor("newest_at", {
+    cell: ({ row: { original: one } }) => (one.newest_at === undefined ? "–" : away(one.newest_at, nowAt)),
+    header: "Newest",
+  }),
+];
+
+/** How late releases were: the ten worst topics of the last day, or all. */
+export function Lateness({
+  broker,
+  topic,
+  view,
+}: {
+  broker: string;
+  topic: string;
+  view: Schemas["Overview"];
+}) {
+  const [isAll, setIsAll] = useState(false);
+  const answer = useBroker(broker, "lateness", {}, EVERY_SECONDS);
+  return (
+    <Section title="Lateness of release in the last day, the worst first">
+      <Answered answer={answer}>
+        {(day) => {
+          const rows = worstFirst(day, view.lateness).filter((one) => topic === "" || one.topic === topic);
+          return (
+            <>
+              <Rows
+                columns={lateColumns(view.now_at, day.from_at)}
+                empty="Nothing was released in the last day."
+                keyOf={(one) => one.topic}
+                label="Lateness of release by topic"
+                rows={isAll ? rows : rows.slice(0, FIRST)}
+                sorts={isAll || rows.length <= FIRST}
+              />
+              {rows.length > FIRST && (
+                <Button mt={3} onClick={() => setIsAll(!isAll)} size="xs" variant="outline">
+                  {isAll ? `Show the worst ${FIRST}` : `Show all ${rows.length}`}
+                </Button>
+              )}
+              {day.looked_at_hours < day.hours && (
+                <Text color="fg.muted" fontSize="sm" mt={2}>
+                  There was time for the last {day.looked_at_hours} hours only.
+                </Text>
+              )}
+            </>
+          );
+        }}
+      </Answered>
+    </Section>
+  );
+}

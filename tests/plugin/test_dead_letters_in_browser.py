@@ -1,0 +1,100 @@
+"""Dead letters are found by when they died and what their reason lacks; actions keep to that (X12, X24)."""
+
+from __future__ import annotations
+
+import json
+import re
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+from playwright.sync_api import expect
+from tests.plugin.airflow_server import AirflowServer
+from tests.plugin.browsing import close, logged_in, open_view
+
+from duewheel.store import RetryPolicy
+from duewheel.store.broker import Broker
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+pytestmark = [pytest.mark.airflow, pytest.mark.slow, pytest.mark.needs("chromium")]
+
+MINUTE = timedelta(minutes=1)
+YESTERDAY = datetime.now(UTC).replace(microsecond=0) - timedelta(days=1)
+
+
+@pytest.fixture
+def letters(shop: Broker, shop_dsn: str) -> Broker:
+    """Dead letters of a group: two that died yesterday, and three of today."""
+    instant = YESTERDAY
+    with Broker(shop_dsn, clock=lambda: instant) as yesterday:
+        yesterday.create_topic("dying", message_type="NORMAL", queues=1)
+        consumer = yesterday.consumer("dying", "dying", retry=RetryPolicy(0, (MINUTE,)))
+        for key, reason in (("y-1", "HTTP 503"), ("y-2", "poison")):
+            yesterday.send("dying", b"", key=key)
+            consumer.nack(consumer.receive(), reason=reason)
+            instant += MINUTE
+    consumer = shop.consumer("dying", "dying", retry=RetryPolicy(0, (MINUTE,)))
+    for key, reason in (("t-1", "HTTP 503"), ("t-2", "HTTP 404"), ("t-3", "poison")):
+        shop.send("dying", b"", key=key)
+        consumer.nack(consumer.receive(), reason=reason)
+    return shop
+
+
+def test_x24_dead_letters_of_a_time_and_without_a_reason_are_redriven_and_no_others(
+    chromium: Browser, airflow: AirflowServer, letters: Broker
+) -> None:
+    with logged_in(chromium, airflow, "op") as page:
+        open_view(page, airflow, "?view=dead&group=dying")
+        rows = page.get_by_role("region", name="Dead letters", exact=True).get_by_role("row")
+        reasons = page.get_by_role("region", name="Reasons")
+        expect(rows).to_have_count(1 + 5)
+        page.locator("input[name=lacks]").fill("poison")
+        page.locator("input[name=lacks]").press("Enter")
+        expect(rows).to_have_count(1 + 3)
+        expect(page.get_by_text("3 of 3", exact=True)).to_be_visible()
+        page.locator("input[name=from]").fill(f"{YESTERDAY + timedelta(hours=1):%Y-%m-%dT%H:%M}")
+        page.locator("input[name=from]").press("Enter")
+        expect(rows).to_have_count(1 + 2)
+        # The reasons are those of that time.
+        expect(reasons.get_by_role("row", name=re.compile("^HTTP 503 1 "))).to_be_visible()
+        with page.expect_download() as download:
+            page.get_by_role("link", name="Export JSON lines").click()
+        exported = [json.loads(line)["key"] for line in download.value.path().read_text().splitlines()]
+        assert exported == ["t-1", "t-2"]
+        dialog = page.get_by_role("alertdialog")
+        reasons.get_by_role("row", name=re.compile("^HTTP 503 ")).get_by_role(
+            "button", name="Discard"
+        ).click()
+        expect(dialog).to_contain_text(
+            f"dead from {YESTERDAY + timedelta(hours=1):%Y-%m-%d %H:%M}:00.000 in UTC"
+        )
+        expect(dialog.get_by_text("1 dead letter has it.")).to_be_visible()
+        dialog.get_by_role("button", name="Discard").click()
+        expect(dialog.get_by_text("1 discarded.")).to_be_visible()
+        close(dialog)
+        # What is left of the page is less than what matches once another one has died.
+        consumer = letters.consumer("dying", "dying")
+        letters.send("dying", b"", key="t-4")
+        consumer.nack(consumer.receive(), reason="HTTP 404")
+        page.get_by_role("checkbox", name="Choose all").check(force=True)
+        page.get_by_role("button", name="Redrive", exact=True).last.click()
+        dialog.get_by_role("button", name="Redrive").click()
+        expect(dialog.get_by_text("1 sent again.")).to_be_visible()
+        close(dialog)
+        expect(rows.filter(has_text="t-4")).to_be_visible()
+    left = {one.key for one in letters.dead_letters("dying", redriven=False)}
+    assert left == {"y-1", "y-2", "t-3", "t-4"}
+
+
+def test_x24_a_time_that_is_not_understood_lists_no_dead_letters(
+    chromium: Browser, airflow: AirflowServer, letters: Broker
+) -> None:
+    with logged_in(chromium, airflow, "op") as page:
+        open_view(page, airflow, "?view=dead&group=dying&until=2026-01-05")
+        expect(page.get_by_role("alert")).to_contain_text("“2026-01-05” is no instant with its time zone.")
+        expect(page.get_by_text("The filter is not understood, so nothing is listed.")).to_be_visible()
+        expect(page.get_by_role("button", name=re.compile("Redrive|Discard"))).to_have_count(0)
+        page.get_by_role("button", name="Clear").click()
+        expect(page.get_by_role("region", name="Dead letters", exact=True)).to_be_visible()

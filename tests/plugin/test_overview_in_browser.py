@@ -1,0 +1,155 @@
+"""The charts of the overview lead to what they show, and the latest topics stand first (X08)."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+from playwright.sync_api import expect
+from tests.plugin.airflow_server import AirflowServer
+from tests.plugin.browsing import logged_in, open_view, serious_findings
+
+from duewheel.store.broker import Broker
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page, Route
+
+pytestmark = [pytest.mark.airflow, pytest.mark.slow, pytest.mark.needs("chromium")]
+
+BLACK_FRIDAY = datetime(2030, 11, 29, tzinfo=UTC)
+MINUTE = timedelta(minutes=1)
+CHART = "?topic=sale&from=2030-11-29T00:00:00Z"
+
+
+@pytest.fixture(scope="module")
+def sale(shop: Broker) -> Broker:
+    """A broker with messages that are due in years: three at an instant, and two half an hour later."""
+    shop.create_topic("sale", max_delay=timedelta(days=3_650))
+    for minute, number in ((0, 3), (30, 2)):
+        due_at = BLACK_FRIDAY + minute * MINUTE + timedelta(seconds=30)
+        shop.send_many("sale", [{"body": b"", "deliver_at": due_at, "key": f"at-{minute}"}] * number)
+    return shop
+
+
+def place_of(page: Page, minute: int) -> tuple[float, float]:
+    """Where the bar of a minute stands in the chart."""
+    box = page.locator(".u-over").first.bounding_box()
+    assert box is not None
+    return box["x"] + box["width"] * minute / 59, box["y"] + box["height"] - 5
+
+
+def test_x08_the_chart_shows_what_is_due_from_any_instant_on(
+    chromium: Browser, airflow: AirflowServer, sale: Broker
+) -> None:
+    with logged_in(chromium, airflow, "viewer") as page:
+        open_view(page, airflow, "?topic=sale")
+        expect(page.get_by_role("heading", name="Due: 0 in the next hour by minute")).to_be_visible()
+        begin = page.locator("input[name=from]")
+        begin.fill("2030-11-29T00:00")
+        begin.press("Enter")
+        expect(
+            page.get_by_role("heading", name="Due: 5 in the hour by minute, from 2030-11-29 00:00:00 on")
+        ).to_be_visible()
+        page.get_by_role("button", name="minute by second").click()
+        expect(page.get_by_role("heading", name="Due: 3 in the minute by second, from")).to_be_visible()
+        open_view(page, airflow, "?topic=sale&from=garbage")
+        expect(page.get_by_role("alert")).to_contain_text("“garbage” is no instant with its time zone.")
+        expect(page.get_by_role("heading", name="Due: 0 in the next hour")).to_be_visible()
+
+
+def test_x08_a_bar_leads_to_its_messages_by_mouse_and_by_keyboard(
+    chromium: Browser, airflow: AirflowServer, sale: Broker
+) -> None:
+    with logged_in(chromium, airflow, "viewer") as page:
+        open_view(page, airflow, CHART)
+        expect(page.get_by_role("heading", name="Due: 5 in the hour")).to_be_visible()
+        page.mouse.move(*place_of(page, 30))
+        tooltip = page.locator("[data-part=tooltip]")
+        expect(tooltip).to_contain_text("2030-11-29 00:30:00")
+        expect(tooltip).to_contain_text("sale: 2")
+        page.mouse.click(*place_of(page, 30))
+        expect(page.get_by_text("2 of 2", exact=True)).to_be_visible()
+        expect(page.locator("input[name=from]")).to_have_value("2030-11-29T00:30")
+        expect(page.locator("input[name=until]")).to_have_value("2030-11-29T00:31")
+        page.go_back()
+        opener = page.get_by_role("button", name="As a list")
+        opener.press("Enter")
+        steps = page.get_by_role("region", name="Due messages", exact=True)
+        expect(steps.get_by_role("row")).to_have_count(1 + 2)
+        assert serious_findings(page, "[data-page=duewheel]") == []
+        steps.get_by_role("link", name="2030-11-29 00:00:00").press("Enter")
+        expect(page.get_by_text("3 of 3", exact=True)).to_be_visible()
+
+
+def test_x08_a_part_of_a_chart_stays_and_leads_back_to_the_whole(
+    chromium: Browser, airflow: AirflowServer, sale: Broker
+) -> None:
+    with logged_in(chromium, airflow, "viewer") as page:
+        open_view(page, airflow, CHART)
+        expect(page.get_by_role("heading", name="Due: 5 in the hour")).to_be_visible()
+        whole = page.get_by_role("button", name="Show the whole chart")
+        expect(whole).to_have_count(0)
+        page.mouse.move(*place_of(page, 10))
+        page.mouse.down()
+        page.mouse.move(*place_of(page, 40), steps=5)
+        page.mouse.up()
+        # A drag is no click.
+        expect(page.get_by_role("heading", name="Due: 5 in the hour")).to_be_visible()
+        expect(whole).to_be_visible()
+        sale.send("sale", b"", deliver_at=BLACK_FRIDAY + 20 * MINUTE)
+        expect(page.get_by_role("heading", name="Due: 6 in the hour")).to_be_visible()
+        expect(whole).to_be_visible()
+        whole.click()
+        expect(whole).to_have_count(0)
+
+
+def test_x08_the_ten_topics_that_were_released_latest_in_the_last_day_stand_first(
+    chromium: Browser, airflow: AirflowServer, sale: Broker
+) -> None:
+    def a_day(route: Route) -> None:
+        topics = [
+            {"topic": f"t-{number:02}", "p99_seconds": [None] * 20 + [1, number + 2, None, 1]}
+            for number in reversed(range(12))
+        ]
+        route.fulfill(
+            json={
+                "from_at": "2030-01-05T00:00:00Z",
+                "hours": 24,
+                "looked_at_hours": 6,
+                "topics": topics,
+                "shared_seconds": 60,
+            }
+        )
+
+    with logged_in(chromium, airflow, "viewer") as page:
+        page.route(re.compile("/lateness"), a_day)
+        open_view(page, airflow)
+        late = page.get_by_role("region", name="Lateness of release by topic")
+        rows = late.get_by_role("row")
+        expect(rows).to_have_count(1 + 10)
+        expect(rows.nth(1)).to_contain_text("t-11")
+        expect(rows.nth(1)).to_contain_text("13 s")
+        expect(rows.nth(1)).to_contain_text("2030-01-05 21:00:00")
+        expect(
+            rows.nth(1).get_by_role("img", name="By hour: 20:00 1 s, 21:00 13 s, 23:00 1 s")
+        ).to_be_visible()
+        expect(page.get_by_text("There was time for the last 6 hours only.")).to_be_visible()
+        assert serious_findings(page, "[data-page=duewheel]") == []
+        page.get_by_role("button", name=re.compile("^Show all 1[2-9]|^Show all [2-9]\\d")).click()
+        expect(late.get_by_text("t-00")).to_be_visible()
+        late.get_by_role("link", name="t-11").click()
+        expect(page.locator("input[name=topic]")).to_have_value("t-11")
+
+
+def test_x08_messages_that_are_overdue_are_counted_in_the_warning(
+    chromium: Browser, airflow: AirflowServer, night_dsn: str
+) -> None:
+    with Broker(night_dsn) as broker:
+        broker.create_topic("overdue-night")
+        broker.send_many("overdue-night", [{"body": b"", "delay": timedelta(0)}] * 7)
+    with logged_in(chromium, airflow, "viewer") as page:
+        open_view(page, airflow, "?broker=night")
+        told = page.get_by_role("status").filter(has_text="No wheel turns, and messages are due.")
+        expect(told).to_contain_text(re.compile(r"overdue-night since \d+ s \(7 due\)"))
