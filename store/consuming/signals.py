@@ -7,6 +7,9 @@ release wakes one consumer of each group, the leader before the one that has wai
 leader goes to look for messages, another waiting thread leads. A consumer whose batch came back full wakes
 the next one. So a release that is little work for one consumer does not wake them all.
 
+The listener's name at the server says who waits: `WAITING`, the numbers of the first few topics and groups,
+and the name of the first consumer. ``duewheel.waiting_consumers`` reads it.
+
 Behind a pooler that shares sessions (PgBouncer by transaction) nothing can listen: there the waiting is
 bounded by time alone.
 """
@@ -26,6 +29,11 @@ from duewheel.store.database.forking import begin_in_each_process
 from duewheel.store.database.listening import GAP, Notification, NotificationListener
 from duewheel.store.database.notices import RELEASED_CHANNEL
 from duewheel.store.values.errors import BrokerUnreachable, said
+
+#: How the name of a listener begins.
+WAITING: Final = "duewheel consumer"
+#: So many of a program's groups are named; the server cuts a name at 63 bytes.
+_NAMED: Final = 3
 
 #: How long a listener that nobody reads stays open; it is closed after at most twice as long.
 IDLE_SECONDS: Final = 15.0
@@ -124,6 +132,8 @@ class Signals:
         # In the order in which they last began to wait.
         self._lent: dict[Signal, None] = {}
         self._wheel_at: dict[int, float] = {}
+        # Who has waited, for the name of the listener: topic and group, and the name of the first consumer.
+        self._waiting: dict[tuple[int, int], str] = {}
         # The thread of the leader alone reads the listener, without the lock; whether it does so now.
         self._leader: Signal | None = None
         self._reads = False
@@ -134,12 +144,14 @@ class Signals:
         self._close_now = threading.Event()
 
     @contextmanager
-    def lend(self, topic_id: int, group_id: int) -> Iterator[Signal]:
+    def lend(self, topic_id: int, group_id: int, name: str) -> Iterator[Signal]:
         """A signal for the length of the block; any release after its beginning wakes it, or another one of
-        its group."""
+        its group. ``name`` is the consumer's."""
         signal = Signal(self, topic_id, group_id)
         with self._lock:
             self._lent[signal] = None
+            if len(self._waiting) < _NAMED:
+                self._waiting.setdefault(signal.key, name)
         try:
             yield signal
         finally:
@@ -235,6 +247,7 @@ class Signals:
             # Releases before this are unheard.
             heard = [GAP]
         else:
+            self._listener.rename(self._said_to_wait())
             heard = self._listener.wait(until - time.monotonic())
         with self._lock:
             self._reads = False
@@ -285,7 +298,7 @@ class Signals:
         """A listener, and a thread that closes it when it is idle."""
         try:
             listener = NotificationListener(
-                self._dsn, [RELEASED_CHANNEL], application_name="duewheel consumer"
+                self._dsn, [RELEASED_CHANNEL], application_name=self._said_to_wait()
             )
         except psycopg2.OperationalError as error:
             raise BrokerUnreachable(
@@ -298,6 +311,12 @@ class Signals:
                 )
                 self._closer.start()
         return listener
+
+    def _said_to_wait(self) -> str:
+        """The name of the listener."""
+        with self._lock:
+            groups = ",".join(f"{topic_id}.{group_id}" for topic_id, group_id in self._waiting)
+            return f"{WAITING} {groups} {next(iter(self._waiting.values()))}"
 
     def _close_listener(self) -> None:
         if self._listener is not None:

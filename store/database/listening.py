@@ -126,6 +126,16 @@ class NotificationListener:
         self._wake_reader.close()
         self._wake_writer.close()
 
+    def rename(self, application_name: str) -> None:
+        """Shows another name at the server."""
+        if application_name == self._application_name:
+            return
+        self._application_name = application_name
+        if self._connection is not None:
+            # The next `wait` notices the loss of the connection, and connects again under the new name.
+            with contextlib.suppress(psycopg2.OperationalError), self._connection.cursor() as cursor:
+                cursor.execute("select set_config('application_name', %s, false)", (application_name,))
+
     def fileno(self) -> int:
         """The connection's file descriptor, which changes with a reconnect; -1 while it is lost."""
         return -1 if self._connection is None else self._connection.fileno()

@@ -154,6 +154,27 @@ class TurningWheel:
 
 
 @dataclass(frozen=True, slots=True)
+class WaitingConsumer:
+    """A consumer that is there and waits for messages, such as a task that lingers or a program.
+
+    Attributes:
+        topic, group: what it waits for.
+        consumer: its name: of a task its DAG, run and task, as far as there is room; of a program its own
+            name, or its machine and process.
+        login: the database user.
+        client_address: the machine; None by a Unix socket, or where this login may not see it.
+        started_at: since when it has listened, in UTC.
+    """
+
+    topic: str
+    group: str
+    consumer: str
+    login: str
+    client_address: str | None
+    started_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
 class OverdueTopic:
     """A topic with messages that are due and not released.
 
@@ -519,6 +540,13 @@ def lateness_by_hour(
 def turning_wheels(broker: Connected) -> list[TurningWheel]:
     """The wheels that are connected, the one that turns longest first."""
     return _records(broker, TurningWheel, "wheels()", ())
+
+
+def waiting_consumers(broker: Connected) -> list[WaitingConsumer]:
+    """The consumers that wait for messages, by topic and group; at most 200."""
+    return _records(
+        broker, WaitingConsumer, "waiting_consumers()", (), topic="topic_name", group="group_name"
+    )
 
 
 def upkeep_holders(broker: Connected) -> list[UpkeepHolder]:

@@ -15,11 +15,12 @@ from duewheel.store.broker import Broker
 from duewheel.store.consuming.consumer import Consumer
 from duewheel.store.consuming.signals import Signal, Signals
 from duewheel.store.database.connections import DriverConnection
+from duewheel.store.operations.overview import waiting_consumers
 
 SHORT = timedelta(milliseconds=10)
 LISTENERS = """
 select pid, backend_xmin from pg_stat_activity
-where datname = current_database() and application_name = 'duewheel consumer'
+where datname = current_database() and starts_with(application_name, 'duewheel consumer ')
 """
 #: More than the sockets between a server and a program hold.
 FLOOD = "select count(pg_notify('duewheel_released', n || ' 1')) from generate_series(1, 300000) n"
@@ -45,6 +46,23 @@ def test_the_next_receive_waits_with_the_same_listener(broker: Broker, console: 
     consumer.receive(wait=SHORT)
     ((second, _),) = ask(console, LISTENERS)
     assert first == second
+
+
+def test_who_waits_is_told_by_the_listener(broker: Broker, console: DriverConnection) -> None:
+    first = broker.consumer("t", "g", name="airflow:cancel/manual__1/cancel/-1")
+    begin_to_listen(first, console)
+    with Broker(broker.dsn) as program:
+        for number in range(1, 6):
+            program.create_topic(f"of the program {number}".replace(" ", "-"))
+            consumer = program.consumer(f"of-the-program-{number}", "g", name="a program")
+            # The second wait is the first with the listener.
+            for _ in range(2):
+                consumer.receive(wait=SHORT)
+        told = [(one.topic, one.group, one.consumer) for one in waiting_consumers(broker)]
+    assert told == [
+        *((f"of-the-program-{number}", "g", "a program") for number in (1, 2, 3)),
+        ("t", "g", "airflow:cancel/manual__1/cancel/-1"),
+    ]
 
 
 def test_a_listener_that_nobody_reads_is_closed(
@@ -95,7 +113,7 @@ class Waiters:
         lent: queue.Queue[Signal] = queue.Queue()
 
         def run() -> None:
-            with self.signals.lend(topic_id, group_id) as signal:
+            with self.signals.lend(topic_id, group_id, "a consumer") as signal:
                 lent.put(signal)
                 if not looks:
                     self._leave.wait()
@@ -117,7 +135,7 @@ class Waiters:
 @pytest.fixture
 def waiters(broker: Broker) -> Iterator[Waiters]:
     signals = Signals(broker.dsn, listen=True)
-    with signals.lend(0, 0) as signal:
+    with signals.lend(0, 0, "a consumer") as signal:
         # The first one begins to listen, and looks for what it may not have heard.
         assert signal.wait(PATIENCE_SECONDS)
     with ThreadPoolExecutor(8) as threads:
@@ -188,13 +206,13 @@ def test_a_consumer_that_is_stopped_when_it_is_woken_hands_on(
     waiters: Waiters, console: DriverConnection
 ) -> None:
     signals = waiters.signals
-    with signals.lend(1, 1) as stopped:
+    with signals.lend(1, 1, "a consumer") as stopped:
         release(console, 1)
         assert stopped.wait(PATIENCE_SECONDS)
         waiters.wait("next", 1, 1)
         # It leaves without a look.
     assert waiters.woken.get() == "next"
-    with signals.lend(1, 1) as looking:
+    with signals.lend(1, 1, "a consumer") as looking:
         release(console, 1)
         assert looking.wait(PATIENCE_SECONDS)
         looking.catch_up()

@@ -363,6 +363,28 @@ begin atomic
     order by min(a.backend_start);
 end;
 
+-- The consumers that wait for messages, of each program the first few groups, by the name that it gives the session
+-- that listens: the numbers of topics and groups, and the consumer's name, of which the server keeps what it has room
+-- for. Behind a pooler that shares sessions nobody listens. An address as in duewheel.wheels.
+create or replace function duewheel.waiting_consumers() returns table (
+    topic_name text, group_name text, consumer text, login text, client_address text, started_at timestamptz
+)
+language sql stable
+begin atomic
+    select t.name, g.name, substr(a.application_name, length(split_part(a.application_name, ' ', 3)) + 20),
+           a.usename::text,
+           case when pg_has_role(session_user, 'pg_read_all_stats', 'usage') or a.usename = session_user
+               then host(a.client_addr) end,
+           a.backend_start
+    from pg_stat_activity a
+    cross join lateral string_to_table(split_part(a.application_name, ' ', 3), ',') k (place)
+    join duewheel.topic t on t.topic_id::text = split_part(k.place, '.', 1)
+    join duewheel.consumer_group g on g.group_id::text = split_part(k.place, '.', 2)
+    where a.datname = current_database() and starts_with(a.application_name, 'duewheel consumer ')
+    order by 1, 2, 3, a.backend_start
+    limit 200;
+end;
+
 -- A group or topic that a list is of; null for all. A name that nobody has is an error and no empty list.
 create or replace function duewheel.require_known(p_group text, p_topic text) returns void
 language plpgsql stable as $$

@@ -89,6 +89,7 @@ begin atomic
         ('topic_stats', 'duewheel_consumer'),
         ('topic_with_retries', 'duewheel_consumer'),
         ('topics_to_tick', 'duewheel_consumer'),
+        ('waiting_consumers', 'duewheel_consumer'),
         ('waiting_retries', 'duewheel_consumer'),
         ('wheels', 'duewheel_consumer'),
 
