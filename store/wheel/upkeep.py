@@ -13,7 +13,7 @@ from psycopg2.errors import QueryCanceled
 from duewheel.store.database.connections import OWN_TRANSACTION
 
 # A sweep ticks, and a tick is a transaction of its own.
-_SWEEP: Final = f"{OWN_TRANSACTION}select swept, more from duewheel.sweep(%s)"
+_SWEEP: Final = f"{OWN_TRANSACTION}select swept, got_on, next_topic_id from duewheel.sweep({{place}}, %s)"
 _SETTLE: Final = "select settled, case when more then 'more' end from duewheel.settle_far({rows}, %s)"
 _MOVE_OUT: Final = "select moved, next_from::text from duewheel.move_out({rows}, '{place}', %s)"
 _FORGET_OUTLIVED: Final = (
@@ -29,8 +29,9 @@ _MAINTAIN: Final = "select duewheel.maintain(%s)"
 _LEAST_ROWS: Final = 50
 _FIRST_ROWS: Final = 1_000
 _MOST_ROWS: Final = 4_000
-# After a portion that takes longer the next one is half as large.
-_LONGEST_SECONDS: Final = 0.25
+# The time that the next portion is to take, going by this one. The longest is to take 0.25 s: rows of another
+# table, or of another topic, may cost twice as much.
+_AIM_SECONDS: Final = 0.1
 _HELD_UP: Final = "select coalesce(jsonb_agg(to_jsonb(h)), '[]') from duewheel.upkeep_holders(%s) h"
 _HOLDS: Final = {
     "transaction": "it has written in a transaction that is still open",
@@ -71,16 +72,13 @@ def in_rounds(call: Callable[[str], tuple[Any, ...]]) -> dict[str, Any]:
 
     There is a transaction for each portion of rows that go to their slots, outlive their slot or are
     forgotten, for each portion of a topic that is swept, and for each 4 slots that are dropped. A portion is
-    what takes a quarter of a second.
+    what takes a tenth of a second.
 
     Args:
         call: runs a statement, which takes an instant or None, in a transaction of its own; returns its row.
     """
     _in_portions(call, _SETTLE)
-    swept, more = 0, True
-    while more:
-        found, more = call(_SWEEP)
-        swept += found
+    swept = _sweep(call)
     watched = _watch_groups(call)
     # It says which topics have finished a slot.
     _in_portions(call, _FORGET, 0)
@@ -101,6 +99,20 @@ def in_rounds(call: Callable[[str], tuple[Any, ...]]) -> dict[str, Any]:
     return {**report, "swept": swept, "held_up": held_up, "watched": watched}
 
 
+def _sweep(call: Callable[[str], tuple[Any, ...]]) -> int:
+    """Looks through the slots that are over, and returns how many messages no tick had covered. It comes back
+    to topics that had to wait for an open transaction, for as long as it gets on with some."""
+    swept, gets_on = 0, True
+    while gets_on:
+        gets_on = False
+        next_topic_id: int | None = 0
+        while next_topic_id is not None:
+            found, got_on, next_topic_id = call(_SWEEP.format(place=next_topic_id))
+            swept += found
+            gets_on = gets_on or got_on
+    return swept
+
+
 def _in_portions(call: Callable[[str], tuple[Any, ...]], step: str, place: object = "more") -> None:
     """Repeats a step, from place to place, until it returns none. Portions become smaller when they take
     long, or are ended by a timeout, and larger after one that was quick though it was full: a quick look at
@@ -116,9 +128,9 @@ def _in_portions(call: Callable[[str], tuple[Any, ...]], step: str, place: objec
             rows = max(_LEAST_ROWS, rows // 4)
             continue
         seconds = time.monotonic() - began
-        if seconds > _LONGEST_SECONDS:
-            rows = max(_LEAST_ROWS, rows // 2)
-        elif seconds < _LONGEST_SECONDS / 4 and done >= rows:
+        if seconds > _AIM_SECONDS:
+            rows = max(_LEAST_ROWS, int(rows * _AIM_SECONDS / seconds))
+        elif seconds < _AIM_SECONDS / 4 and done >= rows:
             rows = min(_MOST_ROWS, rows * 2)
 
 

@@ -558,7 +558,7 @@ class StoreAgainstModel(RuleBasedStateMachine):
         retries = {pair: self.newest_retry_tick(*pair) for pair in self.retry_topics}
         more = True
         while more:
-            ((swept, more),) = self.ask(f"{OWN_TRANSACTION}select * from duewheel.sweep(%s)", (now,))
+            ((swept, more, _),) = self.ask(f"{OWN_TRANSACTION}select * from duewheel.sweep(0, %s)", (now,))
             assert swept == 0, "ticks left something out"
         self.forget()
         self.move_out()

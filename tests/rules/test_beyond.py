@@ -1,4 +1,4 @@
-"""What users of other systems ask for in vain (X01 to X20): the readable specification, a rule each."""
+"""What users of other systems ask for in vain (X01 to X21): the readable specification, a rule each."""
 
 from __future__ import annotations
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -168,6 +169,30 @@ def test_a_quick_portion_that_was_not_full_is_not_followed_by_a_larger_one(
     upkeep.in_rounds(call)
     assert len(tried) == 4
     assert max(tried) == tried[0]
+
+
+def test_x25_a_portion_that_took_long_is_followed_by_one_as_much_smaller(
+    logged: tuple[Broker, list[str]], clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker, _ = logged
+    tried: list[int] = []
+    now = 0.0
+    monkeypatch.setattr(upkeep, "time", SimpleNamespace(monotonic=lambda: now))
+    # As from a topic whose rows cost four times as much as planned, then the rest.
+    seconds = iter([0.4, 0.1, 0.1])
+
+    def call(statement: str) -> tuple[Any, ...]:
+        nonlocal now
+        row = broker._database.rows(statement, (clock(),))[0]
+        portion = re.search(r"forget\((\d+)", statement)
+        if portion and (took := next(seconds, None)) is not None:
+            now += took
+            tried.append(int(portion[1]))
+            return 1000, 0
+        return row
+
+    upkeep.in_rounds(call)
+    assert tried == [1000, 250, 250]
 
 
 def test_the_smallest_portion_does_not_hide_a_timeout(logged: tuple[Broker, list[str]], clock: Clock) -> None:

@@ -210,8 +210,8 @@ def test_stragglers_of_all_kinds_come_once_after_a_rebase(broker: Broker, dsn: s
     # The sweep of the sealed slots finds nothing either.
     more = True
     while more:
-        ((swept, more),) = execute(
-            dsn, f"{OWN_TRANSACTION}select * from duewheel.sweep(now() + interval '26 hours')"
+        ((swept, more, _),) = execute(
+            dsn, f"{OWN_TRANSACTION}select * from duewheel.sweep(0, now() + interval '26 hours')"
         )
         assert swept == 0
     sealed = "select count(sealed_at) > 0 from duewheel.slot"

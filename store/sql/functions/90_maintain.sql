@@ -98,7 +98,7 @@ language plpgsql as $$
 declare
     v_now constant timestamptz := duewheel.clock_at(maintain.now);
     v_slot duewheel.slot;
-    v_until constant timestamptz := clock_timestamp() + interval '100 milliseconds';
+    v_until constant timestamptz := clock_timestamp() + interval '50 milliseconds';
     v_longest constant interval := (
         select max(t.retention) from duewheel.topic t where t.deleted_at is null and t.message_type <> 'DEAD_LETTER');
     v_past duewheel.slot[] := '{}';

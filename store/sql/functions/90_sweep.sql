@@ -1,40 +1,27 @@
 -- The sweep: looks through the slots that are over for messages that no release covered, and seals them.
 
--- The next topic of a slot to look through: one that was begun, then the others by their ids, at last those whose first
--- messages came behind the look. A loose scan, from topic to topic.
-create or replace function duewheel.topic_to_sweep(p_slot duewheel.slot) returns integer
+-- The next topic of a slot to look through, behind p_after_topic_id. A loose scan, from topic to topic.
+create or replace function duewheel.topic_to_sweep(p_slot duewheel.slot, p_after_topic_id integer) returns integer
 language plpgsql stable
 set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off
 as $$
 declare
     v_topic_id integer;
-    v_after integer;
 begin
-    select w.topic_id into v_topic_id from duewheel.swept_topic w
-    join duewheel.topic t on t.topic_id = w.topic_id and t.deleted_at is null
-    where w.starts_at = (p_slot).starts_at and w.swept_to is not null limit 1;
-    if found then
-        return v_topic_id;
-    end if;
-    v_after := coalesce((select max(w.topic_id) from duewheel.swept_topic w where w.starts_at = (p_slot).starts_at), 0);
-    loop
-        execute format($query$
-            with recursive present (topic_id) as (
-                (select m.topic_id from duewheel.%1$I m where m.topic_id > $1 order by m.topic_id limit 1)
-                union all
-                select (select m.topic_id from duewheel.%1$I m where m.topic_id > p.topic_id
-                        order by m.topic_id limit 1)
-                from present p where p.topic_id is not null
-            )
-            select t.topic_id from present p
-            cross join lateral (select * from duewheel.topic t where t.topic_id = p.topic_id limit 1) t
-            where t.deleted_at is null and t.message_type <> 'DEAD_LETTER' and not exists (
-                select from duewheel.swept_topic w where w.starts_at = $2 and w.topic_id = t.topic_id)
-            limit 1
-        $query$, (p_slot).table_name) into v_topic_id using v_after, (p_slot).starts_at;
-        exit when v_topic_id is not null or v_after = 0;
-        v_after := 0;
-    end loop;
+    execute format($query$
+        with recursive present (topic_id) as (
+            (select m.topic_id from duewheel.%1$I m where m.topic_id > $1 order by m.topic_id limit 1)
+            union all
+            select (select m.topic_id from duewheel.%1$I m where m.topic_id > p.topic_id order by m.topic_id limit 1)
+            from present p where p.topic_id is not null
+        )
+        select t.topic_id from present p
+        cross join lateral (select * from duewheel.topic t where t.topic_id = p.topic_id limit 1) t
+        where t.deleted_at is null and t.message_type <> 'DEAD_LETTER' and not exists (
+            select from duewheel.swept_topic w
+            where w.starts_at = $2 and w.topic_id = t.topic_id and w.swept_to is null)
+        limit 1
+    $query$, (p_slot).table_name) into v_topic_id using p_after_topic_id, (p_slot).starts_at;
     return v_topic_id;
 end
 $$;
@@ -143,21 +130,25 @@ $$;
 -- One step towards sealing the slots that are over, the oldest first. A slot is sealed once no open transaction can
 -- still send into it: every topic with rows there was ticked past its end, and all transactions of this database up to
 -- that tick have ended. Then every row is covered, by its tick's snapshot or as a straggler, and the sweep that looks
--- finds none. "more" says that there is more to do now. One topic for each transaction: it may keep that topic from
--- being ticked, and whoever waited for a second tick lock could meet a transaction that recalls on both topics and
--- waits for the first.
-create or replace function duewheel.sweep(now timestamptz default null, out swept bigint, out more boolean)
+-- finds none. The step is with the next topic behind p_after_topic_id; got_on is false where it waits. next_topic_id is
+-- what the next step is to begin behind, so one that waits is passed over; null at the end of the topics. Whoever comes
+-- back to those that waited may find them free: on a busy server there is always some transaction open, and rarely the
+-- same one. One topic for each transaction: it may keep that topic from being ticked, and whoever waited for a second
+-- tick lock could meet a transaction that recalls on both topics and waits for the first.
+create or replace function duewheel.sweep(
+    p_after_topic_id integer default 0, p_now timestamptz default null,
+    out swept bigint, out got_on boolean, out next_topic_id integer
+)
 language plpgsql set plan_cache_mode = force_generic_plan as $$
-#variable_conflict use_column
 declare
-    v_now constant timestamptz := duewheel.clock_at(sweep.now);
-    v_until constant timestamptz := clock_timestamp() + interval '100 milliseconds';
+    v_now constant timestamptz := duewheel.clock_at(p_now);
+    v_until constant timestamptz := clock_timestamp() + interval '50 milliseconds';
     v_slot duewheel.slot;
     v_topic_id integer;
     v_step record;
 begin
     swept := 0;
-    more := false;
+    got_on := false;
     perform duewheel.require_own_transaction();
     -- One upkeep at a time; a second has nothing to do.
     if not pg_try_advisory_xact_lock(duewheel.tick_lock_class(), -2) then
@@ -165,22 +156,31 @@ begin
     end if;
     for v_slot in select * from duewheel.slot s where s.sealed_at is null and s.ends_at < v_now
     order by s.starts_at loop
-        v_topic_id := duewheel.topic_to_sweep(v_slot);
+        v_topic_id := duewheel.topic_to_sweep(v_slot, p_after_topic_id);
         if v_topic_id is not null then
-            -- A tick is a transaction of its own: none stands behind a slot that was sealed in this one.
-            if not more then
-                v_step := duewheel.sweep_step(v_slot, v_topic_id, sweep.now);
-                swept := v_step.swept;
-                more := not v_step.waits;
+            if got_on then
+                -- A tick is a transaction of its own: none stands behind a slot that was sealed in this one.
+                next_topic_id := 0;
+                return;
             end if;
+            v_step := duewheel.sweep_step(v_slot, v_topic_id, p_now);
+            swept := v_step.swept;
+            got_on := not v_step.waits;
+            next_topic_id := case when v_step.waits then v_topic_id else v_topic_id - 1 end;
+            return;
+        elsif p_after_topic_id > 0 and duewheel.topic_to_sweep(v_slot, 0) is not null then
             return;
         end if;
         -- Those that are still to come into it are looked at there.
         continue when duewheel.topics_outside(v_slot.starts_at, v_slot.ends_at) <> '{}';
         update duewheel.slot s set sealed_at = v_now where s.starts_at = v_slot.starts_at;
         delete from duewheel.swept_topic w where w.starts_at = v_slot.starts_at;
-        more := true;
-        exit when clock_timestamp() >= v_until;
+        got_on := true;
+        p_after_topic_id := 0;
+        if clock_timestamp() >= v_until then
+            next_topic_id := 0;
+            return;
+        end if;
     end loop;
 end
 $$;

@@ -57,8 +57,7 @@ end
 $$;
 
 -- Moves messages that outlive their slot out of it, at most p_limit of them: of the first slot from p_from on that has
--- some, in a tenth of a second or the time of one slot. Answers how many, and from where the next call goes on, null at
--- the end.
+-- some, in 50 ms or the time of one slot. Answers how many, and from where the next call goes on, null at the end.
 create or replace function duewheel.move_out(
     p_limit integer default 5000, p_from timestamptz default '-infinity', p_now timestamptz default null,
     out moved bigint, out next_from timestamptz
@@ -66,7 +65,7 @@ create or replace function duewheel.move_out(
 language plpgsql set plan_cache_mode = force_generic_plan as $$
 declare
     v_now constant timestamptz := duewheel.clock_at(p_now);
-    v_until constant timestamptz := clock_timestamp() + interval '100 milliseconds';
+    v_until constant timestamptz := clock_timestamp() + interval '50 milliseconds';
     v_slot duewheel.slot;
     v_first timestamptz;
 begin
@@ -171,8 +170,8 @@ begin atomic
 end;
 
 -- Deletes messages that outlived their slot and that nobody keeps any more, at most p_limit of them: of the first slot
--- from p_from on that has some, in a tenth of a second or the time of one slot. Answers how many, and from where the
--- next call goes on, null at the end.
+-- from p_from on that has some, in 50 ms or the time of one slot. Answers how many, and from where the next call goes
+-- on, null at the end.
 create or replace function duewheel.forget_outlived(
     p_limit integer default 5000, p_from timestamptz default '-infinity', p_now timestamptz default null,
     out forgotten bigint, out next_from timestamptz
@@ -180,7 +179,7 @@ create or replace function duewheel.forget_outlived(
 language plpgsql set plan_cache_mode = force_generic_plan as $$
 declare
     v_now constant timestamptz := duewheel.clock_at(p_now);
-    v_until constant timestamptz := clock_timestamp() + interval '100 milliseconds';
+    v_until constant timestamptz := clock_timestamp() + interval '50 milliseconds';
     v_slot duewheel.outlived_slot;
     v_first timestamptz;
     v_kept integer[];

@@ -1,7 +1,7 @@
 -- Forgetting: upkeep's portions of what is over, each in a transaction of its own and of a bounded number of rows.
 
--- Forgets one portion of what speaks of messages that are gone: at most p_limit rows of each table, in a tenth of a
--- second or the time of one topic. next_topic_id is where the next portion begins, null at the end.
+-- Forgets one portion of what speaks of messages that are gone: at most p_limit rows of each table, in 50 ms or the
+-- time of one topic. next_topic_id is where the next portion begins, null at the end.
 create or replace function duewheel.forget(
     p_limit integer default 4000, p_after_topic_id integer default 0, p_now timestamptz default null,
     out forgotten bigint, out next_topic_id integer
@@ -9,7 +9,7 @@ create or replace function duewheel.forget(
 language plpgsql as $$
 declare
     v_now constant timestamptz := duewheel.clock_at(p_now);
-    v_until constant timestamptz := clock_timestamp() + interval '100 milliseconds';
+    v_until constant timestamptz := clock_timestamp() + interval '50 milliseconds';
     v_trimmed record;
 begin
     forgotten := 0;

@@ -1,0 +1,133 @@
+"""A broker on a server that others use, for years (X22 to X25): the readable specification, a rule each."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from psycopg2.errors import QueryCanceled
+from tests.acting import AT_ONCE, DAY, HOUR, SECOND, bodies, rows
+from tests.clock import Clock
+from tests.waiting import ask, connected
+
+from duewheel.store.broker import Broker
+from duewheel.store.database import notices
+from duewheel.store.values.errors import InvalidArgument, InvalidKey, InvalidTag
+from duewheel.store.values.retry_policy import RetryPolicy
+from duewheel.store.wheel import upkeep
+
+#: What `forget` may take in a transaction where the server ends all that is longer.
+FEW = 100
+
+
+def pass_days(broker: Broker, clock: Clock, days: int) -> None:
+    """Upkeep is done on each of these days."""
+    for _ in range(days):
+        clock.advance(DAY)
+        broker.maintain()
+
+
+def test_x22_a_topics_retention_is_its_own_and_a_dead_letter_is_announced_before_it_goes(
+    timed_broker: Broker, clock: Clock
+) -> None:
+    sent = {}
+    for name, days in (("short", 3), ("long", 30)):
+        timed_broker.create_topic(name, queues=1, retention=days * DAY, dead_letter_retention=10 * DAY)
+        sent[name] = timed_broker.send(name, name.encode(), delay=AT_ONCE)
+        readers = timed_broker.consumer(name, "readers")
+        readers.ack(readers.receive())
+    timed_broker.consumer("long", "abandoned")
+    dying = timed_broker.consumer("short", "dying", retry=RetryPolicy.unordered(max_retries=0))
+    dying.nack(dying.receive())
+    with connected(timed_broker.dsn) as stranger:
+        ask(stranger, "begin")
+        pass_days(timed_broker, clock, 6)
+        # Neither the other topic nor the group that takes nothing of it keeps this one.
+        assert timed_broker.find(sent["short"].message_id) is None
+        assert timed_broker.find(sent["long"].message_id) is not None
+        ask(stranger, "rollback")
+
+    def dead() -> tuple[int, int]:
+        (group,) = (
+            group for topic in timed_broker.stats().topics for group in topic.groups if group.group == "dying"
+        )
+        return group.dead, group.dropped_soon
+
+    assert dead() == (1, 0)
+    pass_days(timed_broker, clock, 3)
+    clock.advance(HOUR)
+    assert dead() == (1, 1)
+    pass_days(timed_broker, clock, 3)
+    assert dead() == (0, 0)
+
+
+@pytest.mark.owner
+def test_x23_what_others_do_on_the_server_stops_nothing_and_is_named(topic: Broker, clock: Clock) -> None:
+    consumer = topic.consumer("t", "g")
+    with connected(topic.dsn) as stranger:
+        ask(stranger, "create publication everything for all tables")
+        for text in ("1 " + "9" * 400, "1048576 1", "drop table"):
+            ask(stranger, "select pg_notify('duewheel_due', %s)", text)
+            assert notices.due(text) is None
+        topic.send("t", b"sent", delay=AT_ONCE)
+        batch = consumer.receive()
+        assert bodies(batch) == [b"sent"]
+        consumer.ack(batch)
+        clock.advance(10 * DAY)
+        topic.tick("t")
+        assert topic.maintain().dropped
+        # What Postgres opens to every login is not prevented, and is named.
+        ask(stranger, "select pg_advisory_lock(duewheel.tick_lock_class(), -2)")
+        clock.advance(3 * HOUR)
+        warnings = topic.maintain().warnings
+        assert any("another session has the lock of upkeep" in said for said in warnings)
+        assert any(f"the session with pid {stranger.info.backend_pid} " in said for said in warnings)
+
+
+def test_x24_an_action_on_all_that_matches_acts_on_what_was_shown(topic: Broker) -> None:
+    for key, tag in (("order-1", "a"), ("order-2", "b"), ("other", "a")):
+        topic.send("t", key.encode(), delay=HOUR, key=key, tag=tag)
+    shown = topic.recall_many("t", key_prefix="order-", tag="a", dry_run=True)
+    assert (shown.matched, shown.recalled) == (1, 0)
+    assert topic.recall_many("t", key_prefix="order-", tag="a").recalled == 1
+    assert [message.recalled for message in topic.find_key("t", "order-1")] == [True]
+    # What does not say which messages are meant, or says it wrongly, acts on none.
+    for criteria in ({}, {"key_prefix": ""}, {"tag": ""}):
+        with pytest.raises((InvalidArgument, InvalidKey, InvalidTag)):
+            topic.recall_many("t", **criteria)
+    assert topic.recall_many("t", everything=True, dry_run=True).matched == 2
+
+
+@pytest.mark.owner
+def test_x25_upkeep_gets_on_in_bounded_steps_under_its_role_after_any_rest(
+    topic: Broker, clock: Clock
+) -> None:
+    consumer = topic.consumer("t", "g")
+    for _ in range(30):
+        topic.send("t", b"", delay=AT_ONCE)
+        consumer.ack(consumer.receive())
+        clock.advance(DAY)
+    topic.tick("t")
+    called = set()
+    with connected(topic.dsn) as connection:
+
+        def call(statement: str) -> tuple[Any, ...]:
+            called.update(re.findall(r"duewheel\.(\w+)\(", statement))
+            portion = re.search(r"forget\((\d+)", statement)
+            if portion and int(portion[1]) > FEW:
+                # As a timeout of the server does.
+                raise QueryCanceled
+            (row,) = ask(connection, statement, clock())
+            return row
+
+        upkeep.in_rounds(call)
+    assert topic.stats().upkeep.slots_past_retention == 0
+    assert rows(topic, "select count(*) < 10 from duewheel.lease") == [(True,)]
+    role = "select distinct role_name from duewheel.entry_points() where function_name = any (%s)"
+    assert rows(topic, role, sorted(called - {"upkeep_holders"})) == [("duewheel_admin",)]
+    clock.advance(SECOND)
+    topic.maintain()
+    assert topic.stats().upkeep.slots_to_seal == 0
+    assert timedelta(0) <= clock() - topic.stats().upkeep.maintained_at < HOUR
