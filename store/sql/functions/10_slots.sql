@@ -130,10 +130,7 @@ $$;
 create or replace function duewheel.settle_far(
     p_limit integer default 10000, p_now timestamptz default null, out settled bigint, out more boolean
 )
-language plpgsql
-set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off
-set enable_mergejoin = off set jit = off
-as $$
+language plpgsql set plan_cache_mode = force_generic_plan set enable_hashjoin = off set enable_mergejoin = off as $$
 declare
     v_now constant timestamptz := duewheel.clock_at(p_now);
     v_at timestamptz;

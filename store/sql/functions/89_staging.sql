@@ -120,10 +120,8 @@ create or replace function duewheel.publish_batch(
     p_keep interval default '365 days', out sent bigint, out sent_before bigint
 )
 -- By the keys, whatever the tables held when the plan was made. Indexes are filled in order, for which memory is taken.
-language plpgsql
-set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off
-set enable_mergejoin = off set jit = off set work_mem = '64MB'
-as $$
+language plpgsql set plan_cache_mode = force_generic_plan set enable_hashjoin = off set enable_mergejoin = off
+set work_mem = '64MB' as $$
 declare
     -- The place in the batch of the first message of each part.
     v_firsts bigint[];

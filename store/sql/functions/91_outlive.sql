@@ -218,9 +218,7 @@ $$;
 create or replace function duewheel.forget_some(
     p_slot duewheel.outlived_slot, p_kept integer[], p_limit integer
 ) returns bigint
-language plpgsql
-set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off
-set enable_mergejoin = off set jit = off as $$
+language plpgsql set plan_cache_mode = force_generic_plan set enable_hashjoin = off set enable_mergejoin = off as $$
 declare
     v_over constant integer[] := array(
         select unnest((p_slot).topic_ids) except select unnest(p_kept) order by 1);

@@ -223,10 +223,7 @@ $$;
 -- the first that is needed still, so that no others are looked at.
 create or replace function duewheel.trim_leases(p_topic_id integer, p_kept_from timestamptz, p_limit integer)
 returns bigint
-language plpgsql
-set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off
-set enable_mergejoin = off set jit = off
-as $$
+language plpgsql set plan_cache_mode = force_generic_plan set enable_hashjoin = off set enable_mergejoin = off as $$
 declare
     v_newest record;
     v_group_id integer := -1;

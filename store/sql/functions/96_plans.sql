@@ -2,18 +2,19 @@
 -- tables may have been empty, or never analyzed, and every index looked the same: by its own lights the planner reads
 -- all messages, or plans anew for each position, which costs more than the statement. A function that says "set
 -- plan_cache_mode = force_generic_plan", and no more, gets the rest here: one plan for all positions, whose slots are
--- pruned when it runs, and which walks an index in its order however small the tables were. One that has
--- to sort says "set enable_sort = on" beside it. Functions that need other settings name all of theirs. Functions that
--- it calls run under its settings, too, unless they have their own.
+-- pruned when it runs, and which walks an index in its order however small the tables were. One that has to sort says
+-- "set enable_sort = on" beside it, and one that switches other ways off names these alone. Functions that need other
+-- settings name all of theirs. Functions that it calls run under its settings, too, unless they have their own.
 do $$
 declare
     v_function record;
 begin
     for v_function in
-        select p.oid::regprocedure as signature, 'enable_sort=on' = any (p.proconfig) as sorts from pg_proc p
+        select p.oid::regprocedure as signature,
+               exists (select from unnest(p.proconfig) setting where setting like 'enable%') as sorts
+        from pg_proc p
         where p.pronamespace = 'duewheel'::regnamespace and 'plan_cache_mode=force_generic_plan' = any (p.proconfig)
-          and not exists (
-            select from unnest(p.proconfig) setting where setting like 'enable%' and setting <> 'enable_sort=on')
+          and 'enable_seqscan=off' <> all (p.proconfig)
     loop
         execute format('alter function %s set enable_seqscan = off set enable_bitmapscan = off set jit = off %s',
                        v_function.signature,
