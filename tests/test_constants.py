@@ -32,7 +32,16 @@ UNITS = {
     **dict.fromkeys(("h", "hour", "hours"), 3_600.0),
     **dict.fromkeys(("day", "days"), 86_400.0),
 }
-WORDS = {"a quarter of a": 0.25, "half a": 0.5, "a": 1, "an": 1, "one": 1, "seven": 7, "ten": 10}
+WORDS = {
+    "a quarter of a": 0.25,
+    "a tenth of a": 0.1,
+    "half a": 0.5,
+    "a": 1,
+    "an": 1,
+    "one": 1,
+    "seven": 7,
+    "ten": 10,
+}
 
 
 @dataclass
@@ -115,10 +124,10 @@ def constants() -> dict[str, Constant]:
             "how often a wheel does it",
             (r"Upkeep, due every (hour),", r"it is due every (hour)"),
         ),
-        "step of upkeep": Constant(
-            f"{upkeep._LONGEST_SECONDS * 1000:g} ms",
-            "what a transaction of upkeep strives for",
-            (r"strives for is (\d+ ms)", r"strives for (a quarter of a second)"),
+        "portion of upkeep": Constant(
+            f"{upkeep._AIM_SECONDS * 1000:g} ms",
+            "what a transaction that forgets or moves strives for",
+            (r"strives for (a tenth of a second)",),
         ),
         "messages of a receive": Constant(counted(MOST_RECEIVED), "at most, in one call"),
         "messages of `send_many`": Constant(counted(sending.MAX_MESSAGES), "at most, in one call"),
