@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import logging
 import re
+import threading
 import time
 from pathlib import Path
 
@@ -44,6 +45,9 @@ log = logging.getLogger(__name__)
 
 # Held while a database is upgraded; the letters "duewheel" as a number.
 _UPGRADE_LOCK = 0x6475657768656C
+
+# Alembic keeps what it is at work on for the whole process, so threads do not upgrade side by side.
+_ALEMBIC_LOCK = threading.Lock()
 
 # How long others wait behind an upgrade that waits for an open transaction: at first, and at most. It waits
 # longer each time: on a busy machine not all open transactions may have ended in so short a moment.
@@ -153,7 +157,8 @@ def _upgrade(engine: Engine, lock_timeout_ms: int) -> SchemaState:
                 newest_revision(),
             )
         else:
-            command.upgrade(_alembic(connection), "head")
+            with _ALEMBIC_LOCK:
+                command.upgrade(_alembic(connection), "head")
             applied = _apply_functions(connection)
             _grant_rights(connection, anew=applied)
             _run(connection, f"select {SCHEMA}.make_slots_ahead(clock_timestamp())")

@@ -1,4 +1,4 @@
-"""Plays the faults and prints the tables: ``make chaos``. All of them together write ``docs/faults.md``.
+"""Plays the faults and prints the tables: ``make chaos``. Each writes its row of ``docs/faults.md``.
 
 Environment:
     CHAOS: the names of faults, with commas, ``full-size``, or ``mix``; all faults otherwise.
@@ -14,7 +14,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -39,14 +39,16 @@ from tests.chaos.proven import PROVEN, Proven, run
 MODULES = (processes, programs, servers, clocks, crowds, answers, administration, neighbours)
 
 PAGE = Path(__file__).parents[2] / "docs" / "faults.md"
-#: The tables are between them and their ends.
+#: The tables of the page are between them and their ends.
 MARK = "<!-- written by `make chaos` -->\n"
 FULL_MARK = "<!-- written by `make chaos CHAOS=full-size` -->\n"
+PROVEN_MARK = "<!-- written by `make chaos`: tests -->\n"
 END = "<!-- end -->\n"
 COLUMNS = (
     *("fault", "command", "done", "sent", "received", "lost", "early", "doubled", "recalled, but delivered"),
-    *("out of order", "longest wait", "recovered after", "upkeep after", "verdict"),
+    *("out of order", "longest wait", "recovered after", "upkeep after", "run", "verdict"),
 )
+PROVEN_COLUMNS = ("fault", "command", "tests", "verdict")
 
 
 def in_seconds(seconds: float | None) -> str:
@@ -54,42 +56,57 @@ def in_seconds(seconds: float | None) -> str:
     return "" if seconds is None else f"{seconds:.1f} s"
 
 
-def row(outcome: Outcome) -> str:
+def row(outcome: Outcome, seed: int, seconds: float) -> str:
     """A row of the table, in Markdown."""
     cells = [
-        f'<a id="{outcome.fault.name}"></a>{outcome.fault.title}',
-        f"`make chaos CHAOS={outcome.fault.name}`",
+        *beginning(outcome.fault.name, outcome.fault.title),
         outcome.done,
         *(f"{number:,}".replace(",", " ") for number in (outcome.sent, outcome.received)),
         *(outcome.count("lost"), outcome.count("early")),
         outcome.count("doubled") + outcome.count("held twice"),
         *(outcome.count("recalled"), outcome.count("order")),
         *map(in_seconds, (outcome.longest_wait_seconds, outcome.recovery_seconds, outcome.upkeep_seconds)),
+        f"seed {seed}, {seconds:g} s, Postgres {outcome.server_version}",
         "**broken**" if outcome.violations else "held",
     ]
     return f"| {' | '.join(map(str, cells))} |"
 
 
-def table(outcomes: Sequence[Outcome], told: str) -> str:
-    """The table, and under it how it was made."""
-    head = f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}"
-    return "\n".join([head, *map(row, outcomes), "", told, ""])
+def proven_row(one: Proven, holds: bool) -> str:
+    """A row of the table of faults that tests play, in Markdown."""
+    tests = ", ".join(f"`{test}`" for test in one.tests)
+    cells = [*beginning(one.name, one.title), tests, "held" if holds else "**broken**"]
+    return f"| {' | '.join(cells)} |"
 
 
-def proven_table(results: Sequence[tuple[Proven, bool]]) -> str:
-    """The table of the faults that tests play, in Markdown."""
-    rows = [
-        f'| <a id="{one.name}"></a>{one.title} | `make chaos CHAOS={one.name}`'
-        f" | {', '.join(f'`{test}`' for test in one.tests)} | {'held' if holds else '**broken**'} |"
-        for one, holds in results
-    ]
-    return "\n".join(["| fault | command | tests | verdict |", "|---|---|---|---|", *rows, ""])
+def beginning(name: str, title: str) -> tuple[str, str]:
+    """The first cells of a row."""
+    return f'<a id="{name}"></a>{title}', f"`make chaos CHAOS={name}`"
 
 
-def write(mark: str, tables: str) -> None:
-    """Put tables in the page, below a mark, in place of those there."""
+def name_of(written: str) -> str:
+    """The fault of a row."""
+    return written.partition("CHAOS=")[2].partition("`")[0]
+
+
+def table(columns: Sequence[str], rows: Iterable[str]) -> str:
+    """A table, in Markdown."""
+    head = f"| {' | '.join(columns)} |\n|{'---|' * len(columns)}"
+    return "\n".join([head, *rows, ""])
+
+
+def rows_of(mark: str) -> dict[str, str]:
+    """The rows that the page has below a mark, by fault."""
+    lines = PAGE.read_text().partition(mark)[2].partition(END)[0].splitlines()
+    return {name_of(line): line for line in lines if "CHAOS=" in line}
+
+
+def write(mark: str, columns: Sequence[str], known: Iterable[str], rows: Iterable[str]) -> None:
+    """Put rows in the page, in place of those of the same faults; those of no fault go."""
+    there = rows_of(mark) | {name_of(one): one for one in rows}
     before, _, rest = PAGE.read_text().partition(mark)
-    PAGE.write_text(f"{before}{mark}\n{tables}\n{END}{rest.partition(END)[2]}")
+    text = table(columns, [there[name] for name in known if name in there])
+    PAGE.write_text(f"{before}{mark}\n{text}\n{END}{rest.partition(END)[2]}")
 
 
 def played(fault: Fault, seed: int, seconds: float) -> Outcome:
@@ -130,14 +147,14 @@ def play_mixes(seed: int, seconds: float) -> int:
 
 def play_in_full(seed: int) -> int:
     """Play those that have a full size in it, and write their table."""
-    chosen = [(one, one.full_seconds) for one in FAULTS.values() if one.full_seconds is not None]
+    chosen = {name: one.full_seconds for name, one in FAULTS.items() if one.full_seconds is not None}
     with ThreadPoolExecutor(len(chosen)) as threads:
         # Beside each other, as most of them stand still for most of the time.
-        playing = [threads.submit(played, one, seed, seconds) for one, seconds in chosen]
+        playing = [threads.submit(played, FAULTS[name], seed, seconds) for name, seconds in chosen.items()]
         outcomes = [one.result() for one in playing]
-    told = f"Seed {seed}, Postgres {outcomes[0].server_version}."
-    write(FULL_MARK, table(outcomes, told))
-    print(table(outcomes, told))
+    rows = [row(one, seed, chosen[one.fault.name]) for one in outcomes]
+    write(FULL_MARK, COLUMNS, chosen, rows)
+    print(table(COLUMNS, rows))
     return int(any(outcome.violations for outcome in outcomes))
 
 
@@ -156,21 +173,20 @@ def main() -> int:
         return 2
     print(f"Seed {seed}, {seconds:g} s for each fault.", flush=True)
     proven = [PROVEN[name] for name in chosen if name in PROVEN]
+    rows = []
     with ThreadPoolExecutor(1) as beside:
         # They need what faults do not, and wait for most of the time.
         passed = beside.submit(run, proven) if proven else None
-        outcomes = [played(FAULTS[name], seed, seconds) for name in chosen if name in FAULTS]
+        outcomes = []
+        for name in chosen:
+            if name in FAULTS:
+                outcomes.append(played(FAULTS[name], seed, seconds))
+                rows.append(row(outcomes[-1], seed, seconds))
+                write(MARK, COLUMNS, FAULTS, rows[-1:])
         results = [(one, one.holds(passed.result())) for one in proven] if passed else []
-    server = f", Postgres {outcomes[0].server_version}" if outcomes else ""
-    tables = "\n".join(
-        [
-            *([table(outcomes, f"Seed {seed}, {seconds:g} s for each fault{server}.")] if outcomes else []),
-            *([proven_table(results)] if results else []),
-        ]
-    )
-    print(f"\n{tables}")
-    if chosen == known:
-        write(MARK, tables)
+    proven_rows = [proven_row(*one) for one in results]
+    write(PROVEN_MARK, PROVEN_COLUMNS, PROVEN, proven_rows)
+    print(f"\n{table(COLUMNS, rows)}\n{table(PROVEN_COLUMNS, proven_rows)}")
     broken = any(outcome.violations for outcome in outcomes) or not all(holds for _, holds in results)
     return int(broken)
 

@@ -111,6 +111,20 @@ def test_upgrading_again_changes_nothing(dsn: str) -> None:
     assert execute(dsn, "select xmin::text from duewheel.broker") == before
 
 
+def test_threads_upgrade_databases_of_their_own_at_once(postgres: EmbeddedPostgres) -> None:
+    names = [f"threads_{number}" for number in range(4)]
+    try:
+        with beside() as start:
+            upgrading = [start(migration.upgrade, postgres.ensure_database(name)) for name in names]
+            assert len({one.result().revision for one in upgrading}) == 1
+        for name in names:
+            with connected(postgres.ensure_database(name)) as connection:
+                assert ask(connection, "select count(*) from duewheel.topic") == [(0,)]
+    finally:
+        for name in names:
+            execute(postgres.dsn(), f"drop database if exists {name} with (force)")
+
+
 @pytest.mark.long
 def test_twenty_processes_upgrade_at_once(empty_dsn: str, dsn: str) -> None:
     # Forked by a program that has done nothing but its imports, which would take each of them a second.

@@ -79,6 +79,8 @@ class Proxy:
         with suppress(OSError):
             while piece := source.recv(_PIECE_BYTES):
                 target.sendall(piece)
+        # The server ends the session of a client that was killed, in whatever transaction.
+        with suppress(OSError):
             target.shutdown(socket.SHUT_WR)
 
     def _answer(self, server: socket.socket, client: socket.socket) -> None:
