@@ -68,6 +68,8 @@ class Year:
         self.sent = 0
         self.longest_step = 0.0
         self.longest_statement = ""
+        #: When messages of a topic are due that were not received yet, in order.
+        self.due_at: dict[int, list[datetime]] = {}
         self._connect()
         for number in range(topics):
             self.broker.create_topic(f"topic-{number}", max_delay=31 * DAY, queues=1)
@@ -98,28 +100,27 @@ class Year:
         for topic in active:
             self.send(topic)
         self.now += DAY
-        names = [f"topic-{topic}" for topic in range(self.topics)]
-        for name in names:
-            self.broker.tick(name)
-        for topic, bell in enumerate(self.broker.doorbells(names, ["workers"] * self.topics)):
-            if bell.ready:
+        for topic in range(self.topics):
+            if self.is_due(topic):
                 self.receive(topic)
         self.maintain()
+
+    def is_due(self, topic: int) -> bool:
+        """Whether there is something to receive."""
+        return any(due_at < self.now for due_at in self.due_at.get(topic, [])[:1])
 
     def send(self, topic: int) -> None:
         """50 messages, of which every second waits for less than a day; one in 100 is recalled."""
         name = f"topic-{topic}"
+        delays = [MINUTE + self.chance.random() * (DAY if number % 2 else 30 * DAY) for number in range(50)]
         self.broker.send_many(
             name,
             [
-                {
-                    "body": BODY,
-                    "delay": MINUTE + self.chance.random() * (DAY if number % 2 else 30 * DAY),
-                    "key": f"order-{self.sent + number}",
-                }
-                for number in range(50)
+                {"body": BODY, "delay": delay, "key": f"order-{self.sent + number}"}
+                for number, delay in enumerate(delays)
             ],
         )
+        self.due_at[topic] = sorted([*self.due_at.get(topic, []), *(self.now + delay for delay in delays)])
         if self.chance.random() < 0.5:
             self.broker.recall_key(name, f"order-{self.sent}")
         self.sent += 50
@@ -128,10 +129,13 @@ class Year:
         """Take what is due; on an average two in 100 fail, and come again the next day."""
         consumer = self.consumers.get(topic) or self.broker.consumer(f"topic-{topic}", "workers")
         self.consumers[topic] = consumer
+        self.broker.tick(f"topic-{topic}")
+        self.due_at[topic] = [due_at for due_at in self.due_at[topic] if due_at >= self.now]
         while batch := consumer.receive(1_000):
             failed = [message for message in batch if message.attempt == 1 and self.chance.random() < 0.02]
             if failed:
                 consumer.nack(failed)
+                self.due_at[topic].insert(0, self.now + MINUTE)
             consumer.ack([message for message in batch if message not in failed])
 
     def maintain(self) -> None:

@@ -1,4 +1,4 @@
-"""What a message costs is what docs/how-to/spark-brokers.md says."""
+"""What a message costs is what docs/how-to/spark-brokers.md and operate.md say."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "how-to" / "spark-brokers.md").read_text()
+OPERATE = (ROOT / "docs" / "how-to" / "operate.md").read_text()
 COUNT = 10_000
 BODY = b"x" * 100
 
@@ -23,13 +24,17 @@ SIZE = """
 select sum(pg_total_relation_size(oid)) from pg_class
 where relnamespace = 'duewheel'::regnamespace and relkind = 'r'
 """
+LOGS = """
+select sum(pg_total_relation_size(('duewheel.' || name)::regclass))
+from unnest(array['tick', 'straggler', 'lease', 'lease_event', 'lease_answer']) name
+"""
 WAL = "select pg_current_wal_insert_lsn() - '0/0'"
 
 #: How far a figure may be off: a page that is counted whole, a vacuum that runs beside, another machine.
 BYTES_OFF = 0.1
 SPEED_OFF = 1.5
-#: Of one message that is sent, released, received and acked by itself.
-TRICKLE_WAL = 1_600
+#: Files that grow by a page: the logs that single messages leave, and their indexes.
+FILES_OF_LOGS = 7
 
 
 def row(what: str) -> list[float]:
@@ -87,22 +92,52 @@ def test_bytes_per_message(broker: Broker, keyed: bool) -> None:
     assert median(handled) < 2 * row("WAL of receive and ack, in batches of 1 000")[keyed]
 
 
+@pytest.mark.slow
 @pytest.mark.owner
-def test_wal_of_a_message_at_a_trickle(broker: Broker) -> None:
-    broker.create_topic("t")
+@pytest.mark.parametrize(("at_a_time", "times"), [(1, 1000), (2, 500), (10, 100), (100, 15)])
+def test_bytes_of_logs_and_wal_by_how_many_are_received_at_a_time(
+    broker: Broker, at_a_time: int, times: int
+) -> None:
+    broker.create_topic("t", queues=1)
     consumer = broker.consumer("t", "g")
-    written: list[float] = []
-    for _ in range(20):
-        wal = ask(broker, WAL)
-        send(broker, "t", 0, 1, keyed=False)
-        consumer.ack(consumer.receive(1))
-        assert not consumer.receive(1)
-        written.append(float(ask(broker, WAL) - wal))
 
+    def handle(count: int) -> float:
+        """The WAL per message; the median, as some write a whole page."""
+        written: list[float] = []
+        for _ in range(count):
+            wal = ask(broker, WAL)
+            for _ in range(at_a_time):
+                broker.send("t", BODY, delay=timedelta(0))
+            batch = consumer.receive(at_a_time)
+            assert len(batch) == at_a_time
+            consumer.ack(batch)
+            assert not consumer.receive(1)
+            written.append(float(ask(broker, WAL) - wal) / at_a_time)
+        return median(written)
+
+    # The first pages.
+    handle(times // 5)
+    logs = ask(broker, LOGS)
+    wal = handle(times)
+    (cells,) = re.findall(rf"^\| {at_a_time}(?:,[^|]*)? \| ([\d ]+) \| ([\d ]+) \|$", OPERATE, re.MULTILINE)
+    said_logs, said_wal = (float(cell.replace(" ", "")) for cell in cells)
+    assert wal == pytest.approx(said_wal, rel=BYTES_OFF)
+    assert float(ask(broker, LOGS) - logs) / (times * at_a_time) == pytest.approx(
+        said_logs, rel=BYTES_OFF, abs=FILES_OF_LOGS * 8192 / (times * at_a_time)
+    )
     # A lease without messages would only move the position.
     assert ask(broker, "select count(*) from duewheel.lease where n > 0 and message_count = 0") == 0
-    # Some write a whole page.
-    assert median(written) < TRICKLE_WAL
+
+
+def test_what_follows_for_the_disk() -> None:
+    stored = row("stored on disk, indexes included")[0]
+    alone, hundred = (
+        float(logs) for logs in re.findall(r"^\| (?:1, [^|]*|100) \| (\d+) \|", OPERATE, re.MULTILINE)
+    )
+    text = " ".join(OPERATE.split())
+    assert f"5 000 000 messages at a time, or {5e6 * stored / 1e9:.1f} GB" in text
+    assert f"those of 4 000 000: {4e6 * alone / 1e9:.1f} GB where each is handled by itself" in text
+    assert f"and {4e6 * hundred / 1e9:.2f} GB in batches of 100" in text
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,226 @@
+"""Upkeep after a rest of 30 days, beside a program that sends and receives; on stock settings.
+
+10 000 topics with --long, and 1 000 without, were used for 33 days: on each of them 333 messages came, one by
+one, each with a tick, a lease and an answer of its own. That is 10 000 000 rows of logs, or 1 000 000. Upkeep
+was last done before the first of them. One topic lives this life by the broker, on a clock that is moved; the
+others get copies of its rows.
+
+Then upkeep catches up, second by second with a pause of a second between. A program sends and receives single
+messages all the time: its rates beside upkeep are compared with those of the pauses around it.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from benchmarks.bench import Bench, Subject
+from benchmarks.many_topics import CHUNK
+from benchmarks.measure import Goal, Row, thousands
+from benchmarks.program import main
+from benchmarks.server import STOCK_SETTINGS, Server, connect
+from duewheel.store import Broker
+from duewheel.store.wheel import upkeep
+
+MESSAGES = 333
+DAYS = 33
+LOGS = ("tick", "lease", "lease_event")
+#: Of upkeep at work, and of the pause behind it.
+TURN_SECONDS = 1.0
+RATE_GOAL = 0.9
+STEP_GOAL_MS = 250.0
+BODY = bytes(range(100))
+SECOND = timedelta(seconds=1)
+
+MAKE = """
+SELECT duewheel.create_topic(format('topic-%%s', n), queues => 1),
+       duewheel.subscribe(format('topic-%%s', n), 'workers')
+  FROM generate_series(%s, %s) n
+"""
+COLUMNS = """
+SELECT string_agg(quote_ident(a.attname), ', ' ORDER BY a.attnum),
+       string_agg(CASE a.attname WHEN 'topic_id' THEN 't.' ELSE 'r.' END || quote_ident(a.attname), ', '
+                  ORDER BY a.attnum)
+  FROM pg_attribute a
+ WHERE a.attrelid = %s::regclass AND a.attnum > 0 AND NOT a.attisdropped
+"""
+FIRST_LEASES = """
+DELETE FROM duewheel.lease WHERE topic_id <> (SELECT topic_id FROM duewheel.topic WHERE name = 'topic-1')
+"""
+COPY_TO_OTHERS = """
+INSERT INTO duewheel.{table} ({columns}) OVERRIDING SYSTEM VALUE
+SELECT {values}
+  FROM duewheel.topic t CROSS JOIN duewheel.{table} r
+ WHERE r.topic_id = (SELECT o.topic_id FROM duewheel.topic o WHERE o.name = 'topic-1')
+   AND t.name IN (SELECT format('topic-%%s', n) FROM generate_series(%s, %s) n)
+"""
+
+
+@dataclass
+class Program:
+    """Sends and receives single messages on a topic until it is stopped."""
+
+    dsn: str
+    sent: int = 0
+    received: int = 0
+    stop: threading.Event = field(default_factory=threading.Event)
+
+    def run(self) -> None:
+        """Work, and count it."""
+        with Broker(self.dsn) as broker:
+            consumer = broker.consumer("busy", "busy")
+            while not self.stop.is_set():
+                broker.send("busy", BODY, delay=timedelta(0))
+                self.sent += 1
+                if batch := consumer.receive(1):
+                    consumer.ack(batch)
+                    self.received += 1
+
+
+@dataclass
+class Turns:
+    """Steps of upkeep in a session of the server, with pauses; and what the program does beside both."""
+
+    program: Program
+    session_pid: int
+    working: list[float] = field(default_factory=list)
+    resting: list[float] = field(default_factory=list)
+    #: Of each step its seconds, those of the server's processor, and its statement.
+    steps: list[tuple[float, float, str]] = field(default_factory=list)
+    began_at: float = 0.0
+    done_before: int = 0
+
+    def begin(self) -> None:
+        """The turn begins now."""
+        self.began_at, self.done_before = time.perf_counter(), self.program.received
+
+    def rate(self) -> float:
+        """What the program has done a second since the turn began."""
+        return (self.program.received - self.done_before) / (time.perf_counter() - self.began_at)
+
+    def step(self, work: Any, statement: str) -> tuple[Any, ...]:
+        """One step; after a second of them, a pause."""
+        began, used = time.perf_counter(), processor_seconds(self.session_pid)
+        row: tuple[Any, ...] = work(statement)
+        used = processor_seconds(self.session_pid) - used
+        self.steps.append((time.perf_counter() - began, used, statement))
+        if time.perf_counter() - self.began_at >= TURN_SECONDS:
+            self.working.append(self.rate())
+            self.begin()
+            time.sleep(TURN_SECONDS)
+            self.resting.append(self.rate())
+            self.begin()
+        return row
+
+
+def processor_seconds(pid: int) -> float:
+    """The time that a process has had a processor for."""
+    return int(Path(f"/proc/{pid}/schedstat").read_text(encoding="ascii").split()[0]) / 1e9
+
+
+def live(dsn: str, topics: int) -> None:
+    """33 days of all topics."""
+    now = datetime.now(UTC) - timedelta(days=DAYS)
+    with Broker(dsn, clock=lambda: now) as broker:
+        broker.maintain()
+        broker.create_topic("topic-1", queues=1)
+        consumer = broker.consumer("topic-1", "workers")
+        for _ in range(MESSAGES):
+            broker.send("topic-1", BODY, delay=SECOND)
+            now += SECOND
+            broker.tick("topic-1")
+            consumer.ack(consumer.receive(1))
+            now += timedelta(days=DAYS) / MESSAGES - SECOND
+    with closing(connect(dsn)) as connection, connection.cursor() as cursor:
+        for first in range(2, topics + 1, CHUNK):
+            cursor.execute(MAKE, (first, min(first + CHUNK - 1, topics)))
+            if first == 2:
+                cursor.execute("ANALYZE")
+        # Of the time when the copies were made.
+        cursor.execute(FIRST_LEASES)
+        for table in ("message", *LOGS):
+            cursor.execute(COLUMNS, (f"duewheel.{table}",))
+            columns, values = cursor.fetchone() or ("", "")
+            copying = COPY_TO_OTHERS.format(table=table, columns=columns, values=values)
+            for first in range(2, topics + 1, CHUNK):
+                cursor.execute(copying, (first, min(first + CHUNK - 1, topics)))
+        cursor.execute("VACUUM ANALYZE")
+        cursor.execute("CHECKPOINT")
+
+
+def rows_of_logs(dsn: str) -> int:
+    """The rows of the logs."""
+    with closing(connect(dsn)) as connection, connection.cursor() as cursor:
+        cursor.execute("SELECT " + " + ".join(f"(SELECT count(*) FROM duewheel.{table})" for table in LOGS))
+        ((count,),) = cursor.fetchall()
+    return int(count)
+
+
+def catching_up(bench: Bench) -> Iterator[Row]:
+    """Upkeep after the rest."""
+    topics = bench.size(10_000, 1_000)
+    with Server(STOCK_SETTINGS) as server, server.duewheel() as dsn:
+        live(dsn, topics)
+        before = rows_of_logs(dsn)
+        with Broker(dsn) as broker:
+            broker.create_topic("busy", queues=1)
+        program = Program(dsn)
+        thread = threading.Thread(target=program.run)
+        thread.start()
+        time.sleep(TURN_SECONDS)
+        with closing(connect(dsn)) as connection, connection.cursor() as cursor:
+            turns = Turns(program, connection.get_backend_pid())
+
+            def work(statement: str) -> tuple[Any, ...]:
+                cursor.execute(statement, (None,))
+                return cursor.fetchone() or ()
+
+            turns.begin()
+            upkeep.in_rounds(lambda statement: turns.step(work, statement))
+        program.stop.set()
+        thread.join()
+        after = rows_of_logs(dsn)
+    upkeep_seconds = sum(taken for taken, _, _ in turns.steps)
+    longest, _, statement = max(turns.steps)
+    most_used, its_statement = max((used, told) for _, used, told in turns.steps)
+    about = f"{thousands(topics)} topics, {thousands(before)} rows of logs before, {thousands(after)} after"
+    yield Row(
+        "rate",
+        "sends and receives of single messages beside upkeep that catches up",
+        "/s",
+        turns.working,
+        turns.resting,
+        "upkeep pauses",
+        [Goal(RATE_GOAL, "at least")],
+        [about],
+    )
+    yield Row(
+        "longest",
+        "longest step of upkeep",
+        "ms",
+        [longest * 1000],
+        goals=[Goal(STEP_GOAL_MS, "at most", "ours")],
+        notes=[statement],
+    )
+    yield Row(
+        "processor",
+        "most time of the processor for a step, whatever else the machine does",
+        "ms",
+        [most_used * 1000],
+        goals=[Goal(STEP_GOAL_MS, "at most", "ours")],
+        notes=[its_statement],
+    )
+    yield Row("forgotten", "rows of logs that upkeep forgets", "/s", [(before - after) / upkeep_seconds])
+    yield Row("seconds", "upkeep until it has caught up", "s", [upkeep_seconds])
+
+
+SUBJECTS = [Subject("catching-up", "upkeep after a rest of 30 days", catching_up)]
+
+if __name__ == "__main__":
+    main("catching_up", __doc__, SUBJECTS)
