@@ -332,7 +332,7 @@ class Consumer:
                 back.
             LeaseLost: a lease had ended or was answered before; none of the messages is changed.
         """
-        self._answer("ack" if connection is None else "ack_once", messages, connection=connection)
+        self._say(self._answer_of("ack" if connection is None else "ack_once", messages), connection)
 
     def fence(self, messages: Answered, *, connection: CallerConnection) -> None:
         """Reserve the leases for a transaction of the caller before the work, so that nobody else does it.
@@ -362,7 +362,7 @@ class Consumer:
                 "this connection commits each statement by itself, so the fence would end at once: "
                 "begin a transaction first"
             )
-        self._answer("fence", messages, connection=connection)
+        self._say(self._answer_of("fence", messages), connection)
 
     def nack(
         self,
@@ -383,14 +383,8 @@ class Consumer:
         Raises:
             LeaseLost: a lease had ended or was answered before; nothing is changed, for none of the messages.
         """
-        check_text(reason, "reason", optional=True)
-        self._answer(
-            "nack",
-            messages,
-            delay=None if delay is None else to_span(delay),
-            reason=reason,
-            connection=connection,
-        )
+        due = None if delay is None else to_span(delay)
+        self._say(self._answer_of("nack", messages, delay=due, reason=reason), connection)
 
     def skip(
         self, messages: Answered, *, reason: str | None = None, connection: CallerConnection | None = None
@@ -412,8 +406,7 @@ class Consumer:
             if message.key in closed_orders:
                 consumer.skip(message, reason="the order is closed")
         """
-        check_text(reason, "reason", optional=True)
-        self._answer("skip", messages, reason=reason, connection=connection)
+        self._say(self._answer_of("skip", messages, reason=reason), connection)
 
     def dead_letter(
         self, messages: Answered, *, reason: str | None = None, connection: CallerConnection | None = None
@@ -438,8 +431,7 @@ class Consumer:
             except UnreadableBody as error:
                 consumer.dead_letter(message, reason=str(error))
         """
-        check_text(reason, "reason", optional=True)
-        self._answer("dead_letter", messages, reason=reason, connection=connection)
+        self._say(self._answer_of("dead_letter", messages, reason=reason), connection)
 
     def give_back(
         self, messages: Answered, *, reason: str | None = None, connection: CallerConnection | None = None
@@ -466,8 +458,7 @@ class Consumer:
                 handle(message)
                 consumer.ack(message)
         """
-        check_text(reason, "reason", optional=True)
-        self._answer("give_back", messages, reason=reason, connection=connection)
+        self._say(self._answer_of("give_back", messages, reason=reason), connection)
 
     def change_invisible_duration(
         self, messages: Answered, duration: timedelta, *, connection: CallerConnection | None = None
@@ -482,7 +473,7 @@ class Consumer:
         Raises:
             LeaseLost: a lease had ended or was answered before; nothing is changed, for none of them.
         """
-        self._answer("extend", messages, duration=to_span(duration, "duration"), connection=connection)
+        self._say(self._answer_of("extend", messages, duration=to_span(duration, "duration")), connection)
 
     def answer_held(
         self,
@@ -657,20 +648,6 @@ class Consumer:
         self._wheel_at = max(self._wheel_at, asked_at) if is_turning else float("-inf")
         return to_next
 
-    def _answer(
-        self,
-        action: str,
-        messages: Answered,
-        *,
-        delay: timedelta | None = None,
-        reason: str | None = None,
-        duration: timedelta | None = None,
-        connection: CallerConnection | None = None,
-    ) -> None:
-        self._say(
-            self._answer_of(action, messages, delay=delay, reason=reason, duration=duration), connection
-        )
-
     def _answer_of(
         self,
         action: str,
@@ -681,6 +658,7 @@ class Consumer:
         duration: timedelta | None = None,
     ) -> _Answer | None:
         """The parameters of an answer; None when it names no messages."""
+        check_text(reason, "reason", optional=True)
         leases = _sorted(messages)
         if not leases:
             return None

@@ -376,7 +376,7 @@ def test_x08_what_somebody_sent_and_received_is_found_by_their_name(broker: Brok
 
 
 @pytest.mark.owner
-def test_x08_the_lease_before_an_instant_is_found_though_some_are_gone(broker: Broker) -> None:
+def test_x08_the_lease_after_an_instant_is_found_though_some_are_gone(broker: Broker) -> None:
     broker.create_topic("t", message_type="NORMAL", queues=1)
     broker.send_many("t", [{"body": b""}] * 12)
     consumer = broker.consumer("t", "g")
@@ -387,14 +387,16 @@ def test_x08_the_lease_before_an_instant_is_found_though_some_are_gone(broker: B
         ask(connection, f"delete from duewheel.lease where {where} and n in (2, 3, 7) returning n")
         found = ask(
             connection,
-            f"""select l.n, duewheel.lease_before(l.group_id, l.topic_id, l.queue, l.leased_at),
-                       duewheel.lease_before(
-                           l.group_id, l.topic_id, l.queue, l.leased_at - interval '1 microsecond')
+            f"""select l.n, duewheel.first_reaching(
+                           l.group_id, l.topic_id, l.queue, -1, null, null, null, l.leased_at),
+                       duewheel.first_reaching(
+                           l.group_id, l.topic_id, l.queue, -1, null, null, null,
+                           l.leased_at - interval '1 microsecond')
                 from duewheel.lease l where {where} order by l.n""",
         )
     numbers = [n for n, _, _ in found]
-    assert [at for _, at, _ in found] == numbers
-    assert [before for _, _, before in found] == [None, *numbers[:-1]]
+    assert [after for _, after, _ in found] == [*numbers[1:], None]
+    assert [at for _, _, at in found] == numbers
 
 
 def test_x08_wheels_are_the_sessions_that_say_so_each_by_its_name(broker: Broker, dsn: str) -> None:

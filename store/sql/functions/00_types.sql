@@ -31,14 +31,7 @@ begin
         -- walk came to the slot.
         create type duewheel.recall_walk as (
             slot timestamptz, hi timestamptz, queue smallint, at timestamptz, seq bigint);
-    end if;
-end
-$$;
-
--- Rows that the steps of a history hand on to each other.
-do $$
-begin
-    if to_regtype('duewheel.chain_link') is null then
+        -- Rows that the steps of a history hand on to each other.
         -- What a message was sent on as, for one group: itself, a retry or a dead letter; and where its leases are.
         create type duewheel.chain_link as (
             group_id integer, lease_topic_id integer, lease_queue smallint, topic_id integer, queue smallint,

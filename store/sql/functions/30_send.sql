@@ -171,12 +171,7 @@ begin
     near_until := duewheel.near_until(floor_at);
     quiet_until := duewheel.quiet_until(now_at, v_tick.lo, v_tick.hi, v_tick.by_wheel, v_topic.granularity);
     notify_before := now_at + duewheel.wheel_reach();
-    if p_block_count is null or p_block_count not between 1 and 16 then
-        raise exception using
-            errcode = 'DW010', message = format('%s blocks of 65536 messages are asked for; the limit is 16',
-                                                p_block_count),
-            hint = 'Send in several calls.';
-    end if;
+    perform duewheel.check_limit('the number of blocks of 65536 messages', p_block_count, 1, 16);
     first_block := nextval('duewheel.message_block');
 end
 $$;
@@ -296,9 +291,7 @@ begin
                as is_said
     into v_topic
     from duewheel.topic t
-    left join lateral (
-        select n.lo, n.hi, n.by_wheel from duewheel.newest_tick(t.topic_id) n
-    ) k on true
+    left join lateral duewheel.newest_tick(t.topic_id) k on true
     cross join lateral (select greatest(v_asked, v_now) as deliver_at) p
     cross join lateral (select nextval('duewheel.message_block') as block offset 0) b
     cross join lateral (select (b.block / 16 % t.queues)::smallint as queue) q

@@ -88,49 +88,54 @@ begin atomic
     where r.topic_id = p_topic_id and r.queue = p_queue and r.deliver_at = p_deliver_at and r.seq = p_seq limit 1;
 end;
 
--- Recalls the message of an id, wherever it was moved.
-create or replace function duewheel.recall(message_id text, now timestamptz default null)
-returns duewheel.recall_receipt
+-- Recalls the message that was at a place, wherever it was moved. outcome: recalled, recalled_before,
+-- already_released or not_found; place: where it was found; replaced_by: the id of what was sent in its stead.
+create or replace function duewheel.recall_moved(
+    p_topic_id integer, p_now timestamptz, inout place duewheel.message_position, out outcome text,
+    out replaced_by text
+)
 language plpgsql set plan_cache_mode = force_generic_plan as $$
-#variable_conflict use_column
 declare
-    v_id constant record := duewheel.parse_message_id(recall.message_id);
-    v_place duewheel.message_position := (v_id.queue, v_id.deliver_at, v_id.seq);
     v_present duewheel.message_position;
     v_xid xid8;
-    v_outcome text;
-    v_replaced_by text;
 begin
-    if recall.now is not null then
-        perform duewheel.require_clock_right(recall.now);
-    end if;
-    perform duewheel.require_read_committed();
     loop
-        v_outcome := 'not_found';
+        outcome := 'not_found';
         select m.xid into v_xid
-        from duewheel.message_at(v_id.topic_id, v_place.queue, v_place.deliver_at, v_place.seq) m
+        from duewheel.message_at(p_topic_id, place.queue, place.deliver_at, place.seq) m
         join duewheel.topic t on t.topic_id = m.topic_id
         where t.message_type not in ('RETRY', 'DEAD_LETTER');
-        if found and not duewheel.is_forgotten(
-            v_id.topic_id, v_place.queue, v_place.deliver_at, v_place.seq, v_xid)
-        then
-            v_outcome := duewheel.recall_position(
-                v_id.topic_id, v_place.queue, v_place.deliver_at, v_place.seq, recall.now);
+        if found and not duewheel.is_forgotten(p_topic_id, place.queue, place.deliver_at, place.seq, v_xid) then
+            outcome := duewheel.recall_position(p_topic_id, place.queue, place.deliver_at, place.seq, p_now);
         end if;
-        exit when v_outcome in ('recalled', 'already_released');
-        select * into v_present from duewheel.present_place(v_id.topic_id, v_place.seq);
-        exit when not found or v_present.seq = v_place.seq;
+        exit when outcome in ('recalled', 'already_released');
+        select * into v_present from duewheel.present_place(p_topic_id, place.seq);
+        exit when not found or v_present.seq = place.seq;
         -- Perhaps just now: while this waited for the transaction that moved it.
-        v_place := v_present;
+        place := v_present;
     end loop;
-    if v_outcome = 'recalled_before' then
-        v_outcome := 'recalled';
-        v_replaced_by := duewheel.replacement_of(v_id.topic_id, v_place.queue, v_place.deliver_at, v_place.seq);
+    if outcome = 'recalled_before' then
+        replaced_by := duewheel.replacement_of(p_topic_id, place.queue, place.deliver_at, place.seq);
     end if;
+end
+$$;
+
+-- Recalls the message of an id.
+create or replace function duewheel.recall(message_id text, now timestamptz default null)
+returns duewheel.recall_receipt
+language plpgsql as $$
+declare
+    v_id constant record := duewheel.parse_message_id(recall.message_id);
+    v_recalled record;
+begin
+    perform duewheel.clock_at(recall.now);
+    perform duewheel.require_read_committed();
+    v_recalled := duewheel.recall_moved(v_id.topic_id, recall.now, (v_id.queue, v_id.deliver_at, v_id.seq));
     return case
-        when v_outcome = 'not_found' then (v_outcome, null)::duewheel.recall_receipt
-        when v_replaced_by is not null then ('replaced', v_replaced_by)::duewheel.recall_receipt
-        else (v_outcome, duewheel.message_id(v_id.topic_id, v_place.queue, v_place.deliver_at, v_place.seq)
+        when v_recalled.outcome = 'not_found' then ('not_found', null)::duewheel.recall_receipt
+        when v_recalled.replaced_by is not null then ('replaced', v_recalled.replaced_by)::duewheel.recall_receipt
+        else (replace(v_recalled.outcome, 'recalled_before', 'recalled'), duewheel.message_id(
+                v_id.topic_id, (v_recalled.place).queue, (v_recalled.place).deliver_at, (v_recalled.place).seq)
              )::duewheel.recall_receipt end;
 end
 $$;
@@ -164,9 +169,7 @@ declare
     v_outcome text;
     v_one text;
 begin
-    if recall_key.now is not null then
-        perform duewheel.require_clock_right(recall_key.now);
-    end if;
+    perform duewheel.clock_at(recall_key.now);
     perform duewheel.require_read_committed();
     v_waiting := duewheel.messages_of_key(v_topic.topic_id, recall_key.key);
     v_outcome := v_waiting.otherwise;
@@ -266,38 +269,20 @@ $$;
 -- Recalls a message in order to move it, wherever an earlier move has put it; answers it as it was there.
 create or replace function duewheel.take_to_move(p_topic_id integer, p_message_id text, p_now timestamptz)
 returns duewheel.any_message
-language plpgsql set plan_cache_mode = force_generic_plan as $$
+language plpgsql as $$
 declare
     v_id constant record := duewheel.parse_message_id(p_message_id);
-    v_place duewheel.message_position := (v_id.queue, v_id.deliver_at, v_id.seq);
-    v_present duewheel.message_position;
-    v_message duewheel.any_message;
-    v_outcome text;
-    v_replaced_by text;
+    v_recalled constant record := duewheel.recall_moved(p_topic_id, p_now, (v_id.queue, v_id.deliver_at, v_id.seq));
 begin
-    loop
-        v_outcome := null;
-        select * into v_message
-        from duewheel.message_at(p_topic_id, v_place.queue, v_place.deliver_at, v_place.seq);
-        if found and not duewheel.is_forgotten(
-            p_topic_id, v_place.queue, v_place.deliver_at, v_place.seq, v_message.xid)
-        then
-            v_outcome := duewheel.recall_position(
-                p_topic_id, v_place.queue, v_place.deliver_at, v_place.seq, p_now);
-        end if;
-        if v_outcome = 'recalled' then
-            return v_message;
-        end if;
-        select * into v_present from duewheel.present_place(p_topic_id, v_place.seq);
-        exit when v_outcome = 'already_released' or not found or v_present.seq = v_place.seq;
-        v_place := v_present;
-    end loop;
-    if v_outcome is null then
+    if v_recalled.outcome = 'recalled' then
+        return duewheel.message_of(p_topic_id, (v_recalled.place).queue, (v_recalled.place).deliver_at,
+                                   (v_recalled.place).seq);
+    elsif v_recalled.outcome = 'not_found' then
         raise exception using
             errcode = 'DW013',
             message = format('there is no delay message %s', p_message_id),
             hint = 'It may have been dropped when its retention ended; look it up with find.';
-    elsif v_outcome = 'already_released' then
+    elsif v_recalled.outcome = 'already_released' then
         raise exception using
             errcode = 'DW012',
             message = format('message %s has been released already', p_message_id),
@@ -305,12 +290,11 @@ begin
     end if;
     -- Also where another transaction took it back just now: whoever recalls a message has it, and nobody sends it
     -- again.
-    v_replaced_by := duewheel.replacement_of(p_topic_id, v_place.queue, v_place.deliver_at, v_place.seq);
     raise exception using
         errcode = 'DW013',
-        message = case when v_replaced_by is null then format('message %s was recalled before', p_message_id)
-                       else format('message %s was replaced by %s', p_message_id, v_replaced_by) end,
-        hint = case when v_replaced_by is null then 'Send a new message.' else 'Reschedule that one.' end;
+        message = case when v_recalled.replaced_by is null then format('message %s was recalled before', p_message_id)
+                       else format('message %s was replaced by %s', p_message_id, v_recalled.replaced_by) end,
+        hint = case when v_recalled.replaced_by is null then 'Send a new message.' else 'Reschedule that one.' end;
 end
 $$;
 
@@ -330,9 +314,7 @@ declare
     v_now timestamptz;
     v_asked_at timestamptz;
 begin
-    if reschedule.now is not null then
-        perform duewheel.require_clock_right(reschedule.now);
-    end if;
+    perform duewheel.clock_at(reschedule.now);
     perform duewheel.require_home();
     if reschedule.idempotency_key is not null then
         select * into v_receipt from duewheel.claim_move(v_id.topic_id, reschedule.idempotency_key);
@@ -380,9 +362,7 @@ declare
     v_waiting record;
     v_moved duewheel.send_receipt[] := '{}';
 begin
-    if reschedule_key.now is not null then
-        perform duewheel.require_clock_right(reschedule_key.now);
-    end if;
+    perform duewheel.clock_at(reschedule_key.now);
     perform duewheel.require_read_committed();
     if reschedule_key.idempotency_key is not null then
         return query select * from duewheel.claim_move(v_topic.topic_id, reschedule_key.idempotency_key);

@@ -109,34 +109,6 @@ begin
 end
 $$;
 
--- Recalls them. Returns how many that is, or in a dry run would be.
-create or replace function duewheel.recall_held_back(
-    p_topic_id integer, p_condition text, p_dry_run boolean, p_now timestamptz
-) returns bigint
-language sql
-begin atomic
-    select count(*) from unnest(duewheel.held_back_found(p_topic_id, p_condition)) m
-    where p_dry_run
-       or duewheel.recall_position(p_topic_id, m.queue, m.deliver_at, m.seq, p_now) = 'recalled';
-end;
-
--- The key by which a walk goes on. A producer recalls and may not read: a chunk hands on its position and no key.
-create or replace function duewheel.recall_key_at(p_topic_id integer, p_walk duewheel.recall_walk) returns text
-language plpgsql stable as $$
-declare
-    v_key constant text := (
-        select m.key from duewheel.message_at(p_topic_id, p_walk.queue, p_walk.at, p_walk.seq) m);
-begin
-    if v_key is null then
-        raise exception using
-            errcode = 'DW010',
-            message = 'no message is at the position where the chunk before this one ended',
-            hint = 'Begin anew: what was recalled before does not match again.';
-    end if;
-    return v_key;
-end
-$$;
-
 -- The next messages of a slot behind a walk's position that match and are due after p_walk.hi, at most p_limit: by key
 -- from p_key on, or for null queue by queue.
 create or replace function duewheel.recall_page(
@@ -279,7 +251,14 @@ begin
                 released := released + v_count;
             end if;
         elsif p_key_prefix is not null then
-            v_key := duewheel.recall_key_at(p_topic.topic_id, v_walk);
+            -- A producer recalls and may not read: a chunk hands on its position and no key.
+            v_key := (select m.key from duewheel.message_at(p_topic.topic_id, v_walk.queue, v_walk.at, v_walk.seq) m);
+            if v_key is null then
+                raise exception using
+                    errcode = 'DW010',
+                    message = 'no message is at the position where the chunk before this one ended',
+                    hint = 'Begin anew: what was recalled before does not match again.';
+            end if;
         end if;
         continue when v_slot.ends_at <= v_walk.hi;
         positions := positions || array(
@@ -301,18 +280,11 @@ $$;
 create or replace function duewheel.check_chunk(p_limit integer, p_dry_run boolean, p_now timestamptz) returns void
 language plpgsql as $$
 begin
-    if p_now is not null then
-        perform duewheel.require_clock_right(p_now);
-    end if;
+    perform duewheel.clock_at(p_now);
     if not p_dry_run then
         perform duewheel.require_own_transaction();
     end if;
-    if p_limit is null or p_limit not between 1 and 10000 then
-        raise exception using
-            errcode = 'DW010',
-            message = format('a chunk of %s messages is asked for; the limit is 1 to 10000', p_limit),
-            hint = 'Go on in several chunks.';
-    end if;
+    perform duewheel.check_limit('the number of messages of a chunk', p_limit, 1, 10000);
 end
 $$;
 
@@ -339,7 +311,9 @@ declare
 begin
     perform duewheel.check_chunk(p_limit, p_deferred or p_dry_run, p_now);
     if p_after is null and exists (select from duewheel.held_back b where b.topic_id = v_topic.topic_id) then
-        v_held_back := duewheel.recall_held_back(v_topic.topic_id, v_condition, p_dry_run, p_now);
+        select count(*) into v_held_back from unnest(duewheel.held_back_found(v_topic.topic_id, v_condition)) m
+        where p_dry_run or duewheel.recall_position(
+            v_topic.topic_id, m.queue, m.deliver_at, m.seq, p_now) = 'recalled';
     end if;
     v_walk := duewheel.walk_waiting(
         v_topic, v_condition, p_key_prefix, p_due_from, p_due_until, true, false, p_limit, p_after);
@@ -372,9 +346,6 @@ declare
     v_chunk record;
     v_after jsonb;
 begin
-    if recall_many.now is not null then
-        perform duewheel.require_clock_right(recall_many.now);
-    end if;
     perform duewheel.check_bulk_recall(tag, key_prefix, due_from, due_until, everything);
     matched := 0;
     recalled := 0;

@@ -12,15 +12,11 @@ language plpgsql stable set plan_cache_mode = force_generic_plan as $$
 declare
     v_now constant timestamptz := coalesce(p_now, clock_timestamp() - interval '1 microsecond');
 begin
-    if p_now is not null then
-        perform duewheel.require_clock_right(p_now);
-    end if;
+    perform duewheel.clock_at(p_now);
     return query
     select t.topic_id, coalesce(d.due_at < v_now - interval '1 second', false)
     from duewheel.topic t
-    left join lateral (
-        select k.hi, k.open_count, k.by_wheel from duewheel.newest_tick(t.topic_id) k
-    ) k on true
+    left join lateral duewheel.newest_tick(t.topic_id) k on true
     cross join lateral duewheel.first_due(t.topic_id, t.queues, t.message_type, k.hi, null, v_now) d
     where t.topic_id in (
         p_topic_id,
@@ -73,9 +69,7 @@ create or replace function duewheel.subscriptions_named(p_topics text[], p_group
 returns table (group_id integer, topic_id integer)
 language plpgsql stable as $$
 begin
-    if p_now is not null then
-        perform duewheel.require_clock_right(p_now);
-    end if;
+    perform duewheel.clock_at(p_now);
     return query
     select s.group_id, s.topic_id
     from unnest(p_topics, p_groups) with ordinality pair (topic, consumer_group, place)

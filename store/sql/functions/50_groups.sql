@@ -298,9 +298,7 @@ declare
         case when v_ordered then 2147483647 else cardinality(set_retry_policy.intervals) end);
     v_problem text;
 begin
-    if set_retry_policy.now is not null then
-        perform duewheel.require_clock_right(set_retry_policy.now);
-    end if;
+    perform duewheel.clock_at(set_retry_policy.now);
     v_problem := case
         when set_retry_policy.ordered <> v_ordered then format(
             'topic "%s" is of type %s, whose retries are %s; the policy is for %s ones', v_topic.name,
@@ -379,9 +377,7 @@ begin atomic
         order by l.n desc limit 1
     ) l
     cross join lateral (select k.kept_from from duewheel.topic k where k.topic_id = p_topic_id limit 1) k
-    left join lateral (
-        select t.hi, t.queue_hi from duewheel.newest_tick(p_topic_id) t
-    ) t on true;
+    left join lateral duewheel.newest_tick(p_topic_id) t on true;
 end;
 
 -- The same of all queues that a subscription reads. Retries come first.
@@ -499,9 +495,7 @@ begin
     perform duewheel.require_read_committed();
     deleted := 0;
     more := false;
-    if delete_group.topic is not null then
-        perform duewheel.topic_by_name(delete_group.topic);
-    end if;
+    perform duewheel.require_known(null, delete_group.topic);
     -- The lock under which a group is made.
     perform duewheel.lock_until(
         array[duewheel.key_lock_key(0, '%GROUP%' || split_part(delete_group.consumer_group, '/', 1))], v_until);

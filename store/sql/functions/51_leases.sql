@@ -302,11 +302,6 @@ begin
 end
 $$;
 
--- How many leases one transaction revives: each is locked, and all transactions share one table of locks.
-create or replace function duewheel.revive_limit() returns integer
-language sql immutable parallel safe
-return 200;
-
 -- Revives leases of a queue whose time was over at p_to, the first ones first: their messages are due again at once. A
 -- call takes at most p_limit leases, and no further one after 10 000 messages. revived_to: all leases that ended up to
 -- there have been looked at. The caller holds the queue's lock. p_now is the injected instant; the messages are sends,
@@ -369,7 +364,8 @@ declare
     v_now constant timestamptz := duewheel.clock_at(p_now);
     v_position record;
     v_chunk record;
-    v_room integer := duewheel.revive_limit();
+    -- Each lease is locked, and all transactions share one table of locks.
+    v_room integer := 200;
 begin
     messages := 0;
     more := false;

@@ -18,18 +18,12 @@ create or replace function duewheel.check_receive(
 language plpgsql as $$
 #variable_conflict use_column
 declare
+    v_now constant timestamptz := duewheel.clock_at(p_now);
     v_seen_at timestamptz;
 begin
     perform duewheel.require_read_committed();
-    if p_now is not null then
-        perform duewheel.require_clock_right(p_now);
-    end if;
-    if p_max is null or p_max < 1 or p_chunk is null or p_chunk < 1 or p_chunk > 1000000 then
-        raise exception using
-            errcode = 'DW010',
-            message = format('max is %s and chunk is %s; the limits are 1 or more, and 1 to 1000000', p_max, p_chunk),
-            hint = 'Give numbers within the limits.';
-    end if;
+    perform duewheel.check_limit('max', p_max, 1, 9223372036854775807);
+    perform duewheel.check_limit('chunk', p_chunk, 1, 1000000);
     perform duewheel.check_invisible(p_invisible);
     select t.queues, s.retry_topic_id, t.message_type = 'FIFO', s.paused_at is not null, s.seen_at
     into queues, retry_topic_id, is_fifo, is_paused, v_seen_at
@@ -43,8 +37,8 @@ begin
             hint = 'Make the topic, or the consumer, again.';
     end if;
     -- Only broadcasting instances have it; upkeep forgets those that have not been seen for long.
-    if v_seen_at < coalesce(p_now, clock_timestamp()) - interval '1 hour' then
-        update duewheel.subscription s set seen_at = coalesce(p_now, clock_timestamp())
+    if v_seen_at < v_now - interval '1 hour' then
+        update duewheel.subscription s set seen_at = v_now
         where s.group_id = p_group_id and s.topic_id = p_topic_id;
     end if;
 end
@@ -388,16 +382,13 @@ create or replace function duewheel.next_due(p_group_id integer, p_topic_id inte
 returns timestamptz
 language plpgsql set plan_cache_mode = force_generic_plan as $$
 declare
-    v_now constant timestamptz := coalesce(p_now, clock_timestamp());
+    v_now constant timestamptz := duewheel.clock_at(p_now);
     v_to constant timestamptz := v_now + interval '1 minute';
     v_position record;
     v_one timestamptz;
     v_next timestamptz;
     v_fifo constant boolean := duewheel.is_fifo(p_topic_id);
 begin
-    if p_now is not null then
-        perform duewheel.require_clock_right(p_now);
-    end if;
     perform duewheel.require_home();
     if duewheel.is_paused(p_group_id, p_topic_id) then
         return null;
@@ -412,7 +403,12 @@ begin
                 from duewheel.count_ready(p_group_id, p_topic_id, v_position.queue, v_now, 1) c) then
                 return v_now;
             end if;
-            v_next := least(v_next, duewheel.fifo_next_retry(p_group_id, p_topic_id, v_position.queue, v_now, v_to));
+            -- When a retry in the backlog comes due next.
+            v_next := least(v_next, (
+                select b.due_at from duewheel.fifo_backlog b
+                where b.topic_id = p_topic_id and b.group_id = p_group_id and b.queue = v_position.queue
+                  and b.due_at > v_now and b.due_at <= v_to
+                order by b.due_at limit 1));
         elsif (v_position.queue_hi, duewheel.last_seq()) > (v_position.to_at, v_position.to_seq)
             or exists (
                 select from duewheel.straggler s

@@ -55,17 +55,6 @@ begin
 end
 $$;
 
--- The transaction of the newest answer to a message of a lease.
-create or replace function duewheel.last_answer_xid(p_group_id integer, p_topic_id integer, p_queue integer, p_n bigint)
-returns xid8
-language sql stable
-begin atomic
-    select coalesce((
-        select a.xid from duewheel.lease_answer a
-        where a.topic_id = p_topic_id and a.group_id = p_group_id and a.queue = p_queue and a.n = p_n
-        order by a.answered_count desc limit 1), '0');
-end;
-
 -- Whether this transaction has fenced the lease with this lock. It stands in a setting, which ends with the transaction
 -- or goes back with its savepoint, as the lock does.
 create or replace function duewheel.is_fenced(p_key bigint) returns boolean
@@ -78,8 +67,10 @@ create or replace function duewheel.has_lease(p_lease duewheel.lease, p_key bigi
 language sql stable
 begin atomic
     select duewheel.is_fenced(p_key)
-        or duewheel.last_answer_xid((p_lease).group_id, (p_lease).topic_id, (p_lease).queue, (p_lease).n)
-            = pg_current_xact_id_if_assigned()
+        or (select a.xid from duewheel.lease_answer a
+            where a.topic_id = (p_lease).topic_id and a.group_id = (p_lease).group_id and a.queue = (p_lease).queue
+              and a.n = (p_lease).n
+            order by a.answered_count desc limit 1) = pg_current_xact_id_if_assigned()
         or exists (
             select from duewheel.lease_event e
             where e.topic_id = (p_lease).topic_id and e.group_id = (p_lease).group_id
@@ -246,14 +237,14 @@ begin
 end
 $$;
 
--- Refuses to give back messages of a broadcasting instance, which gets no message again.
+-- Refuses to end a lease of a broadcasting instance before its time: nothing of it would come again.
 create or replace function duewheel.require_retries(p_group_id integer) returns void
 language plpgsql as $$
 begin
     if exists (select from duewheel.consumer_group g where g.group_id = p_group_id and g.mode = 'broadcasting') then
         raise exception using
-            errcode = 'DW010', message = 'a broadcasting consumer gets no message again, so it can give none back',
-            hint = 'Ack what is done with, and let the lease of the rest end.';
+            errcode = 'DW010', message = 'to a broadcasting consumer no message comes again, so none can be given back',
+            hint = 'Let the lease end: what is not acked by then is passed over.';
     end if;
 end
 $$;

@@ -172,15 +172,3 @@ begin
     end loop;
 end
 $$;
-
--- When a retry in the backlog of a queue comes due next, in (p_from, p_to].
-create or replace function duewheel.fifo_next_retry(
-    p_group_id integer, p_topic_id integer, p_queue integer, p_from timestamptz, p_to timestamptz
-) returns timestamptz
-language sql stable
-begin atomic
-    select b.due_at from duewheel.fifo_backlog b
-    where b.topic_id = p_topic_id and b.group_id = p_group_id and b.queue = p_queue
-      and b.due_at > p_from and b.due_at <= p_to
-    order by b.due_at limit 1;
-end;

@@ -179,25 +179,19 @@ begin
     insert into duewheel.recall (topic_id, queue, deliver_at, seq, recalled_at)
     select m.topic_id, m.queue, m.deliver_at, m.seq, coalesce(p_now, clock_timestamp())
     from (
-        select m.topic_id, m.queue, m.deliver_at, m.seq, m.origin_topic_id, m.origin_queue, m.origin_deliver_at,
-               m.origin_seq
-        from duewheel.any_message m
+        select m.* from duewheel.any_message m
         where m.topic_id = v_position.topic_id and m.queue = 0 and m.deliver_at >= v_position.to_at
           and (m.deliver_at, m.seq) > (v_position.to_at, v_position.to_seq)
           and not exists (
             select from duewheel.straggler s
             where s.topic_id = m.topic_id and s.queue = m.queue and s.deliver_at = m.deliver_at and s.seq = m.seq)
         union all
-        select m.topic_id, m.queue, m.deliver_at, m.seq, m.origin_topic_id, m.origin_queue, m.origin_deliver_at,
-               m.origin_seq
-        from duewheel.straggler s
+        select m.* from duewheel.straggler s
         cross join lateral duewheel.message_at(s.topic_id, s.queue, s.deliver_at, s.seq) m
         where s.topic_id = v_position.topic_id and s.queue = 0 and s.straggler_id > v_position.straggler_to
         union all
         -- Committed late, and not found by a tick yet.
-        select m.topic_id, m.queue, m.deliver_at, m.seq, m.origin_topic_id, m.origin_queue, m.origin_deliver_at,
-               m.origin_seq
-        from duewheel.newest_tick(v_position.topic_id) t
+        select m.* from duewheel.newest_tick(v_position.topic_id) t
         cross join lateral duewheel.late_messages(t, pg_current_snapshot()) l
         cross join lateral duewheel.message_at(t.topic_id, l.queue, l.deliver_at, l.seq) m
         where (l.deliver_at, l.seq) <= (v_position.to_at, v_position.to_seq)
@@ -247,15 +241,12 @@ language plpgsql set plan_cache_mode = force_generic_plan as $$
 #variable_conflict use_column
 declare
     v_topic duewheel.topic := duewheel.topic_by_name(rewind.topic);
-    v_now constant timestamptz := coalesce(rewind.now, clock_timestamp());
+    v_now constant timestamptz := duewheel.clock_at(rewind.now);
     v_group record;
     v_lease duewheel.lease;
     v_to record;
     v_any boolean := false;
 begin
-    if rewind.now is not null then
-        perform duewheel.require_clock_right(rewind.now);
-    end if;
     perform duewheel.require_read_committed();
     if (rewind.to_at is null) = (rewind.start is null)
        or (rewind.start is not null and rewind.start not in ('earliest', 'latest')) then

@@ -9,16 +9,13 @@ create or replace function duewheel.take_over(
     p_rows boolean default true
 ) returns setof duewheel.leased_message
 language plpgsql set plan_cache_mode = force_generic_plan as $$
-#variable_conflict use_column
 declare
     v_now timestamptz;
     v_live record;
     v_token bigint;
     v_count integer;
 begin
-    if p_now is not null then
-        perform duewheel.require_clock_right(p_now);
-    end if;
+    perform duewheel.clock_at(p_now);
     perform duewheel.require_read_committed();
     perform duewheel.check_invisible(p_invisible);
     for v_live in

@@ -13,9 +13,7 @@ declare
     v_changed integer := 0;
 begin
     perform duewheel.require_read_committed();
-    if p_topic is not null then
-        perform duewheel.topic_by_name(p_topic);
-    end if;
+    perform duewheel.require_known(null, p_topic);
     -- In one order, so that two such calls wait for each other and never in a circle.
     for v_subscription in
         select s.group_id, s.topic_id, (s.paused_at is null) = (p_paused_at is not null) as is_change

@@ -47,13 +47,7 @@ begin
     then
         return null;
     end if;
-    if exists (select from duewheel.consumer_group g
-               where g.group_id = v_lease.group_id and g.mode = 'broadcasting') then
-        raise exception using
-            errcode = 'DW010',
-            message = 'the lease is of a broadcasting consumer, to which no message comes again',
-            hint = 'Let it end: its messages are passed over then.';
-    end if;
+    perform duewheel.require_retries(v_lease.group_id);
     v_messages := case when v_lease.listed
         then (duewheel.fifo_put_back(v_lease, null, array[v_reason], v_now, release_lease.now)).failed
         else duewheel.retry_messages(v_lease, null, array[v_reason], '-infinity', release_lease.now) end;

@@ -42,9 +42,7 @@ begin
             where t.topic_id > p_after_topic_id and t.deleted_at is null and t.message_type <> 'DEAD_LETTER'
             order by t.topic_id limit p_limit
         ) t
-        left join lateral (
-            select k.hi from duewheel.newest_tick(t.topic_id) k
-        ) k on true
+        left join lateral duewheel.newest_tick(t.topic_id) k on true
         cross join lateral duewheel.first_due(t.topic_id, t.queues, t.message_type, k.hi, p_from, p_to) d
     )
     select p.topic_id, p.due_at, p.granularity from page p where p.due_at is not null
@@ -95,9 +93,7 @@ begin
             order by m.deliver_at limit 1) recent
         join duewheel.topic t
           on t.topic_id = f.topic_id and t.deleted_at is null and t.message_type <> 'DEAD_LETTER'
-        left join lateral (
-            select k.hi from duewheel.newest_tick(f.topic_id) k
-        ) k on true
+        left join lateral duewheel.newest_tick(f.topic_id) k on true
         cross join lateral (
             select m.deliver_at from duewheel.message m
             where m.topic_id = f.topic_id and m.queue = f.queue

@@ -35,10 +35,8 @@ create or replace function duewheel.describe_messages(
     p_topic_id integer, p_queue integer, p_deliver_at timestamptz, p_seq bigint, p_key text
 ) returns setof duewheel.described_message
 language plpgsql stable set plan_cache_mode = force_generic_plan as $$
-#variable_conflict use_column
 declare
-    v_hi constant timestamptz := coalesce(
-        (select t.hi from duewheel.newest_tick(p_topic_id) t), '-infinity');
+    v_hi constant timestamptz := duewheel.released_to(p_topic_id);
 begin
     return query
     select d.*

@@ -26,7 +26,6 @@ declare
     v_seq bigint;
     v_is_discarded boolean;
 begin
-    perform duewheel.require_home();
     perform duewheel.require_known(null, dead_letter_page.topic);
     perform duewheel.check_limit('max_messages', max_messages, 1, 1000);
     perform duewheel.check_limit('max_bytes', max_bytes, 1, 1073741824);
@@ -167,15 +166,8 @@ declare
 begin
     perform duewheel.clock_at(p_now);
     perform duewheel.require_read_committed();
-    if p_topic is not null then
-        perform duewheel.topic_by_name(p_topic);
-    end if;
-    if p_limit is null or p_limit < 1 then
-        raise exception using
-            errcode = 'DW010', message = format('%s dead letters are to be redriven at most; the limit is 1 or more',
-                                                p_limit),
-            hint = 'Give a number within the limit, or none for all.';
-    end if;
+    perform duewheel.require_known(null, p_topic);
+    perform duewheel.check_limit('the number of dead letters to redrive', p_limit, 1, 2147483647);
     if p_dead_from >= p_dead_until then
         raise exception using
             errcode = 'DW010',

@@ -176,9 +176,7 @@ declare
     v_listed integer := 0;
 begin
     perform duewheel.require_home();
-    if list_messages.topic is not null then
-        perform duewheel.topic_by_name(list_messages.topic);
-    end if;
+    perform duewheel.require_known(null, list_messages.topic);
     if list_messages.state is null
        or list_messages.state not in ('waiting', 'released', 'recalled', 'moved', 'all') then
         raise exception using

@@ -1,12 +1,12 @@
 -- The history of a message, from the logs alone: what it was sent on as, the leases that held it, and the states that
 -- follow from both.
 
--- The first lease of a queue, of those between two numbers, that reaches a place. Between two rewinds the ranges follow
--- each other, so it is found by halving the numbers, without an index that every lease would pay for: twenty look-ups
--- among a million.
+-- The first lease of a queue, of those between two numbers, that reaches a place; or, where p_leased_at is given, that
+-- was taken after it. Between two rewinds the ranges follow each other, and the instants always do, so it is found by
+-- halving the numbers, without an index that every lease would pay for: twenty look-ups among a million.
 create or replace function duewheel.first_reaching(
     p_group_id integer, p_topic_id integer, p_queue integer, p_from_n bigint, p_to_n bigint, p_deliver_at timestamptz,
-    p_seq bigint
+    p_seq bigint, p_leased_at timestamptz default null
 ) returns bigint
 language plpgsql stable set plan_cache_mode = force_generic_plan set enable_sort = on as $$
 declare
@@ -24,11 +24,12 @@ begin
     while v_below - v_above > 1 loop
         v_middle := v_above + (v_below - v_above) / 2;
         -- Some of those in between may have been trimmed.
-        select l.n, l.to_at, l.to_seq into v_lease from duewheel.lease l
+        select l.n, l.to_at, l.to_seq, l.leased_at into v_lease from duewheel.lease l
         where l.topic_id = p_topic_id and l.group_id = p_group_id and l.queue = p_queue
           and l.n >= v_middle and l.n < v_below
         order by l.n limit 1;
-        if found and (v_lease.to_at, v_lease.to_seq) < (p_deliver_at, p_seq) then
+        if found and coalesce(v_lease.leased_at <= p_leased_at,
+                              (v_lease.to_at, v_lease.to_seq) < (p_deliver_at, p_seq)) then
             v_above := v_lease.n;
         else
             v_below := v_middle;

@@ -42,9 +42,7 @@ begin
           and t.name > coalesce(topic_stats.after_topic, '')
         order by t.name limit topic_stats.max_topics
     ) t
-    left join lateral (
-        select k.hi from duewheel.newest_tick(t.topic_id) k
-    ) k on true
+    left join lateral duewheel.newest_tick(t.topic_id) k on true
     cross join lateral (
         select min(m.deliver_at) as next_due_at
         from generate_series(0, t.queues - 1) q

@@ -20,18 +20,8 @@ begin
         where t.deleted_at is null and t.message_type not in ('RETRY', 'DEAD_LETTER')
         offset 0
     ) t
-    cross join lateral (
-        select least((
-                select min(m.deliver_at) from generate_series(0, t.queues - 1) q cross join lateral (
-                    select m.deliver_at from duewheel.any_message m
-                    where m.topic_id = t.topic_id and m.queue = q::smallint
-                      and m.deliver_at > t.hi and m.deliver_at <= overdue_topics.due_until
-                    order by m.deliver_at limit 1) m
-            ), (
-                select b.deliver_at from duewheel.held_back b
-                where b.topic_id = t.topic_id and b.deliver_at <= overdue_topics.due_until
-                order by b.deliver_at limit 1)) as due_at
-    ) d
+    -- On a FIFO topic, too, only what was due by then.
+    cross join lateral duewheel.first_due(t.topic_id, t.queues, null, t.hi, null, overdue_topics.due_until) d
     where d.due_at is not null
       and (
           select count(*) > count(m.is_recalled) or max(m.place) >= 1000

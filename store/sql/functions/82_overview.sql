@@ -84,11 +84,10 @@ begin
 end
 $$;
 
--- The steps of one topic of which many messages are due, one by one. A row without a step says that it was not done at
--- p_stop_at.
+-- The steps of one topic of which many messages are due, one by one, as far as it comes until p_stop_at.
 create or replace function duewheel.many_due_steps(
     p_name text, p_from timestamptz, p_step interval, p_steps integer, p_most integer, p_stop_at timestamptz
-) returns table (step_number integer, messages bigint, exact boolean)
+) returns table (topic_name text, step_number integer, messages bigint, exact boolean)
 language plpgsql set plan_cache_mode = force_generic_plan as $$
 #variable_conflict use_column
 declare
@@ -100,12 +99,8 @@ declare
     v_recalled bigint;
 begin
     select t.topic_id, t.queues into v_topic from duewheel.topic t where t.name = p_name and t.deleted_at is null;
-    loop
-        if clock_timestamp() > p_stop_at then
-            step_number := null;
-            return next;
-            return;
-        end if;
+    topic_name := p_name;
+    while clock_timestamp() <= p_stop_at loop
         -- Only steps that hold something cost anything.
         select min(m.deliver_at) into v_at
         from generate_series(0, v_topic.queues - 1) q cross join lateral (
@@ -170,15 +165,13 @@ declare
     v_after text := '';
     v_until text;
     v_counted record;
-    v_step record;
 begin
     perform duewheel.require_home();
     perform duewheel.check_steps(step, steps);
     perform duewheel.check_limit('max_counted', max_counted, 1, 100000);
     perform duewheel.check_limit('max_ms', max_ms, 1, 10000);
-    if due_histogram.topic is not null then
-        perform duewheel.topic_by_name(due_histogram.topic);
-    end if;
+    perform duewheel.require_known(null, due_histogram.topic);
+    <<topics>>
     loop
         select max(t.name) into v_until from (
             select t.name from duewheel.topic t
@@ -198,18 +191,10 @@ begin
                 return query select v_counted.topic_name, v_counted.step_number, v_counted.messages, true;
                 continue;
             end if;
-            for v_step in
-                select * from duewheel.many_due_steps(
-                    v_counted.topic_name, from_at, step, steps, max_counted, v_stop_at)
-            loop
-                return query select case when v_step.step_number is not null then v_counted.topic_name end,
-                                    v_step.step_number,
-                                    case when v_step.step_number is not null then v_step.messages end,
-                                    coalesce(v_step.exact, false) and v_step.step_number is not null;
-                if v_step.step_number is null then
-                    return;
-                end if;
-            end loop;
+            return query
+            select * from duewheel.many_due_steps(
+                v_counted.topic_name, from_at, step, steps, max_counted, v_stop_at);
+            exit topics when clock_timestamp() > v_stop_at;
         end loop;
         v_after := v_until;
     end loop;
@@ -418,13 +403,11 @@ begin
     select g.name, coalesce(parent.name, t.name), l.queue::integer, l.consumer, l.leased_at, ended.at, l.message_count,
            duewheel.answered_count(l.group_id, l.topic_id, l.queue, l.n), parent.name is not null, duewheel.lease_id(l)
     from (
-        select * from (
-            (select l.topic_id, l.group_id, l.queue, l.n from duewheel.lease l
-             where l.message_count > 0 and l.expires_at > v_now order by l.expires_at limit max_looked_at)
-            union
-            (select e.topic_id, e.group_id, e.queue, e.n from duewheel.lease_event e
-             where e.expires_at is not null and e.expires_at > v_now order by e.expires_at limit max_looked_at)
-        ) k
+        (select l.topic_id, l.group_id, l.queue, l.n from duewheel.lease l
+         where l.message_count > 0 and l.expires_at > v_now order by l.expires_at limit max_looked_at)
+        union
+        (select e.topic_id, e.group_id, e.queue, e.n from duewheel.lease_event e
+         where e.expires_at is not null and e.expires_at > v_now order by e.expires_at limit max_looked_at)
     ) k
     join duewheel.lease l on l.topic_id = k.topic_id and l.group_id = k.group_id and l.queue = k.queue and l.n = k.n
     join duewheel.topic t on t.topic_id = l.topic_id
@@ -479,38 +462,6 @@ begin
 end
 $$;
 
--- The newest lease of a queue that was taken at or before an instant, by its number: a walk by halves, as numbers
--- follow each other in time. Null where there is none.
-create or replace function duewheel.lease_before(
-    p_group_id integer, p_topic_id integer, p_queue smallint, p_at timestamptz
-) returns bigint
-language plpgsql stable set plan_cache_mode = force_generic_plan set enable_sort = on as $$
-declare
-    v_low bigint;
-    v_high bigint;
-    v_middle record;
-    v_found bigint;
-begin
-    select l.n into v_low from duewheel.lease l
-    where l.topic_id = p_topic_id and l.group_id = p_group_id and l.queue = p_queue order by l.n limit 1;
-    select l.n into v_high from duewheel.lease l
-    where l.topic_id = p_topic_id and l.group_id = p_group_id and l.queue = p_queue order by l.n desc limit 1;
-    while v_low <= v_high loop
-        select l.n, l.leased_at into v_middle from duewheel.lease l
-        where l.topic_id = p_topic_id and l.group_id = p_group_id and l.queue = p_queue
-          and l.n <= (v_low + v_high) / 2
-        order by l.n desc limit 1;
-        if v_middle.n is null or v_middle.leased_at <= p_at then
-            v_found := coalesce(v_middle.n, v_found);
-            v_low := (v_low + v_high) / 2 + 1;
-        else
-            v_high := v_middle.n - 1;
-        end if;
-    end loop;
-    return v_found;
-end
-$$;
-
 -- The messages that a program sent and received, by its name: sent with it as the idempotency key, or with the name, a
 -- slash and a place of 0 to max_messages; received by the group's consumer of this name between two instants, of the
 -- newest max_leases leases of each queue. Sent ones have no leased_at.
@@ -536,7 +487,6 @@ declare
     v_lease record;
     v_count bigint;
 begin
-    perform duewheel.require_home();
     perform duewheel.check_limit('max_messages', max_messages, 1, 1000);
     perform duewheel.check_limit('max_leases', max_leases, 1, 100000);
     perform duewheel.check_limit('max_ms', max_ms, 1, 10000);
@@ -558,7 +508,8 @@ begin
     end if;
     v_group := duewheel.group_by_name(messages_by_name.consumer_group);
     for v_source in
-        select p.topic_id, p.queue, duewheel.lease_before(v_group.group_id, p.topic_id, p.queue, v_until) as n
+        select p.topic_id, p.queue, duewheel.first_reaching(
+                   v_group.group_id, p.topic_id, p.queue, -1, null, null, null, v_until) as n
         from duewheel.positions(v_group.group_id, v_topic.topic_id) p
         order by p.topic_id, p.queue
     loop
@@ -566,7 +517,7 @@ begin
             select l.n, l.leased_at from (
                 select l.n, l.leased_at, l.consumer, l.message_count from duewheel.lease l
                 where l.topic_id = v_source.topic_id and l.group_id = v_group.group_id and l.queue = v_source.queue
-                  and l.n <= v_source.n
+                  and l.n < coalesce(v_source.n, 9223372036854775807)
                 order by l.n desc limit messages_by_name.max_leases) l
             where l.consumer = v_name and l.message_count > 0 and l.leased_at >= v_since
             order by l.n

@@ -364,7 +364,6 @@ create or replace function duewheel.stream_rows(
     p_straggler_from bigint, p_straggler_to bigint, p_tags text[] default null, p_filter jsonpath default null
 ) returns setof duewheel.any_message
 language plpgsql stable set plan_cache_mode = force_generic_plan set enable_sort = on as $$
-#variable_conflict use_column
 declare
     v_from constant timestamptz := duewheel.stream_instant(p_from);
     v_to constant timestamptz := duewheel.stream_instant(p_to);

@@ -18,11 +18,7 @@ declare
     v_count bigint;
 begin
     perform duewheel.require_read_committed();
-    if p_delay < interval '0' or p_delay > interval '3660 days' then
-        raise exception using
-            errcode = 'DW010', message = format('the delay of the retry is %s; the limit is 0 to 3660 days', p_delay),
-            hint = 'Give a delay within the limit, or none for the group''s retry intervals.';
-    end if;
+    perform duewheel.check_answer('reject', p_delay, null);
     if exists (
         select from unnest(p_handles) h (handle)
         -- Written in one way only: else one message could be rejected by two handles.

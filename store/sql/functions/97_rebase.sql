@@ -52,8 +52,7 @@ begin
            coalesce(array_agg(nextval('duewheel.tick_tick_id_seq')), '{}')
     into v_topic_ids, v_his, v_tick_ids
     from duewheel.topic t
-    cross join lateral (
-        select k.hi from duewheel.newest_tick(t.topic_id) k) k
+    cross join lateral duewheel.newest_tick(t.topic_id) k
     where t.deleted_at is null and t.message_type <> 'DEAD_LETTER';
     insert into duewheel.straggler (topic_id, queue, tick_id, deliver_at, seq)
     select m.topic_id, m.queue, n.tick_id, m.deliver_at, m.seq
@@ -71,8 +70,7 @@ begin
     overriding system value
     select k.topic_id, n.tick_id, k.hi, k.hi, k.snapshot, k.tick_xid, 0, v_now, false, late.stragglers, k.queue_hi
     from unnest(v_topic_ids, v_tick_ids) n (topic_id, tick_id)
-    cross join lateral (
-        select k.* from duewheel.newest_tick(n.topic_id) k) k
+    cross join lateral duewheel.newest_tick(n.topic_id) k
     cross join lateral (
         select count(*) as stragglers from duewheel.straggler s
         where s.topic_id = n.topic_id and s.tick_id = n.tick_id) late
