@@ -396,7 +396,7 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
             # Messages that it answered before it failed are not given back.
             with suppress(DueWheelError):
                 outcome = batch.outcome()
-                batch.answered = not (outcome.unanswered or outcome.lost)
+                batch.note_answered(all_of_it=not (outcome.unanswered or outcome.lost))
             raise
         finally:
             self._submission = None

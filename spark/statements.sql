@@ -34,11 +34,6 @@ from duewheel.lease_evenly(
     p_group_id => %s, p_topic_id => %s, p_tags => %s, p_max => %s, p_parts => %s, p_invisible => %s, p_consumer => %s,
     p_now => %s, p_filter => %s::jsonpath, p_min_parts => %s) l
 
--- name: lease_states
--- The states of leases, in their order.
-select s.state, s.acked
-from duewheel.lease_states(%s, %s::integer[], %s::integer[], %s::bigint[], %s::bigint[], %s) s
-
 -- name: peek_cuts
 -- Ranges of the messages that are due from one instant on and before another.
 select c.topic_id, c.queue, c.from_at, c.from_seq, c.to_at, c.to_seq, c.messages
