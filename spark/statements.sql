@@ -87,8 +87,8 @@ select duewheel.answer(
     p_now => %s::timestamptz, p_reasons => %s::jsonb)
 
 -- name: stage_part
--- Begins a part of a write, in the transaction that stages its messages.
-select duewheel.stage_part('{staging}', {part_id})
+-- Notes the parts of a task, in the transaction that has staged their messages.
+select duewheel.stage_part('{staging}', p.part_id) from unnest(array[{part_ids}]::bigint[]) p (part_id)
 
 -- name: stream_commit
 -- Sets the position of a stream's group to the places that the stream has read.
@@ -139,6 +139,6 @@ select s.stream, s.topic_id, s.queue, s.at, s.seq, s.straggler from duewheel.str
 select w.at, w.seq, w.bytes from duewheel.stream_within(%s, %s, %s, %s, %s, %s, %s) w
 
 -- name: write_topic
--- The type of a topic, and whether this login may send.
+-- The type of a topic, null without one, and whether this login may send.
 select t.message_type, has_table_privilege('duewheel.staged_message', 'insert')
-from duewheel.topics t where t.topic = %s
+from (select %s::text) named (topic) left join duewheel.topics t using (topic)
