@@ -134,9 +134,17 @@ select * from duewheel.stream_rows(
 -- Where a new stream begins.
 select s.stream, s.topic_id, s.queue, s.at, s.seq, s.straggler from duewheel.stream_start(%s, %s, %s, %s, %s) s
 
+-- name: stream_topics
+-- The topics that a stream can read.
+select t.topic from duewheel.topics t where t.message_type <> 'FIFO' order by t.topic
+
 -- name: stream_within
 -- How far a stream reads in a queue without more bytes than it may have.
 select w.at, w.seq, w.bytes from duewheel.stream_within(%s, %s, %s, %s, %s, %s, %s) w
+
+-- name: topics
+-- The names of all topics.
+select t.topic from duewheel.topics t order by t.topic
 
 -- name: write_topic
 -- The type of a topic, null without one, and whether this login may send.
