@@ -18,19 +18,21 @@ the jobs are ended, because another consumer may have the messages already.
 
 With ``application`` the work is a program of its own, run by ``spark-submit`` over the same leased batch. Its
 exit code decides about the messages that it has not answered: 0 acks them, any other code gives them back.
+With ``deferrable`` the program runs in a process that outlives the task, which waits in the triggerer.
 """
 
 from __future__ import annotations
 
+import socket
 import threading
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 from duewheel.hooks.broker import DueWheelHook
-from duewheel.hooks.declared import as_count, check_count
+from duewheel.hooks.declared import as_count, check_count, check_flags
 from duewheel.hooks.links import SparkUiLink, TopicLink
 from duewheel.hooks.spark_connection import SparkPlace, spark_place
 from duewheel.operators.calling import call
@@ -47,7 +49,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from duewheel.spark.leased_batch import LeasedBatch
-    from duewheel.spark.submission import Application, Submission
+    from duewheel.spark.submission import Application, Submission, SubmittedBatch
     from duewheel.store.consuming.consumer import Consumer
     from duewheel.store.consuming.lease_keeper import LeaseKeeper
     from duewheel.store.values.instants import Instant
@@ -98,6 +100,9 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
             ``spark-submit``; it gets the batch from :func:`duewheel.spark.submitted_batch`. Its driver runs
             where the task runs (deploy mode client), its executors on the cluster.
         application_args: the arguments of ``application``.
+        deferrable: whether to wait for the ``application`` in the triggerer, without a worker's slot. Its
+            driver goes on, on the worker's machine, in a process of its own that keeps the lease alive and
+            answers it; the task fails when messages were given back or lost. Not with ``drain``.
 
     Returns:
         How many messages were handled, as the task's XCom; 0 when no message was ready.
@@ -169,6 +174,7 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
         spark_conn_id: str | None = None,
         application: str | None = None,
         application_args: Sequence[Any] | None = None,
+        deferrable: bool = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(
@@ -200,6 +206,12 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
             raise InvalidArgument(
                 "application_args are for an application: give op_args or op_kwargs to a function"
             )
+        check_flags(deferrable=deferrable)
+        if deferrable and (application is None or drain):
+            raise InvalidArgument(
+                "deferrable is for one batch that an application works on: give application, and leave drain "
+                "out; a function runs in the task itself"
+            )
         if spark_conn_id is not None and master != DEFAULT_MASTER:
             raise InvalidArgument(
                 f"the connection {spark_conn_id} gives the master: give master or spark_conn_id, not both"
@@ -213,6 +225,7 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
         self.spark_conn_id = spark_conn_id
         self.application = application
         self.application_args = list(application_args or ())
+        self.deferrable = deferrable
         self.spark_ui_address: str | None = None
         self._submission: Submission | None = None
         self._batch: LeasedBatch | None = None
@@ -271,6 +284,8 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
                 if not batch:
                     break
                 self.log.info("Leased %d messages of topic %s", batch.count, self.topic)
+                if self.deferrable and application is not None:
+                    self._defer(application, broker.dsn, consumer, batch)
                 if application is None:
                     run = partial(self._call, stack, place, batch)
                 else:
@@ -283,6 +298,74 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
         if not handled:
             self._nothing_ready()
         return handled
+
+    def execute_complete(self, context: Context, event: dict[str, Any], leases: str, output: str) -> int:
+        """Tell how the detached job has ended.
+
+        Args:
+            context: Airflow's context of the task.
+            event: what the trigger saw.
+            leases: the leases of the job, as JSON text.
+            output: where the job has written its output.
+
+        Raises:
+            ApplicationFailed: the job has given back all messages of a lease, as one that has failed does.
+            LeaseLost: its leases have ended, as where its machine was lost.
+        """
+        from duewheel.spark.lease_states import outcome_of
+        from duewheel.spark.submission import ApplicationFailed
+        from duewheel.store.consuming.lease_states import GIVEN_BACK, lease_states, raise_if_lost
+        from duewheel.store.leases import from_json
+
+        self._context = context
+        self.log.info("The leases of the job are %s; its output is in %s", event["states"], output)
+        with self._hook().get_conn() as broker, broker.connection() as connection:
+            states = lease_states(connection, from_json(leases), broker.now())
+        raise_if_lost(states)
+        outcome = outcome_of(states)
+        # Single messages that the application has rejected are no failure.
+        if any(state.state in GIVEN_BACK for state in states):
+            raise ApplicationFailed(
+                f"{self.application} gave {counted(outcome.given_back, 'message')} back and acked "
+                f"{outcome.acked}; its output is in {output}"
+            )
+        self._done = outcome.acked
+        return outcome.acked
+
+    def _defer(self, application: Application, dsn: str, consumer: Consumer, batch: LeasedBatch) -> NoReturn:
+        """Start the application in a process of its own, and wait for it in the triggerer."""
+        from duewheel.spark.detached import detach
+        from duewheel.triggers.submitted_job import SubmittedJobTrigger
+
+        given = self._submitted(dsn, consumer, batch)
+        try:
+            output = f"{socket.gethostname()}:{detach(application, given)}"
+        except BaseException as error:
+            batch.give_back(reason=f"{NOT_BEGUN}: {reason_of(error)}")
+            raise
+        self.log.info("%s works on in a process of its own; its output is in %s", self.application, output)
+        self.defer(
+            trigger=SubmittedJobTrigger(self.topic, self.group, given.leases, self.duewheel_conn_id),
+            method_name="execute_complete",
+            kwargs={"leases": given.leases, "output": output},
+            timeout=self.execution_timeout,
+        )
+
+    def _submitted(self, dsn: str, consumer: Consumer, batch: LeasedBatch) -> SubmittedBatch:
+        from duewheel.spark.submission import SubmittedBatch
+        from duewheel.store.leases import to_json
+
+        return SubmittedBatch(
+            dsn,
+            consumer.topic,
+            consumer.group,
+            self.tags,
+            self.filter,
+            consumer.name,
+            to_json(batch.leases),
+            self._lease_span().total_seconds(),
+            *self._partitions(),
+        )
 
     def _partitions(self) -> tuple[int, int]:
         """The largest and the smallest number of partitions."""
@@ -371,23 +454,11 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
     ) -> None:
         """Run the application in a process of its own."""
         from duewheel.spark.lease_watcher import ended_with_the_lease
-        from duewheel.spark.submission import ApplicationFailed, Submission, SubmittedBatch
-        from duewheel.store.leases import to_json
+        from duewheel.spark.submission import ApplicationFailed, Submission
 
         # The program watches its leases itself, and knows which ones it has given back.
         batch.let_others_reject()
-        given = SubmittedBatch(
-            dsn,
-            consumer.topic,
-            consumer.group,
-            self.tags,
-            self.filter,
-            consumer.name,
-            to_json(batch.leases),
-            self._lease_span().total_seconds(),
-            *self._partitions(),
-        )
-        self._submission = submission = Submission(application, given)
+        self._submission = submission = Submission(application, self._submitted(dsn, consumer, batch))
         try:
             with ended_with_the_lease(keeper.lost.is_set, partial(submission.end, CANCEL_SECONDS)):
                 self._begun = True
@@ -396,7 +467,7 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
             # Messages that it answered before it failed are not given back.
             with suppress(DueWheelError):
                 outcome = batch.outcome()
-                batch.answered = not (outcome.unanswered or outcome.lost)
+                batch.note_answered(all_of_it=not (outcome.unanswered or outcome.lost))
             raise
         finally:
             self._submission = None

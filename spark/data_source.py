@@ -55,8 +55,10 @@ class DueWheelDataSource(DataSource):
         dsn: address of the broker's database, as libpq string or URL; reachable from the executors too.
         lease: leases that are held, as :func:`duewheel.store.leases.to_json` writes them.
         topic, tags, filter: the messages of a stream or of the mode peek; the topic also as ``load(topic)``,
-            ``tags`` as ``"a || b"``, ``filter`` as ``"region = 'north'"``, all when left out.
-        group: the consumer group of a stream.
+            several with commas between, ``tags`` as ``"a || b"``, ``filter`` as ``"region = 'north'"``, all
+            when left out.
+        topicPattern: a regular expression that matches the names of the topics, instead of ``topic``.
+        group: the consumer group of a stream; when left out, one of its own that the checkpoint keeps.
         maxMessagesPerTrigger: how many messages a stream reads in a micro-batch at most, all when left out.
         maxBytesPerTrigger: about how many bytes the bodies of a micro-batch have at most; no limit when left
             out.
@@ -103,9 +105,9 @@ class DueWheelDataSource(DataSource):
 
         read = read_options(self.options)
         if isinstance(read, UnleasedRead):
-            from duewheel.spark.peek_reader import check_topic
+            from duewheel.spark.peek_reader import check_topics
 
-            check_topic(read.dsn, read.topic)
+            check_topics(read)
         return spark_schema(read.columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -123,6 +125,11 @@ class DueWheelDataSource(DataSource):
 
             return PeekReader(read, columns, schema)
         if isinstance(read, StreamRead):
+            if read.group is None:
+                raise InvalidArgument(
+                    'there is no lease and no mode: give mode="peek" to look at the messages of a topic, or '
+                    "read them with LeasedBatch.take(...).dataframe(spark)"
+                )
             raise InvalidArgument(
                 "a read takes no lease for its group, as nobody could ack it: to look at the messages of the "
                 'topic, leave the group out and give mode="peek"; to work on those of the group, take them '

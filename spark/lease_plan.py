@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from duewheel.spark.lease_partition import LeasePartition, LeaseToRead
-from duewheel.spark.lease_states import handle_prefix, lease_states, refusal
+from duewheel.spark.lease_states import handle_prefix, refusal
 from duewheel.spark.statements import statement
+from duewheel.store.consuming.lease_states import lease_states
 from duewheel.store.database.connections import fetch
 from duewheel.store.values.errors import InvalidArgument
 

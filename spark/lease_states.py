@@ -1,39 +1,24 @@
-"""The states of the leases of a batch, read without an answer, and the number of messages by them."""
+"""The number of messages of a batch by the states of its leases."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from duewheel.spark.statements import statement
 from duewheel.store.consuming.lease_states import (
     ACKED,
     GIVEN_BACK,
     LOST,
+    CountedState,
     LeaseState,
     given_back_error,
     lost_error,
 )
-from duewheel.store.database.connections import DriverConnection, fetch
 
 if TYPE_CHECKING:
     from duewheel.store.values.errors import LeaseLost
     from duewheel.store.values.leases import Lease
-
-_STATES = statement("lease_states")
-
-
-@dataclass(frozen=True)
-class CountedState(LeaseState):
-    """A lease, its state, and how many of its messages were acked.
-
-    Attributes:
-        acked: that number.
-    """
-
-    acked: int
 
 
 @dataclass(frozen=True)
@@ -51,16 +36,6 @@ class BatchOutcome:
     given_back: int = 0
     unanswered: int = 0
     lost: int = 0
-
-
-def lease_states(
-    connection: DriverConnection, leases: Sequence[Lease], now: datetime | None = None
-) -> list[CountedState]:
-    """The states of leases of one group, in the order of the leases."""
-    if not leases:
-        return []
-    found = fetch(connection, _STATES, (*handles_of(leases), now))
-    return [CountedState(lease, state, acked) for lease, (state, acked) in zip(leases, found, strict=True)]
 
 
 def outcome_of(states: Iterable[CountedState]) -> BatchOutcome:
@@ -90,14 +65,3 @@ def refusal(states: Iterable[LeaseState]) -> LeaseLost | None:
 def handle_prefix(lease: Lease) -> str:
     """The beginning of the receipt handles of a lease's messages."""
     return f"{lease.group_id}.{lease.topic_id}.{lease.queue}.{lease.n}.{lease.token}"
-
-
-def handles_of(leases: Sequence[Lease]) -> tuple[Any, ...]:
-    """The parameters that name leases of one group: the group, and an array for each part of a handle."""
-    return (
-        leases[0].group_id,
-        [lease.topic_id for lease in leases],
-        [lease.queue for lease in leases],
-        [lease.n for lease in leases],
-        [lease.token for lease in leases],
-    )

@@ -15,31 +15,31 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
+from enum import Enum
+from functools import partial
 from typing import TYPE_CHECKING
 
 from psycopg2.extensions import TRANSACTION_STATUS_IDLE
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as f
 
+from duewheel.spark.batch_rejecting import OwnRejects, reject_of_batch
 from duewheel.spark.by_value import dumped
 from duewheel.spark.data_source import FORMAT
 from duewheel.spark.lease_partition import DEFAULT_BATCH_BYTES
 from duewheel.spark.lease_plan import deal_out, plan_leases
-from duewheel.spark.lease_states import BatchOutcome, handle_prefix, lease_states, outcome_of, refusal
+from duewheel.spark.lease_states import BatchOutcome, outcome_of
 from duewheel.spark.leasing import lease_messages
 from duewheel.spark.message_columns import ALL_COLUMNS, check_columns
 from duewheel.spark.partition_work import FailedPart, Part, PartitionsFailed, PartitionWork, Work
 from duewheel.spark.read_options import DEFAULT_PARTITIONS
-from duewheel.spark.rejecting import HANDLE, REASON, checked_delay, named_messages, reject_leased
 from duewheel.store.broker import Broker
 from duewheel.store.consuming.consumer import Consumer
 from duewheel.store.consuming.lease_keeper import LeaseKeeper
 from duewheel.store.consuming.lease_states import (
-    GIVEN_BACK,
     HELD,
     OPEN,
     LeaseState,
-    lost_error,
+    lease_states,
     raise_if_lost,
 )
 from duewheel.store.database.connections import DriverConnection, driver_connection
@@ -58,6 +58,17 @@ NACK_WAIT = timedelta(seconds=30)
 """How long a nack waits for open transactions that answer leases of the batch."""
 
 
+class BatchState(Enum):
+    """How far a batch is answered."""
+
+    HELD = "held"
+    """No answer was given, or it was refused."""
+    ACKED_IN_TRANSACTION = "acked in a transaction"
+    """The caller's transaction has the ack, and decides whether it counts."""
+    ANSWERED = "answered"
+    """Each message has its answer."""
+
+
 class LeasedBatch:
     """Leased messages that are read as a DataFrame and answered as a whole.
 
@@ -66,8 +77,6 @@ class LeasedBatch:
     Attributes:
         leases: the leases, to be passed on with :func:`duewheel.store.leases.to_json`.
         count: how many messages they cover.
-        answered: whether :meth:`ack` or :meth:`nack` was called and not refused. If the answer was inside a
-            transaction that was rolled back later, the broker does not have it.
 
     Example::
 
@@ -88,7 +97,7 @@ class LeasedBatch:
     ) -> None:
         self.leases = leases
         self.count = sum(lease.count for lease in leases)
-        self.answered = False
+        self._state = BatchState.HELD
         self._broker = broker
         self._consumer = consumer
         self._invisible = invisible
@@ -97,10 +106,8 @@ class LeasedBatch:
         self._keeper: LeaseKeeper | None = None
         self._transaction: DriverConnection | None = None
         self._failures: list[FailedPart] = []
-        self._rejects = False
-        # Leases of which every message was rejected.
-        self._given_back: set[Lease] = set()
-        self._giving_back = 0
+        self._may_be_given_back = False
+        self._own = OwnRejects()
 
     @classmethod
     def take(
@@ -153,6 +160,12 @@ class LeasedBatch:
 
     def __bool__(self) -> bool:
         return bool(self.leases)
+
+    @property
+    def answered(self) -> bool:
+        """Whether an answer was given and not refused. If it was inside a transaction that was rolled back
+        later, the broker does not have it."""
+        return self._state is not BatchState.HELD
 
     @property
     def expires_at(self) -> datetime | None:
@@ -239,13 +252,13 @@ class LeasedBatch:
             for dealt in deal_out(planned, self._partitions, self._min_partitions)
         )
         work = PartitionWork(self._broker.dsn, parts, dumped(function), DEFAULT_BATCH_BYTES, wanted)
-        with self._that_gives_back():
+        with self._own.under_way():
             done, failures = work.run(spark)
         self._failures = failures
         if failures:
             log.error("A partition failed:\n%s", failures[0].trace)
             raise PartitionsFailed(failures, done, len(parts))
-        self.answered = True
+        self._state = BatchState.ANSWERED
         return done
 
     def outcome(self) -> BatchOutcome:
@@ -260,7 +273,7 @@ class LeasedBatch:
         The keeper that the block gets says whether a lease was lost (``lost``, ``raise_if_lost``).
         """
         keeper = LeaseKeeper(self._consumer, self.leases, self._invisible)
-        keeper.may_be_given_back = self._rejects
+        keeper.may_be_given_back = self._may_be_given_back
         with keeper:
             self._keeper = keeper
             try:
@@ -285,13 +298,14 @@ class LeasedBatch:
                 batch.ack(connection)
         """
         self._stop_keeper()
+        self._state = BatchState.ANSWERED
         if connection is not None:
             self._transaction = driver_connection(connection)
-        self.answered = True
+            self._state = BatchState.ACKED_IN_TRANSACTION
         try:
             self._consumer.ack(self._not_given_back(), connection=connection)
         except BaseException:
-            self.answered = False
+            self._state = BatchState.HELD
             raise
 
     def ack_unanswered(self) -> int:
@@ -308,7 +322,7 @@ class LeasedBatch:
         held = [state.lease for state in states if state.state in (HELD, OPEN)]
         if held:
             self._consumer.ack(held)
-        self.answered = True
+        self._state = BatchState.ANSWERED
         return sum(lease.count for lease in held)
 
     def nack(self, delay: timedelta | None = None, *, reason: str | None = None) -> None:
@@ -337,7 +351,7 @@ class LeasedBatch:
                 f"all messages of the batch were answered before ({states[0].state}): "
                 "there is nothing to give back"
             )
-        self.answered = True
+        self._state = BatchState.ANSWERED
 
     def give_back(self, *, reason: str | None = None) -> None:
         """Give back all messages that have no answer and were not worked on: they are ready again at once, as
@@ -359,7 +373,7 @@ class LeasedBatch:
         """
         self._stop_keeper()
         raise_if_lost(self._consumer.answer_held("give_back", self.leases, reason=reason, wait=NACK_WAIT))
-        self.answered = True
+        self._state = BatchState.ANSWERED
 
     def reject(
         self, messages: DataFrame, reason: str | None = None, *, delay: timedelta | None = None
@@ -396,65 +410,12 @@ class LeasedBatch:
                 f"topic {self._consumer.topic!r} is of type FIFO, where no single message can be rejected: "
                 "the messages behind it in its message group would be worked on first. Nack the batch"
             )
-        named = named_messages(messages, reason)
-        span = checked_delay(delay)
-        given = named.columns[0]
         self.let_others_reject()
-        with self._broker.connection() as connection:
-            states = lease_states(connection, self.leases, self._broker.now())
-        raise_if_lost(states)
-        held = [state.lease for state in states if state.state == HELD]
-        # Messages rejected before belong to the batch, too, and stay rejected.
-        known = self._dataframe(
-            messages.sparkSession,
-            held,
-            [given] if given == HANDLE else [given, HANDLE],
-            with_answered=True,
-        )
-        handle = known[HANDLE].alias("handle")
-        found = named.join(
-            known.select(known[given].alias("known"), handle), named[given] == f.col("known"), "left"
-        )
-        # Read once, for the check and for the answers.
-        found = found.select(named[given].alias("given"), f.col("handle").alias(HANDLE), REASON).persist()
-        try:
-            foreign = found.where(f.col(HANDLE).isNull())
-            again = 0
-            if given == HANDLE and self._given_back:
-                # The messages of a lease that is rejected as a whole cannot be looked up any more.
-                whole = f.substring_index("given", ".", 5).isin(
-                    [handle_prefix(lease) for lease in self._given_back]
-                )
-                again = foreign.where(whole).select("given").distinct().count()
-                foreign = foreign.where(f.coalesce(~whole, f.lit(True)))
-            examples = foreign.limit(1).collect()
-            if examples:
-                raise InvalidArgument(
-                    f"{foreign.count()} of the {found.count()} messages are not of this batch, or were "
-                    f"answered before, such as {examples[0].given}; none is rejected: give only messages "
-                    "that the batch holds"
-                )
-            with self._that_gives_back():
-                known_now = found.where(f.col(HANDLE).isNotNull()).select(HANDLE, REASON)
-                rejected = again + reject_leased(known_now, self._broker.dsn, span, self._broker.now())
-                with self._broker.connection() as connection:
-                    states = lease_states(connection, self.leases, self._broker.now())
-                self._given_back = {state.lease for state in states if state.state in GIVEN_BACK}
-        finally:
-            found.unpersist()
-        return rejected
-
-    @contextmanager
-    def _that_gives_back(self) -> Iterator[None]:
-        # A count and not a flag: several threads may do this at once.
-        self._giving_back += 1
-        try:
-            yield
-        finally:
-            self._giving_back -= 1
+        read = partial(self._dataframe, messages.sparkSession, with_answered=True)
+        return reject_of_batch(self._broker, self.leases, read, self._own, messages, reason, delay)
 
     def _not_given_back(self) -> list[Lease]:
-        return [lease for lease in self.leases if lease not in self._given_back]
+        return [lease for lease in self.leases if lease not in self._own.leases]
 
     def keep(self, duration: timedelta) -> int:
         """Extend all unanswered leases to last ``duration`` from now; returns how many they are."""
@@ -464,7 +425,7 @@ class LeasedBatch:
 
     def let_others_reject(self) -> None:
         """Do not take a lease that is given back for lost from now on, because messages are rejected."""
-        self._rejects = True
+        self._may_be_given_back = True
         if self._keeper is not None:
             self._keeper.may_be_given_back = True
 
@@ -475,16 +436,19 @@ class LeasedBatch:
         Args:
             states: of all the leases, as they were before this call.
         """
-        if self._giving_back:
-            return lost_error(states)
-        return refusal(state for state in states if state.lease not in self._given_back)
+        return self._own.loss(states)
+
+    def note_answered(self, *, all_of_it: bool) -> None:
+        """Take up whether another process has answered all of the batch."""
+        self._state = BatchState.ANSWERED if all_of_it else BatchState.HELD
 
     def in_open_transaction(self) -> bool:
         """Whether an ack was made in a transaction that is still open: another answer would wait for its
         end."""
         transaction = self._transaction
         return (
-            transaction is not None
+            self._state is BatchState.ACKED_IN_TRANSACTION
+            and transaction is not None
             and not transaction.closed
             and transaction.info.transaction_status != TRANSACTION_STATUS_IDLE
         )

@@ -13,6 +13,9 @@ A micro-batch that Spark runs again after a crash is not sent again: the note na
 the checkpoint keeps, and the number of the micro-batch. A job that is no stream has no such name unless
 ``idempotency_key`` gives it one; a job that runs again with the same key sends nothing.
 
+Where a column names the topic of each row, a task stages a part for each topic that it meets, and the one
+transaction publishes a batch on each of them.
+
 The order of messages of a FIFO topic is the order of the partitions, and that of the rows in each.
 """
 
@@ -22,7 +25,8 @@ import logging
 import re
 import secrets
 import time
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from itertools import chain
@@ -39,9 +43,16 @@ from pyspark.sql.datasource import (
 from pyspark.taskcontext import TaskContext
 
 from duewheel.spark.statements import statement
-from duewheel.spark.written_columns import check_written_columns, staged_batches, staged_schema
+from duewheel.spark.written_columns import (
+    NO_PART,
+    StagedParts,
+    TopicPart,
+    check_written_columns,
+    staged_batches,
+    staged_schema,
+)
 from duewheel.store.broker import Broker
-from duewheel.store.database.connections import fetch
+from duewheel.store.database.connections import fetch, transaction
 from duewheel.store.values.backoff import Backoff
 from duewheel.store.values.errors import (
     BrokerUnreachable,
@@ -56,6 +67,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from duewheel.spark.write_options import WriteOptions
+    from duewheel.store.database.connections import DriverConnection
 
 log = logging.getLogger(__name__)
 
@@ -70,6 +82,7 @@ _KEEP_NAMELESS = timedelta(days=1)
 """How long the note of a job without a key is kept: long enough for its driver, the only one that knows the
 job's name, to ask again."""
 _QUERY_ID = "sql.streaming.queryId"
+_KEYED = "key/"
 
 
 @dataclass(frozen=True)
@@ -78,14 +91,12 @@ class StagedPart(WriterCommitMessage):
 
     Attributes:
         staging: the name under which they are staged.
-        part_id: the number of the part, drawn at random for each run of a task.
-        count: how many messages the part has.
+        parts: the part of each topic.
         error: the mistake in the messages, if running the task again would not mend it.
     """
 
     staging: str
-    part_id: int
-    count: int
+    parts: Mapping[str, TopicPart] = field(default_factory=dict)
     error: DueWheelError | None = None
 
 
@@ -94,37 +105,38 @@ class _Writing:
     """The steps that tasks and driver take for a batch and for a micro-batch alike."""
 
     dsn: str = field(repr=False)
-    topic: str
+    # None where a column names the topic of each row.
+    topic: str | None
     columns: tuple[str, ...]
 
     def stage(self, staging: str, batches: Iterator[pa.RecordBatch]) -> StagedPart:
         """Stage a task's rows in one transaction."""
         filled = (batch for batch in batches if batch.num_rows)
         first = next(filled, None)
-        part_id = secrets.randbits(63)
         if first is None:
-            return StagedPart(staging, part_id, 0)
+            return StagedPart(staging)
         task = TaskContext.get()
         partition = 0 if task is None else task.partitionId()
-        rows = _Rows(staged_batches(chain((first,), filled), self.columns, part_id, partition))
+        parts = StagedParts(self.topic)
+        rows = _Rows(staged_batches(chain((first,), filled), self.columns, parts, partition))
         try:
-            self._copy(staging, part_id, rows)
+            self._copy(staging, parts, rows)
         except adbc_driver_manager.Error as error:
             if rows.error is not None:
                 if isinstance(rows.error, DueWheelError):
-                    return StagedPart(staging, part_id, 0, rows.error)
+                    return StagedPart(staging, error=rows.error)
                 raise rows.error from None
             if (error.sqlstate or "").startswith("22"):
                 # Postgres cannot take the data, such as text that is no JSON.
-                return StagedPart(staging, part_id, 0, InvalidArgument(_refused(error, partition)))
+                return StagedPart(staging, error=InvalidArgument(_refused(error, partition)))
             # Spark runs the task again. The driver's traceback adds nothing to the server's message.
             raise StagingFailed(
                 f"the messages of a task were not staged ({_one_line(error)}), and nothing was sent: when "
                 "the broker can be reached from the executors, run the job again"
             ) from None
-        return StagedPart(staging, part_id, rows.count)
+        return StagedPart(staging, dict(parts.by_topic))
 
-    def _copy(self, staging: str, part_id: int, rows: _Rows) -> None:
+    def _copy(self, staging: str, parts: StagedParts, rows: _Rows) -> None:
         options = {
             adbc_driver_manager.StatementOptions.INGEST_TARGET_TABLE.value: "staged_message",
             adbc_driver_manager.StatementOptions.INGEST_TARGET_DB_SCHEMA.value: "duewheel",
@@ -140,12 +152,13 @@ class _Writing:
                 statement.set_sql_query("set transaction isolation level read committed, read write")
                 statement.execute_update()
             with adbc_driver_manager.AdbcStatement(connection) as statement:
-                statement.set_sql_query(_STAGE.format(staging=staging, part_id=part_id))
-                statement.execute_update()
-            with adbc_driver_manager.AdbcStatement(connection) as statement:
                 statement.set_options(**options)
                 reader = pa.RecordBatchReader.from_batches(staged_schema(self.columns), rows)
                 statement.bind_stream(reader)
+                statement.execute_update()
+            with adbc_driver_manager.AdbcStatement(connection) as statement:
+                part_ids = ", ".join(str(part.part_id) for part in parts.by_topic.values())
+                statement.set_sql_query(_STAGE.format(staging=staging, part_ids=part_ids))
                 statement.execute_update()
             connection.commit()
 
@@ -160,14 +173,15 @@ class _Writing:
         for part in parts:
             if part.error is not None:
                 raise part.error
-        # Empty parts, too: an error names a part by its place.
-        part_ids, counts = [part.part_id for part in parts], [part.count for part in parts]
-        parameters = (self.topic, writer, batch, part_ids, counts, keep)
         backoff = Backoff()
         for tried in range(1, _TRIES + 1):
             try:
                 with Broker(self.dsn) as broker, broker.connection() as connection:
-                    ((sent, before),) = fetch(connection, _PUBLISH, parameters)
+                    with transaction(connection):
+                        answers = [
+                            (topic, count, *self._publish(connection, topic, writer, batch, parts, keep))
+                            for topic, count in self._counts(parts).items()
+                        ]
                     for staging in {part.staging for part in parts}:
                         fetch(connection, _DISCARD, (staging,))
                 break
@@ -176,22 +190,55 @@ class _Writing:
                 if tried == _TRIES:
                     raise
                 time.sleep(backoff.next_seconds())
-        if sent is not None:
-            return
-        count = sum(part.count for part in parts)
-        if key is None:
-            log.info("Batch %s of %s was sent to %s before: nothing is sent again", batch, writer, self.topic)
-        elif before != count:
+        for topic, count, sent, before in answers:
+            if sent is not None:
+                continue
+            if key is None:
+                log.info("Batch %s of %s was sent to %s before: nothing is sent again", batch, writer, topic)
+            elif tried == 1:
+                log.warning(
+                    "the job with the idempotency_key %r sent %d messages to topic %r before: its %d "
+                    "messages are not sent again",
+                    *(key, before, topic, count),
+                )
+
+    def _counts(self, parts: Sequence[StagedPart]) -> dict[str, int]:
+        """How many messages each topic gets, in an order that all writers have, as each locks the topics."""
+        counts = Counter({self.topic: 0} if self.topic is not None else {})
+        for part in parts:
+            counts.update({topic: staged.count for topic, staged in part.parts.items()})
+        return dict(sorted(counts.items()))
+
+    def _publish(
+        self,
+        connection: DriverConnection,
+        topic: str,
+        writer: str,
+        batch: int,
+        parts: Sequence[StagedPart],
+        keep: timedelta,
+    ) -> tuple[int | None, int | None]:
+        """Send the messages of one topic; how many were sent, or else how many were sent before.
+
+        Raises:
+            InvalidArgument: the writer's batch had another number of messages before.
+        """
+        # Empty parts, too: an error names a part by its place.
+        staged = [part.parts.get(topic, NO_PART) for part in parts]
+        part_ids, counts = [part.part_id for part in staged], [part.count for part in staged]
+        try:
+            ((sent, before),) = fetch(connection, _PUBLISH, (topic, writer, batch, part_ids, counts, keep))
+        except DueWheelError as error:
+            if self.topic is None and str(error).startswith("row "):
+                raise type(error)(f"of the rows for topic {topic!r}, {error}") from None
+            raise
+        if before not in (None, sum(counts)) and writer.startswith(_KEYED):
             raise InvalidArgument(
-                f"the idempotency_key {key!r} sent {before} messages to topic {self.topic!r} before, and "
-                f"this job has {count}: nothing was sent. Give a job with other rows a key of its own"
+                f"the idempotency_key {writer.removeprefix(_KEYED)!r} sent {before} messages to topic "
+                f"{topic!r} before, and this job has {sum(counts)}: nothing was sent. Give a job with other "
+                "rows a key of its own"
             )
-        elif tried == 1:
-            log.warning(
-                "the job with the idempotency_key %r sent %d messages to topic %r before: its %d messages "
-                "are not sent again",
-                *(key, before, self.topic, count),
-            )
+        return sent, before
 
     def discard(self, stagings: set[str]) -> None:
         """Discard the staged messages."""
@@ -216,7 +263,7 @@ class MessageWriter(DataSourceArrowWriter):
         """Send the messages that all tasks have staged, on the driver."""
         writer, keep = self._staging, _KEEP_NAMELESS
         if self._key is not None:
-            writer, keep = f"key/{self._key}", _KEEP
+            writer, keep = f"{_KEYED}{self._key}", _KEEP
         self._writing.publish(writer, 0, _staged(messages), keep, self._key)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
@@ -252,18 +299,15 @@ class MessageStreamWriter(DataSourceStreamArrowWriter):
 
 
 class _Rows:
-    """Batches on their way into COPY: counted, and with the error that ended them."""
+    """Batches on their way into COPY, and the error that ended them."""
 
     def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
         self._batches = batches
-        self.count = 0
         self.error: Exception | None = None
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         try:
-            for batch in self._batches:
-                self.count += batch.num_rows
-                yield batch
+            yield from self._batches
         except Exception as error:
             # The reader of COPY would turn the exception into text.
             self.error = error
@@ -272,12 +316,11 @@ class _Rows:
 
 def _checked(options: WriteOptions, schema: StructType) -> _Writing:
     with Broker(options.dsn) as broker, broker.connection() as connection:
-        found = fetch(connection, _TOPIC, (options.topic,))
-    if not found:
+        ((message_type, may_send),) = fetch(connection, _TOPIC, (options.topic,))
+    if options.topic is not None and message_type is None:
         raise UnknownTopic(
             f'topic "{options.topic}" does not exist: make it with create_topic, or correct the name'
         )
-    ((message_type, may_send),) = found
     if not may_send:
         raise NotAllowed("this login may not send: grant it the role duewheel_producer")
     check_written_columns(schema, options.topic, message_type)

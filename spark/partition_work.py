@@ -30,9 +30,9 @@ from pyspark.sql.functions import udf
 
 from duewheel.spark.lease_partition import LeasePartition
 from duewheel.spark.lease_reader import read_leases
-from duewheel.spark.lease_states import handle_prefix, handles_of, lease_states, refusal
+from duewheel.spark.lease_states import handle_prefix, refusal
 from duewheel.spark.statements import statement
-from duewheel.store.consuming.lease_states import GIVEN_BACK, HELD
+from duewheel.store.consuming.lease_states import GIVEN_BACK, HELD, handles_of, lease_states
 from duewheel.store.database.connections import DriverConnection, fetch
 from duewheel.store.values.errors import AlreadyAnswered, DueWheelError, InvalidArgument, LeaseLost
 from duewheel.store.values.reasons import reason_of

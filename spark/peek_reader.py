@@ -7,6 +7,7 @@ end of their retention. A message that is sent while the job runs may or may not
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -22,16 +23,18 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-    from duewheel.spark.read_options import PeekRead
+    from duewheel.spark.read_options import PeekRead, UnleasedRead
 
 _CUTS = statement("peek_cuts")
 _ROWS = statement("stream_rows")
+_TOPICS = statement("topics")
 
 
 @dataclass(frozen=True)
 class PeekRange(InputPartition):
     """The range of a queue that one task reads, in microseconds and numbers."""
 
+    topic: str
     topic_id: int
     queue: int
     from_at: int | None
@@ -40,11 +43,14 @@ class PeekRange(InputPartition):
     to_seq: int
 
 
-def check_topic(dsn: str, topic: str) -> None:
-    """Raise UnknownTopic if there is no such topic."""
+def check_topics(read: UnleasedRead) -> None:
+    """Raise UnknownTopic if one of the named topics does not exist."""
+    if not read.topics:
+        return
     nothing = datetime.now(UTC)
-    with planning(dsn) as connection:
-        fetch(connection, _CUTS, (topic, nothing, nothing, 1, 1))
+    with planning(read.dsn) as connection:
+        for topic in read.topics:
+            fetch(connection, _CUTS, (topic, nothing, nothing, 1, 1))
 
 
 class PeekReader(DataSourceReader):
@@ -64,13 +70,18 @@ class PeekReader(DataSourceReader):
         options = self._options
 
         def cut(messages: int) -> list[tuple[PeekRange, int]]:
-            parameters = (
-                *(options.topic, options.due_from, options.due_until),
-                *(messages, options.partition_bytes),
-            )
-            return [(PeekRange(*place), count) for *place, count in fetch(connection, _CUTS, parameters)]
+            wanted = (options.due_from, options.due_until, messages, options.partition_bytes)
+            return [
+                (PeekRange(topic, *place), count)
+                for topic in topics
+                for *place, count in fetch(connection, _CUTS, (topic, *wanted))
+            ]
 
         with planning(options.dsn) as connection:
+            topics: Sequence[str] = options.topics
+            if options.pattern is not None:
+                found = fetch(connection, _TOPICS, ())
+                topics = [topic for (topic,) in found if re.fullmatch(options.pattern, topic)]
             return cut_into(cut, options.min_partitions)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -84,8 +95,7 @@ class PeekReader(DataSourceReader):
         batches = read_unleased(
             self._options,
             self._columns,
-            partition.topic_id,
-            partition.queue,
+            partition,
             _ROWS,
             from_at=partition.from_at,
             from_seq=partition.from_seq,

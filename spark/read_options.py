@@ -112,14 +112,18 @@ class UnleasedRead(ReadOptions):
     """A read that leases nothing.
 
     Attributes:
-        topic, tags, filter: the messages to read.
+        topics, tags, filter: the messages to read.
+        pattern: a regular expression for the names of the topics, in the place of ``topics``; or None.
         min_partitions: into how many partitions to cut them at least.
         partition_bytes: about how many bytes the bodies of a partition have at most.
     """
 
-    NAMES = ReadOptions.NAMES | {"topic", "tags", "filter", "minPartitions", "maxBytesPerPartition"}
+    NAMES = ReadOptions.NAMES | {
+        *("topic", "topicPattern", "tags", "filter", "minPartitions", "maxBytesPerPartition")
+    }
 
-    topic: str
+    topics: tuple[str, ...]
+    pattern: str | None
     tags: str
     filter: str | None
     min_partitions: int
@@ -133,8 +137,10 @@ class UnleasedRead(ReadOptions):
         tag_expressions.parse(tags)
         if expression is not None:
             filters.to_jsonpath(expression)
+        pattern = options.get("topicPattern")
         return values | {
-            "topic": _required(options, "topic"),
+            "topics": _topics(options) if pattern is None else (),
+            "pattern": None if pattern is None else _pattern(options, pattern),
             "tags": tags,
             "filter": expression,
             "min_partitions": _number(options, "minPartitions", 1, MOST_PARTITIONS),
@@ -170,7 +176,7 @@ class StreamRead(UnleasedRead):
     """A stream of the messages that are released.
 
     Attributes:
-        group: the stream's own consumer group.
+        group: the stream's own consumer group; None where it draws one for itself.
         start: where a new stream begins: "group" for the position of its group, "earliest", "latest" or "at".
         start_at: the instant, for "at".
         fail_on_data_loss: whether the stream fails when retention has dropped messages that it had not read.
@@ -193,7 +199,7 @@ class StreamRead(UnleasedRead):
         "maxTriggerDelay",
     }
 
-    group: str
+    group: str | None
     start: str
     start_at: datetime | None
     fail_on_data_loss: bool
@@ -209,7 +215,7 @@ class StreamRead(UnleasedRead):
         start, start_at = _starting(options.get("startingOffsets"))
         seconds = _number(options, "reconnect_seconds", DEFAULT_RECONNECT_SECONDS, MOST_RECONNECT_SECONDS)
         return values | {
-            "group": _required(options, "group"),
+            "group": options.get("group") or None,
             "start": start,
             "start_at": start_at,
             "fail_on_data_loss": _truth(options, "failOnDataLoss"),
@@ -277,14 +283,30 @@ def required_dsn(options: Mapping[str, str]) -> str:
     return libpq_dsn(dsn)
 
 
-def _required(options: Mapping[str, str], option: str) -> str:
-    text = options.get(option)
-    if not text:
+def _topics(options: Mapping[str, str]) -> tuple[str, ...]:
+    """The topics of a comma-separated list, each once."""
+    names = (name.strip() for name in (options.get("topic") or "").split(","))
+    named = tuple(dict.fromkeys(name for name in names if name))
+    if not named:
         raise InvalidArgument(
-            f"the option {option!r} is missing: to look at messages give a topic and the mode peek; a stream "
-            "takes a topic and a group; LeasedBatch.take leases messages and reads them"
+            "the option 'topic' is missing: to look at messages give a topic and the mode peek; a stream "
+            "takes a topic, or several with commas between, or a topicPattern; LeasedBatch.take leases "
+            "messages and reads them"
         )
-    return text
+    return named
+
+
+def _pattern(options: Mapping[str, str], pattern: str) -> str:
+    if options.get("topic"):
+        raise InvalidArgument("topic and topicPattern both name topics: give one of the two")
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise InvalidArgument(
+            f"the option 'topicPattern' is {pattern!r}, no regular expression ({error}): give one as "
+            "orders-.*, which has to match a topic's whole name"
+        ) from None
+    return pattern
 
 
 def _starting(text: str | None) -> tuple[str, datetime | None]:

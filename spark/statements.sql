@@ -34,11 +34,6 @@ from duewheel.lease_evenly(
     p_group_id => %s, p_topic_id => %s, p_tags => %s, p_max => %s, p_parts => %s, p_invisible => %s, p_consumer => %s,
     p_now => %s, p_filter => %s::jsonpath, p_min_parts => %s) l
 
--- name: lease_states
--- The states of leases, in their order.
-select s.state, s.acked
-from duewheel.lease_states(%s, %s::integer[], %s::integer[], %s::bigint[], %s::bigint[], %s) s
-
 -- name: peek_cuts
 -- Ranges of the messages that are due from one instant on and before another.
 select c.topic_id, c.queue, c.from_at, c.from_seq, c.to_at, c.to_seq, c.messages
@@ -92,8 +87,8 @@ select duewheel.answer(
     p_now => %s::timestamptz, p_reasons => %s::jsonb)
 
 -- name: stage_part
--- Begins a part of a write, in the transaction that stages its messages.
-select duewheel.stage_part('{staging}', {part_id})
+-- Notes the parts of a task, in the transaction that has staged their messages.
+select duewheel.stage_part('{staging}', p.part_id) from unnest(array[{part_ids}]::bigint[]) p (part_id)
 
 -- name: stream_commit
 -- Sets the position of a stream's group to the places that the stream has read.
@@ -139,11 +134,19 @@ select * from duewheel.stream_rows(
 -- Where a new stream begins.
 select s.stream, s.topic_id, s.queue, s.at, s.seq, s.straggler from duewheel.stream_start(%s, %s, %s, %s, %s) s
 
+-- name: stream_topics
+-- The topics that a stream can read.
+select t.topic from duewheel.topics t where t.message_type <> 'FIFO' order by t.topic
+
 -- name: stream_within
 -- How far a stream reads in a queue without more bytes than it may have.
 select w.at, w.seq, w.bytes from duewheel.stream_within(%s, %s, %s, %s, %s, %s, %s) w
 
+-- name: topics
+-- The names of all topics.
+select t.topic from duewheel.topics t order by t.topic
+
 -- name: write_topic
--- The type of a topic, and whether this login may send.
+-- The type of a topic, null without one, and whether this login may send.
 select t.message_type, has_table_privilege('duewheel.staged_message', 'insert')
-from duewheel.topics t where t.topic = %s
+from (select %s::text) named (topic) left join duewheel.topics t using (topic)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from duewheel.store.values.errors import InvalidArgument
 
@@ -98,3 +98,29 @@ class StreamOffset:
             [place.seq for _, place in items],
             [place.straggler for _, place in items],
         )
+
+
+@dataclass(frozen=True)
+class StreamOffsets:
+    """The offsets of a stream in each of its topics.
+
+    Attributes:
+        group: the group that the stream has drawn for itself; None where its options name one.
+        topics: by name of the topic.
+    """
+
+    VERSION: ClassVar[int] = 2
+
+    group: str | None
+    topics: Mapping[str, StreamOffset]
+
+    def as_dict(self) -> dict[str, Any]:
+        """The offsets as Spark keeps them."""
+        topics = {topic: offset.as_dict() for topic, offset in sorted(self.topics.items())}
+        return {"v": self.VERSION, **({"group": self.group} if self.group else {}), "topics": topics}
+
+    @classmethod
+    def of(cls, written: Mapping[str, Any]) -> StreamOffsets:
+        """The offsets that :meth:`as_dict` made."""
+        topics = {topic: StreamOffset.of(offset) for topic, offset in written["topics"].items()}
+        return cls(written.get("group"), topics)

@@ -9,22 +9,24 @@ group's position follows, so that monitoring sees the group's lag and retention 
 Messages whose transaction was committed late come as stragglers, in a stream of their own beside each queue.
 Retries of the group come through its retry queue, which is one more queue of the offset.
 
-Each question to the broker on the driver may be asked twice with the same effect. So the driver waits through
-an outage of the broker, as a restart or a failover is, and asks again.
-
 A stream shares its group with no other reader. Its name is drawn at random when it begins, and stands in each
 offset and in each position that it sets. Another reader of the group, or a rewind, leaves a position with
 another name. The stream then ends with an error, as each reader would get only a part of the messages.
+
+A stream of several topics has such an offset for each, and begins with a topic when it first meets it: the
+offset of a new query names none. So does that of a stream without a group of its own, whose group is drawn
+at random and stands in the checkpoint.
 """
 
 from __future__ import annotations
 
 import logging
+import re
 import secrets
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -35,30 +37,19 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from duewheel.spark.message_columns import StreamHandle
-from duewheel.spark.outages import through_outage
 from duewheel.spark.planning import cut_into
 from duewheel.spark.statements import statement
-from duewheel.spark.stream_place import Place, StreamOffset
-from duewheel.store.consuming.ticking import TICK_GROUP
-from duewheel.store.database.connections import fetch
-from duewheel.store.values.errors import DueWheelError, InvalidArgument, UnknownGroup, UnknownTopic
+from duewheel.spark.stream_place import StreamOffset, StreamOffsets
+from duewheel.spark.topic_stream import StreamBroker, StreamRange, TopicStream
+from duewheel.store.values.errors import InvalidArgument
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
     from duewheel.spark.read_options import StreamRead
-    from duewheel.store.broker import Broker
 
-_START = statement("stream_start")
-_LAG = statement("stream_lag")
-_LATEST = statement("stream_latest")
-_COMMIT = statement("stream_commit")
-_CUTS = statement("stream_cuts")
-_LOST = statement("stream_lost")
 _ROWS = statement("stream_rows")
-_WITHIN = statement("stream_within")
 
 FIRST_REST_SECONDS = 0.02
 MOST_REST_SECONDS = 0.5
@@ -67,21 +58,6 @@ MOST_REST_SECONDS = 0.5
 rest = time.sleep
 
 log = logging.getLogger(__name__)
-
-
-class StreamDataLost(DueWheelError):
-    """Retention has dropped messages that the stream had not read; see ``failOnDataLoss``."""
-
-
-@dataclass(frozen=True)
-class StreamRange(InputPartition):
-    """The messages that one task reads: those between two places of a queue."""
-
-    topic_id: int
-    queue: int
-    start: Place
-    end: Place
-    handle: StreamHandle
 
 
 class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -93,10 +69,11 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._columns = columns
         self._schema = schema
-        self._target: StreamOffset | None = None
-        self._reached: StreamOffset | None = None
-        self._ids: tuple[int, int] | None = None
-        self._broker: Broker | None = None
+        self._broker = StreamBroker(options)
+        self._streams: dict[tuple[str, str], TopicStream] = {}
+        self._ends_with_available = False
+        self._targets: dict[str, StreamOffset] | None = None
+        self._reached: StreamOffsets | None = None
         self._triggered_at: float | None = None
         self._rest_seconds = 0.0
 
@@ -104,12 +81,13 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Begin a new stream and make the group its own.
 
         Spark asks again until the first micro-batch is finished, even in a restarted query, and the broker
-        always gives the same answer.
+        always gives the same answer. Of a stream whose offsets name their topics, the answer names none.
         """
-        options = self._options
-        self._release()
-        rows = self._ask(_START, *self._subscription(), secrets.token_hex(8), options.start, options.start_at)
-        return StreamOffset.of_rows(rows[0][0], [row[1:] for row in rows]).as_dict()
+        only = self._only_topic()
+        if only is not None:
+            return self._stream(only, self._options.group).begin().as_dict()
+        drawn = None if self._options.group else f"stream-{secrets.token_hex(8)}"
+        return StreamOffsets(drawn, {}).as_dict()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
         """At most ``maxMessagesPerTrigger`` in a micro-batch where that is given."""
@@ -122,11 +100,10 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Spark asks again at once where the query has no trigger of its own. When nothing came, the next answer
         takes a rest, which doubles up to half a second.
         """
-        begin = StreamOffset.of(start)
-        most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
-        if self._rest_seconds and self._target is None:
+        if self._rest_seconds and not self._ends_with_available:
             rest(self._rest_seconds)
-        latest = self._latest(begin, most, self._target)
+        begin = self._begun(self._offsets(start))
+        latest = self._latest(begin, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
         self._reached = begin
         if latest == begin or self._waits_for_more(begin, latest):
             self._rest_seconds = min(max(FIRST_REST_SECONDS, 2 * self._rest_seconds), MOST_REST_SECONDS)
@@ -136,31 +113,46 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._options.max_bytes is not None:
             latest = self._within_bytes(begin, latest, self._options.max_bytes)
         self._reached = latest
-        return latest.as_dict()
+        only = self._only_topic()
+        return latest.as_dict() if only is None else latest.topics[only].as_dict()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
         """How far the stream is behind the releases, by topic; the progress of the query shows it."""
-        if self._reached is None:
+        reached = self._reached
+        if reached is None:
             return None
-        ((messages, seconds),) = self._ask(_LAG, *self._subscription(), *self._reached.parameters())
-        return {self._options.topic: {"messagesBehind": messages, "secondsBehind": round(seconds or 0.0, 3)}}
+        reported = {}
+        for topic, offset in reached.topics.items():
+            messages, seconds = self._stream(topic, reached.group).lag(offset)
+            reported[topic] = {"messagesBehind": messages, "secondsBehind": round(seconds, 3)}
+        return reported
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        """Note how far messages are released now: the query ends there."""
-        self._target = self._latest(StreamOffset("", {}), None, None)
+        """Note how far messages are released now: the query ends there.
+
+        Where the checkpoint has the group, this is noted when the first micro-batch is planned.
+        """
+        self._ends_with_available = True
+        if self._options.group is not None:
+            self._targets = {
+                topic: self._stream(topic, self._options.group).target() for topic in self._topics()
+            }
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Cut the messages between two offsets into parts of about equal size."""
-        ranges = self._ranges(StreamOffset.of(start), StreamOffset.of(end))
+        until = self._offsets(end)
+        begin = self._begun(replace(until, topics=self._offsets(start).topics), until.topics)
+        ranges = self._ranges(begin, until)
         if not ranges:
             return []
-        self._require_kept(ranges)
+        for topic in until.topics:
+            self._stream(topic, until.group).require_kept([part for part in ranges if part.topic == topic])
         late = [
             replace(part, end=replace(part.start, straggler=part.end.straggler))
             for part in ranges
             if part.end.straggler > part.start.straggler
         ]
-        return late + cut_into(partial(self._cut, ranges), self._options.min_partitions)
+        return late + cut_into(self._cuts(ranges, until.group), self._options.min_partitions)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one part, on an executor."""
@@ -171,8 +163,7 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         batches = read_unleased(
             self._options,
             self._columns,
-            partition.topic_id,
-            partition.queue,
+            partition,
             _ROWS,
             partition.handle,
             from_at=partition.start.at,
@@ -186,156 +177,136 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def commit(self, end: dict[str, Any]) -> None:
         """Let the group's position follow: Spark has finished everything up to here."""
-        offset = StreamOffset.of(end)
-        self._ask(_COMMIT, *self._subscription(), offset.stream, *offset.parameters())
+        offsets = self._offsets(end)
+        for topic, offset in offsets.topics.items():
+            self._stream(topic, offsets.group).commit(offset)
 
     def stop(self) -> None:
         """Close the connections."""
-        if self._broker is not None:
-            self._broker.close()
-            self._broker = None
+        self._broker.close()
 
     def __getstate__(self) -> dict[str, Any]:
         # Executors get the reader, and no connection of the driver.
-        return {**self.__dict__, "_broker": None}
+        return {**self.__dict__, "_broker": None, "_streams": {}}
 
-    def _opened(self) -> Broker:
-        if self._broker is None:
-            from duewheel.store.broker import Broker
+    def _only_topic(self) -> str | None:
+        """The topic of a stream that has one, and a group: its offsets name neither."""
+        options = self._options
+        return options.topics[0] if len(options.topics) == 1 and options.group else None
 
-            self._broker = Broker(self._options.dsn, listen=False)
-        return self._broker
+    def _stream(self, topic: str, group: str | None) -> TopicStream:
+        name = group or self._options.group
+        assert name is not None, "the offset names the group where the options do not"
+        if (topic, name) not in self._streams:
+            self._streams[topic, name] = TopicStream(self._broker, self._options, topic, name)
+        return self._streams[topic, name]
 
-    def _subscription(self) -> tuple[int, int]:
-        if self._ids is None:
-            options = self._options
-            consumer = through_outage(
-                lambda: self._opened().consumer(options.topic, options.group), options.reconnect
-            )
-            self._ids = consumer.group_id, consumer.topic_id
-        return self._ids
+    def _topics(self) -> Sequence[str]:
+        pattern = self._options.pattern
+        if pattern is None:
+            return self._options.topics
+        return [topic for topic in self._broker.topics() if re.fullmatch(pattern, topic)]
 
-    def _ask(self, statement: str, *parameters: Any) -> list[tuple[Any, ...]]:
-        def asked() -> list[tuple[Any, ...]]:
-            with self._opened().connection() as connection:
-                return fetch(connection, statement, parameters)
-
-        return through_outage(asked, self._options.reconnect)
-
-    def _release(self) -> None:
-        """Release what is due, where no wheel does."""
-        self._ask(TICK_GROUP, *self._subscription(), None)
-
-    def _latest(self, begin: StreamOffset, most: int | None, target: StreamOffset | None) -> StreamOffset:
-        """How far a stream may read: at most ``most`` messages, and not beyond the target."""
-        group_id, topic_id = self._subscription()
-        places = begin.parameters()
-        parameters = [topic_id, group_id, topic_id, begin.stream or None, *places, most]
-        if target is None:
-            self._release()
-            parameters += [None] * 4
-        else:
-            topic_ids, queues, ats, _, stragglers = target.parameters()
-            parameters += [topic_ids, queues, ats, stragglers]
-        rows = self._ask(_LATEST, *parameters)
-        if any(is_deleted for *_, is_deleted in rows):
-            raise UnknownTopic(
-                f"topic {self._options.topic!r} was deleted while the stream read it: once the topic exists "
-                "again, restart the stream with a new checkpoint"
-            )
-        if rows[0][0] is None:
-            raise UnknownGroup(
-                f"group {self._options.group!r} of topic {self._options.topic!r} was deleted while the "
-                "stream read it: restart the stream with a new checkpoint"
-            )
-        latest = StreamOffset.of_rows(begin.stream, [row[:-1] for row in rows])
-        foreign = set(begin.places) - set(latest.places)
-        if foreign:
+    def _offsets(self, written: Mapping[str, Any]) -> StreamOffsets:
+        """The offsets that a checkpoint has, of one topic or of several."""
+        if written.get("v") == StreamOffsets.VERSION:
+            return StreamOffsets.of(written)
+        offset = StreamOffset.of(written)
+        only = self._only_topic()
+        if only is not None:
+            return StreamOffsets(None, {only: offset})
+        # A stream of one topic that is to read others, too.
+        owners = [
+            topic
+            for topic in self._topics()
+            if self._options.group and self._stream(topic, self._options.group).owns(offset)
+        ]
+        if not owners:
             raise InvalidArgument(
-                f"the checkpoint is of another topic than {self._options.topic!r} or another group than "
-                f"{self._options.group!r}, or of one that was deleted and made again: give the stream a "
-                "checkpoint of its own"
+                "the checkpoint is of one topic and group, which are not those of this stream: give the "
+                "stream a checkpoint of its own"
             )
-        return latest
+        return StreamOffsets(None, {owners[0]: offset})
 
-    def _within_bytes(self, begin: StreamOffset, latest: StreamOffset, most: int) -> StreamOffset:
+    def _begun(self, offsets: StreamOffsets, topics: Sequence[str] | Mapping[str, Any] = ()) -> StreamOffsets:
+        """The offsets with those of the topics that the stream meets now, and without topics it has left."""
+        wanted = list(topics or self._topics())
+        if self._options.pattern is not None:
+            # One that is deleted ends the stream.
+            wanted += [topic for topic in offsets.topics if topic not in wanted]
+        found = dict(offsets.topics)
+        for topic in wanted:
+            if topic not in found:
+                stream = self._stream(topic, offsets.group)
+                found[topic] = stream.begin(is_found_later=bool(offsets.topics))
+        return replace(offsets, topics={topic: found[topic] for topic in wanted})
+
+    def _latest(self, begin: StreamOffsets, most: int | None) -> StreamOffsets:
+        """How far a stream may read: at most ``most`` messages, of each topic in proportion to its lag."""
+        streams = {topic: self._stream(topic, begin.group) for topic in begin.topics}
+        if self._ends_with_available and self._targets is None:
+            self._targets = {topic: stream.target() for topic, stream in streams.items()}
+        shares: dict[str, int | None] = dict.fromkeys(streams, most)
+        if most is not None and len(streams) > 1:
+            lags = {topic: stream.lag(begin.topics[topic])[0] for topic, stream in streams.items()}
+            in_all = sum(lags.values()) or 1
+            shares = {topic: max(1, most * lag // in_all) for topic, lag in lags.items()}
+        latest = {}
+        for topic, stream in streams.items():
+            target = None if self._targets is None else self._targets.get(topic)
+            if self._targets is not None and target is None:
+                # Made after the query had begun, which ends with what was there.
+                latest[topic] = begin.topics[topic]
+                continue
+            latest[topic] = stream.latest(begin.topics[topic], shares[topic], target)
+        return replace(begin, topics=latest)
+
+    def _within_bytes(self, begin: StreamOffsets, latest: StreamOffsets, most: int) -> StreamOffsets:
         """How far to read so that the bodies have no more bytes, and in each queue one body more.
 
         Stragglers are read all the same.
         """
-        places = dict(latest.places)
+        places = {topic: dict(offset.places) for topic, offset in latest.topics.items()}
         ranges = self._ranges(begin, latest)
         left = most
         for queues_left, part in zip(range(len(ranges), 0, -1), ranges, strict=True):
             share = -(-left // queues_left)
             at, seq = part.start.at, part.start.seq
             if share > 0:
-                asked = (part.topic_id, part.queue, at, seq, part.end.at, part.end.seq, share)
-                ((at, seq, used),) = self._ask(_WITHIN, *asked)
+                at, seq, used = self._stream(part.topic, latest.group).within(part, share)
                 left -= used
-            places[part.topic_id, part.queue] = replace(part.end, at=at, seq=seq)
-        return StreamOffset(latest.stream, places)
-
-    def _require_kept(self, ranges: Sequence[StreamRange]) -> None:
-        ((queues, messages),) = self._ask(
-            _LOST,
-            *self._subscription(),
-            [part.topic_id for part in ranges],
-            [part.queue for part in ranges],
-            [part.start.at for part in ranges],
+            places[part.topic][part.topic_id, part.queue] = replace(part.end, at=at, seq=seq)
+        return replace(
+            latest,
+            topics={topic: replace(offset, places=places[topic]) for topic, offset in latest.topics.items()},
         )
-        if not queues:
-            return
-        # Messages dropped after a group has finished them, or was deleted, are not counted.
-        many = "messages" if messages is None else f"up to {messages} messages"
-        said = (
-            f"retention has dropped {many} of topic {self._options.topic!r} that the stream had not read, in "
-            f"{queues} of {len(ranges)} queues"
-        )
-        if self._options.fail_on_data_loss:
-            raise StreamDataLost(
-                f"{said}: set failOnDataLoss to false to go on with the messages that remain, and give the "
-                "topic a longer retention"
-            )
-        log.warning("%s", said)
 
-    def _ranges(self, begin: StreamOffset, until: StreamOffset) -> list[StreamRange]:
+    def _ranges(self, begin: StreamOffsets, until: StreamOffsets) -> list[StreamRange]:
         """The queues in which something lies between two offsets."""
-        handle = StreamHandle.of(until.stream, self._subscription()[0])
-        return [
-            StreamRange(
-                topic_id, queue, begin.places.get((topic_id, queue), Place.beginning()), place, handle
+        return list(
+            chain.from_iterable(
+                self._stream(topic, until.group).ranges(begin.topics[topic], offset)
+                for topic, offset in until.topics.items()
             )
-            for (topic_id, queue), place in sorted(until.places.items())
-            if begin.places.get((topic_id, queue), Place.beginning()) != place
+        )
+
+    def _cuts(
+        self, ranges: Sequence[StreamRange], group: str | None
+    ) -> Callable[[int], list[tuple[StreamRange, int]]]:
+        """Cuts ranges, without their stragglers, into parts of at most so many messages."""
+        return lambda messages: [
+            cut for part in ranges for cut in self._stream(part.topic, group).cut([part], messages)
         ]
 
-    def _cut(self, ranges: Sequence[StreamRange], messages: int) -> list[tuple[StreamRange, int]]:
-        """Ranges without their stragglers, in parts of at most so many messages, and how many each has."""
-        parts = []
-        for part in ranges:
-            end = part.end
-            start = replace(part.start, straggler=end.straggler)
-            if start == end:
-                continue
-            places = (part.topic_id, part.queue, start.at, start.seq, end.at, end.seq)
-            cuts = self._ask(_CUTS, *places, messages, self._options.partition_bytes)
-            before = start
-            for at, seq, count in cuts:
-                place = replace(end, at=at, seq=seq)
-                parts.append((replace(part, start=before, end=place), count))
-                before = place
-        return parts
-
-    def _waits_for_more(self, begin: StreamOffset, latest: StreamOffset) -> bool:
+    def _waits_for_more(self, begin: StreamOffsets, latest: StreamOffsets) -> bool:
         """Whether a micro-batch is put off, as too few messages are released. Not with ``availableNow``."""
         options = self._options
-        if options.min_messages == 1 or self._target is not None or self._triggered_at is None:
+        if options.min_messages == 1 or self._ends_with_available or self._triggered_at is None:
             return False
         if time.monotonic() - self._triggered_at >= options.max_delay.total_seconds():
             return False
         ranges = self._ranges(begin, latest)
-        found = sum(count for _, count in self._cut(ranges, options.min_messages))
+        found = sum(count for _, count in self._cuts(ranges, latest.group)(options.min_messages))
         # Stragglers are numbered over all topics: with them the micro-batch may come early.
         found += sum(part.end.straggler - part.start.straggler for part in ranges)
         return found < options.min_messages

@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import SparkSession
 
-from duewheel.spark.lease_states import lease_states
 from duewheel.spark.lease_watcher import ended_with_the_lease
 from duewheel.spark.leased_batch import LeasedBatch
 from duewheel.spark.session import cancel_jobs, register, running_session, ui_address
 from duewheel.spark.submission import BATCH_VARIABLE, SubmittedBatch
 from duewheel.store.broker import Broker
+from duewheel.store.consuming.lease_states import lease_states
 from duewheel.store.leases import from_json
 from duewheel.store.values.errors import DueWheelError, InvalidArgument
 

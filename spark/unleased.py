@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import adbc_driver_manager
 import adbc_driver_postgresql
@@ -20,11 +20,21 @@ if TYPE_CHECKING:
     from duewheel.spark.read_options import UnleasedRead
 
 
+class PlaceOfQueue(Protocol):
+    """A range of messages, as far as it says where they are."""
+
+    @property
+    def topic(self) -> str: ...
+    @property
+    def topic_id(self) -> int: ...
+    @property
+    def queue(self) -> int: ...
+
+
 def read_unleased(
     options: UnleasedRead,
     columns: tuple[str, ...],
-    topic_id: int,
-    queue: int,
+    place: PlaceOfQueue,
     statement: str,
     handle: StreamHandle | None = None,
     **places: int | None,
@@ -32,17 +42,17 @@ def read_unleased(
     """Read the messages of a range that the options choose.
 
     Args:
-        options: the address, the topic's name, tags, filter and the size of a batch.
+        options: the address, tags, filter and the size of a batch.
         columns: the columns wanted.
-        topic_id, queue: where the messages are.
+        place: the topic and the queue where the messages are.
         statement: SQL with names in braces: ``topic_id``, ``queue``, ``tags``, ``filter`` and the places.
         handle: the stream that reads them, which may reject them; None for the mode peek.
         places: where the range begins and ends, as the statement names it; microseconds and numbers.
     """
     tags = tag_expressions.parse(options.tags)
     query = statement.format(
-        topic_id=topic_id,
-        queue=queue,
+        topic_id=place.topic_id,
+        queue=place.queue,
         tags="null" if tags is None else "array[" + ", ".join(_literal(tag) for tag in tags) + "]",
         filter=_literal(None if options.filter is None else filters.to_jsonpath(options.filter)),
         **{name: "null" if place is None else place for name, place in places.items()},
@@ -52,7 +62,10 @@ def read_unleased(
         adbc_driver_manager.AdbcConnection(database) as connection,
     ):
         # Without a lease nothing can be answered: an ack with such a handle is refused.
-        origin = (topic_id, queue, options.topic, handle or f"0.{topic_id}.{queue}.0.0")
+        origin = (
+            *(place.topic_id, place.queue, place.topic),
+            handle or f"0.{place.topic_id}.{place.queue}.0.0",
+        )
         yield from queried(connection, query, origin, options.batch_bytes, columns)
 
 

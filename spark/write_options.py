@@ -23,12 +23,12 @@ class WriteOptions:
 
     Attributes:
         dsn: the broker's database, as a libpq string or URL.
-        topic: the topic to send to.
+        topic: the topic to send to; None where a column names the topic of each row.
         idempotency_key: None, or the name under which this job sends once.
     """
 
     dsn: str
-    topic: str
+    topic: str | None
     idempotency_key: str | None
 
     @classmethod
@@ -41,9 +41,6 @@ class WriteOptions:
         options = with_topic(options)
         check_option_names(options, OPTIONS, (_SPARKS_OWN if is_stream else frozenset()))
         dsn = required_dsn(options)
-        topic = options.get("topic")
-        if not topic:
-            raise InvalidArgument("the option 'topic' is missing: name the topic to send to")
         key = options.get("idempotency_key")
         if key is not None and is_stream:
             raise InvalidArgument(
@@ -54,4 +51,4 @@ class WriteOptions:
             raise InvalidArgument(
                 f"the option 'idempotency_key' has {len(key)} characters: give 1 to {LONGEST_IDEMPOTENCY_KEY}"
             )
-        return cls(dsn, topic, key)
+        return cls(dsn, options.get("topic") or None, key)

@@ -10,7 +10,9 @@ properties that are a map are written as JSON one by one.
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+import secrets
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -35,13 +37,16 @@ from pyspark.sql.types import (
 from duewheel.store.values.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
+
+    _Numbers = np.ndarray[Any, np.dtype[Any]]
 
 TIME_COLUMNS = ("deliver_at", "delay", "delay_level")
 """The columns that give the delivery time."""
 
 _WHOLE = (ByteType, ShortType, IntegerType, LongType)
 _TYPES: dict[str, tuple[tuple[type[DataType], ...], str]] = {
+    "topic": ((StringType,), "string"),
     "body": ((StringType, BinaryType), "string or binary"),
     "key": ((StringType,), "string"),
     "tag": ((StringType,), "string"),
@@ -63,8 +68,13 @@ _MICROSECONDS = 1_000_000
 _MAX_LEVEL = 2**31 - 1
 
 
-def check_written_columns(schema: StructType, topic: str, message_type: str) -> None:
-    """Judge the columns of a DataFrame that is to be sent to a topic.
+def check_written_columns(schema: StructType, topic: str | None, message_type: str | None) -> None:
+    """Judge the columns of a DataFrame that is to be sent.
+
+    Args:
+        schema: its columns.
+        topic: the topic to send to; None where the column topic names that of each row.
+        message_type: its type, or None.
 
     Raises:
         InvalidArgument: the column body is missing, a column is unknown or of another type, or the columns do
@@ -90,6 +100,14 @@ def check_written_columns(schema: StructType, topic: str, message_type: str) -> 
         raise InvalidArgument(
             f"{problem}: select body and any of {', '.join(WRITTEN_COLUMNS[1:])}, each once"
         )
+    if topic is None and "topic" not in names:
+        raise InvalidArgument(
+            "the option 'topic' is missing: name the topic to send to, or add a column topic that names that "
+            "of each row"
+        )
+    if topic is None:
+        # Each row is judged when its topic is known.
+        return
     times = [name for name in names if name in TIME_COLUMNS]
     if message_type == "DELAY" and not times:
         raise InvalidArgument(
@@ -111,7 +129,7 @@ def check_written_columns(schema: StructType, topic: str, message_type: str) -> 
 def staged_schema(names: Iterable[str]) -> pa.Schema:
     """The columns of ``duewheel.staged_message`` that hold these columns of a DataFrame."""
     fields = [pa.field("part_id", pa.int64()), pa.field("place", pa.int32())]
-    return pa.schema(fields + [pa.field(*_STAGED[name]) for name in names])
+    return pa.schema(fields + [pa.field(*_STAGED[name]) for name in names if name in _STAGED])
 
 
 _STAGED = {
@@ -135,41 +153,99 @@ class _WrongRow(Exception):
         self.row = row
 
 
+@dataclass
+class TopicPart:
+    """What one task has staged for one topic.
+
+    Attributes:
+        part_id: the number of the part, drawn at random for each run of a task.
+        count: how many messages it has.
+    """
+
+    part_id: int
+    count: int = 0
+
+
+NO_PART = TopicPart(0)
+"""The part of a task that has no message for a topic."""
+
+
+class StagedParts:
+    """The parts of one task, filled as its rows pass.
+
+    Args:
+        topic: the topic of all rows; None where a column names that of each.
+
+    Attributes:
+        by_topic: the part of each topic that was met.
+    """
+
+    def __init__(self, topic: str | None) -> None:
+        self._topic = topic
+        self.by_topic: dict[str, TopicPart] = {}
+
+    def places(self, batch: pa.RecordBatch, names: Sequence[str]) -> tuple[_Numbers, _Numbers]:
+        """For each row of a batch, the number of its part and its place there."""
+        count = batch.num_rows
+        if self._topic is not None:
+            part = self._part(self._topic)
+            first = part.count
+            part.count += count
+            return np.full(count, part.part_id, np.int64), np.arange(first, first + count, dtype=np.int32)
+        column = batch.column(names.index("topic"))
+        if column.null_count:
+            raise _WrongRow(pc.index(pc.is_null(column), True).as_py(), "its topic is null: name one")
+        met = column.dictionary_encode()
+        topics = np.asarray(met.indices)
+        parts = [self._part(name) for name in met.dictionary.to_pylist()]
+        counts = np.bincount(topics, minlength=len(parts))
+        # The rows of a topic, one after the other; each topic's first goes behind those staged before.
+        by_topic = np.argsort(topics, kind="stable")
+        firsts = np.array([part.count for part in parts]) - (np.cumsum(counts) - counts)
+        places = np.empty(count, np.int32)
+        places[by_topic] = np.arange(count) + np.repeat(firsts, counts)
+        for part, more in zip(parts, counts, strict=True):
+            part.count += int(more)
+        return np.array([part.part_id for part in parts], np.int64)[topics], places
+
+    def _part(self, topic: str) -> TopicPart:
+        return self.by_topic.setdefault(topic, TopicPart(secrets.randbits(63)))
+
+
 def staged_batches(
-    batches: Iterable[pa.RecordBatch], names: tuple[str, ...], part_id: int, partition: int = 0
+    batches: Iterable[pa.RecordBatch], names: tuple[str, ...], parts: StagedParts, partition: int = 0
 ) -> Iterator[pa.RecordBatch]:
     """Spark's batches, as batches of :func:`staged_schema`.
 
     Args:
         batches: the rows of a partition.
         names: their columns.
-        part_id: the number of the part that they are staged as.
+        parts: the parts that they are staged as.
         partition: the number of the partition, for errors.
 
     Raises:
-        InvalidArgument: a delay is no number; the error names the row.
+        InvalidArgument: a delay is no number, or a topic is null; the error names the row.
     """
     schema = staged_schema(names)
-    place = 0
+    row = 0
     for batch in batches:
         count = batch.num_rows
-        columns = [
-            # pa.array and pa.scalar import pandas, which takes a new process longer than many rows.
-            pa.Array.from_buffers(pa.int64(), count, [None, pa.py_buffer(np.full(count, part_id, np.int64))]),
-            pa.Array.from_buffers(
-                pa.int32(), count, [None, pa.py_buffer(np.arange(place, place + count, dtype=np.int32))]
-            ),
-        ]
         try:
-            columns += [_staged(name, batch.column(index)) for index, name in enumerate(names)]
+            part_ids, places = parts.places(batch, names)
+            columns = [
+                # pa.array and pa.scalar import pandas, which takes a new process longer than many rows.
+                pa.Array.from_buffers(pa.int64(), count, [None, pa.py_buffer(part_ids)]),
+                pa.Array.from_buffers(pa.int32(), count, [None, pa.py_buffer(places)]),
+            ]
+            columns += [
+                _staged(name, batch.column(index)) for index, name in enumerate(names) if name in _STAGED
+            ]
         except _WrongRow as wrong:
             key = batch.column(names.index("key"))[wrong.row].as_py() if "key" in names else None
             keyed = f' with the key "{key[:80]}"' if key else ""
-            raise InvalidArgument(
-                f"row {place + wrong.row} of partition {partition}{keyed}: {wrong}"
-            ) from None
+            raise InvalidArgument(f"row {row + wrong.row} of partition {partition}{keyed}: {wrong}") from None
         yield pa.RecordBatch.from_arrays(columns, schema=schema)
-        place += count
+        row += count
 
 
 def _staged(name: str, column: pa.Array) -> pa.Array:

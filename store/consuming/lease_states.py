@@ -7,16 +7,25 @@ answers in one step, under the lease's lock.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
 
+from duewheel.store.database.connections import DriverConnection, fetch
 from duewheel.store.values.errors import LeaseLost
 from duewheel.store.values.leases import Lease
+
+_STATES = """
+select s.state, s.acked
+from duewheel.lease_states(%s, %s::integer[], %s::integer[], %s::bigint[], %s::bigint[], %s) s
+"""
 
 HELD = "held"
 ACKED = "acked"
 OPEN = "open"
-GIVEN_BACK = ("failed", "returned")
+RETURNED = "returned"
+GIVEN_BACK = ("failed", RETURNED)
 LOST = {
     "over": "ended unanswered",
     "expired": "ended unanswered, and its messages were delivered again",
@@ -38,6 +47,38 @@ class LeaseState:
 
     lease: Lease
     state: str
+
+
+@dataclass(frozen=True)
+class CountedState(LeaseState):
+    """A lease, its state, and how many of its messages were acked.
+
+    Attributes:
+        acked: that number.
+    """
+
+    acked: int
+
+
+def lease_states(
+    connection: DriverConnection, leases: Sequence[Lease], now: datetime | None = None
+) -> list[CountedState]:
+    """The states of leases of one group, in the order of the leases; nothing is answered."""
+    if not leases:
+        return []
+    found = fetch(connection, _STATES, (*handles_of(leases), now))
+    return [CountedState(lease, state, acked) for lease, (state, acked) in zip(leases, found, strict=True)]
+
+
+def handles_of(leases: Sequence[Lease]) -> tuple[Any, ...]:
+    """The parameters that name leases of one group: the group, and an array for each part of a handle."""
+    return (
+        leases[0].group_id,
+        [lease.topic_id for lease in leases],
+        [lease.queue for lease in leases],
+        [lease.n for lease in leases],
+        [lease.token for lease in leases],
+    )
 
 
 def lost_error(states: Iterable[LeaseState]) -> LeaseLost | None:

@@ -18,6 +18,7 @@ from duewheel.dags import (
     inspect_returns,
     orders_with_airflows_sql,
     place_orders,
+    plan_reminders,
     remind_customers,
     report_timeouts,
     send_invoices,
@@ -47,6 +48,17 @@ def test_a_reminder_says_whom_it_reminds_of_what() -> None:
     remind = remind_customers.remind_customers().get_task("remind")
     reminder = message({"customer": "4711", "after_hours": 24}, key="4711")
     assert remind.python_callable(reminder) == "4711 after 24 h"
+
+
+@pytest.mark.spark
+def test_x07_a_day_of_reminders_is_planned_once(duewheel: BrokerInTest) -> None:
+    plans = [
+        duewheel.run_dag(plan_reminders.plan_reminders, conf={"customers": 500}).tasks["plan"].xcom
+        for _ in range(2)
+    ]
+    assert plans[0] == plans[1]
+    assert sum(plans[0].values()) == rows(duewheel, "select count(*) from duewheel.any_message")[0][0] == 500
+    assert set(plans[0]) <= {f"{hour:02}:00" for hour in range(24)}
 
 
 def test_the_taskflow_cancels_the_unpaid_orders(duewheel: BrokerInTest) -> None:

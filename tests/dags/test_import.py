@@ -19,6 +19,7 @@ DAG_IDS = {
     "begin_reminders",
     "remind_customers",
     "end_reminders",
+    "plan_reminders",
     "plan_clean_up",
     "clean_up_orders",
     "cancel_unpaid_orders_taskflow",

@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import functions as f
 from tests.leasing import extend_often, wait_for_extensions
 
-from duewheel.spark import leased_batch
+from duewheel.spark import batch_rejecting
 from duewheel.spark.leased_batch import LeasedBatch
 from duewheel.spark.rejecting import reject, reject_leased
 from duewheel.spark.submitted import _loss
@@ -94,7 +94,7 @@ def test_x10_lease_that_the_program_rejects_is_no_loss_to_it_while_one_that_othe
         losses.append(_loss(orders, batch))
         return rejected
 
-    monkeypatch.setattr(leased_batch, "reject_leased", reject_and_look)
+    monkeypatch.setattr(batch_rejecting, "reject_leased", reject_and_look)
     handles = f"{first.group_id}.{first.topic_id}.{first.queue}.{first.n}.{first.token}."
     frame = batch.dataframe(spark, ["receipt_handle"])
     rejected = [row.receipt_handle for row in frame.collect() if row.receipt_handle.startswith(handles)]

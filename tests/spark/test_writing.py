@@ -29,7 +29,7 @@ from tests.waiting import PATIENCE_SECONDS, until, until_somebody_waits
 
 from duewheel.spark.message_writer import MessageWriter
 from duewheel.spark.write_options import WriteOptions
-from duewheel.spark.written_columns import check_written_columns, staged_batches
+from duewheel.spark.written_columns import StagedParts, check_written_columns, staged_batches
 from duewheel.store import Broker
 from duewheel.store.values.errors import InvalidArgument, NotAllowed, StagingFailed, UnknownTopic
 
@@ -108,15 +108,19 @@ def test_delay_is_in_seconds_or_an_interval() -> None:
         pa.array([timedelta(seconds=7), None, timedelta(0)], pa.duration("us")),
     ):
         batch = pa.RecordBatch.from_arrays([seconds], ["delay"])
-        (staged_batch,) = staged_batches([batch], ("delay",), 5)
+        parts = StagedParts(TOPIC)
+        (staged_batch,) = staged_batches([batch], ("delay",), parts)
+        part = parts.by_topic[TOPIC]
+        assert part.count == 3
         assert staged_batch.to_pydict() == {
-            "part_id": [5, 5, 5],
+            "part_id": [part.part_id] * 3,
             "place": [0, 1, 2],
             "delay_microseconds": [7_000_000, None, 0],
         }
     # Beyond what can be added to an instant it is out of range all the same.
     for far in (pa.array([2**62]), pa.array([1e300]), pa.array([2**62], pa.duration("us"))):
-        (staged_batch,) = staged_batches([pa.RecordBatch.from_arrays([far], ["delay"])], ("delay",), 5)
+        rows = pa.RecordBatch.from_arrays([far], ["delay"])
+        (staged_batch,) = staged_batches([rows], ("delay",), StagedParts(TOPIC))
         assert staged_batch["delay_microseconds"].to_pylist() == [4000 * 86400 * 1_000_000]
 
 
@@ -278,7 +282,12 @@ def test_repeated_key_says_how_many_messages_are_not_sent(
         options = {"dsn": broker.dsn, "topic": TOPIC, "idempotency_key": "nightly"}
         writer = MessageWriter(WriteOptions.of(options, is_stream=False), WRITTEN)
         rows = pa.RecordBatch.from_pydict({"body": [b""] * count, "delay": [60] * count})
-        writer.commit([writer.write(iter([rows]))])
+        try:
+            writer.commit([writer.write(iter([rows]))])
+        except InvalidArgument:
+            # As Spark does.
+            writer.abort([])
+            raise
 
     job(3)
     assert caplog.messages == []

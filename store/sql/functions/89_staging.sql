@@ -1,7 +1,7 @@
 -- Staging: many writers send one batch, all or nothing. Each stages its part in a transaction of its own, and may do so
 -- again and again; then one call publishes the parts that count, each once. No consumer sees a message before.
 
--- Begins a part in the transaction that stages its messages.
+-- Notes a part in the transaction that stages its messages.
 create or replace function duewheel.stage_part(p_staging text, p_part_id bigint) returns void
 language plpgsql as $$
 begin
@@ -150,8 +150,12 @@ begin
         where p.writer = p_writer;
         return;
     end if;
-    -- Anybody may call this, so the counts are compared before numbers are reserved for them.
-    sent := duewheel.staged_count(p_part_ids, p_counts);
+    -- What is sent is counted below. But anybody may call this, so numbers are not reserved for more messages than the
+    -- table can hold, 28 bytes each.
+    select case when cardinality(p_part_ids) = count(*) and bool_and(u.c >= 0)
+                     and sum(u.c) <= pg_relation_size('duewheel.staged_message') / 28 then sum(u.c) end
+    into sent from unnest(p_counts) u (c);
+    sent := coalesce(sent, duewheel.staged_count(p_part_ids, p_counts));
     if sent = 0 then
         return;
     end if;

@@ -1,0 +1,244 @@
+"""One topic of a stream: the questions that its driver asks the broker.
+
+Each may be asked twice with the same effect. So the driver waits through an outage of the broker, as a
+restart or a failover is, and asks again.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import InputPartition
+
+from duewheel.spark.message_columns import StreamHandle
+from duewheel.spark.outages import through_outage
+from duewheel.spark.statements import statement
+from duewheel.spark.stream_place import Place, StreamOffset
+from duewheel.store.consuming.ticking import TICK_GROUP
+from duewheel.store.database.connections import fetch
+from duewheel.store.values.errors import DueWheelError, InvalidArgument, UnknownGroup, UnknownTopic
+
+if TYPE_CHECKING:
+    from duewheel.spark.read_options import StreamRead
+    from duewheel.store.broker import Broker
+
+_START = statement("stream_start")
+_LAG = statement("stream_lag")
+_LATEST = statement("stream_latest")
+_COMMIT = statement("stream_commit")
+_CUTS = statement("stream_cuts")
+_LOST = statement("stream_lost")
+_TOPICS = statement("stream_topics")
+_WITHIN = statement("stream_within")
+
+log = logging.getLogger(__name__)
+
+
+class StreamDataLost(DueWheelError):
+    """Retention has dropped messages that the stream had not read; see ``failOnDataLoss``."""
+
+
+@dataclass(frozen=True)
+class StreamRange(InputPartition):
+    """The messages that one task reads: those between two places of a queue."""
+
+    topic: str
+    topic_id: int
+    queue: int
+    start: Place
+    end: Place
+    handle: StreamHandle
+
+
+class StreamBroker:
+    """The driver's connections, opened when the first question is asked."""
+
+    def __init__(self, options: StreamRead) -> None:
+        self._options = options
+        self._broker: Broker | None = None
+
+    def ask(self, statement: str, *parameters: Any) -> list[tuple[Any, ...]]:
+        """The answer to a statement."""
+
+        def asked() -> list[tuple[Any, ...]]:
+            with self._opened().connection() as connection:
+                return fetch(connection, statement, parameters)
+
+        return through_outage(asked, self._options.reconnect)
+
+    def subscription(self, topic: str, group: str) -> tuple[int, int]:
+        """The numbers of a group, which is made where it is missing, and of the topic."""
+        consumer = through_outage(lambda: self._opened().consumer(topic, group), self._options.reconnect)
+        return consumer.group_id, consumer.topic_id
+
+    def topics(self) -> list[str]:
+        """The topics that a stream can read."""
+        return [topic for (topic,) in self.ask(_TOPICS)]
+
+    def close(self) -> None:
+        """Close the connections."""
+        if self._broker is not None:
+            self._broker.close()
+            self._broker = None
+
+    def _opened(self) -> Broker:
+        if self._broker is None:
+            from duewheel.store.broker import Broker
+
+            self._broker = Broker(self._options.dsn, listen=False)
+        return self._broker
+
+
+class TopicStream:
+    """What a stream reads of one topic, for its group."""
+
+    def __init__(self, broker: StreamBroker, options: StreamRead, topic: str, group: str) -> None:
+        self._broker = broker
+        self._options = options
+        self._ids: tuple[int, int] | None = None
+        self.topic = topic
+        self.group = group
+
+    def begin(self, *, is_found_later: bool = False) -> StreamOffset:
+        """Begin to read and make the group its own; the same answer until the first micro-batch is finished.
+
+        Args:
+            is_found_later: whether the stream has read other topics before; then nothing that this one had
+                before it was found is passed over.
+        """
+        options = self._options
+        start = "earliest" if is_found_later and options.start == "latest" else options.start
+        self._release()
+        rows = self._broker.ask(_START, *self._subscription(), secrets.token_hex(8), start, options.start_at)
+        return StreamOffset.of_rows(rows[0][0], [row[1:] for row in rows])
+
+    def owns(self, offset: StreamOffset) -> bool:
+        """Whether an offset is of this topic."""
+        _, topic_id = self._subscription()
+        return any(of_topic == topic_id for of_topic, _ in offset.places)
+
+    def lag(self, offset: StreamOffset) -> tuple[int, float]:
+        """How many messages, and how many seconds, a stream that stands there is behind."""
+        ((messages, seconds),) = self._broker.ask(_LAG, *self._subscription(), *offset.parameters())
+        return messages, seconds or 0.0
+
+    def commit(self, offset: StreamOffset) -> None:
+        """Let the group's position follow."""
+        self._broker.ask(_COMMIT, *self._subscription(), offset.stream, *offset.parameters())
+
+    def latest(self, begin: StreamOffset, most: int | None, target: StreamOffset | None) -> StreamOffset:
+        """How far the stream may read: at most ``most`` messages, and not beyond the target."""
+        group_id, topic_id = self._subscription()
+        places = begin.parameters()
+        parameters = [topic_id, group_id, topic_id, begin.stream or None, *places, most]
+        if target is None:
+            self._release()
+            parameters += [None] * 4
+        else:
+            topic_ids, queues, ats, _, stragglers = target.parameters()
+            parameters += [topic_ids, queues, ats, stragglers]
+        rows = self._broker.ask(_LATEST, *parameters)
+        if any(is_deleted for *_, is_deleted in rows):
+            raise UnknownTopic(
+                f"topic {self.topic!r} was deleted while the stream read it: once the topic exists "
+                "again, restart the stream with a new checkpoint"
+            )
+        if rows[0][0] is None:
+            raise UnknownGroup(
+                f"group {self.group!r} of topic {self.topic!r} was deleted while the "
+                "stream read it: restart the stream with a new checkpoint"
+            )
+        latest = StreamOffset.of_rows(begin.stream, [row[:-1] for row in rows])
+        foreign = set(begin.places) - set(latest.places)
+        if foreign:
+            raise InvalidArgument(
+                f"the checkpoint is of another topic than {self.topic!r} or another group than "
+                f"{self.group!r}, or of one that was deleted and made again: give the stream a "
+                "checkpoint of its own"
+            )
+        return latest
+
+    def target(self) -> StreamOffset:
+        """How far messages are released now."""
+        return self.latest(StreamOffset("", {}), None, None)
+
+    def ranges(self, begin: StreamOffset, until: StreamOffset) -> list[StreamRange]:
+        """The queues in which something lies between two offsets."""
+        handle = StreamHandle.of(until.stream, self._subscription()[0])
+        return [
+            StreamRange(
+                self.topic,
+                topic_id,
+                queue,
+                begin.places.get((topic_id, queue), Place.beginning()),
+                place,
+                handle,
+            )
+            for (topic_id, queue), place in sorted(until.places.items())
+            if begin.places.get((topic_id, queue), Place.beginning()) != place
+        ]
+
+    def require_kept(self, ranges: Sequence[StreamRange]) -> None:
+        """Refuse to go on where retention has dropped messages of these ranges; or warn, if so asked.
+
+        Raises:
+            StreamDataLost: it has.
+        """
+        ((queues, messages),) = self._broker.ask(
+            _LOST,
+            *self._subscription(),
+            [part.topic_id for part in ranges],
+            [part.queue for part in ranges],
+            [part.start.at for part in ranges],
+        )
+        if not queues:
+            return
+        # Messages dropped after a group has finished them, or was deleted, are not counted.
+        many = "messages" if messages is None else f"up to {messages} messages"
+        said = (
+            f"retention has dropped {many} of topic {self.topic!r} that the stream had not read, in "
+            f"{queues} of {len(ranges)} queues"
+        )
+        if self._options.fail_on_data_loss:
+            raise StreamDataLost(
+                f"{said}: set failOnDataLoss to false to go on with the messages that remain, and give the "
+                "topic a longer retention"
+            )
+        log.warning("%s", said)
+
+    def cut(self, ranges: Sequence[StreamRange], messages: int) -> list[tuple[StreamRange, int]]:
+        """Ranges without their stragglers, in parts of at most so many messages, and how many each has."""
+        parts = []
+        for part in ranges:
+            end = part.end
+            start = replace(part.start, straggler=end.straggler)
+            if start == end:
+                continue
+            places = (part.topic_id, part.queue, start.at, start.seq, end.at, end.seq)
+            cuts = self._broker.ask(_CUTS, *places, messages, self._options.partition_bytes)
+            before = start
+            for at, seq, count in cuts:
+                place = replace(end, at=at, seq=seq)
+                parts.append((replace(part, start=before, end=place), count))
+                before = place
+        return parts
+
+    def within(self, part: StreamRange, most_bytes: int) -> tuple[int, int, int]:
+        """The place up to which a range has no more bytes, and one body more: instant, number, bytes."""
+        start, end = part.start, part.end
+        asked = (part.topic_id, part.queue, start.at, start.seq, end.at, end.seq, most_bytes)
+        ((at, seq, used),) = self._broker.ask(_WITHIN, *asked)
+        return at, seq, used
+
+    def _subscription(self) -> tuple[int, int]:
+        if self._ids is None:
+            self._ids = self._broker.subscription(self.topic, self.group)
+        return self._ids
+
+    def _release(self) -> None:
+        """Release what is due, where no wheel does."""
+        self._broker.ask(TICK_GROUP, *self._subscription(), None)

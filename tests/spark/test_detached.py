@@ -1,0 +1,199 @@
+"""The Spark operator with ``deferrable``: its application outlives the task; the triggerer waits for it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from airflow.sdk.exceptions import TaskDeferred
+from tests.spark.test_operator import CONTEXT, TOPIC, application, consumer, operator
+from tests.waiting import until
+
+from duewheel.operators.spark import SparkConsumeMessagesOperator
+from duewheel.spark.submission import ApplicationFailed
+from duewheel.store.values.errors import InvalidArgument, LeaseLost
+from duewheel.triggers.submitted_job import SubmittedJobTrigger
+
+if TYPE_CHECKING:
+    from duewheel.store import Broker
+    from duewheel.store.consuming.consumer import Consumer
+
+pytestmark = pytest.mark.timeout(600)
+
+__all__ = ["consumer"]
+
+#: Works until the file that is its argument is gone, and ends with the status that the file had.
+WAITING = """
+import os, sys, time
+print("working", flush=True)
+while os.path.exists(sys.argv[1]):
+    status = open(sys.argv[1]).read() or "0"
+    time.sleep(0.05)
+sys.exit(int(status))
+"""
+
+
+class Job:
+    """A deferred task and the process that it has left behind."""
+
+    def __init__(self, running: SparkConsumeMessagesOperator, folder: Path, status: str = "0") -> None:
+        self.running = running
+        self.hold = folder / "hold"
+        self.hold.write_text(status)
+        with pytest.raises(TaskDeferred) as deferred:
+            running.execute(CONTEXT)
+        self.deferred = deferred.value
+        path, arguments = self.deferred.trigger.serialize()
+        assert path == "duewheel.triggers.submitted_job.SubmittedJobTrigger"
+        # As another triggerer makes it, from what Airflow has stored.
+        self.arguments = json.loads(json.dumps(arguments)) | {"look_seconds": 0.1}
+        self.output = Path(self.deferred.kwargs["output"].partition(":")[2])
+
+    def trigger(self) -> SubmittedJobTrigger:
+        return SubmittedJobTrigger(**self.arguments)
+
+    def event(self) -> dict[str, Any]:
+        async def fired() -> dict[str, Any]:
+            async for event in self.trigger().run():
+                return dict(event.payload)
+            raise AssertionError("the trigger ended without an event")
+
+        return asyncio.run(fired())
+
+    def complete(self, event: dict[str, Any]) -> int:
+        done: int = getattr(self.running, self.deferred.method_name)(CONTEXT, event, **self.deferred.kwargs)
+        return done
+
+    def pids(self) -> list[int]:
+        """The processes of the job that still run."""
+        found = subprocess.run(
+            ["pgrep", "-f", str(self.hold)], stdout=subprocess.PIPE, text=True, check=False
+        )
+        runner = subprocess.run(
+            ["pgrep", "-f", str(self.output.parent)], stdout=subprocess.PIPE, text=True, check=False
+        )
+        return [int(pid) for pid in (found.stdout + runner.stdout).split()]
+
+    def works(self) -> None:
+        until(lambda: "working" in self.output.read_text(), "the application to work")
+
+
+#: Runs the file on its command line without a JVM.
+SUBMIT = f"""#!/bin/sh
+for word; do
+    shift
+    case $word in *.py) exec {sys.executable} "$word" "$@";; esac
+done
+"""
+
+
+@pytest.fixture
+def job(consumer: Consumer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Job]]:
+    """Begins a job, which ends with the test at the latest."""
+    jobs: list[Job] = []
+    (tmp_path / "spark3-submit").write_text(SUBMIT)
+    (tmp_path / "spark3-submit").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    extra = json.dumps({"spark-binary": "spark3-submit"})
+    monkeypatch.setenv(
+        "AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "spark", "host": "local[1]", "extra": extra})
+    )
+
+    def begin(status: str = "0", **arguments: Any) -> Job:
+        path = application(tmp_path, WAITING)
+        running = operator(
+            None,
+            application=path,
+            application_args=[str(tmp_path / "hold")],
+            spark_conn_id="spark_default",
+            deferrable=True,
+            **arguments,
+        )
+        jobs.append(Job(running, tmp_path, status))
+        return jobs[-1]
+
+    yield begin
+    for begun in jobs:
+        begun.hold.unlink(missing_ok=True)
+        until(lambda begun=begun: not begun.pids(), "the job to end")
+
+
+@pytest.mark.slow
+def test_task_is_deferred_until_its_application_has_ended(
+    job: Callable[..., Job], consumer: Consumer
+) -> None:
+    """A trigger that is ended, as with its triggerer, changes nothing for the job; the next one looks on."""
+    begun = job()
+    begun.works()
+    assert not [path for path in begun.output.parent.iterdir() if path != begun.output]
+
+    async def ended() -> None:
+        looking = asyncio.ensure_future(anext(begun.trigger().run()))
+        await asyncio.sleep(0)
+        looking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await looking
+
+    asyncio.run(ended())
+    assert not consumer.receive()
+    begun.hold.unlink()
+    event = begun.event()
+    assert set(event["states"]) == {"acked"}
+    assert begun.complete(event) == 10
+    assert not consumer.receive()
+
+
+@pytest.mark.slow
+def test_r03_application_that_fails_gives_its_messages_back(job: Callable[..., Job], broker: Broker) -> None:
+    begun = job("3")
+    begun.works()
+    begun.hold.unlink()
+    event = begun.event()
+    with pytest.raises(
+        ApplicationFailed, match=r"job\.py gave 10 messages back and acked 0; its output is in"
+    ):
+        begun.complete(event)
+    (found,) = broker.find_key(TOPIC, "1")
+    last = broker.history(found.message_id)[-1]
+    assert last.state == "WaitingRetry"
+    assert "ended with exit code 3" in (broker.history(found.message_id)[-1].reason or "")
+
+
+@pytest.mark.slow
+def test_x11_leases_of_a_killed_job_end(job: Callable[..., Job], consumer: Consumer) -> None:
+    begun = job(invisible=timedelta(seconds=3))
+    begun.works()
+    for pid in begun.pids():
+        os.kill(pid, signal.SIGKILL)
+    event = begun.event()
+    with pytest.raises(LeaseLost, match="leases were lost"):
+        begun.complete(event)
+
+
+@pytest.mark.slow
+def test_x10_job_ends_when_its_task_is_killed_or_its_leases_are_lost(
+    job: Callable[..., Job], consumer: Consumer
+) -> None:
+    """The trigger gives the leases back: the messages are ready again at once, as the same attempt."""
+    begun = job(invisible=timedelta(seconds=20))
+    begun.works()
+    asyncio.run(begun.trigger().on_kill())
+    assert {message.attempt for message in consumer.receive(10)} == {1}
+    until(lambda: not begun.pids(), "the job to end")
+
+
+def test_a_function_cannot_be_deferred() -> None:
+    for arguments in ({"python_callable": print}, {"application": "job.py", "drain": True}):
+        with pytest.raises(InvalidArgument, match="deferrable is for one batch that an application works on"):
+            SparkConsumeMessagesOperator(
+                task_id="cancel", topic=TOPIC, group="g", deferrable=True, **arguments
+            )

@@ -1,0 +1,218 @@
+"""A stream, or a look, of several topics, and a stream without a group of its own."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+from tests.spark.test_stream import Lake
+
+from duewheel.spark.read_options import PeekRead, StreamRead
+from duewheel.spark.stream_reader import MessageStreamReader
+from duewheel.store.values.errors import InvalidArgument, UnknownTopic
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from duewheel.store import Broker
+
+pytestmark = pytest.mark.timeout(1200)
+
+EVERY = ReadAllAvailable()
+BOTH = "orders-north, orders-south"
+
+Offset = dict[str, Any]
+
+
+@pytest.fixture
+def orders(broker: Broker) -> Broker:
+    """A broker with two topics, and one of another name."""
+    for topic in ("orders-north", "orders-south", "returns"):
+        broker.create_topic(topic)
+    return broker
+
+
+def send(broker: Broker, topic: str, keys: range) -> None:
+    broker.send_many(topic, [{"body": b"", "key": str(n), "delay": timedelta(0)} for n in keys])
+
+
+def reader(broker: Broker, **options: str) -> MessageStreamReader:
+    return MessageStreamReader(StreamRead.of({"dsn": broker.dsn, **options}), ("topic", "key"))
+
+
+def between(stream: MessageStreamReader, start: Offset, end: Offset) -> list[tuple[str, int]]:
+    """Topics and keys between two offsets, sorted."""
+    return sorted(
+        (row["topic"], int(row["key"]))
+        for partition in stream.partitions(start, end)
+        for batch in stream.read(partition)
+        for row in batch.to_pylist()
+    )
+
+
+def groups(broker: Broker) -> tuple[str, ...]:
+    """Those of the first topic."""
+    (found,) = (topic.groups for topic in broker.stats().topics if topic.topic == "orders-north")
+    return tuple(group.group for group in found)
+
+
+def of(topic: str, keys: range) -> list[tuple[str, int]]:
+    return [(topic, key) for key in keys]
+
+
+def test_stream_reads_several_topics(orders: Broker) -> None:
+    stream = reader(orders, topic=BOTH, group="lake")
+    start = stream.initialOffset()
+    assert stream.latestOffset(start, EVERY) == start
+    send(orders, "orders-north", range(3))
+    first = stream.latestOffset(start, EVERY)
+    assert between(stream, start, first) == of("orders-north", range(3))
+    # As where a query ends before it has finished its first micro-batch, and begins again.
+    assert between(reader(orders, topic=BOTH, group="lake"), start, first) == of("orders-north", range(3))
+    stream.commit(first)
+
+    send(orders, "orders-south", range(10, 12))
+    send(orders, "orders-north", range(3, 4))
+    send(orders, "returns", range(5))
+    second = stream.latestOffset(first, EVERY)
+    stream.prepareForTriggerAvailableNow()
+    assert stream.latestOffset(first, EVERY) == second
+    assert between(stream, first, second) == of("orders-north", range(3, 4)) + of(
+        "orders-south", range(10, 12)
+    )
+    stream.commit(second)
+    assert stream.reportLatestOffset() == {
+        topic: {"messagesBehind": 0, "secondsBehind": 0.0} for topic in ("orders-north", "orders-south")
+    }
+    assert stream.latestOffset(second, EVERY) == second
+
+
+def test_topics_share_a_limit_by_their_lag(orders: Broker) -> None:
+    stream = reader(orders, topic=BOTH, group="lake", maxMessagesPerTrigger="40")
+    start = stream.initialOffset()
+    send(orders, "orders-north", range(300))
+    send(orders, "orders-south", range(100))
+    offset, found = start, []
+    sizes = []
+    while (end := stream.latestOffset(offset, ReadMaxRows(40))) != offset:
+        part = between(stream, offset, end)
+        sizes.append(len(part))
+        found += part
+        offset = end
+    assert sizes[0] == 40
+    assert max(sizes) == 40
+    assert sorted(found) == of("orders-north", range(300)) + of("orders-south", range(100))
+
+
+def test_limit_of_bytes_is_that_of_all_topics(orders: Broker) -> None:
+    stream = reader(orders, topic=BOTH, group="lake", maxBytesPerTrigger="1")
+    start = stream.initialOffset()
+    for topic in ("orders-north", "orders-south"):
+        orders.send_many(topic, [{"body": b"x" * 100, "delay": timedelta(0)} for _ in range(50)])
+    end = stream.latestOffset(start, EVERY)
+    assert (
+        1 <= sum(batch.num_rows for part in stream.partitions(start, end) for batch in stream.read(part)) < 9
+    )
+
+
+def test_pattern_meets_topics_that_are_made_later(orders: Broker) -> None:
+    """All of what they have, though the stream began with the latest."""
+    send(orders, "orders-north", range(9))
+    orders.create_topic("orders-fifo", message_type="FIFO")
+    stream = reader(orders, topicPattern="orders-.*", group="lake", startingOffsets="latest")
+    start = stream.initialOffset()
+    assert stream.latestOffset(start, EVERY) == start
+    send(orders, "orders-north", range(9, 11))
+    first = stream.latestOffset(start, EVERY)
+    assert between(stream, start, first) == of("orders-north", range(9, 11))
+
+    orders.create_topic("orders-east")
+    send(orders, "orders-east", range(4))
+    second = stream.latestOffset(first, EVERY)
+    assert between(reader(orders, topicPattern="orders-.*", group="lake"), first, second) == of(
+        "orders-east", range(4)
+    )
+    orders.delete_topic("orders-east")
+    with pytest.raises(UnknownTopic, match="topic 'orders-east' was deleted while the stream read it"):
+        stream.latestOffset(second, EVERY)
+
+
+def test_a_stream_of_one_topic_takes_in_more(orders: Broker) -> None:
+    send(orders, "orders-north", range(3))
+    one = reader(orders, topic="orders-north", group="lake")
+    start = one.latestOffset(one.initialOffset(), EVERY)
+    one.commit(start)
+    send(orders, "orders-south", range(2))
+    both = reader(orders, topic=BOTH, group="lake")
+    end = both.latestOffset(start, EVERY)
+    assert between(both, start, end) == of("orders-south", range(2))
+    # And leaves one again.
+    send(orders, "orders-north", range(3, 5))
+    last = one.latestOffset(end, EVERY)
+    assert between(one, end, last) == of("orders-north", range(3, 5))
+    with pytest.raises(InvalidArgument, match="the checkpoint is of one topic and group, which are not"):
+        reader(orders, topic="orders-south, returns", group="lake").latestOffset(start, EVERY)
+
+
+def test_stream_without_a_group_keeps_its_own_in_the_checkpoint(
+    orders: Broker, spark: SparkSession, tmp_path: Path
+) -> None:
+    lake = Lake(spark, orders, tmp_path, topic="orders-north", group="")
+    send(orders, "orders-north", range(5))
+    lake.run()
+    (group,) = groups(orders)
+    assert group.startswith("stream-")
+    send(orders, "orders-north", range(5, 8))
+    lake.run()
+    assert lake.keys() == list(range(8))
+    # Another checkpoint is another stream.
+    other = Lake(spark, orders, tmp_path / "other", topic="orders-north", group="")
+    other.run()
+    assert other.keys() == list(range(8))
+    assert len(groups(orders)) == 2
+    orders.delete_group(group)
+
+
+def test_stream_without_a_group_begins_where_its_first_look_was(orders: Broker) -> None:
+    """Also where the query is ended before its first micro-batch, and begins again."""
+    options = {"topic": "orders-north", "startingOffsets": "latest"}
+    stream = reader(orders, **options)
+    start = stream.initialOffset()
+    assert groups(orders) == ()
+    assert stream.latestOffset(start, EVERY) == start
+    send(orders, "orders-north", range(5))
+    end = stream.latestOffset(start, EVERY)
+
+    again = reader(orders, **options)
+    assert between(again, again.initialOffset(), end) == of("orders-north", range(5))
+    again.commit(end)
+    assert len(groups(orders)) == 1
+    available = reader(orders, **options)
+    available.prepareForTriggerAvailableNow()
+    assert available.latestOffset(end, EVERY) == end
+
+
+def test_look_at_several_topics(orders: Broker, spark: SparkSession) -> None:
+    for topic in ("orders-north", "orders-south", "returns"):
+        send(orders, topic, range(4))
+    look = spark.read.format("duewheel").options(dsn=orders.dsn, mode="peek", columns="topic")
+    for frame in (look.load(BOTH), look.option("topicPattern", "orders-.*").load()):
+        assert sorted(row.topic for row in frame.collect()) == ["orders-north"] * 4 + ["orders-south"] * 4
+    assert look.option("topicPattern", "nothing").load().count() == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "wrong"),
+    [
+        ({"topic": "a", "topicPattern": "b"}, "topic and topicPattern both name topics"),
+        ({"topicPattern": "("}, "'topicPattern' is '\\(', no regular expression"),
+        ({"topic": " , "}, "'topic' is missing"),
+    ],
+)
+def test_topics_are_named_in_one_way(options: dict[str, str], wrong: str) -> None:
+    for kind in (StreamRead, PeekRead):
+        with pytest.raises(InvalidArgument, match=wrong):
+            kind.of({"dsn": "host=here", **options})
