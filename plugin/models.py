@@ -140,6 +140,36 @@ class DayLateness(Shared):
     topics: list[TopicDay]
 
 
+class Watcher(Model):
+    """A watcher of an asset that starts DAGs. ``triggerer``: the machine of the triggerer that has it.
+    ``rang_at``: Airflow's last event of it. ``problem``: why it cannot ring now, and what to do."""
+
+    dags: list[str]
+    asset: str
+    name: str
+    connection_id: str
+    topic: str
+    group: str
+    triggerer: str | None
+    rang_at: datetime | None
+    problem: str | None
+
+
+class Watchers(Model):
+    """The watchers of all DAGs; ``more``: there are others."""
+
+    now_at: datetime
+    watchers: list[Watcher]
+    more: bool
+
+
+class WaitingConsumers(Model):
+    """The consumers that are there and wait for messages; at most 200."""
+
+    now_at: datetime
+    consumers: list[overview.WaitingConsumer]
+
+
 class Topics(Model):
     """A page of topics; the next page comes after ``next``."""
 

@@ -199,6 +199,15 @@ def list_names(connection_id: str, _: Seeing) -> models.Names:
     return _shared.answer(connection_id, (), models.Names, _names)
 
 
+@router.get("/brokers/{connection_id}/waiting-consumers")
+def list_waiting_consumers(connection_id: str, _: Seeing) -> models.WaitingConsumers:
+    """The consumers that are there and wait for messages, by topic and group."""
+    with brokers.lend(connection_id) as broker:
+        return models.WaitingConsumers(
+            now_at=overview.now(broker), consumers=overview.waiting_consumers(broker)
+        )
+
+
 @router.get("/brokers/{connection_id}/topics")
 def list_topics(
     connection_id: str,

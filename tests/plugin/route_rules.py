@@ -25,11 +25,13 @@ class Rule:
 #: Every route of the application. One that is added without a rule fails a test.
 RULES = {
     ("GET", "/api/brokers"): Rule(SEE),
+    ("GET", "/api/watchers"): Rule(SEE),
     ("GET", BROKER): Rule(SEE),
     ("GET", f"{BROKER}/overview"): Rule(SEE),
     ("GET", f"{BROKER}/lateness"): Rule(SEE),
     ("GET", f"{BROKER}/pulse"): Rule(SEE),
     ("GET", f"{BROKER}/names"): Rule(SEE),
+    ("GET", f"{BROKER}/waiting-consumers"): Rule(SEE),
     ("GET", f"{BROKER}/topics"): Rule(SEE),
     ("GET", f"{BROKER}/groups"): Rule(SEE),
     ("GET", f"{BROKER}/leases"): Rule(SEE),

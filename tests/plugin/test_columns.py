@@ -22,6 +22,7 @@ LISTS = (
     (overview.WaitingRetry, "waiting_retries", "Retries"),
     (overview.ListedDeadLetter, "dead_letter_page", "DeadLetters"),
     (overview.NamedMessage, "messages_by_name", "TaskMessages"),
+    (overview.WaitingConsumer, "waiting_consumers", "WaitingConsumers"),
     (overview.TurningWheel, "wheels", "Overview"),
     (overview.UpkeepHolder, "upkeep_holders", "Overview"),
     (overview.TopicLateness, "release_lateness", "Lateness"),

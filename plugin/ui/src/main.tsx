@@ -30,6 +30,8 @@ import { Retries } from "./views/Retries";
 import { Schedules } from "./views/Schedules";
 import { TaskMessages } from "./views/TaskMessages";
 import { Topics } from "./views/Topics";
+import { WaitingConsumers } from "./views/WaitingConsumers";
+import { Watchers } from "./views/Watchers";
 
 const VIEWS: Record<string, string> = {
   overview: "Overview",
@@ -40,6 +42,7 @@ const VIEWS: Record<string, string> = {
   retries: "Retries",
   dead: "Dead letters",
   schedules: "Schedules",
+  watchers: "Watchers",
 };
 
 // Airflow's own theme, so that the page looks like the pages around it.
@@ -98,11 +101,14 @@ function Brokers() {
         const listed = brokers.find((one) => one.connection_id === named);
         if (named === undefined) {
           return (
-            <Warning>
-              No Airflow connection of type duewheel was found. Make one under Admin, Connections, with the
-              address of the broker’s database. A connection from a secrets backend is shown if the page’s
-              address ends in ?broker=its id.
-            </Warning>
+            <>
+              <Warning>
+                No Airflow connection of type duewheel was found. Make one under Admin, Connections, with the
+                address of the broker’s database. A connection from a secrets backend is shown if the page’s
+                address ends in ?broker=its id.
+              </Warning>
+              <Watchers />
+            </>
           );
         }
         return (
@@ -213,6 +219,8 @@ function Views({ broker }: { broker: Schemas["BrokerChoice"] }) {
             <DeadLetters broker={id} mayAct={mayAct} mayReadBodies={broker.may_read_bodies} />
           )}
           {view === "schedules" && <Schedules broker={id} mayAct={mayAct} />}
+          {view === "leases" && <WaitingConsumers broker={id} />}
+          {view === "watchers" && <Watchers />}
         </Guarded>
       </BrokerId>
     </>

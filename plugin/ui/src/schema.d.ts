@@ -731,6 +731,46 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/brokers/{connection_id}/waiting-consumers": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List Waiting Consumers
+         * @description The consumers that are there and wait for messages, by topic and group.
+         */
+        get: operations["list_waiting_consumers_api_brokers__connection_id__waiting_consumers_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/watchers": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List Watchers
+         * @description The watchers of all DAGs whose brokers the user may see, those that cannot ring first.
+         */
+        get: operations["list_watchers_api_watchers_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
 }
 export type webhooks = Record<string, never>;
 export interface components {
@@ -1880,6 +1920,45 @@ export interface components {
             type: string;
         };
         /**
+         * WaitingConsumer
+         * @description A consumer that is there and waits for messages, such as a task that lingers or a program.
+         *
+         *     Attributes:
+         *         topic, group: what it waits for.
+         *         consumer: its name: of a task its DAG, run and task, as far as there is room; of a program its own name,
+         *             or its machine and process.
+         *         login: the database user.
+         *         client_address: the machine; None by a Unix socket, or where this login may not see it.
+         *         started_at: since when it has listened, in UTC.
+         */
+        WaitingConsumer: {
+            /** Client Address */
+            client_address: string | null;
+            /** Consumer */
+            consumer: string;
+            /** Group */
+            group: string;
+            /** Login */
+            login: string;
+            /** Started At */
+            started_at: string | null;
+            /** Topic */
+            topic: string;
+        };
+        /**
+         * WaitingConsumers
+         * @description The consumers that are there and wait for messages; at most 200.
+         */
+        WaitingConsumers: {
+            /** Consumers */
+            consumers: components["schemas"]["WaitingConsumer"][];
+            /**
+             * Now At
+             * Format: date-time
+             */
+            now_at: string;
+        };
+        /**
          * WaitingRetry
          * @description A message that waits for its next attempt.
          *
@@ -1910,6 +1989,46 @@ export interface components {
             tag: string | null;
             /** Topic */
             topic: string;
+        };
+        /**
+         * Watcher
+         * @description A watcher of an asset that starts DAGs. ``triggerer``: the machine of the triggerer that has it.
+         *     ``rang_at``: Airflow's last event of it. ``problem``: why it cannot ring now, and what to do.
+         */
+        Watcher: {
+            /** Asset */
+            asset: string;
+            /** Connection Id */
+            connection_id: string;
+            /** Dags */
+            dags: string[];
+            /** Group */
+            group: string;
+            /** Name */
+            name: string;
+            /** Problem */
+            problem: string | null;
+            /** Rang At */
+            rang_at: string | null;
+            /** Topic */
+            topic: string;
+            /** Triggerer */
+            triggerer: string | null;
+        };
+        /**
+         * Watchers
+         * @description The watchers of all DAGs; ``more``: there are others.
+         */
+        Watchers: {
+            /** More */
+            more: boolean;
+            /**
+             * Now At
+             * Format: date-time
+             */
+            now_at: string;
+            /** Watchers */
+            watchers: components["schemas"]["Watcher"][];
         };
     };
     responses: never;
@@ -3155,6 +3274,57 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["HTTPValidationError"];
+                };
+            };
+        };
+    };
+    list_waiting_consumers_api_brokers__connection_id__waiting_consumers_get: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                connection_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["WaitingConsumers"];
+                };
+            };
+            /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["HTTPValidationError"];
+                };
+            };
+        };
+    };
+    list_watchers_api_watchers_get: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Watchers"];
                 };
             };
         };
