@@ -23,8 +23,8 @@ def doctor(broker: Broker, answer: Answer) -> None:
     """Check the broker and, where it is set up here, Airflow; exit status 1 if there is an error.
 
     A line for each check: the connection, the schema, the rights of the login, the wheel, upkeep, and the
-    clock, the notifications and the settings of the server; then Airflow's triggerer, and the topics and groups that its DAGs name. A
-    warning or an error says what to do. Nothing is changed.
+    clock, the notifications and the settings of the server; then Airflow's triggerer, and the topics and
+    groups that its DAGs name. A warning or an error says what to do. Nothing is changed.
 
     \b
     duewheel doctor

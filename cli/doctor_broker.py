@@ -1,5 +1,5 @@
-"""The checks of a broker: its database, the login, the wheel, upkeep, the clock, the server's notifications and
-settings.
+"""The checks of a broker: its database, the login, the wheel, upkeep, and the server's clock, notifications
+and settings.
 
 Each check asks what the other commands and the page ask, so that all say the same.
 """
