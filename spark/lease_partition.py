@@ -18,6 +18,10 @@ MESSAGES_PER_PARTITION = 10_000
 BYTES_PER_PARTITION = 128 * 1024 * 1024
 """And into parts whose bodies have about this many bytes at most."""
 
+MESSAGES_WORTH_A_PARTITION = 100
+"""A partition costs a task, a Python worker and a connection. Fewer messages than this do not justify one,
+unless they are large."""
+
 
 @dataclass(frozen=True)
 class LeaseToRead:

@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from duewheel.spark.lease_partition import LeasePartition, LeaseToRead
+from duewheel.spark.lease_partition import MESSAGES_WORTH_A_PARTITION, LeasePartition, LeaseToRead
 from duewheel.spark.lease_states import handle_prefix, refusal
 from duewheel.spark.statements import statement
 from duewheel.store.consuming.lease_states import lease_states
@@ -19,9 +19,6 @@ from duewheel.store.values.errors import InvalidArgument
 if TYPE_CHECKING:
     from duewheel.store.database.connections import DriverConnection
     from duewheel.store.values.leases import Lease
-
-MESSAGES_WORTH_A_PARTITION = 100
-"""A partition costs a task, a Python worker and a connection. Fewer messages than this do not justify one."""
 
 _PLAN_LEASES = statement("plan_leases")
 

@@ -28,7 +28,7 @@ from duewheel.spark.data_source import FORMAT
 from duewheel.spark.lease_partition import DEFAULT_BATCH_BYTES
 from duewheel.spark.lease_plan import deal_out, plan_leases
 from duewheel.spark.lease_states import BatchOutcome, outcome_of
-from duewheel.spark.leasing import lease_messages
+from duewheel.spark.leasing import lease_messages, partitions_worth
 from duewheel.spark.message_columns import ALL_COLUMNS, check_columns
 from duewheel.spark.partition_work import FailedPart, Part, PartitionsFailed, PartitionWork, Work
 from duewheel.spark.read_options import DEFAULT_PARTITIONS
@@ -77,6 +77,7 @@ class LeasedBatch:
     Attributes:
         leases: the leases, to be passed on with :func:`duewheel.store.leases.to_json`.
         count: how many messages they cover.
+        min_partitions: the smallest number of partitions of the DataFrame, where there are as many leases.
 
     Example::
 
@@ -102,7 +103,7 @@ class LeasedBatch:
         self._consumer = consumer
         self._invisible = invisible
         self._partitions = partitions
-        self._min_partitions = min_partitions
+        self.min_partitions = min_partitions
         self._keeper: LeaseKeeper | None = None
         self._transaction: DriverConnection | None = None
         self._failures: list[FailedPart] = []
@@ -147,6 +148,7 @@ class LeasedBatch:
             InvalidArgument: a number or a duration is out of its limits.
         """
         consumer = broker.consumer(topic, group, tags=tags, filter=filter, name=name)
+        min_partitions = partitions_worth(broker, consumer, partitions, min_partitions, now)
         leases = lease_messages(
             broker,
             consumer,
@@ -199,7 +201,7 @@ class LeasedBatch:
             .option("dsn", self._broker.dsn)
             .option("lease", to_json(leases))
             .option("partitions", str(self._partitions))
-            .option("minPartitions", str(self._min_partitions))
+            .option("minPartitions", str(self.min_partitions))
             .option("with_answered", str(with_answered).lower())
             .option("columns", ",".join(ALL_COLUMNS if columns is None else check_columns(columns)))
             .load()
@@ -249,7 +251,7 @@ class LeasedBatch:
             return 0
         parts = tuple(
             Part(dealt, tuple(held[lease.topic_id, lease.queue, lease.n] for lease in dealt.leases))
-            for dealt in deal_out(planned, self._partitions, self._min_partitions)
+            for dealt in deal_out(planned, self._partitions, self.min_partitions)
         )
         work = PartitionWork(self._broker.dsn, parts, dumped(function), DEFAULT_BATCH_BYTES, wanted)
         with self._own.under_way():

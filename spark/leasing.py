@@ -11,6 +11,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
+from duewheel.spark.lease_partition import MESSAGES_WORTH_A_PARTITION
 from duewheel.spark.statements import statement
 from duewheel.store.consuming.ticking import TICK_GROUP
 from duewheel.store.database.connections import fetch
@@ -28,6 +29,24 @@ MOST_PARTITIONS = 10_000
 """The largest number of partitions that a batch may be dealt out to."""
 
 _LEASE_EVENLY = statement("lease_evenly")
+_BODY_BYTES = statement("unread_body_bytes")
+
+BYTES_WORTH_A_PARTITION = 1024 * 1024
+"""Bodies of so many bytes are worth a partition, however few messages they are."""
+
+
+def partitions_worth(
+    broker: Broker, consumer: Consumer, partitions: int, min_partitions: int, now: datetime | None
+) -> int:
+    """The smallest number of partitions, which is the largest where bodies are large.
+
+    They are where 100 messages, which are worth a partition by their number, have bodies of more than 1 MiB.
+    """
+    with broker.connection() as connection:
+        fetch(connection, TICK_GROUP, (consumer.group_id, consumer.topic_id, now))
+        ((mean,),) = fetch(connection, _BODY_BYTES, (consumer.group_id, consumer.topic_id))
+    is_large = mean * MESSAGES_WORTH_A_PARTITION > BYTES_WORTH_A_PARTITION
+    return max(partitions, min_partitions) if is_large else min_partitions
 
 
 def lease_messages(

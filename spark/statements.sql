@@ -146,6 +146,10 @@ select w.at, w.seq, w.bytes from duewheel.stream_within(%s, %s, %s, %s, %s, %s, 
 -- The names of all topics.
 select t.topic from duewheel.topics t order by t.topic
 
+-- name: unread_body_bytes
+-- About how many bytes the body of a message has that a group reads next.
+select duewheel.unread_body_bytes(%s, %s)
+
 -- name: write_topic
 -- The type of a topic, null without one, and whether this login may send.
 select t.message_type, has_table_privilege('duewheel.staged_message', 'insert')

@@ -19,6 +19,7 @@ from tests.leasing import LEASE, consumer_at, extend_often, wait_for_extensions
 from tests.waiting import PATIENCE_SECONDS, until
 
 from duewheel.spark import partition_work
+from duewheel.spark.lease_plan import deal_out, plan_leases
 from duewheel.spark.leased_batch import LeasedBatch
 from duewheel.spark.partition_work import PartitionsFailed
 from duewheel.store.broker import Broker
@@ -117,6 +118,18 @@ def test_few_messages_spread_over_all_partitions(shop: Broker, spark: SparkSessi
         assert cursor.fetchall() == [(20, 20, 8)]
     with pytest.raises(InvalidArgument, match="min_partitions is 9, the limit is 1 to 8"):
         LeasedBatch.take(shop, "few", "callers", partitions=8, min_partitions=9)
+
+
+def test_large_messages_spread_over_all_partitions(shop: Broker) -> None:
+    """A hundred small ones are worth a partition, and so are a few large ones."""
+    for topic, body in (("large", os.urandom(100_000)), ("small", b"1")):
+        shop.create_topic(topic)
+        shop.send_many(topic, [{"body": body, "delay": timedelta(0)}] * 40)
+        batch = LeasedBatch.take(shop, topic, "callers", partitions=16)
+        with shop.connection() as connection:
+            parts = deal_out(plan_leases(connection, batch.leases), 16, batch.min_partitions)
+        assert sum(part.count for part in parts) == 40
+        assert len(parts) == (16 if topic == "large" else 1)
 
 
 def test_leases_may_be_as_small_as_one_message(shop: Broker) -> None:
