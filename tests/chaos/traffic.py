@@ -20,7 +20,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import closing, contextmanager
 from datetime import timedelta
@@ -52,6 +52,8 @@ from duewheel.receive(%s, %s, max_messages => %s, invisible => '2 seconds')
 """
 _NOW = "select extract(epoch from clock_timestamp())"
 
+#: So many messages a sender lets be ready before it waits.
+MOST_BEHIND = 200
 #: In one batch of a consumer.
 MOST = int(os.environ.get("DUEWHEEL_CHAOS_MOST", "100"))
 #: Threads and children of a process that share its broker.
@@ -113,6 +115,7 @@ class Worker:
 
     def sender(self) -> None:
         """One message, a transaction that stays open for up to 1.5 s, or many at once; some roll back."""
+        self.leave_time(TOPIC, GROUPS)
         if self.chance.random() < 0.4:
             message = self.new_message()
             self.log("sending", bodies=[message["body"]])
@@ -137,6 +140,15 @@ class Worker:
             else:
                 connection.commit()
                 self.committed(names, ids)
+
+    def leave_time(self, topic: str, groups: Sequence[str]) -> None:
+        """Now and then wait for consumers that are far behind: only a fault is to make messages late."""
+        topics = [topic] * len(groups)
+        if self.chance.random() < 0.1:
+            while not self.enough.exists() and any(
+                bell.ready > MOST_BEHIND for bell in self.broker.doorbells(topics, groups)
+            ):
+                time.sleep(0.1)
 
     def committed(self, bodies: list[str], ids: list[str]) -> None:
         """The commit was answered: these exist. Recallers choose among them."""
@@ -267,6 +279,7 @@ class Worker:
 
     def ordered_sender(self) -> None:
         """One after the other into a few message groups, which no other sender has."""
+        self.leave_time(ORDERED_TOPIC, [ORDERED_GROUP])
         body = f"{self.name}-{next(self.numbers)}"
         message_group = f"{self.name}-{self.chance.choice(MESSAGE_GROUPS)}"
         self.log("sending", bodies=[body])

@@ -55,12 +55,7 @@ def power_lost(arena: Arena) -> str:
     return _again_and_again(arena, signal.SIGKILL, 0.0)
 
 
-@fault(
-    "server-away",
-    "Postgres is stopped at once (immediate) and away for a while",
-    leases_may_be_lost=True,
-    full_seconds=600,
-)
+@fault("server-away", "Postgres is stopped at once (immediate) and away for a while", leases_may_be_lost=True)
 def server_away(arena: Arena) -> str:
     """Everything that comes due meanwhile comes late; with 600 seconds it is away for five minutes."""
     return _again_and_again(arena, signal.SIGQUIT, arena.seconds / 2)
