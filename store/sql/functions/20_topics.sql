@@ -34,17 +34,14 @@ begin
     v_problem := case
         when p_queues not between 1 and 64
             then format('queues is %s; the limit is 1 to 64', p_queues)
-        when p_max_delay <= interval '0' or p_max_delay > interval '3660 days'
-            then format('max_delay is %s; the limit is more than 0 and at most 3660 days', p_max_delay)
         when p_out_of_range not in ('reject', 'deliver')
             then format('out_of_range is "%s"; it is "reject" or "deliver"', p_out_of_range)
         when p_granularity < interval '1 ms' or p_granularity > interval '1 hour'
             then format('granularity is %s; the limit is 1 ms to 1 hour', p_granularity)
-        when p_retention <= interval '0' or p_retention > interval '3660 days'
-            then format('retention is %s; the limit is more than 0 and at most 3660 days', p_retention)
-        when p_dead_letter_retention <= interval '0' or p_dead_letter_retention > interval '3660 days'
-            then format('dead_letter_retention is %s; the limit is more than 0 and at most 3660 days',
-                        p_dead_letter_retention)
+        else (select format('%s is %s; the limit is more than 0 and at most 3660 days', s.name, s.given)
+              from (values ('max_delay', p_max_delay), ('retention', p_retention),
+                           ('dead_letter_retention', p_dead_letter_retention)) s (name, given)
+              where s.given <= interval '0' or s.given > interval '3660 days' limit 1)
     end;
     if v_problem is not null then
         raise exception using errcode = 'DW010', message = v_problem, hint = 'Give a value within the limit.';

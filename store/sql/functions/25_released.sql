@@ -46,35 +46,27 @@ begin atomic
         where b.topic_id = p_topic_id and b.deliver_at = p_deliver_at and b.queue = p_queue and b.seq = p_seq);
 end;
 
--- A row where the ticks of their instants released all messages of a queue in [p_from, p_hi], p_hi being how far the
--- topic is released: none came late, and none is held back. Of transactions that were open at the newest tick, which
--- its snapshot lists, messages may lie there still: has_latecomers finds them.
+-- Whether the ticks of their instants released all messages of a queue in [p_from, p_hi], p_hi being how far the topic
+-- is released: none came late, none is held back, and no transaction that was open at the newest tick, which its
+-- snapshot lists, has left one there since.
 create or replace function duewheel.released_whole(
     p_topic_id integer, p_queue smallint, p_from timestamptz, p_hi timestamptz
-) returns table (snapshot pg_snapshot)
-language sql stable rows 1
-begin atomic
-    select t.snapshot from duewheel.newest_tick(p_topic_id) t
-    where (select true from duewheel.straggler s
-           where s.topic_id = p_topic_id and s.queue = p_queue and s.deliver_at >= p_from and s.deliver_at <= p_hi
-           order by s.deliver_at, s.seq limit 1) is null
-      and (select true from duewheel.held_back b
-           where b.topic_id = p_topic_id and b.deliver_at >= p_from and b.deliver_at <= p_hi
-           order by b.deliver_at limit 1) is null;
-end;
-
--- Whether transactions that were open at a tick have sent messages that are due in [p_from, p_hi].
-create or replace function duewheel.has_latecomers(
-    p_topic_id integer, p_snapshot pg_snapshot, p_from timestamptz, p_hi timestamptz
 ) returns boolean
 language plpgsql stable set plan_cache_mode = force_generic_plan as $$
 begin
-    return exists (
-        select from pg_snapshot_xip(p_snapshot) x
-        cross join lateral (
-            select from duewheel.any_message m
-            where m.topic_id = p_topic_id and m.xid = x and m.deliver_at >= p_from and m.deliver_at <= p_hi
-            order by m.xid, m.deliver_at limit 1) m);
+    return (select true from duewheel.straggler s
+            where s.topic_id = p_topic_id and s.queue = p_queue and s.deliver_at >= p_from and s.deliver_at <= p_hi
+            order by s.deliver_at, s.seq limit 1) is null
+       and (select true from duewheel.held_back b
+            where b.topic_id = p_topic_id and b.deliver_at >= p_from and b.deliver_at <= p_hi
+            order by b.deliver_at limit 1) is null
+       and not exists (
+            select from duewheel.newest_tick(p_topic_id) t
+            cross join lateral pg_snapshot_xip(t.snapshot) x
+            cross join lateral (
+                select from duewheel.any_message m
+                where m.topic_id = p_topic_id and m.xid = x and m.deliver_at >= p_from and m.deliver_at <= p_hi
+                order by m.xid, m.deliver_at limit 1) m);
 end
 $$;
 

@@ -95,11 +95,22 @@ begin atomic
            p_replaced_by;
 end;
 
+-- The recall of a message, also one that was moved away from its place. A look-up for each message: its limit keeps the
+-- planner from reading, or hashing, all recalls of all topics first.
+create or replace function duewheel.recall_of(
+    p_topic_id integer, p_queue integer, p_deliver_at timestamptz, p_seq bigint
+) returns setof duewheel.recall
+language sql stable rows 1
+begin atomic
+    select * from duewheel.recall r
+    where r.topic_id = p_topic_id and r.queue = p_queue and r.deliver_at = p_deliver_at and r.seq = p_seq limit 1;
+end;
+
 -- The messages of a queue behind (p_at, p_seq) and up to (p_to, p_to_seq) that their ticks released. p_seen_below:
 -- every tick from the first one behind (p_at, p_seq) on sees the transactions below this; null for all messages that
 -- are there. p_every: neither tags nor a filter choose among the messages; p_no_recalls: none of them is recalled. The
 -- comparison of the pair goes first: an index scan stops at the first bound that was written, and a flood may share one
--- instant. The limit in the look for a recall keeps the planner from hashing all recalls.
+-- instant.
 create or replace function duewheel.released_rows(
     p_topic_id integer, p_queue smallint, p_at timestamptz, p_seq bigint, p_to timestamptz, p_to_seq bigint,
     p_seen_below xid8, p_every boolean, p_tags text[], p_filter jsonpath, p_no_recalls boolean
@@ -114,27 +125,12 @@ begin atomic
             select t.snapshot from duewheel.tick_over(p_topic_id, m.deliver_at) t)))
       and (p_every or ((p_tags is null or m.tag = any (p_tags))
            and (p_filter is null or coalesce(m.properties, '{}') @@ p_filter)))
-      and (p_no_recalls or (
-            select true from duewheel.recall r
-            where r.topic_id = p_topic_id and r.queue = p_queue
-              and r.deliver_at = m.deliver_at and r.seq = m.seq limit 1) is null);
-end;
-
--- The same rows for a group to lease.
-create or replace function duewheel.range_rows(
-    p_topic_id integer, p_queue smallint, p_at timestamptz, p_seq bigint, p_to timestamptz, p_to_seq bigint,
-    p_seen_below xid8, p_every boolean, p_tags text[], p_filter jsonpath, p_no_recalls boolean
-) returns setof duewheel.leased_message
-language sql stable
-begin atomic
-    select l.*
-    from duewheel.released_rows(p_topic_id, p_queue, p_at, p_seq, p_to, p_to_seq, p_seen_below, p_every, p_tags,
-                                p_filter, p_no_recalls) m
-    cross join lateral duewheel.as_leased(m) l;
+      and (p_no_recalls
+           or (select true from duewheel.recall_of(p_topic_id, p_queue, m.deliver_at, m.seq)) is null);
 end;
 
 -- The same rows by the primary key alone, which reads no message: only their places. Right where all of them are for
--- the group, and duewheel.has_unseen, asked after this has begun, says no.
+-- the group, and duewheel.released_whole, asked after this has begun, says yes.
 create or replace function duewheel.range_places(
     p_topic_id integer, p_queue smallint, p_at timestamptz, p_seq bigint, p_to timestamptz
 ) returns setof duewheel.leased_message
@@ -147,31 +143,7 @@ begin atomic
       and (m.deliver_at, m.seq) > (p_at, p_seq) and m.deliver_at >= p_at and m.deliver_at <= p_to;
 end;
 
--- Whether a message of a queue that is due in [p_from, p_to] may be one that its tick does not see: it is a straggler
--- of a later tick, waits to be one, or the newest tick does not see it either.
-create or replace function duewheel.has_unseen(
-    p_topic_id integer, p_queue smallint, p_from timestamptz, p_to timestamptz
-) returns boolean
-language sql stable
-begin atomic
-    select exists (
-        select from duewheel.straggler s
-        where s.topic_id = p_topic_id and s.queue = p_queue and s.deliver_at >= p_from and s.deliver_at <= p_to
-        order by s.deliver_at, s.seq limit 1
-    ) or exists (
-        select from duewheel.held_back b
-        where b.topic_id = p_topic_id and b.deliver_at >= p_from and b.deliver_at <= p_to
-        order by b.deliver_at limit 1
-    ) or (
-        -- A transaction that is open for long lets many be sent behind it, and this is no way to look through them.
-        select count(*) >= 10000 or coalesce(bool_or(m.deliver_at <= p_to), false) from (
-            select m.deliver_at from duewheel.any_message m
-            where m.topic_id = p_topic_id and m.xid >= (
-                select pg_snapshot_xmin(t.snapshot) from duewheel.newest_tick(p_topic_id) t)
-            order by m.xid limit 10000) m);
-end;
-
--- The same of the stragglers of a queue in (p_from, p_to].
+-- The stragglers of a queue in (p_from, p_to] that tags and a filter choose and that are not recalled.
 create or replace function duewheel.straggler_rows(
     p_topic_id integer, p_queue smallint, p_from bigint, p_to bigint, p_every boolean, p_tags text[], p_filter jsonpath
 ) returns table (straggler_id bigint, message duewheel.any_message)
@@ -187,9 +159,7 @@ begin atomic
     cross join lateral duewheel.message_at(p_topic_id, p_queue, s.deliver_at, s.seq) m
     where (p_every or ((p_tags is null or m.tag = any (p_tags))
            and (p_filter is null or coalesce(m.properties, '{}') @@ p_filter)))
-      and (select true from duewheel.recall r
-           where r.topic_id = p_topic_id and r.queue = p_queue
-             and r.deliver_at = m.deliver_at and r.seq = m.seq limit 1) is null;
+      and (select true from duewheel.recall_of(p_topic_id, p_queue, m.deliver_at, m.seq)) is null;
 end;
 
 -- The messages of a queue that wait, behind (p_at, p_seq) and before p_until, at most p_limit of those that are held

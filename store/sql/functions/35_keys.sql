@@ -73,9 +73,7 @@ begin
     from (
         select m.queue, m.deliver_at, m.seq, m.xid,
                duewheel.message_id(m.topic_id, m.queue, m.deliver_at, m.seq) as id,
-               case when (select true from duewheel.recall r
-                          where r.topic_id = m.topic_id and r.queue = m.queue and r.deliver_at = m.deliver_at
-                            and r.seq = m.seq limit 1)
+               case when (select true from duewheel.recall_of(m.topic_id, m.queue, m.deliver_at, m.seq))
                     then case when (select p.seq from duewheel.present_place(m.topic_id, m.seq) p) <> m.seq
                               then 'moved' else 'recalled' end
                     when m.deliver_at <= v_hi and (

@@ -62,10 +62,7 @@ declare
     -- First: once a tick has passed the message, every recall that came in time is committed and is seen below.
     v_released constant boolean := duewheel.is_released(p_topic_id, p_queue, p_deliver_at, p_seq);
 begin
-    if exists (
-        select from duewheel.recall r
-        where r.topic_id = p_topic_id and r.queue = p_queue and r.deliver_at = p_deliver_at and r.seq = p_seq
-    ) then
+    if exists (select from duewheel.recall_of(p_topic_id, p_queue, p_deliver_at, p_seq)) then
         return 'recalled_before';
     end if;
     if v_released then
@@ -77,16 +74,6 @@ begin
     return case when found then 'recalled' else 'recalled_before' end;
 end
 $$;
-
--- The id that a recalled message was replaced by; null where it was not.
-create or replace function duewheel.replacement_of(
-    p_topic_id integer, p_queue integer, p_deliver_at timestamptz, p_seq bigint
-) returns text
-language sql stable
-begin atomic
-    select r.replaced_by from duewheel.recall r
-    where r.topic_id = p_topic_id and r.queue = p_queue and r.deliver_at = p_deliver_at and r.seq = p_seq limit 1;
-end;
 
 -- Recalls the message that was at a place, wherever it was moved. outcome: recalled, recalled_before,
 -- already_released or not_found; place: where it was found; replaced_by: the id of what was sent in its stead.
@@ -115,7 +102,8 @@ begin
         place := v_present;
     end loop;
     if outcome = 'recalled_before' then
-        replaced_by := duewheel.replacement_of(p_topic_id, place.queue, place.deliver_at, place.seq);
+        replaced_by := (select r.replaced_by
+                        from duewheel.recall_of(p_topic_id, place.queue, place.deliver_at, place.seq) r);
     end if;
 end
 $$;

@@ -87,8 +87,7 @@ return concat(
         then format(' and m.key >= %1$L and starts_with(m.key, %1$L)', p_key_prefix) end,
     case when duewheel.last_key_with(p_key_prefix) is not null
         then format(' and m.key <= %L', duewheel.last_key_with(p_key_prefix)) end,
-    ' and (select true from duewheel.recall r where r.topic_id = m.topic_id and r.queue = m.queue'
-    ' and r.deliver_at = m.deliver_at and r.seq = m.seq limit 1) is null');
+    ' and (select true from duewheel.recall_of(m.topic_id, m.queue, m.deliver_at, m.seq)) is null');
 
 -- What matches of the messages that were sent behind the newest tick and wait.
 create or replace function duewheel.held_back_found(p_topic_id integer, p_condition text)

@@ -358,6 +358,15 @@ begin
 end
 $$;
 
+-- The newest lease of a queue; one of no messages only moved the position.
+create or replace function duewheel.newest_lease(p_group_id integer, p_topic_id integer, p_queue integer)
+returns setof duewheel.lease
+language sql stable rows 1
+begin atomic
+    select * from duewheel.lease l
+    where l.topic_id = p_topic_id and l.group_id = p_group_id and l.queue = p_queue order by l.n desc limit 1;
+end;
+
 -- Where a group stands in a queue, and how far that is released. Messages due before kept_from of the topic are
 -- finished, and no log says any more which of them were read late: the group has passed them all.
 create or replace function duewheel.position_in(p_group_id integer, p_topic_id integer, p_queue smallint)
@@ -371,11 +380,7 @@ begin atomic
            case when k.kept_from > l.to_at then k.kept_from - interval '1 microsecond' else l.to_at end,
            case when k.kept_from > l.to_at then duewheel.last_seq() else l.to_seq end,
            l.straggler_to, l.revived_to, t.hi, t.queue_hi[p_queue + 1]
-    from (
-        select l.n, l.to_at, l.to_seq, l.straggler_to, l.revived_to from duewheel.lease l
-        where l.topic_id = p_topic_id and l.group_id = p_group_id and l.queue = p_queue
-        order by l.n desc limit 1
-    ) l
+    from duewheel.newest_lease(p_group_id, p_topic_id, p_queue) l
     cross join lateral (select k.kept_from from duewheel.topic k where k.topic_id = p_topic_id limit 1) k
     left join lateral duewheel.newest_tick(p_topic_id) t on true;
 end;

@@ -109,9 +109,8 @@ begin atomic
     insert into duewheel.lease_event (topic_id, group_id, queue, n, event_id, kind, at, expires_at)
     values (p_topic_id, p_group_id, p_queue, p_n, nextval('duewheel.lease_event_number'), 'extended', p_at, greatest(
         p_to, (
-            select l.revived_to + interval '1 microsecond' from duewheel.lease l
-            where l.topic_id = p_topic_id and l.group_id = p_group_id and l.queue = p_queue
-            order by l.n desc limit 1)));
+            select l.revived_to + interval '1 microsecond'
+            from duewheel.newest_lease(p_group_id, p_topic_id, p_queue) l)));
 end;
 
 -- At COMMIT of an extension: an end that has passed meanwhile, or may before the COMMIT is done, is put off. Consumers
@@ -385,11 +384,8 @@ begin
                  message_count, leased_at, expires_at, revived_to)
             select l.topic_id, l.group_id, l.queue, l.n + 1, 0, l.to_at, l.to_seq, l.to_at, l.to_seq, l.straggler_to,
                    l.straggler_to, 0, v_now, v_now, v_chunk.revived_to
-            from (
-                select * from duewheel.lease l
-                where l.topic_id = v_position.topic_id and l.group_id = p_group_id and l.queue = v_position.queue
-                order by l.n desc limit 1
-            ) l where l.revived_to < v_chunk.revived_to;
+            from duewheel.newest_lease(p_group_id, v_position.topic_id, v_position.queue) l
+            where l.revived_to < v_chunk.revived_to;
         end if;
     end loop;
 end

@@ -182,16 +182,18 @@ begin
             select * from duewheel.range_places(
                 (p_walk).topic_id, (p_walk).queue, (p_walk).to_at, (p_walk).to_seq, (p_walk).hi) m
             order by m.deliver_at, m.seq;
-        if not duewheel.has_unseen((p_walk).topic_id, (p_walk).queue, (p_walk).to_at, (p_walk).hi) then
+        if duewheel.released_whole((p_walk).topic_id, (p_walk).queue, (p_walk).to_at, (p_walk).hi) then
             return v_rows;
         end if;
         close v_rows;
         v_rows := null;
     end if;
     open v_rows no scroll for
-        select * from duewheel.range_rows(
+        select l.*
+        from duewheel.released_rows(
             (p_walk).topic_id, (p_walk).queue, (p_walk).to_at, (p_walk).to_seq, (p_walk).hi, duewheel.last_seq(),
             (p_walk).seen_below, v_every, p_tags, p_filter, (p_walk).no_recalls) m
+        cross join lateral duewheel.as_leased(m) l
         order by m.deliver_at, m.seq;
     return v_rows;
 end

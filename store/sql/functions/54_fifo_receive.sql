@@ -97,9 +97,8 @@ begin
     into ats, seqs, message_groups, attempts
     from (
         select r.deliver_at, r.seq, coalesce(r.message_group, '') as message_group, r.attempt
-        from duewheel.range_rows(p_topic_id, p_queue, p_at, p_seq, to_at, to_seq, v_seen_below, p_every, p_tags,
-                                 p_filter,
-                                 false) r
+        from duewheel.released_rows(
+            p_topic_id, p_queue, p_at, p_seq, to_at, to_seq, v_seen_below, p_every, p_tags, p_filter, false) r
         order by r.deliver_at, r.seq limit p_limit
     ) r;
     if cardinality(ats) = p_limit then
@@ -198,8 +197,9 @@ begin
     from (
         -- Without what is recalled: a rewind takes them back this way.
         select r.deliver_at, r.seq
-        from duewheel.range_rows(p_retry_topic_id, 0::smallint, v_state.to_at, v_state.to_seq, v_state.hi,
-                                 duewheel.last_seq(), v_state.seen_below, true, null, null, false) r
+        from duewheel.released_rows(
+            p_retry_topic_id, 0::smallint, v_state.to_at, v_state.to_seq, v_state.hi, duewheel.last_seq(),
+            v_state.seen_below, true, null, null, false) r
         union all
         select (r.message).deliver_at, (r.message).seq
         from duewheel.straggler_rows(p_retry_topic_id, 0::smallint, v_state.straggler_to, v_state.last_straggler, true,

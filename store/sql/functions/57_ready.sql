@@ -16,7 +16,7 @@ begin atomic
     from (select * from duewheel.queue_state(p_group_id, p_topic_id, p_queue) offset 0) p
     cross join lateral (
         (select r.deliver_at, r.tag, r.properties, r.message_group
-         from duewheel.range_rows(
+         from duewheel.released_rows(
              p_topic_id, p_queue, greatest(p.to_at, p_from - interval '1 microsecond'),
              case when p.to_at >= p_from then p.to_seq else duewheel.last_seq() end,
              least(p.hi, p_until - interval '1 microsecond'), duewheel.last_seq(), p.seen_below, true, null, null,
@@ -44,19 +44,15 @@ declare
     v_at record;
 begin
     if p_tags is null and p_filter is null then
-        -- Of a snapshot that lists none, the ends are the same.
-        select p.to_at, p.to_seq, p.hi, r.snapshot,
-               pg_snapshot_xmin(r.snapshot) < pg_snapshot_xmax(r.snapshot) as had_open into v_at
-        from duewheel.queue_state(p_group_id, p_topic_id, p_queue) p
-        cross join lateral duewheel.released_whole(p_topic_id, p_queue, p.to_at, p.hi) r
+        select p.to_at, p.to_seq, p.hi into v_at from duewheel.queue_state(p_group_id, p_topic_id, p_queue) p
         where p.no_recalls and p.last_straggler = p.straggler_to;
-        if found and (not v_at.had_open
-                      or not duewheel.has_latecomers(p_topic_id, v_at.snapshot, v_at.to_at, v_at.hi)) then
+        if found and duewheel.released_whole(p_topic_id, p_queue, v_at.to_at, v_at.hi) then
             select count(*), min(m.deliver_at), count(*) into wanted, oldest_deliver_at, unread
             from (
                 select m.deliver_at
-                from duewheel.range_rows(p_topic_id, p_queue, v_at.to_at, v_at.to_seq, v_at.hi, duewheel.last_seq(),
-                                         null, true, null, null, true) m
+                from duewheel.released_rows(
+                    p_topic_id, p_queue, v_at.to_at, v_at.to_seq, v_at.hi, duewheel.last_seq(), null, true, null, null,
+                    true) m
                 order by m.deliver_at, m.seq limit p_limit
             ) m;
             return;

@@ -49,11 +49,7 @@ begin
     ) f
     cross join lateral (select (f.message).*) m
     join duewheel.topic t on t.topic_id = p_topic_id
-    -- Look-ups for each row: joins may be answered by reading all recalls of all topics first.
-    left join lateral (
-        select true as is_there, r.replaced_by from duewheel.recall r
-        where r.topic_id = m.topic_id and r.queue = m.queue and r.deliver_at = m.deliver_at and r.seq = m.seq limit 1
-    ) r on true
+    left join lateral duewheel.recall_of(m.topic_id, m.queue, m.deliver_at, m.seq) r on true
     left join lateral (
         select duewheel.message_id(o.topic_id, o.queue, o.deliver_at, o.seq) as id from duewheel.moved_id v
         join duewheel.moved_id o on o.topic_id = v.topic_id and o.first_seq = v.first_seq and o.seq = v.first_seq
@@ -64,8 +60,8 @@ begin
         from duewheel.present_place(m.topic_id, m.seq) p where p.seq <> m.seq
     ) present on true
     cross join lateral duewheel.as_described(
-        f.message, t.name, coalesce(r.is_there and present.id is null, false),
-        m.deliver_at <= v_hi and r.is_there is null
+        f.message, t.name, r.seq is not null and present.id is null,
+        m.deliver_at <= v_hi and r.seq is null
         and duewheel.release_of(m.topic_id, m.queue, m.deliver_at, m.seq, m.xid) is not null,
         origin.id, present.id, r.replaced_by) d
     where t.message_type not in ('RETRY', 'DEAD_LETTER')
@@ -88,9 +84,7 @@ begin
         select duewheel.release_of(m.topic_id, m.queue, m.deliver_at, m.seq, m.xid) - m.deliver_at as late
         from duewheel.any_message m
         where m.topic_id = v_topic.topic_id and m.deliver_at > p_from and m.deliver_at <= p_to
-          and not exists (
-            select from duewheel.recall r
-            where r.topic_id = m.topic_id and r.queue = m.queue and r.deliver_at = m.deliver_at and r.seq = m.seq)
+          and (select true from duewheel.recall_of(m.topic_id, m.queue, m.deliver_at, m.seq)) is null
     ) m where late is not null;
 end
 $$;

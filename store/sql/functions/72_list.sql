@@ -87,10 +87,8 @@ begin
                                            when m.released then 'released' else 'waiting' end), m.seq
     from (
         select m.*,
-               -- A look-up for each row, and never all recalls there are.
-               coalesce((select true from duewheel.recall r
-                         where r.topic_id = (p_topic).topic_id and r.queue = m.queue and r.deliver_at = m.deliver_at
-                           and r.seq = m.seq limit 1), false) as recalled,
+               coalesce((select true from duewheel.recall_of((p_topic).topic_id, m.queue, m.deliver_at, m.seq)), false)
+                   as recalled,
                m.deliver_at <= p_hi and duewheel.is_released((p_topic).topic_id, m.queue, m.deliver_at, m.seq)
                    as released
         from (

@@ -18,8 +18,7 @@ declare
     v_found bigint;
 begin
     if v_below is null then
-        select l.n + 1 into v_below from duewheel.lease l
-        where l.topic_id = p_topic_id and l.group_id = p_group_id and l.queue = p_queue order by l.n desc limit 1;
+        select l.n + 1 into v_below from duewheel.newest_lease(p_group_id, p_topic_id, p_queue) l;
     end if;
     while v_below - v_above > 1 loop
         v_middle := v_above + (v_below - v_above) / 2;
@@ -127,15 +126,11 @@ begin atomic
     join duewheel.subscription s
       on s.topic_id = t.parent_topic_id and m.topic_id in (s.retry_topic_id, s.dead_letter_topic_id)
     join duewheel.topic o on o.topic_id = s.topic_id
-    -- Look-ups for each row, and never all that there are.
+    -- A look-up for each row, and never all that there are.
     left join lateral (
         select d.redriven_at from duewheel.redrive d where d.retry_seq = m.seq limit 1
     ) d on true
-    left join lateral (
-        select r.recalled_at from duewheel.recall r
-        where r.topic_id = m.topic_id and r.queue = m.queue and r.deliver_at = m.deliver_at and r.seq = m.seq
-        limit 1
-    ) r on true
+    left join lateral duewheel.recall_of(m.topic_id, m.queue, m.deliver_at, m.seq) r on true
     where m.origin_seq = (p_message).seq and m.origin_topic_id = (p_message).topic_id
       -- Not before it was sent; before its own instant, where the clock stepped back.
       and m.deliver_at >= (p_message).born_at;
@@ -179,8 +174,9 @@ begin atomic
     select null, 'Timing', (p_message).born_at, (p_message).deliver_at, (p_message).attempt, null, null, null, 1
     union all
     select null, 'Deleted', p_recalled_at, null, (p_message).attempt, null,
-           coalesce('replaced by ' || duewheel.replacement_of((p_message).topic_id, (p_message).queue,
-                                                           (p_message).deliver_at, (p_message).seq), 'recalled'),
+           coalesce('replaced by ' || (
+                select r.replaced_by from duewheel.recall_of((p_message).topic_id, (p_message).queue,
+                                                            (p_message).deliver_at, (p_message).seq) r), 'recalled'),
            null, 2
     where p_recalled_at is not null
     union all
@@ -390,9 +386,8 @@ begin
     if found or v_message.seq is null then
         return;
     end if;
-    select r.recalled_at into v_recalled_at from duewheel.recall r
-    where r.topic_id = v_message.topic_id and r.queue = v_message.queue and r.deliver_at = v_message.deliver_at
-      and r.seq = v_message.seq;
+    select r.recalled_at into v_recalled_at
+    from duewheel.recall_of(v_message.topic_id, v_message.queue, v_message.deliver_at, v_message.seq) r;
     v_chain := array(select c from duewheel.chain_of(v_message, v_recalled_at) c);
     v_held := array(select h from duewheel.leases_of_chain(v_message, v_chain) h);
     v_states := array(select s from duewheel.states_of_message(v_message, v_recalled_at, v_chain, v_held) s);

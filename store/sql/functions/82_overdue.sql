@@ -26,11 +26,8 @@ begin
       and (
           select count(*) > count(m.is_recalled) or max(m.place) >= 1000
           from generate_series(0, t.queues - 1) q cross join lateral (
-              -- A look-up for each row: "exists" may be answered by reading all recalls of all topics first.
-              select row_number() over (order by m.deliver_at, m.seq) as place, (
-                         select true from duewheel.recall r
-                         where r.topic_id = t.topic_id and r.queue = m.queue and r.deliver_at = m.deliver_at
-                           and r.seq = m.seq limit 1) as is_recalled
+              select row_number() over (order by m.deliver_at, m.seq) as place,
+                     (select true from duewheel.recall_of(t.topic_id, m.queue, m.deliver_at, m.seq)) as is_recalled
               from duewheel.waiting_rows(
                   t.topic_id, q::smallint, t.hi, '-infinity', 0, due_until + interval '1 microsecond', 1000) m) m)
     order by d.due_at, t.name limit overdue_topics.max_topics;

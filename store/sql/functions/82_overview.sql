@@ -45,9 +45,8 @@ begin
             ) t
             cross join lateral (
                 select m.deliver_at, case when q.has_recalls then (
-                           select true from duewheel.recall r
-                           where r.topic_id = t.topic_id and r.queue = q.queue and r.deliver_at = m.deliver_at
-                             and r.seq = m.seq limit 1) end as is_recalled
+                           select true from duewheel.recall_of(t.topic_id, q.queue, m.deliver_at, m.seq)
+                       ) end as is_recalled
                 from (
                     select q::smallint as queue, (
                                select true from duewheel.recall r
@@ -293,9 +292,7 @@ begin
     ), recent as (
         select s.* from source s
         -- A lease may be answered long after it began, and an old one does not count.
-        where (select l.leased_at from duewheel.lease l
-               where l.topic_id = s.topic_id and l.group_id = s.group_id and l.queue = s.queue
-               order by l.n desc limit 1) >= v_from
+        where (select l.leased_at from duewheel.newest_lease(s.group_id, s.topic_id, s.queue) l) >= v_from
           and exists (
               select from duewheel.subscription b
               where b.group_id = s.group_id and (b.topic_id = s.topic_id or b.retry_topic_id = s.topic_id)
@@ -452,9 +449,7 @@ begin
         -- Of 10 000, as a rewind may have taken many back.
         select * from duewheel.waiting_rows(
             s.retry_topic_id, 0::smallint, coalesce(k.hi, '-infinity'), '-infinity', 0, 'infinity', 10000) m
-        where (select true from duewheel.recall r
-               where r.topic_id = m.topic_id and r.queue = m.queue and r.deliver_at = m.deliver_at and r.seq = m.seq
-               limit 1) is null
+        where (select true from duewheel.recall_of(m.topic_id, m.queue, m.deliver_at, m.seq)) is null
         limit max_messages) m
     where s.retry_topic_id is not null and (v_group_id is null or s.group_id = v_group_id)
       and (waiting_retries.topic is null or t.name = waiting_retries.topic)

@@ -26,9 +26,7 @@ declare
     v_own duewheel.lease;
 begin
     for v_position in select * from duewheel.positions(p_group_id, p_topic_id) loop
-        select * into v_newest from duewheel.lease l
-        where l.topic_id = v_position.topic_id and l.group_id = p_group_id and l.queue = v_position.queue
-        order by l.n desc limit 1;
+        select * into v_newest from duewheel.newest_lease(p_group_id, v_position.topic_id, v_position.queue);
         continue when v_newest.consumer = duewheel.stream_name(p_stream);
         select * into v_own from (
             select * from duewheel.lease l

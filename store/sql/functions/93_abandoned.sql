@@ -131,8 +131,9 @@ begin
         into v_last
         from (
             select m.deliver_at, m.seq
-            from duewheel.range_rows(walk.topic_id, walk.queue, walk.to_at, walk.to_seq, v_to, duewheel.last_seq(),
-                                     walk.seen_below, true, null, null, walk.no_recalls) m
+            from duewheel.released_rows(
+                walk.topic_id, walk.queue, walk.to_at, walk.to_seq, v_to, duewheel.last_seq(), walk.seen_below, true,
+                null, null, walk.no_recalls) m
             order by m.deliver_at, m.seq limit p_limit) m;
         passed := passed + v_last.messages;
         walk.to_at := coalesce(v_last.at, v_to);

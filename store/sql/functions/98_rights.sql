@@ -141,8 +141,8 @@ end;
 -- messages of a lease are found, for logins that may read the tables.
 create or replace function duewheel.plain_functions() returns text[]
 language sql immutable
-return array['from_unix_micros', 'message_at', 'message_id', 'released_rows', 'straggler_rows', 'tick_over',
-             'unix_micros', 'with_attempt'];
+return array['from_unix_micros', 'message_at', 'message_id', 'recall_of', 'released_rows', 'straggler_rows',
+             'tick_over', 'unix_micros', 'with_attempt'];
 
 -- Whether the roles are there and have their rights, and everybody else has none: false after a restore without them,
 -- too. It does not compare which function is for which role, as applying the functions grants all rights again.
