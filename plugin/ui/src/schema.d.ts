@@ -1925,8 +1925,8 @@ export interface components {
          *
          *     Attributes:
          *         topic, group: what it waits for.
-         *         consumer: its name: of a task its DAG, run and task, as far as there is room; of a program its own name,
-         *             or its machine and process.
+         *         consumer: its name: of a task its DAG, run and task, as far as there is room; of a program its own
+         *             name, or its machine and process.
          *         login: the database user.
          *         client_address: the machine; None by a Unix socket, or where this login may not see it.
          *         started_at: since when it has listened, in UTC.
