@@ -63,7 +63,6 @@ def burst(arena: Arena) -> str:
 @fault(
     "stale-statistics",
     "Many messages wait, and statistics are from when the tables were empty, then missing",
-    full_seconds=500,
     autovacuum="off",
 )
 def stale_statistics(arena: Arena) -> str:
