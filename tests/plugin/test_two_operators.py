@@ -138,6 +138,7 @@ def test_x12_two_operators_who_redrive_one_reason_send_each_dead_letter_once(
     assert len(consumer.receive(max_messages=1_000)) == 900
 
 
+@pytest.mark.timeout(900)
 def test_x08_what_a_closed_tab_left_is_done_by_the_next(
     chromium: Browser, airflow: AirflowServer, shop: Broker
 ) -> None:
