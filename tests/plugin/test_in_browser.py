@@ -627,7 +627,7 @@ def test_x08_every_view_begins_with_the_state_of_the_broker(
         expect(page.get_by_role("heading", name="Messages", exact=True)).to_be_visible()
         expect(page.locator("input[name=topic]")).to_have_value("orders.timeout")
         pulse.get_by_role("link", name="orders.timeout").last.click()
-        expect(page.get_by_role("region", name="Lateness of release by topic")).to_be_visible()
+        expect(page.get_by_role("heading", name="Lateness of release")).to_be_visible()
         expect(page.locator("input[name=topic]")).to_have_value("orders.timeout")
 
 
