@@ -9,6 +9,22 @@ export default typescript.config(
     files: ["**/*.ts", "**/*.tsx"],
     languageOptions: { parserOptions: { projectService: true, tsconfigRootDir: import.meta.dirname } },
   },
+  {
+    files: ["src/**/*.tsx"],
+    ignores: ["**/*.test.tsx"],
+    rules: {
+      "no-restricted-syntax": [
+        "error",
+        ...[
+          "JSXText",
+          "JSXAttribute[name.name=/^(label|title|empty|placeholder|action|aria-label)$/] > Literal",
+        ].map((one) => ({
+          message: "Texts stand in src/texts.ts.",
+          selector: `${one}[value=/[A-Za-z]{2}/]`,
+        })),
+      ],
+    },
+  },
   accessibility.flatConfigs.strict,
   hooks.configs.flat["recommended-latest"] ?? hooks.configs["recommended-latest"],
 );

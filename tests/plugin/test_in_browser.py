@@ -623,7 +623,11 @@ def test_x08_every_view_begins_with_the_state_of_the_broker(
         expect(page.get_by_role("region", name="Groups with dead letters")).to_be_visible()
         pulse.get_by_role("link", name="ship").click()
         expect(page.get_by_role("button", name="that lag most")).to_have_attribute("aria-pressed", "true")
-        pulse.get_by_role("link", name="orders.timeout").click()
+        pulse.get_by_role("link", name="orders.timeout").first.click()
+        expect(page.get_by_role("heading", name="Messages", exact=True)).to_be_visible()
+        expect(page.locator("input[name=topic]")).to_have_value("orders.timeout")
+        pulse.get_by_role("link", name="orders.timeout").last.click()
+        expect(page.get_by_role("heading", name="Lateness of release")).to_be_visible()
         expect(page.locator("input[name=topic]")).to_have_value("orders.timeout")
 
 

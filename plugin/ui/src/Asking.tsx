@@ -3,6 +3,7 @@ import { useQueryClient } from "@tanstack/react-query";
 import { type ReactNode, use, useEffect, useRef, useState } from "react";
 import { Failure } from "./api";
 import { IsOld } from "./parts";
+import { TEXT } from "./texts";
 
 export type Told = (words: string) => void;
 
@@ -85,7 +86,7 @@ export function Asking({
       words = await what();
     } catch (error) {
       failed = true;
-      words = error instanceof Failure ? error.message : "The page has failed. Load it again.";
+      words = error instanceof Failure ? error.message : TEXT.thePageHasFailed;
     }
     if (round.current !== mine) return;
     setBusy(false);
@@ -197,7 +198,9 @@ export function Asking({
                   </Text>
                   {number > TYPED_ABOVE && !acting && (
                     <Text as="label" display="block" fontSize="sm" mt={2}>
-                      Type {number} to go on
+                      {TEXT.typeANumber}
+                      {number}
+                      {TEXT.toGoOn}
                       <Input
                         inputMode="numeric"
                         name="number"
@@ -216,7 +219,7 @@ export function Asking({
                 ref={cancel}
                 variant="outline"
               >
-                {answer ? "Close" : course ? "Stop" : "Cancel"}
+                {answer ? TEXT.close : course ? TEXT.stop : TEXT.cancel}
               </Button>
               {!answer && (
                 <Button
@@ -232,7 +235,7 @@ export function Asking({
               )}
             </Dialog.Footer>
             <Dialog.CloseTrigger asChild>
-              <CloseButton aria-label="Close" disabled={acting} size="sm" />
+              <CloseButton aria-label={TEXT.close} disabled={acting} size="sm" />
             </Dialog.CloseTrigger>
           </Dialog.Content>
         </Dialog.Positioner>

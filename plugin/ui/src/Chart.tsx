@@ -4,6 +4,7 @@ import uPlot from "uplot";
 import "uplot/dist/uPlot.min.css";
 import { count, instant } from "./format";
 import { useZone } from "./zone";
+import { TEXT } from "./texts";
 
 export type Series = { color: string; label: string; values: (number | null)[] };
 
@@ -158,7 +159,7 @@ export function Chart({
     <>
       {isPart && (
         <Button mb={1} onClick={() => showAll(plot.current)} size="xs" variant="outline">
-          Show the whole chart
+          {TEXT.showTheWholeChart}
         </Button>
       )}
       <Box aria-label={label} position="relative" role="img" width="100%">
@@ -235,7 +236,7 @@ function Tooltip({
       {values.map((one) => (
         <Text key={one}>{one}</Text>
       ))}
-      {!isCounted && <Text>There may be more.</Text>}
+      {!isCounted && <Text>{TEXT.thereMayBeMore}</Text>}
     </Box>
   );
 }

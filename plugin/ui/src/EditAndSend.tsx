@@ -3,6 +3,7 @@ import { Text, Textarea } from "@chakra-ui/react";
 import { useState } from "react";
 import { Failure, type Schemas, ofBroker, post } from "./api";
 import { Asking } from "./Asking";
+import { TEXT } from "./texts";
 
 type Body = Schemas["Body"];
 
@@ -48,7 +49,7 @@ export function EditAndSend({ body, broker, group, id, properties, topic }: Prop
       act={async () => {
         const asked = propertiesIn(said);
         if (!asked) {
-          throw new Failure(0, "NoProperties", "The properties are no JSON object. Nothing was sent.");
+          throw new Failure(0, "NoProperties", TEXT.thePropertiesAreNoJsonObject);
         }
         const sent = await post<Schemas["Sent"]>(ofBroker(broker, "dead-letters/resend"), {
           body: text,
@@ -57,17 +58,14 @@ export function EditAndSend({ body, broker, group, id, properties, topic }: Prop
           properties: asked,
         });
         return sent.is_new
-          ? `Sent as a new message, ${sent.message_id}. The dead letter is discarded.`
-          : `Somebody else has just sent it, as ${sent.message_id}. Nothing more was sent.`;
+          ? TEXT.sentAsANewMessageThe(sent.message_id)
+          : TEXT.somebodyElseHasJustSentIt(sent.message_id);
       }}
-      action="Edit and send"
+      action={TEXT.editAndSend}
     >
-      <Text mb={3}>
-        A new message goes to {topic} at once, to all of its groups, with the same key and tag. Its property
-        edited_from is the id of this one. The dead letter of {group} is discarded.
-      </Text>
+      <Text mb={3}>{TEXT.aNewMessageGoesToAt(topic, group)}</Text>
       <Text as="label" display="block" fontSize="sm" mb={2}>
-        Body
+        {TEXT.body}
         <Textarea
           fontFamily="mono"
           fontSize="xs"
@@ -81,11 +79,11 @@ export function EditAndSend({ body, broker, group, id, properties, topic }: Prop
       </Text>
       {body.kind === "json" && !isJson(text) && (
         <Text color="fg.warning" fontSize="sm" mb={2} role="status">
-          The body was JSON, and is no more.
+          {TEXT.theBodyWasJsonAndIs}
         </Text>
       )}
       <Text as="label" display="block" fontSize="sm">
-        Properties
+        {TEXT.properties}
         <Textarea
           fontFamily="mono"
           fontSize="xs"

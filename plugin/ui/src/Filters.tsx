@@ -1,9 +1,19 @@
 import { Button, Flex } from "@chakra-ui/react";
 import { type ReactNode, useId, useState } from "react";
 import { useAddress } from "./address";
+import { TEXT } from "./texts";
 
 /** The fields of a filter. Where the window is narrow they stand behind a button, so that rows are seen first. */
-export function Filters({ children, names }: { children: ReactNode; names: string[] }) {
+export function Filters({
+  children,
+  margin = 3,
+  names,
+}: {
+  children: ReactNode;
+  /** Below it; none in the head of a section. */
+  margin?: number;
+  names: string[];
+}) {
   const address = useAddress();
   const [open, setOpen] = useState(false);
   const id = useId();
@@ -14,19 +24,20 @@ export function Filters({ children, names }: { children: ReactNode; names: strin
         aria-controls={id}
         aria-expanded={open}
         display={{ base: "inline-flex", md: "none" }}
-        mb={3}
+        mb={margin}
         onClick={() => setOpen(!open)}
         size="xs"
         variant="outline"
       >
-        Filters{set > 0 && ` (${set} set)`}
+        {TEXT.filters}
+        {set > 0 && TEXT.someSet(set)}
       </Button>
       <Flex
         align="end"
         display={{ base: open ? "flex" : "none", md: "flex" }}
         gap={2}
         id={id}
-        mb={3}
+        mb={margin}
         wrap="wrap"
       >
         {children}

@@ -1,6 +1,7 @@
 import { Box, Input, NativeSelect, Text } from "@chakra-ui/react";
 import { useState } from "react";
 import { fromWall, useZone } from "./zone";
+import { TEXT } from "./texts";
 
 const DELAYS: [string, number][] = [
   ["in 10 minutes", 600],
@@ -17,7 +18,7 @@ export function InstantField({ choose }: { choose: (to: object) => void }) {
   return (
     <Box display="grid" gap={3}>
       <Text as="label" fontSize="sm">
-        Delay
+        {TEXT.delay}
         <NativeSelect.Root disabled={at !== ""}>
           <NativeSelect.Field
             defaultValue="3600"
@@ -34,7 +35,8 @@ export function InstantField({ choose }: { choose: (to: object) => void }) {
         </NativeSelect.Root>
       </Text>
       <Text as="label" fontSize="sm">
-        Or at this instant, in {zone}
+        {TEXT.orAtThisInstantIn}
+        {zone}
         <Input
           name="deliver_at"
           // An incomplete instant has no value. It is sent as it is, for the API to refuse.
@@ -54,7 +56,7 @@ export function InstantField({ choose }: { choose: (to: object) => void }) {
       </Text>
       {isPast && (
         <Text color="fg.warning" fontSize="sm" role="status">
-          This instant is past: they are delivered at once.
+          {TEXT.thisInstantIsPastTheyAre}
         </Text>
       )}
     </Box>

@@ -5,6 +5,7 @@ import type { Schemas } from "./api";
 import { count, many, span } from "./format";
 import { PageLink } from "./parts";
 import { useBroker } from "./queries";
+import { TEXT } from "./texts";
 
 const EVERY_SECONDS = 5;
 const SILENT_SECONDS = 10;
@@ -25,7 +26,7 @@ export function Pulse({ broker }: { broker: string }) {
   const first = overdue[0];
   return (
     <Flex
-      aria-label="State of the broker"
+      aria-label={TEXT.stateOfTheBroker}
       as="section"
       columnGap={5}
       // Among words, a link is told by more than its colour.
@@ -38,24 +39,26 @@ export function Pulse({ broker }: { broker: string }) {
     >
       <Wheel pulse={value} />
       {first && (
-        <Fact isWrong label="Overdue">
+        <Fact isWrong label={TEXT.overdue}>
           <PageLink
             to={overdue.length > 1 ? {} : { topic: first.topic }}
             view={overdue.length > 1 ? "overview" : "messages"}
           >
-            {overdue.length > 1 ? `${count(overdue.length)} topics` : first.topic}
+            {overdue.length > 1 ? TEXT.someTopics(count(overdue.length)) : first.topic}
           </PageLink>{" "}
-          since {since(first.due_at, now_at)}
+          {TEXT.sinceAmong}
+          {since(first.due_at, now_at)}
         </Fact>
       )}
-      <Fact label="Waiting">{count(waiting, value.waiting_is_exact)}</Fact>
-      <Fact isWrong={dead > 0} label="Dead letters">
+      <Fact label={TEXT.waiting}>{count(waiting, value.waiting_is_exact)}</Fact>
+      <Fact isWrong={dead > 0} label={TEXT.deadLetters}>
         {dead > 0 ? <PageLink view="dead">{count(dead)}</PageLink> : "0"}
       </Fact>
-      <Fact label="Oldest ready message">
+      <Fact label={TEXT.oldestReadyMessage}>
         {lag?.oldest_deliver_at ? (
           <>
-            {since(lag.oldest_deliver_at, now_at)} for{" "}
+            {since(lag.oldest_deliver_at, now_at)}
+            {TEXT.forAmong}{" "}
             <PageLink to={{ sort: "lag" }} view="groups">
               {lag.group}
             </PageLink>
@@ -64,16 +67,17 @@ export function Pulse({ broker }: { broker: string }) {
           "none"
         )}
       </Fact>
-      <Fact isWrong={late !== null && late.p99_seconds > LATE_SECONDS} label="Late in the last 5 min">
+      <Fact isWrong={late !== null && late.p99_seconds > LATE_SECONDS} label={TEXT.lateInTheLast5Min}>
         {late ? (
           <>
-            p50 {span(late.p50_seconds)}, p99 {span(late.p99_seconds)} on{" "}
+            p50 {span(late.p50_seconds)}, p99 {span(late.p99_seconds)}
+            {TEXT.onAmong}{" "}
             <PageLink to={{ topic: late.topic }} view="overview">
               {late.topic}
             </PageLink>
           </>
         ) : (
-          "nothing released"
+          TEXT.nothingReleased
         )}
       </Fact>
     </Flex>
@@ -108,19 +112,19 @@ function Wheel({ pulse: { now_at, overdue, wheels } }: { pulse: Schemas["Pulse"]
   const [wheel] = turning;
   if (!wheel) {
     return (
-      <Fact isWrong={overdue.length > 0 || wheels.length > 0} label="Wheel">
-        {wheels.length > 0
-          ? "connected, and does not turn"
-          : "none: messages are released when a consumer receives"}
+      <Fact isWrong={overdue.length > 0 || wheels.length > 0} label={TEXT.wheel}>
+        {wheels.length > 0 ? TEXT.connectedAndDoesNotTurn : TEXT.noneMessagesAreReleasedWhenA}
       </Fact>
     );
   }
   return (
-    <Fact isWrong={turning.length < wheels.length} label="Wheel">
-      {wheel.name} turns{wheel.started_at && ` since ${since(wheel.started_at, now_at)}`}
-      {turning.length > 1 && ` and ${many(turning.length - 1, "other")}`}
+    <Fact isWrong={turning.length < wheels.length} label={TEXT.wheel}>
+      {wheel.name}
+      {TEXT.turns}
+      {wheel.started_at && TEXT.turningSinceASpan(since(wheel.started_at, now_at))}
+      {turning.length > 1 && TEXT.andOneOther(many(turning.length - 1, TEXT.nounOther))}
       {turning.length < wheels.length &&
-        `; ${many(wheels.length - turning.length, "does not turn", "do not turn")}`}
+        `; ${many(wheels.length - turning.length, TEXT.doesNotTurn, TEXT.doNotTurn)}`}
     </Fact>
   );
 }

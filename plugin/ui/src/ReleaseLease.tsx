@@ -2,6 +2,7 @@ import { Text } from "@chakra-ui/react";
 import { type Schemas, ofBroker, post } from "./api";
 import { Asking } from "./Asking";
 import { many } from "./format";
+import { TEXT } from "./texts";
 
 /** Ends the lease of a consumer that hangs. */
 export const ReleaseLease = ({ broker, lease }: { broker: string; lease: Schemas["RunningLease"] }) => (
@@ -13,17 +14,18 @@ export const ReleaseLease = ({ broker, lease }: { broker: string; lease: Schemas
         topic: lease.topic,
       });
       return messages === null
-        ? "Nothing to do: the lease was over already."
-        : `The lease is released: ${many(messages, "message")} sent on.`;
+        ? TEXT.nothingToDoTheLeaseWas
+        : TEXT.theLeaseIsReleasedSentOn(many(messages, TEXT.nounMessage));
     }}
-    action="Release"
+    action={TEXT.release}
     quiet
     serious
   >
     <Text>
-      Ends the lease of {lease.consumer ?? "a consumer"} as if it had run out. Its open messages come to{" "}
-      {lease.group} again at once, and the attempt counts; a late ack is refused. Where the consumer still
-      works, the work is done twice.
+      {TEXT.endsTheLeaseOf}
+      {lease.consumer ?? TEXT.aConsumer}
+      {TEXT.asIfItHadRunOut} {lease.group}
+      {TEXT.againAtOnceAndTheAttempt}
     </Text>
   </Asking>
 );

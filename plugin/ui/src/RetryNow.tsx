@@ -3,6 +3,7 @@ import { type Schemas, ofBroker, post } from "./api";
 import { Asking, type Course } from "./Asking";
 import { count, many } from "./format";
 import { actOnEach, told } from "./outcomes";
+import { TEXT } from "./texts";
 
 /** A message that waits for its next attempt in a group. */
 type Waiting = { group: string; message_id: string };
@@ -28,7 +29,8 @@ async function retry(broker: string, waiting: Waiting[], course: Course): Promis
             })
           ).outcomes,
         (done) =>
-          waiting.length > AT_ONCE && course.tell(`${count(before + done)} of ${count(waiting.length)} …`),
+          waiting.length > AT_ONCE &&
+          course.tell(TEXT.someOfAll(count(before + done), count(waiting.length))),
         course.isStopped,
       )),
     );
@@ -47,10 +49,10 @@ export const RetryNow = ({
 }) => (
   <Asking
     act={(course) => retry(broker, waiting, course)}
-    action="Retry now"
+    action={TEXT.retryNow}
     disabled={waiting.length === 0}
     {...(done ? { done } : {})}
   >
-    <Text>Makes the next attempt of {many(waiting.length, "message")} due now. No attempt is lost.</Text>
+    <Text>{TEXT.makesTheNextAttemptOfDue(many(waiting.length, TEXT.nounMessage))}</Text>
   </Asking>
 );

@@ -2,6 +2,7 @@
 import { Alert, Button } from "@chakra-ui/react";
 import { Component, type ReactNode, useSyncExternalStore } from "react";
 import { isUpgraded, onUpgrade } from "./api";
+import { TEXT } from "./texts";
 
 function LoadAgain({ children }: { children: ReactNode }) {
   return (
@@ -11,7 +12,7 @@ function LoadAgain({ children }: { children: ReactNode }) {
         <Alert.Description>{children}</Alert.Description>
       </Alert.Content>
       <Button onClick={() => location.reload()} size="xs" variant="outline">
-        Load again
+        {TEXT.loadAgain}
       </Button>
     </Alert.Root>
   );
@@ -19,7 +20,7 @@ function LoadAgain({ children }: { children: ReactNode }) {
 
 export function Upgraded() {
   return useSyncExternalStore(onUpgrade, isUpgraded) ? (
-    <LoadAgain>duewheel was upgraded since this page was loaded. Load it again.</LoadAgain>
+    <LoadAgain>{TEXT.duewheelWasUpgradedSinceThisPage}</LoadAgain>
   ) : null;
 }
 
@@ -33,11 +34,6 @@ export class Guarded extends Component<{ children: ReactNode }, { failed: boolea
 
   override render() {
     if (!this.state.failed) return this.props.children;
-    return (
-      <LoadAgain>
-        This view cannot be shown. If duewheel was just upgraded, load the page again; otherwise tell your
-        Airflow administrator.
-      </LoadAgain>
-    );
+    return <LoadAgain>{TEXT.thisViewCannotBeShownIf}</LoadAgain>;
   }
 }

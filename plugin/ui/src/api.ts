@@ -1,5 +1,6 @@
 // The calls of the page's own API. Their types are generated from the API's description: see `npm run types`.
 import type { components, paths } from "./schema";
+import { TEXT } from "./texts";
 
 export type Schemas = components["schemas"];
 
@@ -80,11 +81,7 @@ async function call<T>(url: URL, init: RequestInit): Promise<T> {
     response = await fetch(url, { credentials: "same-origin", ...init });
   } catch (error) {
     if (error instanceof DOMException && error.name === "AbortError") throw error;
-    throw new Failure(
-      0,
-      "Unreachable",
-      "Airflow's API server does not answer. Is it up, and are you online?",
-    );
+    throw new Failure(0, "Unreachable", TEXT.airflowsApiServerDoesNotAnswer);
   }
   noteVersion(response.headers.get("Duewheel-Page"));
   if (response.ok) return (await response.json()) as T;
@@ -93,7 +90,7 @@ async function call<T>(url: URL, init: RequestInit): Promise<T> {
 
 export async function failureOf(response: Response): Promise<Failure> {
   if (response.status === 401) {
-    return new Failure(401, "NotLoggedIn", "Your login has expired.");
+    return new Failure(401, "NotLoggedIn", TEXT.yourLoginHasExpired);
   }
   let said: unknown;
   try {
@@ -106,8 +103,8 @@ export async function failureOf(response: Response): Promise<Failure> {
     typeof problem.detail === "string"
       ? problem.detail
       : response.status === 422
-        ? "A value in the filter cannot be understood. Correct it."
-        : `Airflow's API server answered with status ${response.status}. Its log has the details.`;
+        ? TEXT.aValueInTheFilterCannot
+        : TEXT.airflowsApiServerAnsweredWithStatus(response.status);
   return new Failure(response.status, typeof problem.error === "string" ? problem.error : "Failed", detail);
 }
 

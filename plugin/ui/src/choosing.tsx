@@ -5,6 +5,7 @@ import type { Schemas } from "./api";
 import { count } from "./format";
 import { IsOld } from "./parts";
 import { columnsOf } from "./Rows";
+import { TEXT } from "./texts";
 
 export type Choice = ReturnType<typeof useChoice>;
 /** What every row that can be chosen has. */
@@ -30,7 +31,7 @@ export function useChoice(shown: string[]) {
 
 /** A number that was counted, or that there are more. */
 export const counted = ({ exact, messages }: Schemas["Count"]) =>
-  `${exact ? "" : "at least "}${count(messages)}`;
+  `${exact ? "" : TEXT.atLeast}${count(messages)}`;
 
 /** The actions on what is chosen, as long as something is. Once all of the page is, all that match can be. */
 export function Selection({
@@ -55,7 +56,7 @@ export function Selection({
   return (
     <Flex
       align="center"
-      aria-label="Chosen"
+      aria-label={TEXT.chosen}
       bg="bg.muted"
       borderRadius="sm"
       gap={2}
@@ -65,12 +66,12 @@ export function Selection({
       wrap="wrap"
     >
       <Text fontSize="sm">
-        {isAll ? "All that match are chosen:" : `${count(choice.now.length)} chosen:`}
+        {isAll ? TEXT.allThatMatchAreChosen : TEXT.someChosen(count(choice.now.length))}
       </Text>
       {isAll ? actionsOnAll : actions}
       {!isAll && actionsOnAll && choice.all && isMore && (
         <Button onClick={() => setAllOf(of)} size="xs" variant="outline">
-          Select all {counted(total)}
+          {TEXT.selectAll(counted(total))}
         </Button>
       )}
       <Button
@@ -81,7 +82,7 @@ export function Selection({
         size="xs"
         variant="ghost"
       >
-        Clear
+        {TEXT.clear}
       </Button>
     </Flex>
   );
@@ -112,10 +113,10 @@ export const chooser = <Row extends One>(
       mayBe(one) && (
         <Choose
           checked={choice.has(nameOf(one))}
-          label={`Choose ${one.key ?? one.message_id}`}
+          label={TEXT.choose(one.key ?? one.message_id)}
           toggle={() => choice.toggle(nameOf(one))}
         />
       ),
-    header: () => <Choose checked={choice.all} label="Choose all" toggle={choice.toggleAll} />,
+    header: () => <Choose checked={choice.all} label={TEXT.chooseAll} toggle={choice.toggleAll} />,
     id: "chosen",
   });

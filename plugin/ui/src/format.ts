@@ -1,5 +1,6 @@
 // Numbers and instants as people read them.
 import { wallClock } from "./zone";
+import { TEXT } from "./texts";
 
 const number = new Intl.NumberFormat("en");
 
@@ -14,7 +15,7 @@ export const many = (value: number, one: string, more = `${one}s`) =>
 export function span(seconds: number): string {
   const sign = seconds < 0 ? "−" : "";
   const size = Math.abs(seconds);
-  if (size < 1) return `${sign}${Math.round(size * 1000)} ms`;
+  if (size < 1) return TEXT.milliseconds(sign, Math.round(size * 1000));
   if (size < 60) return `${sign}${size < 10 ? Number(size.toFixed(1)) : Math.round(size)} s`;
   const units: [string, number][] = [
     ["d", 86_400],
@@ -33,8 +34,8 @@ export function span(seconds: number): string {
 /** How far an instant is from now, by the database's clock: "in 5 min", "just now" or "5 min ago". */
 export function away(at: string, nowAt: string): string {
   const seconds = (Date.parse(at) - Date.parse(nowAt)) / 1000;
-  if (Math.abs(seconds) < 1) return "just now";
-  return seconds >= 0 ? `in ${span(seconds)}` : `${span(-seconds)} ago`;
+  if (Math.abs(seconds) < 1) return TEXT.justNow;
+  return seconds >= 0 ? TEXT.inASpan(span(seconds)) : TEXT.ago(span(-seconds));
 }
 
 /** An instant in the page's time zone, to the millisecond: for what is acted on, or looked at closely. */

@@ -32,17 +32,18 @@ import { TaskMessages } from "./views/TaskMessages";
 import { Topics } from "./views/Topics";
 import { WaitingConsumers } from "./views/WaitingConsumers";
 import { Watchers } from "./views/Watchers";
+import { TEXT } from "./texts";
 
 const VIEWS: Record<string, string> = {
-  overview: "Overview",
-  topics: "Topics",
-  messages: "Messages",
-  groups: "Groups",
-  leases: "Leases",
-  retries: "Retries",
-  dead: "Dead letters",
-  schedules: "Schedules",
-  watchers: "Watchers",
+  overview: TEXT.overview,
+  topics: TEXT.topics,
+  messages: TEXT.messages,
+  groups: TEXT.groups,
+  leases: TEXT.leases,
+  retries: TEXT.retries,
+  dead: TEXT.deadLetters,
+  schedules: TEXT.schedules,
+  watchers: TEXT.watchers,
 };
 
 // Airflow's own theme, so that the page looks like the pages around it.
@@ -102,11 +103,7 @@ function Brokers() {
         if (named === undefined) {
           return (
             <>
-              <Warning>
-                No Airflow connection of type duewheel was found. Make one under Admin, Connections, with the
-                address of the broker’s database. A connection from a secrets backend is shown if the page’s
-                address ends in ?broker=its id.
-              </Warning>
+              <Warning>{TEXT.noAirflowConnectionOfTypeDuewheel}</Warning>
               <Watchers />
             </>
           );
@@ -115,13 +112,13 @@ function Brokers() {
           <>
             <Flex align="center" gap={3} justify="space-between" mb={3} wrap="wrap">
               <Heading as="h1" id="duewheel-heading" size="lg" tabIndex={-1}>
-                Delay messages
+                {TEXT.delayMessages}
               </Heading>
               <Flex align="center" gap={2}>
                 {brokers.length > 1 && (
                   <NativeSelect.Root size="sm" width="14rem">
                     <NativeSelect.Field
-                      aria-label="Broker"
+                      aria-label={TEXT.broker}
                       onChange={(event) => address.open("overview", { broker: event.target.value })}
                       value={named}
                     >
@@ -134,7 +131,11 @@ function Brokers() {
                   </NativeSelect.Root>
                 )}
                 <Text color="fg.muted" fontSize="xs">
-                  {brokers.length > 1 ? "" : `${named} · `}times in {zone} · duewheel {version}
+                  {brokers.length > 1 ? "" : `${named} · `}
+                  {TEXT.timesIn}
+                  {zone}
+                  {TEXT.duewheel}
+                  {version}
                 </Text>
               </Flex>
             </Flex>
@@ -172,7 +173,7 @@ function Views({ broker }: { broker: Schemas["BrokerChoice"] }) {
   return (
     <>
       <Flex
-        aria-label="Views"
+        aria-label={TEXT.views}
         as="nav"
         borderBottomWidth="1px"
         borderColor="border"
@@ -198,16 +199,12 @@ function Views({ broker }: { broker: Schemas["BrokerChoice"] }) {
       <Pulse broker={id} />
       {!mayAct && (
         <Text color="fg.muted" fontSize="sm" mb={3}>
-          You may look here, but change nothing: that takes the right to edit the Airflow connection {id}.
+          {TEXT.youMayLookHereButChange(id)}
         </Text>
       )}
       <BrokerId value={id}>
         <Guarded key={place}>
-          {!isKnown && (
-            <Warning>
-              The address names a view “{view}”, which the page does not have. Choose one of the views above.
-            </Warning>
-          )}
+          {!isKnown && <Warning>{TEXT.theAddressNamesAViewWhich(view)}</Warning>}
           {view === "overview" && <Overview broker={id} />}
           {view === "topics" && <Topics broker={id} />}
           {view === "messages" && <Messages broker={id} mayAct={mayAct} />}

@@ -1,19 +1,20 @@
 // The outcomes for messages, as one sentence for each kind of outcome.
 import { Failure, type Schemas } from "./api";
+import { TEXT } from "./texts";
 
 type Outcome = Schemas["Outcome"];
 
 const WORDS: Record<string, string> = {
-  due_now: "due now",
-  already_released: "already released: it was too late",
-  not_found: "not found: recalled before, or no longer kept",
-  not_tried: "not tried",
-  not_waiting: "not waiting for a retry any more",
-  recalled: "recalled: never delivered",
-  refused: "refused",
-  replaced: "replaced by another message before",
-  rescheduled: "rescheduled",
-  unknown: "outcome unknown: check the list",
+  due_now: TEXT.dueNow,
+  already_released: TEXT.alreadyReleasedItWasTooLate,
+  not_found: TEXT.notFoundRecalledBeforeOrNo,
+  not_tried: TEXT.notTried,
+  not_waiting: TEXT.notWaitingForARetryAny,
+  recalled: TEXT.recalledNeverDelivered,
+  refused: TEXT.outcomeRefused,
+  replaced: TEXT.replacedByAnotherMessageBefore,
+  rescheduled: TEXT.outcomeRescheduled,
+  unknown: TEXT.outcomeUnknownCheckTheList,
 };
 
 export function told(outcomes: Outcome[]): string {
@@ -21,7 +22,7 @@ export function told(outcomes: Outcome[]): string {
   for (const one of outcomes) counts.set(one.outcome, (counts.get(one.outcome) ?? 0) + 1);
   const lines = [...counts].map(([outcome, number]) => `${number} ${WORDS[outcome] ?? outcome}`);
   const refusal = outcomes.find((one) => one.detail)?.detail;
-  return [...lines, ...(refusal ? [refusal] : [])].join("\n") || "Nothing was left to do.";
+  return [...lines, ...(refusal ? [refusal] : [])].join("\n") || TEXT.nothingWasLeftToDo;
 }
 
 /** The parts of a list that one request takes. */

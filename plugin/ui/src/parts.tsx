@@ -10,6 +10,7 @@ import { useAddress } from "./address";
 import { away, exactInstant, instant, shortened } from "./format";
 import { fromWall, isInstant, toWall, useZone } from "./zone";
 import { pageOf, taskOf } from "./tasks";
+import { TEXT } from "./texts";
 
 /** Whether what is shown is of the question before, so that nothing may act on it. */
 export const IsOld = createContext(false);
@@ -24,10 +25,10 @@ function AsOf({ at }: { at: string }) {
   return (
     <Flex align="center" color="fg.muted" fontSize="sm" gap={2} justify="end" mb={2}>
       <Text as="span" title={`${exactInstant(at, zone)} ${zone}`}>
-        As of {instant(at, zone)}
+        {TEXT.asOf(instant(at, zone))}
       </Text>
       <Button onClick={() => void client.invalidateQueries()} size="xs" variant="outline">
-        Refresh
+        {TEXT.refresh}
       </Button>
     </Flex>
   );
@@ -57,21 +58,21 @@ export function Answered<T>({
           <Alert.Content>
             <Alert.Description>
               {error.message}
-              {data !== undefined && " The data below is older."}
+              {data !== undefined && TEXT.theDataBelowIsOlder}
             </Alert.Description>
           </Alert.Content>
           {error.kind === "NotLoggedIn" ? (
             <Button asChild size="xs" variant="outline">
-              <a href={loginAddress()}>Log in</a>
+              <a href={loginAddress()}>{TEXT.logIn}</a>
             </Button>
           ) : (
             <Button onClick={() => void answer.refetch()} size="xs" variant="outline">
-              Try again
+              {TEXT.tryAgain}
             </Button>
           )}
         </Alert.Root>
       )}
-      {isPending && <Spinner aria-label="Loading" m={6} role="status" />}
+      {isPending && <Spinner aria-label={TEXT.loading} m={6} role="status" />}
       {data !== undefined && (
         <IsOld value={isPlaceholderData}>
           <Box aria-busy={isPlaceholderData} opacity={isPlaceholderData ? 0.5 : 1}>
@@ -172,20 +173,20 @@ export function Consumer({ name }: { name: string | null }) {
 
 /** The words for the states of a message, wherever they come from, with their colours. */
 const STATES: Record<string, [words: string, palette: string]> = {
-  Acked: ["acked", "green"],
-  DLQ: ["dead letter", "red"],
-  Deleted: ["recalled", "gray"],
-  Inflight: ["in flight", "blue"],
-  Initialized: ["sent", "gray"],
-  Moved: ["moved", "gray"],
-  Ready: ["released", "cyan"],
-  Skipped: ["skipped", "gray"],
-  Timing: ["waiting", "purple"],
-  WaitingRetry: ["waiting for a retry", "orange"],
-  moved: ["moved", "gray"],
-  recalled: ["recalled", "gray"],
-  released: ["released", "cyan"],
-  waiting: ["waiting", "purple"],
+  Acked: [TEXT.stateAcked, "green"],
+  DLQ: [TEXT.deadLetter, "red"],
+  Deleted: [TEXT.stateRecalled, "gray"],
+  Inflight: [TEXT.stateInFlight, "blue"],
+  Initialized: [TEXT.stateSent, "gray"],
+  Moved: [TEXT.stateMoved, "gray"],
+  Ready: [TEXT.stateReleased, "cyan"],
+  Skipped: [TEXT.stateSkipped, "gray"],
+  Timing: [TEXT.stateWaiting, "purple"],
+  WaitingRetry: [TEXT.stateWaitingForARetry, "orange"],
+  moved: [TEXT.stateMoved, "gray"],
+  recalled: [TEXT.stateRecalled, "gray"],
+  released: [TEXT.stateReleased, "cyan"],
+  waiting: [TEXT.stateWaiting, "purple"],
 };
 
 export function State({ of }: { of: string }) {
@@ -199,7 +200,7 @@ const MOST_SHOWN = 200;
 export const Shown = ({ first, of }: { first: string; of: unknown[] }) =>
   of.length < MOST_SHOWN ? null : (
     <Text color="fg.muted" fontSize="sm" mt={3}>
-      Only the {MOST_SHOWN} {first} are shown: narrow the filter for others.
+      {TEXT.onlyTheAreShownNarrowThe(MOST_SHOWN, first)}
     </Text>
   );
 
@@ -294,9 +295,10 @@ export function InstantFilter({ label, name }: { label: string; name: string }) 
       />
       {wrong && (
         <Flex color="fg.error" gap={2} role="alert">
-          “{shortened(said)}” is no instant with its time zone.
+          “{shortened(said)}
+          {TEXT.isNoInstantWithItsTime}
           <button onClick={() => address.set({ after: null, [name]: null })} type="button">
-            <u>Clear</u>
+            <u>{TEXT.clear}</u>
           </button>
         </Flex>
       )}
@@ -317,11 +319,11 @@ export function Pages({ next }: { next: string | null }) {
   return (
     <Flex gap={2} mt={3}>
       <Turn go={() => address.set({ after: null })} leads={!isFirst}>
-        First page
+        {TEXT.firstPage}
       </Turn>
       {/* Whoever came by a link to this page goes back to the first. */}
       <Turn go={() => address.set({ after: pagesBefore.get(`${view} ${after}`) ?? "" })} leads={!isFirst}>
-        Previous page
+        {TEXT.previousPage}
       </Turn>
       <Turn
         go={() => {
@@ -330,7 +332,7 @@ export function Pages({ next }: { next: string | null }) {
         }}
         leads={next !== null}
       >
-        Next page
+        {TEXT.nextPage}
       </Turn>
     </Flex>
   );

@@ -1,6 +1,7 @@
 // The answers that the page shows, kept by TanStack Query: one question is asked once however many parts show it.
 import { QueryClient, type UseQueryResult, keepPreviousData, useQuery } from "@tanstack/react-query";
 import { Failure, type Parameters, type ReadPath, type Reading, read } from "./api";
+import { TEXT } from "./texts";
 
 declare module "@tanstack/react-query" {
   interface Register {
@@ -41,11 +42,7 @@ export function useAnswer<T>(
         return await ask(signal);
       } catch (error) {
         if (error instanceof Failure || signal.aborted) throw error;
-        throw new Failure(
-          0,
-          "Failed",
-          "The page has failed. Load it again, and tell your Airflow administrator.",
-        );
+        throw new Failure(0, "Failed", TEXT.thePageHasFailedTellYourAdministrator);
       }
     },
     queryKey: key,

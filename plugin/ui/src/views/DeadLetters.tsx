@@ -22,6 +22,7 @@ import { useBroker } from "../queries";
 import { NUMBER, Rows, columnsOf } from "../Rows";
 import { isInstant, useZone } from "../zone";
 import { GroupsLeftOut } from "./Groups";
+import { TEXT } from "../texts";
 
 const AT_ONCE = 500;
 const FORMATS = [
@@ -51,15 +52,15 @@ export function DeadLetters({ broker, mayAct, mayReadBodies }: Rights & { broker
   };
   const isUnderstood = [where.dead_from, where.dead_until].every((at) => at === "" || isInstant(at));
   return (
-    <Section title="Dead letters by topic, the oldest first">
+    <Section title={TEXT.deadLettersByTopicTheOldest}>
       <Filters names={["group", "topic", "key", "reason", "lacks", "from", "until"]}>
-        <Filter label="Group" name="group" />
-        <Filter label="Topic" name="topic" placeholder="all" />
-        <Filter label="Key begins with" name="key" />
-        <Filter label="Reason contains" name="reason" />
-        <Filter label="Reason does not contain" name="lacks" />
-        <InstantFilter label="Dead from" name="from" />
-        <InstantFilter label="Dead before" name="until" />
+        <Filter label={TEXT.group} name="group" />
+        <Filter label={TEXT.topic} name="topic" placeholder={TEXT.all} />
+        <Filter label={TEXT.keyBeginsWith} name="key" />
+        <Filter label={TEXT.reasonContains} name="reason" />
+        <Filter label={TEXT.reasonDoesNotContain} name="lacks" />
+        <InstantFilter label={TEXT.deadFrom} name="from" />
+        <InstantFilter label={TEXT.deadBefore} name="until" />
       </Filters>
       {group === "" ? (
         <Choices broker={broker} />
@@ -69,7 +70,7 @@ export function DeadLetters({ broker, mayAct, mayReadBodies }: Rights & { broker
           <List broker={broker} mayAct={mayAct} mayReadBodies={mayReadBodies} where={where} />
         </>
       ) : (
-        <Warning>The filter is not understood, so nothing is listed. Correct it first.</Warning>
+        <Warning>{TEXT.theFilterIsNotUnderstoodSo}</Warning>
       )}
     </Section>
   );
@@ -84,17 +85,17 @@ const GROUP_COLUMNS = [
         {one.group}
       </PageLink>
     ),
-    header: "Group",
+    header: TEXT.group,
   }),
-  ofGroup.accessor("topic", { header: "Topic" }),
+  ofGroup.accessor("topic", { header: TEXT.topic }),
   ofGroup.accessor("dead", {
     cell: ({ row: { original: one } }) => count(one.dead),
-    header: "Dead letters",
+    header: TEXT.deadLetters,
     ...NUMBER,
   }),
   ofGroup.accessor("dropped_soon", {
     cell: ({ row: { original: one } }) => count(one.dropped_soon),
-    header: "Dropped within a day",
+    header: TEXT.droppedWithinADay,
     ...NUMBER,
   }),
 ];
@@ -111,12 +112,12 @@ function Choices({ broker }: { broker: string }) {
             <GroupsLeftOut to={page.groups_to} />
             <Rows
               columns={GROUP_COLUMNS}
-              empty="No group has dead letters."
+              empty={TEXT.noGroupHasDeadLetters}
               keyOf={(one) => `${one.group} ${one.topic}`}
-              label="Groups with dead letters"
+              label={TEXT.groupsWithDeadLetters}
               rows={some}
             />
-            <Shown first="with the most" of={some} />
+            <Shown first={TEXT.withTheMost} of={some} />
           </>
         );
       }}
@@ -139,20 +140,20 @@ const reasonColumns = ({ dead_from, dead_until, group, topic }: Where) => [
           {one.reason}
         </PageLink>
       ),
-    header: "Reason",
+    header: TEXT.reason,
   }),
   ofReason.accessor("messages", {
     cell: ({ row: { original: one } }) => count(one.messages),
-    header: "Dead letters",
+    header: TEXT.deadLetters,
     ...NUMBER,
   }),
   ofReason.accessor("first_dead_at", {
     cell: ({ row: { original: one } }) => <When at={one.first_dead_at} />,
-    header: "First",
+    header: TEXT.first,
   }),
   ofReason.accessor("last_dead_at", {
     cell: ({ row: { original: one } }) => <When at={one.last_dead_at} />,
-    header: "Last",
+    header: TEXT.last,
   }),
 ];
 
@@ -167,11 +168,11 @@ function Reasons({ broker, mayAct, where }: { broker: string; mayAct: boolean; w
   const answer = useBroker(broker, "dead-letter-reasons", those);
   const zone = useZone();
   const when = [
-    dead_from && ` from ${exactInstant(dead_from, zone)}`,
-    dead_until && ` before ${exactInstant(dead_until, zone)}`,
+    dead_from && TEXT.fromAnInstant(exactInstant(dead_from, zone)),
+    dead_until && TEXT.before(exactInstant(dead_until, zone)),
   ].join("");
   const question = (what: string) =>
-    `All dead letters of ${group} with this reason${when && `, dead${when} in ${zone},`} are ${what}:`;
+    TEXT.allDeadLettersOfWithThis(group, when && TEXT.deadIn(when, zone), what);
   // The list below says that the group or the topic is unknown.
   if (answer.error?.status === 404) return null;
   return (
@@ -181,7 +182,7 @@ function Reasons({ broker, mayAct, where }: { broker: string; mayAct: boolean; w
           <Box mb={5}>
             {reasons.some((one) => !one.complete) && (
               <Text color="fg.muted" fontSize="sm">
-                Of the oldest 20 000 on each topic; there are more.
+                {TEXT.ofTheOldest20000On}
               </Text>
             )}
             <Rows
@@ -193,13 +194,13 @@ function Reasons({ broker, mayAct, where }: { broker: string; mayAct: boolean; w
                       one.reason !== null && (
                         <Flex gap={1} wrap="wrap">
                           <OnAll
-                            action="Redrive"
+                            action={TEXT.redrive}
                             broker={broker}
                             question={question("sent again, each once")}
                             which={{ ...given(those), reason: one.reason }}
                           />
                           <OnAll
-                            action="Discard"
+                            action={TEXT.discard}
                             broker={broker}
                             question={question("discarded, and never sent again")}
                             which={{ ...given(those), reason: one.reason }}
@@ -207,13 +208,13 @@ function Reasons({ broker, mayAct, where }: { broker: string; mayAct: boolean; w
                         </Flex>
                       ),
                     enableSorting: false,
-                    header: "Actions",
+                    header: TEXT.actions,
                     id: "actions",
                   }),
               ]}
               empty=""
               keyOf={(one) => one.reason ?? ""}
-              label="Reasons"
+              label={TEXT.reasons}
               rows={reasons}
               sorts
             />
@@ -237,7 +238,7 @@ function OnAll({
   which: { reason: string };
 }) {
   const isRedrive = action === "Redrive";
-  const words = isRedrive ? "sent again" : "discarded";
+  const words = isRedrive ? TEXT.sentAgain : "discarded";
   const ask = async (more: object): Promise<{ found: number; number: number }> => {
     if (isRedrive) {
       const path = ofBroker(broker, "dead-letters/redrive");
@@ -258,18 +259,21 @@ function OnAll({
             sum += number;
             if (number < AT_ONCE) return `${count(sum)} ${words}.`;
             tell(`${count(sum)} ${words} …`);
-            if (isStopped()) return `${count(sum)} ${words}. Stopped: the others are unchanged.`;
+            if (isStopped()) return TEXT.stoppedAfterSome(count(sum), words);
           }
         } catch (error) {
           if (sum === 0 || !(error instanceof Failure)) throw error;
-          return `${count(sum)} ${words}. ${error.message} ${action} again for the rest.`;
+          return TEXT.againForTheRest(count(sum), words, error.message, action);
         }
       }}
       action={action}
       quiet
       preview={async () => {
         const { found } = await ask({ dry_run: true });
-        return { number: found, words: `${many(found, "dead letter")} ${found === 1 ? "has" : "have"} it.` };
+        return {
+          number: found,
+          words: TEXT.someHaveIt(many(found, TEXT.deadLetter), found === 1 ? TEXT.has : TEXT.have),
+        };
       }}
       serious={!isRedrive}
     >
@@ -277,7 +281,7 @@ function OnAll({
       <Text fontWeight="bold" lineClamp={5}>
         {which.reason}
       </Text>
-      {!isRedrive && <Text>This cannot be undone.</Text>}
+      {!isRedrive && <Text>{TEXT.thisCannotBeUndone}</Text>}
     </Asking>
   );
 }
@@ -287,26 +291,26 @@ const ofLetter = columnsOf<Schemas["ListedDeadLetter"]>();
 const letterColumns = (nowAt: string) => [
   ofLetter.accessor("dead_at", {
     cell: ({ row: { original: one } }) => <When at={one.dead_at} />,
-    header: "Dead since",
+    header: TEXT.deadSince,
   }),
-  ofLetter.accessor("topic", { header: "Topic" }),
-  ofLetter.accessor("key", { header: "Key" }),
-  ofLetter.accessor("attempt", { header: "Attempts", ...NUMBER }),
+  ofLetter.accessor("topic", { header: TEXT.topic }),
+  ofLetter.accessor("key", { header: TEXT.key }),
+  ofLetter.accessor("attempt", { header: TEXT.attempts, ...NUMBER }),
   ofLetter.accessor("reason", {
     cell: ({ row: { original: one } }) => (
       <Text lineClamp={3} title={one.reason ?? ""}>
         {one.reason ?? ""}
       </Text>
     ),
-    header: "Reason",
+    header: TEXT.reason,
   }),
   ofLetter.accessor("kept_until", {
     cell: ({ row: { original: one } }) => <When at={one.kept_until} nowAt={nowAt} />,
-    header: "Kept until",
+    header: TEXT.keptUntil,
   }),
   ofLetter.accessor("message_id", {
     cell: ({ row: { original: one } }) => <MessageLink id={one.message_id} />,
-    header: "Id",
+    header: TEXT.id,
   }),
 ];
 
@@ -327,7 +331,7 @@ function List({ broker, mayAct, mayReadBodies, where }: Rights & { broker: strin
         <>
           {mayReadBodies && letters.length > 0 && (
             <Flex align="center" gap={2} mb={3} wrap="wrap">
-              <Text fontSize="sm">All that match the filter, with their bodies:</Text>
+              <Text fontSize="sm">{TEXT.allThatMatchTheFilterWith}</Text>
               {FORMATS.map(([format, words]) => (
                 <Button asChild key={format} size="xs" variant="outline">
                   <a
@@ -340,7 +344,7 @@ function List({ broker, mayAct, mayReadBodies, where }: Rights & { broker: strin
                       }).href
                     }
                   >
-                    Export {words}
+                    {TEXT.exportAs(words ?? "")}
                   </a>
                 </Button>
               ))}
@@ -348,7 +352,7 @@ function List({ broker, mayAct, mayReadBodies, where }: Rights & { broker: strin
           )}
           {total.data && (
             <Text fontSize="sm" mb={2}>
-              {count(letters.length)} of {counted(total.data)}
+              {TEXT.shownOfAll(count(letters.length), counted(total.data))}
             </Text>
           )}
           {mayAct && (
@@ -358,13 +362,13 @@ function List({ broker, mayAct, mayReadBodies, where }: Rights & { broker: strin
                   <Asking
                     act={async () => {
                       const redriven = await ask({ dry_run: false, message_ids: choice.now });
-                      return `${count(redriven.redriven)} sent again. They come to the group at once.`;
+                      return TEXT.sentAgainTheyComeToThe(count(redriven.redriven));
                     }}
-                    action="Redrive"
+                    action={TEXT.redrive}
                     done={done}
                   >
                     <Text>
-                      Sends {many(choice.now.length, "dead letter")} to {group} again, each with its id.
+                      {TEXT.sendsToAgainEachWithIts(many(choice.now.length, TEXT.deadLetter), group)}
                     </Text>
                   </Asking>
                   <Asking
@@ -373,15 +377,14 @@ function List({ broker, mayAct, mayReadBodies, where }: Rights & { broker: strin
                         ofBroker(broker, "dead-letters/discard"),
                         { ...whose, dry_run: false, message_ids: choice.now },
                       );
-                      return `${count(discarded)} discarded.`;
+                      return TEXT.discarded(count(discarded));
                     }}
-                    action="Discard"
+                    action={TEXT.discard}
                     done={done}
                     serious
                   >
                     <Text>
-                      Discards {many(choice.now.length, "dead letter")} of {group}, never to be sent again.
-                      This cannot be undone.
+                      {TEXT.discardsOfNeverToBeSent(many(choice.now.length, TEXT.deadLetter), group)}
                     </Text>
                   </Asking>
                 </>
@@ -400,13 +403,9 @@ function List({ broker, mayAct, mayReadBodies, where }: Rights & { broker: strin
           )}
           <Rows
             columns={[mayAct && chooser<Schemas["ListedDeadLetter"]>(choice), ...letterColumns(now_at)]}
-            empty={
-              next === null
-                ? "No matching dead letters of this group, or all were sent again."
-                : "No match on this page. Go on to the next."
-            }
+            empty={next === null ? TEXT.noMatchingDeadLettersOfThis : TEXT.noMatchOnThisPageGo}
             keyOf={(one) => `${one.message_id} ${one.dead_at}`}
-            label="Dead letters"
+            label={TEXT.deadLetters}
             rows={letters}
           />
           <Pages next={next} />
@@ -427,13 +426,11 @@ export const RedriveOne = ({ broker, group, id }: { broker: string; group: strin
         group,
         message_ids: [id],
       });
-      return redriven > 0
-        ? "Sent again. It comes to the group at once."
-        : "Nothing to do: it was sent again before, or is no longer kept.";
+      return redriven > 0 ? TEXT.sentAgainItComesToThe : TEXT.nothingToDoItWasSent;
     }}
-    action="Redrive"
+    action={TEXT.redrive}
   >
-    <Text>The dead letter is sent to {group} again, with its id.</Text>
+    <Text>{TEXT.theDeadLetterIsSentTo(group)}</Text>
   </Asking>
 );
 
@@ -449,10 +446,10 @@ function RedriveAll({
   const zone = useZone();
   const [reason, setReason] = useState(where.reason_contains);
   const said = [
-    key_prefix && `whose key begins with ${key_prefix}`,
-    reason_lacks && `whose reason does not contain ${reason_lacks}`,
-    dead_from && `dead from ${exactInstant(dead_from, zone)} in ${zone} on`,
-    dead_until && `dead before ${exactInstant(dead_until, zone)} in ${zone}`,
+    key_prefix && TEXT.whoseKeyBeginsWith(key_prefix),
+    reason_lacks && TEXT.whoseReasonDoesNotContain(reason_lacks),
+    dead_from && TEXT.deadFromInOn(exactInstant(dead_from, zone), zone),
+    dead_until && TEXT.deadBeforeIn(exactInstant(dead_until, zone), zone),
   ].filter(Boolean);
   const [rate, setRate] = useState("");
   const which = reason === "" ? {} : { reason_contains: reason };
@@ -460,53 +457,54 @@ function RedriveAll({
     // A rate is a number in each second. The page sends one request after another, and each dead letter is sent once.
     const perSecond = rate === "" ? Infinity : Number(rate);
     if (!(perSecond > 0)) {
-      throw new Failure(0, "NoRate", "The rate has to be more than 0. Leave it empty for no limit.");
+      throw new Failure(0, "NoRate", TEXT.theRateHasToBeMore);
     }
     const portion = Math.max(1, Math.min(Math.floor(perSecond), AT_ONCE));
     let sent = 0;
-    let ended = "They come to the group at once.";
+    let ended: string = TEXT.theyComeToTheGroupAt;
     try {
       for (;;) {
         const { redriven } = await ask({ ...which, dry_run: false, max_messages: portion });
         sent += redriven;
         if (redriven < portion) break;
-        tell(`${count(sent)} sent again …`);
+        tell(TEXT.sentAgainSoFar(count(sent)));
         const goesOnAt = Date.now() + (portion / perSecond) * 1000;
         while (Date.now() < goesOnAt && !isStopped()) await wait(Math.min(0.2, portion / perSecond));
         if (isStopped()) {
-          ended = "Stopped: the others are unchanged.";
+          ended = TEXT.stoppedTheOthersAreUnchanged;
           break;
         }
       }
     } catch (error) {
       if (sent === 0 || !(error instanceof Failure)) throw error;
-      ended = `${error.message} Redrive again for the rest.`;
+      ended = TEXT.redriveAgainForTheRest(error.message);
     }
-    return `${count(sent)} sent again. ${ended}`;
+    return TEXT.someSentAgain(count(sent), ended);
   };
   return (
     <Asking
       act={all}
-      action="Redrive all"
+      action={TEXT.redriveAll}
       preview={async () => {
         const { matched } = await ask({ ...which, dry_run: true });
-        const those = reason === "" && said.length === 0 ? "" : "that match ";
-        return { number: matched, words: `${many(matched, "dead letter")} ${those}to be sent again.` };
+        const those = reason === "" && said.length === 0 ? "" : TEXT.thatMatch;
+        return { number: matched, words: TEXT.toBeSentAgain(many(matched, TEXT.deadLetter), those) };
       }}
       previewOf={reason}
     >
       <Text mb={3}>
-        All dead letters of {group}
+        {TEXT.allDeadLettersOf}
+        {group}
         {said.map((one) => `, ${one}`)}
-        {said.length > 0 && ","} are sent again, each once. Leave this dialog open until it has finished:
-        closing the page stops it, and another redrive does the rest.
+        {said.length > 0 && ","}
+        {TEXT.areSentAgainEachOnce}
       </Text>
       <Text as="label" display="block" fontSize="sm" mb={2}>
-        Only those whose reason contains
+        {TEXT.onlyThoseWhoseReasonContains}
         <Input name="reason" onChange={(event) => setReason(event.target.value)} value={reason} />
       </Text>
       <Text as="label" display="block" fontSize="sm">
-        At most this many a second (empty: no limit)
+        {TEXT.atMostThisManyASecond}
         <Input
           min={0.01}
           name="rate"

@@ -5,9 +5,11 @@ import type { Schemas } from "../api";
 import { useAddress } from "../address";
 import { Chart, type Series } from "../Chart";
 import { count, instant, span } from "../format";
+import { Filters } from "../Filters";
 import { Filter, InstantFilter, PageLink, Section, When } from "../parts";
 import { NUMBER, Rows, columnsOf } from "../Rows";
 import { isInstant, useZone } from "../zone";
+import { TEXT } from "../texts";
 
 const SPANS: Record<string, [length: string, step: string]> = {
   days: ["3 days", "hour"],
@@ -25,7 +27,8 @@ export function byTopic(due: Schemas["DueHistogram"]): Series[] {
   for (const one of due.due) sums.set(one.topic, (sums.get(one.topic) ?? 0) + one.messages);
   const largest = [...sums].sort((one, other) => other[1] - one[1]).map(([topic]) => topic);
   const shown = largest.slice(0, largest.length > COLORS.length ? COLORS.length - 1 : COLORS.length);
-  const names = largest.length > shown.length ? [...shown, `${largest.length - shown.length} others`] : shown;
+  const names =
+    largest.length > shown.length ? [...shown, TEXT.others(largest.length - shown.length)] : shown;
   const series = names.map((label, index) => ({
     color: COLORS[index] ?? "gray-500",
     label,
@@ -50,7 +53,7 @@ function total(due: Schemas["DueHistogram"]): string {
     messages,
     due.due.every((one) => one.exact),
   );
-  return due.counted_steps < due.steps ? `at least ${words}` : words;
+  return due.counted_steps < due.steps ? TEXT.atLeastOf(words) : words;
 }
 
 /** What a hatched chart means, below it. */
@@ -60,9 +63,7 @@ export function Uncounted({ due, topic }: { due: Schemas["DueHistogram"]; topic:
   const from = new Date(Date.parse(due.from_at) + due.counted_steps * due.step_seconds * 1000);
   return (
     <Text color="fg.muted" fontSize="sm">
-      {topic === ""
-        ? "Hatched: there was no time to count all topics, so there may be more. One topic is counted alone: choose it above."
-        : `Hatched: there was no time to count from ${instant(from.toISOString(), zone)} on, so there may be more.`}
+      {topic === "" ? TEXT.hatchedAllTopics : TEXT.hatchedFromAnInstant(instant(from.toISOString(), zone))}
     </Text>
   );
 }
@@ -95,12 +96,12 @@ const stepColumns = (nowAt: string) => [
         <When at={one.at} />
       </PageLink>
     ),
-    header: "From",
+    header: TEXT.from,
   }),
-  column.accessor("topic", { header: "Topic" }),
+  column.accessor("topic", { header: TEXT.topic }),
   column.accessor("messages", {
     cell: ({ row: { original: one } }) => count(one.messages, one.exact),
-    header: "Messages",
+    header: TEXT.messages,
     ...NUMBER,
   }),
 ];
@@ -114,15 +115,17 @@ export function DueSteps({ everySeconds, view }: { everySeconds: number; view: S
   const within = address.of("span") || "hour";
   const words = (name: string) => {
     const [length, step] = SPANS[name] ?? [name, "step"];
-    return from === "" ? `next ${length} by ${step}` : `${length} by ${step}`;
+    return from === "" ? TEXT.nextBy(length, step) : TEXT.spanByStep(length, step);
   };
-  const where = `${words(within)}${from && `, from ${instant(from, zone)} on`}`;
+  const where = `${words(within)}${from && TEXT.fromOn(instant(from, zone))}`;
   return (
     <Section
       extra={
         <Flex align="end" gap={2} wrap="wrap">
-          <Filter label="Topic" name="topic" placeholder="all" width="10rem" />
-          <InstantFilter label="From (empty: now)" name="from" />
+          <Filters margin={0} names={["topic", "from"]}>
+            <Filter label={TEXT.topic} name="topic" placeholder={TEXT.all} width="10rem" />
+            <InstantFilter label={TEXT.fromEmptyNow} name="from" />
+          </Filters>
           {Object.keys(SPANS).map((name) => (
             <Button
               aria-pressed={name === within}
@@ -136,34 +139,32 @@ export function DueSteps({ everySeconds, view }: { everySeconds: number; view: S
           ))}
         </Flex>
       }
-      title={`Due: ${total(view.due)} in the ${where}`}
+      title={TEXT.dueInThe(total(view.due), where)}
     >
       <Chart
         at={instants(view.due)}
         bars
         countedSteps={view.due.counted_steps}
-        label={`Messages due in the ${where}, by topic: ${total(view.due)} in all`}
+        label={TEXT.messagesDueInTheByTopic(where, total(view.due))}
         open={(step) => address.open("messages", messagesOf(boundsOf(view.due, step), topic, view.now_at))}
         series={byTopic(view.due)}
       />
       <Flex align="center" gap={3} mt={1} wrap="wrap">
         <Text color="fg.muted" fontSize="xs">
-          A click on a bar shows its messages; a drag shows a part of the chart. As of{" "}
-          <When at={view.now_at} />
-          {view.shared_seconds > everySeconds &&
-            `: it is computed once in ${span(view.shared_seconds)} for all users`}
+          {TEXT.aClickOnABarShows} <When at={view.now_at} />
+          {view.shared_seconds > everySeconds && TEXT.itIsComputedOnceInFor(span(view.shared_seconds))}
         </Text>
         <Button aria-expanded={isList} onClick={() => setIsList(!isList)} size="xs" variant="outline">
-          {isList ? "Hide the list" : "As a list"}
+          {isList ? TEXT.hideTheList : TEXT.asAList}
         </Button>
       </Flex>
       <Uncounted due={view.due} topic={topic} />
       {isList && (
         <Rows
           columns={stepColumns(view.now_at)}
-          empty="Nothing is due then."
+          empty={TEXT.nothingIsDueThen}
           keyOf={(one) => `${one.topic} ${one.at}`}
-          label="Due messages"
+          label={TEXT.dueMessages}
           rows={stepsOf(view.due)}
           sorts
         />

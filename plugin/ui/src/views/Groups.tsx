@@ -8,6 +8,7 @@ import { Answered, PageLink, Pages, Section, Shown, When } from "../parts";
 import { useBroker } from "../queries";
 import { NUMBER, Rows, columnsOf } from "../Rows";
 import { fromWall, useZone } from "../zone";
+import { TEXT } from "../texts";
 
 type Group = Schemas["GroupNumbers"];
 
@@ -28,35 +29,35 @@ const columns = (nowAt: string) => [
     cell: ({ row: { original: one } }) => (
       <>
         {one.group}{" "}
-        {one.paused_at && <Badge colorPalette="orange">paused {away(one.paused_at, nowAt)}</Badge>}
+        {one.paused_at && <Badge colorPalette="orange">{TEXT.paused(away(one.paused_at, nowAt))}</Badge>}
       </>
     ),
-    header: "Group",
+    header: TEXT.group,
   }),
-  column.accessor("topic", { header: "Topic" }),
+  column.accessor("topic", { header: TEXT.topic }),
   // Counted up to 10 000 for each queue and slot.
   column.accessor("ready", {
     cell: ({ row: { original: one } }) => count(one.ready),
-    header: "Ready",
+    header: TEXT.ready,
     ...NUMBER,
   }),
   column.accessor("oldest_deliver_at", {
     cell: ({ row: { original: one } }) => <When at={one.oldest_deliver_at} nowAt={nowAt} />,
-    header: "Oldest of these",
+    header: TEXT.oldestOfThese,
   }),
   column.accessor("inflight", {
     cell: ({ row: { original: one } }) => <Counted group={one} of={one.inflight} view="leases" />,
-    header: "In flight",
+    header: TEXT.inFlight,
     ...NUMBER,
   }),
   column.accessor("waiting_retry", {
     cell: ({ row: { original: one } }) => <Counted group={one} of={one.waiting_retry} view="retries" />,
-    header: "Waiting for a retry",
+    header: TEXT.waitingForARetry,
     ...NUMBER,
   }),
   column.accessor("dead", {
     cell: ({ row: { original: one } }) => <Counted group={one} of={one.dead} view="dead" />,
-    header: "Dead letters",
+    header: TEXT.deadLetters,
     ...NUMBER,
   }),
 ];
@@ -69,15 +70,15 @@ function progressColumns(nowAt: string, progress: Schemas["GroupProgress"][]) {
   return [
     column.display({
       cell: ({ row: { original: one } }) => <When at={of.get(nameOf(one))?.read_to ?? null} nowAt={nowAt} />,
-      header: "Read to",
+      header: TEXT.readTo,
       id: "read_to",
     }),
     column.display({
       cell: ({ row: { original: one } }) => {
         const since = of.get(nameOf(one))?.stalled_since;
-        return since && <Badge colorPalette="red">since {away(since, nowAt)}</Badge>;
+        return since && <Badge colorPalette="red">{TEXT.sinceASpan(away(since, nowAt))}</Badge>;
       },
-      header: "Stands still",
+      header: TEXT.standsStill,
       id: "stalled_since",
     }),
   ];
@@ -101,13 +102,13 @@ export const GroupRows = ({
       actions &&
         column.display({
           cell: ({ row: { original: one } }) => actions(one),
-          header: "Actions",
+          header: TEXT.actions,
           id: "actions",
         }),
     ]}
-    empty="No groups yet: a group is made by its first consumer."
+    empty={TEXT.noGroupsYetAGroupIs}
     keyOf={nameOf}
-    label="Consumer groups"
+    label={TEXT.consumerGroups}
     rows={groups}
   />
 );
@@ -116,14 +117,14 @@ export const GroupRows = ({
 export const GroupsLeftOut = ({ to }: { to: string | null }) =>
   to === null ? null : (
     <Text color="fg.muted" fontSize="sm" mb={2}>
-      There was no time for the topics behind “{to}”, by name.
+      {TEXT.thereWasNoTimeForThe(to)}
     </Text>
   );
 
 const SORTS: Record<string, string> = {
-  topic: "by topic",
-  lag: "that lag most",
-  dead: "with the most dead letters",
+  topic: TEXT.byTopic,
+  lag: TEXT.thatLagMost,
+  dead: TEXT.withTheMostDeadLetters,
 };
 
 export function Groups({ broker, mayAct }: { broker: string; mayAct: boolean }) {
@@ -148,7 +149,7 @@ export function Groups({ broker, mayAct }: { broker: string; mayAct: boolean }) 
           ))}
         </Flex>
       }
-      title="Groups"
+      title={TEXT.groups}
     >
       <Answered answer={answer} asOf={(page) => page.now_at}>
         {(page) => (
@@ -190,16 +191,15 @@ function Pause({ broker, group: { group, paused_at, topic } }: Act) {
     <Asking
       act={async () => {
         await post(ofBroker(broker, `groups/${isPaused ? "resume" : "pause"}`), { group, topic });
-        return isPaused ? `${group} goes on.` : `${group} is paused.`;
+        return isPaused ? TEXT.goesOn(group) : TEXT.isPaused(group);
       }}
-      action={isPaused ? "Resume" : "Pause"}
+      action={isPaused ? TEXT.resume : TEXT.pause}
       quiet
     >
       <Text>
         {isPaused
-          ? `${group} receives the messages of ${topic} again, from where it stands.`
-          : `${group} receives no messages of ${topic} until it is resumed. What it has in hand may be acked, ` +
-            "and leases end as ever."}
+          ? TEXT.receivesTheMessagesOfAgainFrom(group, topic)
+          : TEXT.receivesNoMessagesOfUntilIt(group, topic) + TEXT.andLeasesEndAsEver}
       </Text>
     </Asking>
   );
@@ -210,22 +210,22 @@ function Delete({ broker, group: { group, topic, dead, waiting_retry } }: Act) {
     <Asking
       act={async () => {
         await post(ofBroker(broker, "groups/delete"), { group, topic });
-        return `${group} is deleted on ${topic}.`;
+        return TEXT.isDeletedOn(group, topic);
       }}
-      action="Delete"
+      action={TEXT.delete}
       quiet
       preview={() =>
         Promise.resolve({
           number: dead + waiting_retry,
-          words: `${many(dead, "dead letter")} and ${many(waiting_retry, "retry", "retries")} go with it.`,
+          words: TEXT.andGoWithIt(
+            many(dead, TEXT.deadLetter),
+            many(waiting_retry, TEXT.nounRetry, TEXT.nounRetries),
+          ),
         })
       }
       serious
     >
-      <Text>
-        {group} loses its place on {topic}, its leases, retries and dead letters. Messages stay. A consumer
-        that subscribes again makes the group anew. This cannot be undone.
-      </Text>
+      <Text>{TEXT.theGroupLosesItsPlace(group, topic)}</Text>
     </Asking>
   );
 }
@@ -238,28 +238,27 @@ function Rewind({ broker, group }: Act) {
     <Asking
       act={async () => {
         // An incomplete instant has no value, and would be taken for an empty field.
-        if (isHalf) throw new Failure(0, "NoInstant", "The instant is not complete. Nothing was changed.");
+        if (isHalf) throw new Failure(0, "NoInstant", TEXT.theInstantIsNotCompleteNothing);
         const rewound = await post<Schemas["Rewound"]>(ofBroker(broker, "groups/rewind"), {
           group: group.group,
           to: fromWall(to, zone) ?? "earliest",
           topic: group.topic,
         });
         return (
-          `The group reads on from that instant. Ended: ${many(rewound.leases_ended, "lease")}; ready again: ` +
-          `${many(rewound.messages_returned, "message")}; taken back: ` +
-          `${many(rewound.retries_taken_back, "retry", "retries")}.`
+          TEXT.theGroupReadsOnFromThat(many(rewound.leases_ended, TEXT.nounLease)) +
+          TEXT.takenBack(many(rewound.messages_returned, TEXT.nounMessage)) +
+          `${many(rewound.retries_taken_back, TEXT.nounRetry, TEXT.nounRetries)}.`
         );
       }}
-      action="Rewind"
+      action={TEXT.rewind}
       quiet
       serious
     >
-      <Text mb={3}>
-        {group.group} receives the messages again that were released on {group.topic} since this instant. Open
-        leases of its consumers end. Dead letters stay.
-      </Text>
+      <Text mb={3}>{TEXT.receivesTheMessagesAgainThatWere(group.group, group.topic)}</Text>
       <Text as="label" fontSize="sm">
-        Since, in {zone} (empty: all stored messages)
+        {TEXT.sinceIn}
+        {zone}
+        {TEXT.emptyAllStoredMessages}
         <Input
           name="to"
           onBlur={(event) => setIsHalf(event.target.validity.badInput)}

@@ -6,6 +6,7 @@ import { Answered, PageLink, Section, When } from "../parts";
 import { useBroker } from "../queries";
 import { NUMBER, Rows, columnsOf } from "../Rows";
 import { useZone } from "../zone";
+import { TEXT } from "../texts";
 
 const EVERY_SECONDS = 60;
 const FIRST = 10;
@@ -54,7 +55,7 @@ function Trend({ byHour, fromAt }: { byHour: (number | null)[]; fromAt: string }
   );
   if (told.length === 0) return "–";
   return (
-    <svg aria-label={`By hour: ${told.join(", ")}`} height={HIGH} role="img" width={byHour.length * WIDE}>
+    <svg aria-label={TEXT.lateByHour(told.join(", "))} height={HIGH} role="img" width={byHour.length * WIDE}>
       <title>{told.join(", ")}</title>
       {byHour.map((late, hour) => {
         const high = late === null ? 0 : Math.max(1, (late / most) * HIGH);
@@ -84,40 +85,40 @@ const lateColumns = (nowAt: string, fromAt: string) => [
         {one.topic}
       </PageLink>
     ),
-    header: "Topic",
+    header: TEXT.topic,
   }),
   late.accessor("worst_seconds", {
     cell: ({ row: { original: one } }) => (one.worst_seconds === undefined ? "–" : span(one.worst_seconds)),
-    header: "Worst hour’s p99",
+    header: TEXT.worstHoursP99,
     ...NUMBER,
   }),
   late.accessor("worst_at", {
     cell: ({ row: { original: one } }) => <When at={one.worst_at ?? null} />,
-    header: "That hour",
+    header: TEXT.thatHour,
   }),
   late.display({
     cell: ({ row: { original: one } }) => <Trend byHour={one.by_hour} fromAt={fromAt} />,
-    header: "By hour",
+    header: TEXT.byHour,
     id: "by_hour",
   }),
   late.accessor("p50_seconds", {
     cell: ({ row: { original: one } }) => (one.p50_seconds === undefined ? "–" : span(one.p50_seconds)),
-    header: "p50, last hour",
+    header: TEXT.p50LastHour,
     ...NUMBER,
   }),
   late.accessor("p99_seconds", {
     cell: ({ row: { original: one } }) => (one.p99_seconds === undefined ? "–" : span(one.p99_seconds)),
-    header: "p99, last hour",
+    header: TEXT.p99LastHour,
     ...NUMBER,
   }),
   late.accessor("by_wheel", {
     cell: ({ row: { original: one } }) =>
-      one.by_wheel === undefined ? "–" : one.by_wheel ? "wheel" : "receivers",
-    header: "Released by",
+      one.by_wheel === undefined ? "–" : one.by_wheel ? TEXT.byAWheel : TEXT.byReceivers,
+    header: TEXT.releasedBy,
   }),
   late.accessor("newest_at", {
     cell: ({ row: { original: one } }) => (one.newest_at === undefined ? "–" : away(one.newest_at, nowAt)),
-    header: "Newest",
+    header: TEXT.newest,
   }),
 ];
 
@@ -134,7 +135,7 @@ export function Lateness({
   const [isAll, setIsAll] = useState(false);
   const answer = useBroker(broker, "lateness", {}, EVERY_SECONDS);
   return (
-    <Section title="Lateness of release in the last day, the worst first">
+    <Section title={TEXT.latenessOfReleaseInTheLast}>
       <Answered answer={answer}>
         {(day) => {
           const rows = worstFirst(day, view.lateness).filter((one) => topic === "" || one.topic === topic);
@@ -142,20 +143,20 @@ export function Lateness({
             <>
               <Rows
                 columns={lateColumns(view.now_at, day.from_at)}
-                empty="Nothing was released in the last day."
+                empty={TEXT.nothingWasReleasedInTheLast}
                 keyOf={(one) => one.topic}
-                label="Lateness of release by topic"
+                label={TEXT.latenessOfReleaseByTopic}
                 rows={isAll ? rows : rows.slice(0, FIRST)}
                 sorts={isAll || rows.length <= FIRST}
               />
               {rows.length > FIRST && (
                 <Button mt={3} onClick={() => setIsAll(!isAll)} size="xs" variant="outline">
-                  {isAll ? `Show the worst ${FIRST}` : `Show all ${rows.length}`}
+                  {isAll ? TEXT.showTheWorst(FIRST) : TEXT.showAll(rows.length)}
                 </Button>
               )}
               {day.looked_at_hours < day.hours && (
                 <Text color="fg.muted" fontSize="sm" mt={2}>
-                  There was time for the last {day.looked_at_hours} hours only.
+                  {TEXT.thereWasTimeForTheLast(day.looked_at_hours)}
                 </Text>
               )}
             </>

@@ -6,31 +6,32 @@ import { Answered, Consumer, Filter, Section, Shown, When } from "../parts";
 import { useBroker } from "../queries";
 import { ReleaseLease } from "../ReleaseLease";
 import { NUMBER, Rows, columnsOf } from "../Rows";
+import { TEXT } from "../texts";
 
 const column = columnsOf<Schemas["RunningLease"]>();
 
 const columns = (nowAt: string) => [
   column.accessor("expires_at", {
     cell: ({ row: { original: one } }) => <When at={one.expires_at} nowAt={nowAt} />,
-    header: "Ends",
+    header: TEXT.ends,
   }),
-  column.accessor("group", { header: "Group" }),
-  column.accessor("topic", { header: "Topic" }),
-  column.accessor("queue", { header: "Queue", ...NUMBER }),
+  column.accessor("group", { header: TEXT.group }),
+  column.accessor("topic", { header: TEXT.topic }),
+  column.accessor("queue", { header: TEXT.queue, ...NUMBER }),
   column.accessor("consumer", {
     cell: ({ row: { original: one } }) => <Consumer name={one.consumer} />,
-    header: "Consumer",
+    header: TEXT.consumer,
   }),
   column.accessor("leased_at", {
     cell: ({ row: { original: one } }) => <When at={one.leased_at} nowAt={nowAt} />,
-    header: "Since",
+    header: TEXT.since,
   }),
   column.accessor("messages", {
-    cell: ({ row: { original: one } }) => `${count(one.answered)} of ${count(one.messages)}`,
-    header: "Answered",
+    cell: ({ row: { original: one } }) => TEXT.shownOfAll(count(one.answered), count(one.messages)),
+    header: TEXT.answered,
     ...NUMBER,
   }),
-  column.accessor((one) => (one.is_retry ? "retries" : "first attempts"), { header: "Messages" }),
+  column.accessor((one) => (one.is_retry ? TEXT.nounRetries : TEXT.firstAttempts), { header: TEXT.messages }),
 ];
 
 export function Leases({ broker, mayAct }: { broker: string; mayAct: boolean }) {
@@ -38,10 +39,10 @@ export function Leases({ broker, mayAct }: { broker: string; mayAct: boolean }) 
   const where = { group: address.of("group"), topic: address.of("topic") };
   const answer = useBroker(broker, "leases", where, 5);
   return (
-    <Section title="Open leases, those that end first at the top">
+    <Section title={TEXT.openLeasesThoseThatEndFirst}>
       <Filters names={["group", "topic"]}>
-        <Filter label="Group" name="group" placeholder="all" />
-        <Filter label="Topic" name="topic" placeholder="all" />
+        <Filter label={TEXT.group} name="group" placeholder={TEXT.all} />
+        <Filter label={TEXT.topic} name="topic" placeholder={TEXT.all} />
       </Filters>
       <Answered answer={answer}>
         {(page) => (
@@ -53,16 +54,16 @@ export function Leases({ broker, mayAct }: { broker: string; mayAct: boolean }) 
                   column.accessor("lease_id", {
                     cell: ({ row: { original: one } }) => <ReleaseLease broker={broker} lease={one} />,
                     enableSorting: false,
-                    header: "Actions",
+                    header: TEXT.actions,
                   }),
               ]}
-              empty="No consumer has messages in hand."
+              empty={TEXT.noConsumerHasMessagesInHand}
               keyOf={(one) => one.lease_id}
-              label="Leases"
+              label={TEXT.leases}
               rows={page.leases}
               sorts
             />
-            <Shown first="that end first" of={page.leases} />
+            <Shown first={TEXT.thatEndFirst} of={page.leases} />
           </>
         )}
       </Answered>

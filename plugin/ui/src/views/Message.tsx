@@ -11,21 +11,22 @@ import { RedriveOne } from "./DeadLetters";
 import { ReleaseLease } from "../ReleaseLease";
 import { RetryNow } from "../RetryNow";
 import { DeliverNow, Recall, Reschedule, stateOf } from "./Messages";
+import { TEXT } from "../texts";
 
 const column = columnsOf<Schemas["HistoryEntry"]>();
 
 const columns = (nowAt: string) => [
   column.accessor("state", {
     cell: ({ row: { original: entry } }) => <State of={entry.state} />,
-    header: "State",
+    header: TEXT.state,
   }),
   column.accessor("at", {
     cell: ({ row: { original: entry } }) => <When at={entry.at} nowAt={nowAt} />,
-    header: "At",
+    header: TEXT.at,
   }),
   column.accessor("until_at", {
     cell: ({ row: { original: entry } }) => <When at={entry.until_at} nowAt={nowAt} />,
-    header: "Until",
+    header: TEXT.until,
   }),
   column.accessor("consumer_group", {
     cell: ({ row: { original: entry } }) =>
@@ -34,16 +35,16 @@ const columns = (nowAt: string) => [
           {entry.consumer_group}
         </PageLink>
       ),
-    header: "Group",
+    header: TEXT.group,
   }),
-  column.accessor("attempt", { header: "Attempt", ...NUMBER }),
+  column.accessor("attempt", { header: TEXT.attempt, ...NUMBER }),
   column.accessor("consumer", {
     cell: ({ row: { original: entry } }) => <Consumer name={entry.consumer} />,
-    header: "Consumer",
+    header: TEXT.consumer,
   }),
   column.accessor("reason", {
     cell: ({ row: { original: entry } }) => <Text whiteSpace="pre-wrap">{entry.reason ?? ""}</Text>,
-    header: "Reason",
+    header: TEXT.reason,
   }),
 ];
 
@@ -56,8 +57,7 @@ export function Message({ broker, mayAct }: { broker: string; mayAct: boolean })
         <>
           {one.message_id !== id && (
             <Warning>
-              The message was moved, and this is an id that it had before. It now has the id{" "}
-              <MessageLink id={one.message_id} />.
+              {TEXT.theMessageWasMovedAndThis} <MessageLink id={one.message_id} />.
             </Warning>
           )}
           <Section
@@ -71,17 +71,17 @@ export function Message({ broker, mayAct }: { broker: string; mayAct: boolean })
                 </Flex>
               )
             }
-            title={one.key === null ? "Message" : `Message ${one.key}`}
+            title={one.key === null ? TEXT.message : TEXT.messageOfKey(one.key)}
           >
             <Facts one={one} />
           </Section>
-          <Section title="History">
+          <Section title={TEXT.history}>
             <History broker={broker} mayAct={mayAct} one={one} />
             <Actions broker={broker} id={one.message_id} />
           </Section>
           <Section
             extra={one.body && <BodyActions body={one.body} broker={broker} id={one.message_id} />}
-            title="Body"
+            title={TEXT.body}
           >
             <BodyText body={one.body} />
           </Section>
@@ -99,7 +99,7 @@ function History({ broker, mayAct, one }: { broker: string; mayAct: boolean; one
         one.moved_from !== null &&
           column.accessor("known_as", {
             cell: ({ row: { original: entry } }) => <MessageLink id={entry.known_as} />,
-            header: "Known as",
+            header: TEXT.knownAs,
           }),
         mayAct &&
           Object.values(LAST).some((state) => lastIn(one.history, state).size > 0) &&
@@ -109,13 +109,13 @@ function History({ broker, mayAct, one }: { broker: string; mayAct: boolean; one
               lastIn(one.history, entry.state).get(entry.consumer_group) === index && (
                 <EntryActions broker={broker} entry={entry} group={entry.consumer_group} one={one} />
               ),
-            header: "Actions",
+            header: TEXT.actions,
             id: "actions",
           }),
       ]}
-      empty="No events are known."
+      empty={TEXT.noEventsAreKnown}
       keyOf={(_, index) => `${index}`}
-      label="History"
+      label={TEXT.history}
       rows={one.history}
     />
   );
@@ -124,9 +124,9 @@ function History({ broker, mayAct, one }: { broker: string; mayAct: boolean; one
 const action = columnsOf<Schemas["Action"]>();
 
 const actionColumns = [
-  action.accessor("at", { cell: ({ row: { original: one } }) => <When at={one.at} />, header: "Acted at" }),
-  action.accessor("user", { header: "User" }),
-  action.accessor("action", { header: "Action" }),
+  action.accessor("at", { cell: ({ row: { original: one } }) => <When at={one.at} />, header: TEXT.actedAt }),
+  action.accessor("user", { header: TEXT.user }),
+  action.accessor("action", { header: TEXT.action }),
 ];
 
 /** Who acted on the message. */
@@ -139,7 +139,7 @@ function Actions({ broker, id }: { broker: string; id: string }) {
         columns={actionColumns}
         empty=""
         keyOf={(_, index) => `${index}`}
-        label="Actions of users"
+        label={TEXT.actionsOfUsers}
         rows={data.actions}
       />
     </Box>
@@ -218,7 +218,9 @@ function States({ one }: { one: Schemas["OneMessage"] }) {
     <Flex columnGap={3} rowGap={1} wrap="wrap">
       {inGroups.map(([group, state]) => (
         <Text as="span" key={group}>
-          <State of={state} /> in {group}
+          <State of={state} />
+          {TEXT.inAmong}
+          {group}
         </Text>
       ))}
     </Flex>
@@ -227,44 +229,44 @@ function States({ one }: { one: Schemas["OneMessage"] }) {
 
 function Facts({ one }: { one: Schemas["OneMessage"] }) {
   const facts: [string, React.ReactNode][] = [
-    ["State", <States key="state" one={one} />],
+    [TEXT.state, <States key="state" one={one} />],
     [
-      "Topic",
+      TEXT.topic,
       <PageLink key="topic" to={{ topic: one.topic }} view="messages">
         {one.topic}
       </PageLink>,
     ],
-    ["Due", <When at={one.deliver_at} key="due" nowAt={one.now_at} />],
+    [TEXT.due, <When at={one.deliver_at} key="due" nowAt={one.now_at} />],
     ...(one.asked_at === null
       ? []
-      : [["Asked for", <When at={one.asked_at} key="asked" />] as [string, React.ReactNode]]),
-    ["Sent", <When at={one.born_at} key="born" nowAt={one.now_at} />],
+      : [[TEXT.askedFor, <When at={one.asked_at} key="asked" />] as [string, React.ReactNode]]),
+    [TEXT.sent, <When at={one.born_at} key="born" nowAt={one.now_at} />],
     ...(one.sent_by_task === null
       ? []
-      : [["Sent by", <Consumer key="sender" name={one.sent_by_task} />] as [string, React.ReactNode]]),
-    ["Tag", one.tag ?? "–"],
-    ["Message group", one.message_group ?? "–"],
+      : [[TEXT.sentBy, <Consumer key="sender" name={one.sent_by_task} />] as [string, React.ReactNode]]),
+    [TEXT.tag, one.tag ?? "–"],
+    [TEXT.messageGroup, one.message_group ?? "–"],
     ...(typeof one.properties["edited_from"] === "string"
       ? [
-          ["Edited from", <MessageLink id={one.properties["edited_from"]} key="edited" />] as [
+          [TEXT.editedFrom, <MessageLink id={one.properties["edited_from"]} key="edited" />] as [
             string,
             React.ReactNode,
           ],
         ]
       : []),
-    ["Properties", Object.keys(one.properties).length > 0 ? JSON.stringify(one.properties) : "–"],
+    [TEXT.properties, Object.keys(one.properties).length > 0 ? JSON.stringify(one.properties) : "–"],
     [
-      "Id",
+      TEXT.id,
       <Text fontFamily="mono" fontSize="xs" key="id">
         {one.message_id}
       </Text>,
     ],
     ...(one.moved_from === null
       ? []
-      : [["Sent as", <MessageLink id={one.moved_from} key="origin" />] as [string, React.ReactNode]]),
+      : [[TEXT.sentAs, <MessageLink id={one.moved_from} key="origin" />] as [string, React.ReactNode]]),
     ...(one.replaced_by === null
       ? []
-      : [["Replaced by", <MessageLink id={one.replaced_by} key="heir" />] as [string, React.ReactNode]]),
+      : [[TEXT.replacedBy, <MessageLink id={one.replaced_by} key="heir" />] as [string, React.ReactNode]]),
   ];
   return (
     <DataList.Root orientation="horizontal" size="sm">
@@ -295,12 +297,12 @@ function BodyActions({ body, broker, id }: { body: Schemas["Body"]; broker: stri
           size="xs"
           variant="outline"
         >
-          {copied ? "Copied" : "Copy"}
+          {copied ? TEXT.copied : TEXT.copy}
         </Button>
       )}
       <Button asChild size="xs" variant="outline">
         <a download href={addressOf(ofBroker(broker, `messages/${id}/body`)).href}>
-          Download
+          {TEXT.download}
         </a>
       </Button>
     </Flex>
@@ -309,20 +311,18 @@ function BodyActions({ body, broker, id }: { body: Schemas["Body"]; broker: stri
 
 function BodyText({ body }: { body: Schemas["Body"] | null }) {
   if (body === null) {
-    return (
-      <Text color="fg.muted">
-        You may not read bodies: it takes the right to read the Airflow connection.
-      </Text>
-    );
+    return <Text color="fg.muted">{TEXT.youMayNotReadBodiesIt}</Text>;
   }
   return (
     <>
       <Text color="fg.muted" fontSize="sm" mb={2}>
-        {many(body.size_bytes, "byte")}, as {body.kind}
-        {body.shown_bytes < body.size_bytes && `; the first ${count(body.shown_bytes)} are shown`}
+        {many(body.size_bytes, TEXT.nounByte)}
+        {TEXT.asAmong}
+        {body.kind}
+        {body.shown_bytes < body.size_bytes && TEXT.theFirstAreShown(count(body.shown_bytes))}
       </Text>
       <Box
-        aria-label="Body"
+        aria-label={TEXT.body}
         as="pre"
         bg="bg.muted"
         borderRadius="sm"

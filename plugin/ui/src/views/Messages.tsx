@@ -12,6 +12,7 @@ import { Answered, Filter, InstantFilter, MessageLink, Pages, Section, State, Wa
 import { useBroker } from "../queries";
 import { Rows, columnsOf } from "../Rows";
 import { isInstant, useZone } from "../zone";
+import { TEXT } from "../texts";
 
 const AT_ONCE = 200;
 /** Up to this many are counted before they are recalled or moved. */
@@ -38,14 +39,14 @@ export function Messages({ broker, mayAct }: { broker: string; mayAct: boolean }
     [where.due_from, where.due_until].every((at) => at === "" || isInstant(at)) &&
     STATES.includes(where.state);
   return (
-    <Section title="Messages">
+    <Section title={TEXT.messages}>
       <Filters names={["topic", "key", "tag", "state", "from", "until"]}>
-        <Filter label="Topic" name="topic" placeholder="all" />
-        <Filter label="Key begins with" name="key" />
-        <Filter label="Tag" name="tag" width="8rem" />
+        <Filter label={TEXT.topic} name="topic" placeholder={TEXT.all} />
+        <Filter label={TEXT.keyBeginsWith} name="key" />
+        <Filter label={TEXT.tag} name="tag" width="8rem" />
         <Box as="label" fontSize="xs">
           <Text as="span" color="fg.muted" display="block">
-            State
+            {TEXT.state}
           </Text>
           <NativeSelect.Root size="sm" width="8rem">
             <NativeSelect.Field
@@ -61,14 +62,14 @@ export function Messages({ broker, mayAct }: { broker: string; mayAct: boolean }
             <NativeSelect.Indicator aria-hidden="true" />
           </NativeSelect.Root>
         </Box>
-        <InstantFilter label="Due from" name="from" />
-        <InstantFilter label="Due before" name="until" />
+        <InstantFilter label={TEXT.dueFrom} name="from" />
+        <InstantFilter label={TEXT.dueBefore} name="until" />
         <OpenById />
       </Filters>
       {isUnderstood ? (
         <Listed broker={broker} mayAct={mayAct} where={where} />
       ) : (
-        <Warning>The filter is not understood, so nothing is listed. Correct it first.</Warning>
+        <Warning>{TEXT.theFilterIsNotUnderstoodSo}</Warning>
       )}
     </Section>
   );
@@ -90,7 +91,7 @@ function OpenById() {
   return (
     <Box as="label" fontSize="xs">
       <Text as="span" color="fg.muted" display="block">
-        Message id
+        {TEXT.messageId}
       </Text>
       <Box
         asChild
@@ -121,33 +122,33 @@ const column = columnsOf<Schemas["ListedMessage"]>();
 const columns = (nowAt: string) => [
   column.accessor("deliver_at", {
     cell: ({ row: { original: one } }) => <When at={one.deliver_at} nowAt={nowAt} />,
-    header: "Due",
+    header: TEXT.due,
   }),
-  column.accessor("topic", { header: "Topic" }),
-  column.accessor("key", { header: "Key" }),
-  column.accessor("tag", { header: "Tag" }),
+  column.accessor("topic", { header: TEXT.topic }),
+  column.accessor("key", { header: TEXT.key }),
+  column.accessor("tag", { header: TEXT.tag }),
   column.display({
     cell: ({ row: { original: one } }) => (
       <>
         <State of={stateOf(one)} />
         {one.moved_to && (
           <>
-            {" to "}
+            {TEXT.toAmong}
             <MessageLink id={one.moved_to} />
           </>
         )}
       </>
     ),
-    header: "State",
+    header: TEXT.state,
     id: "state",
   }),
   column.accessor("born_at", {
     cell: ({ row: { original: one } }) => <When at={one.born_at} />,
-    header: "Sent",
+    header: TEXT.sent,
   }),
   column.accessor("message_id", {
     cell: ({ row: { original: one } }) => <MessageLink id={one.message_id} />,
-    header: "Id",
+    header: TEXT.id,
   }),
 ];
 
@@ -172,8 +173,8 @@ function List({
       {total.data && (
         <Text fontSize="sm" mb={2}>
           {where.state === "waiting"
-            ? `${count(page.messages.length)} of ${counted(total.data)}`
-            : `${count(page.messages.length)} shown; of all that match, ${counted(total.data)} wait`}
+            ? TEXT.shownOfAll(count(page.messages.length), counted(total.data))
+            : TEXT.shownOfAllThatMatchWait(count(page.messages.length), counted(total.data))}
         </Text>
       )}
       {mayAct && (
@@ -189,8 +190,8 @@ function List({
             isCounted && (
               <>
                 <RecallMatching broker={broker} where={where} />
-                <MoveMatching action="Reschedule all" broker={broker} where={where} />
-                <MoveMatching action="Deliver all now" broker={broker} now where={where} />
+                <MoveMatching action={TEXT.rescheduleAll} broker={broker} where={where} />
+                <MoveMatching action={TEXT.deliverAllNow} broker={broker} now where={where} />
               </>
             )
           }
@@ -204,9 +205,9 @@ function List({
           mayAct && chooser<Schemas["ListedMessage"]>(choice, (one) => stateOf(one) === "waiting"),
           ...columns(page.now_at),
         ]}
-        empty={page.next ? "No match on this page. Go on to the next." : "No messages match."}
+        empty={page.next ? TEXT.noMatchOnThisPageGo : TEXT.noMessagesMatch}
         keyOf={(one) => one.message_id}
-        label="Messages"
+        label={TEXT.messages}
         rows={page.messages}
       />
       <Pages next={page.next} />
@@ -228,7 +229,7 @@ async function each(
     AT_ONCE,
     async (portion) =>
       (await post<Schemas["Outcomes"]>(ofBroker(broker, path), { message_ids: portion, ...more })).outcomes,
-    (done) => ids.length > AT_ONCE && course.tell(`${count(done)} of ${count(ids.length)} …`),
+    (done) => ids.length > AT_ONCE && course.tell(TEXT.someOfAll(count(done), count(ids.length))),
     course.isStopped,
   );
   return told(outcomes);
@@ -237,12 +238,12 @@ async function each(
 export const Recall = ({ broker, done, ids }: Some) => (
   <Asking
     act={(course) => each(broker, "messages/recall", ids, {}, course)}
-    action="Recall"
+    action={TEXT.recall}
     disabled={ids.length === 0}
     {...(done ? { done } : {})}
     serious
   >
-    <Text>Takes back {many(ids.length, "message")}, never to be delivered. This cannot be undone.</Text>
+    <Text>{TEXT.takesBackNeverToBeDelivered(many(ids.length, TEXT.nounMessage))}</Text>
   </Asking>
 );
 
@@ -251,11 +252,11 @@ export function Reschedule({ broker, done, ids }: Some) {
   return (
     <Asking
       act={(course) => each(broker, "messages/reschedule", ids, to ?? { delay_seconds: 3600 }, course)}
-      action="Reschedule"
+      action={TEXT.reschedule}
       disabled={ids.length === 0}
       {...(done ? { done } : {})}
     >
-      <Text mb={3}>Delivers {many(ids.length, "message")} at another instant, with another id.</Text>
+      <Text mb={3}>{TEXT.deliversAtAnotherInstantWithAnother(many(ids.length, TEXT.nounMessage))}</Text>
       <InstantField choose={setTo} />
     </Asking>
   );
@@ -264,11 +265,11 @@ export function Reschedule({ broker, done, ids }: Some) {
 export const DeliverNow = ({ broker, done, ids }: Some) => (
   <Asking
     act={(course) => each(broker, "messages/reschedule", ids, { delay_seconds: 0 }, course)}
-    action="Deliver now"
+    action={TEXT.deliverNow}
     disabled={ids.length === 0}
     {...(done ? { done } : {})}
   >
-    <Text>Delivers {many(ids.length, "message")} at once, with another id.</Text>
+    <Text>{TEXT.deliversAtOnceWithAnotherId(many(ids.length, TEXT.nounMessage))}</Text>
   </Asking>
 );
 
@@ -276,11 +277,11 @@ export const DeliverNow = ({ broker, done, ids }: Some) => (
 function InWords({ where }: { where: Where }) {
   const zone = useZone();
   const said = [
-    `on topic ${where.topic}`,
-    where.key_prefix && `with a key that begins with ${where.key_prefix}`,
-    where.tag && `with the tag ${where.tag}`,
-    where.due_from && `due from ${exactInstant(where.due_from, zone)} in ${zone} on`,
-    where.due_until && `due before ${exactInstant(where.due_until, zone)} in ${zone}`,
+    TEXT.onTopic(where.topic),
+    where.key_prefix && TEXT.withAKeyThatBeginsWith(where.key_prefix),
+    where.tag && TEXT.withTheTag(where.tag),
+    where.due_from && TEXT.dueFromInOn(exactInstant(where.due_from, zone), zone),
+    where.due_until && TEXT.dueBeforeIn(exactInstant(where.due_until, zone), zone),
   ].filter(Boolean);
   return (
     <ItemList.Root mb={3} ml={5}>
@@ -323,21 +324,21 @@ function RecallMatching({ broker, where }: Matching) {
         try {
           await all(false, (so_far) => {
             sums = so_far;
-            tell(`${count(sums.recalled)} recalled …`);
+            tell(TEXT.recalledSoFar(count(sums.recalled)));
             return !isStopped();
           });
-          if (isStopped()) ended = "Stopped: the rest are still waiting.";
+          if (isStopped()) ended = TEXT.stoppedTheRestAreStillWaiting;
         } catch (error) {
           if (sums.matched === 0 || !(error instanceof Failure)) throw error;
-          ended = `${error.message} The rest may still wait: recall again.`;
+          ended = TEXT.theRestMayStillWaitRecall(error.message);
         }
         return [
-          `${count(sums.recalled)} recalled: never delivered`,
-          ...(sums.late > 0 ? [`${count(sums.late)} already released: it was too late`] : []),
+          TEXT.someRecalledNeverDelivered(count(sums.recalled)),
+          ...(sums.late > 0 ? [TEXT.someAlreadyReleased(count(sums.late))] : []),
           ...(ended ? [ended] : []),
         ].join("\n");
       }}
-      action="Recall all"
+      action={TEXT.recallAll}
       preview={async (isWanted) => {
         let isAll = true;
         const { late, matched } = await all(true, (sums) => {
@@ -345,17 +346,17 @@ function RecallMatching({ broker, where }: Matching) {
           return isAll && isWanted();
         });
         const waiting = matched - late;
-        const words = `${isAll ? "" : "At least "}${many(waiting, "message")}`;
+        const words = `${isAll ? "" : TEXT.atLeastAtTheBeginning}${many(waiting, TEXT.nounMessage)}`;
         return {
           number: waiting,
-          words: `${words} ${waiting === 1 ? "waits and matches" : "wait and match"} now.`,
+          words: TEXT.someWaitNow(words, waiting === 1 ? TEXT.waitsAndMatches : TEXT.waitAndMatch),
         };
       }}
       serious
     >
-      <Text>Every waiting message is taken back that is</Text>
+      <Text>{TEXT.everyWaitingMessageIsTakenBack}</Text>
       <InWords where={where} />
-      <Text>This cannot be undone.</Text>
+      <Text>{TEXT.thisCannotBeUndone}</Text>
     </Asking>
   );
 }
@@ -400,19 +401,19 @@ function MoveMatching({ action, broker, now = false, where }: Matching & { actio
           await all(false, (soFar, following) => {
             sums = { ...soFar };
             left = following;
-            tell(`${count(sums.moved)} rescheduled …`);
+            tell(TEXT.rescheduledSoFar(count(sums.moved)));
             return !isStopped();
           });
-          if (left) ended = `Stopped: the rest are unchanged. “${action}” goes on with them.`;
+          if (left) ended = TEXT.stoppedTheRestAreUnchangedGoes(action);
         } catch (error) {
           if (sums.matched === 0 || !(error instanceof Failure)) throw error;
-          ended = `${error.message} “${action}” goes on with the rest.`;
+          ended = TEXT.goesOnWithTheRest(error.message, action);
         }
         setStopped(left);
         const others = sums.matched - sums.moved;
         return [
-          `${count(sums.moved)} rescheduled`,
-          ...(others > 0 ? [`${count(others)} not: released, recalled or moved by others just now`] : []),
+          TEXT.someRescheduled(count(sums.moved)),
+          ...(others > 0 ? [TEXT.notReleasedRecalledOrMovedBy(count(others))] : []),
           ...(ended ? [ended] : []),
         ].join("\n");
       }}
@@ -423,30 +424,34 @@ function MoveMatching({ action, broker, now = false, where }: Matching & { actio
           isAll = sums.matched < COUNTED;
           return isAll && isWanted();
         });
-        const words = `${isAll ? "" : "At least "}${many(matched, "message")}`;
+        const words = `${isAll ? "" : TEXT.atLeastAtTheBeginning}${many(matched, TEXT.nounMessage)}`;
         const state =
           matched === 1
             ? rest
-              ? "is left"
-              : "waits and matches now"
+              ? TEXT.isLeft
+              : TEXT.waitsAndMatchesNow
             : rest
-              ? "are left"
-              : "wait and match now";
+              ? TEXT.areLeft
+              : TEXT.waitAndMatchNow;
         return { number: matched, words: `${words} ${state}.` };
       }}
       previewOf={JSON.stringify([rest, target])}
     >
-      <Text>Every waiting message is delivered {now ? "at once" : "at another instant"} that is</Text>
+      <Text>
+        {TEXT.everyWaitingMessageIsDelivered}
+        {now ? TEXT.atOnce : TEXT.atAnotherInstant}
+        {TEXT.thatIs}
+      </Text>
       <InWords where={where} />
-      <Text mb={3}>Their ids change.</Text>
+      <Text mb={3}>{TEXT.theirIdsChange}</Text>
       {rest ? (
         <Flex align="center" gap={2} role="note">
           <Text>
-            It was broken off. It goes on with the rest
-            {now ? "" : `, to ${exactInstant(rest.deliver_at, zone)} in ${zone}`}.
+            {TEXT.itWasBrokenOffItGoes}
+            {now ? "" : TEXT.toAnInstant(exactInstant(rest.deliver_at, zone), zone)}.
           </Text>
           <Button onClick={() => setStopped(undefined)} size="xs" variant="outline">
-            Begin anew
+            {TEXT.beginAnew}
           </Button>
         </Flex>
       ) : (

@@ -11,6 +11,7 @@ import { NUMBER, Rows, columnsOf } from "../Rows";
 import { DueSteps, Uncounted, beginningOf, instants } from "./DueSteps";
 import { GroupRows, GroupsLeftOut } from "./Groups";
 import { Lateness } from "./Lateness";
+import { TEXT } from "../texts";
 
 const EVERY_SECONDS = 5;
 
@@ -30,13 +31,13 @@ export function Overview({ broker }: { broker: string }) {
           <Warnings view={view} />
           <DueSteps everySeconds={EVERY_SECONDS} view={view} />
           <Section
-            extra={<PageLink view="groups">All groups</PageLink>}
-            title="Groups, those with dead letters and lag first"
+            extra={<PageLink view="groups">{TEXT.allGroups}</PageLink>}
+            title={TEXT.groupsThoseWithDeadLettersAnd}
           >
             <GroupsLeftOut to={view.groups_to} />
             <GroupRows groups={view.groups} nowAt={view.now_at} progress={view.progress} />
           </Section>
-          <Section title={`The last hour, by minute${topic && `, on ${topic}`}`}>
+          <Section title={TEXT.theLastHourByMinute(topic && TEXT.onTheTopic(topic))}>
             <Flow topic={topic} view={view} />
           </Section>
           <Lateness broker={broker} topic={topic} view={view} />
@@ -48,10 +49,10 @@ export function Overview({ broker }: { broker: string }) {
 }
 
 const HOLDS: Record<string, string> = {
-  tables: "the broker’s tables, in an open transaction",
-  topic: "the lock of a topic",
-  transaction: "an open transaction that has written",
-  upkeep: "the lock of upkeep",
+  tables: TEXT.theBrokersTablesInAnOpen,
+  topic: TEXT.theLockOfATopic,
+  transaction: TEXT.anOpenTransactionThatHasWritten,
+  upkeep: TEXT.theLockOfUpkeep,
 };
 
 const holder = columnsOf<Schemas["UpkeepHolder"]>();
@@ -59,44 +60,43 @@ const holder = columnsOf<Schemas["UpkeepHolder"]>();
 const holderColumns = (nowAt: string) => [
   holder.accessor("pid", {
     cell: ({ row: { original: one } }) =>
-      one.gid === null ? `pid ${one.pid}` : `the prepared transaction ${one.gid}`,
-    header: "By",
+      one.gid === null ? TEXT.pid(one.pid) : TEXT.thePreparedTransaction(one.gid),
+    header: TEXT.byWhom,
   }),
-  holder.accessor("login", { header: "Login" }),
-  holder.accessor("application", { header: "Application" }),
+  holder.accessor("login", { header: TEXT.login }),
+  holder.accessor("application", { header: TEXT.application }),
   holder.accessor("state", {
-    cell: ({ row: { original: one } }) => one.state ?? "hidden",
-    header: "State",
+    cell: ({ row: { original: one } }) => one.state ?? TEXT.hidden,
+    header: TEXT.state,
   }),
   holder.accessor("since_at", {
     cell: ({ row: { original: one } }) =>
-      one.since_at === null ? "over an hour" : <When at={one.since_at} nowAt={nowAt} />,
-    header: "Since",
+      one.since_at === null ? TEXT.overAnHour : <When at={one.since_at} nowAt={nowAt} />,
+    header: TEXT.since,
   }),
   holder.accessor("holds", {
     cell: ({ row: { original: one } }) => HOLDS[one.holds] ?? one.holds,
-    header: "Holds",
+    header: TEXT.holds,
   }),
 ];
 
 const wheel = columnsOf<Schemas["TurningWheel"]>();
 
 const wheelColumns = (nowAt: string) => [
-  wheel.accessor("name", { header: "Machine and process" }),
+  wheel.accessor("name", { header: TEXT.machineAndProcess }),
   wheel.accessor("client_address", {
-    cell: ({ row: { original: one } }) =>
-      one.client_address ?? "the database’s machine, or hidden from the page’s login",
-    header: "Address",
+    cell: ({ row: { original: one } }) => one.client_address ?? TEXT.theDatabasesMachineOrHiddenFrom,
+    header: TEXT.address,
   }),
-  wheel.accessor("login", { header: "Login" }),
-  wheel.accessor("connections", { header: "Sessions", ...NUMBER }),
+  wheel.accessor("login", { header: TEXT.login }),
+  wheel.accessor("connections", { header: TEXT.sessions, ...NUMBER }),
   wheel.accessor("started_at", {
     cell: ({ row: { original: one } }) => <When at={one.started_at} nowAt={nowAt} />,
-    header: "Turning since",
+    header: TEXT.turningSince,
   }),
   wheel.accessor("active_at", {
     cell: ({ row: { original: one } }) => <LastActive at={one.active_at} nowAt={nowAt} />,
-    header: "Last active",
+    header: TEXT.lastActive,
   }),
 ];
 
@@ -106,9 +106,7 @@ function Warnings({ view }: { view: Schemas["Overview"] }) {
     <>
       {view.overdue.length > 0 && (
         <Warning>
-          {view.wheels.length === 0
-            ? "No wheel turns, and messages are due. Start Airflow's triggerer, or `duewheel wheel run`. Topics: "
-            : "Messages are due and not released, though a wheel is connected. See its log. Topics: "}
+          {view.wheels.length === 0 ? TEXT.noWheelTurnsAndMessagesAre : TEXT.messagesAreDueAndNotReleased}
           {view.overdue.slice(0, 5).map((one, index) => {
             const due = counted.get(one.topic);
             return (
@@ -117,21 +115,22 @@ function Warnings({ view }: { view: Schemas["Overview"] }) {
                 <PageLink to={{ topic: one.topic }} view="messages">
                   {one.topic}
                 </PageLink>{" "}
-                since {span((Date.parse(view.now_at) - Date.parse(one.due_at)) / 1000)}
-                {due && ` (${count(due.messages, due.exact)} due)`}
+                {TEXT.sinceAmong}
+                {span((Date.parse(view.now_at) - Date.parse(one.due_at)) / 1000)}
+                {due && TEXT.someDue(count(due.messages, due.exact))}
               </Fragment>
             );
           })}
-          {view.overdue.length > 5 && ` and ${view.overdue.length - 5} others`}
+          {view.overdue.length > 5 && TEXT.andOthers(view.overdue.length - 5)}
         </Warning>
       )}
       {view.held_up_by.length > 0 && (
-        <Section title="Upkeep is held up">
+        <Section title={TEXT.upkeepIsHeldUp}>
           <Rows
             columns={holderColumns(view.now_at)}
             empty=""
             keyOf={(one) => one.gid ?? String(one.pid)}
-            label="Sessions that hold upkeep up"
+            label={TEXT.sessionsThatHoldUpkeepUp}
             rows={view.held_up_by}
           />
         </Section>
@@ -145,10 +144,9 @@ function Wheels({ view: { now_at, wheels } }: { view: Schemas["Overview"] }) {
   const [open, setOpen] = useState<boolean>();
   if (wheels.length === 0) {
     return (
-      <Section title="No wheel is connected">
+      <Section title={TEXT.noWheelIsConnected}>
         <Text color="fg.muted" fontSize="sm">
-          Without a wheel, messages are released only when a consumer receives. A wheel turns in Airflow’s
-          triggerer while a DAG watches a topic, and in `duewheel wheel run`.
+          {TEXT.withoutAWheelMessagesAreReleased}
         </Text>
       </Section>
     );
@@ -162,14 +160,14 @@ function Wheels({ view: { now_at, wheels } }: { view: Schemas["Overview"] }) {
           {isOpen ? "Hide the wheels" : "Show the wheels"}
         </Button>
       }
-      title={`${many(wheels.length - still, "wheel turns", "wheels turn")}${still > 0 ? `, ${still} ${still === 1 ? "does" : "do"} not` : ""}`}
+      title={`${many(wheels.length - still, TEXT.wheelTurns, TEXT.wheelsTurn)}${still > 0 ? TEXT.someDoNotTurn(still, still === 1 ? TEXT.does : TEXT.do) : ""}`}
     >
       {isOpen && (
         <Rows
           columns={wheelColumns(now_at)}
           empty=""
           keyOf={(one) => `${one.name} ${one.login} ${one.client_address}`}
-          label="Wheels"
+          label={TEXT.wheels}
           rows={wheels}
         />
       )}
@@ -181,7 +179,7 @@ function LastActive({ at, nowAt }: { at: string | null; nowAt: string }) {
   if (at === null) return "–";
   return (
     <>
-      {away(at, nowAt)} {isSilent(at, nowAt) && <Badge colorPalette="red">does not turn</Badge>}
+      {away(at, nowAt)} {isSilent(at, nowAt) && <Badge colorPalette="red">{TEXT.doesNotTurn}</Badge>}
     </>
   );
 }
@@ -200,12 +198,12 @@ function Flow({ topic, view }: { topic: string; view: Schemas["Overview"] }) {
       <Chart
         at={instants(view.past)}
         countedSteps={view.past.counted_steps}
-        label="Messages that came due, were received, acked and failed, by minute"
+        label={TEXT.messagesThatCameDueWereReceived}
         series={[
-          { color: "gray-500", label: "came due", values: due },
-          { color: "blue-500", label: "received", values: of("received") },
-          { color: "green-500", label: "acked", values: of("acked") },
-          { color: "red-500", label: "failed", values: of("failed") },
+          { color: "gray-500", label: TEXT.cameDue, values: due },
+          { color: "blue-500", label: TEXT.received, values: of("received") },
+          { color: "green-500", label: TEXT.stateAcked, values: of("acked") },
+          { color: "red-500", label: TEXT.failed, values: of("failed") },
         ]}
       />
       <Uncounted due={view.past} topic={topic} />

@@ -6,23 +6,24 @@ import { Selection, chooser, useChoice } from "../choosing";
 import { useBroker } from "../queries";
 import { RetryNow } from "../RetryNow";
 import { NUMBER, Rows, columnsOf } from "../Rows";
+import { TEXT } from "../texts";
 
 const column = columnsOf<Schemas["WaitingRetry"]>();
 
 const COLUMNS = [
   column.accessor("deliver_at", {
     cell: ({ row: { original: one } }) => <When at={one.deliver_at} />,
-    header: "Next attempt",
+    header: TEXT.nextAttempt,
   }),
-  column.accessor("attempt", { header: "Attempt", ...NUMBER }),
-  column.accessor("group", { header: "Group" }),
-  column.accessor("topic", { header: "Topic" }),
-  column.accessor("key", { header: "Key" }),
-  column.accessor("reason", { header: "Reason" }),
+  column.accessor("attempt", { header: TEXT.attempt, ...NUMBER }),
+  column.accessor("group", { header: TEXT.group }),
+  column.accessor("topic", { header: TEXT.topic }),
+  column.accessor("key", { header: TEXT.key }),
+  column.accessor("reason", { header: TEXT.reason }),
   column.accessor("message_id", {
     cell: ({ row: { original: one } }) => <MessageLink id={one.message_id} />,
     enableSorting: false,
-    header: "Id",
+    header: TEXT.id,
   }),
 ];
 
@@ -58,13 +59,13 @@ function List({
       )}
       <Rows
         columns={[mayAct && chooser<Schemas["WaitingRetry"]>(choice, () => true, nameOf), ...COLUMNS]}
-        empty="No messages wait for a retry."
+        empty={TEXT.noMessagesWaitForARetry}
         keyOf={(one) => `${nameOf(one)} ${one.attempt}`}
-        label="Retries"
+        label={TEXT.retries}
         rows={retries}
         sorts
       />
-      <Shown first="that are next" of={retries} />
+      <Shown first={TEXT.thatAreNext} of={retries} />
     </>
   );
 }
@@ -74,10 +75,10 @@ export function Retries({ broker, mayAct }: { broker: string; mayAct: boolean })
   const where = { group: address.of("group"), topic: address.of("topic") };
   const answer = useBroker(broker, "retries", where, 5);
   return (
-    <Section title="Messages that wait for their next attempt, the next one first">
+    <Section title={TEXT.messagesThatWaitForTheirNext}>
       <Filters names={["group", "topic"]}>
-        <Filter label="Group" name="group" placeholder="all" />
-        <Filter label="Topic" name="topic" placeholder="all" />
+        <Filter label={TEXT.group} name="group" placeholder={TEXT.all} />
+        <Filter label={TEXT.topic} name="topic" placeholder={TEXT.all} />
       </Filters>
       <Answered answer={answer}>
         {(page) => <List broker={broker} mayAct={mayAct} retries={page.retries} />}

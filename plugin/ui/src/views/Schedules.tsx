@@ -5,47 +5,49 @@ import { span } from "../format";
 import { Answered, PageLink, Section, When } from "../parts";
 import { useBroker } from "../queries";
 import { Rows, columnsOf } from "../Rows";
+import { TEXT } from "../texts";
 
 const column = columnsOf<Schemas["Schedule"]>();
 
 const COLUMNS = [
-  column.accessor("name", { header: "Schedule" }),
+  column.accessor("name", { header: TEXT.schedule }),
   column.accessor("topic", {
     cell: ({ row: { original: one } }) => (
       <PageLink to={{ topic: one.topic }} view="messages">
         {one.topic}
       </PageLink>
     ),
-    header: "Topic",
+    header: TEXT.topic,
   }),
   column.display({
     cell: ({ row: { original: one } }) =>
-      one.cron ? `${one.cron} (${one.timezone})` : `every ${span(one.every_seconds ?? 0)}`,
-    header: "Occurs",
+      one.cron ? `${one.cron} (${one.timezone})` : TEXT.everySpan(span(one.every_seconds ?? 0)),
+    header: TEXT.occurs,
     id: "occurs",
   }),
   column.accessor("next_at", {
     cell: ({ row: { original: one } }) =>
       one.paused_at ? (
         <Text>
-          paused since <When at={one.paused_at} />
+          {TEXT.pausedSince}
+          <When at={one.paused_at} />
         </Text>
       ) : (
         <When at={one.next_at} />
       ),
-    header: "Next",
+    header: TEXT.next,
   }),
   column.accessor("last_at", {
     cell: ({ row: { original: one } }) => <When at={one.last_at} />,
-    header: "Last",
+    header: TEXT.last,
   }),
-  column.accessor("misfire", { header: "Missed ones" }),
+  column.accessor("misfire", { header: TEXT.missedOnes }),
 ];
 
 export function Schedules({ broker, mayAct }: { broker: string; mayAct: boolean }) {
   const answer = useBroker(broker, "schedules", {}, 10);
   return (
-    <Section title="Schedules">
+    <Section title={TEXT.schedules}>
       <Answered answer={answer}>
         {(page) => (
           <Rows
@@ -54,13 +56,13 @@ export function Schedules({ broker, mayAct }: { broker: string; mayAct: boolean 
               mayAct &&
                 column.display({
                   cell: ({ row: { original: one } }) => <Switch broker={broker} schedule={one} />,
-                  header: "Actions",
+                  header: TEXT.actions,
                   id: "actions",
                 }),
             ]}
-            empty="No schedules yet: add one with `duewheel schedule add`."
+            empty={TEXT.noSchedulesYetAddOneWith}
             keyOf={(one) => one.name}
-            label="Schedules"
+            label={TEXT.schedules}
             rows={page.schedules}
             sorts
           />
@@ -77,14 +79,12 @@ function Switch({ broker, schedule }: { broker: string; schedule: Schemas["Sched
     <Asking
       act={async () => {
         await post(ofBroker(broker, `schedules/${paused ? "resume" : "pause"}`), { name });
-        return paused ? `${name} is resumed.` : `${name} is paused.`;
+        return paused ? TEXT.isResumed(name) : TEXT.isPaused(name);
       }}
-      action={paused ? "Resume" : "Pause"}
+      action={paused ? TEXT.resume : TEXT.pause}
     >
       <Text>
-        {paused
-          ? `${name} is resumed from now. Occurrences that fell into the pause are not sent.`
-          : `${name} sends nothing until it is resumed, and messages that it has sent ahead are taken back.`}
+        {paused ? TEXT.isResumedFromNowOccurrencesThat(name) : TEXT.sendsNothingUntilItIsResumed(name)}
       </Text>
     </Asking>
   );

@@ -4,6 +4,7 @@ import { Answered, MessageLink, Section, When } from "../parts";
 import { useAnswer, useBroker } from "../queries";
 import { NUMBER, Rows, columnsOf } from "../Rows";
 import { type Task, resourceOf } from "../tasks";
+import { TEXT } from "../texts";
 
 type TaskInstance = {
   end_date: string | null;
@@ -24,12 +25,7 @@ export function TaskMessages({ task }: { task: Task }) {
         const broker = said("duewheel_conn_id");
         const topic = said("topic");
         if (broker === undefined || topic === undefined) {
-          return (
-            <Text color="fg.muted">
-              This task has not run, or names no topic. Messages that a task handles through a hook in its own
-              code are not listed here.
-            </Text>
-          );
+          return <Text color="fg.muted">{TEXT.thisTaskHasNotRunOr}</Text>;
         }
         return (
           <Both
@@ -57,12 +53,15 @@ const shifted = (at: string, by: number) => new Date(Date.parse(at) + by).toISOS
 
 const column = columnsOf<Schemas["NamedMessage"]>();
 
-const KEY_AND_TAG = [column.accessor("key", { header: "Key" }), column.accessor("tag", { header: "Tag" })];
+const KEY_AND_TAG = [
+  column.accessor("key", { header: TEXT.key }),
+  column.accessor("tag", { header: TEXT.tag }),
+];
 
 const idOf = (broker: string) =>
   column.accessor("message_id", {
     cell: ({ row: { original: one } }) => <MessageLink broker={broker} id={one.message_id} />,
-    header: "Id",
+    header: TEXT.id,
   });
 
 function Both({ broker, where }: { broker: string; where: Record<string, string | number | undefined> }) {
@@ -71,44 +70,44 @@ function Both({ broker, where }: { broker: string; where: Record<string, string 
     <Answered answer={answer} asOf={(page) => page.now_at}>
       {({ messages, now_at: nowAt }) => (
         <>
-          <Section title="Messages that this task instance received">
+          <Section title={TEXT.messagesThatThisTaskInstanceReceived}>
             <Rows
               columns={[
                 column.accessor("leased_at", {
                   cell: ({ row: { original: one } }) => <When at={one.leased_at} nowAt={nowAt} />,
-                  header: "Received",
+                  header: TEXT.receivedAt,
                 }),
                 ...KEY_AND_TAG,
-                column.accessor("attempt", { header: "Attempt", ...NUMBER }),
+                column.accessor("attempt", { header: TEXT.attempt, ...NUMBER }),
                 column.accessor("deliver_at", {
                   cell: ({ row: { original: one } }) => <When at={one.deliver_at} />,
-                  header: "Due",
+                  header: TEXT.due,
                 }),
                 idOf(broker),
               ]}
-              empty="None that the broker still knows of."
+              empty={TEXT.noneThatTheBrokerStillKnows}
               keyOf={(one) => `${one.message_id} ${one.leased_at}`}
-              label="Received messages"
+              label={TEXT.receivedMessages}
               rows={messages.filter((one) => one.leased_at !== null)}
             />
           </Section>
-          <Section title="Messages that it sent">
+          <Section title={TEXT.messagesThatItSent}>
             <Rows
               columns={[
                 column.accessor("born_at", {
                   cell: ({ row: { original: one } }) => <When at={one.born_at} nowAt={nowAt} />,
-                  header: "Sent",
+                  header: TEXT.sent,
                 }),
                 ...KEY_AND_TAG,
                 column.accessor("deliver_at", {
                   cell: ({ row: { original: one } }) => <When at={one.deliver_at} nowAt={nowAt} />,
-                  header: "Due",
+                  header: TEXT.due,
                 }),
                 idOf(broker),
               ]}
-              empty="None that the broker still knows of."
+              empty={TEXT.noneThatTheBrokerStillKnows}
               keyOf={(one) => one.message_id}
-              label="Sent messages"
+              label={TEXT.sentMessages}
               rows={messages.filter((one) => one.leased_at === null)}
             />
           </Section>

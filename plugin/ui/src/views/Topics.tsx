@@ -4,6 +4,7 @@ import { count } from "../format";
 import { Answered, PageLink, Pages, Section, When } from "../parts";
 import { useBroker } from "../queries";
 import { NUMBER, Rows, columnsOf } from "../Rows";
+import { TEXT } from "../texts";
 
 const column = columnsOf<Schemas["TopicNumbers"]>();
 
@@ -14,25 +15,25 @@ const COLUMNS = [
         {one.topic}
       </PageLink>
     ),
-    header: "Topic",
+    header: TEXT.topic,
   }),
-  column.accessor("message_type", { header: "Type" }),
+  column.accessor("message_type", { header: TEXT.type }),
   column.accessor("waiting", {
     cell: ({ row: { original: one } }) => count(one.waiting, one.waiting_is_exact),
-    header: "Waiting",
+    header: TEXT.waiting,
     ...NUMBER,
   }),
   column.accessor("next_due_at", {
     cell: ({ row: { original: one } }) => <When at={one.next_due_at} />,
-    header: "Next due",
+    header: TEXT.nextDue,
   }),
   column.accessor("released_to", {
     cell: ({ row: { original: one } }) => <When at={one.released_to} />,
-    header: "Released up to",
+    header: TEXT.releasedUpTo,
   }),
   column.accessor("stragglers", {
     cell: ({ row: { original: one } }) => count(one.stragglers),
-    header: "Stragglers",
+    header: TEXT.stragglers,
     ...NUMBER,
   }),
 ];
@@ -41,15 +42,15 @@ export function Topics({ broker }: { broker: string }) {
   const after = useAddress().of("after");
   const answer = useBroker(broker, "topics", { after });
   return (
-    <Section title="Topics">
+    <Section title={TEXT.topics}>
       <Answered answer={answer} asOf={(page) => page.now_at}>
         {(page) => (
           <>
             <Rows
               columns={COLUMNS}
-              empty="No topics yet: make one with `duewheel topic create`."
+              empty={TEXT.noTopicsYetMakeOneWith}
               keyOf={(one) => one.topic}
-              label="Topics"
+              label={TEXT.topics}
               rows={page.topics}
             />
             <Pages next={page.next} />

@@ -4,28 +4,29 @@ import type { Schemas } from "../api";
 import { Answered, Consumer, Section, When } from "../parts";
 import { useBroker } from "../queries";
 import { Rows, columnsOf } from "../Rows";
+import { TEXT } from "../texts";
 
 const column = columnsOf<Schemas["WaitingConsumer"]>();
 
 const columns = (nowAt: string) => [
-  column.accessor("group", { header: "Group" }),
-  column.accessor("topic", { header: "Topic" }),
-  column.accessor((one) => (one.consumer.startsWith("airflow:") ? "task" : "program"), {
+  column.accessor("group", { header: TEXT.group }),
+  column.accessor("topic", { header: TEXT.topic }),
+  column.accessor((one) => (one.consumer.startsWith("airflow:") ? TEXT.aTask : TEXT.aProgram), {
     cell: ({ getValue }) => <Badge>{getValue<string>()}</Badge>,
-    header: "Kind",
+    header: TEXT.kind,
     id: "kind",
   }),
   column.accessor("consumer", {
     cell: ({ row: { original: one } }) => <Consumer name={one.consumer} />,
-    header: "Consumer",
+    header: TEXT.consumer,
   }),
-  column.accessor((one) => [one.login, one.client_address].filter(Boolean).join(" from "), {
-    header: "Login",
+  column.accessor((one) => [one.login, one.client_address].filter(Boolean).join(TEXT.fromAMachine), {
+    header: TEXT.login,
     id: "login",
   }),
   column.accessor((one) => one.started_at ?? "", {
     cell: ({ row: { original: one } }) => <When at={one.started_at} nowAt={nowAt} />,
-    header: "Since",
+    header: TEXT.since,
     id: "started_at",
   }),
 ];
@@ -33,14 +34,14 @@ const columns = (nowAt: string) => [
 export function WaitingConsumers({ broker }: { broker: string }) {
   const answer = useBroker(broker, "waiting-consumers", {}, 5);
   return (
-    <Section title="Consumers that wait for messages">
+    <Section title={TEXT.consumersThatWait}>
       <Answered answer={answer}>
         {(page) => (
           <Rows
             columns={columns(page.now_at)}
-            empty="No task lingers and no program waits: the next message starts a run, or waits for a consumer."
+            empty={TEXT.noConsumerWaits}
             keyOf={(one, index) => `${one.topic} ${one.group} ${one.consumer} ${index}`}
-            label="Waiting consumers"
+            label={TEXT.waitingConsumers}
             rows={page.consumers}
             sorts
           />

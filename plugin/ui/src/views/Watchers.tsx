@@ -4,6 +4,7 @@ import { type Schemas, get } from "../api";
 import { Answered, PageLink, PlaceLink, Section, When } from "../parts";
 import { useAnswer } from "../queries";
 import { Rows, columnsOf } from "../Rows";
+import { TEXT } from "../texts";
 
 type Watcher = Schemas["Watcher"];
 
@@ -18,19 +19,19 @@ const columns = (nowAt: string) => [
           <PlaceLink to={`/dags/${encodeURIComponent(dag)}`}>{dag}</PlaceLink>
         </span>
       )),
-    header: "DAG",
+    header: TEXT.dag,
     id: "dags",
   }),
   column.accessor("problem", {
     cell: ({ row: { original: one } }) =>
       one.problem === null ? (
-        <Badge colorPalette="green">can ring</Badge>
+        <Badge colorPalette="green">{TEXT.canRing}</Badge>
       ) : (
         <>
-          <Badge colorPalette="red">cannot ring</Badge> {one.problem}
+          <Badge colorPalette="red">{TEXT.cannotRing}</Badge> {one.problem}
         </>
       ),
-    header: "State",
+    header: TEXT.state,
   }),
   column.accessor("topic", {
     cell: ({ row: { original: one } }) => (
@@ -38,41 +39,41 @@ const columns = (nowAt: string) => [
         {one.topic}
       </PageLink>
     ),
-    header: "Topic",
+    header: TEXT.topic,
   }),
-  column.accessor("group", { header: "Group" }),
+  column.accessor("group", { header: TEXT.group }),
   column.accessor((one) => one.rang_at ?? "", {
     cell: ({ row: { original: one } }) => <When at={one.rang_at} nowAt={nowAt} />,
-    header: "Last ring",
+    header: TEXT.lastRing,
     id: "rang_at",
   }),
-  column.accessor("connection_id", { header: "Connection" }),
+  column.accessor("connection_id", { header: TEXT.connection }),
   column.accessor((one) => `${one.asset} ${one.name}`, {
-    cell: ({ row: { original: one } }) => `${one.name} of ${one.asset}`,
-    header: "Watcher, asset",
+    cell: ({ row: { original: one } }) => TEXT.watcherOfAsset(one.name, one.asset),
+    header: TEXT.watcherAndAsset,
     id: "asset",
   }),
-  column.accessor((one) => one.triggerer ?? "", { header: "Triggerer", id: "triggerer" }),
+  column.accessor((one) => one.triggerer ?? "", { header: TEXT.triggerer, id: "triggerer" }),
 ];
 
 export function Watchers() {
   const answer = useAnswer(["watchers"], (signal) => get<Schemas["Watchers"]>("watchers", {}, signal));
   return (
-    <Section title="Watchers of all DAGs, those that cannot ring first">
+    <Section title={TEXT.watchersOfAllDags}>
       <Answered answer={answer} asOf={(page) => page.now_at}>
         {(page) => (
           <>
             <Rows
               columns={columns(page.now_at)}
-              empty="No DAG that is active has a watcher of a topic."
+              empty={TEXT.noDagHasAWatcher}
               keyOf={(one) => [one.connection_id, one.asset, one.name, one.topic, one.group].join(" ")}
-              label="Watchers"
+              label={TEXT.watchers}
               rows={page.watchers}
               sorts
             />
             {page.more && (
               <Text color="fg.muted" fontSize="sm" mt={3}>
-                Only the first {page.watchers.length} by asset are shown.
+                {TEXT.onlyTheFirstByAsset(page.watchers.length)}
               </Text>
             )}
           </>
