@@ -131,6 +131,27 @@ def test_the_page_of_the_commands_has_each_with_its_help() -> None:
         assert "--json" in after.partition("\n## ")[0]
 
 
+def test_a_picture_has_its_dark_twin_beside_it() -> None:
+    program = """
+from types import SimpleNamespace as Namespace
+import links
+page = Namespace(file=Namespace(src_uri="how-to/page.md"))
+for name in ("overview-wide", "overview-narrow"):
+    print(links.on_page_markdown(f"![It](page/{name}-light.png)", page, None, None))
+"""
+    shown = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(HOOKS), *sys.path])},
+        stdout=subprocess.PIPE,
+        check=True,
+        text=True,
+    ).stdout
+    assert shown.splitlines() == [
+        "![It](page/overview-wide-light.png#only-light)![It](page/overview-wide-dark.png#only-dark)",
+        "![It](page/overview-narrow-light.png)",
+    ]
+
+
 SEARCHED = f"""
 site_name: sample
 use_directory_urls: false
