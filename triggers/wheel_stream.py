@@ -323,7 +323,7 @@ async def _looks(
                 "login",
                 conn_id,
             )
-        wheel = broker.wheel(on_released=hear).arun() if may_turn else _until_granted(broker)
+        wheel = broker.wheel(on_released=hear).arun() if may_turn else _until_granted(conn_id, broker)
         turning = asyncio.create_task(wheel)
         turning.add_done_callback(lambda _: news.set())
         if metrics is not None:
@@ -384,11 +384,12 @@ def _may_turn(broker: Broker) -> bool:
     return bool(may_turn)
 
 
-async def _until_granted(broker: Broker) -> None:
+async def _until_granted(conn_id: str, broker: Broker) -> None:
     """Stand in for the wheel until the login may turn one."""
     while True:
         await asyncio.sleep(ASK_FOR_THE_RIGHT_SECONDS)
         if await asyncio.to_thread(_may_turn, broker):
+            log.info("The login of connection %s may turn the wheel now; it starts", conn_id)
             return
 
 

@@ -429,7 +429,7 @@ def test_x19_a_login_that_may_only_consume_rings_without_a_wheel_until_it_may_tu
     monkeypatch.setattr(wheel_stream, "FIRST_PAUSE_SECONDS", 0.05)
     with (
         logged("duewheel.triggers.wheel_stream", "may not turn the wheel") as said,
-        logged("duewheel.triggers.wheel_stream", "starts again") as turning,
+        logged("duewheel.triggers.wheel_stream", "may turn the wheel now") as turning,
     ):
         asyncio.run(play())
     said.wait()
