@@ -42,7 +42,8 @@ class RedriveDeadLettersOperator(CheckedWhenMapped, BaseOperator):
         topic: only dead letters of this topic; None is all topics of the group.
         tag: only those with this tag.
         key_prefix: only those whose key begins with exactly this text.
-        reason_contains: only those whose reason contains exactly this text.
+        reason_contains, reason_lacks: only those whose reason contains the first text, and not the second,
+            literally.
         dead_from, dead_until: only those that became dead letters at or after the first instant and before
             the second: aware datetimes, or text with an offset.
         max_messages: how many to send at most; the oldest go first.
@@ -70,6 +71,7 @@ class RedriveDeadLettersOperator(CheckedWhenMapped, BaseOperator):
         "tag",
         "key_prefix",
         "reason_contains",
+        "reason_lacks",
         "dead_from",
         "dead_until",
         "max_messages",
@@ -86,6 +88,7 @@ class RedriveDeadLettersOperator(CheckedWhenMapped, BaseOperator):
         tag: str | None = None,
         key_prefix: str | None = None,
         reason_contains: str | None = None,
+        reason_lacks: str | None = None,
         dead_from: Instant | str | None = None,
         dead_until: Instant | str | None = None,
         max_messages: int | str | None = None,
@@ -102,6 +105,7 @@ class RedriveDeadLettersOperator(CheckedWhenMapped, BaseOperator):
             (tag, "tag"),
             (key_prefix, "key_prefix"),
             (reason_contains, "reason_contains"),
+            (reason_lacks, "reason_lacks"),
         ):
             check(text, partial(check_text, name=name))
         for instant, name in ((dead_from, "dead_from"), (dead_until, "dead_until")):
@@ -115,6 +119,7 @@ class RedriveDeadLettersOperator(CheckedWhenMapped, BaseOperator):
         self.tag = tag
         self.key_prefix = key_prefix
         self.reason_contains = reason_contains
+        self.reason_lacks = reason_lacks
         self.dead_from = dead_from
         self.dead_until = dead_until
         self.max_messages = max_messages
@@ -131,6 +136,7 @@ class RedriveDeadLettersOperator(CheckedWhenMapped, BaseOperator):
                 tag=self.tag,
                 key_prefix=self.key_prefix,
                 reason_contains=self.reason_contains,
+                reason_lacks=self.reason_lacks,
                 dead_from=as_instant(self.dead_from, "dead_from"),
                 dead_until=as_instant(self.dead_until, "dead_until"),
                 max_messages=None

@@ -184,6 +184,8 @@ def test_r14_x12_dead_letters_are_given_back_once(broker: Broker) -> None:
         "matched": 1,
         "redriven": 0,
     }
+    lacking = {"reason_lacks": "order", "dry_run": True}
+    assert RedriveDeadLettersOperator(**redrive, **lacking).execute(CONTEXT)["matched"] == 0
     assert RedriveDeadLettersOperator(**redrive).execute(CONTEXT) == {"matched": 1, "redriven": 1}
     assert RedriveDeadLettersOperator(**redrive).execute(CONTEXT) == {"matched": 0, "redriven": 0}
     with pytest.raises(DueWheelError):

@@ -227,6 +227,16 @@ def test_x12_redrives_at_once_send_each_once(broker: Broker, monkeypatch: pytest
     assert received(broker) == names
 
 
+def test_x12_a_redrive_in_sql_leaves_out_what_the_reason_has(broker: Broker) -> None:
+    broker.create_topic("t")
+    consumer_of(broker)
+    kill(broker, "a", reason="timed out")
+    kill(broker, "bc", reason="not found")
+    with connected(broker.dsn) as caller:
+        count = "select matched from duewheel.redrive('g', reason_lacks => 'timed', dry_run => true)"
+        assert ask(caller, count) == [(2,)]
+
+
 def test_x12_a_redrive_in_an_open_transaction_holds_up_only_the_same_letters(broker: Broker) -> None:
     broker.create_topic("t")
     consumer_of(broker)

@@ -244,7 +244,7 @@ create or replace function duewheel.redrive(
     consumer_group text, topic text default null, message_ids text[] default null, tag text default null,
     key_prefix text default null, reason_contains text default null, dead_from timestamptz default null,
     dead_until timestamptz default null, max_messages integer default null, dry_run boolean default false,
-    now timestamptz default null,
+    now timestamptz default null, reason_lacks text default null,
     out matched bigint, out redriven bigint
 )
 language plpgsql as $$
@@ -259,7 +259,8 @@ begin
     loop
         v_chunk := duewheel.redrive_chunk(
             consumer_group, topic, message_ids, tag, key_prefix, reason_contains, dead_from, dead_until,
-            least(1000, max_messages - matched)::integer, coalesce(dry_run, false), v_after, redrive.now);
+            least(1000, max_messages - matched)::integer, coalesce(dry_run, false), v_after, redrive.now,
+            p_reason_lacks => reason_lacks);
         matched := matched + v_chunk.matched;
         redriven := redriven + v_chunk.redriven;
         v_after := v_chunk.next;
