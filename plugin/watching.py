@@ -19,6 +19,7 @@ from airflow.jobs.job import Job
 from airflow.models import Trigger
 from airflow.models.asset import AssetEvent, AssetModel, AssetWatcherModel, DagScheduleAssetReference
 from fastapi import APIRouter
+from psycopg2.errors import QueryCanceled
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
@@ -35,6 +36,7 @@ router = APIRouter(prefix="/api")
 _MOST: Final = 500
 #: So many of an asset's newest events are searched for the last ring of one of its watchers.
 _NEWEST_EVENTS: Final = 50
+_NOT_ASKED: Final = "The page could not ask the broker in time, so this is not known. Refresh."
 _NO_TRIGGERER: Final = "No triggerer has it: start `airflow triggerer`, or wait until one takes it over."
 
 #: A topic and a group.
@@ -61,6 +63,9 @@ def list_watchers(user: Seeing, session: SessionDep) -> models.Watchers:
     visible = {one for one in {each.connection_id for each in found[:_MOST]} if may_see(user, one)}
     shown = [one for one in found[:_MOST] if one.connection_id in visible]
     dags = _dags(session, shown)
+    rang_at = [_rang_at(session, one) for one in shown]
+    # The brokers may take long to answer; no transaction of Airflow's database waits for them.
+    session.commit()
     problems = {
         connection_id: _problems(
             connection_id, {one.watched for one in shown if one.connection_id == connection_id}
@@ -76,11 +81,11 @@ def list_watchers(user: Seeing, session: SessionDep) -> models.Watchers:
             topic=one.watched[0],
             group=one.watched[1],
             triggerer=one.triggerer,
-            rang_at=_rang_at(session, one),
+            rang_at=rang,
             problem=problems[one.connection_id].get(one.watched)
             or (_NO_TRIGGERER if one.triggerer is None else None),
         )
-        for one in shown
+        for one, rang in zip(shown, rang_at, strict=True)
     ]
     watchers.sort(key=lambda one: (one.problem is None, one.dags, one.asset, one.name))
     return models.Watchers(now_at=datetime.now(UTC), watchers=watchers, more=len(found) > _MOST)
@@ -150,8 +155,8 @@ def _problems(connection_id: str, watched: Iterable[_Watched]) -> dict[_Watched,
             f"No Airflow connection of type duewheel has the id {connection_id}: make it, or correct "
             "duewheel_conn_id in the DAG."
         )
-    except BrokerBusy:
-        return {}
+    except (BrokerBusy, QueryCanceled):
+        said = _NOT_ASKED
     except DueWheelError as error:
         problem = unavailable(error)
         said = str(error) if problem is None else problem.detail

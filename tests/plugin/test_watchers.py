@@ -12,9 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from playwright.sync_api import expect
+from tests.airflow_runs import connection_json
 from tests.plugin.airflow_server import AirflowServer
 from tests.plugin.browsing import logged_in, open_view, serious_findings
 
+from duewheel.plugin.brokers import Brokers
+from duewheel.plugin.watching import _problems
 from duewheel.store import ConsumeMode
 from duewheel.store.broker import Broker
 
@@ -122,6 +125,17 @@ def test_x08_the_last_ring_is_that_of_the_watcher(watching: AirflowServer) -> No
         rings.append(datetime.fromisoformat(told["timestamp"]))
     assert datetime.fromisoformat(listed(watching)["right"]["rang_at"]) == rings[0]
     assert listed(watching)["mistyped"]["rang_at"] is None
+
+
+def test_x08_a_broker_that_is_not_asked_in_time_is_not_said_to_ring(
+    dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_BUSY_BROKER", connection_json(dsn))
+    monkeypatch.setattr("duewheel.plugin.brokers.TURN_TIMEOUT_SECONDS", 0.01)
+    with closing(Brokers()) as brokers, brokers.lend("busy_broker"):
+        monkeypatch.setattr("duewheel.plugin.watching.brokers", brokers)
+        problems = _problems("busy_broker", [("t", "g")])
+    assert "not known" in problems["t", "g"]
 
 
 @pytest.mark.needs("chromium")
