@@ -227,6 +227,17 @@ def test_x12_redrives_at_once_send_each_once(broker: Broker, monkeypatch: pytest
     assert received(broker) == names
 
 
+def test_x24_dead_letters_of_a_deleted_topic_are_neither_listed_nor_redriven(broker: Broker) -> None:
+    for name in ("t", "other"):
+        broker.create_topic(name)
+        consumer_of(broker, name)
+    kill(broker, "ab")
+    kill(broker, "c", topic="other")
+    broker.delete_topic("t")
+    assert [letter.key for letter in broker.dead_letters("g")] == ["c"]
+    assert broker.redrive("g", dry_run=True).matched == 1
+
+
 def test_x12_a_redrive_in_sql_leaves_out_what_the_reason_has(broker: Broker) -> None:
     broker.create_topic("t")
     consumer_of(broker)

@@ -36,7 +36,7 @@ begin
                     then (dead_letter_page.after ->> 'at')::timestamptz else '-infinity' end as after_at,
                case when s.dead_letter_topic_id = v_after_topic
                     then (dead_letter_page.after ->> 'seq')::bigint else 0 end as after_seq
-        from duewheel.subscription s join duewheel.topic t on t.topic_id = s.topic_id
+        from duewheel.subscription s join duewheel.topic t on t.topic_id = s.topic_id and t.deleted_at is null
         where s.group_id = v_group.group_id and s.dead_letter_topic_id >= v_after_topic
           and (dead_letter_page.topic is null or t.name = dead_letter_page.topic)
         order by s.dead_letter_topic_id
