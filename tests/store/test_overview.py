@@ -339,6 +339,10 @@ def test_x08_the_lateness_of_a_day_is_told_by_hour(timed_broker: Broker, clock: 
         ("a", 2): MINUTE,
         ("b", 2): 2 * SECOND,
     }
+    # An hour that counts has all of its topics, however short the time is.
+    for max_ms in (1, 2, 4, 8, 16, 32, 1_000):
+        found, hours = overview.lateness_by_hour(timed_broker, begins_at, 3, max_ms)
+        assert hours == 0 or {one.topic for one in found if one.hour == 2} == {"a", "b"}
     # Where there is no time, fewer hours are looked at.
     assert overview.lateness_by_hour(timed_broker, begins_at, 10_000, 1)[1] < 10_000
 
