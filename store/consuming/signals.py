@@ -129,11 +129,9 @@ class Signals:
 
     def _begin(self) -> None:
         self._lock = threading.Lock()
-        # In the order in which they last began to wait.
-        self._lent: dict[Signal, None] = {}
+        # With the names of their consumers, in the order in which they last began to wait.
+        self._lent: dict[Signal, str] = {}
         self._wheel_at: dict[int, float] = {}
-        # Who has waited, for the name of the listener: topic and group, and the name of the first consumer.
-        self._waiting: dict[tuple[int, int], str] = {}
         # The thread of the leader alone reads the listener, without the lock; whether it does so now.
         self._leader: Signal | None = None
         self._reads = False
@@ -149,9 +147,7 @@ class Signals:
         its group. ``name`` is the consumer's."""
         signal = Signal(self, topic_id, group_id)
         with self._lock:
-            self._lent[signal] = None
-            if len(self._waiting) < _NAMED:
-                self._waiting.setdefault(signal.key, name)
+            self._lent[signal] = name
         try:
             yield signal
         finally:
@@ -313,10 +309,12 @@ class Signals:
         return listener
 
     def _said_to_wait(self) -> str:
-        """The name of the listener."""
+        """The name of the listener. It goes by topic and group, so that it stays while the same wait."""
         with self._lock:
-            groups = ",".join(f"{topic_id}.{group_id}" for topic_id, group_id in self._waiting)
-            return f"{WAITING} {groups} {next(iter(self._waiting.values()))}"
+            lent = sorted((signal.key, name) for signal, name in self._lent.items())
+        keys = list(dict.fromkeys(key for key, _ in lent))[:_NAMED]
+        groups = ",".join(f"{topic_id}.{group_id}" for topic_id, group_id in keys)
+        return f"{WAITING} {groups} {lent[0][1]}"
 
     def _close_listener(self) -> None:
         if self._listener is not None:

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 import pytest
-from tests.waiting import PATIENCE_SECONDS, ask, connected, until
+from tests.waiting import PATIENCE_SECONDS, ask, beside, connected, until
 
 from duewheel.store.broker import Broker
 from duewheel.store.consuming.consumer import Consumer
@@ -53,16 +53,33 @@ def test_who_waits_is_told_by_the_listener(broker: Broker, console: DriverConnec
     begin_to_listen(first, console)
     with Broker(broker.dsn) as program:
         for number in range(1, 6):
-            program.create_topic(f"of the program {number}".replace(" ", "-"))
+            program.create_topic(f"of-the-program-{number}")
             consumer = program.consumer(f"of-the-program-{number}", "g", name="a program")
             # The second wait is the first with the listener.
             for _ in range(2):
                 consumer.receive(wait=SHORT)
         told = [(one.topic, one.group, one.consumer) for one in waiting_consumers(broker)]
+    # Those that waited before are not named.
     assert told == [
-        *((f"of-the-program-{number}", "g", "a program") for number in (1, 2, 3)),
+        ("of-the-program-5", "g", "a program"),
         ("t", "g", "airflow:cancel/manual__1/cancel/-1"),
     ]
+
+
+def test_the_first_three_groups_of_a_program_that_wait_are_told(
+    broker: Broker, console: DriverConnection
+) -> None:
+    names = [f"t{number}" for number in range(5)]
+    for name in names:
+        broker.create_topic(name)
+    with Broker(broker.dsn) as program, beside() as begin:
+        consumers = [program.consumer(name, "g", name="a program") for name in names]
+        runs = [begin(lambda one=one: one.receive(wait=timedelta(seconds=30))) for one in consumers]
+        until(lambda: len(waiting_consumers(broker)) == 3, "three groups to be told")
+        assert {one.topic for one in waiting_consumers(broker)} < set(names)
+        for name in names:
+            broker.send(name, b"", delay=timedelta(0))
+        assert [len(run.result()) for run in runs] == [1] * 5
 
 
 def test_a_listener_that_nobody_reads_is_closed(
