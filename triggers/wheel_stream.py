@@ -240,7 +240,9 @@ async def doorbell_stream(conn_id: str) -> AsyncGenerator[DoorbellSnapshot, None
     finally:
         WATCHED.note_silent(conn_id, ())
         if metrics is not None:
-            metrics.forget_watchers()
+            # A metrics server that is away may block, and the stream is over already.
+            with suppress(Exception):
+                await asyncio.shield(asyncio.to_thread(metrics.forget_watchers))
 
 
 def _log_stop(conn_id: str, error: Exception, told: set[str]) -> None:
@@ -273,7 +275,7 @@ def _cure(error: Exception) -> str | None:
         return "Make this connection in Airflow, or correct duewheel_conn_id in the DAG"
     if isinstance(error, DueWheelError):
         return "`duewheel doctor` on this machine says more"
-    if isinstance(error, (psycopg2.Error, TimeoutError)):
+    if isinstance(error, (psycopg2.OperationalError, psycopg2.InterfaceError, TimeoutError)):
         return "Check that the database runs and that the triggerer reaches it"
     return None
 
