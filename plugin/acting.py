@@ -23,6 +23,7 @@ from duewheel.plugin.rights import Acting
 from duewheel.plugin.seeing import brokers
 from duewheel.store import AlreadyReleased, Broker, DueWheelError, NotAllowed, UnknownMessage
 from duewheel.store.operations import overview
+from duewheel.store.operations.dead_letters import redrive_portions
 from duewheel.store.operations.recalling import recall_portion, reschedule_portion
 from duewheel.store.values.bulk_results import Redriven, Rewound
 from duewheel.store.values.messages import MessageType, SendOutcome
@@ -149,7 +150,10 @@ def redrive(connection_id: str, asked: models.SomeDeadLetters, _: Acting) -> Red
 def discard(connection_id: str, asked: models.SomeDeadLetters, _: Acting) -> models.Discarded:
     """Discard dead letters, or count them."""
     with brokers.lend(connection_id) as broker:
-        return models.Discarded(discarded=broker.discard_dead_letters(**asked.model_dump()))
+        portions = list(redrive_portions(broker, **asked.model_dump(), per_second=None, discard=True))
+    matched = sum(one.matched for one in portions)
+    discarded = matched if asked.dry_run else sum(one.redriven for one in portions)
+    return models.Discarded(matched=matched, discarded=discarded)
 
 
 @router.post("/dead-letters/resend", dependencies=[_logged("duewheel.resend")])

@@ -17,6 +17,7 @@ from duewheel.plugin import models
 from duewheel.plugin.rights import Seeing
 from duewheel.plugin.seeing import OptionalText, WhichDeadLetters, brokers
 from duewheel.store import Broker
+from duewheel.store.operations import overview
 from duewheel.store.operations.dead_letters import redrive_portions
 from duewheel.store.operations.recalling import recall_portion
 from duewheel.store.values.messages import deliver_at_of
@@ -44,9 +45,11 @@ def count_messages(
 
 
 @router.get("/dead-letters/count")
-def count_dead_letters(connection_id: str, _: Seeing, which: WhichDeadLetters) -> models.Count:
+def count_dead_letters(connection_id: str, _: Seeing, which: WhichDeadLetters) -> models.DeadLetterCount:
     """How many open dead letters of a group meet the criteria."""
     with brokers.lend(connection_id) as broker:
+        # Before the count: an action on what had died by then reaches no more than was counted.
+        now_at = overview.now(broker)
         portions = redrive_portions(
             broker,
             which.group,
@@ -62,7 +65,8 @@ def count_dead_letters(connection_id: str, _: Seeing, which: WhichDeadLetters) -
             per_second=None,
             dry_run=True,
         )
-        return _sum(one.matched for one in portions)
+        counted = _sum(one.matched for one in portions)
+    return models.DeadLetterCount(messages=counted.messages, exact=counted.exact, now_at=now_at)
 
 
 def first_waiting(broker: Broker, topic: str) -> datetime | None:

@@ -218,8 +218,10 @@ class DeadLetters(Model):
 
 
 class DeadLetterReasons(Model):
-    """The reasons of a group's open dead letters, the commonest first."""
+    """The reasons of a group's open dead letters, the commonest first. All that died before ``now_at`` are
+    among them."""
 
+    now_at: datetime
     reasons: list[overview.DeadLetterReason]
 
 
@@ -256,6 +258,12 @@ class Count(Model):
 
     messages: int
     exact: bool
+
+
+class DeadLetterCount(Count):
+    """How many dead letters there are. All that died before ``now_at`` are among them."""
+
+    now_at: datetime
 
 
 class Body(Model):
@@ -440,8 +448,9 @@ class Sent(Model):
 
 
 class Discarded(Model):
-    """How many dead letters were discarded, or would be."""
+    """How many dead letters matched, and how many of them were discarded, or would be."""
 
+    matched: int
     discarded: int
 
 

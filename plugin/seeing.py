@@ -326,8 +326,10 @@ def list_dead_letter_reasons(
 ) -> models.DeadLetterReasons:
     """The reasons of a group's open dead letters, the commonest first."""
     with brokers.lend(connection_id) as broker:
+        # Before the list: an action on what had died by then reaches no more than the list has.
+        now_at = overview.now(broker)
         found = overview.dead_letter_reasons(broker, group, topic, dead_from, dead_until)
-    return models.DeadLetterReasons(reasons=found)
+    return models.DeadLetterReasons(now_at=now_at, reasons=found)
 
 
 @router.get("/brokers/{connection_id}/schedules")

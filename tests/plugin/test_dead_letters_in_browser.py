@@ -16,7 +16,9 @@ from duewheel.store import RetryPolicy
 from duewheel.store.broker import Broker
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser
+    from playwright.sync_api import Browser, Locator, Page, Route
+
+    from duewheel.store.consuming.consumer import Consumer
 
 pytestmark = [pytest.mark.airflow, pytest.mark.slow, pytest.mark.needs("chromium")]
 
@@ -57,12 +59,14 @@ def test_x24_dead_letters_of_a_time_and_without_a_reason_are_redriven_and_no_oth
         page.locator("input[name=from]").fill(f"{YESTERDAY + timedelta(hours=1):%Y-%m-%dT%H:%M}")
         page.locator("input[name=from]").press("Enter")
         expect(rows).to_have_count(1 + 2)
-        # The reasons are those of that time.
-        expect(reasons.get_by_role("row", name=re.compile("^HTTP 503 1 "))).to_be_visible()
         with page.expect_download() as download:
             page.get_by_role("link", name="Export JSON lines").click()
         exported = [json.loads(line)["key"] for line in download.value.path().read_text().splitlines()]
         assert exported == ["t-1", "t-2"]
+        page.locator("input[name=lacks]").fill("")
+        page.locator("input[name=lacks]").press("Enter")
+        # The reasons are those of that time.
+        expect(reasons.get_by_role("row", name=re.compile("^HTTP 503 1 "))).to_be_visible()
         dialog = page.get_by_role("alertdialog")
         reasons.get_by_role("row", name=re.compile("^HTTP 503 ")).get_by_role(
             "button", name="Discard"
@@ -74,6 +78,9 @@ def test_x24_dead_letters_of_a_time_and_without_a_reason_are_redriven_and_no_oth
         dialog.get_by_role("button", name="Discard").click()
         expect(dialog.get_by_text("1 discarded.")).to_be_visible()
         close(dialog)
+        page.locator("input[name=lacks]").fill("poison")
+        page.locator("input[name=lacks]").press("Enter")
+        expect(rows).to_have_count(1 + 1)
         # What is left of the page is less than what matches once another one has died.
         consumer = letters.consumer("dying", "dying")
         letters.send("dying", b"", key="t-4")
@@ -98,3 +105,86 @@ def test_x24_a_time_that_is_not_understood_lists_no_dead_letters(
         expect(page.get_by_role("button", name=re.compile("Redrive|Discard"))).to_have_count(0)
         page.get_by_role("button", name="Clear").click()
         expect(page.get_by_role("region", name="Dead letters", exact=True)).to_be_visible()
+
+
+#: What acts on all dead letters of a filter or a reason, and the word for what it has done.
+ON_ALL = (("Redrive", "sent again"), ("Discard", "discarded"), ("Redrive all", "sent again"))
+
+
+@pytest.fixture
+def many(shop: Broker, request: pytest.FixtureRequest) -> Consumer:
+    """The consumer of a group with 600 dead letters, more than a portion; its topic has the same name."""
+    name = re.sub(r"\W+", "-", request.node.name)
+    shop.create_topic(name, message_type="NORMAL", queues=1)
+    consumer = shop.consumer(name, name, retry=RetryPolicy(0, (MINUTE,)))
+    shop.send_many(name, [{"body": b"", "key": f"old-{n}"} for n in range(600)])
+    consumer.nack(consumer.receive(max_messages=600), reason="HTTP 503")
+    return consumer
+
+
+def asked_on_all(page: Page, airflow: AirflowServer, name: str, action: str) -> Locator:
+    """The dialog of an action on all dead letters of the group and the topic of a name, with its question."""
+    open_view(page, airflow, f"?view=dead&group={name}&topic={name}")
+    expect(page.get_by_text("200 of 600", exact=True)).to_be_visible()
+    dialog = page.get_by_role("alertdialog")
+    if action == "Redrive all":
+        page.get_by_role("checkbox", name="Choose all").check(force=True)
+        page.get_by_role("button", name="Select all 600").click()
+        page.get_by_role("button", name=action).click()
+        expect(dialog).to_contain_text(f"All dead letters of {name} are sent again")
+        expect(dialog).to_contain_text("600 dead letters to be sent again.")
+    else:
+        page.get_by_role("region", name="Reasons").get_by_role("button", name=action, exact=True).click()
+        expect(dialog).to_contain_text(f"All dead letters of {name} with this reason are")
+        expect(dialog).to_contain_text("600 dead letters have it.")
+    return dialog
+
+
+@pytest.mark.parametrize(("action", "done"), ON_ALL)
+def test_x24_what_dies_after_the_question_is_left_alone(
+    chromium: Browser, airflow: AirflowServer, shop: Broker, many: Consumer, action: str, done: str
+) -> None:
+    name = many.group
+    died: list[str] = []
+
+    def die_first(route: Route) -> None:
+        # One that is new, and of those that were sent again whatever is there.
+        died.append(f"new-{len(died)}")
+        shop.send(name, b"", key=died[-1])
+        while batch := many.receive(max_messages=1_000):
+            many.nack(batch, reason="HTTP 503")
+        route.continue_()
+
+    with logged_in(chromium, airflow, "op") as page:
+        dialog = asked_on_all(page, airflow, name, action)
+        page.route(re.compile("/dead-letters/(redrive|discard)"), die_first)
+        dialog.get_by_role("button", name=action, exact=True).click()
+        expect(dialog.get_by_role("status")).to_contain_text(f"600 {done}.")
+    assert len(died) == 2
+    left = {one.key for one in shop.dead_letters(name, redriven=False, max_messages=1_000)}
+    again = set() if action == "Discard" else {f"old-{n}" for n in range(500)}
+    assert left == {*died, *again}
+
+
+@pytest.mark.parametrize(("action", "done"), ON_ALL)
+def test_x12_what_another_operator_took_of_a_portion_does_not_end_an_action(
+    chromium: Browser, airflow: AirflowServer, shop: Broker, many: Consumer, action: str, done: str
+) -> None:
+    portions: list[int] = []
+
+    def take_one(route: Route) -> None:
+        answer = route.fetch()
+        said = answer.json()
+        portions.append(said["matched"])
+        (name,) = said.keys() - {"matched"}
+        # As if another one had been first, within the same statement.
+        said[name] -= len(portions) == 1
+        route.fulfill(response=answer, json=said)
+
+    with logged_in(chromium, airflow, "op") as page:
+        dialog = asked_on_all(page, airflow, many.group, action)
+        page.route(re.compile("/dead-letters/(redrive|discard)"), take_one)
+        dialog.get_by_role("button", name=action, exact=True).click()
+        expect(dialog.get_by_role("status")).to_contain_text(f"599 {done}.")
+    assert portions == [500, 100]
+    assert shop.dead_letters(many.group, redriven=False) == []

@@ -870,6 +870,21 @@ export interface components {
             topics: components["schemas"]["TopicDay"][];
         };
         /**
+         * DeadLetterCount
+         * @description How many dead letters there are. All that died before ``now_at`` are among them.
+         */
+        DeadLetterCount: {
+            /** Exact */
+            exact: boolean;
+            /** Messages */
+            messages: number;
+            /**
+             * Now At
+             * Format: date-time
+             */
+            now_at: string;
+        };
+        /**
          * DeadLetterReason
          * @description The open dead letters of a group that have one reason; instants in UTC.
          *
@@ -899,9 +914,15 @@ export interface components {
         };
         /**
          * DeadLetterReasons
-         * @description The reasons of a group's open dead letters, the commonest first.
+         * @description The reasons of a group's open dead letters, the commonest first. All that died before ``now_at`` are
+         *     among them.
          */
         DeadLetterReasons: {
+            /**
+             * Now At
+             * Format: date-time
+             */
+            now_at: string;
             /** Reasons */
             reasons: components["schemas"]["DeadLetterReason"][];
         };
@@ -922,11 +943,13 @@ export interface components {
         };
         /**
          * Discarded
-         * @description How many dead letters were discarded, or would be.
+         * @description How many dead letters matched, and how many of them were discarded, or would be.
          */
         Discarded: {
             /** Discarded */
             discarded: number;
+            /** Matched */
+            matched: number;
         };
         /**
          * Done
@@ -2193,7 +2216,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["Count"];
+                    "application/json": components["schemas"]["DeadLetterCount"];
                 };
             };
             /** @description Validation Error */

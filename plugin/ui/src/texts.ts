@@ -100,6 +100,7 @@ export const TEXT = {
   deliversAtOnceWithAnotherId: (ids: Part) => `Delivers ${ids} at once, with another id.`,
   discard: "Discard",
   discarded: (discarded: Part) => `${discarded} discarded.`,
+  discardedAndNeverSentAgain: "discarded, and never sent again",
   discardsOfNeverToBeSent: (now: Part, group: Part) =>
     `Discards ${now} of ${group}, never to be sent again. This cannot be undone.`,
   do: "do",
@@ -319,6 +320,7 @@ export const TEXT = {
   sendsToAgainEachWithIts: (now: Part, group: Part) => `Sends ${now} to ${group} again, each with its id.`,
   sent: "Sent",
   sentAgain: "sent again",
+  sentAgainEachOnce: "sent again, each once",
   sentAgainItComesToThe: "Sent again. It comes to the group at once.",
   sentAgainSoFar: (sent: Part) => `${sent} sent again …`,
   sentAgainTheyComeToThe: (redriven: Part) => `${redriven} sent again. They come to the group at once.`,
@@ -357,6 +359,7 @@ export const TEXT = {
   standsStill: "Stands still",
   state: "State",
   stateAcked: "acked",
+  stateDiscarded: "discarded",
   stateInFlight: "in flight",
   stateMoved: "moved",
   stateOfTheBroker: "State of the broker",

@@ -1,5 +1,5 @@
 import { Box, Button, Flex, Input, Text } from "@chakra-ui/react";
-import { useState } from "react";
+import { useRef, useState } from "react";
 import { Failure, type Schemas, addressOf, ofBroker, post } from "../api";
 import { useAddress } from "../address";
 import { Asking, type Course } from "../Asking";
@@ -157,6 +157,11 @@ const reasonColumns = ({ dead_from, dead_until, group, topic }: Where) => [
   }),
 ];
 
+/** When the question of an action on all ends: what dies after the list was read, redriven ones among them, is no part
+ * of it, however long the question stands and the action lasts. */
+const untilOf = ({ dead_until }: Where, nowAt: string) =>
+  dead_until !== "" && Date.parse(dead_until) < Date.parse(nowAt) ? dead_until : nowAt;
+
 /** Those of the criteria that are set. */
 const given = (where: Partial<Where>) =>
   Object.fromEntries(Object.entries(where).filter(([, value]) => value));
@@ -177,7 +182,7 @@ function Reasons({ broker, mayAct, where }: { broker: string; mayAct: boolean; w
   if (answer.error?.status === 404) return null;
   return (
     <Answered answer={answer}>
-      {({ reasons }) =>
+      {({ now_at, reasons }) =>
         reasons.length > 0 && (
           <Box mb={5}>
             {reasons.some((one) => !one.complete) && (
@@ -194,15 +199,17 @@ function Reasons({ broker, mayAct, where }: { broker: string; mayAct: boolean; w
                       one.reason !== null && (
                         <Flex gap={1} wrap="wrap">
                           <OnAll
-                            action={TEXT.redrive}
                             broker={broker}
-                            question={question("sent again, each once")}
+                            isRedrive
+                            question={question(TEXT.sentAgainEachOnce)}
+                            until={untilOf(where, now_at)}
                             which={{ ...given(those), reason: one.reason }}
                           />
                           <OnAll
-                            action={TEXT.discard}
                             broker={broker}
-                            question={question("discarded, and never sent again")}
+                            isRedrive={false}
+                            question={question(TEXT.discardedAndNeverSentAgain)}
+                            until={untilOf(where, now_at)}
                             which={{ ...given(those), reason: one.reason }}
                           />
                         </Flex>
@@ -227,27 +234,33 @@ function Reasons({ broker, mayAct, where }: { broker: string; mayAct: boolean; w
 
 /** Acts on all dead letters of one reason, by portions. */
 function OnAll({
-  action,
   broker,
+  isRedrive,
   question,
+  until,
   which,
 }: {
-  action: "Discard" | "Redrive";
   broker: string;
+  /** Otherwise they are discarded. */
+  isRedrive: boolean;
   question: string;
+  until: string;
   which: { reason: string };
 }) {
-  const isRedrive = action === "Redrive";
-  const words = isRedrive ? TEXT.sentAgain : "discarded";
-  const ask = async (more: object): Promise<{ found: number; number: number }> => {
+  const action = isRedrive ? TEXT.redrive : TEXT.discard;
+  const words = isRedrive ? TEXT.sentAgain : TEXT.stateDiscarded;
+  // That of the question: the list behind may be read anew while it stands.
+  const asked = useRef(until);
+  const ask = async (more: object): Promise<{ matched: number; number: number }> => {
+    const those = { ...which, ...more, dead_until: asked.current };
     if (isRedrive) {
       const path = ofBroker(broker, "dead-letters/redrive");
-      const { matched, redriven } = await post<Schemas["Redriven"]>(path, { ...which, ...more });
-      return { found: matched, number: redriven };
+      const { matched, redriven } = await post<Schemas["Redriven"]>(path, those);
+      return { matched, number: redriven };
     }
     const path = ofBroker(broker, "dead-letters/discard");
-    const { discarded } = await post<Schemas["Discarded"]>(path, { ...which, ...more });
-    return { found: discarded, number: discarded };
+    const { discarded, matched } = await post<Schemas["Discarded"]>(path, those);
+    return { matched, number: discarded };
   };
   return (
     <Asking
@@ -255,9 +268,10 @@ function OnAll({
         let sum = 0;
         try {
           for (;;) {
-            const { number } = await ask({ dry_run: false, max_messages: AT_ONCE });
+            const { matched, number } = await ask({ dry_run: false, max_messages: AT_ONCE });
             sum += number;
-            if (number < AT_ONCE) return `${count(sum)} ${words}.`;
+            // Another operator may have taken some of a whole portion.
+            if (matched < AT_ONCE) return `${count(sum)} ${words}.`;
             tell(`${count(sum)} ${words} …`);
             if (isStopped()) return TEXT.stoppedAfterSome(count(sum), words);
           }
@@ -269,10 +283,11 @@ function OnAll({
       action={action}
       quiet
       preview={async () => {
-        const { found } = await ask({ dry_run: true });
+        asked.current = until;
+        const { matched } = await ask({ dry_run: true });
         return {
-          number: found,
-          words: TEXT.someHaveIt(many(found, TEXT.deadLetter), found === 1 ? TEXT.has : TEXT.have),
+          number: matched,
+          words: TEXT.someHaveIt(many(matched, TEXT.deadLetter), matched === 1 ? TEXT.has : TEXT.have),
         };
       }}
       serious={!isRedrive}
@@ -390,11 +405,14 @@ function List({ broker, mayAct, mayReadBodies, where }: Rights & { broker: strin
                 </>
               }
               actionsOnAll={
-                <RedriveAll
-                  ask={(more) => ask({ ...given({ ...where, reason_contains: "" }), ...more })}
-                  key={where.reason_contains}
-                  where={where}
-                />
+                total.data && (
+                  <RedriveAll
+                    ask={(more) => ask({ ...given({ ...where, reason_contains: "" }), ...more })}
+                    key={where.reason_contains}
+                    until={untilOf(where, total.data.now_at)}
+                    where={where}
+                  />
+                )
               }
               choice={choice}
               of={JSON.stringify([broker, where])}
@@ -436,14 +454,18 @@ export const RedriveOne = ({ broker, group, id }: { broker: string; group: strin
 
 function RedriveAll({
   ask,
+  until,
   where,
 }: {
   ask: (more: object) => Promise<Schemas["Redriven"]>;
+  until: string;
   /** The filter of the list; its reason is the initial value. */
   where: Where;
 }) {
   const { dead_from, dead_until, group, key_prefix, reason_lacks } = where;
   const zone = useZone();
+  // That of the question: the list behind may be read anew while it stands.
+  const asked = useRef(until);
   const [reason, setReason] = useState(where.reason_contains);
   const said = [
     key_prefix && TEXT.whoseKeyBeginsWith(key_prefix),
@@ -464,9 +486,11 @@ function RedriveAll({
     let ended: string = TEXT.theyComeToTheGroupAt;
     try {
       for (;;) {
-        const { redriven } = await ask({ ...which, dry_run: false, max_messages: portion });
+        const more = { ...which, dead_until: asked.current, dry_run: false, max_messages: portion };
+        const { matched, redriven } = await ask(more);
         sent += redriven;
-        if (redriven < portion) break;
+        // Another operator may have taken some of a whole portion.
+        if (matched < portion) break;
         tell(TEXT.sentAgainSoFar(count(sent)));
         const goesOnAt = Date.now() + (portion / perSecond) * 1000;
         while (Date.now() < goesOnAt && !isStopped()) await wait(Math.min(0.2, portion / perSecond));
@@ -486,7 +510,8 @@ function RedriveAll({
       act={all}
       action={TEXT.redriveAll}
       preview={async () => {
-        const { matched } = await ask({ ...which, dry_run: true });
+        asked.current = until;
+        const { matched } = await ask({ ...which, dead_until: until, dry_run: true });
         const those = reason === "" && said.length === 0 ? "" : TEXT.thatMatch;
         return { number: matched, words: TEXT.toBeSentAgain(many(matched, TEXT.deadLetter), those) };
       }}
