@@ -131,11 +131,11 @@ def asked_on_all(page: Page, airflow: AirflowServer, name: str, action: str) -> 
         page.get_by_role("checkbox", name="Choose all").check(force=True)
         page.get_by_role("button", name="Select all 600").click()
         page.get_by_role("button", name=action).click()
-        expect(dialog).to_contain_text(f"All dead letters of {name} are sent again")
-        expect(dialog).to_contain_text("600 dead letters to be sent again.")
+        expect(dialog).to_contain_text(f"All dead letters of {name}, on topic {name}, are sent again")
+        expect(dialog).to_contain_text("600 dead letters that match to be sent again.")
     else:
         page.get_by_role("region", name="Reasons").get_by_role("button", name=action, exact=True).click()
-        expect(dialog).to_contain_text(f"All dead letters of {name} with this reason are")
+        expect(dialog).to_contain_text(f"All dead letters of {name} on topic {name} with this reason are")
         expect(dialog).to_contain_text("600 dead letters have it.")
     return dialog
 

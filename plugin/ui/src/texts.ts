@@ -21,8 +21,8 @@ export const TEXT = {
   airflowsApiServerDoesNotAnswer: "Airflow's API server does not answer. Is it up, and are you online?",
   all: "all",
   allDeadLettersOf: "All dead letters of ",
-  allDeadLettersOfWithThis: (group: Part, when: Part, what: Part) =>
-    `All dead letters of ${group} with this reason${when} are ${what}:`,
+  allDeadLettersOfWithThis: (group: Part, topic: Part, when: Part, what: Part) =>
+    `All dead letters of ${group}${topic} with this reason${when} are ${what}:`,
   allGroups: "All groups",
   allThatMatchAreChosen: "All that match are chosen:",
   allThatMatchTheFilterWith: "All that match the filter, with their bodies:",
@@ -258,6 +258,7 @@ export const TEXT = {
   onlyTheFirstByAsset: (number: Part) => `Only the first ${number} by asset are shown.`,
   onlyThoseWhoseReasonContains: "Only those whose reason contains",
   onTheTopic: (topic: Part) => `, on ${topic}`,
+  onTheTopicOf: (topic: Part) => ` on topic ${topic}`,
   onTopic: (topic: Part) => `on topic ${topic}`,
   openLeasesThoseThatEndFirst: "Open leases, those that end first at the top",
   orAtThisInstantIn: "Or at this instant, in ",

@@ -177,7 +177,12 @@ function Reasons({ broker, mayAct, where }: { broker: string; mayAct: boolean; w
     dead_until && TEXT.before(exactInstant(dead_until, zone)),
   ].join("");
   const question = (what: string) =>
-    TEXT.allDeadLettersOfWithThis(group, when && TEXT.deadIn(when, zone), what);
+    TEXT.allDeadLettersOfWithThis(
+      group,
+      topic && TEXT.onTheTopicOf(topic),
+      when && TEXT.deadIn(when, zone),
+      what,
+    );
   // The list below says that the group or the topic is unknown.
   if (answer.error?.status === 404) return null;
   return (
@@ -462,12 +467,13 @@ function RedriveAll({
   /** The filter of the list; its reason is the initial value. */
   where: Where;
 }) {
-  const { dead_from, dead_until, group, key_prefix, reason_lacks } = where;
+  const { dead_from, dead_until, group, key_prefix, reason_lacks, topic } = where;
   const zone = useZone();
   // That of the question: the list behind may be read anew while it stands.
   const asked = useRef(until);
   const [reason, setReason] = useState(where.reason_contains);
   const said = [
+    topic && TEXT.onTopic(topic),
     key_prefix && TEXT.whoseKeyBeginsWith(key_prefix),
     reason_lacks && TEXT.whoseReasonDoesNotContain(reason_lacks),
     dead_from && TEXT.deadFromInOn(exactInstant(dead_from, zone), zone),
