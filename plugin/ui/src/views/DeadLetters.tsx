@@ -50,6 +50,8 @@ export function DeadLetters({ broker, mayAct, mayReadBodies }: Rights & { broker
     reason_lacks: address.of("lacks"),
     topic: address.of("topic"),
   };
+  // The actions on a reason take no such criteria, and would reach more than the list shows.
+  const hasReasons = where.key_prefix === "" && where.reason_contains === "" && where.reason_lacks === "";
   const isUnderstood = [where.dead_from, where.dead_until].every((at) => at === "" || isInstant(at));
   return (
     <Section title={TEXT.deadLettersByTopicTheOldest}>
@@ -66,7 +68,7 @@ export function DeadLetters({ broker, mayAct, mayReadBodies }: Rights & { broker
         <Choices broker={broker} />
       ) : isUnderstood ? (
         <>
-          <Reasons broker={broker} mayAct={mayAct} where={where} />
+          {hasReasons && <Reasons broker={broker} mayAct={mayAct} where={where} />}
           <List broker={broker} mayAct={mayAct} mayReadBodies={mayReadBodies} where={where} />
         </>
       ) : (
