@@ -103,6 +103,17 @@ def test_x08_a_part_of_a_chart_stays_and_leads_back_to_the_whole(
         expect(whole).to_be_visible()
         whole.click()
         expect(whole).to_have_count(0)
+        # Of another time, nothing is in the part.
+        sale.send("sale", b"", deliver_at=BLACK_FRIDAY + 390 * MINUTE)
+        page.mouse.move(*place_of(page, 10))
+        page.mouse.down()
+        page.mouse.move(*place_of(page, 40), steps=5)
+        page.mouse.up()
+        expect(whole).to_be_visible()
+        page.locator("input[name=from]").fill("2030-11-29T06:00")
+        page.locator("input[name=from]").press("Enter")
+        expect(page.get_by_role("heading", name="Due: 1 in the hour")).to_be_visible()
+        expect(whole).to_have_count(0)
 
 
 def test_x08_the_ten_topics_that_were_released_latest_in_the_last_day_stand_first(

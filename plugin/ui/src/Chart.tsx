@@ -149,7 +149,8 @@ export function Chart({
     const shown = plot.current;
     if (!shown) return;
     const { max = 0, min = 0 } = shown.scales.x ?? {};
-    const isKept = showsPart(shown);
+    const [first = 0] = drawn.current[0];
+    const isKept = showsPart(shown) && min <= (drawn.current[0].at(-1) ?? 0) && max >= first;
     shown.setData(drawn.current, !isKept);
     // The part that was chosen stays, as long as there is something of it.
     if (isKept) shown.setScale("x", { max, min });
