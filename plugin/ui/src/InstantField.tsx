@@ -4,10 +4,10 @@ import { fromWall, useZone } from "./zone";
 import { TEXT } from "./texts";
 
 const DELAYS: [string, number][] = [
-  ["in 10 minutes", 600],
-  ["in 1 hour", 3_600],
-  ["in 6 hours", 21_600],
-  ["in 1 day", 86_400],
+  [TEXT.in10Minutes, 600],
+  [TEXT.in1Hour, 3_600],
+  [TEXT.in6Hours, 21_600],
+  [TEXT.in1Day, 86_400],
 ];
 
 /** An instant to move messages to: a delay from now by the database's clock, or an instant in the page's time zone. */

@@ -64,7 +64,7 @@ export function Pulse({ broker }: { broker: string }) {
             </PageLink>
           </>
         ) : (
-          "none"
+          TEXT.none
         )}
       </Fact>
       <Fact isWrong={late !== null && late.p99_seconds > LATE_SECONDS} label={TEXT.lateInTheLast5Min}>

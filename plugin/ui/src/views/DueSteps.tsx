@@ -12,9 +12,9 @@ import { isInstant, useZone } from "../zone";
 import { TEXT } from "../texts";
 
 const SPANS: Record<string, [length: string, step: string]> = {
-  days: ["3 days", "hour"],
-  hour: ["hour", "minute"],
-  minute: ["minute", "second"],
+  days: [TEXT.threeDays, TEXT.nounHour],
+  hour: [TEXT.nounHour, TEXT.nounMinute],
+  minute: [TEXT.nounMinute, TEXT.nounSecond],
 };
 const COLORS = ["blue-500", "green-500", "orange-500", "purple-500", "teal-500"];
 
@@ -114,7 +114,7 @@ export function DueSteps({ everySeconds, view }: { everySeconds: number; view: S
   const topic = address.of("topic");
   const within = address.of("span") || "hour";
   const words = (name: string) => {
-    const [length, step] = SPANS[name] ?? [name, "step"];
+    const [length, step] = SPANS[name] ?? [name, TEXT.nounStep];
     return from === "" ? TEXT.nextBy(length, step) : TEXT.spanByStep(length, step);
   };
   const where = `${words(within)}${from && TEXT.fromOn(instant(from, zone))}`;

@@ -157,7 +157,7 @@ function Wheels({ view: { now_at, wheels } }: { view: Schemas["Overview"] }) {
     <Section
       extra={
         <Button aria-expanded={isOpen} onClick={() => setOpen(!isOpen)} size="xs" variant="outline">
-          {isOpen ? "Hide the wheels" : "Show the wheels"}
+          {isOpen ? TEXT.hideTheWheels : TEXT.showTheWheels}
         </Button>
       }
       title={`${many(wheels.length - still, TEXT.wheelTurns, TEXT.wheelsTurn)}${still > 0 ? TEXT.someDoNotTurn(still, still === 1 ? TEXT.does : TEXT.do) : ""}`}
