@@ -31,15 +31,15 @@ def letters(shop: Broker, shop_dsn: str) -> Broker:
     """Dead letters of a group: two that died yesterday, and three of today."""
     instant = YESTERDAY
     with Broker(shop_dsn, clock=lambda: instant) as yesterday:
-        yesterday.create_topic("dying", message_type="NORMAL", queues=1)
-        consumer = yesterday.consumer("dying", "dying", retry=RetryPolicy(0, (MINUTE,)))
+        yesterday.create_topic("dying-by-time", message_type="NORMAL", queues=1)
+        consumer = yesterday.consumer("dying-by-time", "dying-by-time", retry=RetryPolicy(0, (MINUTE,)))
         for key, reason in (("y-1", "HTTP 503"), ("y-2", "poison")):
-            yesterday.send("dying", b"", key=key)
+            yesterday.send("dying-by-time", b"", key=key)
             consumer.nack(consumer.receive(), reason=reason)
             instant += MINUTE
-    consumer = shop.consumer("dying", "dying", retry=RetryPolicy(0, (MINUTE,)))
+    consumer = shop.consumer("dying-by-time", "dying-by-time", retry=RetryPolicy(0, (MINUTE,)))
     for key, reason in (("t-1", "HTTP 503"), ("t-2", "HTTP 404"), ("t-3", "poison")):
-        shop.send("dying", b"", key=key)
+        shop.send("dying-by-time", b"", key=key)
         consumer.nack(consumer.receive(), reason=reason)
     return shop
 
@@ -48,7 +48,7 @@ def test_x24_dead_letters_of_a_time_and_without_a_reason_are_redriven_and_no_oth
     chromium: Browser, airflow: AirflowServer, letters: Broker
 ) -> None:
     with logged_in(chromium, airflow, "op") as page:
-        open_view(page, airflow, "?view=dead&group=dying")
+        open_view(page, airflow, "?view=dead&group=dying-by-time")
         rows = page.get_by_role("region", name="Dead letters", exact=True).get_by_role("row")
         reasons = page.get_by_role("region", name="Reasons")
         expect(rows).to_have_count(1 + 5)
@@ -84,8 +84,8 @@ def test_x24_dead_letters_of_a_time_and_without_a_reason_are_redriven_and_no_oth
         page.locator("input[name=lacks]").press("Enter")
         expect(rows).to_have_count(1 + 1)
         # What is left of the page is less than what matches once another one has died.
-        consumer = letters.consumer("dying", "dying")
-        letters.send("dying", b"", key="t-4")
+        consumer = letters.consumer("dying-by-time", "dying-by-time")
+        letters.send("dying-by-time", b"", key="t-4")
         consumer.nack(consumer.receive(), reason="HTTP 404")
         page.get_by_role("checkbox", name="Choose all").check(force=True)
         page.get_by_role("button", name="Redrive", exact=True).last.click()
@@ -93,7 +93,7 @@ def test_x24_dead_letters_of_a_time_and_without_a_reason_are_redriven_and_no_oth
         expect(dialog.get_by_text("1 sent again.")).to_be_visible()
         close(dialog)
         expect(rows.filter(has_text="t-4")).to_be_visible()
-    left = {one.key for one in letters.dead_letters("dying", redriven=False)}
+    left = {one.key for one in letters.dead_letters("dying-by-time", redriven=False)}
     assert left == {"y-1", "y-2", "t-3", "t-4"}
 
 
@@ -101,7 +101,7 @@ def test_x24_a_time_that_is_not_understood_lists_no_dead_letters(
     chromium: Browser, airflow: AirflowServer, letters: Broker
 ) -> None:
     with logged_in(chromium, airflow, "op") as page:
-        open_view(page, airflow, "?view=dead&group=dying&until=2026-01-05")
+        open_view(page, airflow, "?view=dead&group=dying-by-time&until=2026-01-05")
         expect(page.get_by_role("alert")).to_contain_text("“2026-01-05” is no instant with its time zone.")
         expect(page.get_by_text("The filter is not understood, so nothing is listed.")).to_be_visible()
         expect(page.get_by_role("button", name=re.compile("Redrive|Discard"))).to_have_count(0)

@@ -88,6 +88,12 @@ def test_x02_all_that_match_are_moved_each_once(
     assert received(topic) == []
 
 
+def test_every_first_portion_has_a_transaction_of_its_own(topic: Broker) -> None:
+    """One number of a sequence in 32 takes a transaction id."""
+    for _ in range(40):
+        assert portion(topic, NOW + HOUR)[:2] == (0, 0)
+
+
 def test_x02_what_does_not_match_stays(topic: Broker) -> None:
     send(topic, 4, tag="x")
     topic.send("t", b"", delay=HOUR, key="other", tag="y")

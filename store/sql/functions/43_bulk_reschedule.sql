@@ -130,18 +130,22 @@ set enable_seqscan = off set enable_bitmapscan = off set jit = off set datestyle
 as $$
 declare
     v_topic duewheel.topic := duewheel.topic_to_recall_from(p_topic);
-    v_before_seq constant bigint := coalesce((p_after ->> 'before')::bigint, nextval('duewheel.message_block') * 65536);
-    v_condition constant text := duewheel.recall_condition(
-            v_topic.topic_id, p_tag, p_key_prefix, p_due_from, p_due_until)
-        || format(' and m.seq < %s and m.deliver_at <> %L', v_before_seq, p_deliver_at);
-    v_held_back constant duewheel.message_position[] :=
-        case when p_after is null then duewheel.held_back_found(v_topic.topic_id, v_condition) else '{}' end;
+    v_before_seq bigint;
+    v_condition text;
+    v_held_back duewheel.message_position[] := '{}';
     v_walk record;
     v_last duewheel.message_position;
     v_done record;
 begin
+    -- First: a number of the sequence may take a transaction id.
     perform duewheel.check_chunk(p_limit, p_dry_run, p_now);
     moved := 0;
+    v_before_seq := coalesce((p_after ->> 'before')::bigint, nextval('duewheel.message_block') * 65536);
+    v_condition := duewheel.recall_condition(v_topic.topic_id, p_tag, p_key_prefix, p_due_from, p_due_until)
+        || format(' and m.seq < %s and m.deliver_at <> %L', v_before_seq, p_deliver_at);
+    if p_after is null then
+        v_held_back := duewheel.held_back_found(v_topic.topic_id, v_condition);
+    end if;
     v_walk := duewheel.walk_waiting(
         v_topic, v_condition, p_key_prefix, p_due_from, p_due_until, false, not p_dry_run, p_limit, p_after);
     if not p_dry_run then
