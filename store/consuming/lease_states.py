@@ -10,11 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from duewheel.store.database.connections import DriverConnection, fetch
 from duewheel.store.values.errors import LeaseLost
 from duewheel.store.values.leases import Lease
+
+if TYPE_CHECKING:
+    from duewheel.store.database.connections import DriverConnection
 
 _STATES = """
 select s.state, s.acked
@@ -64,6 +66,9 @@ def lease_states(
     connection: DriverConnection, leases: Sequence[Lease], now: datetime | None = None
 ) -> list[CountedState]:
     """The states of leases of one group, in the order of the leases; nothing is answered."""
+    # Imported here because DAG files import this module and reach no database.
+    from duewheel.store.database.connections import fetch
+
     if not leases:
         return []
     found = fetch(connection, _STATES, (*handles_of(leases), now))

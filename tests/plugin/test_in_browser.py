@@ -798,7 +798,7 @@ def test_x08_what_was_done_is_told_though_it_was_broken_off_or_stopped(
             re.compile("/duewheel/api/"), lambda route: route.fulfill(status=401, json={"detail": "no"})
         )
         page.get_by_role("link", name="Leases").click()
-        expect(page.get_by_role("alert")).to_contain_text("Your login has expired.")
+        expect(page.get_by_role("alert").first).to_contain_text("Your login has expired.")
         expect(page.get_by_role("link", name="Log in")).to_have_attribute("href", re.compile("login.*next="))
 
 

@@ -111,7 +111,7 @@ export const Warning = ({ children }: { children: ReactNode }) => (
   <Alert.Root mb={4} role="status" status="warning">
     <Alert.Indicator aria-hidden="true" />
     <Alert.Content>
-      <Alert.Description>{children}</Alert.Description>
+      <Alert.Description css={{ "& a": { textDecoration: "underline" } }}>{children}</Alert.Description>
     </Alert.Content>
   </Alert.Root>
 );
