@@ -74,6 +74,7 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._ends_with_available = False
         self._targets: dict[str, StreamOffset] | None = None
         self._reached: StreamOffsets | None = None
+        self._has_looked = False
         self._triggered_at: float | None = None
         self._rest_seconds = 0.0
 
@@ -102,19 +103,21 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         if self._rest_seconds and not self._ends_with_available:
             rest(self._rest_seconds)
-        begin = self._begun(self._offsets(start))
+        given = self._offsets(start)
+        begin = self._begun(given)
+        self._has_looked = True
         latest = self._latest(begin, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
         self._reached = begin
         if latest == begin or self._waits_for_more(begin, latest):
             self._rest_seconds = min(max(FIRST_REST_SECONDS, 2 * self._rest_seconds), MOST_REST_SECONDS)
-            return start
+            # Where a topic begins has to be in the checkpoint before its first message comes.
+            return start if begin.topics.keys() == given.topics.keys() else self._written(begin)
         self._rest_seconds = 0.0
         self._triggered_at = time.monotonic()
         if self._options.max_bytes is not None:
             latest = self._within_bytes(begin, latest, self._options.max_bytes)
         self._reached = latest
-        only = self._only_topic()
-        return latest.as_dict() if only is None else latest.topics[only].as_dict()
+        return self._written(latest)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
         """How far the stream is behind the releases, by topic; the progress of the query shows it."""
@@ -207,6 +210,11 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return self._options.topics
         return [topic for topic in self._broker.topics() if re.fullmatch(pattern, topic)]
 
+    def _written(self, offsets: StreamOffsets) -> dict[str, Any]:
+        """The offsets as Spark keeps them."""
+        only = self._only_topic()
+        return offsets.as_dict() if only is None else offsets.topics[only].as_dict()
+
     def _offsets(self, written: Mapping[str, Any]) -> StreamOffsets:
         """The offsets that a checkpoint has, of one topic or of several."""
         if written.get("v") == StreamOffsets.VERSION:
@@ -238,7 +246,7 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for topic in wanted:
             if topic not in found:
                 stream = self._stream(topic, offsets.group)
-                found[topic] = stream.begin(is_found_later=bool(offsets.topics))
+                found[topic] = stream.begin(is_found_later=self._has_looked or bool(offsets.topics))
         return replace(offsets, topics={topic: found[topic] for topic in wanted})
 
     def _latest(self, begin: StreamOffsets, most: int | None) -> StreamOffsets:
