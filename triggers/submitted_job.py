@@ -12,12 +12,12 @@ import logging
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from airflow.sdk.exceptions import AirflowNotFoundException
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from duewheel.hooks.broker import BrokerAddress, DueWheelHook
 from duewheel.store.consuming.lease_states import HELD, OPEN, lease_states
 from duewheel.store.leases import from_json
-from duewheel.store.values.errors import BrokerUnreachable
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -75,12 +75,18 @@ class SubmittedJobTrigger(BaseTrigger):
         )
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Look at the leases until the job has answered them, or has lost them."""
-        address = await DueWheelHook(self.duewheel_conn_id).aresolve()
+        """Look at the leases until the job has answered them, or has lost them.
+
+        Raises:
+            AirflowNotFoundException: the connection does not exist.
+        """
+        hook = DueWheelHook(self.duewheel_conn_id)
         while True:
             try:
-                states = await asyncio.to_thread(self._states, address)
-            except BrokerUnreachable as error:
+                states = await asyncio.to_thread(self._states, await hook.aresolve())
+            except AirflowNotFoundException:
+                raise
+            except Exception as error:  # noqa: BLE001 - the job works on, whoever is away
                 log.warning("The leases of group %s could not be seen; looking again: %s", self.group, error)
             else:
                 if not any(state in (HELD, OPEN) for state in states):

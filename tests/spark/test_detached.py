@@ -16,11 +16,12 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
-from airflow.sdk.exceptions import TaskDeferred
+from airflow.sdk.exceptions import AirflowNotFoundException, TaskDeferred
 from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 from tests.spark.test_operator import CONTEXT, TOPIC, application, consumer, operator
 from tests.waiting import until
 
+from duewheel.hooks.broker import BrokerAddress, DueWheelHook
 from duewheel.operators.spark import SparkConsumeMessagesOperator
 from duewheel.spark.leasing import lease_messages
 from duewheel.spark.submission import ApplicationFailed
@@ -179,6 +180,47 @@ def test_r03_application_that_fails_gives_its_messages_back(job: Callable[..., J
     last = broker.history(found.message_id)[-1]
     assert last.state == "WaitingRetry"
     assert "ended with exit code 3" in (broker.history(found.message_id)[-1].reason or "")
+
+
+@pytest.mark.slow
+def test_r03_application_is_ended_when_the_time_of_its_task_is_over(
+    job: Callable[..., Job], broker: Broker
+) -> None:
+    """Airflow fails the task then, and calls nobody."""
+    begun = job(execution_timeout=timedelta(seconds=4))
+    assert begun.deferred.timeout == timedelta(seconds=4)
+    event = begun.event()
+    until(lambda: not begun.pids(), "the job to end")
+    with pytest.raises(ApplicationFailed, match=r"job\.py gave 10 messages back and acked 0"):
+        begun.complete(event)
+    (found,) = broker.find_key(TOPIC, "1")
+    reason = broker.history(found.message_id)[-1].reason or ""
+    assert "was ended after 4 s, the execution_timeout of its task" in reason
+
+
+def test_trigger_looks_again_while_airflow_is_away(
+    consumer: Consumer, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its end would fail the task while the job works on."""
+    leases = lease_messages(broker, consumer)
+    trigger = SubmittedJobTrigger(TOPIC, consumer.group, to_json(leases), look_seconds=0.01)
+    consumer.ack(leases)
+    resolve = DueWheelHook.aresolve
+    answers: list[Exception] = [ConnectionError("no API server"), TimeoutError("none in time")]
+
+    async def away(hook: DueWheelHook) -> BrokerAddress:
+        if answers:
+            raise answers.pop(0)
+        return await resolve(hook)
+
+    async def look() -> set[str]:
+        return set((await anext(trigger.run())).payload["states"])
+
+    monkeypatch.setattr(DueWheelHook, "aresolve", away)
+    assert asyncio.run(look()) == {"acked"}
+    answers.append(AirflowNotFoundException("no such connection"))
+    with pytest.raises(AirflowNotFoundException, match="no such connection"):
+        asyncio.run(look())
 
 
 @pytest.mark.slow
