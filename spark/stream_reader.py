@@ -216,25 +216,41 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return offsets.as_dict() if only is None else offsets.topics[only].as_dict()
 
     def _offsets(self, written: Mapping[str, Any]) -> StreamOffsets:
-        """The offsets that a checkpoint has, of one topic or of several."""
+        """The offsets that a checkpoint has, of one topic or of several.
+
+        Raises:
+            InvalidArgument: they are not those of this stream, or its group was drawn and is given now, or
+                the other way round.
+        """
         if written.get("v") == StreamOffsets.VERSION:
-            return StreamOffsets.of(written)
+            offsets = StreamOffsets.of(written)
+            self._require_same_kind_of_group(is_drawn=bool(offsets.group))
+            return offsets
         offset = StreamOffset.of(written)
+        self._require_same_kind_of_group(is_drawn=False)
         only = self._only_topic()
         if only is not None:
             return StreamOffsets(None, {only: offset})
         # A stream of one topic that is to read others, too.
-        owners = [
-            topic
-            for topic in self._topics()
-            if self._options.group and self._stream(topic, self._options.group).owns(offset)
-        ]
+        owners = [topic for topic in self._topics() if self._stream(topic, self._options.group).owns(offset)]
         if not owners:
             raise InvalidArgument(
                 "the checkpoint is of one topic and group, which are not those of this stream: give the "
                 "stream a checkpoint of its own"
             )
         return StreamOffsets(None, {owners[0]: offset})
+
+    def _require_same_kind_of_group(self, *, is_drawn: bool) -> None:
+        if is_drawn and self._options.group:
+            raise InvalidArgument(
+                "the checkpoint has a group of its own: leave the option group out as before, or give the "
+                "stream a new checkpoint"
+            )
+        if not is_drawn and not self._options.group:
+            raise InvalidArgument(
+                "the options gave this checkpoint its group: leave the option group as it was, or give the "
+                "stream a new checkpoint"
+            )
 
     def _begun(self, offsets: StreamOffsets, topics: Sequence[str] | Mapping[str, Any] = ()) -> StreamOffsets:
         """The offsets with those of the topics that the stream meets now, and without topics it has left."""

@@ -216,6 +216,31 @@ def test_stream_without_a_group_begins_where_its_first_look_was(orders: Broker) 
     assert available.latestOffset(end, EVERY) == end
 
 
+@pytest.mark.parametrize("topics", ["orders-north", BOTH], ids=["one", "several"])
+def test_a_checkpoint_keeps_the_kind_of_its_group(orders: Broker, topics: str) -> None:
+    """Refused at once, so that the checkpoint goes on with the options that it had."""
+    send(orders, "orders-north", range(3))
+    for had, has, wrong in (
+        ({}, {"group": "lake"}, "the checkpoint has a group of its own: leave the option group out"),
+        ({"group": "lake"}, {}, "the options gave this checkpoint its group: leave the option group as it"),
+    ):
+        stream = reader(orders, topic=topics, **had)
+        start = stream.initialOffset()
+        end = stream.latestOffset(start, EVERY)
+        stream.commit(end)
+        send(orders, "orders-north", range(3, 5))
+        other = reader(orders, topic=topics, **has)
+        for refused in (
+            lambda other=other, end=end: other.latestOffset(end, EVERY),
+            lambda other=other, end=end: other.partitions(other.initialOffset(), end),
+            lambda other=other, end=end: other.commit(end),
+        ):
+            with pytest.raises(InvalidArgument, match=wrong):
+                refused()
+        again = reader(orders, topic=topics, **had)
+        assert between(again, end, again.latestOffset(end, EVERY)) == of("orders-north", range(3, 5))
+
+
 def test_look_at_several_topics(orders: Broker, spark: SparkSession) -> None:
     for topic in ("orders-north", "orders-south", "returns"):
         send(orders, topic, range(4))
