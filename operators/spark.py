@@ -102,7 +102,8 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
         application_args: the arguments of ``application``.
         deferrable: whether to wait for the ``application`` in the triggerer, without a worker's slot. Its
             driver goes on, on the worker's machine, in a process of its own that keeps the lease alive and
-            answers it; the task fails when messages were given back or lost. Not with ``drain``.
+            answers it; the task fails when messages were given back or lost. It is ended after the
+            ``execution_timeout``, counted from then. Not with ``drain``.
 
     Returns:
         How many messages were handled, as the task's XCom; 0 when no message was ready.
@@ -338,8 +339,10 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
         from duewheel.triggers.submitted_job import SubmittedJobTrigger
 
         given = self._submitted(dsn, consumer, batch)
+        timeout = self.execution_timeout
         try:
-            output = f"{socket.gethostname()}:{detach(application, given)}"
+            job = detach(application, given, None if timeout is None else timeout.total_seconds())
+            output = f"{socket.gethostname()}:{job}"
         except BaseException as error:
             batch.give_back(reason=f"{NOT_BEGUN}: {reason_of(error)}")
             raise
@@ -348,7 +351,7 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
             trigger=SubmittedJobTrigger(self.topic, self.group, given.leases, self.duewheel_conn_id),
             method_name="execute_complete",
             kwargs={"leases": given.leases, "output": output},
-            timeout=self.execution_timeout,
+            timeout=timeout,
         )
 
     def _submitted(self, dsn: str, consumer: Consumer, batch: LeasedBatch) -> SubmittedBatch:

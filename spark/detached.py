@@ -3,7 +3,8 @@
 The task submits and is deferred, and the process goes on by itself. It keeps the leases alive, and answers
 them when the application has ended: exit code 0 acks what the application has not answered, anything else
 nacks it. So the leases live exactly as long as somebody works, and the broker alone tells how the job stands:
-when this process or its machine dies, the leases end, and when they are taken away, the job ends.
+when this process or its machine dies, the leases end, and when they are taken away, the job ends. So it does
+when the time of its task is over: Airflow then fails the task and tells nobody.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import os
 import signal
 import sys
 import tempfile
+import threading
 import time
 from dataclasses import asdict
 from datetime import timedelta
@@ -42,15 +44,21 @@ _JOB = "job.json"
 _OUTPUT = "output.log"
 
 
-def detach(application: Application, batch: SubmittedBatch) -> Path:
+def detach(application: Application, batch: SubmittedBatch, most_seconds: float | None = None) -> Path:
     """Start a process of its own for an application, and return the file that it writes its output to.
 
     The job is handed over in a file that only this user may read, as it has the broker's password.
+
+    Args:
+        application: what to run.
+        batch: the batch that it works on.
+        most_seconds: after how long it is ended; None is no limit.
     """
     folder = Path(tempfile.mkdtemp(prefix="duewheel-job-"))
     job = folder / _JOB
     job.touch(mode=0o600)
-    job.write_text(json.dumps({"application": asdict(application), "batch": asdict(batch)}))
+    given = {"application": asdict(application), "batch": asdict(batch), "most_seconds": most_seconds}
+    job.write_text(json.dumps(given))
     output = folder / _OUTPUT
     os.posix_spawn(
         sys.executable,
@@ -66,13 +74,16 @@ def detach(application: Application, batch: SubmittedBatch) -> Path:
     return output
 
 
-def run(application: Application, given: SubmittedBatch) -> None:
+def run(application: Application, given: SubmittedBatch, most_seconds: float | None = None) -> None:
     """Run the application, keep its leases alive meanwhile, and answer them.
 
     Raises:
-        ApplicationFailed: it ended with an exit code other than 0; what it has not answered is nacked.
+        ApplicationFailed: it ended with an exit code other than 0, or was ended after ``most_seconds``; what
+            it has not answered is nacked.
         LeaseLost: the leases were given back, as by an operator that was killed, or ended.
     """
+    ends_at = None if most_seconds is None else time.monotonic() + most_seconds
+    is_late = threading.Event()
     with Broker(given.dsn) as broker:
         consumer = broker.consumer(
             given.topic, given.group, tags=given.tags, filter=given.filter, name=given.name
@@ -82,22 +93,31 @@ def run(application: Application, given: SubmittedBatch) -> None:
             broker, consumer, from_json(given.leases), span, given.partitions, given.min_partitions
         )
         submission = Submission(application, given)
+
+        def has_to_end() -> bool:
+            if ends_at is not None and time.monotonic() >= ends_at:
+                is_late.set()
+            return is_late.is_set() or keeper.lost.is_set() or _is_taken_back(broker, batch)
+
         with batch.kept_alive() as keeper:
             # The program watches its leases itself, and knows which ones it has given back.
             batch.let_others_reject()
             try:
-                with ended_with_the_lease(
-                    lambda: keeper.lost.is_set() or _is_taken_back(broker, batch),
-                    partial(submission.end, END_SECONDS),
-                ):
+                with ended_with_the_lease(has_to_end, partial(submission.end, END_SECONDS)):
                     submission.run(log.info)
             except ApplicationFailed as error:
                 keeper.stop()
                 if keeper.error is not None:
                     raise keeper.error from error
+                failure = error
+                if is_late.is_set():
+                    failure = ApplicationFailed(
+                        f"{application.path} was ended after {most_seconds:g} s, the execution_timeout of "
+                        f"its task: {error}"
+                    )
                 if batch.outcome().unanswered:
-                    _persistently(partial(batch.nack, reason=reason_of(error)), span)
-                raise
+                    _persistently(partial(batch.nack, reason=reason_of(failure)), span)
+                raise failure from error
         acked: list[int] = []
         _persistently(lambda: acked.append(batch.ack_unanswered()), span)
         log.info("Acked %d messages; the application had answered %d", acked[0], batch.count - acked[0])
@@ -133,10 +153,10 @@ def _main(job: str) -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stdout)
     signal.signal(signal.SIGTERM, _end)
     path = Path(job)
-    given: dict[str, dict[str, Any]] = json.loads(path.read_text())
+    given: dict[str, Any] = json.loads(path.read_text())
     # A killed process would leave the file behind, with the password.
     path.unlink()
-    run(Application(**given["application"]), SubmittedBatch(**given["batch"]))
+    run(Application(**given["application"]), SubmittedBatch(**given["batch"]), given["most_seconds"])
 
 
 def _end(_number: int, _frame: object) -> NoReturn:

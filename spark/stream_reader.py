@@ -74,6 +74,7 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._ends_with_available = False
         self._targets: dict[str, StreamOffset] | None = None
         self._reached: StreamOffsets | None = None
+        self._has_looked = False
         self._triggered_at: float | None = None
         self._rest_seconds = 0.0
 
@@ -102,19 +103,21 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         if self._rest_seconds and not self._ends_with_available:
             rest(self._rest_seconds)
-        begin = self._begun(self._offsets(start))
+        given = self._offsets(start)
+        begin = self._begun(given)
+        self._has_looked = True
         latest = self._latest(begin, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
         self._reached = begin
         if latest == begin or self._waits_for_more(begin, latest):
             self._rest_seconds = min(max(FIRST_REST_SECONDS, 2 * self._rest_seconds), MOST_REST_SECONDS)
-            return start
+            # Where a topic begins has to be in the checkpoint before its first message comes.
+            return start if begin.topics.keys() == given.topics.keys() else self._written(begin)
         self._rest_seconds = 0.0
         self._triggered_at = time.monotonic()
         if self._options.max_bytes is not None:
             latest = self._within_bytes(begin, latest, self._options.max_bytes)
         self._reached = latest
-        only = self._only_topic()
-        return latest.as_dict() if only is None else latest.topics[only].as_dict()
+        return self._written(latest)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
         """How far the stream is behind the releases, by topic; the progress of the query shows it."""
@@ -207,26 +210,47 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return self._options.topics
         return [topic for topic in self._broker.topics() if re.fullmatch(pattern, topic)]
 
+    def _written(self, offsets: StreamOffsets) -> dict[str, Any]:
+        """The offsets as Spark keeps them."""
+        only = self._only_topic()
+        return offsets.as_dict() if only is None else offsets.topics[only].as_dict()
+
     def _offsets(self, written: Mapping[str, Any]) -> StreamOffsets:
-        """The offsets that a checkpoint has, of one topic or of several."""
+        """The offsets that a checkpoint has, of one topic or of several.
+
+        Raises:
+            InvalidArgument: they are not those of this stream, or its group was drawn and is given now, or
+                the other way round.
+        """
         if written.get("v") == StreamOffsets.VERSION:
-            return StreamOffsets.of(written)
+            offsets = StreamOffsets.of(written)
+            self._require_same_kind_of_group(is_drawn=bool(offsets.group))
+            return offsets
         offset = StreamOffset.of(written)
+        self._require_same_kind_of_group(is_drawn=False)
         only = self._only_topic()
         if only is not None:
             return StreamOffsets(None, {only: offset})
         # A stream of one topic that is to read others, too.
-        owners = [
-            topic
-            for topic in self._topics()
-            if self._options.group and self._stream(topic, self._options.group).owns(offset)
-        ]
+        owners = [topic for topic in self._topics() if self._stream(topic, self._options.group).owns(offset)]
         if not owners:
             raise InvalidArgument(
                 "the checkpoint is of one topic and group, which are not those of this stream: give the "
                 "stream a checkpoint of its own"
             )
         return StreamOffsets(None, {owners[0]: offset})
+
+    def _require_same_kind_of_group(self, *, is_drawn: bool) -> None:
+        if is_drawn and self._options.group:
+            raise InvalidArgument(
+                "the checkpoint has a group of its own: leave the option group out as before, or give the "
+                "stream a new checkpoint"
+            )
+        if not is_drawn and not self._options.group:
+            raise InvalidArgument(
+                "the options gave this checkpoint its group: leave the option group as it was, or give the "
+                "stream a new checkpoint"
+            )
 
     def _begun(self, offsets: StreamOffsets, topics: Sequence[str] | Mapping[str, Any] = ()) -> StreamOffsets:
         """The offsets with those of the topics that the stream meets now, and without topics it has left."""
@@ -238,7 +262,7 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for topic in wanted:
             if topic not in found:
                 stream = self._stream(topic, offsets.group)
-                found[topic] = stream.begin(is_found_later=bool(offsets.topics))
+                found[topic] = stream.begin(is_found_later=self._has_looked or bool(offsets.topics))
         return replace(offsets, topics={topic: found[topic] for topic in wanted})
 
     def _latest(self, begin: StreamOffsets, most: int | None) -> StreamOffsets:

@@ -107,7 +107,7 @@ class TopicStream:
         """Begin to read and make the group its own; the same answer until the first micro-batch is finished.
 
         Args:
-            is_found_later: whether the stream has read other topics before; then nothing that this one had
+            is_found_later: whether the stream has looked for topics before; then nothing that this one had
                 before it was found is passed over.
         """
         options = self._options

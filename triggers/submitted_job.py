@@ -12,20 +12,25 @@ import logging
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from airflow.sdk.exceptions import AirflowNotFoundException
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from duewheel.hooks.broker import BrokerAddress, DueWheelHook
 from duewheel.store.consuming.lease_states import HELD, OPEN, lease_states
 from duewheel.store.leases import from_json
-from duewheel.store.values.errors import BrokerUnreachable
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+
+    from airflow.models.taskinstance import TaskInstance
 
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 5.0
 """How often a trigger looks at the leases of its job."""
+
+DEFERRED = "deferred"
+"""The state of a task that waits for its trigger."""
 
 
 class SubmittedJobTrigger(BaseTrigger):
@@ -70,12 +75,18 @@ class SubmittedJobTrigger(BaseTrigger):
         )
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Look at the leases until the job has answered them, or has lost them."""
-        address = await DueWheelHook(self.duewheel_conn_id).aresolve()
+        """Look at the leases until the job has answered them, or has lost them.
+
+        Raises:
+            AirflowNotFoundException: the connection does not exist.
+        """
+        hook = DueWheelHook(self.duewheel_conn_id)
         while True:
             try:
-                states = await asyncio.to_thread(self._states, address)
-            except BrokerUnreachable as error:
+                states = await asyncio.to_thread(self._states, await hook.aresolve())
+            except AirflowNotFoundException:
+                raise
+            except Exception as error:  # noqa: BLE001 - the job works on, whoever is away
                 log.warning("The leases of group %s could not be seen; looking again: %s", self.group, error)
             else:
                 if not any(state in (HELD, OPEN) for state in states):
@@ -84,9 +95,37 @@ class SubmittedJobTrigger(BaseTrigger):
             await asyncio.sleep(self.look_seconds)
 
     async def on_kill(self) -> None:
-        """Give the leases back, as a user has ended the task: the job sees it, and ends."""
+        """Give the leases back where a user has ended the task: the job sees it, and ends.
+
+        Airflow also calls this in a triggerer that has missed its heartbeat, for the triggers that another
+        one has taken over; their tasks are still deferred, and the job works on. So it does where the state
+        of the task cannot be asked: a job that goes on answers its leases, while the work of one that is
+        ended is lost.
+        """
+        if await self._may_be_deferred():
+            return
         address = await DueWheelHook(self.duewheel_conn_id).aresolve()
         await asyncio.to_thread(self._give_back, address)
+
+    async def _may_be_deferred(self) -> bool:
+        """Whether the task still waits for its job, as far as Airflow can tell."""
+        task = self.task_instance
+        if task is None:
+            log.warning("The job of group %s goes on: its trigger has no task", self.group)
+            return True
+        try:
+            states = await asyncio.to_thread(_states_of, task)
+        except Exception as error:  # noqa: BLE001 - whatever keeps the answer away, the job is not to be ended
+            log.warning(
+                "The job of group %s goes on, as the state of its task could not be asked: %s",
+                self.group,
+                error,
+            )
+            return True
+        if DEFERRED not in states:
+            return False
+        log.info("The job of group %s goes on: another triggerer waits for it", self.group)
+        return True
 
     def _states(self, address: BrokerAddress) -> list[str]:
         with address.open() as broker, broker.connection() as connection:
@@ -97,3 +136,14 @@ class SubmittedJobTrigger(BaseTrigger):
             broker.consumer(self.topic, self.group).answer_held(
                 "give_back", from_json(self.leases), reason="the task was killed", wait=timedelta(seconds=10)
             )
+
+
+def _states_of(task: TaskInstance) -> list[str | None]:
+    """The state of a task instance; none where it is deleted."""
+    # Imported here: a worker makes the trigger, too, and does not ask.
+    from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+
+    by_run: dict[str, dict[str, str | None]] = RuntimeTaskInstance.get_task_states(
+        dag_id=task.dag_id, map_index=task.map_index, task_ids=[task.task_id], run_ids=[task.run_id]
+    )
+    return [state for states in by_run.values() for state in states.values()]

@@ -12,19 +12,26 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
-from airflow.sdk.exceptions import TaskDeferred
+from airflow.sdk.exceptions import AirflowNotFoundException, TaskDeferred
+from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 from tests.spark.test_operator import CONTEXT, TOPIC, application, consumer, operator
 from tests.waiting import until
 
+from duewheel.hooks.broker import BrokerAddress, DueWheelHook
 from duewheel.operators.spark import SparkConsumeMessagesOperator
+from duewheel.spark.leasing import lease_messages
 from duewheel.spark.submission import ApplicationFailed
+from duewheel.store.leases import to_json
 from duewheel.store.values.errors import InvalidArgument, LeaseLost
 from duewheel.triggers.submitted_job import SubmittedJobTrigger
 
 if TYPE_CHECKING:
+    from airflow.models.taskinstance import TaskInstance
+
     from duewheel.store import Broker
     from duewheel.store.consuming.consumer import Consumer
 
@@ -41,6 +48,10 @@ while os.path.exists(sys.argv[1]):
     time.sleep(0.05)
 sys.exit(int(status))
 """
+
+
+#: A mapped one.
+TASK = cast("TaskInstance", SimpleNamespace(dag_id="orders", task_id="cancel", run_id="run", map_index=3))
 
 
 class Job:
@@ -60,7 +71,9 @@ class Job:
         self.output = Path(self.deferred.kwargs["output"].partition(":")[2])
 
     def trigger(self) -> SubmittedJobTrigger:
-        return SubmittedJobTrigger(**self.arguments)
+        trigger = SubmittedJobTrigger(**self.arguments)
+        trigger.task_instance = TASK
+        return trigger
 
     def event(self) -> dict[str, Any]:
         async def fired() -> dict[str, Any]:
@@ -170,6 +183,47 @@ def test_r03_application_that_fails_gives_its_messages_back(job: Callable[..., J
 
 
 @pytest.mark.slow
+def test_r03_application_is_ended_when_the_time_of_its_task_is_over(
+    job: Callable[..., Job], broker: Broker
+) -> None:
+    """Airflow fails the task then, and calls nobody."""
+    begun = job(execution_timeout=timedelta(seconds=4))
+    assert begun.deferred.timeout == timedelta(seconds=4)
+    event = begun.event()
+    until(lambda: not begun.pids(), "the job to end")
+    with pytest.raises(ApplicationFailed, match=r"job\.py gave 10 messages back and acked 0"):
+        begun.complete(event)
+    (found,) = broker.find_key(TOPIC, "1")
+    reason = broker.history(found.message_id)[-1].reason or ""
+    assert "was ended after 4 s, the execution_timeout of its task" in reason
+
+
+def test_trigger_looks_again_while_airflow_is_away(
+    consumer: Consumer, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its end would fail the task while the job works on."""
+    leases = lease_messages(broker, consumer)
+    trigger = SubmittedJobTrigger(TOPIC, consumer.group, to_json(leases), look_seconds=0.01)
+    consumer.ack(leases)
+    resolve = DueWheelHook.aresolve
+    answers: list[Exception] = [ConnectionError("no API server"), TimeoutError("none in time")]
+
+    async def away(hook: DueWheelHook) -> BrokerAddress:
+        if answers:
+            raise answers.pop(0)
+        return await resolve(hook)
+
+    async def look() -> set[str]:
+        return set((await anext(trigger.run())).payload["states"])
+
+    monkeypatch.setattr(DueWheelHook, "aresolve", away)
+    assert asyncio.run(look()) == {"acked"}
+    answers.append(AirflowNotFoundException("no such connection"))
+    with pytest.raises(AirflowNotFoundException, match="no such connection"):
+        asyncio.run(look())
+
+
+@pytest.mark.slow
 def test_x11_leases_of_a_killed_job_end(job: Callable[..., Job], consumer: Consumer) -> None:
     begun = job(invisible=timedelta(seconds=3))
     begun.works()
@@ -184,14 +238,43 @@ def test_x11_leases_of_a_killed_job_end(job: Callable[..., Job], consumer: Consu
 
 @pytest.mark.slow
 def test_x10_job_ends_when_its_task_is_killed_or_its_leases_are_lost(
-    job: Callable[..., Job], consumer: Consumer
+    job: Callable[..., Job], consumer: Consumer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The trigger gives the leases back: the messages are ready again at once, as the same attempt."""
     begun = job(invisible=timedelta(seconds=20))
     begun.works()
+    asked = []
+
+    def failed(**task: Any) -> dict[str, Any]:
+        asked.append(task)
+        return {"run": {"cancel_3": "failed"}}
+
+    monkeypatch.setattr(RuntimeTaskInstance, "get_task_states", failed)
     asyncio.run(begun.trigger().on_kill())
+    assert asked == [{"dag_id": "orders", "map_index": 3, "task_ids": ["cancel"], "run_ids": ["run"]}]
     assert {message.attempt for message in consumer.receive(10)} == {1}
     until(lambda: not begun.pids(), "the job to end")
+
+
+def _unreachable(**_: Any) -> dict[str, Any]:
+    raise ConnectionError("no API server")
+
+
+@pytest.mark.parametrize(
+    "states", [lambda **_: {"run": {"cancel_3": "deferred"}}, _unreachable], ids=["deferred", "unknown"]
+)
+def test_x10_job_goes_on_when_another_triggerer_has_its_trigger(
+    consumer: Consumer,
+    broker: Broker,
+    monkeypatch: pytest.MonkeyPatch,
+    states: Callable[..., dict[str, Any]],
+) -> None:
+    """Airflow then tells the first triggerer the same as when a user has ended the task."""
+    monkeypatch.setattr(RuntimeTaskInstance, "get_task_states", states)
+    trigger = SubmittedJobTrigger(TOPIC, consumer.group, to_json(lease_messages(broker, consumer)))
+    trigger.task_instance = TASK
+    asyncio.run(trigger.on_kill())
+    assert not consumer.receive(10)
 
 
 def test_a_function_cannot_be_deferred() -> None:

@@ -65,7 +65,7 @@ def of(topic: str, keys: range) -> list[tuple[str, int]]:
 
 def test_stream_reads_several_topics(orders: Broker) -> None:
     stream = reader(orders, topic=BOTH, group="lake")
-    start = stream.initialOffset()
+    start = stream.latestOffset(stream.initialOffset(), EVERY)
     assert stream.latestOffset(start, EVERY) == start
     send(orders, "orders-north", range(3))
     first = stream.latestOffset(start, EVERY)
@@ -123,7 +123,7 @@ def test_pattern_meets_topics_that_are_made_later(orders: Broker) -> None:
     send(orders, "orders-north", range(9))
     orders.create_topic("orders-fifo", message_type="FIFO")
     stream = reader(orders, topicPattern="orders-.*", group="lake", startingOffsets="latest")
-    start = stream.initialOffset()
+    start = stream.latestOffset(stream.initialOffset(), EVERY)
     assert stream.latestOffset(start, EVERY) == start
     send(orders, "orders-north", range(9, 11))
     first = stream.latestOffset(start, EVERY)
@@ -138,6 +138,25 @@ def test_pattern_meets_topics_that_are_made_later(orders: Broker) -> None:
     orders.delete_topic("orders-east")
     with pytest.raises(UnknownTopic, match="topic 'orders-east' was deleted while the stream read it"):
         stream.latestOffset(second, EVERY)
+
+
+@pytest.mark.parametrize("pattern", ["orders-.*", "later-.*"], ids=["idle", "none"])
+def test_pattern_reads_all_of_a_topic_that_is_made_before_anything_was_read(
+    orders: Broker, pattern: str
+) -> None:
+    """Also where the pattern has found no topic before, and where the micro-batch runs again."""
+    options = {"topicPattern": pattern, "group": "lake", "startingOffsets": "latest"}
+    send(orders, "orders-north", range(9))
+    stream = reader(orders, **options)
+    start = stream.latestOffset(stream.initialOffset(), EVERY)
+    assert stream.partitions(stream.initialOffset(), start) == []
+    topic = pattern.replace(".*", "east")
+    orders.create_topic(topic)
+    send(orders, topic, range(5))
+    end = stream.latestOffset(start, EVERY)
+    assert between(stream, start, end) == of(topic, range(5))
+    assert between(reader(orders, **options), start, end) == of(topic, range(5))
+    assert stream.latestOffset(end, EVERY) == end
 
 
 def test_a_stream_of_one_topic_takes_in_more(orders: Broker) -> None:
@@ -182,17 +201,44 @@ def test_stream_without_a_group_begins_where_its_first_look_was(orders: Broker) 
     stream = reader(orders, **options)
     start = stream.initialOffset()
     assert groups(orders) == ()
-    assert stream.latestOffset(start, EVERY) == start
+    begun = stream.latestOffset(start, EVERY)
+    assert stream.latestOffset(begun, EVERY) == begun
     send(orders, "orders-north", range(5))
-    end = stream.latestOffset(start, EVERY)
+    end = stream.latestOffset(begun, EVERY)
 
     again = reader(orders, **options)
+    assert between(again, begun, end) == of("orders-north", range(5))
     assert between(again, again.initialOffset(), end) == of("orders-north", range(5))
     again.commit(end)
     assert len(groups(orders)) == 1
     available = reader(orders, **options)
     available.prepareForTriggerAvailableNow()
     assert available.latestOffset(end, EVERY) == end
+
+
+@pytest.mark.parametrize("topics", ["orders-north", BOTH], ids=["one", "several"])
+def test_a_checkpoint_keeps_the_kind_of_its_group(orders: Broker, topics: str) -> None:
+    """Refused at once, so that the checkpoint goes on with the options that it had."""
+    send(orders, "orders-north", range(3))
+    for had, has, wrong in (
+        ({}, {"group": "lake"}, "the checkpoint has a group of its own: leave the option group out"),
+        ({"group": "lake"}, {}, "the options gave this checkpoint its group: leave the option group as it"),
+    ):
+        stream = reader(orders, topic=topics, **had)
+        start = stream.initialOffset()
+        end = stream.latestOffset(start, EVERY)
+        stream.commit(end)
+        send(orders, "orders-north", range(3, 5))
+        other = reader(orders, topic=topics, **has)
+        for refused in (
+            lambda other=other, end=end: other.latestOffset(end, EVERY),
+            lambda other=other, end=end: other.partitions(other.initialOffset(), end),
+            lambda other=other, end=end: other.commit(end),
+        ):
+            with pytest.raises(InvalidArgument, match=wrong):
+                refused()
+        again = reader(orders, topic=topics, **had)
+        assert between(again, end, again.latestOffset(end, EVERY)) == of("orders-north", range(3, 5))
 
 
 def test_look_at_several_topics(orders: Broker, spark: SparkSession) -> None:
