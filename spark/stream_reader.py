@@ -266,24 +266,29 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return replace(offsets, topics={topic: found[topic] for topic in wanted})
 
     def _latest(self, begin: StreamOffsets, most: int | None) -> StreamOffsets:
-        """How far a stream may read: at most ``most`` messages, of each topic in proportion to its lag."""
+        """How far a stream may read: at most ``most`` messages, of each topic in proportion to its lag.
+
+        A topic of which nothing can be read takes no share: its group is paused, or the target is reached.
+        """
         streams = {topic: self._stream(topic, begin.group) for topic in begin.topics}
         if self._ends_with_available and self._targets is None:
             self._targets = {topic: stream.target() for topic, stream in streams.items()}
-        shares: dict[str, int | None] = dict.fromkeys(streams, most)
-        if most is not None and len(streams) > 1:
-            lags = {topic: stream.lag(begin.topics[topic])[0] for topic, stream in streams.items()}
+        targets = self._targets
+
+        def reached(topic: str, share: int | None) -> StreamOffset:
+            target = None if targets is None else targets[topic]
+            return streams[topic].latest(begin.topics[topic], share, target)
+
+        # A topic that is made after the query has begun is none of the targets.
+        read = [topic for topic in streams if targets is None or topic in targets]
+        shares: dict[str, int | None] = dict.fromkeys(read, most)
+        if most is not None and len(read) > 1:
+            read = [topic for topic in read if reached(topic, 1) != begin.topics[topic]]
+            lags = {topic: streams[topic].lag(begin.topics[topic])[0] for topic in read}
             in_all = sum(lags.values()) or 1
             shares = {topic: max(1, most * lag // in_all) for topic, lag in lags.items()}
-        latest = {}
-        for topic, stream in streams.items():
-            target = None if self._targets is None else self._targets.get(topic)
-            if self._targets is not None and target is None:
-                # Made after the query had begun, which ends with what was there.
-                latest[topic] = begin.topics[topic]
-                continue
-            latest[topic] = stream.latest(begin.topics[topic], shares[topic], target)
-        return replace(begin, topics=latest)
+        latest = {topic: reached(topic, share) for topic, share in shares.items()}
+        return replace(begin, topics={**begin.topics, **latest})
 
     def _within_bytes(self, begin: StreamOffsets, latest: StreamOffsets, most: int) -> StreamOffsets:
         """How far to read so that the bodies have no more bytes, and in each queue one body more.

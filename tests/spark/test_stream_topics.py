@@ -107,6 +107,21 @@ def test_topics_share_a_limit_by_their_lag(orders: Broker) -> None:
     assert sorted(found) == of("orders-north", range(300)) + of("orders-south", range(100))
 
 
+@pytest.mark.parametrize("stands", ["paused", "at its target"])
+def test_topic_that_stands_still_takes_no_share_of_a_limit(orders: Broker, stands: str) -> None:
+    stream = reader(orders, topic=BOTH, group="lake", maxMessagesPerTrigger="40")
+    start = stream.latestOffset(stream.initialOffset(), ReadMaxRows(40))
+    send(orders, "orders-south", range(100))
+    if stands == "paused":
+        orders.pause_group("lake", "orders-north")
+    else:
+        stream.prepareForTriggerAvailableNow()
+    send(orders, "orders-north", range(300))
+    orders.tick("orders-north")
+    end = stream.latestOffset(start, ReadMaxRows(40))
+    assert [topic for topic, _ in between(stream, start, end)] == ["orders-south"] * 40
+
+
 def test_limit_of_bytes_is_that_of_all_topics(orders: Broker) -> None:
     stream = reader(orders, topic=BOTH, group="lake", maxBytesPerTrigger="1")
     start = stream.initialOffset()
