@@ -21,6 +21,7 @@ at random and stands in the checkpoint.
 from __future__ import annotations
 
 import logging
+import random
 import re
 import secrets
 import time
@@ -297,6 +298,8 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         places = {topic: dict(offset.places) for topic, offset in latest.topics.items()}
         ranges = self._ranges(begin, latest)
+        # In another order each time: a body that is larger than its share takes that of those behind it.
+        random.shuffle(ranges)
         left = most
         for queues_left, part in zip(range(len(ranges), 0, -1), ranges, strict=True):
             share = -(-left // queues_left)

@@ -799,7 +799,9 @@ def test_x08_what_was_done_is_told_though_it_was_broken_off_or_stopped(
         )
         page.get_by_role("link", name="Leases").click()
         expect(page.get_by_role("alert").first).to_contain_text("Your login has expired.")
-        expect(page.get_by_role("link", name="Log in").first).to_have_attribute("href", re.compile("login.*next="))
+        expect(page.get_by_role("link", name="Log in").first).to_have_attribute(
+            "href", re.compile("login.*next=")
+        )
 
 
 def test_x12_an_operator_redrives_a_dead_letter(
