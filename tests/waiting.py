@@ -89,6 +89,17 @@ def ask(connection: DriverConnection, statement: str, *parameters: object) -> li
         return cursor.fetchall() if cursor.description else []
 
 
+def wheels_listening(dsn: str) -> int:
+    """How many wheels listen to a database."""
+    with connected(dsn) as connection:
+        ((count,),) = ask(
+            connection,
+            "select count(*) from pg_stat_activity"
+            " where datname = current_database() and application_name = 'duewheel wheel listening'",
+        )
+    return int(count)
+
+
 def until_blocked(dsn: str, pid: int) -> None:
     """Return once that backend waits for a lock."""
     with connected(dsn) as connection:

@@ -80,10 +80,12 @@ class SubmittedJobTrigger(BaseTrigger):
         Raises:
             AirflowNotFoundException: the connection does not exist.
         """
-        hook = DueWheelHook(self.duewheel_conn_id)
+        address: BrokerAddress | None = None
         while True:
             try:
-                states = await asyncio.to_thread(self._states, await hook.aresolve())
+                if address is None:
+                    address = await DueWheelHook(self.duewheel_conn_id).aresolve()
+                states = await asyncio.to_thread(self._states, address)
             except AirflowNotFoundException:
                 raise
             except Exception as error:  # noqa: BLE001 - the job works on, whoever is away

@@ -21,7 +21,7 @@ from tests.conftest import temporary_server
 from tests.console import Shell, section
 from tests.operators.live_airflow import LiveAirflow
 from tests.pages import examples
-from tests.waiting import ask, connected
+from tests.waiting import ask, wheels_listening
 
 import duewheel.dags
 from duewheel.cli.demo.airflow_standalone import Settings
@@ -370,17 +370,6 @@ def events(airflow: LiveAirflow) -> int:
     return int(count)
 
 
-def listening(broker: Broker) -> int:
-    """How many wheels listen."""
-    with connected(broker.dsn) as connection:
-        ((count,),) = ask(
-            connection,
-            "select count(*) from pg_stat_activity"
-            " where datname = current_database() and application_name = 'duewheel wheel listening'",
-        )
-    return int(count)
-
-
 def test_x14_a_triggerer_that_stood_still_and_goes_on_beside_its_successor_doubles_nothing(
     airflow: LiveAirflow, broker: Broker
 ) -> None:
@@ -391,7 +380,7 @@ def test_x14_a_triggerer_that_stood_still_and_goes_on_beside_its_successor_doubl
     try:
         airflow.until_active(COUNTED, after=stopped)
         # The one that stands has not hung up.
-        airflow.until(lambda: listening(broker) >= 2, "two live streams")
+        airflow.until(lambda: wheels_listening(broker.dsn) >= 2, "two live streams")
         sent = send_spread(broker, "stopped", 100, seconds=2)
     finally:
         for process in processes:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.airflow_runs import AirflowHome
 from tests.triggers.triggerers import WATCHING, Triggerers
-from tests.waiting import ask, connected, until
+from tests.waiting import until, wheels_listening
 
 from duewheel.store import Broker
 
@@ -60,17 +60,6 @@ def triggerers(tmp_path: Path, broker: Broker) -> Triggerers:
     return Triggerers(AirflowHome(tmp_path, broker.dsn, **variables), tmp_path)
 
 
-def listening(broker: Broker) -> int:
-    """How many wheels listen."""
-    with connected(broker.dsn) as connection:
-        ((count,),) = ask(
-            connection,
-            "select count(*) from pg_stat_activity"
-            " where datname = current_database() and application_name = 'duewheel wheel listening'",
-        )
-    return int(count)
-
-
 def take(broker: Broker, body: bytes) -> None:
     """The message comes, and is acked."""
     consumer = broker.consumer("t", "g")
@@ -100,7 +89,7 @@ def test_x14_a_watcher_that_no_triggerer_has_room_for_makes_messages_late_and_no
         # No wheel turns: a consumer releases what is due.
         broker.send("t", b"late", delay=AT_ONCE)
         take(broker, b"late")
-        assert not listening(broker)
+        assert not wheels_listening(broker.dsn)
         broker.send("t", b"waits", delay=AT_ONCE)
         with triggerers.start(AIRFLOW__TRIGGERER__CAPACITY="1") as second:
             triggerers.until_ring(second)
@@ -117,7 +106,7 @@ def test_x14_a_watcher_whose_row_is_deleted_while_it_runs_comes_back_with_the_ne
         triggerers.until_ring(process)
         triggerers.ask("delete from asset_watcher")
         triggerers.ask("delete from trigger")
-        until(lambda: not listening(broker), "the wheel to have ended", pause_seconds=0.1)
+        until(lambda: not wheels_listening(broker.dsn), "the wheel to have ended", pause_seconds=0.1)
         # What came meanwhile is late, and not lost.
         broker.send("t", b"2", delay=AT_ONCE)
         rings = triggerers.rings()
@@ -134,13 +123,13 @@ def test_x14_a_dag_that_is_parsed_anew_paused_and_unpaused_has_one_watcher_and_r
 ) -> None:
     triggerers.add("watching", WATCHING)
     with triggerers.start() as process:
-        triggerers.until(process, lambda: listening(broker) == 1, "the wheel")
+        triggerers.until(process, lambda: wheels_listening(broker.dsn) == 1, "the wheel")
         rows = triggerers.ask("select id from trigger")
         triggerers.airflow("dags", "reserialize")
         assert triggerers.ask("select id from trigger") == rows
         triggerers.airflow("dags", "pause", "--yes", "watching")
         triggerers.airflow("dags", "reserialize")
-        until(lambda: not listening(broker), "the wheel to have ended", pause_seconds=0.1)
+        until(lambda: not wheels_listening(broker.dsn), "the wheel to have ended", pause_seconds=0.1)
         broker.send("t", b"paused", delay=AT_ONCE)
         rings = triggerers.rings()
         triggerers.airflow("dags", "unpause", "--yes", "watching")
