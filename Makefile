@@ -13,7 +13,7 @@ MERMAID := plugin/ui/node_modules/@mermaid-js/tiny/dist/mermaid.tiny.js
 PYTEST_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo docs page page-check test test-quick test-long test-store versions oldest chaos lint format types contracts bench lock release clean
+.PHONY: help demo docs site page page-check test test-quick test-long test-store versions oldest chaos lint format types contracts bench lock release clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -77,6 +77,13 @@ $(MERMAID): plugin/ui/package-lock.json
 	$(MAKE) page
 	test $@ -nt $< || $(VENV)/bin/python plugin/ui/page_build.py check
 	@touch $@
+
+# On a branch of this repository, as hosts of static pages take it. Nothing is pushed.
+site: $(VENV)/installed $(MERMAID) ## Put the documentation on the branch gh-pages as VERSION, beside earlier ones
+	@test -n "$(VERSION)" || { echo "Say which: make site VERSION=0.2"; exit 1; }
+	PATH="$(abspath $(VENV))/bin:$$PATH" NO_MKDOCS_2_WARNING=1 \
+	    $(VENV)/bin/mike deploy --update-aliases --alias-type copy $(VERSION) latest
+	$(VENV)/bin/mike set-default latest
 
 format: $(VENV)/installed ## Put style and format right
 	$(RUN) ruff check --fix .

@@ -6,7 +6,12 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -61,16 +66,23 @@ def test_a_public_name_without_a_docstring_fails_the_build(tmp_path: Path) -> No
     assert status == 0, report
 
 
-def handler_options() -> dict[str, Any]:
-    """How mkdocs.yml has docstrings shown."""
+def configuration() -> dict[str, Any]:
+    """What mkdocs.yml says."""
 
     class Loader(yaml.SafeLoader):
         """Reads past the tags that name Python objects."""
 
     Loader.add_multi_constructor("tag:yaml.org,2002:python/", lambda *_: None)
-    site = yaml.load((ROOT / "mkdocs.yml").read_text(), Loader)
+    site: dict[str, Any] = yaml.load((ROOT / "mkdocs.yml").read_text(), Loader)
+    return site
+
+
+def handler_options() -> dict[str, Any]:
+    """How mkdocs.yml has docstrings shown."""
     (python,) = [
-        each["mkdocstrings"]["handlers"]["python"] for each in site["plugins"] if "mkdocstrings" in each
+        each["mkdocstrings"]["handlers"]["python"]
+        for each in configuration()["plugins"]
+        if "mkdocstrings" in each
     ]
     options: dict[str, Any] = python["options"]
     return options
@@ -165,6 +177,18 @@ plugins: [search, offline]
 """
 
 
+@contextmanager
+def served(folder: Path) -> Iterator[str]:
+    """A folder by HTTP on this machine; yields its address."""
+    handler = partial(SimpleHTTPRequestHandler, directory=str(folder))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        Thread(target=server.serve_forever).start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+
+
 @pytest.mark.slow
 @pytest.mark.needs("chromium")
 def test_the_search_works_on_a_page_that_is_opened_from_the_disk(tmp_path: Path) -> None:
@@ -189,3 +213,48 @@ def test_the_search_works_on_a_page_that_is_opened_from_the_disk(tmp_path: Path)
         page.locator("input[name=query]").press_sequentially("doorbell")
         expect(page.locator(".md-search-result__item").first).to_contain_text("The wheel", timeout=60_000)
     assert [url for url in asked if not url.startswith(("file:", "data:", "about:"))] == []
+
+
+@pytest.mark.slow
+@pytest.mark.needs("chromium")
+def test_a_reader_chooses_among_the_versions_of_the_site(tmp_path: Path) -> None:
+    from playwright.sync_api import expect, sync_playwright
+
+    version = configuration()["extra"]["version"]
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "mkdocs.yml").write_text(SEARCHED.replace("extra:", f"extra:\n  version: {version}"))
+    who = {f"GIT_{whose}_NAME": "author" for whose in ("AUTHOR", "COMMITTER")}
+    who |= {name.replace("NAME", "EMAIL"): "author@example.invalid" for name in who}
+    programs = Path(sys.executable).parent
+    # mike calls mkdocs by its name.
+    environment = {**os.environ, **who, "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}"}
+
+    def run(*command: str) -> None:
+        subprocess.run(command, cwd=tmp_path, check=True, timeout=240, env=environment)
+
+    run("git", "init", "--quiet")
+    run("git", "commit", "--quiet", "--allow-empty", "--message", "start")
+    for number in ("0.1", "0.2"):
+        (tmp_path / "docs" / "index.md").write_text(f"# Sample\n\nOf version {number}.\n")
+        run(
+            str(Path(sys.executable).with_name("mike")),
+            "deploy",
+            "--update-aliases",
+            "--alias-type",
+            "copy",
+            number,
+            "latest",
+        )
+    run("git", "worktree", "add", "--quiet", "pages", "gh-pages")
+    path = next(one for one in ("/usr/bin/chromium", "/usr/bin/google-chrome") if Path(one).exists())
+    with (
+        served(tmp_path / "pages") as address,
+        sync_playwright() as playwright,
+        playwright.chromium.launch(executable_path=path, args=["--no-sandbox"]) as browser,
+    ):
+        page = browser.new_page()
+        page.goto(f"{address}/latest/index.html")
+        expect(page.get_by_text("Of version 0.2.")).to_be_visible()
+        page.locator(".md-version__current").focus()
+        page.get_by_role("link", name="0.1").click()
+        expect(page.get_by_text("Of version 0.1.")).to_be_visible()
