@@ -26,6 +26,10 @@ select set_config('tcp_keepalives_idle', '60', true), set_config('tcp_keepalives
        duewheel.answer('fence', %s, %s::integer[], %s::integer[], %s::bigint[], %s::bigint[], null),
        pg_current_xact_id()::text
 
+-- name: fifo_topics
+-- Those of these topics that no stream can read.
+select t.topic from duewheel.topics t where t.topic = any (%s) and t.message_type = 'FIFO' order by t.topic
+
 -- name: lease_evenly
 -- Leases messages of a topic for a group without returning them, in leases that can be dealt out evenly to p_parts
 -- parts; one row for each lease.
