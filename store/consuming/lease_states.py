@@ -26,8 +26,9 @@ from duewheel.lease_states(%s, %s::integer[], %s::integer[], %s::bigint[], %s::b
 HELD = "held"
 ACKED = "acked"
 OPEN = "open"
+FAILED = "failed"
 RETURNED = "returned"
-GIVEN_BACK = ("failed", RETURNED)
+GIVEN_BACK = (FAILED, RETURNED)
 LOST = {
     "over": "ended unanswered",
     "expired": "ended unanswered, and its messages were delivered again",
