@@ -310,28 +310,30 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
             output: where the job has written its output.
 
         Raises:
-            ApplicationFailed: the job has given back all messages of a lease, as one that has failed does.
+            ApplicationFailed: the application has failed, or messages were given back for it.
             LeaseLost: its leases have ended, as where its machine was lost.
         """
         from duewheel.spark.lease_states import outcome_of
         from duewheel.spark.submission import ApplicationFailed
-        from duewheel.store.consuming.lease_states import GIVEN_BACK, lease_states, raise_if_lost
+        from duewheel.store.consuming.lease_states import RETURNED, lease_states, lost_error, raise_if_lost
         from duewheel.store.leases import from_json
 
         self._context = context
-        self.log.info("The leases of the job are %s; its output is in %s", event["states"], output)
+        self.log.info("The leases of the job are %s", event["states"])
         with self._hook().get_conn() as broker, broker.connection() as connection:
             states = lease_states(connection, from_json(leases), broker.now())
+        if lost_error(states) is not None:
+            self.log.info("The job has left its output in %s", output)
         raise_if_lost(states)
-        outcome = outcome_of(states)
-        # Single messages that the application has rejected are no failure.
-        if any(state.state in GIVEN_BACK for state in states):
+        # Messages that the application has rejected are no failure.
+        if any(state.state == RETURNED or ApplicationFailed.is_told_by(state.reason) for state in states):
+            outcome = outcome_of(states)
             raise ApplicationFailed(
                 f"{self.application} gave {counted(outcome.given_back, 'message')} back and acked "
                 f"{outcome.acked}; its output is in {output}"
             )
-        self._done = outcome.acked
-        return outcome.acked
+        self._done = sum(state.lease.count for state in states)
+        return self._done
 
     def _defer(self, application: Application, dsn: str, consumer: Consumer, batch: LeasedBatch) -> NoReturn:
         """Start the application in a process of its own, and wait for it in the triggerer."""

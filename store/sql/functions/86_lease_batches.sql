@@ -63,11 +63,11 @@ end;
 
 -- The states of leases, in the order in which they are given. state: "held" and no other consumer's, "over" as its time
 -- is over, "unknown", or its last answer: "acked", "failed", "returned", "expired", "rewound". acked: how many of its
--- messages were acked.
+-- messages were acked. reason: that of the last answer.
 create or replace function duewheel.lease_states(
     p_group_id integer, p_topic_ids integer[], p_queues integer[], p_ns bigint[], p_tokens bigint[],
     p_now timestamptz default null
-) returns table (state text, acked integer)
+) returns table (state text, acked integer, reason text)
 language plpgsql stable set plan_cache_mode = force_generic_plan set enable_sort = on as $$
 declare
     v_now constant timestamptz := duewheel.clock_at(p_now);
@@ -83,7 +83,8 @@ begin
                     where a.kind <> 'acked')
                 else (
                     select count(*) from duewheel.message_answers(p_group_id, h.topic_id, h.queue, h.n) a
-                    where a.kind = 'acked') end::integer
+                    where a.kind = 'acked') end::integer,
+           e.reason
     from unnest(p_topic_ids, p_queues, p_ns, p_tokens) with ordinality h (topic_id, queue, n, token, place)
     left join lateral (
         select l.n, l.message_count from duewheel.lease l
