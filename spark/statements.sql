@@ -36,7 +36,14 @@ select t.topic from duewheel.topics t where t.topic = any (%s) and t.message_typ
 select l.topic_id, l.queue, l.lease_n, l.lease_token, l.expires_at, l.lease_count
 from duewheel.lease_evenly(
     p_group_id => %s, p_topic_id => %s, p_tags => %s, p_max => %s, p_parts => %s, p_invisible => %s, p_consumer => %s,
-    p_now => %s, p_filter => %s::jsonpath, p_min_parts => %s) l
+    p_now => %s, p_filter => %s::jsonpath, p_min_parts => %s, p_largest => %s) l
+
+-- name: leased_body_bytes
+-- About how many bytes the body of a message of these leases has.
+select coalesce(avg(octet_length(m.body)), 0)::integer
+from unnest(%s::integer[], %s::integer[], %s::integer[], %s::bigint[]) l (group_id, topic_id, queue, n)
+cross join lateral (
+    select r.body from duewheel.lease_rows(l.group_id, l.topic_id, l.queue, l.n) r limit 25) m
 
 -- name: peek_cuts
 -- Ranges of the messages that are due from one instant on and before another.

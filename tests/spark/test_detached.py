@@ -55,6 +55,16 @@ sys.exit(int(status))
 """
 
 
+#: Tells into how many partitions its batch is dealt out, and works on.
+TELLING = (
+    """
+import json, os
+given = json.load(open(os.environ["DUEWHEEL_BATCH"]))
+print(f"working in at least {given['min_partitions']} of {given['partitions']} partitions", flush=True)
+"""
+    + WAITING
+)
+
 #: Gives back all messages of its leases, each for a reason of its own, and succeeds.
 REJECTING = """
 import json, os
@@ -185,6 +195,16 @@ def test_task_is_deferred_until_its_application_has_ended(
     assert not consumer.receive()
     begun.ends()
     assert not begun.output.parent.exists()
+
+
+@pytest.mark.slow
+def test_application_gets_as_many_partitions_as_its_large_messages_are_worth(
+    job: Callable[..., Job], broker: Broker
+) -> None:
+    broker.send_many(TOPIC, [{"body": os.urandom(100_000), "delay": timedelta(0)}] * 10)
+    begun = job(program=TELLING, partitions=7)
+    begun.works()
+    assert "working in at least 7 of 7 partitions" in begun.output.read_text()
 
 
 @pytest.mark.slow
