@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from duewheel.spark.leased_batch import LeasedBatch
+    from duewheel.spark.leasing import Partitioning
     from duewheel.spark.submission import Application, Submission, SubmittedBatch
     from duewheel.store.consuming.consumer import Consumer
     from duewheel.store.consuming.lease_keeper import LeaseKeeper
@@ -86,6 +87,9 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
         partitions: the largest number of partitions of a batch.
         min_partitions: the smallest one, however few messages each partition then has, for work that is slow
             for each message; with 1, a partition has 100 messages or more.
+        max_bytes_per_partition: about how many bytes the bodies of a partition have at most, by the size of
+            those that come first; there are more than ``partitions`` where they need it. No limit when left
+            out.
         drain: whether to go on, batch after batch in the same session, until no message is ready.
         op_kwargs: further arguments of the function, templated.
         skip_if_empty: whether to skip the task, and the tasks that depend on it, when no message is ready.
@@ -135,6 +139,7 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
         *ConsumingOperator.template_fields,
         "partitions",
         "min_partitions",
+        "max_bytes_per_partition",
         "master",
         "spark_conf",
         "app_name",
@@ -165,6 +170,7 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
         app_name: str | None = None,
         partitions: int | str = 4,
         min_partitions: int | str = 1,
+        max_bytes_per_partition: int | str | None = None,
         drain: bool = False,
         op_kwargs: Mapping[str, Any] | None = None,
         skip_if_empty: bool = False,
@@ -196,6 +202,8 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
         )
         check_count(partitions, "partitions")
         check_count(min_partitions, "min_partitions")
+        if max_bytes_per_partition is not None:
+            check_count(max_bytes_per_partition, "max_bytes_per_partition")
         own = type(self).handle is not SparkConsumeMessagesOperator.handle
         if python_callable is None and application is None and not own:
             raise InvalidArgument(
@@ -222,6 +230,7 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
         self.app_name = app_name
         self.partitions = partitions
         self.min_partitions = min_partitions
+        self.max_bytes_per_partition = max_bytes_per_partition
         self.drain = drain
         self.spark_conn_id = spark_conn_id
         self.application = application
@@ -255,7 +264,7 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
         # Imported here so that parsing a DAG file with this operator does not need Spark.
         from duewheel.spark.leased_batch import LeasedBatch
 
-        invisible, partitions = self._lease_span(), self._partitions()
+        invisible, partitioning = self._lease_span(), self._partitioning()
         self._context = context
         handled = 0
         with ExitStack() as stack:
@@ -267,7 +276,7 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
             leases = broker.take_over_leases(consumer, invisible) if self._may_have_leases(context) else []
             while not self._killed:
                 if leases:
-                    batch = LeasedBatch(broker, consumer, leases, invisible, *partitions)
+                    batch = LeasedBatch.taken_over(broker, consumer, leases, invisible, partitioning)
                     leases = []
                 else:
                     batch = LeasedBatch.take(
@@ -278,8 +287,9 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
                         filter=self.filter,
                         max_messages=self._count(),
                         invisible=invisible,
-                        partitions=partitions[0],
-                        min_partitions=partitions[1],
+                        partitions=partitioning.most,
+                        min_partitions=partitioning.least,
+                        max_bytes_per_partition=partitioning.most_bytes,
                         name=consumer.name,
                     )
                 if not batch:
@@ -310,28 +320,30 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
             output: where the job has written its output.
 
         Raises:
-            ApplicationFailed: the job has given back all messages of a lease, as one that has failed does.
+            ApplicationFailed: the application has failed, or messages were given back for it.
             LeaseLost: its leases have ended, as where its machine was lost.
         """
         from duewheel.spark.lease_states import outcome_of
         from duewheel.spark.submission import ApplicationFailed
-        from duewheel.store.consuming.lease_states import GIVEN_BACK, lease_states, raise_if_lost
+        from duewheel.store.consuming.lease_states import RETURNED, lease_states, lost_error, raise_if_lost
         from duewheel.store.leases import from_json
 
         self._context = context
-        self.log.info("The leases of the job are %s; its output is in %s", event["states"], output)
+        self.log.info("The leases of the job are %s", event["states"])
         with self._hook().get_conn() as broker, broker.connection() as connection:
             states = lease_states(connection, from_json(leases), broker.now())
+        if lost_error(states) is not None:
+            self.log.info("The job has left its output in %s", output)
         raise_if_lost(states)
-        outcome = outcome_of(states)
-        # Single messages that the application has rejected are no failure.
-        if any(state.state in GIVEN_BACK for state in states):
+        # Messages that the application has rejected are no failure.
+        if any(state.state == RETURNED or ApplicationFailed.is_told_by(state.reason) for state in states):
+            outcome = outcome_of(states)
             raise ApplicationFailed(
                 f"{self.application} gave {counted(outcome.given_back, 'message')} back and acked "
                 f"{outcome.acked}; its output is in {output}"
             )
-        self._done = outcome.acked
-        return outcome.acked
+        self._done = sum(state.lease.count for state in states)
+        return self._done
 
     def _defer(self, application: Application, dsn: str, consumer: Consumer, batch: LeasedBatch) -> NoReturn:
         """Start the application in a process of its own, and wait for it in the triggerer."""
@@ -367,13 +379,19 @@ class SparkConsumeMessagesOperator(ConsumingOperator):
             consumer.name,
             to_json(batch.leases),
             self._lease_span().total_seconds(),
-            *self._partitions(),
+            batch.partitions,
+            batch.min_partitions,
         )
 
-    def _partitions(self) -> tuple[int, int]:
-        """The largest and the smallest number of partitions."""
-        most = as_count(self.partitions, "partitions")
-        return most, as_count(self.min_partitions, "min_partitions", at_most=most)
+    def _partitioning(self) -> Partitioning:
+        from duewheel.spark.leasing import Partitioning
+
+        most, most_bytes = as_count(self.partitions, "partitions"), self.max_bytes_per_partition
+        return Partitioning(
+            most,
+            as_count(self.min_partitions, "min_partitions", at_most=most),
+            None if most_bytes is None else as_count(most_bytes, "max_bytes_per_partition"),
+        )
 
     def _place(self) -> SparkPlace:
         """Where Spark runs; the operator's settings override those of the connection."""

@@ -12,7 +12,7 @@ from pyspark.sql import functions as f
 from duewheel.spark.lease_states import handle_prefix, refusal
 from duewheel.spark.rejecting import HANDLE, REASON, checked_delay, named_messages, reject_leased
 from duewheel.store.consuming.lease_states import (
-    GIVEN_BACK,
+    FAILED,
     HELD,
     LeaseState,
     lease_states,
@@ -97,7 +97,8 @@ def reject_of_batch(
             rejected = again + reject_leased(known_now, broker.dsn, span, broker.now())
             with broker.connection() as connection:
                 states = lease_states(connection, leases, broker.now())
-            own.leases = {state.lease for state in states if state.state in GIVEN_BACK}
+            # A lease that is returned was given back by somebody else: messages are rejected as failed.
+            own.leases = {state.lease for state in states if state.state == FAILED}
     finally:
         found.unpersist()
     return rejected

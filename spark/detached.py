@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import shutil
 import signal
 import sys
 import tempfile
@@ -27,7 +28,7 @@ from duewheel.spark.lease_watcher import ended_with_the_lease
 from duewheel.spark.leased_batch import LeasedBatch
 from duewheel.spark.submission import Application, ApplicationFailed, Submission, SubmittedBatch
 from duewheel.store.broker import Broker
-from duewheel.store.consuming.lease_states import RETURNED, lease_states
+from duewheel.store.consuming.lease_states import RETURNED, lease_states, raise_if_lost
 from duewheel.store.leases import from_json
 from duewheel.store.values.backoff import Backoff
 from duewheel.store.values.errors import BrokerUnreachable, DueWheelError
@@ -47,7 +48,8 @@ _OUTPUT = "output.log"
 def detach(application: Application, batch: SubmittedBatch, most_seconds: float | None = None) -> Path:
     """Start a process of its own for an application, and return the file that it writes its output to.
 
-    The job is handed over in a file that only this user may read, as it has the broker's password.
+    The job is handed over in a file that only this user may read, as it has the broker's password. The folder
+    of both files is removed when the job has succeeded.
 
     Args:
         application: what to run.
@@ -55,22 +57,25 @@ def detach(application: Application, batch: SubmittedBatch, most_seconds: float 
         most_seconds: after how long it is ended; None is no limit.
     """
     folder = Path(tempfile.mkdtemp(prefix="duewheel-job-"))
-    job = folder / _JOB
-    job.touch(mode=0o600)
+    job, output = folder / _JOB, folder / _OUTPUT
     given = {"application": asdict(application), "batch": asdict(batch), "most_seconds": most_seconds}
-    job.write_text(json.dumps(given))
-    output = folder / _OUTPUT
-    os.posix_spawn(
-        sys.executable,
-        [sys.executable, "-m", "duewheel.spark.detached", str(job)],
-        os.environ,
-        file_actions=[
-            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-            (os.POSIX_SPAWN_OPEN, 1, str(output), os.O_WRONLY | os.O_CREAT, 0o600),
-            (os.POSIX_SPAWN_DUP2, 1, 2),
-        ],
-        setsid=True,
-    )
+    try:
+        job.touch(mode=0o600)
+        job.write_text(json.dumps(given))
+        os.posix_spawn(
+            sys.executable,
+            [sys.executable, "-m", "duewheel.spark.detached", str(job)],
+            os.environ,
+            file_actions=[
+                (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+                (os.POSIX_SPAWN_OPEN, 1, str(output), os.O_WRONLY | os.O_CREAT, 0o600),
+                (os.POSIX_SPAWN_DUP2, 1, 2),
+            ],
+            setsid=True,
+        )
+    except BaseException:
+        shutil.rmtree(folder)
+        raise
     return output
 
 
@@ -99,6 +104,10 @@ def run(application: Application, given: SubmittedBatch, most_seconds: float | N
                 is_late.set()
             return is_late.is_set() or keeper.lost.is_set() or _is_taken_back(broker, batch)
 
+        # The leases were taken before this process began.
+        _persistently(
+            lambda: raise_if_lost(consumer.answer_held("extend", batch.leases, duration=span)), span
+        )
         with batch.kept_alive() as keeper:
             # The program watches its leases itself, and knows which ones it has given back.
             batch.let_others_reject()
@@ -115,12 +124,16 @@ def run(application: Application, given: SubmittedBatch, most_seconds: float | N
                         f"{application.path} was ended after {most_seconds:g} s, the execution_timeout of "
                         f"its task: {error}"
                     )
-                if batch.outcome().unanswered:
-                    _persistently(partial(batch.nack, reason=reason_of(failure)), span)
+                _persistently(partial(_nack_unanswered, batch, reason_of(failure)), span)
                 raise failure from error
         acked: list[int] = []
         _persistently(lambda: acked.append(batch.ack_unanswered()), span)
         log.info("Acked %d messages; the application had answered %d", acked[0], batch.count - acked[0])
+
+
+def _nack_unanswered(batch: LeasedBatch, reason: str) -> None:
+    if batch.outcome().unanswered:
+        batch.nack(reason=reason)
 
 
 def _is_taken_back(broker: Broker, batch: LeasedBatch) -> bool:
@@ -157,6 +170,7 @@ def _main(job: str) -> None:
     # A killed process would leave the file behind, with the password.
     path.unlink()
     run(Application(**given["application"]), SubmittedBatch(**given["batch"]), given["most_seconds"])
+    shutil.rmtree(path.parent)
 
 
 def _end(_number: int, _frame: object) -> NoReturn:

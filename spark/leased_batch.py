@@ -28,7 +28,7 @@ from duewheel.spark.data_source import FORMAT
 from duewheel.spark.lease_partition import DEFAULT_BATCH_BYTES
 from duewheel.spark.lease_plan import deal_out, plan_leases
 from duewheel.spark.lease_states import BatchOutcome, outcome_of
-from duewheel.spark.leasing import lease_messages, partitions_worth
+from duewheel.spark.leasing import Partitioning, lease_messages, leased_body_bytes, unread_body_bytes
 from duewheel.spark.message_columns import ALL_COLUMNS, check_columns
 from duewheel.spark.partition_work import FailedPart, Part, PartitionsFailed, PartitionWork, Work
 from duewheel.spark.read_options import DEFAULT_PARTITIONS
@@ -77,6 +77,7 @@ class LeasedBatch:
     Attributes:
         leases: the leases, to be passed on with :func:`duewheel.store.leases.to_json`.
         count: how many messages they cover.
+        partitions: the largest number of partitions of the DataFrame.
         min_partitions: the smallest number of partitions of the DataFrame, where there are as many leases.
 
     Example::
@@ -102,7 +103,7 @@ class LeasedBatch:
         self._broker = broker
         self._consumer = consumer
         self._invisible = invisible
-        self._partitions = partitions
+        self.partitions = partitions
         self.min_partitions = min_partitions
         self._keeper: LeaseKeeper | None = None
         self._transaction: DriverConnection | None = None
@@ -123,6 +124,7 @@ class LeasedBatch:
         invisible: timedelta = timedelta(minutes=1),
         partitions: int = DEFAULT_PARTITIONS,
         min_partitions: int = 1,
+        max_bytes_per_partition: int | None = None,
         now: datetime | None = None,
         name: str | None = None,
     ) -> LeasedBatch:
@@ -139,6 +141,8 @@ class LeasedBatch:
             partitions: the largest number of partitions of the DataFrame.
             min_partitions: the smallest, however few messages each then has, for work that is slow for each
                 message; up to ``partitions``. With 1, a partition has 100 messages or more.
+            max_bytes_per_partition: about how many bytes the bodies of a partition have at most, by the size
+                of those that come first; there are more than ``partitions`` where they need it.
             now: the instant to take for now; None is the database's clock.
             name: the holder of the leases, as the history of a message shows it.
 
@@ -148,7 +152,8 @@ class LeasedBatch:
             InvalidArgument: a number or a duration is out of its limits.
         """
         consumer = broker.consumer(topic, group, tags=tags, filter=filter, name=name)
-        min_partitions = partitions_worth(broker, consumer, partitions, min_partitions, now)
+        wanted = Partitioning(partitions, min_partitions, max_bytes_per_partition)
+        body_bytes = unread_body_bytes(broker, consumer, now)
         leases = lease_messages(
             broker,
             consumer,
@@ -156,9 +161,25 @@ class LeasedBatch:
             invisible=invisible,
             now=now,
             partitions=partitions,
-            min_partitions=min_partitions,
+            min_partitions=wanted.for_bodies(body_bytes)[1],
+            largest=wanted.largest_lease(body_bytes),
         )
-        return cls(broker, consumer, leases, invisible, partitions, min_partitions)
+        count = sum(lease.count for lease in leases)
+        return cls(broker, consumer, leases, invisible, *wanted.for_bodies(body_bytes, count))
+
+    @classmethod
+    def taken_over(
+        cls,
+        broker: Broker,
+        consumer: Consumer,
+        leases: list[Lease],
+        invisible: timedelta,
+        wanted: Partitioning,
+    ) -> LeasedBatch:
+        """The batch of leases that are held, as by the try before this one."""
+        count = sum(lease.count for lease in leases)
+        body_bytes = leased_body_bytes(broker, leases)
+        return cls(broker, consumer, leases, invisible, *wanted.for_bodies(body_bytes, count))
 
     def __bool__(self) -> bool:
         return bool(self.leases)
@@ -200,7 +221,7 @@ class LeasedBatch:
             spark.read.format(FORMAT)
             .option("dsn", self._broker.dsn)
             .option("lease", to_json(leases))
-            .option("partitions", str(self._partitions))
+            .option("partitions", str(self.partitions))
             .option("minPartitions", str(self.min_partitions))
             .option("with_answered", str(with_answered).lower())
             .option("columns", ",".join(ALL_COLUMNS if columns is None else check_columns(columns)))
@@ -251,7 +272,7 @@ class LeasedBatch:
             return 0
         parts = tuple(
             Part(dealt, tuple(held[lease.topic_id, lease.queue, lease.n] for lease in dealt.leases))
-            for dealt in deal_out(planned, self._partitions, self.min_partitions)
+            for dealt in deal_out(planned, self.partitions, self.min_partitions)
         )
         work = PartitionWork(self._broker.dsn, parts, dumped(function), DEFAULT_BATCH_BYTES, wanted)
         with self._own.under_way():

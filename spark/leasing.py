@@ -8,6 +8,8 @@ leases can be dealt out evenly, however full each queue is.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -29,24 +31,69 @@ MOST_PARTITIONS = 10_000
 """The largest number of partitions that a batch may be dealt out to."""
 
 _LEASE_EVENLY = statement("lease_evenly")
-_BODY_BYTES = statement("unread_body_bytes")
+_UNREAD_BODY_BYTES = statement("unread_body_bytes")
+_LEASED_BODY_BYTES = statement("leased_body_bytes")
+
+LEASES_LOOKED_AT = 4
+"""The sizes of the bodies of so many leases, the largest, stand for those of all."""
+LEASES_FOR_A_PARTITION = 4
+"""So many leases have the bytes of a partition, so that partitions come out even."""
 
 BYTES_WORTH_A_PARTITION = 1024 * 1024
 """Bodies of so many bytes are worth a partition, however few messages they are."""
 
 
-def partitions_worth(
-    broker: Broker, consumer: Consumer, partitions: int, min_partitions: int, now: datetime | None
-) -> int:
-    """The smallest number of partitions, which is the largest where bodies are large.
+@dataclass(frozen=True)
+class Partitioning:
+    """Into how many partitions a batch is to be dealt out.
 
-    They are where 100 messages, which are worth a partition by their number, have bodies of more than 1 MiB.
+    Attributes:
+        most: at most so many.
+        least: at least so many, however few messages each then has.
+        most_bytes: about how many bytes the bodies of each have at most, of whichever number they are then;
+            None is no limit.
     """
+
+    most: int
+    least: int = 1
+    most_bytes: int | None = None
+
+    def for_bodies(self, body_bytes: int, messages: int = 0) -> tuple[int, int]:
+        """The largest and the smallest number of partitions of so many messages.
+
+        Each partition gets work where bodies are large: where 100 messages, which are worth a partition by
+        their number, have bodies of more than 1 MiB.
+        """
+        needed = 1
+        if self.most_bytes is not None:
+            whole_number(self.most_bytes, "max_bytes_per_partition")
+            needed = min(-(-messages * body_bytes // self.most_bytes), MOST_PARTITIONS)
+        most, least = max(self.most, needed), max(self.least, needed)
+        is_large = body_bytes * MESSAGES_WORTH_A_PARTITION > BYTES_WORTH_A_PARTITION
+        return most, max(most, least) if is_large else least
+
+    def largest_lease(self, body_bytes: int) -> int | None:
+        """How many messages a lease may have, which is never split; None is no limit."""
+        if self.most_bytes is None or not body_bytes:
+            return None
+        return max(1, self.most_bytes // (LEASES_FOR_A_PARTITION * body_bytes))
+
+
+def unread_body_bytes(broker: Broker, consumer: Consumer, now: datetime | None) -> int:
+    """About how many bytes a body has that the consumer's group reads next."""
     with broker.connection() as connection:
         fetch(connection, TICK_GROUP, (consumer.group_id, consumer.topic_id, now))
-        ((mean,),) = fetch(connection, _BODY_BYTES, (consumer.group_id, consumer.topic_id))
-    is_large = mean * MESSAGES_WORTH_A_PARTITION > BYTES_WORTH_A_PARTITION
-    return max(partitions, min_partitions) if is_large else min_partitions
+        ((mean,),) = fetch(connection, _UNREAD_BODY_BYTES, (consumer.group_id, consumer.topic_id))
+    return int(mean)
+
+
+def leased_body_bytes(broker: Broker, leases: Sequence[Lease]) -> int:
+    """About how many bytes a body has of leases that are held."""
+    largest = sorted(leases, key=lambda lease: -lease.count)[:LEASES_LOOKED_AT]
+    handles = zip(*((each.group_id, each.topic_id, each.queue, each.n) for each in largest), strict=True)
+    with broker.connection() as connection:
+        ((mean,),) = fetch(connection, _LEASED_BODY_BYTES, tuple(map(list, handles)))
+    return int(mean)
 
 
 def lease_messages(
@@ -58,6 +105,7 @@ def lease_messages(
     now: datetime | None = None,
     partitions: int = 4,
     min_partitions: int = 1,
+    largest: int | None = None,
 ) -> list[Lease]:
     """Lease the messages that are ready for a consumer, without reading them.
 
@@ -70,6 +118,7 @@ def lease_messages(
         partitions: among how many partitions the leases are to be dealt out, 1 to 10 000.
         min_partitions: for how many of these the leases have to be small enough, whatever few messages each
             then has; 1 to ``partitions``.
+        largest: how many messages a lease has at most; None is no limit of the caller's.
 
     Returns:
         The leases, retries first; none when no message is ready or other consumers of the group are just
@@ -98,6 +147,7 @@ def lease_messages(
         now,
         None if consumer.filter is None else filters.to_jsonpath(consumer.filter),
         min_partitions,
+        largest,
     )
     with broker.connection() as connection:
         fetch(connection, TICK_GROUP, (consumer.group_id, consumer.topic_id, now))

@@ -26,13 +26,24 @@ select set_config('tcp_keepalives_idle', '60', true), set_config('tcp_keepalives
        duewheel.answer('fence', %s, %s::integer[], %s::integer[], %s::bigint[], %s::bigint[], null),
        pg_current_xact_id()::text
 
+-- name: fifo_topics
+-- Those of these topics that no stream can read.
+select t.topic from duewheel.topics t where t.topic = any (%s) and t.message_type = 'FIFO' order by t.topic
+
 -- name: lease_evenly
 -- Leases messages of a topic for a group without returning them, in leases that can be dealt out evenly to p_parts
 -- parts; one row for each lease.
 select l.topic_id, l.queue, l.lease_n, l.lease_token, l.expires_at, l.lease_count
 from duewheel.lease_evenly(
     p_group_id => %s, p_topic_id => %s, p_tags => %s, p_max => %s, p_parts => %s, p_invisible => %s, p_consumer => %s,
-    p_now => %s, p_filter => %s::jsonpath, p_min_parts => %s) l
+    p_now => %s, p_filter => %s::jsonpath, p_min_parts => %s, p_largest => %s) l
+
+-- name: leased_body_bytes
+-- About how many bytes the body of a message of these leases has.
+select coalesce(avg(octet_length(m.body)), 0)::integer
+from unnest(%s::integer[], %s::integer[], %s::integer[], %s::bigint[]) l (group_id, topic_id, queue, n)
+cross join lateral (
+    select r.body from duewheel.lease_rows(l.group_id, l.topic_id, l.queue, l.n) r limit 25) m
 
 -- name: peek_cuts
 -- Ranges of the messages that are due from one instant on and before another.

@@ -107,20 +107,24 @@ class StreamOffsets:
     Attributes:
         group: the group that the stream has drawn for itself; None where its options name one.
         topics: by name of the topic.
+        is_begun: whether the stream has looked for topics; of one that it finds later it reads everything.
     """
 
     VERSION: ClassVar[int] = 2
 
     group: str | None
     topics: Mapping[str, StreamOffset]
+    is_begun: bool = True
 
     def as_dict(self) -> dict[str, Any]:
         """The offsets as Spark keeps them."""
         topics = {topic: offset.as_dict() for topic, offset in sorted(self.topics.items())}
-        return {"v": self.VERSION, **({"group": self.group} if self.group else {}), "topics": topics}
+        written = {"v": self.VERSION, **({"group": self.group} if self.group else {}), "topics": topics}
+        # Topics say so themselves.
+        return written | ({"begun": True} if self.is_begun and not topics else {})
 
     @classmethod
     def of(cls, written: Mapping[str, Any]) -> StreamOffsets:
         """The offsets that :meth:`as_dict` made."""
         topics = {topic: StreamOffset.of(offset) for topic, offset in written["topics"].items()}
-        return cls(written.get("group"), topics)
+        return cls(written.get("group"), topics, bool(topics) or written.get("begun", False))

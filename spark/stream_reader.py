@@ -75,7 +75,6 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._ends_with_available = False
         self._targets: dict[str, StreamOffset] | None = None
         self._reached: StreamOffsets | None = None
-        self._has_looked = False
         self._triggered_at: float | None = None
         self._rest_seconds = 0.0
 
@@ -84,12 +83,16 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         Spark asks again until the first micro-batch is finished, even in a restarted query, and the broker
         always gives the same answer. Of a stream whose offsets name their topics, the answer names none.
+
+        Raises:
+            InvalidArgument: a topic is of type FIFO. No group was made.
         """
+        self._broker.refuse_fifo(self._options.topics)
         only = self._only_topic()
         if only is not None:
             return self._stream(only, self._options.group).begin().as_dict()
         drawn = None if self._options.group else f"stream-{secrets.token_hex(8)}"
-        return StreamOffsets(drawn, {}).as_dict()
+        return StreamOffsets(drawn, {}, is_begun=False).as_dict()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
         """At most ``maxMessagesPerTrigger`` in a micro-batch where that is given."""
@@ -106,13 +109,14 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             rest(self._rest_seconds)
         given = self._offsets(start)
         begin = self._begun(given)
-        self._has_looked = True
         latest = self._latest(begin, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
         self._reached = begin
         if latest == begin or self._waits_for_more(begin, latest):
             self._rest_seconds = min(max(FIRST_REST_SECONDS, 2 * self._rest_seconds), MOST_REST_SECONDS)
-            # Where a topic begins has to be in the checkpoint before its first message comes.
-            return start if begin.topics.keys() == given.topics.keys() else self._written(begin)
+            # Where a topic begins has to be in the checkpoint before its first message comes, and so has that
+            # there was none.
+            is_known = given.is_begun and begin.topics.keys() == given.topics.keys()
+            return start if is_known else self._written(begin)
         self._rest_seconds = 0.0
         self._triggered_at = time.monotonic()
         if self._options.max_bytes is not None:
@@ -145,7 +149,10 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Cut the messages between two offsets into parts of about equal size."""
         until = self._offsets(end)
-        begin = self._begun(replace(until, topics=self._offsets(start).topics), until.topics)
+        if not until.topics:
+            return []
+        given = self._offsets(start)
+        begin = self._begun(replace(given, group=until.group), until.topics)
         ranges = self._ranges(begin, until)
         if not ranges:
             return []
@@ -263,8 +270,8 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for topic in wanted:
             if topic not in found:
                 stream = self._stream(topic, offsets.group)
-                found[topic] = stream.begin(is_found_later=self._has_looked or bool(offsets.topics))
-        return replace(offsets, topics={topic: found[topic] for topic in wanted})
+                found[topic] = stream.begin(is_found_later=offsets.is_begun)
+        return replace(offsets, topics={topic: found[topic] for topic in wanted}, is_begun=True)
 
     def _latest(self, begin: StreamOffsets, most: int | None) -> StreamOffsets:
         """How far a stream may read: at most ``most`` messages, of each topic in proportion to its lag.

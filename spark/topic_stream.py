@@ -33,6 +33,7 @@ _COMMIT = statement("stream_commit")
 _CUTS = statement("stream_cuts")
 _LOST = statement("stream_lost")
 _TOPICS = statement("stream_topics")
+_FIFO_TOPICS = statement("fifo_topics")
 _WITHIN = statement("stream_within")
 
 log = logging.getLogger(__name__)
@@ -74,6 +75,18 @@ class StreamBroker:
         """The numbers of a group, which is made where it is missing, and of the topic."""
         consumer = through_outage(lambda: self._opened().consumer(topic, group), self._options.reconnect)
         return consumer.group_id, consumer.topic_id
+
+    def refuse_fifo(self, topics: Sequence[str]) -> None:
+        """Refuse topics of type FIFO, before a group is made on one of several.
+
+        Raises:
+            InvalidArgument: there is one.
+        """
+        for (topic,) in self.ask(_FIFO_TOPICS, list(topics)):
+            raise InvalidArgument(
+                f"topic {topic!r} is of type FIFO, whose retries keep the order of each message group; a "
+                "stream cannot: receive its messages in batches"
+            )
 
     def topics(self) -> list[str]:
         """The topics that a stream can read."""

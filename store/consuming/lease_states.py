@@ -19,15 +19,16 @@ if TYPE_CHECKING:
     from duewheel.store.database.connections import DriverConnection
 
 _STATES = """
-select s.state, s.acked
+select s.state, s.acked, s.reason
 from duewheel.lease_states(%s, %s::integer[], %s::integer[], %s::bigint[], %s::bigint[], %s) s
 """
 
 HELD = "held"
 ACKED = "acked"
 OPEN = "open"
+FAILED = "failed"
 RETURNED = "returned"
-GIVEN_BACK = ("failed", RETURNED)
+GIVEN_BACK = (FAILED, RETURNED)
 LOST = {
     "over": "ended unanswered",
     "expired": "ended unanswered, and its messages were delivered again",
@@ -53,13 +54,15 @@ class LeaseState:
 
 @dataclass(frozen=True)
 class CountedState(LeaseState):
-    """A lease, its state, and how many of its messages were acked.
+    """A lease, its state, and how it was answered.
 
     Attributes:
-        acked: that number.
+        acked: how many of its messages were acked.
+        reason: that of the answer to all, or all that were left, of its messages.
     """
 
     acked: int
+    reason: str | None
 
 
 def lease_states(
@@ -72,7 +75,7 @@ def lease_states(
     if not leases:
         return []
     found = fetch(connection, _STATES, (*handles_of(leases), now))
-    return [CountedState(lease, state, acked) for lease, (state, acked) in zip(leases, found, strict=True)]
+    return [CountedState(lease, *row) for lease, row in zip(leases, found, strict=True)]
 
 
 def handles_of(leases: Sequence[Lease]) -> tuple[Any, ...]:

@@ -8,9 +8,10 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
@@ -23,10 +24,14 @@ from tests.waiting import until
 
 from duewheel.hooks.broker import BrokerAddress, DueWheelHook
 from duewheel.operators.spark import SparkConsumeMessagesOperator
+from duewheel.spark.detached import detach, run
+from duewheel.spark.lease_states import BatchOutcome
+from duewheel.spark.leased_batch import LeasedBatch
 from duewheel.spark.leasing import lease_messages
-from duewheel.spark.submission import ApplicationFailed
-from duewheel.store.leases import to_json
-from duewheel.store.values.errors import InvalidArgument, LeaseLost
+from duewheel.spark.submission import Application, ApplicationFailed, Submission, SubmittedBatch
+from duewheel.store.database.connections import fetch
+from duewheel.store.leases import from_json, to_json
+from duewheel.store.values.errors import BrokerUnreachable, InvalidArgument, LeaseLost
 from duewheel.triggers.submitted_job import SubmittedJobTrigger
 
 if TYPE_CHECKING:
@@ -47,6 +52,27 @@ while os.path.exists(sys.argv[1]):
     status = open(sys.argv[1]).read() or "0"
     time.sleep(0.05)
 sys.exit(int(status))
+"""
+
+
+#: Tells into how many partitions its batch is dealt out, and works on.
+TELLING = (
+    """
+import json, os
+given = json.load(open(os.environ["DUEWHEEL_BATCH"]))
+print(f"working in at least {given['min_partitions']} of {given['partitions']} partitions", flush=True)
+"""
+    + WAITING
+)
+
+#: Gives back all messages of its leases, each for a reason of its own, and succeeds.
+REJECTING = """
+import json, os
+from duewheel.store import Broker
+from duewheel.store.leases import from_json
+given = json.load(open(os.environ["DUEWHEEL_BATCH"]))
+with Broker(given["dsn"]) as broker:
+    broker.consumer(given["topic"], given["group"]).nack(from_json(given["leases"]), reason="no such order")
 """
 
 
@@ -97,6 +123,9 @@ class Job:
         )
         return [int(pid) for pid in (found.stdout + runner.stdout).split()]
 
+    def ends(self) -> None:
+        until(lambda: not self.pids(), "the job to end")
+
     def works(self) -> None:
         until(lambda: "working" in self.output.read_text(), "the application to work")
 
@@ -122,8 +151,8 @@ def job(consumer: Consumer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         "AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "spark", "host": "local[1]", "extra": extra})
     )
 
-    def begin(status: str = "0", **arguments: Any) -> Job:
-        path = application(tmp_path, WAITING)
+    def begin(status: str = "0", program: str = WAITING, **arguments: Any) -> Job:
+        path = application(tmp_path, program)
         running = operator(
             None,
             application=path,
@@ -138,7 +167,7 @@ def job(consumer: Consumer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     yield begin
     for begun in jobs:
         begun.hold.unlink(missing_ok=True)
-        until(lambda begun=begun: not begun.pids(), "the job to end")
+        begun.ends()
 
 
 @pytest.mark.slow
@@ -164,6 +193,33 @@ def test_task_is_deferred_until_its_application_has_ended(
     assert set(event["states"]) == {"acked"}
     assert begun.complete(event) == 10
     assert not consumer.receive()
+    begun.ends()
+    assert not begun.output.parent.exists()
+
+
+@pytest.mark.slow
+def test_application_gets_as_many_partitions_as_its_large_messages_are_worth(
+    job: Callable[..., Job], broker: Broker
+) -> None:
+    broker.send_many(TOPIC, [{"body": os.urandom(100_000), "delay": timedelta(0)}] * 10)
+    begun = job(program=TELLING, partitions=7)
+    begun.works()
+    assert "working in at least 7 of 7 partitions" in begun.output.read_text()
+
+
+@pytest.mark.slow
+def test_application_that_rejects_every_message_has_succeeded(
+    job: Callable[..., Job], tmp_path: Path, broker: Broker
+) -> None:
+    """With and without ``deferrable``: its exit code alone decides."""
+    begun = job(program=REJECTING)
+    assert begun.complete(begun.event()) == 10
+    begun.ends()
+    (found,) = broker.find_key(TOPIC, "1")
+    assert "no such order" in (broker.history(found.message_id)[-1].reason or "")
+    broker.send(TOPIC, b"", delay=timedelta(0))
+    path = application(tmp_path, REJECTING)
+    assert operator(None, application=path, spark_conn_id="spark_default").execute(CONTEXT) == 1
 
 
 @pytest.mark.slow
@@ -190,7 +246,7 @@ def test_r03_application_is_ended_when_the_time_of_its_task_is_over(
     begun = job(execution_timeout=timedelta(seconds=4))
     assert begun.deferred.timeout == timedelta(seconds=4)
     event = begun.event()
-    until(lambda: not begun.pids(), "the job to end")
+    begun.ends()
     with pytest.raises(ApplicationFailed, match=r"job\.py gave 10 messages back and acked 0"):
         begun.complete(event)
     (found,) = broker.find_key(TOPIC, "1")
@@ -253,7 +309,67 @@ def test_x10_job_ends_when_its_task_is_killed_or_its_leases_are_lost(
     asyncio.run(begun.trigger().on_kill())
     assert asked == [{"dag_id": "orders", "map_index": 3, "task_ids": ["cancel"], "run_ids": ["run"]}]
     assert {message.attempt for message in consumer.receive(10)} == {1}
-    until(lambda: not begun.pids(), "the job to end")
+    begun.ends()
+
+
+@pytest.fixture
+def given(consumer: Consumer, broker: Broker) -> SubmittedBatch:
+    """Ten messages that a task has leased for a minute, and the job keeps for ten."""
+    leases = to_json(lease_messages(broker, consumer, invisible=timedelta(minutes=1)))
+    return SubmittedBatch(broker.dsn, TOPIC, consumer.group, "*", None, None, leases, 600.0, 4, 1)
+
+
+def test_x11_job_extends_its_leases_before_its_application_begins(
+    given: SubmittedBatch, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They run since before its process began."""
+    lease = from_json(given.leases)[0]
+    ends: list[datetime] = []
+
+    def look(_submission: Submission, _log: Callable[[str], object]) -> None:
+        with broker.connection() as connection:
+            place = (lease.group_id, lease.topic_id, lease.queue, lease.n)
+            ((end,),) = fetch(connection, "select duewheel.lease_end(%s, %s, %s, %s)", place)
+        ends.append(end)
+
+    monkeypatch.setattr(Submission, "run", look)
+    run(Application("job.py", [], "job", "local[1]"), given)
+    assert ends[0] > lease.expires_at + timedelta(minutes=5)
+
+
+def test_r03_failed_job_waits_for_the_broker_before_it_gives_back(
+    given: SubmittedBatch, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_submission: Submission, _log: Callable[[str], object]) -> None:
+        raise ApplicationFailed("job.py ended with exit code 3")
+
+    outcome = LeasedBatch.outcome
+    breaks = [BrokerUnreachable("the connection is gone")]
+
+    def break_once(batch: LeasedBatch) -> BatchOutcome:
+        if breaks:
+            raise breaks.pop()
+        return outcome(batch)
+
+    monkeypatch.setattr(Submission, "run", fail)
+    monkeypatch.setattr(LeasedBatch, "outcome", break_once)
+    with pytest.raises(ApplicationFailed, match="exit code 3"):
+        run(Application("job.py", [], "job", "local[1]"), given)
+    (found,) = broker.find_key(TOPIC, "1")
+    assert broker.history(found.message_id)[-1].state == "WaitingRetry"
+
+
+def test_job_that_cannot_be_started_leaves_no_password_behind(
+    given: SubmittedBatch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any, **__: Any) -> int:
+        raise OSError("no more processes")
+
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(os, "posix_spawn", refuse)
+    with pytest.raises(OSError, match="no more processes"):
+        detach(Application("job.py", [], "job", "local[1]"), given)
+    assert not list(tmp_path.iterdir())
 
 
 def _unreachable(**_: Any) -> dict[str, Any]:

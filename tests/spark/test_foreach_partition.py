@@ -21,6 +21,7 @@ from tests.waiting import PATIENCE_SECONDS, until
 from duewheel.spark import partition_work
 from duewheel.spark.lease_plan import deal_out, plan_leases
 from duewheel.spark.leased_batch import LeasedBatch
+from duewheel.spark.leasing import Partitioning
 from duewheel.spark.partition_work import PartitionsFailed
 from duewheel.store.broker import Broker
 from duewheel.store.values.errors import InvalidArgument, LeaseLost
@@ -130,6 +131,32 @@ def test_large_messages_spread_over_all_partitions(shop: Broker) -> None:
             parts = deal_out(plan_leases(connection, batch.leases), 16, batch.min_partitions)
         assert sum(part.count for part in parts) == 40
         assert len(parts) == (16 if topic == "large" else 1)
+
+
+def test_partition_has_no_more_bytes_than_it_may_have(shop: Broker) -> None:
+    """There are more than ``partitions`` where the bodies need it."""
+    shop.create_topic("large")
+    shop.send_many("large", [{"body": os.urandom(100_000), "delay": timedelta(0)}] * 40)
+    batch = LeasedBatch.take(shop, "large", "callers", partitions=2, max_bytes_per_partition=500_000)
+    with shop.connection() as connection:
+        parts = deal_out(plan_leases(connection, batch.leases), batch.partitions, batch.min_partitions)
+    assert [part.count for part in parts] == [5] * 8
+    with pytest.raises(InvalidArgument, match="max_bytes_per_partition is 0, the limit is 1"):
+        LeasedBatch.take(shop, "large", "callers", max_bytes_per_partition=0)
+
+
+def test_large_messages_that_a_try_takes_over_spread_over_all_partitions(shop: Broker) -> None:
+    for topic, body in (("large", os.urandom(100_000)), ("small", b"1")):
+        shop.create_topic(topic)
+        shop.send_many(topic, [{"body": body, "delay": timedelta(0)}] * 40)
+        LeasedBatch.take(shop, topic, "callers", partitions=16, name="try")
+        consumer = shop.consumer(topic, "callers", name="try")
+        leases = shop.take_over_leases(consumer, timedelta(minutes=1))
+        batch = LeasedBatch.taken_over(shop, consumer, leases, timedelta(minutes=1), Partitioning(16))
+        assert (batch.count, batch.min_partitions) == (40, 16 if topic == "large" else 1)
+        wanted = Partitioning(2, 1, 500_000)
+        batch = LeasedBatch.taken_over(shop, consumer, leases, timedelta(minutes=1), wanted)
+        assert batch.partitions == (8 if topic == "large" else 2)
 
 
 def test_leases_may_be_as_small_as_one_message(shop: Broker) -> None:

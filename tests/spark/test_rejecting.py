@@ -112,6 +112,24 @@ def test_x10_lease_that_the_program_rejects_is_no_loss_to_it_while_one_that_othe
     assert isinstance(_loss(orders, batch), LeaseLost)
 
 
+def test_x10_lease_that_others_give_back_beside_a_reject_is_a_loss(
+    orders: Broker, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch = take(orders)
+    first, second, *_ = batch.leases
+    row = batch.dataframe(spark, ["receipt_handle"]).first()
+    assert row is not None
+
+    def give_back_another(*arguments: Any) -> int:
+        orders.consumer(TOPIC, GROUP).answer_held("give_back", [first, second])
+        return reject_leased(*arguments)
+
+    monkeypatch.setattr(batch_rejecting, "reject_leased", give_back_another)
+    batch.reject(spark.createDataFrame([tuple(row)], "receipt_handle string"), "no order")
+    with pytest.raises(LeaseLost, match="returned"):
+        batch.ack()
+
+
 def test_message_that_is_not_of_the_batch_is_refused_and_none_is_rejected(
     orders: Broker, spark: SparkSession
 ) -> None:

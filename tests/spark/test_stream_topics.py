@@ -12,7 +12,7 @@ from tests.spark.test_stream import Lake
 
 from duewheel.spark.read_options import PeekRead, StreamRead
 from duewheel.spark.stream_reader import MessageStreamReader
-from duewheel.store.values.errors import InvalidArgument, UnknownTopic
+from duewheel.store.values.errors import GroupBusy, InvalidArgument, UnknownTopic
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -171,6 +171,8 @@ def test_pattern_reads_all_of_a_topic_that_is_made_before_anything_was_read(
     end = stream.latestOffset(start, EVERY)
     assert between(stream, start, end) == of(topic, range(5))
     assert between(reader(orders, **options), start, end) == of(topic, range(5))
+    # As where the query starts again before it has found the topic.
+    assert reader(orders, **options).latestOffset(start, EVERY) == end
     assert stream.latestOffset(end, EVERY) == end
 
 
@@ -229,6 +231,30 @@ def test_stream_without_a_group_begins_where_its_first_look_was(orders: Broker) 
     available = reader(orders, **options)
     available.prepareForTriggerAvailableNow()
     assert available.latestOffset(end, EVERY) == end
+
+
+def test_stream_of_a_fifo_topic_leaves_no_group_behind(orders: Broker) -> None:
+    orders.create_topic("orders-fifo", message_type="FIFO")
+    for options in ({}, {"group": "lake"}):
+        stream = reader(orders, topic="orders-north, orders-fifo", **options)
+        with pytest.raises(InvalidArgument, match="topic 'orders-fifo' is of type FIFO"):
+            stream.latestOffset(stream.initialOffset(), EVERY)
+    assert groups(orders) == ()
+
+
+def test_topic_that_is_left_out_and_added_again_waits_for_a_rewind(orders: Broker) -> None:
+    both, one = reader(orders, topic=BOTH, group="lake"), reader(orders, topic="orders-north", group="lake")
+    begun = both.latestOffset(both.initialOffset(), EVERY)
+    send(orders, "orders-south", range(1))
+    start = both.latestOffset(begun, EVERY)
+    both.commit(start)
+    without = one.latestOffset(start, EVERY)
+    with pytest.raises(GroupBusy, match="the group belongs to another stream"):
+        reader(orders, topic=BOTH, group="lake").latestOffset(without, EVERY)
+    send(orders, "orders-south", range(1, 3))
+    orders.rewind("lake", "orders-south", to="earliest")
+    again = reader(orders, topic=BOTH, group="lake")
+    assert between(again, without, again.latestOffset(without, EVERY)) == of("orders-south", range(3))
 
 
 @pytest.mark.parametrize("topics", ["orders-north", BOTH], ids=["one", "several"])

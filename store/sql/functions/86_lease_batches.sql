@@ -3,10 +3,12 @@
 
 -- Leases up to p_max messages without returning them, in leases that are small enough to be dealt out evenly to
 -- p_parts: by what is ready, which is counted no further than it matters, and not by what was asked for. One row per
--- lease. p_min_parts: for so many parts at least, leases may be as small as one message.
+-- lease. p_min_parts: for so many parts at least, leases may be as small as one message. p_largest: no lease has more
+-- messages.
 create or replace function duewheel.lease_evenly(
     p_group_id integer, p_topic_id integer, p_tags text[], p_max bigint, p_parts integer, p_invisible interval,
-    p_consumer text, p_now timestamptz default null, p_filter jsonpath default null, p_min_parts integer default 1
+    p_consumer text, p_now timestamptz default null, p_filter jsonpath default null, p_min_parts integer default 1,
+    p_largest integer default null
 ) returns table (
     topic_id integer, queue smallint, lease_n bigint, lease_token bigint, expires_at timestamptz, lease_count integer
 )
@@ -17,8 +19,8 @@ declare
     v_leases constant bigint := 4 * greatest(p_parts, 1)::bigint;
     -- Fewer messages than this are not worth a lease of their own.
     v_smallest constant integer := 100;
-    v_largest constant integer := 15000;
-    v_limit constant bigint := least(greatest(p_max, 1), v_leases * v_largest);
+    v_most constant integer := 15000;
+    v_limit constant bigint := least(greatest(p_max, 1), v_leases * v_most);
     -- Of a queue, where tags or a filter choose.
     v_most_looked_at constant bigint := 1000000;
     v_every constant boolean := p_tags is null and p_filter is null;
@@ -36,8 +38,8 @@ begin
             case when v_position.ordinal > 0 then p_tags end,
             case when v_position.ordinal > 0 then p_filter end)).wanted;
     end loop;
-    v_chunk := least(v_largest, greatest(1, least(v_smallest, v_ready / greatest(p_min_parts, 1)),
-                                         (v_ready + v_leases - 1) / v_leases));
+    v_chunk := least(v_most, p_largest, greatest(1, least(v_smallest, v_ready / greatest(p_min_parts, 1)),
+                                                    (v_ready + v_leases - 1) / v_leases));
     return query
     select (r.lease).topic_id, (r.lease).queue::smallint, (r.lease).n, (r.lease).token, (r.lease).expires_at,
            (r.lease).message_count
@@ -63,11 +65,11 @@ end;
 
 -- The states of leases, in the order in which they are given. state: "held" and no other consumer's, "over" as its time
 -- is over, "unknown", or its last answer: "acked", "failed", "returned", "expired", "rewound". acked: how many of its
--- messages were acked.
+-- messages were acked. reason: that of the last answer.
 create or replace function duewheel.lease_states(
     p_group_id integer, p_topic_ids integer[], p_queues integer[], p_ns bigint[], p_tokens bigint[],
     p_now timestamptz default null
-) returns table (state text, acked integer)
+) returns table (state text, acked integer, reason text)
 language plpgsql stable set plan_cache_mode = force_generic_plan set enable_sort = on as $$
 declare
     v_now constant timestamptz := duewheel.clock_at(p_now);
@@ -83,7 +85,8 @@ begin
                     where a.kind <> 'acked')
                 else (
                     select count(*) from duewheel.message_answers(p_group_id, h.topic_id, h.queue, h.n) a
-                    where a.kind = 'acked') end::integer
+                    where a.kind = 'acked') end::integer,
+           e.reason
     from unnest(p_topic_ids, p_queues, p_ns, p_tokens) with ordinality h (topic_id, queue, n, token, place)
     left join lateral (
         select l.n, l.message_count from duewheel.lease l
