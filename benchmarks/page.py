@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import gzip
 import os
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -29,7 +31,7 @@ from duewheel.store import Broker, RetryPolicy
 
 ANSWER_GOAL_MS = 300
 FIRST_VIEW_GOAL_SECONDS = 1.0
-BUNDLE_GOAL_KB = 200
+BUNDLE_GOAL_KB = 80
 OPEN_GOAL_PERCENT = 1.0
 
 MESSAGES = 10_000_000
@@ -40,11 +42,26 @@ HORIZON = timedelta(days=30)
 CHUNK = 100_000
 DEAD = 20_000
 ROUNDS = 20
-#: The overview is computed at most once in this time, and less often after this many rounds.
+#: These answers are computed at most once in this time, and less often after this many rounds.
+SHARED = ("overview", "pulse", "lateness", "names")
 SHARED_SECONDS = 2.1
 SHARED_ROUNDS = 3
 OPEN_SECONDS = 60
+#: Of these, the second one is seen: in the page, and in Airflow's list of assets.
+CHARTS = ".uplot"
+ASSETS = "tbody tr"
 CHROMIUM = "/usr/bin/chromium"
+#: So many DAGs, each of which watches a topic of its own.
+WATCHERS = 300
+WATCHING = f"""
+from airflow.sdk import DAG, Asset, AssetWatcher
+from duewheel.triggers.timing_wheel import TimingWheelTrigger
+
+for number in range(1, {WATCHERS + 1}):
+    trigger = TimingWheelTrigger(f"topic-{{number:04}}", f"group-{{number % 50}}")
+    asset = Asset(f"due_{{number}}", watchers=[AssetWatcher(name="wheel", trigger=trigger)])
+    globals()[f"watch_{{number}}"] = DAG(f"watch_{{number}}", schedule=[asset])
+"""
 TASK = "airflow:shop/manual__1/take/-1"
 
 MAKE_TOPICS = """
@@ -97,6 +114,9 @@ def _requests(some_id: str) -> dict[str, str]:
     soon = ours.now() + timedelta(days=1)
     window = f"due_from={soon:%Y-%m-%dT%H:%M:%SZ}&due_until={soon + timedelta(hours=1):%Y-%m-%dT%H:%M:%SZ}"
     return {
+        "the strip of every view": "pulse",
+        "names to complete": "names",
+        "lateness of the last day": "lateness",
         "overview, next minute": "overview?span=minute",
         "overview, next hour": "overview?span=hour",
         "overview, next days": "overview?span=days",
@@ -110,6 +130,7 @@ def _requests(some_id: str) -> dict[str, str]:
         "dead letters by reason": "dead-letters?group=ship&redriven=false&reason_contains=503",
         "dead letters by a reason that none has": "dead-letters?group=ship&reason_contains=nowhere",
         "schedules": "schedules",
+        "waiting consumers": "waiting-consumers",
         "messages of all topics": "messages",
         "messages of a topic": f"messages?topic={LARGE}",
         "messages by a key prefix": f"messages?topic={LARGE}&key_prefix=0001-77",
@@ -172,6 +193,7 @@ def page(bench: Bench) -> Iterator[Row]:
         yield Row("page-seeding", f"for information: seeding, {what}", "s", [seeding])
         with airflow_server(home, {"duewheel_default": dsn}) as airflow:
             yield from _answers(airflow, _requests(taken[0]), what)
+            yield from _watchers(airflow)
             with sync_playwright() as playwright:
                 browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
                 with _open_page(browser, airflow) as opened:
@@ -182,17 +204,13 @@ def page(bench: Bench) -> Iterator[Row]:
 def _answers(airflow: AirflowServer, requests: dict[str, str], what: str) -> Iterator[Row]:
     for name, path in requests.items():
         address = f"/duewheel/api/brokers/duewheel_default/{path}"
-        is_shared = path.startswith("overview")
+        is_shared = path.startswith(SHARED)
         readings = []
         for _ in range(SHARED_ROUNDS if is_shared else ROUNDS):
             if is_shared:
                 # Otherwise the answer of the previous round would be measured.
                 time.sleep(SHARED_SECONDS)
-            started = time.perf_counter()
-            status, answer = airflow.call("GET", address)
-            readings.append((time.perf_counter() - started) * 1000)
-            if status != 200:
-                raise AssertionError(f"{path} answered {status}: {answer}")
+            readings.append(_milliseconds(airflow, address))
         yield Row(
             f"page-{name.replace(' ', '-').replace(',', '')}",
             f"{what}: {name}",
@@ -202,23 +220,65 @@ def _answers(airflow: AirflowServer, requests: dict[str, str], what: str) -> Ite
         )
 
 
-def _first_view(name: str, what: str, readings: list[float]) -> Row:
+def _milliseconds(airflow: AirflowServer, address: str) -> float:
+    started = time.perf_counter()
+    status, answer = airflow.call("GET", address)
+    taken = (time.perf_counter() - started) * 1000
+    if status != 200:
+        raise AssertionError(f"{address} answered {status}: {answer}")
+    return taken
+
+
+def _watchers(airflow: AirflowServer) -> Iterator[Row]:
+    """The list of the watchers, each of a DAG of its own."""
+    (airflow.home.dags / "watching.py").write_text(WATCHING)
+    subprocess.run(
+        [sys.executable, "-m", "airflow", "dags", "reserialize"],
+        env=airflow.home.environment,
+        check=True,
+        capture_output=True,
+    )
+    yield Row(
+        "page-watchers",
+        f"{WATCHERS} watchers, each of a topic of its own: the list",
+        "ms",
+        [_milliseconds(airflow, "/duewheel/api/watchers") for _ in range(ROUNDS)],
+        goals=[Goal(ANSWER_GOAL_MS, "at most", "ours")],
+    )
+
+
+def _first_view(name: str, what: str, readings: list[float], airflows: list[float]) -> Row:
     goals = [Goal(FIRST_VIEW_GOAL_SECONDS, "at most", "ours")]
-    return Row(name, f"{what} to its charts", "s", readings, goals=goals)
+    return Row(name, what, "s", readings, airflows, "Airflow's own list of assets", goals=goals)
 
 
 def _views(bench: Bench, airflow: AirflowServer, opened: Page, what: str) -> Iterator[Row]:
     readings: list[float] = []
+    airflows: list[float] = []
     for _ in range(bench.pairs):
         readings.append(seconds(lambda: _load(opened, airflow)))
-    yield _first_view("page-first-view", f"{what}: the overview in a browser, from the address", readings)
-    readings = []
+        opened.goto("about:blank")
+        airflows.append(seconds(lambda: _load_assets(opened, airflow)))
+        opened.goto("about:blank")
+    yield _first_view(
+        "page-first-view",
+        f"{what}: the overview in a browser, from the address to its charts",
+        readings,
+        airflows,
+    )
+    readings, airflows = [], []
     for _ in range(bench.pairs):
         opened.goto(airflow.url)
         opened.get_by_role("link", name="Delays").wait_for(timeout=60_000)
-        readings.append(seconds(lambda: _follow(opened)))
+        readings.append(seconds(lambda: _follow(opened, "Delays", CHARTS)))
+        opened.goto(airflow.url)
+        opened.get_by_role("link", name="Delays").wait_for(timeout=60_000)
+        airflows.append(seconds(lambda: _follow(opened, "Assets", ASSETS)))
     yield _first_view(
-        "page-first-view-inside", f"{what}: the overview in a browser, from a click in Airflow", readings
+        "page-first-view-inside",
+        f"{what}: the overview in a browser, from a click in Airflow to its charts",
+        readings,
+        airflows,
     )
     _load(opened, airflow)
     shares = []
@@ -243,12 +303,17 @@ def _views(bench: Bench, airflow: AirflowServer, opened: Page, what: str) -> Ite
 
 def _load(opened: Page, airflow: AirflowServer) -> None:
     opened.goto(f"{airflow.url}/plugin/duewheel", wait_until="commit")
-    opened.locator(".uplot").nth(1).wait_for(timeout=60_000)
+    opened.locator(CHARTS).nth(1).wait_for(timeout=60_000)
 
 
-def _follow(opened: Page) -> None:
-    opened.get_by_role("link", name="Delays").click()
-    opened.locator(".uplot").nth(1).wait_for(timeout=60_000)
+def _load_assets(opened: Page, airflow: AirflowServer) -> None:
+    opened.goto(f"{airflow.url}/assets", wait_until="commit")
+    opened.locator(ASSETS).nth(1).wait_for(timeout=60_000)
+
+
+def _follow(opened: Page, link: str, shown: str) -> None:
+    opened.get_by_role("link", name=link).click()
+    opened.locator(shown).nth(1).wait_for(timeout=60_000)
 
 
 SUBJECTS = [Subject("page", "the page in Airflow's UI with 10 million waiting messages", page)]

@@ -83,9 +83,12 @@ class TopicLateness(Model):
 
 
 class Shared(Model):
-    """An answer that all users share; it is computed again after ``shared_seconds``."""
+    """An answer that all users share; it is computed again after ``shared_seconds``, of which
+    ``next_in_seconds`` are left."""
 
-    shared_seconds: float
+    # Set once the cost of the answer is known.
+    shared_seconds: float = 0.0
+    next_in_seconds: float = 0.0
 
 
 class Pulse(Shared):

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Annotated, Any, Final, TypeVar
+from weakref import WeakKeyDictionary
 
 from fastapi import APIRouter, Depends, Query
 from pydantic import AwareDatetime
@@ -50,18 +51,22 @@ _OVERDUE_MS: Final = 10
 #: The number of groups that the first view shows, and that a list of the neediest has.
 _FIRST_GROUPS: Final = 10
 _NEEDIEST: Final = 200
-#: How long the view may count the messages due ahead, those that came due, and those of groups; the whole
-#: view takes 0.3 s with a thousand topics. One topic gets what it needs.
-_DUE_MS: Final = 130
+#: How long the view of all topics may take, of which the messages due ahead get what the others leave; how
+#: long those that came due and those of groups may be counted, and what waits. One topic gets what it needs.
+_VIEW_MS: Final = 230
+_LEAST_DUE_MS: Final = 50
 _PAST_MS: Final = 100
 _GROUPS_MS: Final = 100
+_WAITING_MS: Final = 50
 _ONE_TOPIC_MS: Final = 3_000
-#: All requests within this time get the same view. A view that costs more is kept until computing it takes
-#: one per cent of a core.
+#: All requests within this time get the same answer. One that costs more is kept until computing it takes
+#: 0.4 per cent of a core: an open page asks for two of them again and again.
 _SHARED_SECONDS: Final = 2.0
-_COST_FACTOR: Final = 125
+_COST_FACTOR: Final = 250
 _COSTS: Final = 3
 _LONGEST_SHARED_SECONDS: Final = 60.0
+#: The lateness of whole hours.
+_LONGEST_DAY_SECONDS: Final = 300.0
 
 OptionalText = Annotated[str | None, Query(min_length=1, max_length=255)]
 
@@ -83,7 +88,8 @@ class _Shared:
     """The newest answers to a question that many users ask, or one user asks repeatedly.
 
     The longer an answer takes to compute, the longer it is kept, so that all computing takes a small share of
-    a core. The quickest of the last few answers counts, since a single slow one may be an accident.
+    a core. The middle one of the last three costs counts, since a single slow one may be an accident, and a
+    single quick one may have found what another answer had just read.
     """
 
     def __init__(self) -> None:
@@ -93,15 +99,25 @@ class _Shared:
     def get(self, key: tuple[Any, ...]) -> models.Shared | None:
         with self._lock:
             kept = self._answers.get(key)
-        return kept.answer if kept is not None and time.monotonic() < kept.until else None
+        left_seconds = 0.0 if kept is None else kept.until - time.monotonic()
+        if kept is None or left_seconds <= 0:
+            return None
+        return kept.answer.model_copy(update={"next_in_seconds": left_seconds})
 
-    def put(self, key: tuple[Any, ...], answer: models.Shared, cost_seconds: float) -> None:
+    def put(
+        self,
+        key: tuple[Any, ...],
+        answer: models.Shared,
+        cost_seconds: float,
+        longest_seconds: float = _LONGEST_SHARED_SECONDS,
+    ) -> None:
         now = time.monotonic()
         with self._lock:
             before = self._answers.get(key)
             costs = (*(before.costs if before else ()), cost_seconds)[-_COSTS:]
-            share = min(costs) * _COST_FACTOR if len(costs) == _COSTS else 0.0
-            answer.shared_seconds = min(_LONGEST_SHARED_SECONDS, max(_SHARED_SECONDS, share))
+            share = sorted(costs)[_COSTS // 2] * _COST_FACTOR if len(costs) == _COSTS else 0.0
+            answer.shared_seconds = min(longest_seconds, max(_SHARED_SECONDS, share))
+            answer.next_in_seconds = answer.shared_seconds
             until = now + answer.shared_seconds
             self._answers = {
                 known: one
@@ -115,6 +131,7 @@ class _Shared:
         key: tuple[Any, ...],
         kind: type[_Answer],
         compute: Callable[[Broker], _Answer],
+        longest_seconds: float = _LONGEST_SHARED_SECONDS,
     ) -> _Answer:
         """The newest answer to a question about a broker, or a new one."""
         key = (kind, connection_id, *key)
@@ -128,7 +145,7 @@ class _Shared:
                 return known
             began = time.monotonic()
             answer = compute(broker)
-            self.put(key, answer, time.monotonic() - began)
+            self.put(key, answer, time.monotonic() - began, longest_seconds)
         return answer
 
 
@@ -184,7 +201,7 @@ def show_overview(
 @router.get("/brokers/{connection_id}/lateness")
 def show_lateness(connection_id: str, _: Seeing) -> models.DayLateness:
     """How late each topic was released in each hour of the last day, the latest topic first."""
-    return _shared.answer(connection_id, (), models.DayLateness, _day_lateness)
+    return _shared.answer(connection_id, (), models.DayLateness, _day_lateness, _LONGEST_DAY_SECONDS)
 
 
 @router.get("/brokers/{connection_id}/pulse")
@@ -239,8 +256,9 @@ def list_groups(
     with brokers.lend(connection_id) as broker:
         now_at = overview.now(broker)
         if sort != "topic":
-            found, groups_to = overview.neediest_groups(broker, _ONE_TOPIC_MS, by_lag=sort == "lag")
-            neediest = found[:_NEEDIEST]
+            found, groups_to = overview.all_group_numbers(broker, _ONE_TOPIC_MS)
+            sort_by = overview.by_lag if sort == "lag" else overview.by_dead_letters
+            neediest = sort_by(found)[:_NEEDIEST]
             return models.Groups(
                 now_at=now_at,
                 groups=neediest,
@@ -442,33 +460,69 @@ def _task_in(properties: Mapping[str, object]) -> str | None:
     return name if isinstance(name, str) and _TASK_NAME.fullmatch(name) else None
 
 
+@dataclass(frozen=True)
+class _Needs:
+    """What the strip and the overview both tell of all topics."""
+
+    until: float
+    groups: list[overview.GroupNumbers]
+    groups_to: str | None
+    overdue: list[overview.OverdueTopic]
+
+
+#: By broker. A page asks for both at once, so they are read once.
+_needs: WeakKeyDictionary[Broker, _Needs] = WeakKeyDictionary()
+
+
+def _needs_of(broker: Broker, now_at: datetime) -> _Needs:
+    known = _needs.get(broker)
+    if known is None or known.until < time.monotonic():
+        groups, groups_to = overview.all_group_numbers(broker, _GROUPS_MS)
+        overdue = overview.overdue_topics(broker, now_at - _OVERDUE)
+        known = _Needs(time.monotonic() + _SHARED_SECONDS, groups, groups_to, overdue)
+        _needs[broker] = known
+    return known
+
+
 def _overview(broker: Broker, span: str, topic: str | None, due_from: datetime | None) -> models.Overview:
+    began = time.monotonic()
     now_at = overview.now(broker)
     step, steps = SPANS[span]
     past_from = _whole_minute(now_at) - _HOUR + _MINUTE
-    groups, groups_to = overview.neediest_groups(broker, _GROUPS_MS, topic)
-    groups = groups[:_FIRST_GROUPS]
-    overdue = overview.overdue_topics(broker, now_at - _OVERDUE)
-    due_ms, past_ms = (_DUE_MS, _PAST_MS) if topic is None else (_ONE_TOPIC_MS // 2,) * 2
+    needs = _needs_of(broker, now_at)
+    groups, groups_to = needs.groups, needs.groups_to
+    if topic is not None:
+        groups, groups_to = overview.topic_group_numbers(broker, topic), None
+    groups = overview.by_need(groups)[:_FIRST_GROUPS]
+    overdue = needs.overdue[:_COUNTED_OVERDUE]
+    past_ms = _PAST_MS if topic is None else _ONE_TOPIC_MS // 2
     return models.Overview(
         now_at=now_at,
-        due=_histogram(overview.due_histogram(broker, due_from or now_at, step, steps, topic, due_ms)),
         past=_histogram(overview.due_histogram(broker, past_from, _MINUTE, 60, topic, past_ms)),
         flow=overview.flow_histogram(broker, past_from, _MINUTE, 60, topic),
         lateness=[
             _lateness(one) for one in overview.lateness(broker, now_at - _HOUR) if topic in (None, one.topic)
         ],
         wheels=overview.turning_wheels(broker),
-        overdue=overdue,
-        overdue_messages=[
-            one for late in overdue[:_COUNTED_OVERDUE] for one in _overdue_messages(broker, late, now_at)
-        ],
+        overdue=needs.overdue,
+        overdue_messages=[one for late in overdue for one in _overdue_messages(broker, late, now_at)],
         held_up_by=overview.upkeep_holders(broker),
         groups=groups,
         progress=overview.group_progress(broker, sorted({one.topic for one in groups})),
         groups_to=groups_to,
-        # Set once the cost of the answer is known.
-        shared_seconds=_SHARED_SECONDS,
+        # Last, as it gets the time that is left.
+        due=_histogram(
+            overview.due_histogram(
+                broker,
+                due_from or now_at,
+                step,
+                steps,
+                topic,
+                _ONE_TOPIC_MS // 2
+                if topic is not None
+                else max(_LEAST_DUE_MS, _VIEW_MS - int((time.monotonic() - began) * 1_000)),
+            )
+        ),
     )
 
 
@@ -481,20 +535,20 @@ def _overdue_messages(
 
 def _pulse(broker: Broker) -> models.Pulse:
     now_at = overview.now(broker)
-    groups, _ = overview.neediest_groups(broker, _GROUPS_MS)
-    behind = [one for one in groups if one.paused_at is None and one.oldest_deliver_at is not None]
+    needs = _needs_of(broker, now_at)
+    behind = [one for one in needs.groups if one.paused_at is None and one.oldest_deliver_at is not None]
     late = [_lateness(one) for one in overview.lateness(broker, now_at - _RECENTLY)]
-    waiting, waiting_is_exact = overview.waiting_messages(broker, _GROUPS_MS)
+    due_since = needs.overdue[0].due_at if needs.overdue else now_at
+    waiting, waiting_is_exact = overview.waiting_messages(broker, due_since, _WAITING_MS)
     return models.Pulse(
         now_at=now_at,
         wheels=overview.turning_wheels(broker),
-        overdue=overview.overdue_topics(broker, now_at - _OVERDUE),
+        overdue=needs.overdue,
         waiting=waiting,
         waiting_is_exact=waiting_is_exact,
-        dead=sum(one.dead for one in groups),
+        dead=sum(one.dead for one in needs.groups),
         lag=min(behind, key=lambda one: one.oldest_deliver_at or now_at, default=None),
         late=max(late, key=lambda one: one.p99_seconds, default=None),
-        shared_seconds=_SHARED_SECONDS,
     )
 
 
@@ -512,13 +566,12 @@ def _day_lateness(broker: Broker) -> models.DayLateness:
             models.TopicDay(topic=topic, p99_seconds=[by_hour.get(hour) for hour in range(_HOURS)])
             for topic, by_hour in sorted(topics.items(), key=lambda one: (-max(one[1].values()), one[0]))
         ],
-        shared_seconds=_SHARED_SECONDS,
     )
 
 
 def _names(broker: Broker) -> models.Names:
     topics, groups = overview.names(broker)
-    return models.Names(topics=topics, groups=groups, shared_seconds=_SHARED_SECONDS)
+    return models.Names(topics=topics, groups=groups)
 
 
 def _lateness(found: overview.TopicLateness) -> models.TopicLateness:

@@ -8,7 +8,7 @@ look costs as much as with ten. Where a bound was met, the answer says so.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import astuple, dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
@@ -32,6 +32,7 @@ select topic_name, step_number, messages, exact from duewheel.due_histogram(%s, 
 _HOUR_LATENESS = """
 select topic_name, p99 from duewheel.release_lateness(%s, 10, until_at => %s, max_ms => %s)
 """
+_WAITING = "select waiting, exact from duewheel.waiting_messages(%s, %s)"
 _NAMES = "select topic from duewheel.topics where topic > %s order by topic limit %s"
 _TOPIC_BEFORE = "select max(topic) from duewheel.topics where topic < %s"
 #: The groups of so many topics are asked for in one statement.
@@ -563,26 +564,17 @@ def overdue_topics(broker: Connected, due_until: datetime) -> list[OverdueTopic]
     return _records(broker, OverdueTopic, "overdue_topics(%s)", (due_until,), topic="topic_name")
 
 
-def waiting_messages(broker: Connected, max_ms: int) -> tuple[int, bool]:
-    """How many messages wait on all topics, and whether that was counted; else it is an estimate, or at least
-    so many.
+def waiting_messages(broker: Connected, since_at: datetime, max_ms: int) -> tuple[int, bool]:
+    """How many messages wait on all topics, and whether that was counted; else it is an estimate, with the
+    retries among them.
 
     Args:
         broker: the broker.
-        max_ms: after so many milliseconds it looks at no further topics.
+        since_at: when the first of them is due.
+        max_ms: after so many milliseconds it counts no further.
     """
-    ends_at = time.monotonic() + max_ms / 1000
-    waiting, exact = 0, True
-    last: str | None = None
-    while True:
-        found = topic_page(broker, last, _TOPICS_AT_ONCE)
-        waiting += sum(one.waiting for one in found)
-        exact = exact and all(one.waiting_is_exact for one in found)
-        if len(found) < _TOPICS_AT_ONCE:
-            return waiting, exact
-        last = found[-1].topic
-        if time.monotonic() > ends_at:
-            return waiting, False
+    ((waiting, exact),) = _read(broker, _WAITING, (since_at, max_ms))
+    return waiting, exact
 
 
 def group_progress(broker: Connected, topics: Sequence[str]) -> list[GroupProgress]:
@@ -658,36 +650,55 @@ def group_numbers(
     return records(GroupNumbers, _read(broker, _GROUPS, (broker.now(), after_topic, until_topic)))
 
 
-def neediest_groups(
-    broker: Connected, max_ms: int, topic: str | None = None, *, by_lag: bool = False
-) -> tuple[list[GroupNumbers], str | None]:
-    """The groups of all topics or of one: those with the most dead letters first, or those that lag most.
+def all_group_numbers(broker: Connected, max_ms: int) -> tuple[list[GroupNumbers], str | None]:
+    """The numbers of the groups on all topics.
 
     Args:
         broker: the broker.
         max_ms: after so many milliseconds it looks at no further topics.
-        topic: those of this topic; None is all.
-        by_lag: by the number of messages that are ready, and not of dead letters.
 
     Returns:
         The groups; and the topic after which, by name, none was looked at, or None where all were.
     """
     ends_at = time.monotonic() + max_ms / 1000
     found: list[GroupNumbers] = []
-    if topic is not None:
-        ((before,),) = _read(broker, _TOPIC_BEFORE, (topic,))
-        found = group_numbers(broker, before, topic)
     last: str | None = None
-    while topic is None:
+    while True:
         names = topic_names(broker, last, _TOPICS_AT_ONCE)
         found += group_numbers(broker, last, names[-1]) if names else []
         last = names[-1] if len(names) == _TOPICS_AT_ONCE else None
         if last is None or time.monotonic() > ends_at:
-            break
-    found.sort(key=lambda one: (-one.dead, -one.ready, -one.waiting_retry, one.group, one.topic))
-    if by_lag:
-        found.sort(key=lambda one: -one.ready)
-    return found, last
+            return found, last
+
+
+def topic_group_numbers(broker: Connected, topic: str) -> list[GroupNumbers]:
+    """The numbers of the groups on one topic."""
+    ((before,),) = _read(broker, _TOPIC_BEFORE, (topic,))
+    return group_numbers(broker, before, topic)
+
+
+def by_dead_letters(groups: Iterable[GroupNumbers]) -> list[GroupNumbers]:
+    """The groups with the most dead letters first."""
+    return sorted(groups, key=lambda one: (-one.dead, -one.ready, -one.waiting_retry, one.group, one.topic))
+
+
+def by_lag(groups: Iterable[GroupNumbers]) -> list[GroupNumbers]:
+    """The groups first that have the most messages ready."""
+    return sorted(by_dead_letters(groups), key=lambda one: -one.ready)
+
+
+def by_need(groups: Sequence[GroupNumbers]) -> list[GroupNumbers]:
+    """The groups that need attention first.
+
+    Those that stand still come first, the longest at the top; then in turn the one with the most dead letters
+    and the one that lags most.
+    """
+    still = [one for one in groups if one.abandoned_since is not None]
+    still.sort(key=lambda one: (one.abandoned_since is None, one.abandoned_since))
+    turns = zip(by_dead_letters(groups), by_lag(groups), strict=True)
+    in_turn = ((dead if dead.dead else None, lagging if lagging.ready else None) for dead, lagging in turns)
+    wanted = [*still, *(one for pair in in_turn for one in pair if one is not None), *by_dead_letters(groups)]
+    return list({(one.group, one.topic): one for one in wanted}.values())
 
 
 def listed_dead_letters(

@@ -42,6 +42,7 @@ WAIT_IN_REAL_TIME = {
     "retry_now",
     "sweep",
     "trim_logs",
+    "waiting_messages",
     "watch_groups",
 }
 

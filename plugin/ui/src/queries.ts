@@ -26,6 +26,10 @@ export const newClient = () =>
     },
   });
 
+/** For how long the server still gives the same answer: until then nobody needs to ask. */
+const sharedSeconds = (answer: unknown) =>
+  (answer as { next_in_seconds?: number } | undefined)?.next_in_seconds ?? 0;
+
 /** Asks when the key changes, and with `everySeconds` again and again while the tab is seen. Until the answer to a new
  * question is there, the one before it stays, and is marked as old. */
 export function useAnswer<T>(
@@ -50,11 +54,18 @@ export function useAnswer<T>(
       ? {}
       : {
           refetchInterval: ({ state }) =>
-            1000 * (state.status === "error" ? Math.max(everySeconds, AFTER_FAILURE_SECONDS) : everySeconds),
+            1000 *
+            Math.max(
+              everySeconds,
+              state.status === "error" ? AFTER_FAILURE_SECONDS : sharedSeconds(state.data),
+            ),
           refetchOnWindowFocus: "always",
         }),
   });
 }
+
+/** The key of a reading call on one broker. */
+export const keyOf = (broker: string, path: ReadPath, parameters: Parameters) => [broker, path, parameters];
 
 /** The answer to a reading call on one broker. */
 export const useBroker = <Path extends ReadPath>(
@@ -65,7 +76,7 @@ export const useBroker = <Path extends ReadPath>(
   enabled = true,
 ): Answer<Reading<Path>> =>
   useAnswer(
-    [broker, path, parameters],
+    keyOf(broker, path, parameters),
     (signal) => read(broker, path, parameters, signal),
     everySeconds,
     enabled,

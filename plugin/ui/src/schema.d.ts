@@ -864,7 +864,15 @@ export interface components {
             hours: number;
             /** Looked At Hours */
             looked_at_hours: number;
-            /** Shared Seconds */
+            /**
+             * Next In Seconds
+             * @default 0
+             */
+            next_in_seconds: number;
+            /**
+             * Shared Seconds
+             * @default 0
+             */
             shared_seconds: number;
             /** Topics */
             topics: components["schemas"]["TopicDay"][];
@@ -1385,7 +1393,15 @@ export interface components {
         Names: {
             /** Groups */
             groups: string[];
-            /** Shared Seconds */
+            /**
+             * Next In Seconds
+             * @default 0
+             */
+            next_in_seconds: number;
+            /**
+             * Shared Seconds
+             * @default 0
+             */
             shared_seconds: number;
             /** Topics */
             topics: string[];
@@ -1504,6 +1520,11 @@ export interface components {
             /** Lateness */
             lateness: components["schemas"]["TopicLateness"][];
             /**
+             * Next In Seconds
+             * @default 0
+             */
+            next_in_seconds: number;
+            /**
              * Now At
              * Format: date-time
              */
@@ -1515,7 +1536,10 @@ export interface components {
             past: components["schemas"]["DueHistogram"];
             /** Progress */
             progress: components["schemas"]["GroupProgress"][];
-            /** Shared Seconds */
+            /**
+             * Shared Seconds
+             * @default 0
+             */
             shared_seconds: number;
             /** Wheels */
             wheels: components["schemas"]["TurningWheel"][];
@@ -1532,13 +1556,21 @@ export interface components {
             lag: components["schemas"]["GroupNumbers"] | null;
             late: components["schemas"]["TopicLateness"] | null;
             /**
+             * Next In Seconds
+             * @default 0
+             */
+            next_in_seconds: number;
+            /**
              * Now At
              * Format: date-time
              */
             now_at: string;
             /** Overdue */
             overdue: components["schemas"]["OverdueTopic"][];
-            /** Shared Seconds */
+            /**
+             * Shared Seconds
+             * @default 0
+             */
             shared_seconds: number;
             /** Waiting */
             waiting: number;

@@ -143,7 +143,7 @@ export const TEXT = {
   goesOnWithTheRest: (message: Part, action: Part) => `${message} “${action}” goes on with the rest.`,
   group: "Group",
   groups: "Groups",
-  groupsThoseWithDeadLettersAnd: "Groups, those with dead letters and lag first",
+  groupsThatNeedAttention: "Groups, those that stand still, have dead letters or lag first",
   groupsWithDeadLetters: "Groups with dead letters",
   has: "has",
   hatchedAllTopics:

@@ -20,6 +20,37 @@ begin
 end
 $$;
 
+-- How many messages wait on all topics, recalled ones included: counted up to 10 000 and for so long, else estimated from
+-- the tables' sizes, retries among them, p_since being where the first is due. A topic has its turn only while the count
+-- goes on, so that it costs the same however many there are.
+create or replace function duewheel.waiting_messages(
+    p_since timestamptz, p_max_ms integer, out waiting bigint, out exact boolean
+)
+language plpgsql set plan_cache_mode = force_generic_plan as $$
+declare
+    v_stop_at constant timestamptz := clock_timestamp() + p_max_ms * interval '1 millisecond';
+begin
+    perform duewheel.require_home();
+    select count(*) into waiting from (
+        select from (
+            select t.topic_id, t.queues, coalesce((
+                       select k.hi from duewheel.newest_tick(t.topic_id) k), '-infinity') as hi
+            from duewheel.topic t
+            where t.deleted_at is null and t.message_type not in ('RETRY', 'DEAD_LETTER')
+            offset 0
+        ) t
+        cross join lateral generate_series(
+            0, case when clock_timestamp() <= v_stop_at then t.queues - 1 else -1 end) q
+        cross join lateral duewheel.waiting_rows(
+            t.topic_id, q::smallint, t.hi, '-infinity', 0, 'infinity', 10001) m
+        limit 10001) m;
+    exact := waiting <= 10000 and clock_timestamp() <= v_stop_at;
+    if not exact then
+        waiting := greatest(waiting, duewheel.estimate_due(null, p_since, 'infinity'));
+    end if;
+end
+$$;
+
 create or replace function duewheel.topic_stats(
     now timestamptz default null,
     -- The topics whose names follow after_topic, so many of them; null for all.

@@ -12,24 +12,29 @@ begin
     perform duewheel.require_home();
     perform duewheel.check_limit('max_topics', max_topics, 1, 10000);
     return query
-    select t.name, d.due_at
+    select d.name, d.due_at
     from (
-        select t.topic_id, t.name, t.queues, coalesce((
-                   select k.hi from duewheel.newest_tick(t.topic_id) k), '-infinity') as hi
-        from duewheel.topic t
-        where t.deleted_at is null and t.message_type not in ('RETRY', 'DEAD_LETTER')
-        offset 0
-    ) t
-    -- On a FIFO topic, too, only what was due by then.
-    cross join lateral duewheel.first_due(t.topic_id, t.queues, null, t.hi, null, overdue_topics.due_until) d
-    where d.due_at is not null
-      and (
-          select count(*) > count(m.is_recalled) or max(m.place) >= 1000
-          from generate_series(0, t.queues - 1) q cross join lateral (
-              select row_number() over (order by m.deliver_at, m.seq) as place,
-                     (select true from duewheel.recall_of(t.topic_id, m.queue, m.deliver_at, m.seq)) as is_recalled
-              from duewheel.waiting_rows(
-                  t.topic_id, q::smallint, t.hi, '-infinity', 0, due_until + interval '1 microsecond', 1000) m) m)
-    order by d.due_at, t.name limit overdue_topics.max_topics;
+        select t.*, d.due_at
+        from (
+            select t.topic_id, t.name, t.queues, coalesce((
+                       select k.hi from duewheel.newest_tick(t.topic_id) k), '-infinity') as hi
+            from duewheel.topic t
+            where t.deleted_at is null and t.message_type not in ('RETRY', 'DEAD_LETTER')
+            offset 0
+        ) t
+        -- On a FIFO topic, too, only what was due by then.
+        cross join lateral duewheel.first_due(t.topic_id, t.queues, null, t.hi, null, overdue_topics.due_until) d
+        where d.due_at is not null
+        order by d.due_at, t.name offset 0
+    ) d
+    -- For as many topics as are told of, in their order: most have nothing that is recalled.
+    where exists (
+        select from generate_series(0, d.queues - 1) q cross join lateral (
+            select row_number() over () as place, (
+                       select true from duewheel.recall_of(d.topic_id, m.queue, m.deliver_at, m.seq)) as is_recalled
+            from duewheel.waiting_rows(
+                d.topic_id, q::smallint, d.hi, '-infinity', 0, due_until + interval '1 microsecond', 1000) m) m
+        where m.is_recalled is null or m.place = 1000)
+    order by d.due_at, d.name limit overdue_topics.max_topics;
 end
 $$;

@@ -16,11 +16,11 @@ begin
 end
 $$;
 
--- How many messages are due in each of a row of equal steps of time: of each topic in (p_after, p_until], by name, or
--- of p_topic alone. Recalled ones are left out. A topic of which more than p_most are due in all has one row without a
--- step: these were not counted. Many topics in one statement, as most of what a look at one costs is the statement.
+-- How many messages are due in each of a row of equal steps of time: of each topic from p_first to p_last, by name.
+-- Recalled ones are left out. A topic of which more than p_most are due in all has one row without a step: these were
+-- not counted. Many topics in one statement, as most of what a look at one costs is the statement.
 create or replace function duewheel.due_steps(
-    p_after text, p_until text, p_topic text, p_from timestamptz, p_step interval, p_steps integer, p_most integer
+    p_first text, p_last text, p_from timestamptz, p_step interval, p_steps integer, p_most integer
 ) returns table (topic_name text, step_number integer, messages bigint)
 language plpgsql stable set plan_cache_mode = force_generic_plan set enable_sort = on as $$
 #variable_conflict use_column
@@ -41,7 +41,7 @@ begin
             from (
                 select t.topic_id, t.name, t.queues from duewheel.topic t
                 where t.deleted_at is null and t.message_type not in ('RETRY', 'DEAD_LETTER')
-                  and t.name > p_after and t.name <= p_until and (p_topic is null or t.name = p_topic)
+                  and t.name >= p_first and t.name <= p_last
             ) t
             cross join lateral (
                 select m.deliver_at, case when q.has_recalls then (
@@ -68,8 +68,8 @@ begin
 end
 $$;
 
--- How many messages of a topic are due from an instant on and before another one, as the planner estimates it from the
--- sizes of the tables: it reads none.
+-- How many messages of a topic, or of all where it is null, are due from an instant on and before another one, as the
+-- planner estimates it from the sizes of the tables: it reads none.
 create or replace function duewheel.estimate_due(p_topic_id integer, p_from timestamptz, p_until timestamptz)
 returns bigint
 language plpgsql set datestyle = 'ISO' as $$
@@ -77,7 +77,8 @@ declare
     v_plan jsonb;
 begin
     execute format('explain (format json) select from duewheel.any_message m '
-                   'where m.topic_id = %s and m.deliver_at >= %L and m.deliver_at < %L', p_topic_id, p_from, p_until)
+                   'where %s m.deliver_at >= %L and m.deliver_at < %L',
+                   'm.topic_id = ' || p_topic_id || ' and', p_from, p_until)
     into v_plan;
     return (v_plan -> 0 -> 'Plan' ->> 'Plan Rows')::bigint;
 end
@@ -159,10 +160,10 @@ language plpgsql set plan_cache_mode = force_generic_plan as $$
 #variable_conflict use_column
 declare
     v_stop_at constant timestamptz := clock_timestamp() + max_ms * interval '1 millisecond';
-    -- So many topics in one statement, and behind which one they begin.
-    c_topics constant integer := 50;
-    v_after text := '';
-    v_until text;
+    -- So many topics in one statement, and which they are.
+    c_topics constant integer := 100;
+    v_first text := due_histogram.topic;
+    v_last text := due_histogram.topic;
     v_counted record;
 begin
     perform duewheel.require_home();
@@ -172,18 +173,20 @@ begin
     perform duewheel.require_known(null, due_histogram.topic);
     <<topics>>
     loop
-        select max(t.name) into v_until from (
-            select t.name from duewheel.topic t
-            where t.deleted_at is null and t.message_type not in ('RETRY', 'DEAD_LETTER') and t.name > v_after
-              and (due_histogram.topic is null or t.name = due_histogram.topic)
-            order by t.name limit c_topics) t;
-        if v_until is null then
+        if due_histogram.topic is null then
+            select min(t.name), max(t.name) into v_first, v_last from (
+                select t.name from duewheel.topic t
+                where t.deleted_at is null and t.message_type not in ('RETRY', 'DEAD_LETTER')
+                  and t.name > coalesce(v_last, '')
+                order by t.name limit c_topics) t;
+        end if;
+        if v_last is null then
             return;
         end if;
         exit when clock_timestamp() > v_stop_at;
         for v_counted in
             select d.topic_name, d.step_number, d.messages
-            from duewheel.due_steps(v_after, v_until, due_histogram.topic, from_at, step, steps, max_counted) d
+            from duewheel.due_steps(v_first, v_last, from_at, step, steps, max_counted) d
             order by d.topic_name, d.step_number
         loop
             if v_counted.step_number is not null then
@@ -195,7 +198,9 @@ begin
                 v_counted.topic_name, from_at, step, steps, max_counted, v_stop_at);
             exit topics when clock_timestamp() > v_stop_at;
         end loop;
-        v_after := v_until;
+        if due_histogram.topic is not null then
+            return;
+        end if;
     end loop;
     return query select null::text, null::integer, null::bigint, false;
 end

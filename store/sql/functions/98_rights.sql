@@ -91,6 +91,7 @@ begin atomic
         ('topic_with_retries', 'duewheel_consumer'),
         ('topics_to_tick', 'duewheel_consumer'),
         ('waiting_consumers', 'duewheel_consumer'),
+        ('waiting_messages', 'duewheel_consumer'),
         ('waiting_retries', 'duewheel_consumer'),
         ('wheels', 'duewheel_consumer'),
 
