@@ -118,6 +118,10 @@ def run(application: Application, given: SubmittedBatch, most_seconds: float | N
                 if batch.outcome().unanswered:
                     _persistently(partial(batch.nack, reason=reason_of(failure)), span)
                 raise failure from error
+            except SystemExit:
+                # Told to stop, as the machine shuts down: others begin at once.
+                batch.give_back(reason="the job was told to stop")
+                raise
         acked: list[int] = []
         _persistently(lambda: acked.append(batch.ack_unanswered()), span)
         log.info("Acked %d messages; the application had answered %d", acked[0], batch.count - acked[0])
