@@ -126,6 +126,10 @@ def run(application: Application, given: SubmittedBatch, most_seconds: float | N
                     )
                 _persistently(partial(_nack_unanswered, batch, reason_of(failure)), span)
                 raise failure from error
+            except SystemExit:
+                # Told to stop, as the machine shuts down: others begin at once.
+                batch.give_back(reason="the job was told to stop")
+                raise
         acked: list[int] = []
         _persistently(lambda: acked.append(batch.ack_unanswered()), span)
         log.info("Acked %d messages; the application had answered %d", acked[0], batch.count - acked[0])

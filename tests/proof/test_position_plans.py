@@ -1,4 +1,4 @@
-"""A message is looked up by its position in a few steps, whatever the tables held when the plan was made.
+"""A position is found in a few steps, whatever the tables held when the plan was made.
 
 No table is analyzed, thousands of messages are due at one instant, and the server takes random reads to be
 dear, as by default, or cheap, as most are told.
@@ -24,6 +24,14 @@ STATEMENTS = (
     "select * from duewheel.history(%s)",
     "select duewheel.recall(%s)",
     "select duewheel.reschedule(%s, null, '1 hour')",
+)
+
+
+#: At the end of a flood: a look at one message, and a page that begins behind it.
+AT_THE_END = (
+    "duewheel.message_of(t.topic_id, 0, %(at)s, %(seq)s)",
+    "duewheel.listed_after(t, 'all', %(at)s, 'infinity', %(at)s, %(seq)s, 10)",
+    "duewheel.listed_after(t, 'waiting', '-infinity', 'infinity', %(at)s, %(seq)s, 10)",
 )
 
 
@@ -58,3 +66,29 @@ def test_one_of_thousands_of_an_instant_is_found_by_its_id(
                 for statement in STATEMENTS:
                     for one in (session, new):
                         assert fetched(one, statement, receipts[-1].message_id) <= 10, (statement, count)
+
+
+def pages(session: DriverConnection, statement: str, position: dict[str, object]) -> int:
+    """How many pages of tables and indexes one call touches."""
+    explained = f"explain (analyze, buffers, format json) select f.* from duewheel.topic t, {statement} f"
+    with session.cursor() as cursor:
+        cursor.execute(f"{explained} where t.name = 't'", position)
+        ((plan,),) = cursor.fetchall()
+    top = plan[0]["Plan"]
+    return int(top["Shared Hit Blocks"]) + int(top["Shared Read Blocks"])
+
+
+def test_the_last_of_an_instant_costs_no_more_than_the_first(broker: Broker) -> None:
+    """Else each of a flood of latecomers would be looked for among all before it."""
+    broker.create_topic("t", queues=1)
+    ((at,),) = rows(broker, "select now() + interval '1 hour'")
+    broker.send_many("t", [{"body": b"x", "deliver_at": at}] * 30_000)
+    with connected(broker.dsn) as session:
+        statement = "select min(seq), max(seq) from duewheel.message where deliver_at = %s"
+        ((first, last),) = ask(session, statement, at)
+        for statement in AT_THE_END:
+            cost = [
+                min(pages(session, statement, {"at": at, "seq": seq}) for _ in range(3))
+                for seq in (first, last)
+            ]
+            assert cost[1] <= cost[0] + 20, (statement, cost)

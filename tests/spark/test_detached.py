@@ -293,6 +293,21 @@ def test_x11_leases_of_a_killed_job_end(job: Callable[..., Job], consumer: Consu
 
 
 @pytest.mark.slow
+def test_x11_a_job_whose_runner_is_told_to_stop_ends_and_gives_its_messages_back(
+    job: Callable[..., Job], consumer: Consumer
+) -> None:
+    """As a machine that shuts down tells it: they are ready again at once, as the same attempt."""
+    begun = job(invisible=timedelta(minutes=10))
+    begun.works()
+    runner = subprocess.run(
+        ["pgrep", "-f", str(begun.output.parent)], stdout=subprocess.PIPE, text=True, check=True
+    )
+    os.kill(int(runner.stdout), signal.SIGTERM)
+    until(lambda: not begun.pids(), "the job to end")
+    assert {message.attempt for message in consumer.receive(10)} == {1}
+
+
+@pytest.mark.slow
 def test_x10_job_ends_when_its_task_is_killed_or_its_leases_are_lost(
     job: Callable[..., Job], consumer: Consumer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

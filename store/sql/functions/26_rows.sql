@@ -1,5 +1,7 @@
 -- Rows of a queue. These functions are inlined where they are used in FROM: a constant that is passed to one, such as
--- true for "everything", takes its conditions out of the plan.
+-- true for "everything", takes its conditions out of the plan. The comparison of a pair goes before that of the instant
+-- alone, here and wherever a page begins behind a message: an index scan begins at the first bound that was written, and
+-- a flood may share one instant.
 
 -- The message of a position. A range of one pair in the order of the keys: an equality would do for the index of the
 -- transactions, too, in a plan that was made while the table was small, and thousands may be due at one instant.
@@ -9,9 +11,9 @@ create or replace function duewheel.message_at(
 language sql stable rows 1
 begin atomic
     (select * from duewheel.message m
-     where m.topic_id = p_topic_id and m.queue = p_queue and m.deliver_at >= p_deliver_at
-       and m.deliver_at <= p_deliver_at and (m.deliver_at, m.seq) >= (p_deliver_at, p_seq)
-       and (m.deliver_at, m.seq) <= (p_deliver_at, p_seq)
+     where m.topic_id = p_topic_id and m.queue = p_queue and (m.deliver_at, m.seq) >= (p_deliver_at, p_seq)
+       and (m.deliver_at, m.seq) <= (p_deliver_at, p_seq) and m.deliver_at >= p_deliver_at
+       and m.deliver_at <= p_deliver_at
      order by m.deliver_at, m.seq limit 1)
     union all
     (select * from duewheel.far_message m
@@ -108,9 +110,7 @@ end;
 
 -- The messages of a queue behind (p_at, p_seq) and up to (p_to, p_to_seq) that their ticks released. p_seen_below:
 -- every tick from the first one behind (p_at, p_seq) on sees the transactions below this; null for all messages that
--- are there. p_every: neither tags nor a filter choose among the messages; p_no_recalls: none of them is recalled. The
--- comparison of the pair goes first: an index scan stops at the first bound that was written, and a flood may share one
--- instant.
+-- are there. p_every: neither tags nor a filter choose among the messages; p_no_recalls: none of them is recalled.
 create or replace function duewheel.released_rows(
     p_topic_id integer, p_queue smallint, p_at timestamptz, p_seq bigint, p_to timestamptz, p_to_seq bigint,
     p_seen_below xid8, p_every boolean, p_tags text[], p_filter jsonpath, p_no_recalls boolean
@@ -173,8 +173,8 @@ begin atomic
     (select m.*
      from (
         select b.deliver_at, b.seq from duewheel.held_back b
-        where b.topic_id = p_topic_id and b.queue = p_queue and b.deliver_at >= p_at and b.deliver_at < p_until
-          and (b.deliver_at, b.seq) > (p_at, p_seq)
+        where b.topic_id = p_topic_id and b.queue = p_queue and (b.deliver_at, b.seq) > (p_at, p_seq)
+          and b.deliver_at >= p_at and b.deliver_at < p_until
         order by b.deliver_at, b.seq limit p_limit
      ) b
      cross join lateral duewheel.message_at(p_topic_id, p_queue, b.deliver_at, b.seq) m)

@@ -127,8 +127,8 @@ begin
              ) behind (at, seq)
              cross join lateral (
                 select m.queue, m.deliver_at, m.seq from duewheel.%I m
-                where %s and m.queue = q::smallint and m.deliver_at >= behind.at
-                  and (m.deliver_at, m.seq) > (behind.at, behind.seq)
+                where %s and m.queue = q::smallint and (m.deliver_at, m.seq) > (behind.at, behind.seq)
+                  and m.deliver_at >= behind.at
                 order by m.deliver_at, m.seq limit $6) m
              limit $6'
         end, p_table_name, p_condition)

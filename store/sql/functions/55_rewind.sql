@@ -180,8 +180,8 @@ begin
     select m.topic_id, m.queue, m.deliver_at, m.seq, coalesce(p_now, clock_timestamp())
     from (
         select m.* from duewheel.any_message m
-        where m.topic_id = v_position.topic_id and m.queue = 0 and m.deliver_at >= v_position.to_at
-          and (m.deliver_at, m.seq) > (v_position.to_at, v_position.to_seq)
+        where m.topic_id = v_position.topic_id and m.queue = 0
+          and (m.deliver_at, m.seq) > (v_position.to_at, v_position.to_seq) and m.deliver_at >= v_position.to_at
           and not exists (
             select from duewheel.straggler s
             where s.topic_id = m.topic_id and s.queue = m.queue and s.deliver_at = m.deliver_at and s.seq = m.seq)

@@ -21,14 +21,14 @@ begin
         union all
         (select m.queue, m.deliver_at, m.seq, m.key, m.tag, m.born_at from duewheel.any_message m
          where p_state in ('released', 'all') and m.topic_id = (p_topic).topic_id and m.queue = q::smallint
-           and m.deliver_at >= p_at and m.deliver_at < p_until and (m.deliver_at, m.seq) > (p_at, p_seq)
+           and (m.deliver_at, m.seq) > (p_at, p_seq) and m.deliver_at >= p_at and m.deliver_at < p_until
          order by m.deliver_at, m.seq limit p_limit)
         union all
         (select r.queue, r.deliver_at, r.seq, m.key, m.tag, m.born_at
          from (
             select r.queue, r.deliver_at, r.seq from duewheel.recall r
             where p_state in ('recalled', 'moved') and r.topic_id = (p_topic).topic_id and r.queue = q::smallint
-              and r.deliver_at >= p_at and r.deliver_at < p_until and (r.deliver_at, r.seq) > (p_at, p_seq)
+              and (r.deliver_at, r.seq) > (p_at, p_seq) and r.deliver_at >= p_at and r.deliver_at < p_until
             order by r.deliver_at, r.seq limit p_limit
          ) r
          left join lateral duewheel.message_at((p_topic).topic_id, r.queue, r.deliver_at, r.seq) m on true)

@@ -87,7 +87,7 @@ begin
             loop
                 select m.deliver_at, m.seq into v_to_at, v_to_seq from duewheel.any_message m
                 where m.topic_id = v_topic.topic_id and m.queue = v_queue
-                  and m.deliver_at >= v_at and (m.deliver_at, m.seq) > (v_at, v_seq) and m.deliver_at <= v_ticks.hi
+                  and (m.deliver_at, m.seq) > (v_at, v_seq) and m.deliver_at >= v_at and m.deliver_at <= v_ticks.hi
                 order by m.deliver_at, m.seq offset 9999 limit 1;
                 v_is_full := found;
                 if v_is_full then
@@ -99,7 +99,7 @@ begin
                         select count(*) from (
                             select from duewheel.any_message m
                             where m.topic_id = v_topic.topic_id and m.queue = v_queue
-                              and m.deliver_at >= v_at and (m.deliver_at, m.seq) > (v_at, v_seq)
+                              and (m.deliver_at, m.seq) > (v_at, v_seq) and m.deliver_at >= v_at
                               and m.deliver_at <= v_to_at
                             order by m.deliver_at, m.seq limit 10000) m);
                 end if;

@@ -85,8 +85,8 @@ begin
                sum(pg_column_size(m.body) + coalesce(pg_column_size(m.properties), 0) + 180) as bytes
         from (
             select m.body, m.properties from duewheel.any_message m
-            where m.topic_id = p.topic_id and m.queue = p.queue and m.deliver_at >= p.to_at and m.deliver_at < p_until
-              and (m.deliver_at, m.seq) > (p.to_at, p.to_seq)
+            where m.topic_id = p.topic_id and m.queue = p.queue and (m.deliver_at, m.seq) > (p.to_at, p.to_seq)
+              and m.deliver_at >= p.to_at and m.deliver_at < p_until
             order by m.deliver_at, m.seq limit 1000
         ) m
     ) c;
