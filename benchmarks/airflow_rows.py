@@ -1,4 +1,6 @@
-"""Make waiting work in Airflow's own ways: `python -m benchmarks.airflow_rows WAY COUNT FIRST_AT SECONDS`.
+"""Make waiting work in Airflow's own ways.
+
+`python -m benchmarks.airflow_rows WAY COUNT FIRST_AT SECONDS FIRST_NUMBER`
 
 A separate program in the environment of the Airflow that is measured. It writes the very rows that
 `TriggerDagRunOperator(run_after=...)` and a deferred `DateTimeSensorAsync` leave behind, without running the
@@ -22,8 +24,9 @@ TRIGGER = "airflow.providers.standard.triggers.temporal.DateTimeTrigger"
 CHUNK = 250
 
 
-def main(way: str, count: int, first_at: datetime, seconds: float) -> None:
-    """Make `count` runs `order-N` of the DAG `way`, due one after the other within `seconds`."""
+def main(way: str, count: int, first_at: datetime, seconds: float, first_number: int) -> None:
+    """Make `count` runs of the DAG `way`, from `order-<first_number>` on, due one after the other within
+    `seconds`."""
     deferred = way == "date_time_trigger"
     for first in range(0, count, CHUNK):
         with create_session() as session:
@@ -32,8 +35,9 @@ def main(way: str, count: int, first_at: datetime, seconds: float) -> None:
                 raise LookupError(f"Airflow does not know the DAG {way}")
             for number in range(first, min(first + CHUNK, count)):
                 due_at = first_at + timedelta(seconds=seconds * number / count)
+                run_id = f"order-{first_number + number}"
                 dag.create_dagrun(
-                    run_id=f"order-{number}",
+                    run_id=run_id,
                     run_after=due_at,
                     start_date=datetime.now(UTC) if deferred else None,
                     run_type=DagRunType.MANUAL,
@@ -45,7 +49,7 @@ def main(way: str, count: int, first_at: datetime, seconds: float) -> None:
                     trigger = Trigger(classpath=TRIGGER, kwargs={"moment": due_at, "end_from_trigger": True})
                     session.add(trigger)
                     session.flush()
-                    query = select(TaskInstance).filter_by(dag_id=way, run_id=f"order-{number}")
+                    query = select(TaskInstance).filter_by(dag_id=way, run_id=run_id, task_id="wait")
                     task = session.scalars(query).one()
                     task.state = TaskInstanceState.DEFERRED
                     task.trigger_id = trigger.id
@@ -54,4 +58,10 @@ def main(way: str, count: int, first_at: datetime, seconds: float) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), datetime.fromisoformat(sys.argv[3]), float(sys.argv[4]))
+    main(
+        sys.argv[1],
+        int(sys.argv[2]),
+        datetime.fromisoformat(sys.argv[3]),
+        float(sys.argv[4]),
+        int(sys.argv[5]),
+    )

@@ -1,9 +1,8 @@
 """Timeouts that wait in a real Airflow, half of them recalled: duewheel beside Airflow's own ways.
 
 1 000 of them, with --long also 10 000 and 100 000. Airflow's ways are one DAG run with `run_after` for each
-timeout, and one deferred task with a `DateTimeTrigger` for each. Lateness is from the due instant until the
-timeout is let out: a tick of the wheel, a run that begins, a deferred task that ends. Starting a task comes
-on top for all of them, for duewheel once for a batch.
+timeout, and one deferred task with a `DateTimeTrigger` for each. How late their tasks begin is measured by
+`benchmarks.first_line`.
 
 In favour of Airflow's ways their rows are written at once and not by a task each, their tasks are empty and
 need no worker, there may be as many runs at a time as there are timeouts, and a triggerer takes all their
@@ -22,7 +21,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from math import inf
@@ -33,10 +32,10 @@ from psycopg2.extensions import connection as Connection  # noqa: N812 - it is a
 
 from benchmarks.airflow_stand import airflow_stand, happens
 from benchmarks.bench import Bench, Subject, seconds
-from benchmarks.measure import Goal, Row, percentile, thousands
+from benchmarks.measure import Goal, Row, thousands
 from benchmarks.program import main
 from benchmarks.server import connect
-from duewheel.cli.demo.airflow_api import AirflowRefusedError
+from duewheel.cli.demo.airflow_api import AirflowApi, AirflowRefusedError
 from duewheel.cli.demo.airflow_standalone import AirflowStandalone
 from duewheel.store import Broker
 
@@ -47,8 +46,6 @@ WAYS = {"run_after": "a run with `run_after` each", "date_time_trigger": "a defe
 TIMED = 50
 #: All recalls end this long before the first due instant.
 REST_SECONDS = 15
-#: Recalls that come too late.
-TOO_LATE = 10
 #: A timeout that has not fired this long after the last due instant counts as failed.
 PATIENCE_SECONDS = 600.0
 
@@ -76,35 +73,8 @@ with DAG("duewheel", schedule=[Asset("due", watchers=[wheel])], max_active_runs=
     cancel()
 """
 
-PROBE = """
-create table let_out (dag_id text, run_id text, at timestamptz, primary key (dag_id, run_id));
-create function note_let_out() returns trigger language plpgsql as $$
-begin
-    insert into let_out values (new.dag_id, new.run_id, clock_timestamp()) on conflict do nothing;
-    return null;
-end $$;
-create trigger note_let_out after update of state on dag_run for each row
-    when (old.state = 'queued' and new.state = 'running' and new.dag_id = 'run_after')
-    execute function note_let_out();
-create trigger note_let_out after update of state on task_instance for each row
-    when (old.state = 'deferred' and new.state <> 'deferred' and new.dag_id = 'date_time_trigger')
-    execute function note_let_out();
-"""
-
-# Even numbers are recalled.
-AIRFLOW_LATENESS = """
-select (extract(epoch from l.at - r.run_after) * 1000)::float8
-from dag_run r join let_out l using (dag_id, run_id)
-where r.dag_id = %s and substr(r.run_id, 7)::int %% 2 = 1
-"""
-DUEWHEEL_LATENESS = """
-select (extract(epoch from k.ticked_at - m.deliver_at) * 1000)::float8
-from duewheel.message m cross join lateral (
-    select ticked_at from duewheel.tick k
-    where k.topic_id = m.topic_id and k.hi >= m.deliver_at order by k.hi, k.tick_id limit 1) k
-where substr(m.key, 7)::int % 2 = 1
-"""
 DUEWHEEL_RECALL_REST = "select duewheel.recall_key(%s, key) from unnest(%s::text[]) key"
+NONE_IS_LEFT = "select not exists (select from dag_run where dag_id = %s and state in ('queued', 'running'))"
 RECALL_REST = "delete from dag_run where dag_id = %s and substr(run_id, 7)::int %% 2 = 0 and state = any (%s)"
 
 
@@ -115,8 +85,6 @@ class Measured:
     rows: float = inf
     memory_mb: float = inf
     recall_ms: float = inf
-    lateness_ms: list[float] = field(default_factory=list)
-    told: float = 0
     rows_left: float = inf
 
 
@@ -133,7 +101,7 @@ class Stand:
         with self.metadata.cursor() as cursor:
             cursor.execute(
                 "select relname from pg_class where relkind = 'r' and relnamespace = 'public'::regnamespace"
-                " and relname not in ('let_out', 'job', 'log')"
+                " and relname not in ('job', 'log')"
             )
             counts = " + ".join(f'(select count(*) from "{name}")' for (name,) in cursor.fetchall())
             cursor.execute(f"select {counts}")
@@ -171,9 +139,7 @@ def _stand(bench: Bench) -> Iterator[Stand]:
         ) as stand,
         closing(connect(stand.airflow.settings.database_dsn)) as metadata,
     ):
-        measured = Stand(stand.airflow, metadata, stand.broker)
-        measured.ask(PROBE)
-        yield measured
+        yield Stand(stand.airflow, metadata, stand.broker)
 
 
 def _duewheel(stand: Stand, count: int, lead: float, window: float) -> Measured:
@@ -210,11 +176,6 @@ def _duewheel(stand: Stand, count: int, lead: float, window: float) -> Measured:
         return topic.waiting == group.ready == group.inflight == 0
 
     happens(is_over, PATIENCE_SECONDS)
-    with broker.connection() as connection, connection.cursor() as cursor:
-        cursor.execute(DUEWHEEL_LATENESS)
-        measured.lateness_ms = [late for (late,) in cursor.fetchall()]
-    late = [broker.recall_key(TOPIC, f"order-{number}") for number in range(1, 2 * TOO_LATE, 2)]
-    measured.told = sum(answer.value == "already_released" for answer in late)
     measured.rows_left = (stand.rows() - rows) / count
     return measured
 
@@ -223,7 +184,7 @@ def _airflows(stand: Stand, way: str, count: int, lead: float, window: float) ->
     measured = Measured()
     memory, rows = stand.settled_memory_mb(), stand.rows()
     first_at = datetime.now(UTC) + timedelta(seconds=lead)
-    made = (way, str(count), first_at.isoformat(), str(window))
+    made = (way, str(count), first_at.isoformat(), str(window), "0")
     subprocess.run(
         [sys.executable, "-m", "benchmarks.airflow_rows", *made],
         env=stand.airflow.settings.environment(),
@@ -240,25 +201,13 @@ def _airflows(stand: Stand, way: str, count: int, lead: float, window: float) ->
     measured.memory_mb = stand.settled_memory_mb() - memory
     measured.rows = (stand.rows() - rows) / count
     runs = [f"order-{number}" for number in range(0, count, 2)]
-    measured.recall_ms = _recall_ms(lambda run: _recall(stand, way, run), runs, first_at)
+    measured.recall_ms = _recall_ms(lambda run: recall(stand.airflow.api, way, run), runs, first_at)
     stand.ask(RECALL_REST, way, ["queued", "running"])
     if datetime.now(UTC) > first_at:
         raise TimeoutError(f"{way}: {count} timeouts were not made and half recalled within {lead} s")
     _until_due(first_at, window)
-    kept = count - len(range(0, count, 2))
-
-    def is_over() -> bool:
-        return len(stand.ask(AIRFLOW_LATENESS, way)) >= kept
-
-    happens(is_over, PATIENCE_SECONDS)
-    late = [value for (value,) in stand.ask(AIRFLOW_LATENESS, way)]
-    measured.lateness_ms = late + [inf] * (kept - len(late))
-    happens(
-        lambda: stand.ask("select not exists (select from dag_run where state = 'running')") == [(True,)],
-        PATIENCE_SECONDS,
-    )
+    happens(lambda: stand.ask(NONE_IS_LEFT, way) == [(True,)], PATIENCE_SECONDS)
     measured.rows_left = (stand.rows() - rows) / count
-    measured.told = sum(not _recall(stand, way, f"order-{number}") for number in range(1, 2 * TOO_LATE, 2))
     return measured
 
 
@@ -272,7 +221,7 @@ def _recall_ms(recall: Callable[[str], object], keys: list[str], first_at: datet
     return statistics.median(taken)
 
 
-def _recall(stand: Stand, way: str, run_id: str) -> bool:
+def recall(api: AirflowApi, way: str, run_id: str) -> bool:
     """Take a timeout back by Airflow's REST API; returns whether Airflow confirmed it.
 
     A run that waits for its `run_after` is deleted. One with a deferred task cannot be, so it is ended.
@@ -280,9 +229,9 @@ def _recall(stand: Stand, way: str, run_id: str) -> bool:
     path = f"/api/v2/dags/{way}/dagRuns/{run_id}"
     try:
         if way == "run_after":
-            stand.airflow.api.call("DELETE", path)
+            api.call("DELETE", path)
         else:
-            stand.airflow.api.call("PATCH", path, {"state": "success"})
+            api.call("PATCH", path, {"state": "success"})
     except AirflowRefusedError:
         return False
     return True
@@ -316,17 +265,6 @@ def _rows(count: int, ours: Measured, theirs: dict[str, Measured]) -> Iterator[R
             ("rows-left", "rows left there for each when all is over", "", ours.rows_left, other.rows_left),
             ("memory", "more memory of triggerer and scheduler", "MB", ours.memory_mb, other.memory_mb),
             ("recall", "one recall", "ms", ours.recall_ms, other.recall_ms),
-            *(
-                (
-                    f"p{percent}",
-                    f"due instant until let out, p{percent}",
-                    "ms",
-                    percentile(ours.lateness_ms, percent),
-                    percentile(other.lateness_ms, percent),
-                )
-                for percent in (50, 99)
-            ),
-            ("told", f"of {TOO_LATE} recalls that came too late, told so", "", ours.told, other.told),
         ):
             yield Row(f"{name}-{way}-{count}", f"{what}: {text}", unit, [value], [its], WAYS[way])
 
@@ -341,9 +279,6 @@ def alone(bench: Bench) -> Iterator[Row]:
         ("rows", "rows in Airflow's database for each that waits", "", ours.rows, []),
         ("memory", "more memory of triggerer and scheduler", "MB", ours.memory_mb, small),
         ("recall", "one recall", "ms", ours.recall_ms, []),
-        ("p50", "due instant until let out, p50", "ms", percentile(ours.lateness_ms, 50), []),
-        ("p99", "due instant until let out, p99", "ms", percentile(ours.lateness_ms, 99), []),
-        ("told", f"of {TOO_LATE} recalls that came too late, told so", "", ours.told, []),
     ]
     for name, text, unit, value, goals in figures:
         what = f"{thousands(count)} messages waiting, half recalled: {text}"
