@@ -13,7 +13,8 @@ A run takes what is ready, batch after batch, up to a stated number of messages 
 needs seconds to start the next run, a batch that is ready milliseconds.
 
 With ``one_by_one``, the function gets one message at a time, and each is answered by itself: a failed message
-holds up no other. Messages that the function did not get before the task ended use up no attempt either.
+holds up no other, and the task goes on with the next batch before it fails. Messages that the function did
+not get before the task ended use up no attempt either.
 
 A worker that dies suddenly stops extending the lease. The next try of the task takes the lease over; without
 a next try, the lease ends by itself. So each message is worked on at least once and never lost, and the
@@ -97,9 +98,9 @@ class ConsumeMessagesOperator(ConsumingOperator):
         skip_if_empty: whether to skip the task, and the tasks that depend on it, when no message is ready.
         duewheel_conn_id: the connection to the broker.
         one_by_one: whether to call the function with each message instead, and to answer each by itself: a
-            poison message is nacked with its own reason and the others are acked. The task then fails with
-            ``MessagesFailed``. The message has two methods more: ``skip(reason)`` is done with it on purpose,
-            and ``dead_letter(reason)`` makes it a dead letter at once.
+            poison message is nacked with its own reason and the others are acked. In the end the task fails
+            with ``MessagesFailed``. The message has two methods more: ``skip(reason)`` is done with it on
+            purpose, and ``dead_letter(reason)`` makes it a dead letter at once.
         drain: whether to go on, batch after batch, until no message is ready; False takes one batch.
         linger: with ``drain``, how long to wait for more messages before ending.
         op_args: further arguments by position, behind the messages; templated.
@@ -213,11 +214,17 @@ class ConsumeMessagesOperator(ConsumingOperator):
             if not batch:
                 self._nothing_ready()
                 return self._no_result(context)
+            failures: list[MessagesFailed] = []
             while batch:
-                results.append(self._work(broker, consumer, batch, context))
+                try:
+                    results.append(self._work(broker, consumer, batch, context))
+                except MessagesFailed as error:
+                    failures.append(error)
                 if not self.drain or self._killed or not self._bound.leaves_room():
                     break
                 batch = self._next(consumer)
+        if failures:
+            raise _all_of(failures)
         if self.one_by_one:
             results = [result for of_batch in results for result in of_batch]
         elif not self.drain:
@@ -526,6 +533,15 @@ def _nack_apart(consumer: Consumer, batch: Batch, apart: _Apart, error: BaseExce
     if refused is not None:
         raise refused
     raise_if_lost(states)
+
+
+def _all_of(failures: Sequence[MessagesFailed]) -> MessagesFailed:
+    """One error for the failed messages of all batches."""
+    first, *others = failures
+    if not others:
+        return first
+    kind = FailedForGood if any(isinstance(one, FailedForGood) for one in failures) else MessagesFailed
+    return kind({message: reason for one in failures for message, reason in one.failed.items()})
 
 
 def _named(message: Message) -> str:

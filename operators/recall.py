@@ -85,7 +85,7 @@ class RecallMessageOperator(CheckedWhenMapped, BaseOperator):
                 named = f"message {self.message_id}"
                 if receipt.message_id not in (None, self.message_id):
                     self.linked_message_id = receipt.message_id
-                    named += f", now {receipt.message_id},"
+                    named += f" (now {receipt.message_id})"
             elif self.topic is not None and self.key is not None:
                 named = f"key {self.key!r} on topic {self.topic}"
                 outcome = broker.recall_key(self.topic, self.key)

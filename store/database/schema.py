@@ -60,7 +60,7 @@ def check_revision(connection: DriverConnection) -> bool:
     try:
         with cursor_of(connection) as cursor:
             cursor.execute(_STATE)
-            row = cursor.fetchone()
+            rows = cursor.fetchall()
     except psycopg2.Error as error:
         if error.pgcode in _MISSING:
             raise not_upgraded(None, newest_revision()) from error
@@ -68,10 +68,10 @@ def check_revision(connection: DriverConnection) -> bool:
         if ours is None:
             raise
         raise ours from error
-    if row is None:
+    if not rows:
         raise not_upgraded(None, newest_revision())
-    revision: str = row[0]
-    at_home: bool = row[1]
+    revision: str = rows[0][0]
+    at_home: bool = rows[0][1]
     if revision < newest_revision():
         raise not_upgraded(revision, newest_revision())
     return at_home

@@ -809,6 +809,29 @@ def test_a_task_takes_all_that_is_ready_unless_told_otherwise(consumer: Consumer
     assert taking.execute(CONTEXT) == [1, 1, 1]
 
 
+def test_x15_a_drain_goes_on_behind_a_poison_message(broker: Broker, consumer: Consumer) -> None:
+    got: list[Message] = []
+
+    def work(message: Message) -> None:
+        got.append(message)
+        if message.body == b"0":
+            raise ValueError("0 is poison")
+
+    with pytest.raises(MessagesFailed, match=r"^1 message failed.*: ValueError: 0 is poison$"):
+        operator(work, one_by_one=True, drain=True, max_messages=1).execute(CONTEXT)
+    assert [last_state(broker, message) for message in got] == ["WaitingRetry", "Acked", "Acked"]
+
+
+def test_a_drain_fails_with_the_failed_messages_of_all_batches(consumer: Consumer) -> None:
+    def work(message: Message) -> None:
+        raise AirflowFailException("hopeless") if message.body == b"1" else ValueError("not now")
+
+    with pytest.raises(MessagesFailed, match=r"^3 messages failed") as failed:
+        operator(work, one_by_one=True, drain=True, max_messages=1).execute(a_try(1, retries=1))
+    # One of them fails the task without a further try.
+    assert isinstance(failed.value, AirflowFailException)
+
+
 def test_a_drain_ends_after_its_number_of_messages_and_leaves_the_rest_ready(consumer: Consumer) -> None:
     assert operator(len, max_messages=2, drain=True, drain_messages=1).execute(CONTEXT) == [1]
     assert len(consumer.receive()) == 2

@@ -17,8 +17,9 @@ from sqlalchemy import NullPool, create_engine, text
 from sqlalchemy.orm import Session
 from tests.logins import login
 
+from duewheel.embedded.postgres import EmbeddedPostgres
 from duewheel.store.broker import Broker
-from duewheel.store.values.errors import InvalidArgument, InvalidDelayLevel, UnknownTopic
+from duewheel.store.values.errors import BrokerNotUpgraded, InvalidArgument, InvalidDelayLevel, UnknownTopic
 from duewheel.store.values.messages import RecallOutcome
 
 HOUR = timedelta(hours=1)
@@ -92,6 +93,21 @@ def test_x06_a_send_of_any_connection_commits_and_rolls_back_with_it(shop: Broke
     (found,) = shop.find_key("t", "k")
     assert (found.message_id, found.body) == (sent.message_id, "ü\0".encode())
     assert found.deliver_at == sent.deliver_at
+
+
+def test_x06_the_first_call_of_a_broker_may_be_on_any_connection(shop: Broker, opened: Open) -> None:
+    with Broker(shop.dsn) as fresh, opened(shop.dsn) as mine:
+        fresh.send("t", b"", delay=HOUR, key="k", connection=mine)
+        mine.commit()
+    assert waiting(shop, "k") == 1
+
+
+def test_the_first_call_on_any_connection_says_that_the_schema_is_missing(
+    postgres: EmbeddedPostgres, opened: Open
+) -> None:
+    dsn = postgres.ensure_database("nothing_here")
+    with Broker(dsn) as fresh, opened(dsn) as mine, pytest.raises(BrokerNotUpgraded, match="db upgrade"):
+        fresh.send("t", b"", delay=HOUR, connection=mine)
 
 
 @pytest.mark.parametrize("more", [{}, {"tag": "a"}, {"on_conflict": "replace"}])

@@ -228,8 +228,10 @@ begin
         where g.name = v_name and s.topic_id = v_topic.topic_id;
         if found then
             -- A broadcasting instance is back: upkeep does not forget it now.
-            update duewheel.subscription s set seen_at = v_now
-            where s.group_id = subscribe.group_id and s.topic_id = v_topic.topic_id and s.seen_at < v_now;
+            if v_instance is not null then
+                update duewheel.subscription s set seen_at = v_now
+                where s.group_id = subscribe.group_id and s.topic_id = v_topic.topic_id and s.seen_at < v_now;
+            end if;
             return;
         end if;
         if v_attempt = 1 then
