@@ -119,7 +119,10 @@ begin
                                   'is_overdue', (select b.maintained_at < v_now - interval '2 hours'
                                                  from duewheel.broker b));
     end if;
-    update duewheel.broker set maintained_at = v_now;
+    update duewheel.broker b
+    set maintained_at = v_now,
+        came_back_at = case when b.maintained_at > v_now - greatest(b.abandoned_after / 2, interval '2 hours')
+                            then b.came_back_at else v_now end;
     perform duewheel.open_slots();
     perform duewheel.make_slots_ahead(v_now);
 

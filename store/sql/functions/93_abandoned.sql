@@ -199,7 +199,7 @@ $$;
 -- One portion of a look at all groups, behind the subscription that is named, in 50 ms or the time of one: those for
 -- which messages past retention are kept, with how many. Groups that have stood still for the broker's abandoned_after
 -- go on behind these messages, and "lost" says how many they lose, as far as this portion comes. Not so where upkeep
--- has rested for half of that time, and for two hours: consumers may have rested, too, and have until the next upkeep
+-- has rested for half of that time, and for two hours: consumers may have rested, too, and have an hour from its return
 -- to come back. next_group_id is null at the end.
 create or replace function duewheel.watch_groups(
     p_limit integer default 4000, p_after_group_id integer default 0, p_after_topic_id integer default 0,
@@ -213,7 +213,8 @@ declare
     v_until constant timestamptz := clock_timestamp() + interval '50 milliseconds';
     v_abandoned_before constant timestamptz := (
         select v_now - b.abandoned_after from duewheel.broker b
-        where b.maintained_at > v_now - greatest(b.abandoned_after / 2, interval '2 hours'));
+        where b.maintained_at > v_now - greatest(b.abandoned_after / 2, interval '2 hours')
+          and (b.came_back_at <= v_now - interval '1 hour') is not false);
     v_read record;
     v_still record;
     v_kept record;
