@@ -12,18 +12,22 @@ begin atomic
          order by o.starts_at desc limit 1));
 end;
 
--- Whether messages due before p_until are there that a group has still to read, or to answer for.
-create or replace function duewheel.keeps_before(p_group_id integer, p_topic_id integer, p_until timestamptz)
-returns boolean
+-- Whether messages due before p_until are there that a group has still to read, or to answer for: of the topic and its
+-- retries, or of one of these alone.
+create or replace function duewheel.keeps_before(
+    p_group_id integer, p_topic_id integer, p_until timestamptz, p_only_topic_id integer default null
+) returns boolean
 language plpgsql stable set plan_cache_mode = force_generic_plan as $$
 begin
     return exists (
             select from duewheel.positions(p_group_id, p_topic_id) p
-            where duewheel.is_unread(p_group_id, p.topic_id, p.queue, p.to_at, p.to_seq, p.straggler_to, p.revived_to,
-                                     p.hi, p.queue_hi, '-infinity', p_until))
+            where coalesce(p.topic_id = p_only_topic_id, true)
+              and duewheel.is_unread(p_group_id, p.topic_id, p.queue, p.to_at, p.to_seq, p.straggler_to, p.revived_to,
+                                     p.hi, p.queue_hi, p_until))
         or exists (
             select from duewheel.fifo_backlog b
-            where b.topic_id = p_topic_id and b.group_id = p_group_id and b.deliver_at < p_until);
+            where b.topic_id = coalesce(p_only_topic_id, p_topic_id) and b.group_id = p_group_id
+              and b.deliver_at < p_until);
 end
 $$;
 
@@ -220,13 +224,11 @@ declare
     v_kept record;
     v_lost bigint;
 begin
-    standing := '[]';
-    perform duewheel.require_read_committed();
     perform duewheel.check_limit('p_limit', p_limit, 1, 100000);
-    -- One upkeep at a time; a second has nothing to do.
-    if not pg_try_advisory_xact_lock(duewheel.tick_lock_class(), -2) then
+    if not duewheel.begin_upkeep() then
         return;
     end if;
+    standing := '[]';
     for v_read in
         select s.group_id, s.topic_id, g.name as group_name, t.name as topic_name
         from duewheel.subscription s
