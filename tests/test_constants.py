@@ -129,6 +129,15 @@ def constants() -> dict[str, Constant]:
             "what a transaction that forgets or moves strives for",
             (r"strives for (a tenth of a second)",),
         ),
+        "pause of upkeep": Constant(
+            f"{upkeep._PAUSE_FOR_STEP:g} steps",
+            "how long a wheel pauses after a step, by the step's own time",
+        ),
+        "next round of upkeep": Constant(
+            f"{upkeep._SHORTEST_REST_SECONDS:g} s",
+            "after one that had to leave something; then twice as long each time, up to the hour",
+            (r"is followed by another after (\d+ s)",),
+        ),
         "messages of a receive": Constant(counted(MOST_RECEIVED), "at most, in one call"),
         "messages of `send_many`": Constant(counted(sending.MAX_MESSAGES), "at most, in one call"),
         "portion of a bulk recall": Constant(

@@ -134,6 +134,26 @@ def test_the_table_of_a_year_is_what_was_measured() -> None:
     assert f"wrote {number(median(measured('year')['wal']['ours']))} bytes of WAL" in " ".join(page.split())
 
 
+def figure(program: str, name: str) -> str:
+    """A reading, as pages write it."""
+    return number(median(measured(program)[name]["ours"]))
+
+
+def catching_up() -> str:
+    """The sentences about upkeep that catches up."""
+    share = number(measured("catching_up")["rate"]["ratio_spread"]["median"])
+    rates = {name: figure("catching_up", name) for name in ("longest", "forgotten", "maintained")}
+    return (
+        f"sends and receives of single messages went on at {share} of their speed. The longest step took"
+        f" {rates['longest']} ms. At this pace {rates['forgotten']} rows of logs a second were forgotten,"
+        f" and {rates['maintained']} without pauses."
+    )
+
+
+def test_the_figures_of_upkeep_are_what_was_measured() -> None:
+    assert catching_up() in " ".join(OPERATE.read_text(encoding="utf-8").split())
+
+
 def test_another_page_says_the_same_bytes_and_rate() -> None:
     page = (ROOT / "docs" / "how-to" / "spark-brokers.md").read_text(encoding="utf-8")
     stored = median(measured("ten_minutes_table")["disk"]["ours"])

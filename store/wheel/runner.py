@@ -63,7 +63,7 @@ from duewheel.store.wheel.wheel_schedule import (
     Look,
     LookAnswer,
     Maintain,
-    OccurrencesAnswer,
+    PauseAnswer,
     Revive,
     SendOccurrences,
     Survey,
@@ -86,7 +86,7 @@ TIMEOUT_SECONDS: Final[dict[type[Job], float]] = {
     Tick: 15.0,
     FollowUp: 15.0,
     Revive: 60.0,
-    Maintain: 900.0,
+    Maintain: 60.0,
     SendOccurrences: 60.0,
 }
 
@@ -247,10 +247,13 @@ class WheelRunner:
                 _monotonic_ms(),
                 poll_ms=self._poll_seconds * 1_000,
                 lookahead_ms=self._lookahead_seconds * 1_000,
-                maintain_ms=self._maintain_seconds * 1_000,
             ),
             questions=_Questions(
-                self._poll_seconds, self._lookahead_seconds, self._topics, prepare=self._listen
+                self._poll_seconds,
+                self._lookahead_seconds,
+                self._topics,
+                upkeep.Pace(self._maintain_seconds),
+                prepare=self._listen,
             ),
             listen=self._listen,
             on_released=self._on_released,
@@ -283,12 +286,19 @@ class _Questions:
     """The question of each job to the database."""
 
     def __init__(
-        self, poll_seconds: float, lookahead_seconds: float, topics: list[str] | None, *, prepare: bool
+        self,
+        poll_seconds: float,
+        lookahead_seconds: float,
+        topics: list[str] | None,
+        pace: upkeep.Pace,
+        *,
+        prepare: bool,
     ) -> None:
         self._prepare = prepare
         self._lookahead_seconds = lookahead_seconds
         self._lease_reach_seconds = min(LEASE_REACH_POLLS * poll_seconds, lookahead_seconds)
         self._topics = topics
+        self._pace = pace
         # The database's clock at the newest look that was answered, in seconds.
         self._looked_at: float | None = None
         # How far the survey has come.
@@ -320,14 +330,19 @@ class _Questions:
                     if not more:
                         break
             case Maintain():
-                report = upkeep.in_rounds(lambda statement: fetch(connection, statement, (None,))[0])
-                done = upkeep.maintenance(report)
-                upkeep.warn(done, log)
-                log.info("Maintained the slots of messages; dropped: %s", ", ".join(done.dropped) or "none")
+                done, pause_seconds = self._pace.step(
+                    lambda statement: fetch(connection, statement, (None,))[0]
+                )
+                if done is not None:
+                    upkeep.warn(done, log)
+                    log.info(
+                        "Maintained the slots of messages; dropped: %s", ", ".join(done.dropped) or "none"
+                    )
+                return PauseAnswer(pause_seconds * 1_000)
             case SendOccurrences():
                 one_round = occurrences.send_occurrences(connection, topics=self._topics)
                 pause = 0.0 if one_round.more else one_round.pause.total_seconds()
-                return OccurrencesAnswer(pause * 1_000)
+                return PauseAnswer(pause * 1_000)
         return DoneAnswer()
 
     def _look(self, connection: extensions.connection) -> LookAnswer:

@@ -33,7 +33,8 @@ class Turning(Connected):
         return bool(released)
 
     def maintain(self) -> Maintenance:
-        """Make slots ahead, drop those past retention, and trim the logs; a wheel does so every hour.
+        """Make slots ahead, drop those past retention, and trim the logs; a wheel does so every hour, with
+        pauses, and this call without.
 
         Slots, the partitions of messages by day, are dropped whole, the oldest first: those past retention
         that every group has finished, and, while all slots together are larger than the broker's

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from psycopg2.errors import QueryCanceled
 
@@ -32,13 +32,22 @@ _MOST_ROWS: Final = 4_000
 # The time that the next portion is to take, going by this one. The longest is to take 0.25 s: rows of another
 # table, or of another topic, may cost twice as much.
 _AIM_SECONDS: Final = 0.1
-_HELD_UP: Final = "select coalesce(jsonb_agg(to_jsonb(h)), '[]') from duewheel.upkeep_holders(%s) h"
+# A wheel pauses after each step, for so many times as long.
+_PAUSE_FOR_STEP: Final = 4.0
+_SHORTEST_REST_SECONDS: Final = 10.0
+_LEFT: Final = (
+    "select (select coalesce(jsonb_agg(to_jsonb(h)), '[]') from duewheel.upkeep_holders(u.now) h),"
+    " s.slots_to_seal + s.messages_to_settle"
+    " from (select %s::timestamptz) u (now) cross join lateral duewheel.upkeep_state(u.now) s"
+)
 _HOLDS: Final = {
     "transaction": "it has written in a transaction that is still open",
     "tables": "its open transaction has a lock of the broker's tables",
     "topic": "it has the lock of a topic",
     "upkeep": "it has the lock of upkeep",
 }
+# Runs a statement, and returns its row.
+_Call: TypeAlias = Callable[[str], tuple[Any, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,88 +76,175 @@ class Maintenance:
     warnings: tuple[str, ...]
 
 
-def in_rounds(call: Callable[[str], tuple[Any, ...]]) -> dict[str, Any]:
-    """Runs maintenance in as many transactions as it takes, and returns one report.
+class Round:
+    """One round of maintenance, a step at a time; each step is a statement in a transaction of its own.
 
-    There is a transaction for each portion of rows that go to their slots, outlive their slot or are
-    forgotten, for each portion of a topic that is swept, and for each 4 slots that are dropped. A portion is
-    what takes a tenth of a second.
+    There is a step for each portion of rows that go to their slots, outlive their slot or are forgotten, for
+    each portion of a topic that is swept, and for each 4 slots that are dropped. A portion is what takes a
+    tenth of a second. So whoever pauses between the steps decides how much of a server upkeep takes.
+    """
+
+    def __init__(self) -> None:
+        self._steps = self._all()
+        # Another process was at it.
+        self._gave_way = False
+
+    def step(self, call: _Call) -> dict[str, Any] | None:
+        """Does one step; returns the report of the round after the last one.
+
+        Args:
+            call: runs a statement, which takes an instant or None, in a transaction of its own; returns its
+                row.
+        """
+        self._call = call
+        try:
+            next(self._steps)
+        except StopIteration as end:
+            report: dict[str, Any] = end.value
+            return report
+        return None
+
+    def _all(self) -> Generator[None, None, dict[str, Any]]:
+        yield from self._in_portions(_SETTLE)
+        swept = yield from self._sweep()
+        watched = yield from self._watch_groups()
+        # It says which topics have finished a slot.
+        yield from self._in_portions(_FORGET, 0)
+        yield from self._in_portions(_MOVE_OUT, "-infinity")
+        (report,) = self._call(_MAINTAIN)
+        yield
+        # It may have made slots that far messages can go to.
+        yield from self._in_portions(_SETTLE)
+        while report.get("more"):
+            (further,) = self._call(_MAINTAIN)
+            yield
+            if further.get("busy"):
+                # Another process goes on with it.
+                break
+            report = {
+                **further,
+                **{name: report[name] + further[name] for name in ("dropped", "dropped_full")},
+            }
+        yield from self._in_portions(_FORGET_OUTLIVED, "-infinity")
+        # The logs of what was dropped.
+        yield from self._in_portions(_FORGET, 0)
+        held_up, left = self._call(_LEFT)
+        left += len(report.get("kept_in_use", []))
+        return {
+            **report,
+            "swept": swept,
+            "held_up": held_up,
+            "watched": watched,
+            "left": left,
+            "gave_way": self._gave_way or "busy" in report,
+        }
+
+    def _sweep(self) -> Generator[None, None, int]:
+        """Looks through the slots that are over, and returns how many messages no tick had covered. It comes
+        back to topics that had to wait for an open transaction, for as long as it gets on with some."""
+        swept, gets_on = 0, True
+        while gets_on:
+            gets_on = False
+            next_topic_id: int | None = 0
+            while next_topic_id is not None:
+                found, got_on, next_topic_id = self._call(_SWEEP.format(place=next_topic_id))
+                if found is None:
+                    self._gave_way = True
+                else:
+                    swept += found
+                    gets_on = gets_on or got_on
+                yield
+        return swept
+
+    def _in_portions(self, step: str, place: object = "more") -> Generator[None, None, None]:
+        """Repeats a step, from place to place, until it returns none. Portions become smaller when they take
+        long, or are ended by a timeout, and larger after one that was quick though it was full: a quick look
+        at topics where nothing is over says nothing of the next."""
+        rows, next_place = _FIRST_ROWS, place
+        while next_place is not None:
+            began = time.monotonic()
+            try:
+                done, next_place = self._call(step.format(rows=rows, place=next_place))
+            except QueryCanceled:
+                if rows == _LEAST_ROWS:
+                    raise
+                rows = max(_LEAST_ROWS, rows // 4)
+            else:
+                seconds = time.monotonic() - began
+                if done is None:
+                    self._gave_way = True
+                elif seconds > _AIM_SECONDS:
+                    rows = max(_LEAST_ROWS, int(rows * _AIM_SECONDS / seconds))
+                elif seconds < _AIM_SECONDS / 4 and done >= rows:
+                    rows = min(_MOST_ROWS, rows * 2)
+            yield
+
+    def _watch_groups(self) -> Generator[None, None, list[dict[str, Any]]]:
+        """Lets abandoned groups go on, where they are to. Returns each group for which messages past
+        retention are kept, or were, the largest first."""
+        watched: dict[tuple[str, str], dict[str, Any]] = {}
+        group_id: int | None = 0
+        topic_id = 0
+        while group_id is not None:
+            standing, group_id, topic_id = self._call(
+                "select standing, next_group_id, next_topic_id"
+                f" from duewheel.watch_groups({_PASSED_ROWS}, {group_id}, {topic_id}, %s)"
+            )
+            self._gave_way = self._gave_way or standing is None
+            for one in standing or ():
+                before = watched.get((one["consumer_group"], one["topic"]), {"lost": 0})
+                watched[one["consumer_group"], one["topic"]] = {**one, "lost": before["lost"] + one["lost"]}
+            yield
+        return sorted(watched.values(), key=lambda one: one["bytes"] or 0, reverse=True)
+
+
+class Pace:
+    """Rounds one after the other, with pauses.
+
+    After each step there is a pause, in proportion to the step. So upkeep takes no more than a share of the
+    server, however much there is to do.
+
+    Args:
+        rest_seconds: the time between two rounds. A round that has left something, since it waited for
+            others, is followed by one after 10 s, then after twice as long each time until less is left. So
+            is one beside the upkeep of another process, however much that has left.
+    """
+
+    def __init__(self, rest_seconds: float) -> None:
+        self._rest_seconds = rest_seconds
+        self._short_rest_seconds = _SHORTEST_REST_SECONDS
+        self._left = 0
+        self._round = Round()
+
+    def step(self, call: _Call) -> tuple[Maintenance | None, float]:
+        """Does one step, as `Round.step` does; returns what a round has done that ended with it, and how
+        long to pause, in seconds. A step that fails ends its round."""
+        began = time.monotonic()
+        one_round, self._round = self._round, Round()
+        report = one_round.step(call)
+        if report is None:
+            self._round = one_round
+            return None, _PAUSE_FOR_STEP * (time.monotonic() - began)
+        rest_seconds = self._rest_seconds
+        if report["left"] < self._left and not report["gave_way"]:
+            self._short_rest_seconds = _SHORTEST_REST_SECONDS
+        if report["left"] > 0 or report["gave_way"]:
+            rest_seconds = min(rest_seconds, self._short_rest_seconds)
+            self._short_rest_seconds = min(self._rest_seconds, 2 * self._short_rest_seconds)
+        self._left = report["left"]
+        return maintenance(report), rest_seconds
+
+
+def in_rounds(call: _Call) -> dict[str, Any]:
+    """A round of maintenance at full speed; returns its report.
 
     Args:
         call: runs a statement, which takes an instant or None, in a transaction of its own; returns its row.
     """
-    _in_portions(call, _SETTLE)
-    swept = _sweep(call)
-    watched = _watch_groups(call)
-    # It says which topics have finished a slot.
-    _in_portions(call, _FORGET, 0)
-    _in_portions(call, _MOVE_OUT, "-infinity")
-    (report,) = call(_MAINTAIN)
-    # It may have made slots that far messages can go to.
-    _in_portions(call, _SETTLE)
-    while report.get("more"):
-        (further,) = call(_MAINTAIN)
-        if further.get("busy"):
-            # Another process goes on with it.
-            break
-        report = {**further, **{name: report[name] + further[name] for name in ("dropped", "dropped_full")}}
-    _in_portions(call, _FORGET_OUTLIVED, "-infinity")
-    # The logs of what was dropped.
-    _in_portions(call, _FORGET, 0)
-    (held_up,) = call(_HELD_UP)
-    return {**report, "swept": swept, "held_up": held_up, "watched": watched}
-
-
-def _sweep(call: Callable[[str], tuple[Any, ...]]) -> int:
-    """Looks through the slots that are over, and returns how many messages no tick had covered. It comes back
-    to topics that had to wait for an open transaction, for as long as it gets on with some."""
-    swept, gets_on = 0, True
-    while gets_on:
-        gets_on = False
-        next_topic_id: int | None = 0
-        while next_topic_id is not None:
-            found, got_on, next_topic_id = call(_SWEEP.format(place=next_topic_id))
-            swept += found
-            gets_on = gets_on or got_on
-    return swept
-
-
-def _in_portions(call: Callable[[str], tuple[Any, ...]], step: str, place: object = "more") -> None:
-    """Repeats a step, from place to place, until it returns none. Portions become smaller when they take
-    long, or are ended by a timeout, and larger after one that was quick though it was full: a quick look at
-    topics where nothing is over says nothing of the next."""
-    rows, next_place = _FIRST_ROWS, place
-    while next_place is not None:
-        began = time.monotonic()
-        try:
-            done, next_place = call(step.format(rows=rows, place=next_place))
-        except QueryCanceled:
-            if rows == _LEAST_ROWS:
-                raise
-            rows = max(_LEAST_ROWS, rows // 4)
-            continue
-        seconds = time.monotonic() - began
-        if seconds > _AIM_SECONDS:
-            rows = max(_LEAST_ROWS, int(rows * _AIM_SECONDS / seconds))
-        elif seconds < _AIM_SECONDS / 4 and done >= rows:
-            rows = min(_MOST_ROWS, rows * 2)
-
-
-def _watch_groups(call: Callable[[str], tuple[Any, ...]]) -> list[dict[str, Any]]:
-    """Lets abandoned groups go on, where they are to. Returns each group for which messages past retention
-    are kept, or were, the largest first."""
-    watched: dict[tuple[str, str], dict[str, Any]] = {}
-    group_id: int | None = 0
-    topic_id = 0
-    while group_id is not None:
-        standing, group_id, topic_id = call(
-            "select standing, next_group_id, next_topic_id"
-            f" from duewheel.watch_groups({_PASSED_ROWS}, {group_id}, {topic_id}, %s)"
-        )
-        for one in standing:
-            before = watched.get((one["consumer_group"], one["topic"]), {"lost": 0})
-            watched[one["consumer_group"], one["topic"]] = {**one, "lost": before["lost"] + one["lost"]}
-    return sorted(watched.values(), key=lambda one: one["bytes"] or 0, reverse=True)
+    one_round = Round()
+    while (report := one_round.step(call)) is None:
+        pass
+    return report
 
 
 def maintenance(report: Mapping[str, Any]) -> Maintenance:

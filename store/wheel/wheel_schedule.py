@@ -39,9 +39,8 @@ The rules
 
     A tick that came too early by the database's clock has done nothing; its timer is set again.
 
-    *Revive* the leases of a group and topic when one ends. *Maintain* at the start and once per
-    `maintain_ms`. *Send the occurrences* of recurring schedules at the start and whenever the last round
-    said so.
+    *Revive* the leases of a group and topic when one ends. *Maintain*, a step at a time, and *send the
+    occurrences* of recurring schedules at the start and whenever the last answer said so.
 
     A job that failed is not begun again before a pause that grows with each failure (0.1 s to 30 s), or until
     the database turns out to be back; other jobs go on. A job that failed because another session holds a
@@ -141,7 +140,7 @@ class Revive:
 
 @dataclass(frozen=True, slots=True)
 class Maintain:
-    """Make slots ahead, drop those past retention, trim logs."""
+    """One step of a round of upkeep: make slots ahead, drop those past retention, trim logs."""
 
     def __str__(self) -> str:
         return "Dropping what is past its retention"
@@ -231,8 +230,8 @@ class FollowUpAnswer:
 
 
 @dataclass(frozen=True, slots=True)
-class OccurrencesAnswer:
-    """Occurrences were sent ahead; there are none to send for ``pause_ms``."""
+class PauseAnswer:
+    """The job is done, and is to be done again after ``pause_ms``."""
 
     pause_ms: float
     reading: ClockReading | None = None
@@ -245,7 +244,7 @@ class DoneAnswer:
     reading: ClockReading | None = None
 
 
-Answer = LookAnswer | TickAnswer | FollowUpAnswer | OccurrencesAnswer | DoneAnswer
+Answer = LookAnswer | TickAnswer | FollowUpAnswer | PauseAnswer | DoneAnswer
 
 
 class _DueTimer(NamedTuple):
@@ -319,7 +318,6 @@ class WheelSchedule:
         now_ms: the instant, on the monotonic clock in milliseconds.
         poll_ms: between two looks.
         lookahead_ms: how far a look reaches.
-        maintain_ms: between two rounds of maintenance.
         survey_ms: between two surveys.
     """
 
@@ -329,12 +327,10 @@ class WheelSchedule:
         *,
         poll_ms: float,
         lookahead_ms: float,
-        maintain_ms: float,
         survey_ms: float = SURVEY_MS,
     ) -> None:
         self._poll_ms = poll_ms
         self._lookahead_ms = lookahead_ms
-        self._maintain_ms = maintain_ms
         self._survey_ms = survey_ms
         self._clock = DatabaseClock()
         self._due: _Timers[_DueTimer | Revive] = _Timers(0)
@@ -411,7 +407,7 @@ class WheelSchedule:
                 self._ticked(job, answer)
             case FollowUpAnswer() if isinstance(job, FollowUp):
                 self._followed_up(job, answer, now_ms)
-            case OccurrencesAnswer():
+            case PauseAnswer():
                 self._pause(job, now_ms + answer.pause_ms)
             case _ if isinstance(job, Tick):
                 # There is no such topic, or no longer.
@@ -427,8 +423,6 @@ class WheelSchedule:
         elif isinstance(job, Survey):
             more = isinstance(answer, LookAnswer) and answer.more
             self._pause(job, now_ms if more else now_ms + self._survey_ms)
-        elif isinstance(job, Maintain):
-            self._pause(job, now_ms + self._maintain_ms)
         self._release(job, now_ms)
 
     def failed(self, job: Job, now_ms: float, *, waits_for_lock: bool = False) -> float:

@@ -222,7 +222,10 @@ def test_d09_after_a_rest_of_upkeep_consumers_have_an_hour_to_come_back(shop: Br
     assert "are kept for it" in away
     assert "are kept for it" in reader
     assert read(shop, "away", 1) == 1
-    clock.advance(HOUR)
+    # However often upkeep is done meanwhile: by another wheel, or as it has left something.
+    clock.advance(HOUR / 2)
+    assert all("has lost" not in warning for warning in shop.maintain().warnings)
+    clock.advance(HOUR / 2)
     (warning,) = shop.maintain().warnings
     assert f"group reader has taken nothing of topic t since {FIRST.isoformat()}" in warning
     assert f"it has lost {MESSAGES} messages" in warning
@@ -248,6 +251,7 @@ def test_d09_no_transaction_of_upkeep_passes_a_group_over_more_than_a_portion(
     clock.advance(10 * DAY)
     shop.tick("t")
     shop.maintain()
+    clock.advance(HOUR)
     queues, portion, lost = 4, 3, 0
     place = (0, 0)
     while place[0] is not None:

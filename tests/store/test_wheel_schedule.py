@@ -30,7 +30,7 @@ from duewheel.store.wheel.wheel_schedule import (
     Look,
     LookAnswer,
     Maintain,
-    OccurrencesAnswer,
+    PauseAnswer,
     Revive,
     SendOccurrences,
     Survey,
@@ -105,9 +105,7 @@ class Simulation:
         self.takes_ms: dict[Job, float] = {}
         self.most_timers = 0
         self.pages, self.pages_left = 1, 0
-        self.schedule = WheelSchedule(
-            START_MS, poll_ms=POLL_MS, lookahead_ms=LOOKAHEAD_MS, maintain_ms=HOUR_MS
-        )
+        self.schedule = WheelSchedule(START_MS, poll_ms=POLL_MS, lookahead_ms=LOOKAHEAD_MS)
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._order = itertools.count()
 
@@ -197,9 +195,9 @@ class Simulation:
                 if self.lease_ends.get((group_id, topic_id), math.inf) <= self.database_us():
                     del self.lease_ends[group_id, topic_id]
             case Maintain():
-                pass
+                return PauseAnswer(HOUR_MS)
             case SendOccurrences():
-                return OccurrencesAnswer(OCCURRENCES_MS)
+                return PauseAnswer(OCCURRENCES_MS)
         return DoneAnswer()
 
     def _visible(self, topic_id: int) -> list[Sent]:
@@ -453,9 +451,7 @@ def test_d16_what_came_due_while_no_wheel_turned_is_released_at_once() -> None:
     for _ in range(20):
         simulation.send(1, 0, commit_after_ms=0)
     simulation.now_ms += 3 * HOUR_MS
-    simulation.schedule = WheelSchedule(
-        simulation.now_ms, poll_ms=POLL_MS, lookahead_ms=LOOKAHEAD_MS, maintain_ms=HOUR_MS
-    )
+    simulation.schedule = WheelSchedule(simulation.now_ms, poll_ms=POLL_MS, lookahead_ms=LOOKAHEAD_MS)
     simulation._events.clear()
     started_ms = simulation.now_ms
     simulation.run_for(100)
@@ -536,7 +532,7 @@ def test_after_an_outage_a_look_that_works_makes_everything_else_try_again() -> 
 
 
 def test_topics_that_are_not_looked_after_are_not_ticked() -> None:
-    schedule = WheelSchedule(0, poll_ms=POLL_MS, lookahead_ms=LOOKAHEAD_MS, maintain_ms=HOUR_MS)
+    schedule = WheelSchedule(0, poll_ms=POLL_MS, lookahead_ms=LOOKAHEAD_MS)
     assert schedule.take(0) == [Look(), Survey(), Maintain(), SendOccurrences()]
     schedule.finished(Look(), LookAnswer(ClockReading(1_000, 0, 0), watched=frozenset({1})), 0)
     schedule.notified(2, 1_001_000, 1)
@@ -545,7 +541,7 @@ def test_topics_that_are_not_looked_after_are_not_ticked() -> None:
 
 
 def test_before_the_first_look_a_notification_is_left_to_it() -> None:
-    schedule = WheelSchedule(0, poll_ms=POLL_MS, lookahead_ms=LOOKAHEAD_MS, maintain_ms=HOUR_MS)
+    schedule = WheelSchedule(0, poll_ms=POLL_MS, lookahead_ms=LOOKAHEAD_MS)
     schedule.notified(1, 0, 0)
     assert schedule.take(0) == [Look(), Survey(), Maintain(), SendOccurrences()]
 

@@ -70,6 +70,15 @@ begin
 end
 $$;
 
+-- Whether the transaction is upkeep from here on. One is at a time: a second answers nulls, and has nothing to do.
+create or replace function duewheel.begin_upkeep() returns boolean
+language plpgsql as $$
+begin
+    perform duewheel.require_read_committed();
+    return pg_try_advisory_xact_lock(duewheel.tick_lock_class(), -2);
+end
+$$;
+
 -- A tick holds its topic's lock until it is committed, so it stands in a transaction of its own: nobody's open
 -- transaction then keeps others from ticking. The procedures below and the wheel say that they have begun one, in a
 -- setting that ends with it. The arithmetic of ticks needs it, too: the transaction has no id before the clock is read.

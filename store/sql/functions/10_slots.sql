@@ -126,7 +126,7 @@ end
 $$;
 
 -- Moves far messages into their slots, at most p_limit of them, and makes the slots of those that are due, for the next
--- call. Answers how many, and whether there is more to do now.
+-- call. Answers how many, and whether there is more to do now; nothing while others are at upkeep.
 create or replace function duewheel.settle_far(
     p_limit integer default 10000, p_now timestamptz default null, out settled bigint, out more boolean
 )
@@ -140,12 +140,10 @@ declare
     v_most constant integer := 16;
     v_made integer := 0;
 begin
-    settled := 0;
-    more := false;
-    -- One upkeep at a time; a second has nothing to do.
-    if not pg_try_advisory_xact_lock(duewheel.tick_lock_class(), -2) then
+    if not duewheel.begin_upkeep() then
         return;
     end if;
+    settled := 0;
     perform duewheel.open_slots();
     -- Those that all have been told of once more can be opened by the next call.
     more := exists (select from duewheel.closed_slot c where c.told and c.awaited is null);

@@ -112,14 +112,15 @@ declare
     v_most constant integer := 4;
     v_more boolean := false;
 begin
-    perform duewheel.require_read_committed();
-    -- One upkeep at a time; a second has nothing to do.
-    if not pg_try_advisory_xact_lock(duewheel.tick_lock_class(), -2) then
+    if not duewheel.begin_upkeep() then
         return jsonb_build_object('busy', true, 'maintained_at', (select b.maintained_at from duewheel.broker b),
                                   'is_overdue', (select b.maintained_at < v_now - interval '2 hours'
                                                  from duewheel.broker b));
     end if;
-    update duewheel.broker set maintained_at = v_now;
+    update duewheel.broker b
+    set maintained_at = v_now,
+        came_back_at = case when b.maintained_at > v_now - greatest(b.abandoned_after / 2, interval '2 hours')
+                            then b.came_back_at else v_now end;
     perform duewheel.open_slots();
     perform duewheel.make_slots_ahead(v_now);
 
@@ -224,27 +225,26 @@ begin atomic
     order by u.topic, u.consumer_group;
 end;
 
--- Whether a group has still to read messages of one of its queues that are due in [p_from, p_until), or to answer for
--- what it read there.
+-- Whether a group has still to read messages of one of its queues that are due before p_until, or to answer for what
+-- it read there.
 create or replace function duewheel.is_unread(
     p_group_id integer, p_topic_id integer, p_queue smallint, p_to_at timestamptz, p_to_seq bigint,
     p_straggler_to bigint, p_revived_to timestamptz, p_hi timestamptz, p_queue_hi timestamptz,
-    p_from timestamptz, p_until timestamptz
+    p_until timestamptz
 ) returns boolean
 language plpgsql stable set plan_cache_mode = force_generic_plan as $$
 begin
     return exists (
             select from duewheel.any_message m
             where m.topic_id = p_topic_id and m.queue = p_queue
-              and m.deliver_at >= greatest(p_from, p_to_at)
-              and m.deliver_at < p_until and (m.deliver_at, m.seq) > (p_to_at, p_to_seq)
+              and m.deliver_at >= p_to_at and m.deliver_at < p_until and (m.deliver_at, m.seq) > (p_to_at, p_to_seq)
               -- What lies between was released late: a group reads it as stragglers, and its position stays.
               and (m.deliver_at <= p_queue_hi or m.deliver_at > coalesce(p_hi, '-infinity'))
             order by m.deliver_at, m.seq limit 1)
         or exists (
             select from duewheel.straggler s
             where s.topic_id = p_topic_id and s.queue = p_queue and s.straggler_id > p_straggler_to
-              and s.deliver_at >= p_from and s.deliver_at < p_until)
+              and s.deliver_at < p_until)
         or exists (
             select from duewheel.ended_leases(p_group_id, p_topic_id, p_queue, p_revived_to, 'infinity') ended (n)
             join duewheel.lease l
@@ -253,13 +253,13 @@ begin
                 when l.listed then exists (
                     select from duewheel.lease_message m
                     where m.topic_id = l.topic_id and m.group_id = l.group_id and m.queue = l.queue and m.n = l.n
-                      and m.deliver_at >= p_from and m.deliver_at < p_until)
+                      and m.deliver_at < p_until)
                 -- Of stragglers, the range says where the group was and not where the messages are.
                 when l.straggler_to > l.straggler_from then exists (
                     select from duewheel.straggler s
                     where s.topic_id = l.topic_id and s.queue = l.queue and s.straggler_id > l.straggler_from
-                      and s.straggler_id <= l.straggler_to and s.deliver_at >= p_from and s.deliver_at < p_until)
-                else l.from_at < p_until and l.to_at >= p_from end);
+                      and s.straggler_id <= l.straggler_to and s.deliver_at < p_until)
+                else l.from_at < p_until end);
 end
 $$;
 

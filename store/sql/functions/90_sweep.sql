@@ -131,10 +131,11 @@ $$;
 -- still send into it: every topic with rows there was ticked past its end, and all transactions of this database up to
 -- that tick have ended. Then every row is covered, by its tick's snapshot or as a straggler, and the sweep that looks
 -- finds none. The step is with the next topic behind p_after_topic_id; got_on is false where it waits. next_topic_id is
--- what the next step is to begin behind, so one that waits is passed over; null at the end of the topics. Whoever comes
--- back to those that waited may find them free: on a busy server there is always some transaction open, and rarely the
--- same one. One topic for each transaction: it may keep that topic from being ticked, and whoever waited for a second
--- tick lock could meet a transaction that recalls on both topics and waits for the first.
+-- what the next step is to begin behind, so one that waits is passed over; null at the end of the topics. All are null
+-- while others are at upkeep. Whoever comes back to those that waited may find them free: on a busy server there is
+-- always some transaction open, and rarely the same one. One topic for each transaction: it may keep that topic from
+-- being ticked, and whoever waited for a second tick lock could meet a transaction that recalls on both topics and
+-- waits for the first.
 create or replace function duewheel.sweep(
     p_after_topic_id integer default 0, p_now timestamptz default null,
     out swept bigint, out got_on boolean, out next_topic_id integer
@@ -147,13 +148,12 @@ declare
     v_topic_id integer;
     v_step record;
 begin
-    swept := 0;
-    got_on := false;
     perform duewheel.require_own_transaction();
-    -- One upkeep at a time; a second has nothing to do.
-    if not pg_try_advisory_xact_lock(duewheel.tick_lock_class(), -2) then
+    if not duewheel.begin_upkeep() then
         return;
     end if;
+    swept := 0;
+    got_on := false;
     for v_slot in select * from duewheel.slot s where s.sealed_at is null and s.ends_at < v_now
     order by s.starts_at loop
         v_topic_id := duewheel.topic_to_sweep(v_slot, p_after_topic_id);

@@ -69,12 +69,10 @@ declare
     v_slot duewheel.slot;
     v_first timestamptz;
 begin
-    moved := 0;
-    perform duewheel.require_read_committed();
-    -- One upkeep at a time; a second has nothing to do.
-    if not pg_try_advisory_xact_lock(duewheel.tick_lock_class(), -2) then
+    if not duewheel.begin_upkeep() then
         return;
     end if;
+    moved := 0;
     for v_slot in
         select * from duewheel.slot s
         -- Of what is not sealed, an open transaction may still send something to be released.
@@ -184,11 +182,10 @@ declare
     v_first timestamptz;
     v_kept integer[];
 begin
-    forgotten := 0;
-    perform duewheel.require_read_committed();
-    if not pg_try_advisory_xact_lock(duewheel.tick_lock_class(), -2) then
+    if not duewheel.begin_upkeep() then
         return;
     end if;
+    forgotten := 0;
     for v_slot in select * from duewheel.outlived_slot o where o.starts_at >= p_from order by o.starts_at loop
         next_from := v_slot.starts_at;
         exit when v_slot.starts_at > v_first and clock_timestamp() >= v_until;

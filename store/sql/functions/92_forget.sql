@@ -12,13 +12,11 @@ declare
     v_until constant timestamptz := clock_timestamp() + interval '50 milliseconds';
     v_trimmed record;
 begin
-    forgotten := 0;
-    perform duewheel.require_read_committed();
     perform duewheel.check_limit('p_limit', p_limit, 1, 100000);
-    -- One upkeep at a time; a second has nothing to do.
-    if not pg_try_advisory_xact_lock(duewheel.tick_lock_class(), -2) then
+    if not duewheel.begin_upkeep() then
         return;
     end if;
+    forgotten := 0;
     if p_after_topic_id = 0 then
         forgotten := duewheel.forget_expired(p_limit, v_now);
         if forgotten >= p_limit or duewheel.forget_instances(v_until, v_now) then
@@ -59,22 +57,16 @@ begin
 end
 $$;
 
--- Whether a group has still to read messages of a topic due in [p_from, p_until), or to answer for what it read there.
--- Nothing is kept for broadcasting instances.
-create or replace function duewheel.is_needed(p_topic duewheel.topic, p_from timestamptz, p_until timestamptz)
-returns boolean
+-- Whether a group has still to read messages of a topic due before p_until, or to answer for what it read there. Nothing
+-- is kept for broadcasting instances.
+create or replace function duewheel.is_needed(p_topic duewheel.topic, p_until timestamptz) returns boolean
 language plpgsql stable set plan_cache_mode = force_generic_plan as $$
 begin
     return exists (
-            select from duewheel.subscription s
-            join duewheel.consumer_group g on g.group_id = s.group_id and g.mode = 'clustering'
-            cross join lateral duewheel.positions(s.group_id, s.topic_id) p
-            where s.topic_id = coalesce(p_topic.parent_topic_id, p_topic.topic_id) and p.topic_id = p_topic.topic_id
-              and duewheel.is_unread(s.group_id, p.topic_id, p.queue, p.to_at, p.to_seq, p.straggler_to, p.revived_to,
-                                     p.hi, p.queue_hi, p_from, p_until))
-        or exists (
-            select from duewheel.fifo_backlog b
-            where b.topic_id = p_topic.topic_id and b.deliver_at >= p_from and b.deliver_at < p_until);
+        select from duewheel.subscription s
+        join duewheel.consumer_group g on g.group_id = s.group_id and g.mode = 'clustering'
+        where s.topic_id = coalesce(p_topic.parent_topic_id, p_topic.topic_id)
+          and duewheel.keeps_before(s.group_id, s.topic_id, p_until, p_topic.topic_id));
 end
 $$;
 
@@ -106,7 +98,7 @@ begin
     -- A dead letter is there, and may not be sent again twice, as long as its row is.
     if p_topic.message_type = 'DEAD_LETTER' or v_retained_from <= v_dropped_to then
         return v_dropped_to;
-    elsif not duewheel.is_needed(p_topic, '-infinity', v_retained_from) then
+    elsif not duewheel.is_needed(p_topic, v_retained_from) then
         return v_retained_from;
     end if;
     for v_end in
@@ -115,7 +107,7 @@ begin
         select o.ends_at from duewheel.outlived_slot o where o.ends_at > v_to and o.ends_at < v_retained_from
         order by 1
     loop
-        exit when duewheel.is_needed(p_topic, '-infinity', v_end);
+        exit when duewheel.is_needed(p_topic, v_end);
         v_to := v_end;
     end loop;
     return v_to;

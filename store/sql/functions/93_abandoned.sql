@@ -12,18 +12,22 @@ begin atomic
          order by o.starts_at desc limit 1));
 end;
 
--- Whether messages due before p_until are there that a group has still to read, or to answer for.
-create or replace function duewheel.keeps_before(p_group_id integer, p_topic_id integer, p_until timestamptz)
-returns boolean
+-- Whether messages due before p_until are there that a group has still to read, or to answer for: of the topic and its
+-- retries, or of one of these alone.
+create or replace function duewheel.keeps_before(
+    p_group_id integer, p_topic_id integer, p_until timestamptz, p_only_topic_id integer default null
+) returns boolean
 language plpgsql stable set plan_cache_mode = force_generic_plan as $$
 begin
     return exists (
             select from duewheel.positions(p_group_id, p_topic_id) p
-            where duewheel.is_unread(p_group_id, p.topic_id, p.queue, p.to_at, p.to_seq, p.straggler_to, p.revived_to,
-                                     p.hi, p.queue_hi, '-infinity', p_until))
+            where coalesce(p.topic_id = p_only_topic_id, true)
+              and duewheel.is_unread(p_group_id, p.topic_id, p.queue, p.to_at, p.to_seq, p.straggler_to, p.revived_to,
+                                     p.hi, p.queue_hi, p_until))
         or exists (
             select from duewheel.fifo_backlog b
-            where b.topic_id = p_topic_id and b.group_id = p_group_id and b.deliver_at < p_until);
+            where b.topic_id = coalesce(p_only_topic_id, p_topic_id) and b.group_id = p_group_id
+              and b.deliver_at < p_until);
 end
 $$;
 
@@ -199,7 +203,7 @@ $$;
 -- One portion of a look at all groups, behind the subscription that is named, in 50 ms or the time of one: those for
 -- which messages past retention are kept, with how many. Groups that have stood still for the broker's abandoned_after
 -- go on behind these messages, and "lost" says how many they lose, as far as this portion comes. Not so where upkeep
--- has rested for half of that time, and for two hours: consumers may have rested, too, and have until the next upkeep
+-- has rested for half of that time, and for two hours: consumers may have rested, too, and have an hour from its return
 -- to come back. next_group_id is null at the end.
 create or replace function duewheel.watch_groups(
     p_limit integer default 4000, p_after_group_id integer default 0, p_after_topic_id integer default 0,
@@ -213,19 +217,18 @@ declare
     v_until constant timestamptz := clock_timestamp() + interval '50 milliseconds';
     v_abandoned_before constant timestamptz := (
         select v_now - b.abandoned_after from duewheel.broker b
-        where b.maintained_at > v_now - greatest(b.abandoned_after / 2, interval '2 hours'));
+        where b.maintained_at > v_now - greatest(b.abandoned_after / 2, interval '2 hours')
+          and (b.came_back_at <= v_now - interval '1 hour') is not false);
     v_read record;
     v_still record;
     v_kept record;
     v_lost bigint;
 begin
-    standing := '[]';
-    perform duewheel.require_read_committed();
     perform duewheel.check_limit('p_limit', p_limit, 1, 100000);
-    -- One upkeep at a time; a second has nothing to do.
-    if not pg_try_advisory_xact_lock(duewheel.tick_lock_class(), -2) then
+    if not duewheel.begin_upkeep() then
         return;
     end if;
+    standing := '[]';
     for v_read in
         select s.group_id, s.topic_id, g.name as group_name, t.name as topic_name
         from duewheel.subscription s

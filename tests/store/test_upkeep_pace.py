@@ -1,0 +1,139 @@
+"""A wheel's upkeep pauses between its steps, and comes again soon where a round has left something."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import psycopg2
+import pytest
+from tests.clock import Clock
+from tests.waiting import PATIENCE_SECONDS, ask, connected
+
+from duewheel.store.broker import Broker
+from duewheel.store.wheel import upkeep
+
+HOUR_SECONDS = 3_600.0
+HOUR = timedelta(hours=1)
+DAY = timedelta(days=1)
+
+Call = Callable[[str], tuple[Any, ...]]
+
+
+def calling(broker: Broker) -> Call:
+    return lambda statement: broker._database.rows(statement, (broker._database.now(),))[0]
+
+
+def whole_round(pace: upkeep.Pace, call: Call) -> tuple[upkeep.Maintenance, float]:
+    """What a round has done, and how long to rest after it."""
+    done = None
+    while done is None:
+        done, seconds = pace.step(call)
+    return done, seconds
+
+
+def left(broker: Broker) -> tuple[int, int]:
+    state = broker.stats().upkeep
+    return state.slots_to_seal, state.messages_to_settle
+
+
+def test_a_step_is_followed_by_a_pause_four_times_as_long(
+    timed_broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = Clock(datetime(2026, 1, 5, tzinfo=UTC))
+    monkeypatch.setattr(upkeep.time, "monotonic", lambda: told().timestamp())
+    call = calling(timed_broker)
+
+    def slowly(statement: str) -> tuple[Any, ...]:
+        told.advance(timedelta(milliseconds=100))
+        return call(statement)
+
+    done, seconds = upkeep.Pace(HOUR_SECONDS).step(slowly)
+    assert done is None
+    assert seconds == pytest.approx(0.4)
+
+
+def test_a_round_that_failed_is_begun_anew(timed_broker: Broker) -> None:
+    pace = upkeep.Pace(HOUR_SECONDS)
+    call = calling(timed_broker)
+    asked: list[str] = []
+
+    def noting(statement: str) -> tuple[Any, ...]:
+        asked.append(statement)
+        return call(statement)
+
+    def failing(statement: str) -> tuple[Any, ...]:
+        raise psycopg2.OperationalError(statement)
+
+    pace.step(noting)
+    pace.step(noting)
+    with pytest.raises(psycopg2.OperationalError):
+        pace.step(failing)
+    pace.step(noting)
+    assert asked[2] == asked[0] != asked[1]
+
+
+def test_x25_a_round_that_left_something_is_followed_by_one_before_the_hour(
+    timed_broker: Broker, clock: Clock
+) -> None:
+    """Messages of weeks without upkeep have no slots, and new ones open when open transactions have ended."""
+    timed_broker.create_topic("t", retention=2 * DAY, max_delay=30 * DAY)
+    timed_broker.maintain()
+    timed_broker.send_many("t", [{"body": b"", "delay": day * DAY} for day in range(1, 25)])
+    clock.advance(30 * DAY)
+    consumer = timed_broker.consumer("t", "g")
+    consumer.ack(consumer.receive(max_messages=100))
+    pace, call = upkeep.Pace(HOUR_SECONDS), calling(timed_broker)
+    with connected(timed_broker.dsn) as session:
+        ask(session, "begin")
+        ask(session, "select count(*) from duewheel.message")
+        rests = []
+        for _ in range(11):
+            _, seconds = whole_round(pace, call)
+            rests.append(seconds)
+            assert min(left(timed_broker)) > 0
+    assert rests == [10, 20, 40, 80, 160, 320, 640, 1_280, 2_560, HOUR_SECONDS, HOUR_SECONDS]
+    dropped: list[str] = []
+    rests.clear()
+    while HOUR_SECONDS not in rests:
+        done, seconds = whole_round(pace, call)
+        dropped.extend(done.dropped)
+        rests.append(seconds)
+    # As soon as less is left, the next round is not far.
+    assert set(rests[:-1]) <= {10}
+    assert left(timed_broker) == (0, 0)
+    assert len(dropped) > 16
+    assert timed_broker.stats().upkeep.slots_past_retention == 0
+    # The next one that leaves something begins with a short rest again.
+    with connected(timed_broker.dsn) as session:
+        ask(session, "select pg_advisory_lock(duewheel.tick_lock_class(), -2)")
+        done, seconds = whole_round(pace, call)
+    assert (done.dropped, seconds) == ((), 10)
+
+
+@pytest.mark.owner
+def test_a_wheel_that_is_stopped_in_a_pause_of_upkeep_ends(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The pause after the first step would last for days."""
+    monkeypatch.setattr(upkeep, "_PAUSE_FOR_STEP", 1e9)
+    stepped = threading.Event()
+    step = upkeep.Pace.step
+
+    def noted(pace: upkeep.Pace, call: Call) -> tuple[upkeep.Maintenance | None, float]:
+        try:
+            return step(pace, call)
+        finally:
+            stepped.set()
+
+    monkeypatch.setattr(upkeep.Pace, "step", noted)
+    stop = threading.Event()
+    wheel = threading.Thread(target=broker.wheel().run, args=[stop])
+    wheel.start()
+    assert stepped.wait(PATIENCE_SECONDS)
+    stop.set()
+    wheel.join(PATIENCE_SECONDS)
+    assert not wheel.is_alive()
+    assert caplog.messages == []
