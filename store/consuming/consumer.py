@@ -202,7 +202,7 @@ class Consumer:
         self._signals = signals
         # The first look of a consumer is at what is released: a ring starts a task for that, and on a new
         # connection a tick costs more than the look. It ticks if there is nothing.
-        self._tick_at = time.monotonic() + _TICK_SECONDS
+        self._tick_at = float("inf")
         # Consumers begin to look at different queues, and each looks at another one next.
         self._wheel_at = float("-inf")
         self._restraint = Restraint(_FIRST_RESTRAINT_SECONDS, _LAST_RESTRAINT_SECONDS)
