@@ -26,6 +26,7 @@ select t.topic_id, 0, k.tick_id, k.lo + n * interval '1 microsecond', n * 65536
 from duewheel.topic t cross join lateral duewheel.newest_tick(t.topic_id) k, generate_series(1, 5000) n
 where t.name = 't'
 """
+IS_NEEDED = "select duewheel.is_needed(t, '-infinity', 'infinity') from duewheel.topic t where %s <> ''"
 NEXT_DUE = (
     "select duewheel.next_due(s.group_id, s.topic_id, null) from duewheel.subscription s where %s <> ''"
 )
@@ -91,6 +92,21 @@ def test_a_group_that_waits_reads_no_latecomers_that_it_has_had(broker: Broker) 
     consumer.ack(consumer.receive())
     with connected(broker.dsn) as session:
         assert fetched(session, NEXT_DUE, "any") <= 50
+
+
+def test_upkeep_reads_no_latecomers_that_all_groups_have_acked(broker: Broker) -> None:
+    broker.create_topic("t", queues=1)
+    consumer = broker.consumer("t", "g")
+    with connected(broker.dsn, autocommit=False) as late:
+        broker.send_many("t", [{"body": b"x", "delay": timedelta(0)}] * 2_000, connection=late)
+        broker.send("t", b"x", delay=timedelta(milliseconds=1))
+        broker.tick("t")
+        late.commit()
+    broker.tick("t")
+    while batch := consumer.receive(20):
+        consumer.ack(batch)
+    with connected(broker.dsn) as session:
+        assert fetched(session, IS_NEEDED, "any") <= 50
 
 
 def pages(session: DriverConnection, statement: str, position: dict[str, object]) -> int:
