@@ -2,7 +2,7 @@
 
 Environment:
     CHAOS: the names of faults, with commas, ``full-size``, or ``mix``; all faults otherwise.
-    CHAOS_SECONDS: how long each goes on, or for how long mixes are drawn.
+    CHAOS_SECONDS: how long each goes on, or for how long mixes are drawn; 10 without it.
     MIX: a mix to play, as a broken one is printed.
     SEED: of every choice.
     DUEWHEEL_TEST_POSTGRES: the folder of the server's programs.
@@ -38,6 +38,9 @@ from tests.chaos.proven import PROVEN, Proven, run
 #: Each enters its faults where it is imported.
 MODULES = (processes, programs, servers, clocks, crowds, answers, administration, neighbours)
 
+#: Those that have a full size.
+FULL = [name for name, one in FAULTS.items() if one.full_seconds is not None]
+
 PAGE = Path(__file__).parents[2] / "docs" / "faults.md"
 #: The tables of the page are between them and their ends.
 MARK = "<!-- written by `make chaos` -->\n"
@@ -56,10 +59,16 @@ def in_seconds(seconds: float | None) -> str:
     return "" if seconds is None else f"{seconds:.1f} s"
 
 
+def is_full(fault: Fault, seconds: float) -> bool:
+    """Whether so many seconds are its full size, which has a table of its own."""
+    return fault.full_seconds is not None and seconds >= fault.full_seconds
+
+
 def row(outcome: Outcome, seed: int, seconds: float) -> str:
     """A row of the table, in Markdown."""
+    fault = outcome.fault
     cells = [
-        *beginning(outcome.fault.name, outcome.fault.title),
+        *beginning(fault.name, fault.title, seconds if is_full(fault, seconds) else None),
         outcome.done,
         *(f"{number:,}".replace(",", " ") for number in (outcome.sent, outcome.received)),
         *(outcome.count("lost"), outcome.count("early")),
@@ -79,14 +88,17 @@ def proven_row(one: Proven, holds: bool) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def beginning(name: str, title: str) -> tuple[str, str]:
-    """The first cells of a row."""
-    return f'<a id="{name}"></a>{title}', f"`make chaos CHAOS={name}`"
+def beginning(name: str, title: str, full_seconds: float | None = None) -> tuple[str, str]:
+    """The first cells of a row; in full size the fault has another row."""
+    if full_seconds is None:
+        return f'<a id="{name}"></a>{title}', f"`make chaos CHAOS={name}`"
+    command = f"`make chaos CHAOS={name} CHAOS_SECONDS={full_seconds:g}`"
+    return f'<a id="{name}-in-full"></a>{title}', command
 
 
 def name_of(written: str) -> str:
     """The fault of a row."""
-    return written.partition("CHAOS=")[2].partition("`")[0]
+    return written.partition("CHAOS=")[2].partition("`")[0].partition(" ")[0]
 
 
 def table(columns: Sequence[str], rows: Iterable[str]) -> str:
@@ -145,17 +157,22 @@ def play_mixes(seed: int, seconds: float) -> int:
     return 0
 
 
-def play_in_full(seed: int) -> int:
-    """Play those that have a full size in it, and write their table."""
-    chosen = {name: one.full_seconds for name, one in FAULTS.items() if one.full_seconds is not None}
-    with ThreadPoolExecutor(len(chosen)) as threads:
-        # Beside each other, as most of them stand still for most of the time.
-        playing = [threads.submit(played, FAULTS[name], seed, seconds) for name, seconds in chosen.items()]
-        outcomes = [one.result() for one in playing]
-    rows = [row(one, seed, chosen[one.fault.name]) for one in outcomes]
-    write(FULL_MARK, COLUMNS, chosen, rows)
-    print(table(COLUMNS, rows))
-    return int(any(outcome.violations for outcome in outcomes))
+def play_faults(chosen: Iterable[str], seed: int, seconds: float | None) -> list[Outcome]:
+    """Play faults, each of which writes its row.
+
+    Args:
+        chosen: their names.
+        seed: of every choice.
+        seconds: how long each goes on; None for its full size.
+    """
+    outcomes = []
+    for fault in (FAULTS[name] for name in chosen):
+        lasts = fault.full_seconds if seconds is None else seconds
+        assert lasts is not None
+        outcomes.append(played(fault, seed, lasts))
+        written = row(outcomes[-1], seed, lasts)
+        write(*((FULL_MARK, COLUMNS, FULL) if is_full(fault, lasts) else (MARK, COLUMNS, FAULTS)), [written])
+    return outcomes
 
 
 def main() -> int:
@@ -165,7 +182,7 @@ def main() -> int:
         given = os.environ.get("MIX")
         return int(breaks(read(given), seed)) if given else play_mixes(seed, seconds)
     if os.environ.get("CHAOS") == "full-size":
-        return play_in_full(seed)
+        return int(any(outcome.violations for outcome in play_faults(FULL, seed, None)))
     known = [*FAULTS, *PROVEN]
     chosen = [name for name in os.environ.get("CHAOS", "").split(",") if name] or known
     if unknown := [name for name in chosen if name not in known]:
@@ -173,19 +190,14 @@ def main() -> int:
         return 2
     print(f"Seed {seed}, {seconds:g} s for each fault.", flush=True)
     proven = [PROVEN[name] for name in chosen if name in PROVEN]
-    rows = []
     with ThreadPoolExecutor(1) as beside:
         # They need what faults do not, and wait for most of the time.
         passed = beside.submit(run, proven) if proven else None
-        outcomes = []
-        for name in chosen:
-            if name in FAULTS:
-                outcomes.append(played(FAULTS[name], seed, seconds))
-                rows.append(row(outcomes[-1], seed, seconds))
-                write(MARK, COLUMNS, FAULTS, rows[-1:])
+        outcomes = play_faults([name for name in chosen if name in FAULTS], seed, seconds)
         results = [(one, one.holds(passed.result())) for one in proven] if passed else []
     proven_rows = [proven_row(*one) for one in results]
     write(PROVEN_MARK, PROVEN_COLUMNS, PROVEN, proven_rows)
+    rows = [row(outcome, seed, seconds) for outcome in outcomes]
     print(f"\n{table(COLUMNS, rows)}\n{table(PROVEN_COLUMNS, proven_rows)}")
     broken = any(outcome.violations for outcome in outcomes) or not all(holds for _, holds in results)
     return int(broken)

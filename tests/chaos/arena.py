@@ -18,7 +18,7 @@ from typing import Protocol
 
 import psycopg2
 from tests.chaos import traffic
-from tests.chaos.records import Records, lines, read
+from tests.chaos.records import Delivery, Records, lines, read
 from tests.chaos.traffic import EFFECTS_GROUP, GROUPS, ORDERED_GROUP, ORDERED_TOPIC, TOPIC
 from tests.faked_time import set_clock, told_by
 from tests.servers import InstalledPostgres, programs
@@ -26,6 +26,7 @@ from tests.waiting import PATIENCE_SECONDS, ask, connected, until
 
 from duewheel.store.broker import Broker
 from duewheel.store.values.errors import BrokerUnreachable, LeaseLost
+from duewheel.store.values.messages import Message
 
 #: Long enough to ack; the end waits for the instant at which the last lease would have ended.
 UNHURRIED = timedelta(seconds=5)
@@ -286,7 +287,7 @@ def finish(stage: Arena) -> Records:
             *((TOPIC, name) for name in (*GROUPS, EFFECTS_GROUP)),
             (ORDERED_TOPIC, ORDERED_GROUP),
         ):
-            records.drained += [(group, body) for body in drained(broker, topic, group)]
+            records.drained += drained(broker, topic, group)
     with connected(stage.dsn) as connection:
         records.effects = [body for (body,) in ask(connection, "select body from effect")]
     records.left, records.queues = past_retention(stage.dsn)
@@ -330,22 +331,40 @@ def past_retention(dsn: str) -> tuple[dict[str, int], int]:
     return left, int(queues)
 
 
-def drained(broker: Broker, topic: str, group: str) -> Iterator[str]:
-    """Receive and ack until nothing is left, leases of the killed included; each body as often as it came."""
+def _clock(broker: Broker) -> float:
+    with broker.connection() as connection:
+        ((now,),) = ask(connection, "select extract(epoch from clock_timestamp())")
+    return float(now)
+
+
+def _delivery(group: str, message: Message, after_at: float, before_at: float) -> Delivery:
+    expires_at = message.lease.expires_at
+    return Delivery(
+        *(group, message.body.decode(), message.message_id, message.attempt, after_at, before_at),
+        *((expires_at - UNHURRIED).timestamp(), expires_at.timestamp(), message.deliver_at.timestamp()),
+        *(time.time(), message.message_group),
+    )
+
+
+def drained(broker: Broker, topic: str, group: str) -> Iterator[Delivery]:
+    """Receive and ack until nothing is left, leases of the killed included."""
     consumer = broker.consumer(topic, group)
     deadline = time.monotonic() + PATIENCE_SECONDS
     while True:
         try:
+            after_at = _clock(broker)
             batch = consumer.receive(1_000, UNHURRIED)
             if batch:
+                before_at = _clock(broker)
+                yield from (_delivery(group, message, after_at, before_at) for message in batch)
+                deadline = time.monotonic() + PATIENCE_SECONDS
                 consumer.ack(batch)
-                yield from (message.body.decode() for message in batch)
             else:
                 (bell,) = broker.doorbells([topic], [group])
                 if not bell.ready and not bell.inflight and bell.next_at is None:
                     return
         except LeaseLost:
-            # Too slow: they come again, and count then.
+            # Too slow: they come again.
             continue
         except (BrokerUnreachable, psycopg2.OperationalError):
             # A fault may leave broken connections in the pool.

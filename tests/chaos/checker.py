@@ -7,20 +7,25 @@ only a lost primary had, the caller says so.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain, groupby
 
 from tests.chaos.records import Delivery, Records
 
 #: So much later than its instant, in seconds, may a message come that was sent when all was well again. A
 #: busy machine takes its time; a message that waits for somebody to look takes longer.
 LATEST_SECONDS = 30.0
+#: All that could have come by the fault's end has come so many seconds later, the rest of a burst included.
+LATEST_RECOVERY_SECONDS = 240.0
 #: Upkeep is done again so many seconds after the fault, at the latest.
 LATEST_UPKEEP_SECONDS = 60.0
 #: What stays of a queue's log when all of it is past retention, for each group: where the group is.
 MOST_ROWS_OF_A_LOG = 10
 #: Of these tables nothing stays.
 EMPTIED = ("message", "far_message", "straggler", "recall", "moved_id", "idempotency")
+#: Of this, two readings of the database's clock may differ by how they are written.
+CLOCK_SECONDS = 0.001
 #: A violation names so many messages.
 NAMED = 5
 
@@ -77,16 +82,20 @@ def check(records: Records, terms: Terms) -> list[Violation]:
         _violation("invented", _invented(records), "came and were never sent"),
         _violation("rolled back", _rolled_back(records), "came though their transaction was rolled back"),
         _violation("recalled", _recalled(records, terms), "came though their recall was answered"),
-        _violation("id", _ids(records), "came under two ids"),
+        _violation("id", _ids(records), "came under two ids, or another than their sender's, or share one"),
         _violation("order", _out_of_order(records), "came before one that was sent earlier in their group"),
     ]
     if not terms.clock_moves:
         found.append(
             _violation("early", _early(records), "came before their instant, by the database's clock")
         )
+        found.append(_violation("lease", _wrong_length(records), "have a lease that is not as long as asked"))
     if not terms.commits_may_be_lost:
         found.append(
             _violation("final", _not_final(records), "came again, or were acked again, after their ack")
+        )
+        found.append(
+            _violation("order", _overtaking(records, terms), "came before one of their group was acked")
         )
     if not (terms.commits_may_be_lost or terms.leases_may_be_lost):
         found += [
@@ -104,24 +113,27 @@ def check(records: Records, terms: Terms) -> list[Violation]:
         found.append(
             _violation("late", _late(records, terms.calm_from), f"came over {LATEST_SECONDS:g} s late")
         )
+        took = recovery_seconds(records, terms.calm_from)
+        if took > LATEST_RECOVERY_SECONDS:
+            found.append(
+                Violation("late", 1, f"the last of the fault's time came {took:.0f} s after its end")
+            )
     return [violation for violation in found if violation is not None]
 
 
 def longest_wait_seconds(records: Records) -> float:
     """The longest time from when a message could first come to when it first came."""
-    return max((_waited(records, first) for first in _firsts(records)), default=0.0)
+    return max((0.0, *(_waited(records, first) for first in _firsts(records.deliveries))))
 
 
 def recovery_seconds(records: Records, calm_from: float) -> float:
     """From the fault's end to when the last message had come that could have come by then."""
-    return max(
-        (
-            first.before_at - calm_from
-            for first in _firsts(records)
-            if max(first.deliver_at, records.sent.get(first.body, first.before_at)) <= calm_from
-        ),
-        default=0.0,
+    came_after = (
+        first.before_at - calm_from
+        for first in _firsts(records.deliveries)
+        if max(first.deliver_at, records.sent.get(first.body, first.before_at)) <= calm_from
     )
+    return max((0.0, *came_after))
 
 
 def _upkeep(records: Records) -> list[str]:
@@ -150,21 +162,33 @@ def _violation(kind: str, bodies: Iterable[str], what: str) -> Violation | None:
     return Violation(kind, len(named), f"{', '.join(named[:NAMED])}{more} {what}")
 
 
-def _arrived(records: Records, group: str) -> set[str]:
-    return {delivery.body for delivery in records.deliveries if delivery.group == group} | {
-        body for name, body in records.drained if name == group
-    }
+def _all(records: Records) -> Iterator[Delivery]:
+    return chain(records.deliveries, records.drained)
+
+
+def _drained(records: Records, group: str) -> set[str]:
+    return {delivery.body for delivery in records.drained if delivery.group == group}
 
 
 def _anywhere(records: Records) -> set[str]:
-    return {delivery.body for delivery in records.deliveries} | {body for _, body in records.drained}
+    return {delivery.body for delivery in _all(records)} | set(records.effects)
 
 
 def _early(records: Records) -> list[str]:
-    return [delivery.body for delivery in records.deliveries if delivery.before_at < delivery.deliver_at]
+    return [delivery.body for delivery in _all(records) if delivery.leased_at < delivery.deliver_at]
+
+
+def _wrong_length(records: Records) -> list[str]:
+    """The lease would have begun before the receive, or after it."""
+    return [
+        delivery.body
+        for delivery in _all(records)
+        if not delivery.after_at - CLOCK_SECONDS <= delivery.leased_at <= delivery.before_at + CLOCK_SECONDS
+    ]
 
 
 def _lost(records: Records, terms: Terms) -> set[str]:
+    """What nobody may have acked came at the run's end, however often it had come before."""
     if terms.commits_may_be_lost:
         return set()
     # A recall, or an ack, whose answer was lost may have counted.
@@ -179,7 +203,7 @@ def _lost(records: Records, terms: Terms) -> set[str]:
         else:
             done = {body for name, body in records.acking if name == group}
         expected = ordered if group == terms.ordered_group else set(records.sent) - ordered
-        lost |= expected - recalled - done - _arrived(records, group)
+        lost |= expected - recalled - done - _drained(records, group)
     return lost
 
 
@@ -197,22 +221,25 @@ def _recalled(records: Records, terms: Terms) -> set[str]:
 
 def _ids(records: Records) -> list[str]:
     ids: dict[str, set[str]] = defaultdict(set)
-    for delivery in records.deliveries:
-        ids[delivery.body].add(delivery.message_id)
-    return [body for body, names in ids.items() if len(names) > 1]
+    bodies: dict[str, set[str]] = defaultdict(set)
+    for body, name in chain(records.ids.items(), ((one.body, one.message_id) for one in _all(records))):
+        ids[body].add(name)
+        bodies[name].add(body)
+    shared = [body for sharers in bodies.values() if len(sharers) > 1 for body in sharers]
+    return [body for body, names in ids.items() if len(names) > 1] + shared
 
 
 def _doubled(records: Records) -> list[str]:
-    times = Counter((delivery.group, delivery.body, delivery.attempt) for delivery in records.deliveries)
+    times = Counter((delivery.group, delivery.body, delivery.attempt) for delivery in _all(records))
     return [body for (_, body, _), count in times.items() if count > 1]
 
 
 def _shrinking(records: Records) -> list[str]:
     newest: dict[tuple[str, str], int] = {}
     wrong = []
-    for delivery in records.deliveries:
+    for delivery in _all(records):
         place = delivery.group, delivery.body
-        if delivery.attempt < newest.get(place, 0):
+        if delivery.attempt < newest.get(place, 1):
             wrong.append(delivery.body)
         newest[place] = delivery.attempt
     return wrong
@@ -222,12 +249,13 @@ def _held_twice(records: Records) -> list[str]:
     """Within one group: a lease that nobody had answered was alive when the next one came."""
     held: dict[tuple[str, str], Delivery] = {}
     doubled = []
-    for delivery in records.deliveries:
+    for delivery in sorted(_all(records), key=lambda one: one.leased_at):
         place = delivery.group, delivery.body
         before = held.get(place)
-        if before is not None and delivery.before_at < before.expires_at:
-            answers = records.answering.get(place, ())
-            if not any(before.after_at <= at <= delivery.before_at for at in answers):
+        if before is not None and delivery.leased_at < before.expires_at:
+            # Of that lease: an older one may be answered late, which ends nothing.
+            answered_at = records.answering.get((*place, before.attempt))
+            if answered_at is None or answered_at > delivery.before_at:
                 doubled.append(delivery.body)
         held[place] = delivery
     return doubled
@@ -236,14 +264,17 @@ def _held_twice(records: Records) -> list[str]:
 def _not_final(records: Records) -> set[str]:
     acks = Counter(records.acked)
     twice = {body for (_, body), count in acks.items() if count > 1}
-    return twice | {body for name, body in records.drained if (name, body) in acks}
+    return twice | {one.body for one in records.drained if (one.group, one.body) in acks}
 
 
 def _effects(records: Records, terms: Terms) -> set[str]:
     assert terms.effects_group is not None
     rows = Counter(records.effects)
     acked = {body for name, body in records.acked if name == terms.effects_group}
-    several = {body for body, count in rows.items() if count > 1}
+    # The effect and the ack are one transaction, so what has an effect comes no more.
+    several = {body for body, count in rows.items() if count > 1} | (
+        _drained(records, terms.effects_group) & set(rows)
+    )
     return several if terms.commits_may_be_lost else several | (acked - set(rows))
 
 
@@ -252,7 +283,7 @@ def _out_of_order(records: Records) -> list[str]:
     place = {body: number for number, (_, body) in enumerate(records.ordered)}
     newest: dict[tuple[str, str], int] = {}
     wrong = []
-    for first in _firsts(records):
+    for first in _firsts(_all(records)):
         if first.message_group is None or first.body not in place:
             continue
         of = first.group, first.message_group
@@ -262,18 +293,56 @@ def _out_of_order(records: Records) -> list[str]:
     return wrong
 
 
+def _overtaking(records: Records, terms: Terms) -> list[str]:
+    """What comes on a message group comes behind what is acked, or beside what is in the same batch."""
+    if terms.ordered_group is None:
+        return []
+    groups: dict[str, list[str]] = defaultdict(list)
+    for message_group, body in records.ordered:
+        groups[message_group].append(body)
+    place = {body: number for bodies in groups.values() for number, body in enumerate(bodies)}
+    acked_up_to: Counter[str] = Counter()
+    wrong = []
+    for batch in _batches(records, terms.ordered_group):
+        beside = {one.body for one in batch}
+        for one in batch:
+            if one.message_group is None or one.body not in place:
+                continue
+            of = groups[one.message_group]
+
+            def is_acked(number: int, of: list[str] = of, one: Delivery = one) -> bool:
+                at = records.acking.get((one.group, of[number]))
+                return at is not None and at <= one.logged_at
+
+            first = acked_up_to[one.message_group]
+            while first < place[one.body] and is_acked(first):
+                first += 1
+            acked_up_to[one.message_group] = first
+            ahead = range(first, place[one.body])
+            if any(not is_acked(number) and of[number] not in beside for number in ahead):
+                wrong.append(one.body)
+    return wrong
+
+
+def _batches(records: Records, group: str) -> Iterator[list[Delivery]]:
+    """What each receive of a group brought, up to the run's end: there, one is acked before the next."""
+    of_group = (one for one in records.deliveries if one.group == group)
+    for _, batch in groupby(of_group, key=lambda one: (one.logged_at, one.after_at)):
+        yield list(batch)
+
+
 def _late(records: Records, calm_from: float) -> list[str]:
     return [
         first.body
-        for first in _firsts(records)
+        for first in _firsts(records.deliveries)
         if records.sent.get(first.body, 0.0) > calm_from and _waited(records, first) > LATEST_SECONDS
     ]
 
 
-def _firsts(records: Records) -> list[Delivery]:
+def _firsts(deliveries: Iterable[Delivery]) -> list[Delivery]:
     """The first delivery of each message to each group."""
     firsts: dict[tuple[str, str], Delivery] = {}
-    for delivery in records.deliveries:
+    for delivery in deliveries:
         firsts.setdefault((delivery.group, delivery.body), delivery)
     return list(firsts.values())
 

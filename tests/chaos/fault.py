@@ -21,7 +21,7 @@ class Fault:
         clock_moves: whether it moves the server's clock.
         needs: packages of Debian, as ``.ci/system_packages`` names them, or ``root``.
         disk_mib: the size of a file system of the cluster's own; None is the machine's.
-        full_seconds: how long it goes on where it is played in its full size; None of one that no size tells.
+        full_seconds: from so many seconds on it is played in its full size; None of one that has none.
         settings: of the server.
     """
 

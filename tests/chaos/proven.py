@@ -46,13 +46,17 @@ class Proven:
         return all(found and all(found) for found in map(results, self.tests))
 
 
+def places(chosen: Collection[Proven]) -> list[str]:
+    """The tests of faults, those of a file in a row: what it starts ends where another one begins."""
+    return sorted({f"tests/{test}" for one in chosen for test in one.tests})
+
+
 def run(chosen: Collection[Proven]) -> dict[str, bool]:
     """Run the tests of faults, each once, and return which passed: those of a file share what it starts."""
-    places = dict.fromkeys(f"tests/{test}" for one in chosen for test in one.tests)
     with tempfile.TemporaryDirectory(prefix="duewheel-chaos-") as folder:
         report = Path(folder) / "report.xml"
         options = ["-m", "", "-q", "-p", "no:cacheprovider", f"--junitxml={report}"]
-        subprocess.run([sys.executable, "-m", "pytest", *options, *places], cwd=ROOT, check=False)
+        subprocess.run([sys.executable, "-m", "pytest", *options, *places(chosen)], cwd=ROOT, check=False)
         cases = ET.parse(report).getroot().iter("testcase")
         return {
             f"{case.get('classname')}::{case.get('name')}": not any(
@@ -129,6 +133,16 @@ PROVEN: dict[str, Proven] = {
         ),
         ("down-for-long", "No wheel and no upkeep for thirty days", "proof/test_down_for_long.py"),
         ("clients-clock", "Clocks of programs that are wrong", "store/test_own_clock.py"),
+        (
+            *(
+                "stopped-in-airflow",
+                "SIGTERM to a triggerer, a detached Spark job, the demo, a program that stays",
+            ),
+            "triggers/test_triggerers.py",
+            "spark/test_detached.py::test_x11_a_job_whose_runner_is_told_to_stop_ends_and_gives_its_messages_back",
+            "demo/test_demo.py::test_interrupted_demo_leaves_nothing_behind",
+            "test_staying.py",
+        ),
         ("daylight-saving", "Schedules over changes of daylight saving", "store/test_cron.py"),
         (
             *("versions-beside", "Old programs beside new ones, both ways round, and upgrades under traffic"),

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 from tests.chaos.checker import (
+    LATEST_RECOVERY_SECONDS,
     LATEST_SECONDS,
     LATEST_UPKEEP_SECONDS,
     MOST_ROWS_OF_A_LOG,
@@ -27,7 +28,8 @@ def delivery(body: str, group: str = "one", at: float = 10.0, **other: object) -
         "attempt": 1,
         "after_at": at,
         "before_at": at + 0.1,
-        "expires_at": at + 2,
+        "leased_at": at + 0.05,
+        "expires_at": at + 2.05,
         "deliver_at": at - 0.5,
         "logged_at": at + 0.1,
         **other,
@@ -36,7 +38,7 @@ def delivery(body: str, group: str = "one", at: float = 10.0, **other: object) -
 
 
 def kept() -> Records:
-    """A run in which every promise was kept: m came twice, as its first lease ended without an answer."""
+    """A run in which every promise was kept: some came twice, as their first leases ended unanswered."""
     records = Records()
     for body in ("m", "n", "back", "taken", "o1", "o2"):
         records.tried[body] = 9.0
@@ -53,9 +55,15 @@ def kept() -> Records:
         delivery("o1", "ordered", at=15, message_group="a"),
         delivery("o2", "ordered", at=16, message_group="a"),
     ]
-    records.acked = [("one", "m"), ("one", "n"), ("worked", "m")]
-    records.acking = {*records.acked}
-    records.answering = {("one", "m"): [14.0], ("one", "n"): [11.5]}
+    records.acked = [("one", "m"), ("one", "n"), ("worked", "m"), ("ordered", "o1")]
+    records.acking = {("one", "m"): 14.0, ("one", "n"): 11.5, ("worked", "m"): 14.5, ("ordered", "o1"): 15.5}
+    records.answering = {(*place, 1): at for place, at in records.acking.items()}
+    records.answering["one", "m", 2] = records.answering.pop(("one", "m", 1))
+    records.ids = {body: f"id-{body}" for body in records.sent}
+    records.drained = [
+        delivery("n", "worked", at=22, attempt=2),
+        delivery("o2", "ordered", at=23, attempt=2, message_group="a"),
+    ]
     records.effects = ["m"]
     records.ordered = [("a", "o1"), ("a", "o2")]
     records.upkeep_seconds = 1.0
@@ -69,26 +77,69 @@ def change(records: Records, place: int, **values: object) -> None:
     records.deliveries[place] = replace(records.deliveries[place], **values)  # type: ignore[arg-type]
 
 
+def last(records: Records, **values: object) -> None:
+    """Another delivery in place of the last one at the end."""
+    records.drained[-1] = replace(records.drained[-1], **values)  # type: ignore[arg-type]
+
+
 PLANTED: dict[str, tuple[str, Callable[[Records], object]]] = {
     "came before its instant": ("early", lambda r: change(r, 1, deliver_at=11.2)),
+    "was leased before its instant by a receive that took long": (
+        "early",
+        lambda r: change(r, 1, leased_at=11.01, deliver_at=11.05),
+    ),
+    "came before its instant at the end": ("early", lambda r: last(r, deliver_at=23.5)),
+    "had a shorter lease than asked for": ("lease", lambda r: change(r, 1, leased_at=10.5)),
+    "had a longer lease than asked for": ("lease", lambda r: change(r, 1, leased_at=12.5)),
+    "came once, was not answered, and never came again": ("lost", lambda r: r.drained.pop(0)),
+    "was held up in order and never came again": ("lost", lambda r: r.drained.pop(1)),
+    "had an ack that was answered, and no effect": ("lost", lambda r: r.effects.clear()),
     "was accepted and did not come": ("lost", lambda r: r.sent.update(x=9.5) or r.tried.update(x=9.5)),
-    "came to one group of two": ("lost", lambda r: r.deliveries.pop(4)),
-    "was sent in order and did not come": ("lost", lambda r: r.deliveries.pop(6)),
+    "came to one group of two": ("lost", lambda r: r.drained.pop(0) and r.deliveries.pop(4)),
+    "was sent in order and did not come": ("lost", lambda r: r.drained.pop(1) and r.deliveries.pop(6)),
     "was never sent": ("invented", lambda r: r.deliveries.append(delivery("ghost", at=20))),
     "was rolled back": ("rolled back", lambda r: r.deliveries.append(delivery("back", at=20))),
-    "was recalled": ("recalled", lambda r: r.drained.append(("one", "taken"))),
+    "was recalled": ("recalled", lambda r: r.drained.append(delivery("taken"))),
     "has two ids": ("id", lambda r: change(r, 2, message_id="another")),
+    "has another id than its sender got": ("id", lambda r: r.ids.update(m="another")),
+    "has the id of another one": ("id", lambda r: r.ids.update(x="id-m")),
     "came twice as the same attempt": ("doubled", lambda r: change(r, 2, attempt=1)),
     "came while its lease was alive": ("held twice", lambda r: change(r, 0, expires_at=15.0)),
+    "came while another lease was answered": (
+        "held twice",
+        lambda r: change(r, 0, expires_at=15.0) or r.answering.update({("one", "m", 7): 12.0}),
+    ),
+    "came at the end while its lease was alive": ("held twice", lambda r: change(r, 4, expires_at=30.0)),
     "came with a lower attempt": ("attempts", lambda r: change(r, 0, attempt=3)),
     "was acked twice": ("final", lambda r: r.acked.append(("one", "n"))),
-    "came after its ack": ("final", lambda r: r.drained.append(("one", "n"))),
+    "came after its ack": ("final", lambda r: r.drained.append(delivery("n", at=20, attempt=2))),
     "has two effects": ("effects", lambda r: r.effects.append("m")),
     "has no effect": ("effects", lambda r: r.effects.clear()),
+    "came again after its effect": ("effects", lambda r: r.effects.append("n")),
+    "has an effect and was never sent": ("invented", lambda r: r.effects.append("ghost")),
     "overtook one of its group": ("order", lambda r: r.deliveries.insert(0, r.deliveries.pop(6))),
+    "overtook one that came and failed": ("order", lambda r: r.acking.pop(("ordered", "o1"))),
+    "overtook one that was acked later": ("order", lambda r: r.acking.update({("ordered", "o1"): 17.0})),
+    "overtook one of its group at the end": (
+        "order",
+        lambda r: r.drained.append(replace(r.deliveries.pop(5), logged_at=24)),
+    ),
     "left a log that grows": ("logs", lambda r: r.left.update(lease=2 * MOST_ROWS_OF_A_LOG + 1)),
     "left a message for ever": ("logs", lambda r: r.left.update(message=1)),
     "stopped upkeep": ("upkeep", lambda r: setattr(r, "upkeep_seconds", LATEST_UPKEEP_SECONDS + 1)),
+    "came long after the fault": (
+        "late",
+        lambda r: (
+            change(
+                r,
+                1,
+                deliver_at=-1.0,
+                before_at=LATEST_RECOVERY_SECONDS + 1,
+                leased_at=LATEST_RECOVERY_SECONDS,
+            )
+            or r.sent.update(n=-1.0)
+        ),
+    ),
     "came late when all was well": (
         "late",
         lambda r: change(r, 1, before_at=9.5 + LATEST_SECONDS + 1.1, deliver_at=9.0),
@@ -121,7 +172,7 @@ def test_a_recall_whose_answer_was_lost_may_have_counted() -> None:
 def test_a_lease_that_was_answered_may_be_followed_at_once() -> None:
     records = kept()
     change(records, 0, expires_at=15.0)
-    records.answering["one", "m"].append(12.0)
+    records.answering["one", "m", 1] = 12.0
     assert check(records, TERMS) == []
 
 
@@ -135,7 +186,7 @@ def test_a_crash_of_the_server_may_take_leases_back() -> None:
 def test_a_failover_may_take_commits_back() -> None:
     records = kept()
     records.sent["x"] = records.tried["x"] = 9.5
-    records.drained += [("one", "taken"), ("one", "n")]
+    records.drained += [delivery("taken"), delivery("n", at=24, attempt=2)]
     assert check(records, replace(TERMS, commits_may_be_lost=True)) == []
 
 

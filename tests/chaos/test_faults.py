@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
+from itertools import groupby
 from pathlib import Path
 
 import pytest
-from tests.chaos.__main__ import FULL_MARK, MARK, PROVEN_MARK, rows_of
+from tests.chaos.__main__ import FULL, FULL_MARK, MARK, PAGE, PROVEN_MARK, rows_of
 from tests.chaos.fault import FAULTS
 from tests.chaos.playing import play
-from tests.chaos.proven import PROVEN, ROOT, Proven
+from tests.chaos.proven import PROVEN, ROOT, Proven, places
 
 SECONDS = 3.0
 SOAK_SECONDS = float(os.environ.get("DUEWHEEL_SOAK_SECONDS", "10"))
@@ -85,7 +87,7 @@ def test_the_tests_that_play_faults_exist() -> None:
     ("mark", "names"),
     [
         (MARK, list(FAULTS)),
-        (FULL_MARK, [name for name, one in FAULTS.items() if one.full_seconds is not None]),
+        (FULL_MARK, FULL),
         (PROVEN_MARK, list(PROVEN)),
     ],
 )
@@ -93,6 +95,17 @@ def test_the_page_has_a_row_for_each_fault_and_all_held(mark: str, names: list[s
     rows = rows_of(mark)
     assert list(rows) == names
     assert {one.split(" | ")[-1].rstrip(" |") for one in rows.values()} == {"held"}
+
+
+def test_the_tests_of_a_file_are_run_in_a_row() -> None:
+    files = [place.partition("::")[0] for place in places(PROVEN.values())]
+    assert [file for file, _ in groupby(files)] == sorted(set(files))
+
+
+def test_each_row_has_an_anchor_of_its_own() -> None:
+    anchors = re.findall(r'<a id="([^"]+)">', PAGE.read_text())
+    assert sorted(anchors) == sorted([*FAULTS, *PROVEN, *(f"{name}-in-full" for name in FULL)])
+    assert len(set(anchors)) == len(anchors)
 
 
 def test_a_fault_that_tests_play_holds_if_all_of_its_tests_passed() -> None:

@@ -197,7 +197,7 @@ class Worker:
         names = [m.body.decode() for m in batch]
         try:
             if fate < 0.06:
-                self.log("nacking", group=group, bodies=names)
+                self.answering("nacking", batch, group)
                 consumer.nack(batch, timedelta(seconds=0.1))
                 self.log("nacked", group=group, bodies=names)
             elif fate < 0.2:
@@ -207,15 +207,20 @@ class Worker:
                     if fate < 0.1:
                         connection.rollback()
                         return
-                    self.log("acking", group=group, bodies=names)
+                    self.answering("acking", batch, group)
                     connection.commit()
                     self.log("acked", group=group, bodies=names)
             else:
-                self.log("acking", group=group, bodies=names)
+                self.answering("acking", batch, group)
                 consumer.ack(batch)
                 self.log("acked", group=group, bodies=names)
         except LeaseLost:
             self.log("lease lost", group=group, bodies=names)
+
+    def answering(self, what: str, batch: Batch, group: str) -> None:
+        """It is about to answer a batch. Attempts tell its deliveries from older ones, answered late."""
+        bodies, attempts = [m.body.decode() for m in batch], [m.attempt for m in batch]
+        self.log(what, group=group, bodies=bodies, attempts=attempts)
 
     def received(self, consumer: Consumer, most: int) -> Batch:
         """What one receive brings; logged with the database's clock before and after it."""
@@ -267,7 +272,7 @@ class Worker:
         with self.transaction() as connection, connection.cursor() as cursor:
             cursor.executemany("insert into effect values (%s)", [(name,) for name in names])
             time.sleep(self.chance.choice([0, 0, 0.1, 2.5]))
-            self.log("acking", group=EFFECTS_GROUP, bodies=names)
+            self.answering("acking", batch, EFFECTS_GROUP)
             try:
                 consumer.ack(batch, connection=connection)
             except LeaseLost:
@@ -283,8 +288,8 @@ class Worker:
         body = f"{self.name}-{next(self.numbers)}"
         message_group = f"{self.name}-{self.chance.choice(MESSAGE_GROUPS)}"
         self.log("sending", bodies=[body])
-        self.broker.send(ORDERED_TOPIC, body, message_group=message_group)
-        self.log("sent", bodies=[body], message_group=message_group)
+        receipt = self.broker.send(ORDERED_TOPIC, body, message_group=message_group)
+        self.log("sent", bodies=[body], ids=[receipt.message_id], message_group=message_group)
         time.sleep(self.chance.uniform(0, 0.05))
 
     def ordered_consumer(self) -> None:
@@ -296,10 +301,10 @@ class Worker:
         names = [m.body.decode() for m in batch]
         try:
             if self.chance.random() < 0.1:
-                self.log("nacking", group=ORDERED_GROUP, bodies=names)
+                self.answering("nacking", batch, ORDERED_GROUP)
                 consumer.nack(batch, timedelta(seconds=0.1))
             else:
-                self.log("acking", group=ORDERED_GROUP, bodies=names)
+                self.answering("acking", batch, ORDERED_GROUP)
                 consumer.ack(batch)
                 self.log("acked", group=ORDERED_GROUP, bodies=names)
         except LeaseLost:

@@ -17,8 +17,19 @@ from duewheel.store.database.connections import DriverConnection
 
 FETCHED = """
 select coalesce(sum(seq_tup_read + idx_tup_fetch), 0) from pg_stat_xact_user_tables
-where schemaname = 'duewheel' and relname ~ '^(far_)?message'
+where schemaname = 'duewheel' and relname ~ '^((far_)?message|straggler)'
 """
+#: Latecomers that all groups have received.
+LATECOMERS = """
+insert into duewheel.straggler (topic_id, queue, tick_id, deliver_at, seq)
+select t.topic_id, 0, k.tick_id, k.lo + n * interval '1 microsecond', n * 65536
+from duewheel.topic t cross join lateral duewheel.newest_tick(t.topic_id) k, generate_series(1, 5000) n
+where t.name = 't'
+"""
+IS_NEEDED = "select duewheel.is_needed(t, '-infinity', 'infinity') from duewheel.topic t where %s <> ''"
+NEXT_DUE = (
+    "select duewheel.next_due(s.group_id, s.topic_id, null) from duewheel.subscription s where %s <> ''"
+)
 STATEMENTS = (
     "select * from duewheel.find(%s)",
     "select * from duewheel.history(%s)",
@@ -66,6 +77,36 @@ def test_one_of_thousands_of_an_instant_is_found_by_its_id(
                 for statement in STATEMENTS:
                     for one in (session, new):
                         assert fetched(one, statement, receipts[-1].message_id) <= 10, (statement, count)
+
+
+def test_a_group_that_waits_reads_no_latecomers_that_it_has_had(broker: Broker) -> None:
+    broker.create_topic("t", queues=1)
+    consumer = broker.consumer("t", "g")
+    broker.send("t", b"x", delay=timedelta(0))
+    broker.tick("t")
+    rows(broker, LATECOMERS)
+    while batch := consumer.receive(10_000):
+        consumer.ack(batch)
+    broker.send("t", b"x", delay=timedelta(0))
+    broker.tick("t")
+    consumer.ack(consumer.receive())
+    with connected(broker.dsn) as session:
+        assert fetched(session, NEXT_DUE, "any") <= 50
+
+
+def test_upkeep_reads_no_latecomers_that_all_groups_have_acked(broker: Broker) -> None:
+    broker.create_topic("t", queues=1)
+    consumer = broker.consumer("t", "g")
+    with connected(broker.dsn, autocommit=False) as late:
+        broker.send_many("t", [{"body": b"x", "delay": timedelta(0)}] * 2_000, connection=late)
+        broker.send("t", b"x", delay=timedelta(milliseconds=1))
+        broker.tick("t")
+        late.commit()
+    broker.tick("t")
+    while batch := consumer.receive(20):
+        consumer.ack(batch)
+    with connected(broker.dsn) as session:
+        assert fetched(session, IS_NEEDED, "any") <= 50
 
 
 def pages(session: DriverConnection, statement: str, position: dict[str, object]) -> int:

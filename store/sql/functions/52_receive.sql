@@ -412,10 +412,10 @@ begin
                   and b.due_at > v_now and b.due_at <= v_to
                 order by b.due_at limit 1));
         elsif (v_position.queue_hi, duewheel.last_seq()) > (v_position.to_at, v_position.to_seq)
-            or exists (
-                select from duewheel.straggler s
+            or (select true from duewheel.straggler s
                 where s.topic_id = v_position.topic_id and s.queue = v_position.queue
-                  and s.straggler_id > v_position.straggler_to)
+                  and s.straggler_id > v_position.straggler_to
+                order by s.straggler_id limit 1)
         then
             return v_now;
         end if;

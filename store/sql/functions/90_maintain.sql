@@ -241,24 +241,28 @@ begin
               -- What lies between was released late: a group reads it as stragglers, and its position stays.
               and (m.deliver_at <= p_queue_hi or m.deliver_at > coalesce(p_hi, '-infinity'))
             order by m.deliver_at, m.seq limit 1)
-        or exists (
-            select from duewheel.straggler s
+        or (select true from duewheel.straggler s
             where s.topic_id = p_topic_id and s.queue = p_queue and s.straggler_id > p_straggler_to
-              and s.deliver_at < p_until)
+              and s.deliver_at < p_until
+            order by s.straggler_id limit 1) is not null
         or exists (
             select from duewheel.ended_leases(p_group_id, p_topic_id, p_queue, p_revived_to, 'infinity') ended (n)
-            join duewheel.lease l
-              on l.topic_id = p_topic_id and l.group_id = p_group_id and l.queue = p_queue and l.n = ended.n
+            -- Each by its key: as a join the messages of all leases might be looked for.
+            cross join lateral (
+                select * from duewheel.lease l
+                where l.topic_id = p_topic_id and l.group_id = p_group_id and l.queue = p_queue and l.n = ended.n
+                offset 0) l
             where case
                 when l.listed then exists (
                     select from duewheel.lease_message m
                     where m.topic_id = l.topic_id and m.group_id = l.group_id and m.queue = l.queue and m.n = l.n
                       and m.deliver_at < p_until)
                 -- Of stragglers, the range says where the group was and not where the messages are.
-                when l.straggler_to > l.straggler_from then exists (
-                    select from duewheel.straggler s
+                when l.straggler_to > l.straggler_from then (
+                    select true from duewheel.straggler s
                     where s.topic_id = l.topic_id and s.queue = l.queue and s.straggler_id > l.straggler_from
-                      and s.straggler_id <= l.straggler_to and s.deliver_at < p_until)
+                      and s.straggler_id <= l.straggler_to and s.deliver_at < p_until
+                    order by s.straggler_id limit 1)
                 else l.from_at < p_until end);
 end
 $$;

@@ -25,7 +25,7 @@ def wheels_killed(arena: Arena) -> str:
 
 @fault("wheel-stopped", "Two wheels, one stopped for a while and then continued", full_seconds=180)
 def wheel_stopped(arena: Arena) -> str:
-    """It may hold a lock, and goes on with what it knew. With 180 seconds it stops for a minute."""
+    """It may hold a lock, and goes on with what it knew. In full size it stops for a minute."""
     stops = 0
     for _ in arena.rounds():
         # Another fault may have killed all of them just now.

@@ -21,26 +21,25 @@ from duewheel.store.broker import Broker
 from duewheel.store.values.errors import DueWheelError
 
 
-def _again_and_again(arena: Arena, how: signal.Signals, away_seconds: float) -> str:
+def _again_and_again(arena: Arena, how: signal.Signals) -> str:
     times = 0
     for _ in arena.rounds():
         arena.server.stop(how)
-        time.sleep(away_seconds)
         arena.server.start_again()
         times += 1
-    return f"{times} times, away for {away_seconds:g} s and as long as its start took"
+    return f"{times} times, away for as long as its start took"
 
 
 @fault("server-restarted", "Postgres is restarted (fast)")
 def server_restarted(arena: Arena) -> str:
     """As for an update."""
-    return _again_and_again(arena, signal.SIGINT, 0.0)
+    return _again_and_again(arena, signal.SIGINT)
 
 
 @fault("server-killed", "Postgres is killed, and recovers", leases_may_be_lost=True, fsync="on")
 def server_killed(arena: Arena) -> str:
     """Every transaction that was not committed is gone."""
-    return _again_and_again(arena, signal.SIGKILL, 0.0)
+    return _again_and_again(arena, signal.SIGKILL)
 
 
 @fault(
@@ -52,13 +51,22 @@ def server_killed(arena: Arena) -> str:
 )
 def power_lost(arena: Arena) -> str:
     """The commits of the last seconds are gone; what is left goes on as one history."""
-    return _again_and_again(arena, signal.SIGKILL, 0.0)
+    return _again_and_again(arena, signal.SIGKILL)
 
 
-@fault("server-away", "Postgres is stopped at once (immediate) and away for a while", leases_may_be_lost=True)
+@fault(
+    "server-away",
+    "Postgres is stopped at once (immediate) and away for a while",
+    leases_may_be_lost=True,
+    full_seconds=300,
+)
 def server_away(arena: Arena) -> str:
-    """Everything that comes due meanwhile comes late; with 600 seconds it is away for five minutes."""
-    return _again_and_again(arena, signal.SIGQUIT, arena.seconds / 2)
+    """Everything that comes due meanwhile comes late."""
+    arena.receive_more()
+    arena.server.stop(signal.SIGQUIT)
+    time.sleep(arena.seconds)
+    arena.server.start_again()
+    return f"away for {arena.seconds:g} s and as long as its start took"
 
 
 @fault(
