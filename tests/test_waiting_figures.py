@@ -150,8 +150,32 @@ def catching_up() -> str:
     )
 
 
-def test_the_figures_of_upkeep_are_what_was_measured() -> None:
-    assert catching_up() in " ".join(OPERATE.read_text(encoding="utf-8").split())
+def idle() -> str:
+    """The sentences about a wheel with nothing to do."""
+    wheel, server, questions = (
+        figure("operating", f"idle-{name}") for name in ("wheel", "server", "questions")
+    )
+    wal = number(1000 * median(measured("operating")["idle-wal"]["ours"]))
+    return (
+        f"An idle wheel with 1 000 topics used {wheel}% of one processor, the server {server}% for it. It"
+        f" asked {questions} short questions a second, and {wal} bytes of WAL were written a second."
+    )
+
+
+def test_the_figures_of_upkeep_and_of_an_idle_wheel_are_what_was_measured() -> None:
+    page = " ".join(OPERATE.read_text(encoding="utf-8").split())
+    assert catching_up() in page
+    assert idle() in page
+
+
+def test_the_times_of_an_upgrade_are_what_was_measured() -> None:
+    page = (ROOT / "docs" / "how-to" / "upgrade.md").read_text(encoding="utf-8")
+    for step, name in (
+        ("the first upgrade: tables, functions, roles", "first"),
+        ("nothing is new", "nothing"),
+        ("new functions and rights", "functions"),
+    ):
+        assert f"| {step} | {figure('operating', f'upgrade-{name}')} s |" in page
 
 
 def test_another_page_says_the_same_bytes_and_rate() -> None:
