@@ -7,13 +7,14 @@ RUN := $(VENV)/bin/python -m
 UV_VERSION := 0.13.8
 TWINE_VERSION := 7.0.0
 OLDEST := build/oldest
+OTHER := build/python
 OLDEST_TESTS := tests/store tests/hooks tests/triggers tests/sensors tests/operators tests/dags tests/spark \
     tests/plugin/test_provider_info.py tests/plugin/test_page.py
 MERMAID := plugin/ui/node_modules/@mermaid-js/tiny/dist/mermaid.tiny.js
 PYTEST_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo docs site page page-check test test-quick test-long test-store versions oldest chaos lint format types contracts bench lock release clean
+.PHONY: help demo docs site page page-check test test-quick test-long test-store versions oldest python chaos lint format types contracts bench lock release clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -52,6 +53,15 @@ oldest: page ## Run the store's, Airflow's and Spark's tests on the lowest versi
 	$(VENV)/bin/uv pip install --quiet --python $(OLDEST)/bin/python --no-deps --no-build-isolation --editable .
 	$(OLDEST)/bin/python -m pytest -p no:cacheprovider -m "not long" -W default::FutureWarning $(OLDEST_TESTS) $(PYTEST_ARGS)
 	rm -rf $(OLDEST)
+
+# In an environment of its own with the versions of requirements.lock, which hold for each Python.
+python: page ## Run the quick tests of the store, the hooks and the operators on another Python: PYTHON=python3.13
+	rm -rf $(OTHER)
+	$(PYTHON) -m venv $(OTHER)
+	$(VENV)/bin/uv pip install --quiet --python $(OTHER)/bin/python -r requirements.lock
+	$(VENV)/bin/uv pip install --quiet --python $(OTHER)/bin/python --no-deps --no-build-isolation --editable .
+	$(OTHER)/bin/python -m tests python $(PYTEST_ARGS)
+	rm -rf $(OTHER)
 
 chaos: $(VENV)/installed ## Break everything that can break, CHAOS=name one of it, and check every promise; writes docs/faults.md
 	@$(RUN) tests.chaos

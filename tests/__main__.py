@@ -73,6 +73,10 @@ RUNS = {
         [[Part("pooled", QUICK, ("-n", "auto", *(f"tests/store/test_{name}.py" for name in POOLED)))]],
         {"DUEWHEEL_TEST_POOLER": "/usr/sbin/pgbouncer"},
     ),
+    "python": Run(
+        "The quick tests of the store, the hooks and the operators.",
+        [[Part("python", QUICK, (*ON_THE_STORE, "tests/hooks", "tests/operators"))]],
+    ),
     "long": Run(
         "About 45 minutes on two quiet cores: what `make test` leaves out.",
         [
