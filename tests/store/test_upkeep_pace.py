@@ -43,7 +43,7 @@ def test_a_step_is_followed_by_a_pause_four_times_as_long(
     timed_broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told = Clock(datetime(2026, 1, 5, tzinfo=UTC))
-    monkeypatch.setattr(upkeep.time, "monotonic", lambda: told().timestamp())
+    monkeypatch.setattr("time.monotonic", lambda: told().timestamp())
     call = calling(timed_broker)
 
     def slowly(statement: str) -> tuple[Any, ...]:
