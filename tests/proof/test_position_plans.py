@@ -26,7 +26,7 @@ select t.topic_id, 0, k.tick_id, k.lo + n * interval '1 microsecond', n * 65536
 from duewheel.topic t cross join lateral duewheel.newest_tick(t.topic_id) k, generate_series(1, 5000) n
 where t.name = 't'
 """
-IS_NEEDED = "select duewheel.is_needed(t, '-infinity', 'infinity') from duewheel.topic t where %s <> ''"
+IS_NEEDED = "select duewheel.is_needed(t, 'infinity') from duewheel.topic t where %s <> ''"
 NEXT_DUE = (
     "select duewheel.next_due(s.group_id, s.topic_id, null) from duewheel.subscription s where %s <> ''"
 )

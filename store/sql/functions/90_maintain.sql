@@ -237,7 +237,7 @@ begin
     return exists (
             select from duewheel.any_message m
             where m.topic_id = p_topic_id and m.queue = p_queue
-              and m.deliver_at >= p_to_at and m.deliver_at < p_until and (m.deliver_at, m.seq) > (p_to_at, p_to_seq)
+              and (m.deliver_at, m.seq) > (p_to_at, p_to_seq) and m.deliver_at >= p_to_at and m.deliver_at < p_until
               -- What lies between was released late: a group reads it as stragglers, and its position stays.
               and (m.deliver_at <= p_queue_hi or m.deliver_at > coalesce(p_hi, '-infinity'))
             order by m.deliver_at, m.seq limit 1)

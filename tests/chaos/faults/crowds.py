@@ -63,11 +63,11 @@ def burst(arena: Arena) -> str:
 @fault(
     "stale-statistics",
     "Many messages wait, and statistics are from when the tables were empty, then missing",
-    full_seconds=500,
+    full_seconds=50,
     autovacuum="off",
 )
 def stale_statistics(arena: Arena) -> str:
-    """Of another topic, in the same tables. In full size ten million."""
+    """Of another topic, in the same tables. In full size a million, and with 500 seconds ten."""
     count = int(_WAITING_PER_SECOND * arena.seconds)
     with Broker(arena.dsn) as broker, connected(arena.dsn) as connection:
         ask(connection, "analyze")
