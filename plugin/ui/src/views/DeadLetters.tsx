@@ -28,8 +28,8 @@ const AT_ONCE = 500;
 /** A question about more counts no further. */
 const MOST_COUNTED = 10_000;
 const FORMATS = [
-  ["csv", "CSV"],
-  ["jsonl", "JSON lines"],
+  ["csv", TEXT.csv],
+  ["jsonl", TEXT.jsonLines],
 ];
 
 type Rights = { mayAct: boolean; mayReadBodies: boolean };
